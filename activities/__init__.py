@@ -1,0 +1,1 @@
+"""What touches the world: contracts, activities, providers, tools and stores."""

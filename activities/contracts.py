@@ -1,0 +1,376 @@
+"""What a machine may ask of the world, and what the world answers: plain frozen data.
+
+The leaf of the project: it imports nothing of ours but the transcript. An *effect* is what a
+machine wants done; `workflows/perform.py` turns it into a *request* to an activity; the *answer*
+goes back to the machine.
+"""
+
+from __future__ import annotations
+
+import hashlib
+from typing import Annotated, Any, Literal
+
+from pydantic import BaseModel, ConfigDict, Field, JsonValue
+
+from activities.transcript import Message, ToolCall, Transcript
+
+__all__ = [
+    # shared words
+    "Frozen", "Strict", "JsonObject", "ToolEffect", "ErrorClass",
+    # configuration that travels with a task
+    "Price", "ScriptedReply", "ModelSpec", "ToolSpec",
+    # effects
+    "Effect", "CallModel", "CallTools", "ToolRun", "AskPerson",
+    # answers
+    "Usage", "ModelReplied", "ToolError", "ToolResult", "ToolsReturned", "PersonDecided", "EffectFailed", "Answer",
+    # requests to activities
+    "Setup", "ModelRequest", "ToolRequest", "ToolsWanted", "ToolsDescribed", "ArchiveRequest",
+    # error types that activities raise, by name
+    "TRANSCRIPT_MISSING", "TRANSIENT", "RECOVERABLE", "FATAL",
+    "Transcript", "Message", "ToolCall",
+]  # fmt: skip
+
+JsonObject = dict[str, JsonValue]
+
+
+class Frozen(BaseModel):
+    """Data that our own code writes; unknown fields are ignored, so that versions may be mixed."""
+
+    model_config = ConfigDict(frozen=True)
+
+
+class Strict(BaseModel):
+    """Data that a person writes; an unknown field is an error, so that a misspelling is found."""
+
+    model_config = ConfigDict(frozen=True, extra="forbid")
+
+
+# -- configuration that travels with a task ---------------------------------------------------------
+
+
+class Price(Strict):
+    """A price that overrides the price library, in USD per million tokens."""
+
+    input_per_million: float = Field(ge=0)
+    output_per_million: float = Field(ge=0)
+
+
+class ScriptedReply(Strict):
+    """One reply of the `scripted` provider.
+
+    `expect` is a regular expression that must be found in the last message that is not the
+    assistant's; its named groups, and those of the replies before, fill `{name}` in the texts of
+    `reply`. When it is not found, `otherwise` is said instead if given, else the script fails.
+    """
+
+    reply: JsonValue
+    expect: str | None = None
+    otherwise: JsonValue = None
+    tool_calls: tuple[ToolCall, ...] = ()
+    delay_seconds: float = Field(default=0, ge=0)
+
+
+class ModelSpec(Strict):
+    """A model in one role, resolved: what the agent file says of it."""
+
+    provider: str = Field(default="openai", description="a provider that the worker has")
+    name: str = Field(default="gpt-5-mini", min_length=1, description="the provider's model name")
+    base_url: str | None = Field(default=None, description="an OpenAI-compatible server")
+    temperature: float | None = Field(
+        default=0, ge=0, le=2, description="null: leave it to the model (some refuse the field)"
+    )
+    seed: int | None = None
+    max_output_tokens: int | None = Field(default=None, gt=0)
+    price: Price | None = None
+    stream: bool = Field(default=True, description="false for servers that cannot stream")
+    timeout_seconds: float = Field(default=120, gt=0, description="for one attempt")
+    attempts: int = Field(default=6, ge=1, description="in all, for transient failures")
+    script: tuple[ScriptedReply, ...] = Field(default=(), description="for provider `scripted`")
+
+
+ToolEffect = Literal["pure", "read", "idempotent", "keyed", "unsafe"]
+"""What a second run of a tool would do (design section 8)."""
+
+
+class ToolSpec(Frozen):
+    """A tool as the worker declares it: what the model reads, and what a second run would do."""
+
+    name: str
+    description: str
+    parameters: JsonObject
+    """JSON schema of the arguments."""
+    effect: ToolEffect = "unsafe"
+    timeout_seconds: float = 60
+    """For one attempt."""
+    cache: Literal["none", "run"] = "none"
+    """`run`: an equal call in the same run is answered from memory (design section 13, 9)."""
+
+    @property
+    def repeatable(self) -> bool:
+        """May be run again when nobody knows whether the first run took effect."""
+        return self.effect != "unsafe"
+
+
+# -- effects: what a machine wants done -------------------------------------------------------------
+
+
+class Effect(Frozen):
+    """What a machine wants done. `kind` is what a state's `grants` speaks of."""
+
+    kind: str
+
+    @property
+    def tools(self) -> tuple[str, ...]:
+        """The names of the tools that the effect would run or offer."""
+        return ()
+
+    @property
+    def title(self) -> str:
+        """A few words for people: the activity's summary in Temporal's UI."""
+        return self.kind
+
+
+class CallModel(Effect):
+    """Ask the model in `role` for the next message."""
+
+    kind: Literal["call_model"] = "call_model"
+    role: str = "default"
+    transcript: Transcript
+    offer: tuple[str, ...] = ()
+    """Names of the tools offered natively; empty where tools are described in the prompt."""
+    tool_choice: Literal["auto", "none", "required"] = "auto"
+    response_schema: JsonObject | None = None
+    label: str = "call model"
+
+    @property
+    def tools(self) -> tuple[str, ...]:
+        """The tools that are offered to the model."""
+        return self.offer
+
+    @property
+    def title(self) -> str:
+        """What the machine calls this step, such as `think #3`."""
+        return self.label
+
+
+class ToolRun(Frozen):
+    """One tool with its arguments; `id` names the call within the run."""
+
+    id: str
+    tool: str
+    arguments: JsonObject = {}
+
+    @property
+    def title(self) -> str:
+        """The call as a person would write it, cut: `search_files("ERROR")`."""
+        words = [f'"{v}"' if isinstance(v, str) else str(v) for v in self.arguments.values()]
+        return f"{self.tool}({', '.join(w[:60] for w in words)[:120]})"
+
+
+class CallTools(Effect):
+    """Run tools in order, or side by side when `parallel` and every one may be repeated."""
+
+    kind: Literal["call_tools"] = "call_tools"
+    runs: tuple[ToolRun, ...] = Field(min_length=1)
+    parallel: bool = False
+
+    @property
+    def tools(self) -> tuple[str, ...]:
+        """The tools that are run, in order."""
+        return tuple(run.tool for run in self.runs)
+
+    @property
+    def title(self) -> str:
+        """The calls, cut to one line."""
+        return "; ".join(run.title for run in self.runs)[:200]
+
+
+class AskPerson(Effect):
+    """Ask a person and wait; `options` are the decisions that make sense here."""
+
+    kind: Literal["ask_person"] = "ask_person"
+    about: Literal["escalation", "question", "interrupt"]
+    text: str
+    options: tuple[str, ...] = ("resume", "abort")
+
+    @property
+    def title(self) -> str:
+        """What is asked."""
+        return f"ask a person: {self.text[:120]}"
+
+
+# -- answers: what the world says -------------------------------------------------------------------
+
+
+class Usage(Frozen):
+    """Tokens of one or more model calls."""
+
+    input_tokens: int = 0
+    output_tokens: int = 0
+    cached_tokens: int = 0
+    """How many of the input tokens the provider had cached."""
+
+
+class ModelReplied(Frozen):
+    """A model's reply."""
+
+    kind: Literal["model_replied"] = "model_replied"
+    text: str
+    tool_calls: tuple[ToolCall, ...] = ()
+    finish_reason: str = "stop"
+    model: str = ""
+    """The name that the provider gives for what answered."""
+    usage: Usage = Usage()
+    cost_usd: float = 0
+    cost_known: bool = True
+    """False when neither the price library nor the task knows the model's price."""
+    attempt: int = 1
+    seconds: float = 0
+    transcript: str = ""
+    """Digest of the transcript with this reply behind it; the store holds it."""
+
+    @property
+    def message(self) -> Message:
+        """The reply as a message of the transcript; must equal what the activity stored."""
+        return Message(role="assistant", content=self.text, tool_calls=self.tool_calls)
+
+
+ToolError = Literal["unknown_tool", "bad_arguments", "failed", "transient", "timeout", "unknown_outcome"]  # fmt: skip
+
+
+class ToolResult(Frozen):
+    """What one tool returned: its output as text, or an error in words for the model."""
+
+    id: str
+    tool: str
+    output: str
+    """What the model is shown, capped."""
+    error: ToolError | None = None
+    attempts: int = 1
+    seconds: float = 0
+    cost_usd: float = 0
+    bytes: int = 0
+    """Size of the whole output in UTF-8."""
+    whole: str | None = None
+    """Digest of the whole output in the durable store, when `output` was cut."""
+    marks: tuple[str, ...] = ()
+    """Progress marks that the tool reports (spec 4.14)."""
+
+    @property
+    def ok(self) -> bool:
+        """The tool ran and returned."""
+        return self.error is None
+
+
+class ToolsReturned(Frozen):
+    """The results of a `CallTools`, in the order of its runs; shorter if it was cut off."""
+
+    kind: Literal["tools_returned"] = "tools_returned"
+    results: tuple[ToolResult, ...]
+
+
+class PersonDecided(Frozen):
+    """What a person decided; `unavailable` when nobody can be asked."""
+
+    kind: Literal["person_decided"] = "person_decided"
+    decision: Literal["resume", "abort", "answer", "unavailable"]
+    text: str = ""
+    by: str = ""
+
+
+ErrorClass = Literal["transient", "recoverable", "fatal", "unknown_outcome"]
+"""transient: retried in vain; recoverable: the machine may go on; fatal: it must not."""
+
+
+class EffectFailed(Frozen):
+    """An effect that could not be performed; the machine's `on_error` decides."""
+
+    kind: Literal["effect_failed"] = "effect_failed"
+    error: ErrorClass
+    type: str
+    """The cause by name, such as `context_too_long`, `HTTP401`."""
+    message: str
+    attempts: int = 1
+
+
+Answer = Annotated[
+    ModelReplied | ToolsReturned | PersonDecided | EffectFailed, Field(discriminator="kind")
+]
+
+# -- requests to activities -------------------------------------------------------------------------
+
+TRANSCRIPT_MISSING = "TranscriptMissing"
+"""Error type: the store holds no such base or setup; the workflow sends everything once."""
+TRANSIENT = "Transient"
+"""Error type of a failure that goes away by itself; retried by Temporal."""
+RECOVERABLE = "Recoverable"
+"""Error type of a failure that the machine may answer, such as a context that is too long."""
+FATAL = "Fatal"
+"""Error type of a failure that no retry mends, such as a refused key."""
+
+
+class Setup(Frozen):
+    """What does not change from call to call of one role: sent once, then named by its digest."""
+
+    model: ModelSpec
+    tools: tuple[ToolSpec, ...] = ()
+    response_schema: JsonObject | None = None
+
+    @property
+    def digest(self) -> str:
+        """32 hexadecimal characters."""
+        return hashlib.sha256(self.model_dump_json().encode()).hexdigest()[:32]
+
+
+class ModelRequest(Frozen):
+    """Input of the activity `call_model`: the conversation so far by reference, and what is new."""
+
+    role: str
+    setup: str
+    """Digest of the setup."""
+    full_setup: Setup | None = None
+    """Given when the store may not hold it."""
+    base: str | None = None
+    """Digest of the transcript that the store holds; None: `messages` are all there is."""
+    messages: tuple[Message, ...] = ()
+    """What comes behind the base."""
+    tool_choice: Literal["auto", "none", "required"] = "auto"
+    key: str = ""
+    """Idempotency key: stable over attempts, sent to the provider as a header."""
+
+
+class ToolRequest(Frozen):
+    """Input of the activity `call_tool`."""
+
+    id: str
+    tool: str
+    arguments: JsonObject
+    key: str
+    """Idempotency key: stable over attempts, crashes and continue-as-new."""
+
+
+class ToolsWanted(Frozen):
+    """Input of the activity `describe_tools`."""
+
+    names: tuple[str, ...]
+
+
+class ToolsDescribed(Frozen):
+    """Answer of `describe_tools`: the specs of those that the worker has, in the order asked."""
+
+    tools: tuple[ToolSpec, ...]
+    missing: tuple[str, ...] = ()
+    available: tuple[str, ...] = ()
+    """All that the worker has; given when one is missing."""
+
+
+class ArchiveRequest(Frozen):
+    """Input of the activity `archive_log`: records of one run, the next part of its chain."""
+
+    workflow_id: str
+    run_id: str
+    after: str
+    """Hash of the record before the first of these; the empty string at the start."""
+    records: tuple[dict[str, Any], ...]
+    result: JsonObject | None = None
+    """The run's result, with the last part."""

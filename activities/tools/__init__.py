@@ -1,0 +1,1 @@
+"""Tools: one file each, with a constant `TOOL`."""

@@ -1,0 +1,114 @@
+"""The conversation with a model: messages, and a value that only grows.
+
+Every prefix of a transcript has a digest, each made from the one before it and one message. So two
+sides that know the same digest hold the same conversation, and only what is new has to travel.
+"""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Iterable, Iterator
+from typing import Any, Literal, Self
+
+from pydantic import BaseModel, ConfigDict, GetCoreSchemaHandler
+from pydantic_core import core_schema
+
+__all__ = ["EMPTY_DIGEST", "Message", "ToolCall", "Transcript", "digest_after"]
+
+EMPTY_DIGEST = "0" * 32
+"""The digest of a transcript without messages."""
+
+
+class ToolCall(BaseModel):
+    """One native tool call of a model's reply; `arguments` is the text the model wrote."""
+
+    model_config = ConfigDict(frozen=True)
+
+    id: str
+    name: str
+    arguments: str = ""
+
+
+class Message(BaseModel):
+    """One message, in the shape of chat completions."""
+
+    model_config = ConfigDict(frozen=True)
+
+    role: Literal["system", "user", "assistant", "tool"]
+    content: str
+    tool_calls: tuple[ToolCall, ...] = ()
+    tool_call_id: str | None = None
+
+
+def digest_after(previous: str, message: Message) -> str:
+    """The digest of a transcript with `message` added; 32 hexadecimal characters."""
+    text = message.model_dump_json()
+    return hashlib.sha256(f"{previous}\n{text}".encode()).hexdigest()[:32]
+
+
+class Transcript:
+    """Messages in order, immutable, with the digest of every prefix; equal when the last digest is."""
+
+    __slots__ = ("digests", "messages")
+
+    messages: tuple[Message, ...]
+    digests: tuple[str, ...]
+    """`digests[n]` stands for the first `n` messages; so there is one more than messages."""
+
+    def __init__(self, messages: Iterable[Message] = ()) -> None:
+        self.messages = ()
+        self.digests = (EMPTY_DIGEST,)
+        grown = self.add(*messages)
+        self.messages, self.digests = grown.messages, grown.digests
+
+    def add(self, *messages: Message) -> Transcript:
+        """A new transcript with these messages behind the old ones."""
+        if not messages:
+            return self
+        digests = list(self.digests)
+        for message in messages:
+            digests.append(digest_after(digests[-1], message))
+        grown = object.__new__(Transcript)
+        grown.messages, grown.digests = (*self.messages, *messages), tuple(digests)
+        return grown
+
+    @property
+    def digest(self) -> str:
+        """The digest of the whole."""
+        return self.digests[-1]
+
+    def __len__(self) -> int:
+        return len(self.messages)
+
+    def __iter__(self) -> Iterator[Message]:
+        return iter(self.messages)
+
+    def __eq__(self, other: object) -> bool:
+        return isinstance(other, Transcript) and self.digest == other.digest
+
+    def __hash__(self) -> int:
+        return hash(self.digest)
+
+    def __repr__(self) -> str:
+        return f"Transcript({len(self)} messages, {self.digest[:8]})"
+
+    @classmethod
+    def _of(cls, value: object) -> Self:
+        return value if isinstance(value, cls) else cls(value)  # type: ignore[arg-type]  # a list of messages, validated before
+
+    @classmethod
+    def __get_pydantic_core_schema__(
+        cls, source: Any, handler: GetCoreSchemaHandler
+    ) -> core_schema.CoreSchema:
+        """In JSON a transcript is the list of its messages."""
+        messages = handler.generate_schema(list[Message])
+        from_list = core_schema.no_info_after_validator_function(cls._of, messages)
+        return core_schema.json_or_python_schema(
+            json_schema=from_list,
+            python_schema=core_schema.union_schema(
+                [core_schema.is_instance_schema(cls), from_list]
+            ),
+            serialization=core_schema.plain_serializer_function_ser_schema(
+                lambda t: [m.model_dump(mode="json") for m in t.messages]
+            ),
+        )

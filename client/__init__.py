@@ -1,0 +1,1 @@
+"""What people hold: the SDK, the CLI and the embedded server."""

@@ -1,0 +1,191 @@
+"""What client and workflow exchange: the task in, status, pages and result out."""
+
+from __future__ import annotations
+
+from typing import Annotated, Any, Literal
+
+from pydantic import Field, StringConstraints, field_validator
+
+from activities.contracts import Frozen, JsonObject, Message, ModelSpec, Strict
+from workflows.kernel.log import Record
+
+__all__ = [
+    "AgentResult", "AgentStatus", "AgentTask", "Carry", "Limits", "LogPage", "PageQuery", "StepLine", "StepsPage",
+    "TranscriptPage", "ATTRIBUTES", "GOAL_BYTES", "PAGE_BYTES", "TASK_QUEUE", "WORKFLOW_TYPE",
+]  # fmt: skip
+
+WORKFLOW_TYPE = "AgentWorkflow"
+TASK_QUEUE = "ratchet"
+PAGE_BYTES = 12 * 1024
+"""Pages of queries stay below the threshold of external storage, so that `temporal` shows them."""
+GOAL_BYTES = 200_000
+
+ATTRIBUTES: dict[str, Literal["Keyword", "Datetime"]] = {
+    "AgentName": "Keyword",
+    "AgentMachine": "Keyword",
+    "AgentState": "Keyword",
+    "AgentWaiting": "Keyword",
+    "AgentWaitingSince": "Datetime",
+    "AgentDeadline": "Datetime",
+    "AgentExit": "Keyword",
+}
+"""Search attributes of a run, to be registered in the namespace."""
+
+Name = Annotated[str, StringConstraints(pattern=r"^[A-Za-z0-9][A-Za-z0-9_.-]{0,63}$")]
+
+
+class Limits(Strict):
+    """What a run may spend at most; None is no limit. Checked before each call."""
+
+    model_calls: int | None = Field(default=200, gt=0)
+    tool_calls: int | None = Field(default=None, gt=0)
+    tokens: int | None = Field(default=None, gt=0, description="input and output tokens together")
+    cost_usd: float | None = Field(default=None, gt=0)
+    seconds: float | None = Field(default=None, gt=0, description="since the run began")
+    max_transitions: int | None = Field(
+        default=None, gt=0, description="of the machine; None: the machine's own default"
+    )
+
+
+class Carry(Frozen):
+    """What a run takes over from the one before it (continue-as-new) or from its origin (fork)."""
+
+    origin_run_id: str
+    snapshot: JsonObject
+    ledger: JsonObject
+    branch: int = 0
+    next_seq: int = 0
+    log_head: str = ""
+
+
+class AgentTask(Strict):
+    """One run's input: the whole resolved agent, so that a run does not change when a file does."""
+
+    goal: str = Field(min_length=1)
+    agent: Name = "agent"
+    machine: Name = "react"
+    machine_version: str | None = Field(default=None, description="None: the newest the worker has")
+    options: JsonObject = Field(default_factory=dict, description="the machine's knobs")
+    models: dict[str, ModelSpec] = Field(default_factory=lambda: {"default": ModelSpec()})
+    instructions: str = Field(default="", max_length=100_000)
+    tools: tuple[Name, ...] = ()
+    limits: Limits = Limits()
+    visibility: Literal["basic", "state"] = Field(
+        default="basic", description="state: the run's state is a search attribute too"
+    )
+    heartbeat_seconds: float = Field(
+        default=10, ge=1, le=600, description="after so long without a sign a worker counts as dead"
+    )
+    carry: Carry | None = None
+
+    @field_validator("goal")
+    @classmethod
+    def _fits(cls, goal: str) -> str:
+        if not goal.strip():
+            raise ValueError("the goal is blank; say what the agent shall do")
+        size = len(goal.encode())
+        if size > GOAL_BYTES:
+            raise ValueError(
+                f"the goal is {size:,} bytes, at most {GOAL_BYTES:,} are allowed; "
+                "put long material into a file and let the agent read it with read_file"
+            )
+        return goal
+
+    @field_validator("models")
+    @classmethod
+    def _has_default(cls, models: dict[str, ModelSpec]) -> dict[str, ModelSpec]:
+        if "default" not in models:
+            raise ValueError(f"models lacks the role `default`; it has {sorted(models)}")
+        return models
+
+
+class AgentStatus(Frozen):
+    """Where a run is: the query `status`."""
+
+    agent: str
+    machine: str
+    machine_version: str
+    state: str
+    step: int
+    visit: int
+    branch: int = 0
+    doing: str = ""
+    """Title of the effect that is being performed."""
+    finished: bool = False
+    exit_reason: str | None = None
+    answer: str | None = None
+    counters: dict[str, float] = {}
+    """Spent so far: model_calls, tool_calls, input_tokens, output_tokens, cost_usd, seconds."""
+    caps: dict[str, float] = {}
+    records: int = 0
+    """How many records the log has."""
+    unusable_messages: tuple[str, ...] = ()
+    """Signals that could not be understood; each is in the log too."""
+
+
+class PageQuery(Strict):
+    """Which part of a list a query wants: items from `since` on."""
+
+    since: int = Field(default=0, ge=0)
+
+
+class LogPage(Frozen):
+    """Records of the log from `since` on, at most `PAGE_BYTES`; ask again from `next`."""
+
+    records: tuple[Record, ...]
+    next: int
+    """Sequence number to ask from next."""
+    total: int
+    finished: bool
+    """The run is over, so the log does not grow."""
+
+
+class StepLine(Frozen):
+    """One step in one line."""
+
+    step: int
+    states: tuple[str, ...]
+    summary: str
+    counters: dict[str, float] = {}
+    started: float = 0
+    finished: float = 0
+
+
+class StepsPage(Frozen):
+    """Steps from number `since` on."""
+
+    steps: tuple[StepLine, ...]
+    next: int
+    total: int
+
+
+class TranscriptPage(Frozen):
+    """Messages of the conversation with the model from number `since` on."""
+
+    messages: tuple[Message, ...]
+    next: int
+    total: int
+
+
+class AgentResult(Frozen):
+    """What came out of a run, also of one that was stopped."""
+
+    ok: bool
+    """The goal was achieved, as the machine understands it."""
+    exit_reason: str
+    answer: str | None = None
+    error: str | None = None
+    """What went wrong, for a person."""
+    agent: str
+    machine: str
+    machine_version: str
+    state: str
+    steps: int
+    counters: dict[str, float]
+    outcome: dict[str, Any] = {}
+    """What the machine adds to its result (the ReAct machine: metadata)."""
+    workflow_id: str
+    run_id: str
+    records: int
+    log_head: str
+    """Hash of the last record; the archive's chain must end in it."""

@@ -1,0 +1,69 @@
+"""The transition log: one record per transition and per patch inside a visit.
+
+From the records alone the state can be rebuilt (`rebuild`), whatever the machine; spec 6, 7.3.
+"""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Iterable
+
+from pydantic import Field
+
+from activities.contracts import Frozen, JsonObject
+
+__all__ = ["STARTED", "Record", "chain", "chained_hash"]
+
+STARTED = "Started"
+"""Event of the first record; its patch is the whole initial context."""
+
+
+class Record(Frozen):
+    """One thing that happened to a run."""
+
+    seq: int
+    """0, 1, 2, ... without gaps over all branches."""
+    branch: int = 0
+    """Rises at each rollback."""
+    machine: str
+    state: str
+    """Where the machine was."""
+    event: str
+    """Name of the event, or of the answer that was folded in."""
+    to: str | None = None
+    """Where the event led; None for a patch inside a visit and for a refusal."""
+    reason: str = ""
+    """For people: what was thought, called, returned or violated."""
+    step: int = 0
+    """How many times a step had begun (entries of the machine's step state)."""
+    visit: int = 0
+    """Number of the state's visit; never falls."""
+    counters: dict[str, float] = Field(default_factory=dict)
+    """The ledger: what the run had spent by then (calls, tokens, USD, seconds)."""
+    reads: tuple[str, ...] = ()
+    """Fields that the state really read."""
+    writes: tuple[str, ...] = ()
+    """Fields that the patch changed."""
+    patch: JsonObject = Field(default_factory=dict)
+    """The change as deltas, one per field, for the field's reducer."""
+    reset: tuple[str, ...] = ()
+    """Fields that went back to their defaults, before the patch."""
+    started: float = 0
+    """When the visit or the call began, in seconds since 1970."""
+    finished: float = 0
+    error: str | None = None
+    """Why the change was refused; the patch is empty then."""
+    by: str = "machine"
+    """Who caused it: `machine`, `kernel`, or a person."""
+
+
+def chained_hash(previous: str, record: Record) -> str:
+    """The hash of a record in its chain: 64 hexadecimal characters."""
+    return hashlib.sha256(f"{previous}\n{record.model_dump_json()}".encode()).hexdigest()
+
+
+def chain(records: Iterable[Record], after: str = "") -> str:
+    """The hash of the last of these records; `after` is the hash before the first."""
+    for record in records:
+        after = chained_hash(after, record)
+    return after

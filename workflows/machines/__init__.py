@@ -1,0 +1,1 @@
+"""Agent machines: one file each, with a constant `DESIGN`."""
