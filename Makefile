@@ -1,5 +1,7 @@
 # `make run` shows an agent at work, `make test` runs the checks; both make the environment first.
-PYTHON ?= python3
+# PYTHON: the first of these that is new enough; give another with `make run PYTHON=...`.
+PYTHON ?= $(shell for p in python3 python3.13 python3.12 python3.11 python3.14 python; do \
+	"$$p" -c 'import sys; sys.exit(sys.version_info < (3, 11))' 2>/dev/null && echo "$$p" && break; done)
 VENV := .venv
 BIN := $(VENV)/bin
 STAMP := $(VENV)/.ready
@@ -7,13 +9,13 @@ STAMP := $(VENV)/.ready
 .PHONY: run test test-all check lock docs clean
 
 run: $(STAMP)
-	$(BIN)/ratchet run --agent examples/agents/log_detective.yaml \
+	@$(BIN)/ratchet run --agent examples/agents/log_detective.yaml \
 		"Which service fails most, and since when?"
 
-test: $(STAMP) check
+test: check
 	$(BIN)/pytest -m "not exhaustive"
 
-test-all: $(STAMP) check
+test-all: check
 	$(BIN)/pytest
 
 check: $(STAMP)
@@ -26,14 +28,13 @@ docs: $(STAMP)
 	$(BIN)/python -m docs.generate
 
 lock: $(STAMP)
-	$(BIN)/uv pip compile pyproject.toml --group dev --universal --generate-hashes \
-		--no-emit-index-url --no-header --quiet -o requirements.lock
-
-$(STAMP): requirements.lock pyproject.toml
-	$(PYTHON) -m venv $(VENV)
-	$(BIN)/python -m pip install --quiet --disable-pip-version-check --require-hashes -r requirements.lock
-	$(BIN)/python -m pip install --quiet --disable-pip-version-check --no-deps --no-build-isolation --editable .
+	$(BIN)/python deploy/environment.py lock
 	touch $(STAMP)
 
+$(STAMP): requirements.lock pyproject.toml deploy/environment.py
+	@$(if $(PYTHON),,$(error no Python 3.11 or newer found; install one or say PYTHON=path/to/python))
+	@$(PYTHON) deploy/environment.py
+	@touch $(STAMP)
+
 clean:
-	rm -rf $(VENV) .mypy_cache .ruff_cache .pytest_cache .hypothesis
+	rm -rf $(VENV) .mypy_cache .ruff_cache .pytest_cache .hypothesis .import_linter_cache
