@@ -1,0 +1,54 @@
+"""Errors that people of the client meet: one paragraph each, with what to do next.
+
+* RatchetError          the command fails, exit code 1
+  + UsageError          what was asked for makes no sense as it stands, exit code 2
+  + ServerError         the embedded server does not start or does not answer
+  + Unreachable         the Temporal server does not answer
+  + NoWorker            no worker polls the task queue, so that nothing can go on
+  + UnknownRun          no run has that id
+  + DuplicateRun        a run with that id exists already
+  + RunFailed           the workflow failed instead of giving a result
+"""
+
+from __future__ import annotations
+
+__all__ = [
+    "DuplicateRun", "NoWorker", "RatchetError", "RunFailed", "ServerError", "UnknownRun",
+    "Unreachable", "UsageError",
+]  # fmt: skip
+
+
+class RatchetError(Exception):
+    """Something went wrong that a person can do something about; the message says what."""
+
+    exit_code = 1
+
+
+class UsageError(RatchetError):
+    """Bad input: an option, an agent file, a goal. Nothing was started."""
+
+    exit_code = 2
+
+
+class ServerError(RatchetError):
+    """The embedded server does not start, or what runs is not ours."""
+
+
+class Unreachable(RatchetError):
+    """The Temporal server does not answer."""
+
+
+class NoWorker(RatchetError):
+    """No worker polls the task queue, so a query would wait in vain."""
+
+
+class UnknownRun(RatchetError):
+    """Neither Temporal nor the archive knows the run."""
+
+
+class DuplicateRun(RatchetError):
+    """A run with that id exists already; nothing was started."""
+
+
+class RunFailed(RatchetError):
+    """The workflow failed, was terminated or timed out, so that there is no result."""
