@@ -1,4 +1,4 @@
-"""Model providers: one file each, whose constant `PROVIDER` makes one from the worker's settings."""
+"""Model providers: one file each; its constant `PROVIDER` makes one from the settings."""
 
 from __future__ import annotations
 
