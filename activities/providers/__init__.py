@@ -14,7 +14,5 @@ __all__ = ["OnText", "Provider", "ProviderCall", "ProviderError", "load_provider
 def load_providers(settings: Settings) -> dict[str, Provider]:
     """Every provider of this folder by name; files that begin with `_` are their private parts."""
     names = sorted(m.name for m in iter_modules(__path__) if not m.name.startswith("_"))
-    made: list[Provider] = [
-        import_module(f"{__name__}.{name}").PROVIDER(settings) for name in names
-    ]
+    made: list[Provider] = [import_module(f"{__name__}.{name}").PROVIDER(settings) for name in names]
     return {provider.name: provider for provider in made}

@@ -67,9 +67,7 @@ class ChatCompletions:
         self._endpoints = Endpoints(key, base_url, allowed)
         self._left_out: dict[tuple[str, str], frozenset[str]] = {}
 
-    async def complete(
-        self, setup: Setup, transcript: Transcript, call: ProviderCall
-    ) -> ModelReplied:
+    async def complete(self, setup: Setup, transcript: Transcript, call: ProviderCall) -> ModelReplied:
         """The next message. Raises `ProviderError`."""
         endpoint = self._endpoints.of(setup.model)
         server = endpoint.server(setup.model.name)
@@ -172,9 +170,7 @@ async def _pieces(stream: AsyncStream[ChatCompletionChunk], question: _Question)
         if len(gathered.text) != before:
             question.call.on_text(gathered.text)
     if gathered.finish_reason is None:  # the client library takes a cut stream for a complete one
-        raise question.failed(
-            "transient", "stream_cut", "the stream ended in the middle of a reply"
-        )
+        raise question.failed("transient", "stream_cut", "the stream ended in the middle of a reply")
     return gathered
 
 

@@ -58,9 +58,7 @@ class Endpoints:
         self._key = key.get_secret_value().strip() if key else ""
         self._base_url = _normal(base_url, "OPENAI_BASE_URL") if base_url else None
         self._allowed = frozenset(_normal(url, "RATCHET_BASE_URLS") for url in allowed)
-        self._clients: WeakKeyDictionary[AbstractEventLoop, dict[Endpoint, AsyncOpenAI]] = (
-            WeakKeyDictionary()
-        )
+        self._clients: WeakKeyDictionary[AbstractEventLoop, dict[Endpoint, AsyncOpenAI]] = WeakKeyDictionary()
 
     def of(self, spec: ModelSpec) -> Endpoint:
         """The server for a model. Raises a fatal `ProviderError` if it may not be used."""

@@ -72,9 +72,7 @@ class Problem:
         return self.code, self.kind
 
 
-def problem_of(
-    body: object, status: int | None = None, headers: Mapping[str, str] | None = None
-) -> Problem:
+def problem_of(body: object, status: int | None = None, headers: Mapping[str, str] | None = None) -> Problem:
     """Read an error object in any of the shapes that servers give it."""
     inner = body.get("error", body) if isinstance(body, Mapping) else body
     if isinstance(inner, Mapping):
@@ -124,8 +122,7 @@ def classify(problem: Problem, server: Server) -> ProviderError:
         cause = status if problem.status else problem.code or "error_in_reply"
         return _error("transient", cause, server, text, wait)
     advice = (
-        "a redirect is not followed, so that the key stays where it was meant to go; "
-        "correct the base URL"
+        "a redirect is not followed, so that the key stays where it was meant to go; correct the base URL"
         if problem.status and 300 <= problem.status < 400
         else "the request itself was refused; correct the model's settings"
     )

@@ -47,9 +47,7 @@ def request_body(
         body["tool_choice"] = call.tool_choice
     if setup.response_schema is not None:
         body["response_format"] = _response_format(setup.response_schema)
-    return {
-        name: value for name, value in body.items() if value is not None and name not in left_out
-    }
+    return {name: value for name, value in body.items() if value is not None and name not in left_out}
 
 
 def refused_field(error: openai.APIStatusError, body: dict[str, Any]) -> str | None:

@@ -38,9 +38,7 @@ class OpenAIProvider:
         self._key, self._base_url, self._allowed = key, base_url, tuple(allowed)
         self._loaded: ChatCompletions | None = None
 
-    async def complete(
-        self, setup: Setup, transcript: Transcript, call: ProviderCall
-    ) -> ModelReplied:
+    async def complete(self, setup: Setup, transcript: Transcript, call: ProviderCall) -> ModelReplied:
         """The next message. Raises `ProviderError`."""
         return await self._chat().complete(setup, transcript, call)
 
@@ -65,9 +63,7 @@ class OpenAIProvider:
         return self._loaded
 
 
-def from_environment(
-    settings: Settings, environment: Mapping[str, str] = os.environ
-) -> OpenAIProvider:
+def from_environment(settings: Settings, environment: Mapping[str, str] = os.environ) -> OpenAIProvider:
     """The provider of this worker: key and server as OpenAI's own tools take them."""
     key = environment.get("OPENAI_API_KEY", "").strip()
     return OpenAIProvider(
