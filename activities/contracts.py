@@ -15,20 +15,42 @@ from pydantic import BaseModel, ConfigDict, Field, JsonValue
 from activities.transcript import Message, ToolCall, Transcript
 
 __all__ = [
-    # shared words
-    "Frozen", "Strict", "JsonObject", "ToolEffect", "ErrorClass",
-    # configuration that travels with a task
-    "Price", "ScriptedReply", "ModelSpec", "ToolSpec",
-    # effects
-    "Effect", "CallModel", "CallTools", "ToolRun", "AskPerson",
-    # answers
-    "Usage", "ModelReplied", "ToolError", "ToolResult", "ToolsReturned", "PersonDecided", "EffectFailed", "Answer",
-    # requests to activities
-    "Setup", "ModelRequest", "ToolRequest", "ToolsWanted", "ToolsDescribed", "ArchiveRequest",
-    # error types that activities raise, by name
-    "TRANSCRIPT_MISSING", "TRANSIENT", "RECOVERABLE", "FATAL",
-    "Transcript", "Message", "ToolCall",
-]  # fmt: skip
+    "Frozen",
+    "Strict",
+    "JsonObject",
+    "ToolEffect",
+    "ErrorClass",
+    "Price",
+    "ScriptedReply",
+    "ModelSpec",
+    "ToolSpec",
+    "Effect",
+    "CallModel",
+    "CallTools",
+    "ToolRun",
+    "AskPerson",
+    "Usage",
+    "ModelReplied",
+    "ToolError",
+    "ToolResult",
+    "ToolsReturned",
+    "PersonDecided",
+    "EffectFailed",
+    "Answer",
+    "Setup",
+    "ModelRequest",
+    "ToolRequest",
+    "ToolsWanted",
+    "ToolsDescribed",
+    "ArchiveRequest",
+    "TRANSCRIPT_MISSING",
+    "TRANSIENT",
+    "RECOVERABLE",
+    "FATAL",
+    "Transcript",
+    "Message",
+    "ToolCall",
+]
 
 JsonObject = dict[str, JsonValue]
 
@@ -45,7 +67,7 @@ class Strict(BaseModel):
     model_config = ConfigDict(frozen=True, extra="forbid")
 
 
-# -- configuration that travels with a task ---------------------------------------------------------
+# -- configuration that travels with a task --------------------
 
 
 class Price(Strict):
@@ -84,7 +106,9 @@ class ModelSpec(Strict):
     price: Price | None = None
     stream: bool = Field(default=True, description="false for servers that cannot stream")
     timeout_seconds: float = Field(default=120, gt=0, description="for one attempt")
-    attempts: int = Field(default=6, ge=1, description="in all, for transient failures")
+    attempts: int | None = Field(
+        default=None, ge=1, description="in all, for transient failures; null: as the machine says"
+    )
     script: tuple[ScriptedReply, ...] = Field(default=(), description="for provider `scripted`")
 
 
@@ -111,7 +135,7 @@ class ToolSpec(Frozen):
         return self.effect != "unsafe"
 
 
-# -- effects: what a machine wants done -------------------------------------------------------------
+# -- effects: what a machine wants done --------------------
 
 
 class Effect(Frozen):
@@ -140,6 +164,8 @@ class CallModel(Effect):
     """Names of the tools offered natively; empty where tools are described in the prompt."""
     tool_choice: Literal["auto", "none", "required"] = "auto"
     response_schema: JsonObject | None = None
+    attempts: int = Field(default=6, ge=1)
+    """In all, for transient failures; the model's own setting wins."""
     label: str = "call model"
 
     @property
@@ -173,6 +199,8 @@ class CallTools(Effect):
     kind: Literal["call_tools"] = "call_tools"
     runs: tuple[ToolRun, ...] = Field(min_length=1)
     parallel: bool = False
+    attempts: int = Field(default=3, ge=1)
+    """Per tool, for transient failures of tools that may be repeated; waits of 1 s, 2 s, ..."""
 
     @property
     def tools(self) -> tuple[str, ...]:
@@ -199,7 +227,7 @@ class AskPerson(Effect):
         return f"ask a person: {self.text[:120]}"
 
 
-# -- answers: what the world says -------------------------------------------------------------------
+# -- answers: what the world says --------------------
 
 
 class Usage(Frozen):
@@ -235,7 +263,7 @@ class ModelReplied(Frozen):
         return Message(role="assistant", content=self.text, tool_calls=self.tool_calls)
 
 
-ToolError = Literal["unknown_tool", "bad_arguments", "failed", "transient", "timeout", "unknown_outcome"]  # fmt: skip
+ToolError = Literal["unknown_tool", "bad_arguments", "failed", "transient", "timeout", "unknown_outcome"]
 
 
 class ToolResult(Frozen):
@@ -293,11 +321,9 @@ class EffectFailed(Frozen):
     attempts: int = 1
 
 
-Answer = Annotated[
-    ModelReplied | ToolsReturned | PersonDecided | EffectFailed, Field(discriminator="kind")
-]
+Answer = Annotated[ModelReplied | ToolsReturned | PersonDecided | EffectFailed, Field(discriminator="kind")]
 
-# -- requests to activities -------------------------------------------------------------------------
+# -- requests to activities --------------------
 
 TRANSCRIPT_MISSING = "TranscriptMissing"
 """Error type: the store holds no such base or setup; the workflow sends everything once."""
@@ -337,6 +363,9 @@ class ModelRequest(Frozen):
     tool_choice: Literal["auto", "none", "required"] = "auto"
     key: str = ""
     """Idempotency key: stable over attempts, sent to the provider as a header."""
+    attempts: int = 6
+    """In all, for transient failures: from this attempt on, a transient failure is not retried.
+    Temporal's own maximum is higher, because attempts that died with their worker count there."""
 
 
 class ToolRequest(Frozen):
@@ -347,6 +376,8 @@ class ToolRequest(Frozen):
     arguments: JsonObject
     key: str
     """Idempotency key: stable over attempts, crashes and continue-as-new."""
+    attempts: int = 3
+    """As in `ModelRequest`; 1 for tools that must not be repeated."""
 
 
 class ToolsWanted(Frozen):

@@ -10,9 +10,22 @@ from activities.contracts import Frozen, JsonObject, Message, ModelSpec, Strict
 from workflows.kernel.log import Record
 
 __all__ = [
-    "AgentResult", "AgentStatus", "AgentTask", "Carry", "Limits", "LogPage", "PageQuery", "StepLine", "StepsPage",
-    "TranscriptPage", "ATTRIBUTES", "GOAL_BYTES", "PAGE_BYTES", "TASK_QUEUE", "WORKFLOW_TYPE",
-]  # fmt: skip
+    "AgentResult",
+    "AgentStatus",
+    "AgentTask",
+    "Carry",
+    "Limits",
+    "LogPage",
+    "PageQuery",
+    "StepLine",
+    "StepsPage",
+    "TranscriptPage",
+    "ATTRIBUTES",
+    "GOAL_BYTES",
+    "PAGE_BYTES",
+    "TASK_QUEUE",
+    "WORKFLOW_TYPE",
+]
 
 WORKFLOW_TYPE = "AgentWorkflow"
 TASK_QUEUE = "ratchet"
@@ -127,6 +140,7 @@ class PageQuery(Strict):
     """Which part of a list a query wants: items from `since` on."""
 
     since: int = Field(default=0, ge=0)
+    full: bool = Field(default=False, description="false: long values are cut to fit into the page")
 
 
 class LogPage(Frozen):

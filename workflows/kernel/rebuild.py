@@ -1,0 +1,42 @@
+"""The state, folded from the log alone; a test proves for every machine that it equals the state."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from enum import Enum
+from typing import TypeVar
+
+from pydantic import BaseModel
+
+from workflows.kernel.fields import Fields
+from workflows.kernel.log import STARTED, Record
+from workflows.kernel.machine import Machine
+
+__all__ = ["rebuild"]
+
+C = TypeVar("C", bound=BaseModel)
+
+
+def rebuild(machine: Machine[C], records: Iterable[Record]) -> tuple[Enum, C]:
+    """State and context after these records, which begin with the run's first.
+
+    Raises ValueError when the records do not begin with the start, or name an unknown state.
+    """
+    fields = Fields.of(machine.context)
+    context: BaseModel | None = None
+    state = machine.initial
+    for record in records:
+        if record.event == STARTED:
+            context = fields.load(record.patch)
+        elif context is None:
+            raise ValueError(f"the log begins with record {record.seq}, {record.event}, not {STARTED}")
+        else:
+            defaults = {name: fields.default(name) for name in record.reset}
+            context = context.model_copy(update=defaults)
+            for name, delta in record.patch.items():
+                context = fields.fold(context, name, fields.checked(name, delta))
+        if record.to is not None:
+            state = machine.state_named(record.to)
+    if context is None:
+        raise ValueError("the log is empty")
+    return state, context  # type: ignore[return-value]  # Fields.load gives the machine's context

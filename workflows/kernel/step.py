@@ -1,0 +1,312 @@
+"""The pure step function: `start` a machine, `advance` it by one answer, never do anything.
+
+Order within one transition (spec 2.1, R-002-7): the state's patch is held against its writes and
+merged into a candidate; fields are reset; on_exit(old), action, on_enter(new); the invariant of the
+new state is checked on the candidate; only then is it kept and recorded. A refusal keeps nothing.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass, replace
+from functools import partial
+from typing import Any, TypeVar
+
+from pydantic import BaseModel
+
+from activities.contracts import Answer, Effect, EffectFailed, ErrorClass
+from workflows.kernel.errors import (
+    AgentError,
+    EmptyPatch,
+    MachineError,
+    NoTransitionError,
+    RecoverableError,
+    TransientError,
+    TransitionLimitExceeded,
+    name_of,
+)
+from workflows.kernel.fields import Fields, Patch, freeze
+from workflows.kernel.ledger import Ledger, price_of, spent_by
+from workflows.kernel.log import STARTED
+from workflows.kernel.machine import Event, Machine, Move, Row, Said
+from workflows.kernel.snapshot import Snapshot, Step
+from workflows.kernel.turn import Change, Turn
+
+__all__ = ["Cause", "advance", "close", "reenter", "start"]
+
+C = TypeVar("C", bound=BaseModel)
+Say = Callable[[], Said]
+
+
+def start(machine: Machine[C], context: C, *, now: float, ledger: Ledger | None = None) -> Step[C]:
+    """Enter the initial state. `now` in seconds since 1970. Raises MachineError for a broken rule."""
+    frozen: C = freeze(context)
+    turn = Turn(machine, Snapshot(machine.initial, frozen, entered=now, began=now), ledger or Ledger(), now)
+    values = Fields.of(machine.context).dump(frozen)
+    turn.record(STARTED, to=name_of(machine.initial), patch=values, writes=tuple(values), by="kernel")
+    return _run(turn, lambda: _begin(turn))
+
+
+def advance(machine: Machine[C], step: Step[C], answer: Answer, *, now: float) -> Step[C]:
+    """Feed the answer to the effect that `step` asked for. Raises MachineError for a broken rule."""
+    turn = Turn(machine, step.snapshot, step.ledger.charge(spent_by(answer)), now)
+    return _run(turn, lambda: _answer(turn, answer))
+
+
+def close(
+    machine: Machine[C],
+    step: Step[C],
+    reason: str,
+    *,
+    now: float,
+    error: str | None = None,
+    by: str = "kernel",
+) -> Step[C]:
+    """End the run in the state it is in: cancel, abort and limits need no row."""
+    return _close(Turn(machine, step.snapshot, step.ledger, now), reason, error, by)
+
+
+@dataclass(frozen=True, slots=True)
+class Cause:
+    """Why a state is entered again, for the log: `Steered`, `Resumed`, ..., and by whom."""
+
+    event: str
+    by: str
+    reason: str = ""
+
+
+def reenter(
+    machine: Machine[C], step: Step[C], cause: Cause, *, now: float, patch: Patch | None = None
+) -> Step[C]:
+    """Enter the state again because the effect that waited is stale: after a steer, a pause, an edit."""
+    turn = Turn(machine, step.snapshot, step.ledger, now)
+
+    def again() -> Said:
+        change = Change(turn, turn.snapshot.context)
+        change.apply(patch, None)
+        turn.check_invariant(change.context)
+        turn.record(cause.event, change, to=name_of(turn.state), reason=cause.reason, by=cause.by)
+        _visit(turn, change.context)
+        return _arrive(turn)
+
+    return _run(turn, again)
+
+
+def _run(turn: Turn, say: Say) -> Step[Any]:
+    """Settle, and where a rule is broken do what the machine's policy says."""
+    try:
+        return _settle(turn, say)
+    except MachineError as error:
+        fail = turn.machine.fail_state
+        if fail is not None and turn.state != fail:
+            return _fail(turn, error)
+        turn.record(type(error).__name__, error=str(error), by="kernel")
+        error.step = Step(turn.snapshot, turn.ledger, records=tuple(turn.records))
+        raise
+
+
+def _settle(turn: Turn, say: Say) -> Step[Any]:
+    """Take every decision that needs no effect; bounded by the machine's `max_transitions`."""
+    while True:
+        patch, said = _parts(_heard(turn, say))
+        if said is None:
+            return _finish(turn, patch)
+        outcome = _ask(turn, patch, said) if isinstance(said, Effect) else _move(turn, patch, said)
+        if isinstance(outcome, Step):
+            return outcome
+        say = outcome
+
+
+def _parts(said: Said) -> tuple[Patch, Effect | Event | None]:
+    if isinstance(said, tuple):
+        return said[0], said[1]
+    return {}, said
+
+
+def _heard(turn: Turn, say: Say) -> Said:
+    """What the state says; what users' parts raise goes to the machine's `on_error`."""
+    try:
+        return say()
+    except AgentError as error:
+        kind: ErrorClass = "fatal"
+        if isinstance(error, TransientError):
+            kind = "transient"
+        elif isinstance(error, RecoverableError):
+            kind = "recoverable"
+        failure = EffectFailed(error=kind, type=type(error).__name__, message=str(error))
+        handler = turn.machine.on_error.get(kind)
+        if handler is None:
+            problem = f"{failure.type} ({failure.message}) came; there is no `on_error` for {kind}"
+            raise turn.error(MachineError, problem) from error
+        return handler(turn.view, failure, turn.at)
+
+
+def _begin(turn: Turn) -> Said:
+    """The first visit: on_enter runs once, also when the initial state is final (spec 2.1)."""
+    change = Change(turn, turn.snapshot.context)
+    callback = turn.stage.on_enter
+    change.apply(callback(change.context) if callback else None, frozenset(turn.stage.writes))
+    turn.check_invariant(change.context)
+    if change.patch:
+        turn.record("on_enter", change)
+    turn.snapshot = replace(turn.snapshot, visit=0)
+    _visit(turn, change.context)
+    return _arrive(turn)
+
+
+def _visit(turn: Turn, context: Any) -> None:
+    """A new visit of the state that the machine is in."""
+    s = turn.snapshot
+    begins = turn.state == turn.machine.step_state
+    turn.snapshot = replace(
+        s, context=context, visit=s.visit + 1, call=0, step=s.step + begins, entered=turn.now
+    )
+    if turn.stage.spends:
+        turn.ledger = turn.ledger.charge({turn.stage.spends: 1})
+    turn.view = turn.new_view()
+
+
+def _arrive(turn: Turn) -> Said:
+    turn.check_precondition()
+    enter = turn.stage.enter
+    return enter(turn.view, turn.at) if enter else None
+
+
+def _answer(turn: Turn, answer: Answer) -> Said:
+    """Fold an answer in: by the machine's `on_error` for a class it names, else by the state."""
+    if isinstance(answer, EffectFailed) and answer.error in turn.machine.on_error:
+        return turn.machine.on_error[answer.error](turn.view, answer, turn.at)
+    if turn.stage.resume is None:
+        raise turn.error(MachineError, f"the answer {answer.kind!r} came; no effect was asked for")
+    return turn.stage.resume(turn.view, answer, turn.at)
+
+
+def _ask(turn: Turn, patch: Patch, effect: Effect) -> Step[Any] | Say:
+    """Keep the patch, check the limits, and hand the effect out."""
+    turn.check_grant(effect)
+    if turn.snapshot.call >= turn.stage.max_effects:
+        problem = f"one visit asked for more than {turn.stage.max_effects} effects"
+        raise turn.error(TransitionLimitExceeded, problem)
+    change = Change(turn, turn.snapshot.context)
+    change.apply(patch, turn.writable(patch))
+    turn.check_invariant(change.context)
+    if change.patch:
+        turn.record(effect.kind, change, reason=effect.title)
+    turn.snapshot = replace(turn.snapshot, context=change.context)
+    turn.view = turn.new_view()
+    breach = turn.ledger.breach(price_of(effect))
+    if breach is None:
+        return _hand_out(turn, effect)
+    resolve = turn.machine.on_limit
+    said = resolve(turn.snapshot.context, breach, turn.at) if resolve else None
+    if said is None:
+        reason = turn.machine.limit_reasons.get(breach.counter, "limit")
+        return _close(turn, reason, f"the limit is reached, {breach}", "kernel")
+    more, instead = _parts(said)
+    if isinstance(instead, Effect) and not more:
+        return _hand_out(turn, instead)
+    return lambda: said
+
+
+def _hand_out(turn: Turn, effect: Effect) -> Step[Any]:
+    reserved = {counter: amount for counter, amount in price_of(effect).items() if amount}
+    ledger = turn.ledger.charge(reserved)
+    turn.snapshot = replace(turn.snapshot, call=turn.snapshot.call + 1)
+    return Step(turn.snapshot, ledger, effect=effect, records=tuple(turn.records))
+
+
+def _move(turn: Turn, patch: Patch, event: Event) -> Step[Any] | Say:
+    """Follow the first row that fits the event; everything is kept, or nothing."""
+    machine = turn.machine
+    change = Change(turn, turn.snapshot.context)
+    change.apply(patch, turn.writable(patch))
+    row = next((r for r in machine.rows if r.fits(turn.state, event, change.context)), None)
+    if row is None:
+        return _unmatched(turn, event)
+    if row.target in machine.final and machine.hold_back:
+        held = _held_back(turn, change, row, event)
+        if held is not None:
+            return held
+    if turn.snapshot.transitions >= machine.max_transitions:
+        problem = f"{machine.max_transitions} transitions were made, the most that are allowed"
+        return _close(turn, "max_transitions", problem, "kernel")
+    _cross(turn, change, row, event)
+    return lambda: _arrive(turn)
+
+
+def _cross(turn: Turn, change: Change, row: Row, event: Event) -> None:
+    old, new = turn.stage, turn.machine.states[row.target]
+    change.clear(row.reset)
+    action = partial(row.action, event) if row.action else None
+    for callback, writes in ((old.on_exit, old.writes), (action, row.writes), (new.on_enter, new.writes)):
+        change.apply(callback(change.context) if callback else None, frozenset(writes))
+    turn.check_invariant(change.context, new)
+    reason = str(getattr(event, "reason", "") or "")
+    record = turn.record(type(event).__name__, change, to=name_of(row.target), reason=reason)
+    s = turn.snapshot
+    turn.snapshot = replace(s, state=row.target, transitions=s.transitions + 1, unmatched=0, last=record)
+    _visit(turn, change.context)
+
+
+def _held_back(turn: Turn, change: Change, row: Row, event: Event) -> Say | None:
+    """The gate before a final state may send another event, a limited number of times per run."""
+    hold, s = turn.machine.hold_back, turn.snapshot
+    if hold is None or s.hold_backs >= turn.machine.max_hold_backs:
+        return None
+    said = hold(change.context, Move(event, row.target, turn.state), turn.at)
+    if said is None:
+        return None
+    change.apply(said[0], None)
+    turn.record("HeldBack", change, reason=f"{type(event).__name__} was held back")
+    turn.snapshot = replace(turn.snapshot, context=change.context, hold_backs=s.hold_backs + 1)
+    turn.view = turn.new_view()
+    return lambda: said[1]
+
+
+def _unmatched(turn: Turn, event: Event) -> Step[Any] | Say:
+    machine, name = turn.machine, type(event).__name__
+    expected = [row.event.__name__ for row in machine.rows if row.source == turn.state]
+    problem = f"{name} came; expected {' or '.join(expected) or 'nothing: the state is final'}"
+    if machine.on_unmatched == "end":
+        return _close(turn, "dead_end", problem, "kernel")
+    if machine.on_unmatched != "stay" or turn.snapshot.unmatched >= machine.max_unmatched:
+        raise turn.error(NoTransitionError, problem)
+    turn.record(name, reason=problem)
+    turn.snapshot = replace(turn.snapshot, unmatched=turn.snapshot.unmatched + 1)
+    _visit(turn, turn.snapshot.context)
+    return lambda: _arrive(turn)
+
+
+def _finish(turn: Turn, patch: Patch) -> Step[Any]:
+    """A final state has said its last."""
+    if turn.state not in turn.machine.final:
+        raise turn.error(EmptyPatch, "the state said nothing; an effect or an event was expected")
+    change = Change(turn, turn.snapshot.context)
+    change.apply(patch, turn.writable(patch))
+    turn.check_invariant(change.context)
+    if change.patch:
+        turn.record("Finished", change)
+        turn.snapshot = replace(turn.snapshot, context=change.context)
+    ended = turn.machine.result(turn.snapshot.context, turn.state)
+    return Step(turn.snapshot, turn.ledger, exit=ended, records=tuple(turn.records))
+
+
+def _close(turn: Turn, reason: str, error: str | None, by: str) -> Step[Any]:
+    turn.record("Closed", reason=f"{reason}: {error}" if error else reason, by=by)
+    base = turn.machine.result(turn.snapshot.context, turn.state)
+    ended = base.model_copy(update={"reason": reason, "ok": False, "error": error})
+    return Step(turn.snapshot, turn.ledger, exit=ended, records=tuple(turn.records))
+
+
+def _fail(turn: Turn, error: MachineError) -> Step[Any]:
+    """A broken rule leads to the fail state; the patch that broke it is dropped (spec 3.7)."""
+    machine = turn.machine
+    change = Change(turn, turn.snapshot.context)
+    if machine.on_violation:
+        change.apply(machine.on_violation(error, turn.snapshot.context), None)
+    fail: Any = machine.fail_state
+    record = turn.record(type(error).__name__, change, to=name_of(fail), error=str(error), by="kernel")
+    s = turn.snapshot
+    turn.snapshot = replace(s, state=fail, transitions=s.transitions + 1, last=record)
+    _visit(turn, change.context)
+    return _run(turn, lambda: _arrive(turn))

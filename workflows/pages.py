@@ -1,0 +1,104 @@
+"""What the queries answer: pages of log, steps and transcript, and the text for Temporal's UI. Pure."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any, TypeVar
+
+from pydantic import BaseModel
+
+from activities.contracts import Message
+from workflows.api import PAGE_BYTES, AgentStatus, LogPage, PageQuery, StepLine, StepsPage, TranscriptPage
+from workflows.kernel.log import Record
+
+__all__ = ["details", "log_page", "steps_of", "steps_page", "transcript_page"]
+
+M = TypeVar("M", bound=BaseModel)
+CUT = 400
+"""Characters that are left of a long text in a page that is cut."""
+
+
+def _cut(value: Any) -> Any:
+    if isinstance(value, str):
+        return value if len(value) <= CUT else f"{value[:CUT]} [... {len(value):,} characters]"
+    if isinstance(value, dict):
+        return {key: _cut(item) for key, item in value.items()}
+    if isinstance(value, list | tuple):
+        return [_cut(item) for item in value[:20]]
+    return value
+
+
+def _page(items: Sequence[M], query: PageQuery) -> tuple[tuple[M, ...], int]:
+    """As many items from `since` on as fit; at least one. Returns them and where to go on."""
+    page: list[M] = []
+    size = 0
+    for whole in items[query.since :]:
+        item, length = whole, len(whole.model_dump_json().encode())
+        if length > PAGE_BYTES // 2 and not query.full:
+            item = type(item).model_validate(_cut(item.model_dump(mode="json")))
+            length = len(item.model_dump_json().encode())
+        if page and size + length > PAGE_BYTES - 200:
+            break
+        page.append(item)
+        size += length
+    return tuple(page), query.since + len(page)
+
+
+def log_page(records: Sequence[Record], query: PageQuery, finished: bool) -> LogPage:
+    """Records from `since` on."""
+    page, upto = _page(records, query)
+    return LogPage(records=page, next=upto, total=len(records), finished=finished)
+
+
+def transcript_page(messages: Sequence[Message], query: PageQuery) -> TranscriptPage:
+    """Messages from `since` on."""
+    page, upto = _page(messages, query)
+    return TranscriptPage(messages=page, next=upto, total=len(messages))
+
+
+def steps_of(records: Sequence[Record]) -> tuple[StepLine, ...]:
+    """The log by steps, one line each; the summary is what was said first in the step."""
+    groups: dict[int, list[Record]] = {}
+    for record in records:
+        if record.step:
+            groups.setdefault(record.step, []).append(record)
+    return tuple(_line(step, group) for step, group in sorted(groups.items()))
+
+
+def _line(step: int, group: list[Record]) -> StepLine:
+    moves = [record for record in group if record.to is not None] or group
+    said = next((record.reason for record in moves if record.reason), "")
+    return StepLine(
+        step=step,
+        states=tuple(record.state for record in moves),
+        summary=said[:300],
+        counters=group[-1].counters,
+        started=group[0].started,
+        finished=group[-1].finished,
+    )
+
+
+def steps_page(records: Sequence[Record], query: PageQuery) -> StepsPage:
+    """Steps from index `since` on."""
+    steps = steps_of(records)
+    page, upto = _page(steps, query)
+    return StepsPage(steps=page, next=upto, total=len(steps))
+
+
+def details(status: AgentStatus, goal: str, records: Sequence[Record]) -> str:
+    """What the agent is doing, in Markdown, for Temporal's UI."""
+    spent = ", ".join(f"{name} {amount:g}" for name, amount in sorted(status.counters.items()))
+    lines = [
+        f"**{status.agent}** ({status.machine} {status.machine_version}) — state **{status.state}**, "
+        f"step {status.step}",
+        f"> {goal[:300]}",
+        f"Doing: {status.doing}" if status.doing else f"Ended: **{status.exit_reason}**",
+        f"Spent: {spent or 'nothing yet'}",
+        "",
+        "| # | from | event | to | why |",
+        "| --- | --- | --- | --- | --- |",
+    ]
+    for r in records[-10:]:
+        why = (r.error or r.reason).replace("|", "\\|").replace("\n", " ")[:160]
+        lines.append(f"| {r.seq} | {r.state} | {r.event} | {r.to or ''} | {why} |")
+    return "\n".join(lines)

@@ -1,0 +1,239 @@
+"""Effect -> activity: id, timeouts, retry policy and what an error means, in one place."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+from collections.abc import Sequence
+from dataclasses import dataclass
+from datetime import timedelta
+
+from temporalio import workflow
+from temporalio.common import RetryPolicy
+from temporalio.exceptions import ActivityError, ApplicationError, TimeoutError, is_cancelled_exception
+
+from activities.contracts import (
+    FATAL,
+    RECOVERABLE,
+    TRANSCRIPT_MISSING,
+    TRANSIENT,
+    Answer,
+    AskPerson,
+    CallModel,
+    CallTools,
+    Effect,
+    EffectFailed,
+    ErrorClass,
+    ModelReplied,
+    ModelRequest,
+    PersonDecided,
+    Setup,
+    ToolRequest,
+    ToolResult,
+    ToolRun,
+    ToolSpec,
+    ToolsReturned,
+)
+from activities.transcript import EMPTY_DIGEST
+from workflows.api import AgentTask
+
+__all__ = ["Performer", "Where"]
+
+CRASHES = 20
+"""Attempts beyond the declared ones: those that died with their worker must not use them up."""
+MARGIN = 15
+"""Seconds that an activity gets beyond the time limit it keeps itself."""
+_CLASSES: dict[str, ErrorClass] = {TRANSIENT: "transient", RECOVERABLE: "recoverable", FATAL: "fatal"}
+
+
+@dataclass(frozen=True, slots=True)
+class Where:
+    """Which effect of the run this is: the stem of activity ids and idempotency keys."""
+
+    state: str
+    visit: int
+    call: int
+    branch: int
+
+    @property
+    def activity_id(self) -> str:
+        """`<state>#<visit>:<call>`; compared on replay, so that drift of a machine is found."""
+        return f"{self.state}#{self.visit}:{self.call}"
+
+
+class Performer:
+    """Performs a run's effects, and knows what of the conversation the store holds."""
+
+    def __init__(self, task: AgentTask, specs: Sequence[ToolSpec], origin_run_id: str) -> None:
+        self.task = task
+        self.specs = {spec.name: spec for spec in specs}
+        self.origin = origin_run_id
+        self._held: set[str] = set()
+        self._remembered: dict[str, ToolResult] = {}
+
+    async def perform(self, effect: Effect, where: Where) -> Answer:
+        """Do it. Raises a cancellation when the run is cancelled meanwhile."""
+        match effect:
+            case CallModel():
+                return await self._call_model(effect, where)
+            case CallTools():
+                return await self._call_tools(effect, where)
+            case AskPerson():
+                return PersonDecided(decision="unavailable", text="no person can be asked")
+        raise ApplicationError(f"no activity performs {effect.kind!r}", type="Bug", non_retryable=True)
+
+    def _key(self, where: Where, activity_id: str) -> str:
+        return f"{workflow.info().workflow_id}/{self.origin}/{where.branch}/{activity_id}"
+
+    # -- the model --------------------
+
+    async def _call_model(self, effect: CallModel, where: Where) -> Answer:
+        """Send what the store does not hold; when it lost what it held, send everything once."""
+        try:
+            reply = await self._ask(effect, where, where.activity_id)
+        except ActivityError as error:
+            if not _is(error, TRANSCRIPT_MISSING):
+                return _failure(error)
+            self._held.clear()
+            try:
+                reply = await self._ask(effect, where, f"{where.activity_id}+all")
+            except ActivityError as again:
+                return _failure(again)
+        self._held.add(reply.transcript)
+        return reply
+
+    async def _ask(self, effect: CallModel, where: Where, activity_id: str) -> ModelReplied:
+        model = self.task.models.get(effect.role) or self.task.models["default"]
+        offered = tuple(self.specs[name] for name in effect.offer if name in self.specs)
+        setup = Setup(model=model, tools=offered, response_schema=effect.response_schema)
+        digests = effect.transcript.digests
+        known = next((n for n in range(len(digests) - 1, 0, -1) if digests[n] in self._held), 0)
+        attempts = model.attempts or effect.attempts
+        request = ModelRequest(
+            role=effect.role,
+            setup=setup.digest,
+            full_setup=None if setup.digest in self._held else setup,
+            base=digests[known] if known else None,
+            messages=effect.transcript.messages[known:],
+            tool_choice=effect.tool_choice,
+            key=self._key(where, where.activity_id),
+            attempts=attempts,
+        )
+        reply: ModelReplied = await workflow.execute_activity(
+            "call_model",
+            request,
+            result_type=ModelReplied,
+            activity_id=activity_id,
+            summary=effect.title[:200],
+            start_to_close_timeout=timedelta(seconds=model.timeout_seconds + MARGIN),
+            heartbeat_timeout=timedelta(seconds=self.task.heartbeat_seconds),
+            retry_policy=_policy(attempts + CRASHES),
+        )
+        self._held.add(setup.digest)
+        self._held.discard(EMPTY_DIGEST)
+        return reply
+
+    # -- tools --------------------
+
+    async def _call_tools(self, effect: CallTools, where: Where) -> Answer:
+        """In order, or side by side where that is asked for and every call may be repeated."""
+        several = len(effect.runs) > 1
+        names = [
+            f"{where.activity_id}.{n}" if several else where.activity_id for n in range(len(effect.runs))
+        ]
+        specs = [self.specs.get(run.tool) for run in effect.runs]
+        if effect.parallel and all(spec and spec.repeatable for spec in specs):
+            calls = [
+                self._call_tool(effect, run, where, name)
+                for run, name in zip(effect.runs, names, strict=True)
+            ]
+            return ToolsReturned(results=tuple(await asyncio.gather(*calls)))
+        results: list[ToolResult] = []
+        for run, name in zip(effect.runs, names, strict=True):
+            results.append(await self._call_tool(effect, run, where, name))
+            if results[-1].error == "unknown_outcome":
+                break  # nobody knows what the world looks like now: the machine decides first
+        return ToolsReturned(results=tuple(results))
+
+    async def _call_tool(self, effect: CallTools, run: ToolRun, where: Where, activity_id: str) -> ToolResult:
+        spec = self.specs.get(run.tool)
+        if spec is None:
+            return ToolResult(
+                id=run.id, tool=run.tool, output=f"Unknown tool: {run.tool}", error="unknown_tool"
+            )
+        memory = json.dumps([run.tool, run.arguments], sort_keys=True)
+        if spec.cache == "run" and memory in self._remembered:
+            return self._remembered[memory].model_copy(update={"id": run.id, "attempts": 0, "cost_usd": 0})
+        attempts = effect.attempts if spec.repeatable else 1
+        try:
+            result: ToolResult = await workflow.execute_activity(
+                "call_tool",
+                ToolRequest(
+                    id=run.id,
+                    tool=run.tool,
+                    arguments=run.arguments,
+                    key=self._key(where, activity_id),
+                    attempts=attempts,
+                ),
+                result_type=ToolResult,
+                activity_id=activity_id,
+                summary=run.title[:200],
+                start_to_close_timeout=timedelta(seconds=spec.timeout_seconds + MARGIN),
+                heartbeat_timeout=timedelta(seconds=self.task.heartbeat_seconds),
+                retry_policy=_policy(attempts + CRASHES if spec.repeatable else 1),
+            )
+        except ActivityError as error:
+            return _tool_failure(run, spec, error)
+        if spec.cache == "run" and result.ok:
+            self._remembered[memory] = result
+        return result
+
+
+def _policy(attempts: int) -> RetryPolicy:
+    """Waits of 1 s, 2 s, 4 s, ... up to a minute (spec 1.5); Retry-After overrides a wait."""
+    return RetryPolicy(
+        initial_interval=timedelta(seconds=1),
+        backoff_coefficient=2,
+        maximum_interval=timedelta(minutes=1),
+        maximum_attempts=attempts,
+    )
+
+
+def _is(error: ActivityError, kind: str) -> bool:
+    return isinstance(error.cause, ApplicationError) and error.cause.type == kind
+
+
+def _failure(error: ActivityError) -> EffectFailed:
+    """What the machine is told of an activity that failed for good."""
+    if is_cancelled_exception(error):
+        raise error
+    cause = error.cause
+    if isinstance(cause, ApplicationError):
+        details = cause.details[0] if cause.details and isinstance(cause.details[0], dict) else {}
+        return EffectFailed(
+            error=_CLASSES.get(cause.type or "", "fatal"),
+            type=str(details.get("type") or cause.type or "error"),
+            message=cause.message,
+        )
+    if isinstance(cause, TimeoutError):
+        text = "the model call timed out, or its worker died, again and again"
+        return EffectFailed(error="transient", type="timeout", message=text)
+    return EffectFailed(error="fatal", type=type(cause).__name__, message=str(cause or error))
+
+
+def _tool_failure(run: ToolRun, spec: ToolSpec, error: ActivityError) -> ToolResult:
+    """A tool whose activity failed: nobody can say what an `unsafe` one has done."""
+    if is_cancelled_exception(error):
+        raise error
+    cause = error.cause
+    if isinstance(cause, ApplicationError):
+        text = f"{cause.type or 'error'}: {cause.message}"
+        return ToolResult(id=run.id, tool=run.tool, output=text, error="failed")
+    if spec.repeatable:
+        text = f"{run.title} did not answer, although it was tried several times"
+        return ToolResult(id=run.id, tool=run.tool, output=text, error="timeout")
+    text = (
+        f"nobody knows whether {run.title} took effect: its worker died or was lost in the middle. "
+        f"The tool is `unsafe`, so it is not run again; look at what it did, then start a new run"
+    )
+    return ToolResult(id=run.id, tool=run.tool, output=text, error="unknown_outcome")
