@@ -66,18 +66,14 @@ class BlobDriver(StorageDriver):
     ) -> list[StorageDriverClaim]:
         """Keep payloads; replay does so again, which the store answers by a look-up."""
         return [
-            StorageDriverClaim({"sha256": await self._store.put(_encoded(payload))})
-            for payload in payloads
+            StorageDriverClaim({"sha256": await self._store.put(_encoded(payload))}) for payload in payloads
         ]
 
     async def retrieve(
         self, context: StorageDriverRetrieveContext, claims: Sequence[StorageDriverClaim]
     ) -> list[Payload]:
         """The payloads again. Raises `BlobMissing` or `BlobCorrupt`, which Temporal retries."""
-        return [
-            Payload.FromString(await self._store.get(claim.claim_data["sha256"]))
-            for claim in claims
-        ]
+        return [Payload.FromString(await self._store.get(claim.claim_data["sha256"])) for claim in claims]
 
 
 def _encoded(payload: Payload) -> bytes:
@@ -108,9 +104,7 @@ class StrictConverter(CompositePayloadConverter):
             )
         )
 
-    def from_payloads(
-        self, payloads: Sequence[Payload], type_hints: list[type] | None = None
-    ) -> list[Any]:
+    def from_payloads(self, payloads: Sequence[Payload], type_hints: list[type] | None = None) -> list[Any]:
         """The values. Raises `ApplicationError` for encodings that cannot give the wanted type."""
         hints: list[type | None] = list(type_hints or [])
         hints += [None] * (len(payloads) - len(hints))
@@ -118,9 +112,7 @@ class StrictConverter(CompositePayloadConverter):
             encoding = payload.metadata.get("encoding", b"")
             if hint is not RawValue and encoding not in self.converters:
                 shown = encoding.decode(errors="replace")[:80] or "none"
-                raise _refusal(
-                    f"argument {number} has the encoding {shown!r}; send JSON (json/plain)", []
-                )
+                raise _refusal(f"argument {number} has the encoding {shown!r}; send JSON (json/plain)", [])
         values = super().from_payloads(payloads, type_hints)
         for payload, hint, value in zip(payloads, hints, values, strict=False):
             if payload.metadata.get("encoding") in (b"binary/null", b"binary/plain"):

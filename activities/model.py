@@ -147,9 +147,7 @@ class ModelActivities:
             cost_usd=reply.cost_usd,
         )
         attempt = activity.info().attempt
-        return reply.model_copy(
-            update={"transcript": whole.digest, "attempt": attempt, "seconds": seconds}
-        )
+        return reply.model_copy(update={"transcript": whole.digest, "attempt": attempt, "seconds": seconds})
 
 
 class _Preview:

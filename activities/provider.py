@@ -40,9 +40,7 @@ class Provider(Protocol):
     def description(self) -> str:
         """One line for people."""
 
-    async def complete(
-        self, setup: Setup, transcript: Transcript, call: ProviderCall
-    ) -> ModelReplied:
+    async def complete(self, setup: Setup, transcript: Transcript, call: ProviderCall) -> ModelReplied:
         """The next message. Raises `ProviderError`; stops at once when it is cancelled."""
 
     async def check(self, spec: ModelSpec) -> str | None:

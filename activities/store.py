@@ -190,9 +190,7 @@ class TranscriptCache:
 
     def _save_setup(self, setup: Setup) -> None:
         text = setup.model_dump_json()
-        if self._database.rows("SELECT setup FROM setups WHERE digest=?", (setup.digest,)) == [
-            (text,)
-        ]:
+        if self._database.rows("SELECT setup FROM setups WHERE digest=?", (setup.digest,)) == [(text,)]:
             return
         with self._database.transaction() as connection:
             connection.execute("INSERT OR REPLACE INTO setups VALUES(?,?)", (setup.digest, text))
@@ -214,6 +212,4 @@ class TranscriptCache:
                 self._recent.popitem(last=False)
 
     def _missing(self, digest: str) -> NotCached:
-        return NotCached(
-            f"{self._database.path} has no transcript or setup {digest}; send it whole"
-        )
+        return NotCached(f"{self._database.path} has no transcript or setup {digest}; send it whole")
