@@ -6,36 +6,34 @@ import asyncio
 from datetime import timedelta
 from typing import Any
 
+from pydantic import ValidationError
 from temporalio import workflow
 from temporalio.common import RetryPolicy, SearchAttributeKey, SearchAttributeUpdate
 from temporalio.exceptions import ActivityError, ApplicationError, is_cancelled_exception
 
-with workflow.unsafe.imports_passed_through():
-    from pydantic import ValidationError
-
-    from activities.contracts import ArchiveRequest, Message, ToolsDescribed, ToolSpec, ToolsWanted
-    from workflows import registry
-    from workflows.api import (
-        WORKFLOW_TYPE,
-        AgentResult,
-        AgentStatus,
-        AgentTask,
-        LogPage,
-        PageQuery,
-        StepsPage,
-        TranscriptPage,
-    )
-    from workflows.kernel.design import Brief, Design
-    from workflows.kernel.diagram import mermaid
-    from workflows.kernel.errors import DefinitionError, MachineError, name_of
-    from workflows.kernel.ledger import Ledger
-    from workflows.kernel.log import Record, chain
-    from workflows.kernel.machine import Exit, Machine
-    from workflows.kernel.snapshot import Step
-    from workflows.kernel.step import advance, close, start
-    from workflows.kernel.verify import definition_hash
-    from workflows.pages import details, log_page, steps_page, transcript_page
-    from workflows.perform import Performer, Where
+from activities.contracts import ArchiveRequest, Message, ToolsDescribed, ToolSpec, ToolsWanted
+from workflows import registry
+from workflows.api import (
+    WORKFLOW_TYPE,
+    AgentResult,
+    AgentStatus,
+    AgentTask,
+    LogPage,
+    PageQuery,
+    StepsPage,
+    TranscriptPage,
+)
+from workflows.kernel.design import Brief, Design
+from workflows.kernel.diagram import mermaid
+from workflows.kernel.errors import DefinitionError, MachineError, name_of
+from workflows.kernel.ledger import Ledger
+from workflows.kernel.log import Record, chain
+from workflows.kernel.machine import Exit, Machine
+from workflows.kernel.snapshot import Step
+from workflows.kernel.step import advance, close, start
+from workflows.kernel.verify import definition_hash
+from workflows.pages import details, log_page, steps_page, transcript_page
+from workflows.perform import Performer, Where
 
 __all__ = ["AgentWorkflow"]
 
@@ -52,13 +50,16 @@ class AgentWorkflow:
         self.records: list[Record] = []
         self.doing = ""
         self.exit: Exit | None = None
+        self.published = ""
 
     @workflow.run
-    async def run(self, task: AgentTask | None = None, *more: Any) -> AgentResult:
-        """Run to the end. A broken rule or an unusable task fails the workflow readably."""
-        if task is None or more:
-            raise _refused(f"one AgentTask is expected as input, {len(more) + (task is not None)} came")
-        self.task = task
+    async def run(self, *inputs: Any) -> AgentResult:
+        """Run one AgentTask to the end. A broken rule or an unusable task fails the workflow readably.
+
+        The signature takes anything: a typed one would be retried for ever when the input is missing
+        or there are two, as happens with `temporal workflow start`.
+        """
+        self.task = task = _task_of(inputs)
         self.design, self.machine = _build(task)
         specs = await self._tools(task)
         performer = Performer(task, specs, workflow.info().run_id)
@@ -121,7 +122,9 @@ class AgentWorkflow:
         step = self.step
         if step and self._task().visibility == "state":
             state = name_of(step.snapshot.state)
-            updates.append(SearchAttributeKey.for_keyword("AgentState").value_set(state))
+            if state != self.published:
+                updates.append(SearchAttributeKey.for_keyword("AgentState").value_set(state))
+            self.published = state
         if self.exit:
             updates.append(SearchAttributeKey.for_keyword("AgentExit").value_set(self.exit.reason))
         if updates:
@@ -258,6 +261,22 @@ def _refused(problem: str) -> ApplicationError:
     return ApplicationError(f"the task cannot be run: {problem}", type="InvalidTask", non_retryable=True)
 
 
+def _task_of(inputs: tuple[Any, ...]) -> AgentTask:
+    if len(inputs) != 1:
+        raise _refused(f"one AgentTask is expected as input, {len(inputs)} values came")
+    try:
+        return AgentTask.model_validate(inputs[0])
+    except ValidationError as error:
+        raise _refused(_faults(error, "")) from error
+
+
+def _faults(error: ValidationError, prefix: str) -> str:
+    """Field by field what is wrong; never the values, which may hold secrets."""
+    found = error.errors(include_url=False, include_input=False, include_context=False)
+    lines = [f"{prefix}{'.'.join(map(str, e['loc'])) or 'the whole input'}: {e['msg']}" for e in found[:10]]
+    return "; ".join(lines)
+
+
 def _build(task: AgentTask) -> tuple[Design, Machine[Any]]:
     """The machine that the task names, made with its knobs; a bad task fails the run at once."""
     try:
@@ -265,10 +284,7 @@ def _build(task: AgentTask) -> tuple[Design, Machine[Any]]:
         options = design.options.model_validate(task.options)
         machine = design.build(options, registry.parts())
     except ValidationError as error:
-        faults = "; ".join(
-            f"options.{'.'.join(map(str, e['loc']))}: {e['msg']}" for e in error.errors(include_url=False)
-        )
-        raise _refused(faults) from error
+        raise _refused(_faults(error, "options.")) from error
     except (ValueError, DefinitionError) as error:
         raise _refused(str(error)) from error
     limit = task.limits.max_transitions

@@ -125,7 +125,8 @@ class _Nodes:
             patch, event = self._draft(c, at, known)
             reply = Message(role="assistant", content=known)
             return {**patch, "transcript": (*more, reply)}, event
-        return {"transcript": more}, self._call(c, transcript)
+        asked = self._call(c, transcript)
+        return ({"transcript": more}, asked) if more else asked
 
     def _call(self, c: Context, transcript: Any) -> CallModel:
         schema = reply_schema(c.tools) if self.options.reply_format == "json_schema" else None

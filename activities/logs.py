@@ -1,0 +1,56 @@
+"""Structured logs: one line per event, as JSON or for a console, with run id, step and state."""
+
+from __future__ import annotations
+
+import logging
+import sys
+from typing import Any
+
+import structlog
+
+from activities.settings import Settings
+
+__all__ = ["configure"]
+
+
+def configure(settings: Settings) -> None:
+    """Send structlog and the standard library's logging to standard error in one form."""
+    shared: list[Any] = [
+        structlog.contextvars.merge_contextvars,
+        structlog.stdlib.add_log_level,
+        structlog.processors.TimeStamper(fmt="iso", utc=True),
+    ]
+    last: Any = structlog.processors.JSONRenderer()
+    if settings.log_format == "console":
+        last = structlog.dev.ConsoleRenderer(colors=sys.stderr.isatty())
+    else:
+        shared.append(structlog.processors.format_exc_info)
+    structlog.configure(
+        processors=[*shared, structlog.stdlib.ProcessorFormatter.wrap_for_formatter],
+        logger_factory=structlog.stdlib.LoggerFactory(),
+        wrapper_class=structlog.stdlib.BoundLogger,
+        cache_logger_on_first_use=True,
+    )
+    remove = structlog.stdlib.ProcessorFormatter.remove_processors_meta
+    formatter = structlog.stdlib.ProcessorFormatter(
+        foreign_pre_chain=[_from_temporal, *shared], processors=[remove, last]
+    )
+    output = logging.StreamHandler(sys.stderr)
+    output.setFormatter(formatter)
+    root = logging.getLogger()
+    root.handlers = [output]
+    root.setLevel(settings.log_level.upper())
+    logging.getLogger("httpx2").setLevel(logging.WARNING)
+
+
+def _from_temporal(logger: Any, method: str, event: Any) -> Any:
+    """Take over what the workflow's logger says of run, step and state, and nothing else of it."""
+    record = event.get("_record")
+    event.update(getattr(record, "ratchet", {}) or {})
+    for source in ("temporal_workflow", "temporal_activity"):
+        facts = getattr(record, source, None) or {}
+        event.update({k: facts[k] for k in ("workflow_id", "run_id", "activity_id", "attempt") if k in facts})
+        if facts and isinstance(event.get("event"), str):
+            # The SDK appends the same facts to the text; once is enough.
+            event["event"] = event["event"].split(" ({", 1)[0]
+    return event

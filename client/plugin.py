@@ -1,0 +1,111 @@
+"""Everything that Ratchet adds to Temporal, as one plugin.
+
+Give it to the client; workers and replayers made from that client inherit it:
+
+    client = await Client.connect("localhost:7233", plugins=[RatchetPlugin(Settings())])
+    worker = Worker(client, task_queue="ratchet")
+"""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import AsyncIterator, Callable, Sequence
+from contextlib import asynccontextmanager
+from typing import Any
+
+from temporalio.client import Client
+from temporalio.plugin import SimplePlugin
+from temporalio.worker import WorkflowRunner
+from temporalio.worker.workflow_sandbox import SandboxedWorkflowRunner
+
+from activities.converter import data_converter
+from activities.settings import Settings
+from activities.store import BlobStore
+from workflows.agent import AgentWorkflow
+
+__all__ = ["PASSED_THROUGH", "RatchetPlugin", "connect"]
+
+PASSED_THROUGH = (
+    "activities",
+    "workflows.api",
+    "workflows.kernel",
+    "workflows.machines",
+    "workflows.pages",
+    "workflows.registry",
+    "ratchet_user",
+)
+"""What the workflow sandbox does not import anew: frozen data and pure functions, and the registry
+that the worker has filled. `workflows.agent` and `workflows.perform` stay inside."""
+
+
+class RatchetPlugin(SimplePlugin):
+    """Converter and external storage, the workflow, the activities, the sandbox's passthrough.
+
+    Activities are built when a worker asks for them, so that a client alone loads no tools.
+    """
+
+    def __init__(self, settings: Settings) -> None:
+        self.settings = settings
+        self.blobs = BlobStore(settings.data_dir / "blobs.db", durable=True)
+        self._closing: list[Callable[[], Any]] = []
+        super().__init__(
+            "ratchet",
+            data_converter=data_converter(self.blobs),
+            workflows=[AgentWorkflow],
+            activities=self._activities,
+            workflow_runner=_runner,
+            run_context=self._open,
+        )
+
+    def _activities(self, given: Sequence[Callable[..., Any]] | None) -> Sequence[Callable[..., Any]]:
+        from activities.archive import ArchiveActivities
+        from activities.extensions import load_extensions
+        from activities.model import ModelActivities
+        from activities.providers import load_providers
+        from activities.store import TranscriptCache
+        from activities.tool import ToolActivities
+        from activities.toolbox import Toolbox
+        from workflows import registry
+
+        for module in load_extensions(self.settings.modules):
+            registry.add_module(module)
+        providers = load_providers(self.settings)
+        cache = BlobStore(self.settings.data_dir / "cache.db", durable=False)
+        models = ModelActivities(providers, TranscriptCache(cache))
+        tools = ToolActivities(Toolbox.load(self.settings), self.settings, self.blobs.put)
+        archive = ArchiveActivities(self.settings.data_dir / "archive.db")
+        self._closing += [provider.close for provider in providers.values()]
+        ours: list[Callable[..., Any]] = [
+            models.call_model,
+            tools.call_tool,
+            tools.describe_tools,
+            archive.archive_log,
+        ]
+        return [*(given or ()), *ours]
+
+    @asynccontextmanager
+    async def _open(self) -> AsyncIterator[None]:
+        """Around a worker: what the activities opened is closed with it."""
+        try:
+            yield
+        finally:
+            for close in self._closing:
+                await close()
+            self._closing.clear()
+
+
+def _runner(given: WorkflowRunner | None) -> WorkflowRunner:
+    runner = given or SandboxedWorkflowRunner()
+    if not isinstance(runner, SandboxedWorkflowRunner):
+        return runner
+    names = runner.restrictions.with_passthrough_modules(*PASSED_THROUGH)
+    return dataclasses.replace(runner, restrictions=names)
+
+
+async def connect(settings: Settings, **config: Any) -> Client:
+    """A Temporal client that speaks as Ratchet does; `config` is what `Client.connect` takes.
+
+    Raises RuntimeError when the server does not answer.
+    """
+    settings.data_dir.mkdir(parents=True, exist_ok=True)
+    return await Client.connect(**config, plugins=[RatchetPlugin(settings)])
