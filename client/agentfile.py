@@ -46,8 +46,6 @@ class AgentFile(Strict):
     @classmethod
     def _bare_names(cls, models: Any) -> Any:
         """A bare word is a model's name; `scripted` is the provider that needs none."""
-        if isinstance(models, str):
-            models = {"default": models}
         if not isinstance(models, dict):
             return models
         return {role: _model(spec) for role, spec in models.items()}
@@ -95,6 +93,8 @@ class Draft:
         self.values: dict[str, Any] = dict(values or (text.values if text else {}))
         if text is not None:
             self.values.setdefault("name", text.path.stem)
+        if isinstance(self.values.get("models"), str):
+            self.values["models"] = {"default": self.values["models"]}
 
     def set(self, where: KeyPath, value: object, origin: str) -> None:
         """Put a value at a path; `origin` names the option in messages about it."""

@@ -13,7 +13,8 @@ from temporalio.api.operatorservice.v1 import (
     ListSearchAttributesRequest,
 )
 from temporalio.api.workflowservice.v1 import DescribeNamespaceRequest, UpdateNamespaceRequest
-from temporalio.service import ConnectConfig, RPCError, ServiceClient
+from temporalio.client import Client
+from temporalio.service import RPCError
 
 from client.errors import RatchetError
 from workflows.api import ATTRIBUTES
@@ -36,65 +37,63 @@ TYPES = {
 }
 
 
-async def missing_attributes(service: ServiceClient, namespace: str) -> list[str]:
+async def missing_attributes(client: Client) -> list[str]:
     """Names of our search attributes that are not registered.
 
     Raises:
         RatchetError: one is registered with another type, which nobody but its owner can mend.
     """
-    found = await service.operator_service.list_search_attributes(
-        ListSearchAttributesRequest(namespace=namespace)
+    found = await client.operator_service.list_search_attributes(
+        ListSearchAttributesRequest(namespace=client.namespace)
     )
     for name, kind in ATTRIBUTES.items():
         if name in found.custom_attributes and found.custom_attributes[name] != TYPES[kind]:
             other = IndexedValueType.Name(found.custom_attributes[name])
             raise RatchetError(
-                f"search attribute {name} of namespace {namespace!r} is registered as {other}, "
+                f"search attribute {name} of namespace {client.namespace!r} is registered as {other}, "
                 f"Ratchet needs {kind}: use another namespace (TEMPORAL_NAMESPACE)"
             )
     return [name for name in ATTRIBUTES if name not in found.custom_attributes]
 
 
-async def register_attributes(service: ServiceClient, namespace: str) -> list[str]:
+async def register_attributes(client: Client) -> list[str]:
     """Register those of our search attributes that are missing; their names."""
-    missing = await missing_attributes(service, namespace)
+    missing = await missing_attributes(client)
     if not missing:
         return missing
-    await service.operator_service.add_search_attributes(
+    await client.operator_service.add_search_attributes(
         AddSearchAttributesRequest(
-            namespace=namespace,
+            namespace=client.namespace,
             search_attributes={name: TYPES[ATTRIBUTES[name]] for name in missing},
         )
     )
     for _ in range(100):  # the server's own cache takes a moment to see them
-        if not await missing_attributes(service, namespace):
+        if not await missing_attributes(client):
             return missing
         await asyncio.sleep(0.1)
     raise RatchetError(f"the server took search attributes {missing} but does not list them")
 
 
-async def keep_runs(service: ServiceClient, namespace: str, wanted: timedelta = RETENTION) -> None:
+async def keep_runs(client: Client, wanted: timedelta = RETENTION) -> None:
     """Make the namespace keep finished runs at least as long as `wanted`."""
-    described = await service.workflow_service.describe_namespace(
-        DescribeNamespaceRequest(namespace=namespace)
+    described = await client.workflow_service.describe_namespace(
+        DescribeNamespaceRequest(namespace=client.namespace)
     )
     if described.config.workflow_execution_retention_ttl.ToTimedelta() >= wanted:
         return
     ttl = Duration()
     ttl.FromTimedelta(wanted)
-    await service.workflow_service.update_namespace(
+    await client.workflow_service.update_namespace(
         UpdateNamespaceRequest(
-            namespace=namespace, config=NamespaceConfig(workflow_execution_retention_ttl=ttl)
+            namespace=client.namespace, config=NamespaceConfig(workflow_execution_retention_ttl=ttl)
         )
     )
 
 
-async def namespace_exists(service: ServiceClient, namespace: str) -> bool:
+async def namespace_exists(client: Client) -> bool:
     """The server has such a namespace."""
     try:
-        await service.workflow_service.describe_namespace(
-            DescribeNamespaceRequest(namespace=namespace)
-        )
+        await client.workflow_service.describe_namespace(DescribeNamespaceRequest(namespace=client.namespace))
     except RPCError:
         return False
     return True
@@ -106,9 +105,7 @@ async def prepare(address: str, namespace: str = "default") -> None:
     Raises:
         RuntimeError, RPCError: the server does not answer (yet).
     """
-    service = await ServiceClient.connect(
-        ConnectConfig(target_host=address, connect_timeout=timedelta(seconds=5))
-    )
-    await service.check_health(timeout=timedelta(seconds=5))
-    await register_attributes(service, namespace)
-    await keep_runs(service, namespace)
+    client = await Client.connect(address, namespace=namespace, connect_timeout=timedelta(seconds=5))
+    await client.service_client.check_health(timeout=timedelta(seconds=5))
+    await register_attributes(client)
+    await keep_runs(client)

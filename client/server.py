@@ -45,14 +45,14 @@ class EmbeddedServer:
         self._lock = lock
 
     @classmethod
-    async def attach(cls, data_dir: Path, ports: Ports = Ports()) -> EmbeddedServer:
+    async def attach(cls, data_dir: Path, ports: Ports | None = None) -> EmbeddedServer:
         """Attach to the server of `data_dir`; start it when it does not run.
 
         Raises:
             UsageError: a port is taken, or the server runs on another one.
             ServerError: it does not start; the message shows the end of its log.
         """
-        home = usable(data_dir)
+        home, ports = usable(data_dir), ports or Ports()
         lock = ServerLock(home)
         guard = contextlib.ExitStack()
         await asyncio.to_thread(guard.enter_context, lock.guarded())
@@ -197,9 +197,7 @@ def _check_ports(record: ServerRecord, ports: Ports) -> None:
             )
 
 
-async def _start(
-    home: Path, lock: ServerLock, ports: Ports, before: ServerRecord | None
-) -> ServerRecord:
+async def _start(home: Path, lock: ServerLock, ports: Ports, before: ServerRecord | None) -> ServerRecord:
     """Start the server; another try when a port that was free is taken meanwhile."""
     for last_try in (False, False, True):
         plan = Launch.choose(home, ports.grpc, ports.ui, before)

@@ -42,9 +42,7 @@ class Launch:
     ui_port: int
 
     @classmethod
-    def choose(
-        cls, home: Path, port: int | None, ui_port: int | None, before: ServerRecord | None
-    ) -> Launch:
+    def choose(cls, home: Path, port: int | None, ui_port: int | None, before: ServerRecord | None) -> Launch:
         """Take the ports that are asked for, else those of the time before, else free ones.
 
         The same ports again let other commands reconnect, and bookmarks of the UI stay good.

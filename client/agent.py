@@ -1,0 +1,269 @@
+"""The SDK: start agent runs, follow them, read what they did and what came out."""
+
+from __future__ import annotations
+
+import asyncio
+import secrets
+from collections.abc import AsyncIterator
+from contextlib import AbstractAsyncContextManager
+from datetime import UTC, datetime
+from typing import Any, TypeVar
+
+from temporalio.client import Client, WorkflowFailureError, WorkflowHandle
+from temporalio.common import WorkflowIDReusePolicy
+from temporalio.exceptions import WorkflowAlreadyStartedError
+
+from activities.contracts import Message
+from client.archived import ArchivedRuns
+from client.errors import DuplicateRun, NoWorker, UnknownRun
+from client.history import Follower
+from client.listing import GOAL_KEY, GOAL_SHOWN, RunLine, line_of, list_filter, start_attributes
+from client.rpc import QUERY_TIMEOUT, clear_errors, has_worker, no_worker, run_failed
+from workflows.api import (
+    TASK_QUEUE,
+    WORKFLOW_TYPE,
+    AgentResult,
+    AgentStatus,
+    AgentTask,
+    LogPage,
+    PageQuery,
+    StepLine,
+    StepsPage,
+    TranscriptPage,
+)
+from workflows.kernel.log import Record
+
+__all__ = ["AgentClient"]
+
+Q = TypeVar("Q")
+PATIENCE = 60
+"""How many seconds `watch` waits for a worker that went away in the middle of a run."""
+
+
+class AgentClient:
+    """Everything a program does with runs; made by `AgentClient.connect`."""
+
+    def __init__(
+        self, temporal: Client, archive: ArchivedRuns, *, ui: str | None = None, where: str = ""
+    ) -> None:
+        self.temporal = temporal
+        self.ui = ui
+        """Address of Temporal's Web UI, where it is known."""
+        self.where = where
+        """The server's address, for messages."""
+        self._archive = archive
+
+    @classmethod
+    def connect(cls, **how: Any) -> AbstractAsyncContextManager[AgentClient]:
+        """Connect: `async with AgentClient.connect() as agents`.
+
+        By Temporal's own configuration (`TEMPORAL_ADDRESS`, profiles) when there is one, else to
+        `address`, else to the embedded server of the data directory, which is started if need be.
+        The arguments are those of `client.connection.connected`.
+        """
+        from client.connection import connected
+
+        return connected(**how)
+
+    # -- starting and stopping ------------------------------------------------------------------
+
+    async def start(self, task: AgentTask, run_id: str | None = None) -> str:
+        """Start a run; its id.
+
+        Raises:
+            DuplicateRun: there is a run with that id, running or finished.
+        """
+        run_id = run_id or new_run_id(task.agent)
+        goal = " ".join(task.goal.split())[:GOAL_SHOWN]
+        try:
+            async with clear_errors(self.where, run_id):
+                await self.temporal.start_workflow(
+                    WORKFLOW_TYPE,
+                    task,
+                    id=run_id,
+                    task_queue=TASK_QUEUE,
+                    id_reuse_policy=WorkflowIDReusePolicy.REJECT_DUPLICATE,
+                    memo={GOAL_KEY: goal},
+                    search_attributes=start_attributes(task),
+                    static_summary=goal,
+                )
+        except WorkflowAlreadyStartedError as error:
+            raise DuplicateRun(
+                f"a run with the id {run_id} exists already, so nothing was started; look at it "
+                f"with `ratchet watch {run_id}`, or choose another id"
+            ) from error
+        return run_id
+
+    async def run(self, task: AgentTask, run_id: str | None = None) -> AgentResult:
+        """Start a run and wait for its result."""
+        return await self.result(await self.start(task, run_id))
+
+    async def cancel(self, run_id: str) -> None:
+        """Ask a run to stop; it still gives a result, with the exit reason `cancelled`."""
+        async with clear_errors(self.where, run_id):
+            await self.temporal.get_workflow_handle(run_id).cancel()
+
+    async def has_worker(self) -> bool:
+        """A worker polls the task queue."""
+        async with clear_errors(self.where):
+            return await has_worker(self.temporal)
+
+    # -- what came out --------------------------------------------------------------------------
+
+    async def result(self, run_id: str) -> AgentResult:
+        """Wait until a run is over; what came out of it.
+
+        Raises:
+            RunFailed: the workflow failed, was terminated or timed out, so that there is none.
+        """
+        handle: WorkflowHandle[Any, AgentResult] = self.temporal.get_workflow_handle(
+            run_id, result_type=AgentResult
+        )
+        try:
+            async with clear_errors(self.where, run_id):
+                return await handle.result()
+        except WorkflowFailureError as error:
+            raise run_failed(run_id, error) from error
+        except UnknownRun:
+            archived = await self._archive.result(run_id)
+            if archived is None:
+                raise
+            return archived
+
+    # -- reading --------------------------------------------------------------------------------
+
+    async def describe(self, run_id: str) -> RunLine:
+        """What a list shows of one run; needs no worker."""
+        async with clear_errors(self.where, run_id):
+            return await line_of(await self.temporal.get_workflow_handle(run_id).describe())
+
+    async def list(
+        self, *, running: bool = False, machine: str | None = None, agent: str | None = None
+    ) -> tuple[RunLine, ...]:
+        """Runs that the server knows, newest first; needs no worker."""
+        query = list_filter(running=running, machine=machine, agent=agent)
+        async with clear_errors(self.where):
+            found = [await line_of(run) async for run in self.temporal.list_workflows(query)]
+        latest = [line for line in found if line.progress != "continued"]
+        return tuple(sorted(latest, key=lambda line: line.started, reverse=True))
+
+    async def status(self, run_id: str) -> AgentStatus:
+        """Where a run is."""
+        try:
+            return await self._query(run_id, "status", AgentStatus)
+        except (UnknownRun, NoWorker):
+            archived = await self._archive.status(run_id)
+            if archived is None:
+                raise
+            return archived
+
+    async def log(self, run_id: str, since: int = 0, *, full: bool = False) -> LogPage:
+        """One page of a run's records, from sequence number `since` on.
+
+        Long values in it are cut unless `full`, which needs the workers' store at hand.
+        """
+        try:
+            page = await self._query(run_id, "log", LogPage, PageQuery(since=since, full=full))
+        except (UnknownRun, NoWorker):
+            archived = await self._archive.log(run_id, since)
+            if archived is None:
+                raise
+            return archived
+        if page.records and page.records[0].seq > since:
+            # the run was continued as new: what came before is in the archive
+            before = await self._archive.records(run_id)
+            gap = tuple(r for r in before if since <= r.seq < page.records[0].seq)
+            page = page.model_copy(update={"records": (*gap, *page.records)})
+        return page
+
+    async def records(self, run_id: str, since: int = 0, *, full: bool = False) -> tuple[Record, ...]:
+        """All records of a run so far, from sequence number `since` on."""
+        return (await self._all_since(run_id, since, full))[0]
+
+    async def steps(self, run_id: str) -> tuple[StepLine, ...]:
+        """What a run did, a line for each step."""
+        steps: tuple[StepLine, ...] = ()
+        since = 0
+        try:
+            while True:
+                query = PageQuery(since=since)
+                page = await self._query(run_id, "steps", StepsPage, query)
+                steps += page.steps
+                since = page.next
+                if not page.steps or len(steps) >= page.total:
+                    return steps
+        except (UnknownRun, NoWorker):
+            archived = await self._archive.steps(run_id)
+            if not archived:
+                raise
+            return archived
+
+    async def transcript(self, run_id: str) -> tuple[Message, ...]:
+        """The conversation with the model so far."""
+        messages: tuple[Message, ...] = ()
+        while True:
+            query = PageQuery(since=len(messages))
+            page = await self._query(run_id, "transcript", TranscriptPage, query)
+            messages += page.messages
+            if not page.messages or len(messages) >= page.total:
+                return messages
+
+    async def diagram(self, run_id: str) -> str:
+        """The run's machine as a Mermaid diagram with the current state marked."""
+        return await self._query(run_id, "diagram", str)
+
+    async def watch(self, run_id: str, since: int = 0) -> AsyncIterator[Record]:
+        """Every record of a run as it happens, until the run is over.
+
+        Waits on the run's history and asks for the log once each time that it has moved.
+        """
+        over = False
+        async with Follower(self.temporal, run_id) as follower:
+            while not over:
+                try:
+                    async with clear_errors(self.where, run_id):
+                        await follower.news()
+                    over = follower.over
+                except UnknownRun:
+                    over = True  # perhaps the archive knows it
+                new, finished = await self._patiently(run_id, since)
+                for record in new:
+                    yield record
+                    since = record.seq + 1
+                over = over or finished
+
+    async def _patiently(self, run_id: str, since: int) -> tuple[tuple[Record, ...], bool]:
+        """`_all_since`, but a worker that is away for a moment is waited for."""
+        for _ in range(PATIENCE if since else 0):
+            try:
+                return await self._all_since(run_id, since)
+            except NoWorker:
+                await asyncio.sleep(1)
+        return await self._all_since(run_id, since)
+
+    async def _all_since(
+        self, run_id: str, since: int, full: bool = False
+    ) -> tuple[tuple[Record, ...], bool]:
+        records: tuple[Record, ...] = ()
+        while True:
+            page = await self.log(run_id, since, full=full)
+            records += page.records
+            since = page.next
+            if not page.records or page.next >= page.total:
+                return records, page.finished
+
+    async def _query(self, run_id: str, name: str, kind: type[Q], query: PageQuery | None = None) -> Q:
+        """Ask a run; refused at once when no worker is there to answer."""
+        async with clear_errors(self.where, run_id):
+            handle = self.temporal.get_workflow_handle(run_id)
+            if not await has_worker(self.temporal):
+                await handle.describe()  # an id that does not exist is the better news
+                raise no_worker(self.where)
+            arguments = [] if query is None else [query]
+            answer: Q = await handle.query(name, args=arguments, result_type=kind, rpc_timeout=QUERY_TIMEOUT)
+            return answer
+
+
+def new_run_id(agent: str) -> str:
+    """An id for a new run: sorts by time, and is told apart at a glance."""
+    return f"{agent}-{datetime.now(UTC):%Y%m%d-%H%M%S}-{secrets.token_hex(2)}"

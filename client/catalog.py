@@ -1,0 +1,134 @@
+"""What there is to build an agent from: machines, tools, providers; and agents held against it."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterable
+from dataclasses import dataclass
+
+from pydantic import ValidationError
+
+from activities.contracts import ModelSpec, ToolSpec
+from activities.extensions import ExtensionError, load_extensions
+from activities.settings import Settings
+from client.agentfile import AgentFile, Draft
+from client.errors import UsageError
+from client.yamltext import KeyPath, nearest, problems
+from workflows.kernel.design import Design
+
+__all__ = ["Catalog", "check_key"]
+
+Problem = tuple[KeyPath, str]
+
+
+@dataclass(frozen=True)
+class Catalog:
+    """Machines, tools and providers that a worker with certain settings has."""
+
+    designs: tuple[Design, ...]
+    tools: tuple[ToolSpec, ...]
+    providers: dict[str, str]
+    """Descriptions by name."""
+
+    @classmethod
+    def load(cls, settings: Settings) -> Catalog:
+        """What a worker with these settings has.
+
+        Raises:
+            UsageError: a module of the settings cannot be loaded.
+        """
+        from activities.providers import load_providers
+        from activities.toolbox import Toolbox
+        from workflows import registry
+
+        try:
+            for module in load_extensions(settings.modules):
+                registry.add_module(module)
+            toolbox = Toolbox.load(settings)
+        except (ExtensionError, ValueError, TypeError) as error:
+            raise UsageError(f"modules: {error}") from error
+        providers = load_providers(settings)
+        return cls(
+            designs=registry.designs(),
+            tools=toolbox.specs,
+            providers={name: provider.description for name, provider in providers.items()},
+        )
+
+    def design(self, name: str, version: str | None = None) -> Design:
+        """A machine by name; raises UsageError naming those there are."""
+        from workflows import registry
+
+        try:
+            return registry.design(name, version)
+        except ValueError as error:
+            raise UsageError(str(error)) from error
+
+    def check(self, agent: AgentFile, draft: Draft) -> None:
+        """Hold an agent against what there is; raises UsageError with everything that is wrong."""
+        found = [*self._machine(agent), *self._models(agent), *self._tools(agent)]
+        if found:
+            raise UsageError(draft.wrong(found))
+
+    def _machine(self, agent: AgentFile) -> Iterable[Problem]:
+        names = {design.name for design in self.designs}
+        if agent.machine not in names:
+            yield (
+                ("machine",),
+                f"there is no machine `{agent.machine}`; " + nearest(agent.machine, names),
+            )
+            return
+        try:
+            design = self.design(agent.machine, agent.version)
+        except UsageError as error:
+            yield ("version",), str(error)
+            return
+        yield from _options(agent, design)
+        for role in agent.models:
+            if role not in design.roles:
+                yield (
+                    ("models", role),
+                    f"machine {design.name} has no such role; {nearest(role, design.roles)}",
+                )
+
+    def _models(self, agent: AgentFile) -> Iterable[Problem]:
+        for role, spec in agent.models.items():
+            if spec.provider not in self.providers:
+                yield (
+                    ("models", role, "provider"),
+                    f"there is no provider `{spec.provider}`; " + nearest(spec.provider, self.providers),
+                )
+
+    def _tools(self, agent: AgentFile) -> Iterable[Problem]:
+        names = [tool.name for tool in self.tools]
+        for index, name in enumerate(agent.tools):
+            if name not in names:
+                yield ("tools", index), f"there is no tool `{name}`; {nearest(name, names)}"
+            elif name in agent.tools[:index]:
+                yield ("tools", index), f"`{name}` stands twice"
+
+
+def _options(agent: AgentFile, design: Design) -> Iterable[Problem]:
+    from workflows import registry
+
+    try:
+        options = design.options.model_validate(agent.options)
+        design.build(options, registry.parts())
+    except ValidationError as error:
+        for where, what in problems(error, design.options):
+            yield ("options", *where), what
+    except Exception as error:  # noqa: BLE001  # whatever the machine says against its options
+        yield ("options",), str(error)
+
+
+def check_key(models: Iterable[ModelSpec]) -> None:
+    """Raise a UsageError when a model of provider `openai` has neither key nor server."""
+    if os.environ.get("OPENAI_API_KEY", "").strip() or os.environ.get("OPENAI_BASE_URL", "").strip():
+        return
+    for spec in models:
+        if spec.provider == "openai" and spec.base_url is None:
+            raise UsageError(
+                f"the model {spec.name} needs a key or a server: set OPENAI_API_KEY, or name any "
+                "OpenAI-compatible server (Ollama, vLLM, LM Studio) with --base-url or "
+                "OPENAI_BASE_URL, such as --base-url http://localhost:11434/v1 --model llama3.2. "
+                "`--model scripted` needs neither, but is no language model"
+            )

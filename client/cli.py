@@ -1,0 +1,85 @@
+"""The command `ratchet`: a thin layer over `AgentClient`.
+
+Heavy imports stay inside the commands, so that `--help` and completion answer at once.
+"""
+
+from __future__ import annotations
+
+import os
+import sys
+import traceback
+from typing import NoReturn
+
+import typer
+
+from client.errors import RatchetError
+from client.place import command
+
+__all__ = ["app", "main"]
+
+INTERRUPTED = 130
+
+app = typer.Typer(
+    help="Durable LLM agents as verified finite state machines on Temporal.",
+    no_args_is_help=True,
+    pretty_exceptions_enable=False,
+    rich_markup_mode=None,
+    context_settings={"help_option_names": ["-h", "--help"]},
+)
+
+
+def _register() -> None:
+    from client import cli_catalog, cli_doctor, cli_read, cli_run
+
+    for name, work in {
+        **cli_run.COMMANDS,
+        **cli_read.COMMANDS,
+        **cli_catalog.COMMANDS,
+        **cli_doctor.COMMANDS,
+    }.items():
+        command(app, name)(work)
+
+
+_register()
+
+
+def main() -> NoReturn:
+    """Run the command line and leave with its exit code.
+
+    Leaves without the interpreter's own end: the Temporal core's threads sometimes abort it.
+    """
+    code = _guarded()
+    for stream in (sys.stdout, sys.stderr):
+        try:
+            stream.flush()
+        except OSError:
+            code = code or 1  # the reader of a pipe went away
+    os._exit(code)
+
+
+def _guarded() -> int:
+    """Run a command; whatever goes wrong becomes one paragraph and an exit code."""
+    try:
+        app(prog_name="ratchet")
+    except SystemExit as stop:
+        return stop.code if isinstance(stop.code, int) else 0 if stop.code is None else 1
+    except KeyboardInterrupt:
+        return INTERRUPTED
+    except BrokenPipeError:
+        return 0
+    except RatchetError as error:
+        _say(error, str(error))
+        return error.exit_code
+    except Exception as error:  # noqa: BLE001  # a bug of ours is no reason to show a traceback
+        said = f"{type(error).__name__}: {error}".strip()
+        _say(error, f"something unexpected went wrong: {said} (--debug shows where)")
+        return 1
+    return 0
+
+
+def _say(error: Exception, text: str) -> None:
+    from client.view import plain
+
+    if "--debug" in sys.argv:
+        traceback.print_exception(error)
+    sys.stderr.write(f"ratchet: {plain(text)}\n")

@@ -1,0 +1,123 @@
+"""Connecting: Temporal's own configuration, else the embedded server; and a worker of our own."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncIterator
+from contextlib import AsyncExitStack, asynccontextmanager
+from typing import Any
+
+from temporalio.envconfig import ClientConfig
+
+from activities.settings import Settings
+from client.agent import AgentClient
+from client.archived import ArchivedRuns
+from client.errors import RatchetError, ServerError, Unreachable, UsageError
+from client.server import EmbeddedServer, Ports
+
+__all__ = ["connected", "remote_config", "working"]
+
+
+def remote_config(
+    address: str | None = None, namespace: str | None = None, profile: str | None = None
+) -> dict[str, Any] | None:
+    """How to connect to a server elsewhere; None when none is named, so that ours is used.
+
+    Raises:
+        UsageError: Temporal's configuration file cannot be read.
+    """
+    try:
+        config: dict[str, Any] = dict(ClientConfig.load_client_connect_config(profile))
+    except Exception as error:  # the loader raises plain RuntimeErrors
+        raise UsageError(f"Temporal's configuration cannot be read: {error}") from error
+    if address is not None:
+        config["target_host"] = address
+    if namespace is not None:
+        config["namespace"] = namespace
+    return config if config.get("target_host") else None
+
+
+@asynccontextmanager
+async def connected(
+    *,
+    settings: Settings | None = None,
+    remote: dict[str, Any] | None = None,
+    ports: Ports | None = None,
+    worker: bool = False,
+) -> AsyncIterator[AgentClient]:
+    """A client of the server in `remote` (default: `remote_config()`), else of the embedded one.
+
+    Args:
+        settings: data directory, tools and servers; default: from the environment.
+        ports: of the embedded server.
+        worker: run a worker in this process for as long as the client is open.
+
+    Raises:
+        Unreachable: the server does not answer.
+        ServerError: the embedded server does not start.
+    """
+    from client.plugin import connect
+
+    settings = settings or Settings()
+    remote = remote or remote_config()
+    async with AsyncExitStack() as stack:
+        server: EmbeddedServer | None = None
+        if remote is None:
+            server = await stack.enter_async_context(
+                await EmbeddedServer.attach(settings.data_dir, ports or Ports())
+            )
+            await stack.enter_async_context(_while_alive(server))
+        where = server.address if server else str((remote or {})["target_host"])
+        try:
+            temporal = await connect(settings, **(remote or {"target_host": where}))
+        except RuntimeError as error:
+            raise Unreachable(
+                f"the Temporal server at {where} does not answer ({error}); check the address "
+                "(TEMPORAL_ADDRESS, --address, profile), or leave it out to use the embedded server"
+            ) from error
+        agents = AgentClient(
+            temporal,
+            ArchivedRuns(settings.data_dir / "archive.db"),
+            ui=server.ui if server else None,
+            where=where,
+        )
+        if worker:
+            await stack.enter_async_context(working(agents, settings))
+        yield agents
+
+
+@asynccontextmanager
+async def working(agents: AgentClient, settings: Settings) -> AsyncIterator[None]:
+    """A worker in this process."""
+    from worker import build_worker
+
+    async with build_worker(agents.temporal, settings):
+        yield
+
+
+@asynccontextmanager
+async def _while_alive(server: EmbeddedServer) -> AsyncIterator[None]:
+    """Stop what is inside when the embedded server dies, instead of letting it wait for ever."""
+    inside = asyncio.current_task()
+    lost = False
+
+    async def look() -> None:
+        nonlocal lost
+        while server.alive():  # noqa: ASYNC110  # another process has no event to wait for
+            await asyncio.sleep(0.5)
+        lost = True
+        if inside is not None:
+            inside.cancel()
+
+    looking = asyncio.create_task(look())
+    try:
+        yield
+    except (asyncio.CancelledError, RatchetError):
+        if not lost:
+            raise
+        raise ServerError(
+            "the embedded server has ended; runs that were going on are interrupted, and "
+            f"`ratchet run --resume` goes on with them. {server.log_end()}"
+        ) from None
+    finally:
+        looking.cancel()

@@ -1,0 +1,91 @@
+"""Temporal's errors in words of our users, and questions about the server as a whole."""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from datetime import UTC, datetime, timedelta
+
+from temporalio.api.enums.v1 import TaskQueueType
+from temporalio.api.taskqueue.v1 import TaskQueue
+from temporalio.api.workflowservice.v1 import DescribeTaskQueueRequest
+from temporalio.client import Client, WorkflowFailureError, WorkflowQueryFailedError
+from temporalio.exceptions import CancelledError, FailureError, TerminatedError
+from temporalio.service import RPCError, RPCStatusCode
+
+from client.errors import NoWorker, RatchetError, RunFailed, UnknownRun, Unreachable
+from workflows.api import TASK_QUEUE
+
+__all__ = ["QUERY_TIMEOUT", "clear_errors", "has_worker", "no_worker", "run_failed"]
+
+QUERY_TIMEOUT = timedelta(seconds=15)
+POLL_SECONDS = 90
+"""A live worker polls again at least every 70 seconds."""
+GONE = {RPCStatusCode.UNAVAILABLE}
+SLOW = {RPCStatusCode.CANCELLED, RPCStatusCode.DEADLINE_EXCEEDED}
+
+
+@asynccontextmanager
+async def clear_errors(where: str, run_id: str = "") -> AsyncIterator[None]:
+    """Turn what Temporal's client raises inside into a `RatchetError` that says what to do."""
+    try:
+        yield
+    except RPCError as error:
+        raise _in_words(error, where, run_id) from error
+    except WorkflowQueryFailedError as error:
+        raise RatchetError(f"run {run_id} refused the question: {error}") from error
+
+
+async def has_worker(temporal: Client) -> bool:
+    """Some worker has polled the task queue lately.
+
+    One that was killed counts for up to `POLL_SECONDS` more.
+    """
+    described = await temporal.workflow_service.describe_task_queue(
+        DescribeTaskQueueRequest(
+            namespace=temporal.namespace,
+            task_queue=TaskQueue(name=TASK_QUEUE),
+            task_queue_type=TaskQueueType.TASK_QUEUE_TYPE_WORKFLOW,
+        )
+    )
+    oldest = datetime.now(UTC) - timedelta(seconds=POLL_SECONDS)
+    seen = [p.last_access_time.ToDatetime(tzinfo=UTC) for p in described.pollers]
+    return any(at > oldest for at in seen)
+
+
+def no_worker(where: str) -> NoWorker:
+    """The error for a question that only a worker can answer."""
+    return NoWorker(
+        f"no worker polls the task queue {TASK_QUEUE!r} at {where}, so the run does not go on and "
+        "cannot be asked; start one with `ratchet dev` or `python worker.py`, or let "
+        "`ratchet run --resume` go on with what was interrupted"
+    )
+
+
+def run_failed(run_id: str, error: WorkflowFailureError) -> RunFailed:
+    """Why a workflow has no result."""
+    cause: BaseException = error.cause
+    while isinstance(cause, FailureError) and cause.cause is not None:
+        cause = cause.cause
+    if isinstance(cause, TerminatedError):
+        said = f"was terminated: {cause}"
+    elif isinstance(cause, CancelledError):
+        said = "was cancelled before it could say how far it came"
+    else:
+        said = f"failed: {cause}"
+    return RunFailed(f"run {run_id} {said}; `ratchet log {run_id}` shows what it did")
+
+
+def _in_words(error: RPCError, where: str, run_id: str) -> RatchetError:
+    if error.status is RPCStatusCode.NOT_FOUND and run_id:
+        return UnknownRun(f"there is no run {run_id} at {where}; `ratchet list` shows what there is")
+    if error.status in SLOW and run_id:
+        return no_worker(where)
+    if error.status in GONE | SLOW:
+        return Unreachable(
+            f"the Temporal server at {where} does not answer ({error.message}); check the address "
+            "(TEMPORAL_ADDRESS, profile), or leave it out to use the embedded server"
+        )
+    if "search attribute" in error.message.lower():
+        return RatchetError(f"{error.message}; `ratchet doctor --fix` registers the search attributes")
+    return RatchetError(f"the Temporal server at {where} refused: {error.message}")

@@ -1,0 +1,204 @@
+"""What `ratchet run` and `ratchet dev` do, from the choice of an agent to its last word."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+from collections.abc import AsyncIterator, Iterable
+from contextlib import asynccontextmanager
+from dataclasses import dataclass
+
+import typer
+
+from activities.settings import Settings
+from client.agent import AgentClient
+from client.agentfile import SCRIPTED
+from client.catalog import Catalog, check_key
+from client.choose import Choice, read_goal
+from client.connection import working
+from client.errors import NoWorker
+from client.listing import RunLine
+from client.place import Place
+from client.view import LiveView, notes, out, result_text
+from client.workerconfig import Allowed, remember
+from workflows.api import TASK_QUEUE, AgentTask
+
+__all__ = ["INTERRUPTED", "Order", "follow", "perform", "resume_all", "serve"]
+
+INTERRUPTED = 130
+"""Exit code after Ctrl-C."""
+
+
+@dataclass(frozen=True)
+class Order:
+    """One `ratchet run`."""
+
+    choice: Choice
+    goal: str | None
+    run_id: str | None
+    detach: bool
+    worker: bool
+    as_json: bool
+
+
+async def perform(place: Place, order: Order) -> int:
+    """Start a run, show it until it is over; the exit code."""
+    agent, draft = order.choice.finish()
+    task = agent.task(read_goal(order.goal))
+    allowed = Allowed.of(agent.modules, agent.models.values())
+    settings = place.settings(allowed)
+    own_worker = order.worker or place.remote() is None
+    if own_worker:
+        _use_base_url(order.choice)
+        Catalog.load(settings).check(agent, draft)
+        check_key(agent.models.values())
+    started: list[str] = []
+    try:
+        async with place.client(settings) as agents:
+            if own_worker:
+                remember(settings.data_dir, allowed)
+            if order.detach or not own_worker:
+                return await _elsewhere(agents, task, order, started)
+            return await _here(agents, settings, task, order, started)
+    except asyncio.CancelledError:
+        return _interrupted(started)
+
+
+async def resume_all(place: Place, choice: Choice, *, as_json: bool) -> int:
+    """Go on with the interrupted runs of the directory until each is over; the exit code."""
+    settings = _settings_for(place, choice)
+    running: list[str] = []
+    try:
+        async with place.client(settings) as agents:
+            running += [line.id for line in await agents.list(running=True)]
+            if not running:
+                notes().print("no run of this directory is interrupted")
+                return 0
+            codes = []
+            async with own_worker(agents, settings):
+                for run_id in reversed(running):
+                    codes.append(await follow(agents, run_id, as_json=as_json))
+            return max(codes)
+    except asyncio.CancelledError:
+        return _interrupted(running)
+
+
+async def serve(place: Place, choice: Choice) -> int:
+    """A worker, and the embedded server unless one elsewhere is named, until Ctrl-C."""
+    settings = _settings_for(place, choice)
+    note = notes()
+    try:
+        async with place.client(settings, "terminal") as agents, own_worker(agents, settings):
+            note.print(f"Temporal  {agents.where}   task queue {TASK_QUEUE}")
+            if agents.ui:
+                note.print(f"Web UI    {agents.ui}")
+            note.print("A worker runs here; Ctrl-C stops it. Runs that are not over go on next time.")
+            await asyncio.Event().wait()
+    except asyncio.CancelledError:
+        note.print("stopped")
+    return 0
+
+
+async def follow(agents: AgentClient, run_id: str, *, as_json: bool, since: int = 0) -> int:
+    """Show a run until it is over, and its result; the exit code."""
+    console = out()
+    if as_json:
+        async for record in agents.watch(run_id, since):
+            typer.echo(record.model_dump_json())
+    else:
+        with LiveView(console) as view:
+            async for record in agents.watch(run_id, since):
+                view.show(record)
+    result = await agents.result(run_id)
+    if as_json:
+        typer.echo(result.model_dump_json())
+    else:
+        console.print(result_text(result, console))
+        _where_to_look(agents, run_id)
+    return 0 if result.ok else 1
+
+
+@asynccontextmanager
+async def own_worker(agents: AgentClient, settings: Settings) -> AsyncIterator[None]:
+    """A worker here, after naming the interrupted runs that will go on with it."""
+    if agents.ui is not None:
+        name_interrupted(await agents.list(running=True))
+    async with working(agents, settings):
+        yield
+
+
+def name_interrupted(lines: Iterable[RunLine]) -> None:
+    """Say which runs a worker will go on with."""
+    names = [f"  {line.id}  {line.goal[:60]}" for line in lines]
+    if names:
+        notes().print("\n".join(["These runs of this directory are not over and go on now:", *names]))
+
+
+async def _here(
+    agents: AgentClient, settings: Settings, task: AgentTask, order: Order, started: list[str]
+) -> int:
+    _introduce(agents, task, order)
+    async with own_worker(agents, settings):
+        started.append(await agents.start(task, order.run_id))
+        if not order.as_json:
+            notes().print(f"run {started[0]}")
+        return await follow(agents, started[0], as_json=order.as_json)
+
+
+async def _elsewhere(agents: AgentClient, task: AgentTask, order: Order, started: list[str]) -> int:
+    """Start a run that other workers take; without any it is refused, unless nobody waits."""
+    has_worker = await agents.has_worker()
+    if not has_worker and not order.detach:
+        raise NoWorker(
+            f"no worker polls the task queue {TASK_QUEUE!r} at {agents.where}, so nothing was "
+            "started; start one with `python worker.py`, or run one here with --worker"
+        )
+    started.append(await agents.start(task, order.run_id))
+    if not order.detach:
+        return await follow(agents, started[0], as_json=order.as_json)
+    typer.echo(f'{{"id": "{started[0]}"}}' if order.as_json else started[0])
+    if not has_worker:
+        notes().print("no worker runs; `ratchet run --resume` or `ratchet dev` goes on with it")
+    return 0
+
+
+def _settings_for(place: Place, choice: Choice) -> Settings:
+    """A worker's settings with what an agent file needs, if one is named."""
+    _use_base_url(choice)
+    allowed = Allowed(base_urls=(choice.base_url,) if choice.base_url else ())
+    if choice.agent is not None:
+        agent, _ = choice.finish()
+        allowed |= Allowed.of(agent.modules, agent.models.values())
+    return place.settings(allowed)
+
+
+def _use_base_url(choice: Choice) -> None:
+    """A server that was typed is the configured one: it is sent the key, and every model may use it."""
+    if choice.base_url is not None:
+        os.environ["OPENAI_BASE_URL"] = choice.base_url
+
+
+def _introduce(agents: AgentClient, task: AgentTask, order: Order) -> None:
+    note = notes()
+    model = task.models["default"]
+    note.print(f"agent {task.agent} · machine {task.machine} · model {model.name}")
+    if any(spec.provider == SCRIPTED for spec in task.models.values()):
+        note.print(
+            "The model `scripted` is no language model: it follows a script. What the tools return "
+            "is real, and the answer is made of that."
+        )
+    note.print(f"Temporal {agents.where}{f' · Web UI {agents.ui}' if agents.ui else ''}")
+
+
+def _where_to_look(agents: AgentClient, run_id: str) -> None:
+    place = f"{agents.ui}/namespaces/{agents.temporal.namespace}/workflows/{run_id}"
+    notes().print(f"run {run_id}{f'   {place}' if agents.ui else ''}")
+
+
+def _interrupted(runs: list[str]) -> int:
+    if runs:
+        notes().print(
+            f"interrupted; {', '.join(runs)} {'is' if len(runs) == 1 else 'are'} kept. "
+            f"`ratchet run --resume` goes on to the end, `ratchet watch {runs[0]}` looks on"
+        )
+    return INTERRUPTED

@@ -1,0 +1,210 @@
+"""How runs look on a terminal."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Iterable
+from datetime import UTC, datetime
+from types import TracebackType
+from typing import Self
+
+from rich.console import Console, Group
+from rich.panel import Panel
+from rich.status import Status
+from rich.table import Table
+from rich.text import Text
+
+from client.listing import RunLine
+from workflows.api import AgentResult, AgentStatus, StepLine
+from workflows.kernel.log import STARTED, Record
+
+__all__ = [
+    "LiveView", "listing", "notes", "out", "pairs", "plain", "record_block", "result_text", "spent",
+    "status_lines", "steps_table",
+]  # fmt: skip
+
+REASON_LINES = 8
+REASON_CHARACTERS = 900
+
+
+def out() -> Console:
+    """Where a command prints what was asked for."""
+    return _console(sys.stdout.isatty(), stderr=False)
+
+
+def notes() -> Console:
+    """Where a command prints what it does meanwhile, and what went wrong."""
+    return _console(sys.stderr.isatty(), stderr=True)
+
+
+def plain(text: str) -> str:
+    """Text without characters that would steer a terminal; a tool or a model may have sent them."""
+    return "".join(c if c.isprintable() or c in "\n\t" else "\N{REPLACEMENT CHARACTER}" for c in text)
+
+
+def record_block(record: Record) -> Text:
+    """A record as a block: where it led, why, and what had been spent by then."""
+    block = Text()
+    block.append(f"{record.seq:>4}  ", style="dim")
+    block.append(record.state, style="bold cyan")
+    if record.to is not None and record.event != STARTED:
+        block.append(" → ", style="dim")
+        block.append(record.to, style="bold cyan")
+    block.append(f"  {record.event}", style="magenta")
+    took = record.finished - record.started
+    marks = [f"step {record.step}"] if record.step else []
+    marks += [f"{took:.1f} s"] if took >= 0.05 else []
+    marks += [spent(record.counters)] if spent(record.counters) else []
+    block.append(f"   {' · '.join(marks)}", style="dim")
+    if record.reason:
+        block.append(_indented(record.reason))
+    if record.error:
+        block.append(_indented(f"refused: {record.error}"), style="bold red")
+    return block
+
+
+def result_text(result: AgentResult, console: Console) -> Group:
+    """What came out of a run; in a frame on a terminal, in plain lines for a file."""
+    answer = plain(result.answer or "(no answer)")
+    title, style = ("answer", "green") if result.ok else ("no success", "red")
+    if console.is_terminal:
+        framed = Panel(Text(answer), title=title, border_style=style, title_align="left")
+        parts: list[Panel | Text] = [framed]
+    else:
+        parts = [Text(f"{title}: {answer}")]
+    if result.error:
+        parts.append(Text(plain(result.error), style="red"))
+    line = f"{result.exit_reason} in state {result.state} · {result.steps} steps"
+    parts.append(Text(f"{line} · {spent(result.counters)}".rstrip(" ·")))
+    return Group(*parts)
+
+
+def status_lines(line: RunLine | None, status: AgentStatus) -> Table:
+    """Where a run is, as name and value."""
+    table = Table.grid(padding=(0, 2))
+    rows = {
+        "run": line.id if line else "",
+        "goal": line.goal if line else "",
+        "agent": f"{status.agent} (machine {status.machine} {status.machine_version})",
+        "state": status.state,
+        "step": str(status.step),
+        "doing": "" if status.finished else status.doing,
+        "progress": line.progress if line else ("finished" if status.finished else "running"),
+        "exit": status.exit_reason or "",
+        "answer": status.answer or "",
+        "spent": spent(status.counters),
+        "of at most": ", ".join(f"{name} {cap:g}" for name, cap in status.caps.items()),
+        "records": str(status.records),
+        "not understood": "\n".join(status.unusable_messages),
+    }
+    for name, value in rows.items():
+        if value:
+            table.add_row(Text(name, style="dim"), Text(plain(value)))
+    return table
+
+
+def listing(lines: Iterable[RunLine]) -> Table:
+    """Runs as a table."""
+    table = Table(box=None, padding=(0, 2, 0, 0), header_style="dim")
+    for name in ("run", "agent", "machine", "progress", "started", "goal"):
+        table.add_column(name, no_wrap=name in ("run", "started"), overflow="fold")
+    for line in lines:
+        progress = line.exit_reason or line.waiting or line.state
+        table.add_row(
+            Text(line.id),
+            Text(line.agent),
+            Text(line.machine),
+            Text(f"{line.progress}{f' ({progress})' if progress else ''}"),
+            Text(f"{line.started.astimezone():%Y-%m-%d %H:%M:%S}"),
+            Text(plain(line.goal[:80])),
+        )
+    return table
+
+
+def steps_table(steps: Iterable[StepLine]) -> Table:
+    """Steps as a table."""
+    table = Table(box=None, padding=(0, 2, 0, 0), header_style="dim")
+    for name in ("step", "states", "what", "spent"):
+        table.add_column(name, overflow="fold")
+    for step in steps:
+        table.add_row(
+            Text(str(step.step)),
+            Text(" → ".join(step.states)),
+            Text(plain(step.summary)),
+            Text(spent(step.counters)),
+        )
+    return table
+
+
+def pairs(rows: Iterable[tuple[str, str]]) -> Table:
+    """Names with texts beside them."""
+    table = Table.grid(padding=(0, 2))
+    table.add_column(no_wrap=True)
+    for name, text in rows:
+        table.add_row(Text(plain(name), style="bold"), Text(plain(text)))
+    return table
+
+
+def spent(counters: dict[str, float]) -> str:
+    """What a run has spent, in a few words."""
+    tokens = counters.get("input_tokens", 0) + counters.get("output_tokens", 0)
+    calls = counters.get("model_calls", 0)
+    tools = counters.get("tool_calls", 0)
+    words = [f"{calls:g} model calls"] if calls else []
+    words += [f"{tools:g} tool calls"] if tools else []
+    words += [f"{tokens:,.0f} tokens"] if tokens else []
+    cost = counters.get("cost_usd", 0)
+    words += [f"${cost:.4f}"] if cost or tokens else []
+    return " · ".join(words)
+
+
+class LiveView:
+    """Prints a block for each record; a line below it says what is going on meanwhile."""
+
+    def __init__(self, console: Console) -> None:
+        self._console = console
+        self._status = Status("starting", console=console) if console.is_terminal else None
+
+    def show(self, record: Record) -> None:
+        """Print a record, and wait for what comes after it."""
+        self._console.print(record_block(record))
+        if self._status is not None:
+            self._status.update(Text(f"{record.to or record.state} since {_clock()}", style="dim"))
+
+    def __enter__(self) -> Self:
+        if self._status is not None:
+            self._status.start()
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        traceback: TracebackType | None,
+    ) -> None:
+        if self._status is not None:
+            self._status.stop()
+
+
+def _clock() -> str:
+    return f"{datetime.now(UTC).astimezone():%H:%M:%S}"
+
+
+def _indented(text: str) -> str:
+    """The text cut to a few lines, each on a line of its own behind the block's head."""
+    text = plain(text).strip()
+    kept = "\n".join(text[:REASON_CHARACTERS].splitlines()[:REASON_LINES])
+    cut = "" if len(kept) == len(text) else " …"
+    return "".join(f"\n      {line}" for line in f"{kept}{cut}".splitlines())
+
+
+def _console(terminal: bool, *, stderr: bool) -> Console:
+    # a pipe has no width: long lines stay whole for grep
+    return Console(
+        stderr=stderr,
+        width=None if terminal else 200,
+        highlight=False,
+        markup=False,
+        emoji=False,
+        soft_wrap=not terminal,
+    )
