@@ -170,7 +170,7 @@ def _has_uv(pinned: str) -> bool:
 
 
 def _pip(*arguments: str) -> bool:
-    command = [str(BIN / "python"), "-m", "pip", "--quiet", "--disable-pip-version-check"]
+    command = [str(BIN / "python"), "-m", "pip", "-qq", "--disable-pip-version-check"]
     return subprocess.run([*command, *arguments], check=False, cwd=ROOT).returncode == 0
 
 
