@@ -42,6 +42,8 @@ class FakeOpenAI:
 
     def __init__(self, port: int = 0) -> None:
         self.requests: list[Recorded] = []
+        self.came = threading.Event()
+        """Set when a request for a completion has come."""
         self.gone = threading.Event()
         """Set when a client has closed the connection in the middle of an answer."""
         self.stopping = threading.Event()
@@ -68,15 +70,26 @@ class FakeOpenAI:
         """Queue answers; they go before what the model's name says."""
         self._queue.extend(Answer(one) if isinstance(one, str) else one for one in answers)
 
+    def forget(self) -> None:
+        """Begin anew: no requests, nothing queued."""
+        with self._lock:
+            self.requests.clear()
+            self._queue.clear()
+            self._calls.clear()
+            self.came.clear()
+            self.gone.clear()
+
     def answer(self, request: Recorded) -> Answer:
         """What this request gets."""
         with self._lock:
             self.requests.append(request)
-            if self._queue and request.path.endswith("/chat/completions"):
-                return self._queue.popleft()
+            if request.path.endswith("/chat/completions"):
+                self.came.set()
+                if self._queue:
+                    return self._queue.popleft()
             names = str(request.body.get("model", "echo")).split("+")
-            number = self._calls.get(names[0] + str(len(names)), 0)
-            self._calls[names[0] + str(len(names))] = number + 1
+            number = self._calls.get("+".join(names), 0)
+            self._calls["+".join(names)] = number + 1
         return behave(names[min(number, len(names) - 1)], request.body, request.headers)
 
     def __enter__(self) -> FakeOpenAI:
