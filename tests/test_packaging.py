@@ -225,6 +225,31 @@ def test_a_script_may_be_executed_and_parses(script: Path) -> None:
     subprocess.run([shell, "-n", str(script)], check=True)
 
 
+@pytest.mark.exhaustive
+def test_a_fresh_copy_makes_its_own_environment(tmp_path: Path) -> None:
+    """From nothing but what is in the repository, in one command; a second one has nothing to do."""
+    copy = tmp_path / "ratchet"
+    listing = subprocess.run(["git", "ls-files", "-z"], cwd=ROOT, capture_output=True, text=True, check=True)
+    for name in filter(None, listing.stdout.split("\0")):
+        target = copy / name
+        target.parent.mkdir(parents=True, exist_ok=True)
+        shutil.copy2(ROOT / name, target)
+    for _ in range(2):
+        made = subprocess.run(["make", ".venv/.ready"], cwd=copy, capture_output=True, text=True, check=False)
+        assert made.returncode == 0, made.stderr
+    assert "up to date" in made.stdout
+    bin = copy / ".venv" / "bin"
+    imported = subprocess.run(
+        [bin / "python", "-c", "import client.cli, worker; print(client.cli.__file__)"],
+        cwd=tmp_path,
+        capture_output=True,
+        text=True,
+        check=True,
+    )
+    assert Path(imported.stdout.strip()).is_relative_to(copy)
+    assert {"ratchet", "temporal", "pytest"} <= {path.name for path in bin.iterdir()}
+
+
 # -- the scripts on a real server -------------------------------------------------------------------
 
 
