@@ -16,6 +16,7 @@ __all__ = [
     "Carry",
     "Limits",
     "LogPage",
+    "Name",
     "PageQuery",
     "StepLine",
     "StepsPage",
