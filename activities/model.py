@@ -183,5 +183,6 @@ def _failed(error: ProviderError, spec: ModelSpec) -> ApplicationError:
         {"type": error.type, "message": error.message},
         type=kind,
         non_retryable=kind != TRANSIENT,
-        next_retry_delay=timedelta(seconds=wait) if wait is not None else None,
+        # No delay, or one that is over: the retry policy's own.
+        next_retry_delay=timedelta(seconds=wait) if wait else None,
     )

@@ -141,6 +141,7 @@ async def test_a_cache_that_cannot_be_used_costs_neither_request_nor_reply(
     [
         ("status:429@7", TRANSIENT, True, "HTTP429", 7),
         ("status:429@ms250", TRANSIENT, True, "HTTP429", 0.25),
+        ("status:429@0", TRANSIENT, True, "HTTP429", None),
         ("status:500", TRANSIENT, True, "HTTP500", None),
         ("context", RECOVERABLE, False, "context_too_long", None),
         ("status:401", FATAL, False, "HTTP401", None),
