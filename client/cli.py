@@ -8,6 +8,7 @@ from __future__ import annotations
 import os
 import sys
 import traceback
+from collections.abc import Sequence
 from typing import NoReturn
 
 import typer
@@ -15,7 +16,7 @@ import typer
 from client.errors import RatchetError
 from client.place import command
 
-__all__ = ["app", "main"]
+__all__ = ["app", "execute", "main"]
 
 INTERRUPTED = 130
 
@@ -48,7 +49,7 @@ def main() -> NoReturn:
 
     Leaves without the interpreter's own end: the Temporal core's threads sometimes abort it.
     """
-    code = _guarded()
+    code = execute()
     for stream in (sys.stdout, sys.stderr):
         try:
             stream.flush()
@@ -57,10 +58,15 @@ def main() -> NoReturn:
     os._exit(code)
 
 
-def _guarded() -> int:
-    """Run a command; whatever goes wrong becomes one paragraph and an exit code."""
+def execute(arguments: Sequence[str] | None = None) -> int:
+    """Run a command; whatever goes wrong becomes one paragraph and an exit code.
+
+    Args:
+        arguments: what follows the program's name; None: those of this process.
+    """
+    arguments = sys.argv[1:] if arguments is None else arguments
     try:
-        app(prog_name="ratchet")
+        app(list(arguments), prog_name="ratchet")
     except SystemExit as stop:
         return stop.code if isinstance(stop.code, int) else 0 if stop.code is None else 1
     except KeyboardInterrupt:
@@ -68,18 +74,19 @@ def _guarded() -> int:
     except BrokenPipeError:
         return 0
     except RatchetError as error:
-        _say(error, str(error))
+        _say(error, str(error), debug="--debug" in arguments)
         return error.exit_code
     except Exception as error:  # noqa: BLE001  # a bug of ours is no reason to show a traceback
         said = f"{type(error).__name__}: {error}".strip()
-        _say(error, f"something unexpected went wrong: {said} (--debug shows where)")
+        text = f"something unexpected went wrong: {said} (--debug shows where)"
+        _say(error, text, debug="--debug" in arguments)
         return 1
     return 0
 
 
-def _say(error: Exception, text: str) -> None:
+def _say(error: Exception, text: str, *, debug: bool) -> None:
     from client.view import plain
 
-    if "--debug" in sys.argv:
+    if debug:
         traceback.print_exception(error)
     sys.stderr.write(f"ratchet: {plain(text)}\n")

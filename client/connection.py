@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import re
 from collections.abc import AsyncIterator
 from contextlib import AsyncExitStack, asynccontextmanager
 from typing import Any
@@ -72,7 +73,7 @@ async def connected(
             temporal = await connect(settings, **(remote or {"target_host": where}))
         except RuntimeError as error:
             raise Unreachable(
-                f"the Temporal server at {where} does not answer ({error}); check the address "
+                f"the Temporal server at {where} does not answer ({_cause(error)}); check the address "
                 "(TEMPORAL_ADDRESS, --address, profile), or leave it out to use the embedded server"
             ) from error
         agents = AgentClient(
@@ -84,6 +85,12 @@ async def connected(
         if worker:
             await stack.enter_async_context(working(agents, settings))
         yield agents
+
+
+def _cause(error: RuntimeError) -> str:
+    """The core's errors nest their causes as Rust prints them; the innermost message says it."""
+    messages: list[str] = re.findall(r'message: "([^"]+)"', str(error))
+    return messages[-1].lower() if messages else str(error)
 
 
 @asynccontextmanager

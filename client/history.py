@@ -21,6 +21,8 @@ __all__ = ["Follower"]
 
 MOVED = EventType.EVENT_TYPE_WORKFLOW_TASK_COMPLETED
 """Only a workflow task can add to a run's log."""
+PAGE_EVENTS = 250
+"""The server complains of pages of more than 256."""
 CONTINUED = EventType.EVENT_TYPE_WORKFLOW_EXECUTION_CONTINUED_AS_NEW
 CLOSED = {
     EventType.EVENT_TYPE_WORKFLOW_EXECUTION_COMPLETED,
@@ -98,7 +100,7 @@ class Follower:
                 execution=WorkflowExecution(workflow_id=self._workflow_id, run_id=run_id),
                 wait_new_event=True,
                 next_page_token=token,
-                maximum_page_size=1000,
+                maximum_page_size=PAGE_EVENTS,
             ),
             retry=True,
         )

@@ -77,6 +77,7 @@ async def resume_all(place: Place, choice: Choice, *, as_json: bool) -> int:
             codes = []
             async with own_worker(agents, settings):
                 for run_id in reversed(running):
+                    notes().print(f"run {run_id}")
                     codes.append(await follow(agents, run_id, as_json=as_json))
             return max(codes)
     except asyncio.CancelledError:

@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import sys
+import time
 from collections.abc import Iterable
-from datetime import UTC, datetime
 from types import TracebackType
 from typing import Self
 
@@ -74,7 +74,7 @@ def result_text(result: AgentResult, console: Console) -> Group:
         parts = [Text(f"{title}: {answer}")]
     if result.error:
         parts.append(Text(plain(result.error), style="red"))
-    line = f"{result.exit_reason} in state {result.state} · {result.steps} steps"
+    line = f"{result.exit_reason} in state {result.state} · {_counted(result.steps, 'step')}"
     parts.append(Text(f"{line} · {spent(result.counters)}".rstrip(" ·")))
     return Group(*parts)
 
@@ -150,12 +150,26 @@ def spent(counters: dict[str, float]) -> str:
     tokens = counters.get("input_tokens", 0) + counters.get("output_tokens", 0)
     calls = counters.get("model_calls", 0)
     tools = counters.get("tool_calls", 0)
-    words = [f"{calls:g} model calls"] if calls else []
-    words += [f"{tools:g} tool calls"] if tools else []
+    words = [_counted(calls, "model call")] if calls else []
+    words += [_counted(tools, "tool call")] if tools else []
     words += [f"{tokens:,.0f} tokens"] if tokens else []
     cost = counters.get("cost_usd", 0)
     words += [f"${cost:.4f}"] if cost or tokens else []
     return " · ".join(words)
+
+
+def _counted(number: float, noun: str) -> str:
+    return f"{number:g} {noun}" if number == 1 else f"{number:g} {noun}s"
+
+
+class _Waiting:
+    """In which state a run is, and for how long nothing has been heard of it."""
+
+    def __init__(self, state: str) -> None:
+        self._state, self._since = state, time.monotonic()
+
+    def __rich__(self) -> Text:
+        return Text(f"{self._state} {time.monotonic() - self._since:.0f} s", style="dim")
 
 
 class LiveView:
@@ -163,13 +177,13 @@ class LiveView:
 
     def __init__(self, console: Console) -> None:
         self._console = console
-        self._status = Status("starting", console=console) if console.is_terminal else None
+        self._status = Status(_Waiting("starting"), console=console) if console.is_terminal else None
 
     def show(self, record: Record) -> None:
         """Print a record, and wait for what comes after it."""
         self._console.print(record_block(record))
         if self._status is not None:
-            self._status.update(Text(f"{record.to or record.state} since {_clock()}", style="dim"))
+            self._status.update(_Waiting(record.to or record.state))
 
     def __enter__(self) -> Self:
         if self._status is not None:
@@ -184,10 +198,6 @@ class LiveView:
     ) -> None:
         if self._status is not None:
             self._status.stop()
-
-
-def _clock() -> str:
-    return f"{datetime.now(UTC).astimezone():%H:%M:%S}"
 
 
 def _indented(text: str) -> str:
