@@ -57,15 +57,12 @@ class EmbeddedServer:
         guard = contextlib.ExitStack()
         await asyncio.to_thread(guard.enter_context, lock.guarded())
         with guard, _leaving_on_error(lock):
-            record = lock.read()
-            if record is not None and _runs(record, home):
-                _check_ports(record, ports)
+            before = lock.read()
+            record = await _join_running(home, lock, ports, before)
+            if record is None:
+                _refuse_other_host(lock, before)
                 lock.join()
-                await _wait_ready(record, home)
-            else:
-                _refuse_other_host(lock, record)
-                lock.join()
-                record = await _start(home, lock, ports, record)
+                record = await _start(home, lock, ports, before)
             return cls(home, lock, record)
 
     @property
@@ -195,6 +192,24 @@ def _check_ports(record: ServerRecord, ports: Ports) -> None:
                 f"the server of this data directory already runs with {what} {real}, not {wanted}: "
                 "leave the port out, or end the server first with `ratchet down`"
             )
+
+
+async def _join_running(
+    home: Path, lock: ServerLock, ports: Ports, record: ServerRecord | None
+) -> ServerRecord | None:
+    """Join the server that runs; None when none does, or it dies meanwhile."""
+    if record is None or not _runs(record, home):
+        return None
+    _check_ports(record, ports)
+    lock.join()
+    try:
+        await _wait_ready(record, home)
+    except ServerError:
+        if _runs(record, home):
+            raise
+        lock.leave()
+        return None
+    return record
 
 
 async def _start(home: Path, lock: ServerLock, ports: Ports, before: ServerRecord | None) -> ServerRecord:

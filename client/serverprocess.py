@@ -7,6 +7,7 @@ import shutil
 import socket
 import subprocess
 import sys
+import time
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -136,12 +137,22 @@ def _port(option: str, asked: int | None, before: int | None) -> int:
                 "or leave it out and a free one is taken"
             )
         return asked
-    if before is not None and _free(before):
+    if before is not None and _free_soon(before):
         return before
     with socket.socket() as probe:
         probe.bind(("127.0.0.1", 0))
         port: int = probe.getsockname()[1]
         return port
+
+
+def _free_soon(port: int, patience: float = 2) -> bool:
+    """A killed process holds its ports for a moment more."""
+    until = time.monotonic() + patience
+    while not _free(port):
+        if time.monotonic() > until:
+            return False
+        time.sleep(0.05)
+    return True
 
 
 def _free(port: int) -> bool:

@@ -1,0 +1,65 @@
+"""Fixtures for the client: a clean environment for subprocesses, and the command line as a process."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import pytest
+from temporalio.client import Client
+
+from activities.settings import Settings
+from client.agent import AgentClient
+from client.archived import ArchivedRuns
+from client.server import stop_server
+
+ROOT = Path(__file__).resolve().parents[2]
+Ratchet = Callable[..., "subprocess.CompletedProcess[str]"]
+PROGRAM = [sys.executable, "-c", "from client.cli import main; main()"]
+
+
+def bare_environment(**more: str) -> dict[str, str]:
+    """The environment without keys, servers and settings of whoever runs the tests."""
+    foreign = ("RATCHET_", "TEMPORAL_", "OPENAI_")
+    kept = {name: value for name, value in os.environ.items() if not name.startswith(foreign)}
+    return {**kept, "PYTHONPATH": str(ROOT), "TEMPORAL_CONFIG_FILE": os.devnull, **more}
+
+
+@pytest.fixture
+def data_dir(tmp_path: Path) -> Iterator[Path]:
+    """A data directory whose server, if a test leaves one, is stopped."""
+    home = tmp_path / "data"
+    yield home
+    stop_server(home)
+
+
+@pytest.fixture
+def made_dir(data_dir: Path) -> Path:
+    """The same, there already."""
+    data_dir.mkdir()
+    return data_dir
+
+
+@pytest.fixture
+def ratchet(data_dir: Path) -> Ratchet:
+    """Run the command line in a process of its own, with the repository as its folder."""
+
+    def run(*arguments: str, **how: str) -> subprocess.CompletedProcess[str]:
+        stdin = how.pop("stdin", "")
+        environment = bare_environment(RATCHET_DATA_DIR=str(data_dir), **how)
+        return subprocess.run(
+            [*PROGRAM, *arguments],
+            input=stdin, capture_output=True, text=True, check=False, cwd=ROOT, env=environment, timeout=120,
+        )  # fmt: skip
+
+    return run
+
+
+@pytest.fixture(scope="session")
+def agents(working: Client, settings: Settings) -> AgentClient:
+    """A client of the shared server, at which a worker runs."""
+    archive = ArchivedRuns(settings.data_dir / "archive.db")
+    return AgentClient(working, archive, where="the test server")
