@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import socket
+from collections.abc import Callable
 from ipaddress import IPv4Address, IPv6Address, ip_address
 
 from activities.toolbox import TransientError
@@ -32,11 +33,13 @@ def _special(ip: IPv6Address) -> bool:
     return embedded is not None or ip.is_site_local
 
 
-async def checked_addresses(host: str, port: int, allow_private: bool) -> tuple[str, ...]:
+async def checked_addresses(
+    host: str, port: int, allowed: Callable[[str], bool] = is_public
+) -> tuple[str, ...]:
     """What the host name stands for, in the order to be tried.
 
     The caller connects to these very addresses: a second look-up could answer others. Raises
-    `AddressRefused` if only one of them is not public, and `TransientError` if DNS is down.
+    `AddressRefused` if a single one of them is not allowed, and `TransientError` if DNS is down.
     """
     loop = asyncio.get_running_loop()
     try:
@@ -48,8 +51,8 @@ async def checked_addresses(host: str, port: int, allow_private: bool) -> tuple[
     except (UnicodeError, OverflowError) as error:
         raise AddressRefused(f"{host[:80]!r} port {port} is no usable address: {error}") from None
     addresses = tuple(dict.fromkeys(str(entry[4][0]) for entry in found))
-    refused = [address for address in addresses if not is_public(address)]
-    if refused and not allow_private:
+    refused = [address for address in addresses if not allowed(address)]
+    if refused:
         raise AddressRefused(
             f"{host} is {refused[0]}, which is no public address; "
             "the worker's setting RATCHET_HTTP_ALLOW_PRIVATE=true would allow it"

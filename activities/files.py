@@ -23,6 +23,9 @@ __all__ = ["MAX_FILE_BYTES", "Entry", "FilesRoot", "PathError"]
 MAX_FILE_BYTES = 64 * 1024 * 1024
 """A larger file is neither read nor searched."""
 
+MAX_PATH_BYTES = 2048
+"""Longer paths could be made part by part, but then not be used by other programs."""
+
 HIDDEN = (".git", ".ratchet")
 _DRAFT = ".ratchet-draft-"
 _FOLDER = os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC
@@ -64,6 +67,8 @@ class FilesRoot:
             real = (self.root / path).resolve()
         except (OSError, RuntimeError, ValueError) as error:
             raise PathError(f"{path[:200]!r} is no usable path: {error}") from None
+        if len(os.fsencode(real)) > MAX_PATH_BYTES:
+            raise PathError(f"{path[:200]!r}... is longer than a path can be")
         if not real.is_relative_to(self.root):
             raise PathError(
                 f"{path[:200]!r} leads outside the folder that file tools may use; "

@@ -102,12 +102,16 @@ class Tool(Generic[P]):
         if self.cache == "run" and self.effect not in ("pure", "read"):
             return f"only a pure or read tool may be cached, not one that is {self.effect}"
         if self._arity() not in (1, 2):
-            return "run must take (params) or (params, call)"
+            return f"run must be a function of (params) or (params, call), not {self.run!r}"
         return None
 
     def _arity(self) -> int:
+        """How many parameters `run` takes; 0 for something that does not say."""
         kinds = (inspect.Parameter.POSITIONAL_ONLY, inspect.Parameter.POSITIONAL_OR_KEYWORD)
-        parameters = inspect.signature(self.run).parameters.values()
+        try:
+            parameters = inspect.signature(self.run).parameters.values()
+        except (TypeError, ValueError):
+            return 0
         return sum(parameter.kind in kinds for parameter in parameters)
 
     @property

@@ -4,13 +4,14 @@ from __future__ import annotations
 
 import asyncio
 import ssl
+from collections.abc import Callable
 from contextlib import AsyncExitStack
 from functools import cache
 
 import httpx2
 from pydantic import BaseModel, Field
 
-from activities.addresses import checked_addresses
+from activities.addresses import checked_addresses, is_public
 from activities.toolbox import Tool, ToolCallContext, TransientError
 
 MAX_BYTES = 4 * 1024 * 1024
@@ -50,14 +51,34 @@ async def run(params: Params, call: ToolCallContext) -> str:
 
     Raises `RequestRefused`, `AddressRefused`, and `TransientError` for what may work later.
     """
-    allow_private = call.settings.http_allow_private
+    allowed = _any_address if call.settings.http_allow_private else is_public
     try:
         async with asyncio.timeout(params.timeout_seconds):
-            return await _followed(_parsed(params.url), allow_private)
+            return await fetch(params.url, allowed)
     except TimeoutError:
         raise TransientError(
             f"{params.url[:200]} gave no complete answer within {params.timeout_seconds:g} s"
         ) from None
+
+
+def _any_address(address: str) -> bool:
+    return True
+
+
+async def fetch(address: str, allowed: Callable[[str], bool]) -> str:
+    """The text at this address, redirects followed; each host's addresses must be `allowed`."""
+    url = _parsed(address)
+    for _ in range(MAX_REDIRECTS + 1):
+        async with AsyncExitStack() as stack:
+            response = await _answer(url, allowed, stack)
+            if not response.has_redirect_location:
+                return await _read(url, response)
+            target = response.headers["location"]
+        try:
+            url = _checked(url.join(target))
+        except (httpx2.InvalidURL, ValueError) as error:
+            raise RequestRefused(f"redirected to {target[:200]!r}, no usable address") from error
+    raise RequestRefused(f"more than {MAX_REDIRECTS} redirects; the last led to {str(url)[:200]}")
 
 
 def _parsed(text: str) -> httpx2.URL:
@@ -70,29 +91,13 @@ def _parsed(text: str) -> httpx2.URL:
 
 def _checked(url: httpx2.URL) -> httpx2.URL:
     if url.scheme not in ("http", "https") or not url.host:
-        raise RequestRefused(
-            f"{str(url)[:200]!r} does not begin with http:// or https:// and a host"
-        )
+        raise RequestRefused(f"{str(url)[:200]!r} does not begin with http:// or https:// and a host")
     if url.userinfo:
         raise RequestRefused("an address with a user name or password in it is not used")
     return url
 
 
-async def _followed(url: httpx2.URL, allow_private: bool) -> str:
-    for _ in range(MAX_REDIRECTS + 1):
-        async with AsyncExitStack() as stack:
-            response = await _answer(url, allow_private, stack)
-            if not response.has_redirect_location:
-                return await _read(url, response)
-            target = response.headers["location"]
-        try:
-            url = _checked(url.join(target))
-        except (httpx2.InvalidURL, ValueError) as error:
-            raise RequestRefused(f"redirected to {target[:200]!r}, no usable address") from error
-    raise RequestRefused(f"more than {MAX_REDIRECTS} redirects; the last led to {str(url)[:200]}")
-
-
-async def _answer(url: httpx2.URL, allow_private: bool, stack: AsyncExitStack) -> httpx2.Response:
+async def _answer(url: httpx2.URL, allowed: Callable[[str], bool], stack: AsyncExitStack) -> httpx2.Response:
     """The answer's head, from the first address that can be connected to.
 
     The request goes to the address that was checked, with the name in the Host header and in TLS:
@@ -104,7 +109,7 @@ async def _answer(url: httpx2.URL, allow_private: bool, stack: AsyncExitStack) -
         httpx2.AsyncClient(verify=_trust(), trust_env=False, timeout=None)
     )
     failure: Exception | None = None
-    for address in await checked_addresses(host, port, allow_private):
+    for address in await checked_addresses(host, port, allowed):
         request = client.build_request(
             "GET",
             url.copy_with(host=address, fragment=None),

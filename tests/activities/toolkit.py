@@ -1,0 +1,69 @@
+"""What the tests of tools share: settings on a folder, and a call as Temporal would make it."""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Awaitable, Callable
+from pathlib import Path
+from typing import Any
+
+from pydantic import BaseModel
+from temporalio.common import RetryPolicy
+from temporalio.testing import ActivityEnvironment
+
+from activities.contracts import ToolRequest, ToolResult
+from activities.settings import Settings
+from activities.tool import ToolActivities
+from activities.toolbox import Tool, Toolbox, ToolCallContext
+
+
+class NoParams(BaseModel, frozen=True, extra="forbid"):
+    """Do something for a test."""
+
+
+def settings_on(folder: Path, **more: Any) -> Settings:
+    """Settings of a worker whose file tools work in `folder`."""
+    return Settings(files_root=folder, data_dir=folder / ".ratchet", **more)
+
+
+def context_on(folder: Path, **more: Any) -> ToolCallContext:
+    """What a tool sees of its call."""
+    return ToolCallContext(
+        key="run/0/action#1:0",
+        files_root=folder,
+        settings=settings_on(folder, **more),
+        attempt=1,
+        heartbeat=lambda words: None,
+        cancelled=lambda: False,
+    )
+
+
+def activities_of(
+    *tools: Tool[Any],
+    output_cap: int = 16_000,
+    keep_whole: Callable[[bytes], Awaitable[str]] | None = None,
+) -> ToolActivities:
+    """The activities around just these tools."""
+    return ToolActivities(Toolbox(tools), Settings(output_cap=output_cap), keep_whole)
+
+
+def environment(attempt: int = 1, maximum_attempts: int | None = None) -> ActivityEnvironment:
+    """An activity environment at this attempt; without a maximum the server tells no policy."""
+    environment = ActivityEnvironment()
+    policy = None
+    if maximum_attempts is not None:
+        policy = RetryPolicy(maximum_attempts=maximum_attempts)
+    environment.info = dataclasses.replace(
+        ActivityEnvironment.default_info(), attempt=attempt, retry_policy=policy
+    )
+    return environment
+
+
+def request_for(tool: str, **arguments: Any) -> ToolRequest:
+    """A request as the workflow makes it."""
+    return ToolRequest(id="call-1", tool=tool, arguments=arguments, key="run/0/action#1:0")
+
+
+async def called(activities: ToolActivities, tool: str, **arguments: Any) -> ToolResult:
+    """The result of a first attempt."""
+    return await environment().run(activities.call_tool, request_for(tool, **arguments))
