@@ -87,9 +87,7 @@ class ToolActivities:
             verdict = await self._verdict(request, progress.append)
             shown, whole = await self._shown(verdict)
         seconds = time.monotonic() - started
-        log.info(
-            "tool.returned", tool=request.tool[:64], seconds=round(seconds, 3), error=verdict.error
-        )
+        log.info("tool.returned", tool=request.tool[:64], seconds=round(seconds, 3), error=verdict.error)
         return ToolResult(
             id=request.id,
             tool=request.tool,

@@ -92,6 +92,8 @@ def _parsed(text: str) -> httpx2.URL:
 def _checked(url: httpx2.URL) -> httpx2.URL:
     if url.scheme not in ("http", "https") or not url.host:
         raise RequestRefused(f"{str(url)[:200]!r} does not begin with http:// or https:// and a host")
+    if url.port is not None and not 0 < url.port < 65536:
+        raise RequestRefused(f"{str(url)[:200]!r} names a port that there is not")
     if url.userinfo:
         raise RequestRefused("an address with a user name or password in it is not used")
     return url

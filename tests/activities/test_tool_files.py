@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from activities.files import MAX_FILE_BYTES, FilesRoot, PathError
@@ -93,6 +93,7 @@ SEGMENTS = st.sampled_from([
 ])  # fmt: skip
 
 
+@settings(deadline=None)
 @given(segments=st.lists(SEGMENTS | st.text(max_size=4), min_size=1, max_size=8), absolute=st.booleans())
 def test_no_path_ever_reads_outside_the_root(root: Path, segments: list[str], absolute: bool) -> None:
     path = "/".join(([str(root)] if absolute else []) + segments)
@@ -103,6 +104,7 @@ def test_no_path_ever_reads_outside_the_root(root: Path, segments: list[str], ab
         return
 
 
+@settings(deadline=None)
 @given(segments=st.lists(SEGMENTS, min_size=1, max_size=6))
 def test_no_path_ever_lists_outside_the_root(root: Path, segments: list[str]) -> None:
     try:

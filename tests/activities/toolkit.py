@@ -5,13 +5,13 @@ from __future__ import annotations
 import dataclasses
 from collections.abc import Awaitable, Callable
 from pathlib import Path
-from typing import Any
+from typing import Any, NoReturn
 
 from pydantic import BaseModel
 from temporalio.common import RetryPolicy
 from temporalio.testing import ActivityEnvironment
 
-from activities.contracts import ToolRequest, ToolResult
+from activities.contracts import ToolEffect, ToolRequest, ToolResult
 from activities.settings import Settings
 from activities.tool import ToolActivities
 from activities.toolbox import Tool, Toolbox, ToolCallContext
@@ -67,3 +67,24 @@ def request_for(tool: str, **arguments: Any) -> ToolRequest:
 async def called(activities: ToolActivities, tool: str, **arguments: Any) -> ToolResult:
     """The result of a first attempt."""
     return await environment().run(activities.call_tool, request_for(tool, **arguments))
+
+
+def probe(
+    run: Callable[..., object], effect: ToolEffect = "read", timeout_seconds: float = 10
+) -> Tool[NoParams]:
+    """A tool named `probe` without parameters."""
+    return Tool("probe", NoParams, run, effect=effect, timeout_seconds=timeout_seconds)
+
+
+def returning(value: object) -> Tool[NoParams]:
+    """A tool that returns this."""
+    return probe(lambda params: value)
+
+
+def raising(error: BaseException, effect: ToolEffect = "read") -> Tool[NoParams]:
+    """A tool that raises this."""
+
+    def run(params: NoParams) -> NoReturn:
+        raise error
+
+    return probe(run, effect)

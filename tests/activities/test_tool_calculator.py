@@ -1,0 +1,106 @@
+"""The tools that touch nothing: `calculator` and `current_time`."""
+
+from __future__ import annotations
+
+from datetime import UTC, datetime, timedelta
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from activities.tools import calculator, current_time
+
+
+def value(expression: str) -> str:
+    return calculator.run(calculator.Params(expression=expression))
+
+
+@pytest.mark.parametrize(
+    ("expression", "expected"),
+    [
+        ("1 + 2 * 3", "7"),
+        ("(17 * 3 - 1) / 2", "25"),
+        ("0.1 + 0.2", "0.3"),
+        ("-2 ** 2", "-4"),
+        ("7 // 2 + 7 % 4", "6"),
+        ("2 ** 100", str(2**100)),
+        ("1.5e3 * 2", "3000"),
+        ("round(2 / 3, 2)", "0.67"),
+        ("max(1, sqrt(16), gcd(12, 18))", "6"),
+        ("log(e) + cos(pi)", "0"),
+        ("factorial(20)", "2432902008176640000"),
+        ("0x1F", "31"),
+    ],
+)
+def test_expressions_have_their_value(expression: str, expected: str) -> None:
+    assert value(expression) == expected
+
+
+@pytest.mark.parametrize(
+    ("expression", "words"),
+    [
+        ("1 / 0", "division by zero"),
+        ("9 ** 9 ** 9 ** 9", "the power is too large"),
+        ("2 ** 4000 * 2 ** 4000", "a number became too large"),
+        ("1e308 * 10", "a number became too large"),
+        ("(-8) ** 0.5", "not a real number"),
+        ("sqrt(-1)", "math domain error"),
+        ("factorial(10 ** 9)", "from 0 to 500"),
+        ("round(5, -10 ** 9)", "at most 300"),
+        ("2 ^ 3", "write ** for powers"),
+        ("__import__", "__import__ is unknown here"),
+        ("().__class__", "not understood"),
+        ("[1][0]", "not understood"),
+        ("'a' * 3", "not understood"),
+        ("True", "only real numbers"),
+        ("1 if 1 else 2", "IfExp is not allowed"),
+        ("lambda", "no arithmetic expression"),
+        ("", "no arithmetic expression"),
+        ("1 +", "no arithmetic expression"),
+        ("(" * 200 + "1" + ")" * 50, "Error"),
+        ("1" * 257, "longer than 256 characters"),
+    ],
+)
+def test_what_is_not_evaluated_is_told_as_text(expression: str, words: str) -> None:
+    answer = value(expression)
+    assert answer.startswith("Error: ")
+    assert words in answer
+
+
+TOKENS = st.sampled_from(
+    ["1", "2.5", "9", "0", "1e9", "(", ")", "+", "-", "*", "/", "//", "%", "**", ",", " ", "e", "pi"]
+    + [f"{name}(" for name in calculator.FUNCTIONS]  # two kinds of tokens
+)
+
+
+@settings(deadline=None)
+@given(st.one_of(st.text(), st.lists(TOKENS, max_size=80).map("".join)))
+def test_no_text_makes_the_calculator_raise_or_answer_at_length(expression: str) -> None:
+    assert len(value(expression)) < 2000
+
+
+def test_the_time_is_the_clocks_in_the_zone_asked() -> None:
+    before = datetime.now(UTC).replace(microsecond=0)
+    told = current_time.run(current_time.Params())
+    assert timedelta(0) <= datetime.fromisoformat(told.split()[0]) - before < timedelta(minutes=1)
+    assert told.endswith(f"({before:%A}, UTC)") or before.hour == 23
+    kathmandu = current_time.run(current_time.Params(time_zone="Asia/Kathmandu"))
+    assert "+05:45" in kathmandu
+
+
+@pytest.mark.parametrize(
+    ("zone", "words"),
+    [
+        ("Europe/Berlim", "did you mean Europe/Berlin"),
+        ("Mars", "there is no time zone 'Mars'"),
+        ("../../etc/passwd", "there is no time zone"),
+        ("/etc/passwd", "there is no time zone"),
+        ("Europe", "there is no time zone"),
+        ("x" * 5000, "there is no time zone"),
+        ("", "there is no time zone"),
+        ("a\0b", "there is no time zone"),
+    ],
+)
+def test_a_zone_that_there_is_not_is_told_with_the_nearest(zone: str, words: str) -> None:
+    with pytest.raises(ValueError, match=words):
+        current_time.run(current_time.Params(time_zone=zone))

@@ -1,0 +1,78 @@
+"""The example tools do what their comments promise, and no input makes a shipped tool raise."""
+
+from __future__ import annotations
+
+import asyncio
+import sqlite3
+import tempfile
+from contextlib import closing
+from pathlib import Path
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from activities.contracts import ToolRequest
+from activities.tool import ToolActivities
+from activities.toolbox import Toolbox
+from tests.activities.toolkit import called, environment, request_for, settings_on
+
+EXAMPLES = Path(__file__).parents[2] / "examples" / "tools"
+
+
+def activities_with(example: str, folder: Path) -> ToolActivities:
+    worker = settings_on(folder, modules=(str(EXAMPLES / example),))
+    return ToolActivities(Toolbox.load(worker), worker)
+
+
+async def test_the_example_tool_counts_words(tmp_path: Path) -> None:
+    result = await called(activities_with("word_count.py", tmp_path), "word_count", text="a b\nc")
+    assert (result.output, result.error) == ("3", None)
+
+
+async def test_a_keyed_tool_acts_once_for_a_key_however_often_it_is_called(tmp_path: Path) -> None:
+    activities = activities_with("outbox.py", tmp_path)
+    first = request_for("outbox", to="ann", text="hello")
+    answers = [await environment(attempt).run(activities.call_tool, first) for attempt in (1, 2, 3)]
+    other = first.model_copy(update={"key": "run/0/action#2:0"})
+    answers.append(await environment().run(activities.call_tool, other))
+    assert [answer.output for answer in answers] == [
+        *['{"queued":1,"to":"ann"}'] * 3,
+        '{"queued":2,"to":"ann"}',
+    ]
+    with closing(sqlite3.connect(tmp_path / "outbox.sqlite")) as outbox:
+        assert outbox.execute("SELECT count(*) FROM message").fetchone() == (2,)
+
+
+JSON = st.recursive(
+    st.none() | st.booleans() | st.integers() | st.floats(allow_nan=False) | st.text(),
+    lambda inner: st.lists(inner, max_size=3) | st.dictionaries(st.text(), inner, max_size=3),
+    max_leaves=6,
+)
+FIELDS = st.sampled_from(
+    ["expression", "path", "content", "pattern", "glob", "limit", "offset", "time_zone", "url", "x"]
+)
+LOCAL = ["calculator", "current_time", "list_files", "read_file", "search_files", "write_file"]
+
+
+@pytest.mark.parametrize("tool", LOCAL)
+def test_any_arguments_give_a_result_and_never_an_exception(tool: str) -> None:
+    with tempfile.TemporaryDirectory() as folder:
+        worker = settings_on(Path(folder))
+        activities = ToolActivities(Toolbox.load(worker), worker)
+
+        @settings(deadline=None)
+        @given(arguments=st.dictionaries(FIELDS, JSON, max_size=4))
+        def check(arguments: dict[str, object]) -> None:
+            request = ToolRequest.model_validate(
+                {"id": "1", "tool": tool, "arguments": arguments, "key": "k"}
+            )
+            result = run_alone(activities, request)
+            assert result in (None, "bad_arguments", "failed")
+
+        check()
+
+
+def run_alone(activities: ToolActivities, request: ToolRequest) -> str | None:
+    """The error of one call, in an event loop of its own: hypothesis calls synchronously."""
+    return asyncio.run(environment().run(activities.call_tool, request)).error
