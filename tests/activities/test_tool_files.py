@@ -190,7 +190,7 @@ def test_listing_shows_kinds_and_sizes_sorted(root: Path) -> None:
     assert listed(root, glob="*.log") == ["Nothing in '.' fits '*.log'."]
 
 
-def test_a_folder_deeper_than_pythons_stack_is_walked(tmp_path: Path) -> None:
+def test_a_deep_folder_is_walked_to_its_end(tmp_path: Path) -> None:
     here = tmp_path
     for _ in range(300):
         here /= "d"
