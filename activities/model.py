@@ -84,7 +84,7 @@ class ModelActivities:
                 seconds = time.monotonic() - started
                 return await self._kept(base, transcript, reply, seconds)
         # Outside of `except`: what a provider's library raised must not travel along as a cause.
-        raise _failed(failure, setup.model)
+        raise _failed(failure, setup.model, last=activity.info().attempt >= request.attempts)
 
     async def _setup(self, request: ModelRequest) -> Setup:
         if request.full_setup is None:
@@ -174,7 +174,7 @@ def _missing(what: str, digest: str, error: StoreError) -> ApplicationError:
     )
 
 
-def _failed(error: ProviderError, spec: ModelSpec) -> ApplicationError:
+def _failed(error: ProviderError, spec: ModelSpec, last: bool) -> ApplicationError:
     kind = ERROR_TYPES[error.error]
     log.warning("model.failed", model=spec.name, error=error.error, cause=error.type)
     wait = error.retry_after_seconds
@@ -182,7 +182,7 @@ def _failed(error: ProviderError, spec: ModelSpec) -> ApplicationError:
         error.message,
         {"type": error.type, "message": error.message},
         type=kind,
-        non_retryable=kind != TRANSIENT,
+        non_retryable=last or kind != TRANSIENT,
         # No delay, or one that is over: the retry policy's own.
         next_retry_delay=timedelta(seconds=wait) if wait else None,
     )

@@ -33,10 +33,8 @@ from activities.tool_output import MAX_KEPT_BYTES, Output, encode, readable
 from activities.tool_run import Outcome, perform
 from activities.toolbox import Tool, Toolbox, ToolCallContext, TransientError
 
-__all__ = ["DEFAULT_ATTEMPTS", "ToolActivities"]
+__all__ = ["ToolActivities"]
 
-DEFAULT_ATTEMPTS = 3
-"""In all, when the server does not say which retry policy holds."""
 
 TRANSIENT_ERRORS = (TransientError, ConnectionError, TimeoutError, httpx2.TransportError)
 
@@ -116,7 +114,7 @@ class ToolActivities:
             outcome = await perform(tool, params, self._context(request.key, report, stop))
         finally:
             stop.asked = True
-        return _judged(tool, outcome, attempt)
+        return _judged(tool, outcome, attempt, last=attempt >= request.attempts)
 
     def _context(self, key: str, report: Callable[[str], None], stop: _Stop) -> ToolCallContext:
         return ToolCallContext(
@@ -190,7 +188,7 @@ def _message(error: BaseException) -> str:
         return f"(its text cannot be read: {type(broken).__name__})"
 
 
-def _judged(tool: Tool[Any], outcome: Outcome, attempt: int) -> _Verdict:
+def _judged(tool: Tool[Any], outcome: Outcome, attempt: int, last: bool) -> _Verdict:
     cost, marks = outcome.cost_usd, outcome.marks
     if outcome.output is not None:
         return _Verdict(outcome.output, None, attempt, cost, marks)
@@ -198,7 +196,7 @@ def _judged(tool: Tool[Any], outcome: Outcome, attempt: int) -> _Verdict:
         return _late(tool, attempt)
     error = outcome.error or RuntimeError("the tool returned nothing that could be read")
     if isinstance(error, TRANSIENT_ERRORS):
-        return _failed_for_now(tool, error, attempt)
+        return _failed_for_now(tool, error, attempt, last)
     return _Verdict(encode(_words(error)), "failed", attempt, cost, marks)
 
 
@@ -210,15 +208,10 @@ def _late(tool: Tool[Any], attempt: int) -> _Verdict:
     return _Verdict(encode(lost), "unknown_outcome", attempt)
 
 
-def _failed_for_now(tool: Tool[Any], error: BaseException, attempt: int) -> _Verdict:
+def _failed_for_now(tool: Tool[Any], error: BaseException, attempt: int, last: bool) -> _Verdict:
     message = _message(error) or type(error).__name__
-    if tool.repeatable and attempt < _attempts_allowed():
+    if tool.repeatable and not last:
         log.info("tool.retried", tool=tool.name, attempt=attempt, cause=type(error).__name__)
         raise ApplicationError(message[:2000], type=TRANSIENT)
     times = "1 attempt" if attempt == 1 else f"{attempt} attempts"
     return _Verdict(encode(f"Error after {times}: {message}"), "transient", attempt)
-
-
-def _attempts_allowed() -> int:
-    policy = activity.info().retry_policy
-    return policy.maximum_attempts if policy and policy.maximum_attempts else DEFAULT_ATTEMPTS

@@ -36,11 +36,11 @@ async def test_a_transient_failure_of_a_repeatable_tool_is_raised_for_temporal(
     assert result.output == "Error after 3 attempts: busy"
 
 
-async def test_the_retry_policy_of_the_activity_says_which_attempt_is_the_last() -> None:
+async def test_the_request_says_which_attempt_is_the_last() -> None:
     activities = activities_of(raising(TransientError("busy")))
     with pytest.raises(ApplicationError):
-        await environment(4, maximum_attempts=5).run(activities.call_tool, request_for("probe"))
-    result = await environment(1, maximum_attempts=1).run(activities.call_tool, request_for("probe"))
+        await environment(4).run(activities.call_tool, request_for("probe", attempts=5))
+    result = await environment(1).run(activities.call_tool, request_for("probe", attempts=1))
     assert result.output == "Error after 1 attempt: busy"
 
 

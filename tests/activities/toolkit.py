@@ -8,7 +8,6 @@ from pathlib import Path
 from typing import Any, NoReturn
 
 from pydantic import BaseModel
-from temporalio.common import RetryPolicy
 from temporalio.testing import ActivityEnvironment
 
 from activities.contracts import ToolEffect, ToolRequest, ToolResult
@@ -47,21 +46,16 @@ def activities_of(
     return ToolActivities(Toolbox(tools), Settings(output_cap=output_cap), keep_whole)
 
 
-def environment(attempt: int = 1, maximum_attempts: int | None = None) -> ActivityEnvironment:
-    """An activity environment at this attempt; without a maximum the server tells no policy."""
+def environment(attempt: int = 1) -> ActivityEnvironment:
+    """An activity environment at this attempt."""
     environment = ActivityEnvironment()
-    policy = None
-    if maximum_attempts is not None:
-        policy = RetryPolicy(maximum_attempts=maximum_attempts)
-    environment.info = dataclasses.replace(
-        ActivityEnvironment.default_info(), attempt=attempt, retry_policy=policy
-    )
+    environment.info = dataclasses.replace(ActivityEnvironment.default_info(), attempt=attempt)
     return environment
 
 
-def request_for(tool: str, **arguments: Any) -> ToolRequest:
+def request_for(tool: str, attempts: int = 3, **arguments: Any) -> ToolRequest:
     """A request as the workflow makes it."""
-    return ToolRequest(id="call-1", tool=tool, arguments=arguments, key="run/0/action#1:0")
+    return ToolRequest(id="call-1", tool=tool, arguments=arguments, key="run/0/action#1:0", attempts=attempts)
 
 
 async def called(activities: ToolActivities, tool: str, **arguments: Any) -> ToolResult:

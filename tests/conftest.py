@@ -1,0 +1,58 @@
+"""Fixtures that need the real Temporal server: one server and one worker for the whole session."""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+import pytest_asyncio
+from temporalio.client import Client
+from temporalio.common import SearchAttributeKey
+from temporalio.testing import WorkflowEnvironment
+
+from activities.settings import Settings
+from client.plugin import RatchetPlugin
+from client.serverprocess import DYNAMIC_CONFIG, temporal_binary
+from worker import build_worker
+from workflows.api import ATTRIBUTES
+
+TOOLS = Path(__file__).parent / "workflows" / "trial_tools.py"
+"""Tools that count their runs in files, fail, hang or return too much."""
+
+
+def _key(name: str) -> SearchAttributeKey[Any]:
+    kinds = {"Keyword": SearchAttributeKey.for_keyword, "Datetime": SearchAttributeKey.for_datetime}
+    make: Any = kinds[ATTRIBUTES[name]]
+    key: SearchAttributeKey[Any] = make(name)
+    return key
+
+
+@pytest.fixture(scope="session")
+def settings(tmp_path_factory: pytest.TempPathFactory) -> Settings:
+    """A worker's settings over an empty folder, with the trial tools loaded."""
+    home = tmp_path_factory.mktemp("home")
+    return Settings(data_dir=home / ".ratchet", files_root=home, modules=(str(TOOLS),))
+
+
+@pytest_asyncio.fixture(scope="session")
+async def temporal(settings: Settings) -> AsyncIterator[Client]:
+    """A client of a real server in memory, tuned like the embedded one."""
+    flags = [word for value in DYNAMIC_CONFIG for word in ("--dynamic-config-value", value)]
+    settings.data_dir.mkdir(exist_ok=True)
+    async with await WorkflowEnvironment.start_local(
+        dev_server_existing_path=temporal_binary(),
+        dev_server_extra_args=flags,
+        dev_server_log_level="error",
+        search_attributes=[_key(name) for name in ATTRIBUTES],
+        plugins=[RatchetPlugin(settings)],
+    ) as environment:
+        yield environment.client
+
+
+@pytest_asyncio.fixture(scope="session")
+async def working(temporal: Client, settings: Settings) -> AsyncIterator[Client]:
+    """The same client while a worker runs."""
+    async with build_worker(temporal, settings):
+        yield temporal

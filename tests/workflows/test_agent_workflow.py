@@ -1,0 +1,264 @@
+"""The workflow in the real sandbox on the real server."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+from typing import Any
+
+import pytest
+from temporalio.client import Client, WorkflowFailureError
+from temporalio.worker import Replayer
+
+from activities.archive import Archive
+from activities.contracts import ModelReplied, ToolResult, ToolSpec, ToolsReturned
+from activities.settings import Settings
+from client.plugin import RatchetPlugin
+from tests.workflows.trials import act, begin, final, log_of, scripted, task, until
+from workflows import registry
+from workflows.api import PAGE_BYTES, AgentTask, Limits, LogPage, StepsPage, TranscriptPage
+from workflows.kernel.design import Brief
+from workflows.kernel.log import Record, chain
+from workflows.kernel.rebuild import rebuild
+from workflows.kernel.step import advance, start
+
+
+def _told(records: list[Record]) -> list[tuple[Any, ...]]:
+    """A log without times, money and the run's own id."""
+    gone = {"timestamp", "trace_id", "total_cost"}
+
+    def without(value: Any) -> Any:
+        if isinstance(value, dict):
+            return {k: without(v) for k, v in value.items() if k not in gone}
+        return value
+
+    return [
+        (r.seq, r.state, r.event, r.to, r.reason, r.step, r.visit, r.reads, r.writes, without(r.patch))
+        for r in records
+    ]
+
+
+async def test_an_agent_thinks_acts_and_answers_and_its_log_is_archived(
+    working: Client, settings: Settings
+) -> None:
+    handle = await begin(working, task(act("mark", line="one"), final("it is done"), tools=("mark",)))
+    result = await handle.result()
+    assert (result.ok, result.exit_reason, result.answer, result.state) == (
+        True,
+        "goal_achieved",
+        "it is done",
+        "__end__",
+    )
+    assert (result.counters["model_calls"], result.counters["tool_calls"], result.steps) == (2, 1, 2)
+    records = await log_of(handle)
+    assert chain(records) == result.log_head
+    archive = Archive(settings.data_dir / "archive.db")
+    kept = [Record.model_validate(one) for one in await archive.records(handle.id)]
+    assert kept == records
+    assert await archive.verify(handle.id) is None
+
+
+async def test_the_same_script_gives_the_same_log_without_temporal_on_the_server_and_on_replay(
+    working: Client, settings: Settings
+) -> None:
+    replies = [act("mark", line="same"), "no format at all", act("nosuch"), final("yes")]
+    given = task(*replies, tools=("mark",))
+    handle = await begin(working, given)
+    await handle.result()
+    on_server = await log_of(handle)
+
+    design = registry.design("react")
+    machine = design.build(design.options(), registry.parts())
+    spec = ToolSpec(
+        name="mark",
+        description=(await _described(handle)),
+        parameters=await _parameters(handle),
+        effect="idempotent",
+    )
+    step = start(machine, design.begin(Brief(given.goal, "t", "", (spec,)), design.options()), now=0)
+    alone = list(step.records)
+    texts = [reply if isinstance(reply, str) else json.dumps(reply) for reply in replies]
+    for answer in (
+        ModelReplied(text=texts[0]),
+        ToolsReturned(results=(ToolResult(id="0", tool="mark", output="done same"),)),
+        *(ModelReplied(text=text) for text in texts[1:]),
+    ):
+        step = advance(machine, step, answer, now=0)
+        alone += step.records
+    assert [(r.state, r.event, r.to) for r in alone] == [(r.state, r.event, r.to) for r in on_server]
+    assert _told(alone)[1:] == _told(on_server)[1:]
+
+    replayer = Replayer(workflows=[], plugins=[RatchetPlugin(settings)])
+    await replayer.replay_workflow(await handle.fetch_history())
+    assert rebuild(machine, on_server)[1].steps[-1].thought == "FINAL ANSWER: yes"
+
+
+async def _prompt(handle: Any) -> str:
+    page: TranscriptPage = await handle.query("transcript", result_type=TranscriptPage)
+    return page.messages[0].content
+
+
+async def _described(handle: Any) -> str:
+    return (await _prompt(handle)).split("- mark: ")[1].split("\n")[0]
+
+
+async def _parameters(handle: Any) -> Any:
+    line = (await _prompt(handle)).split("  input: ")[1].split("\n")[0]
+    properties, required = line.split(" required: ")
+    return {"properties": json.loads(properties), "required": json.loads(required)}
+
+
+@pytest.mark.parametrize(
+    ("inputs", "says"),
+    [
+        pytest.param([], "one AgentTask is expected as input, 0 values came", id="no input"),
+        pytest.param([{"goal": "a"}, 1], "2 values came", id="two inputs"),
+        pytest.param(["nonsense"], "the whole input", id="a text"),
+        pytest.param([{"gaol": "a"}], "gaol: Extra inputs are not permitted", id="misspelt key"),
+        pytest.param([{"goal": " "}], "the goal is blank", id="blank goal"),
+        pytest.param([{"goal": "x" * 1_000_000}], "the goal is 1,000,000 bytes", id="goal of a megabyte"),
+        pytest.param(
+            [{"goal": "a", "machine": "raect"}], "unknown machine raect; did you mean react", id="machine"
+        ),
+        pytest.param(
+            [{"goal": "a", "options": {"max_steps": 0}}], "options.max_steps", id="knob out of range"
+        ),
+        pytest.param([{"goal": "a", "limits": {"tokens": -1}}], "limits.tokens", id="limit not positive"),
+        pytest.param(
+            [{"goal": "a", "tools": ["hammer"]}], "unknown tools: hammer. This worker has: ", id="tool"
+        ),
+        pytest.param(
+            [{"goal": "a", "options": {"rules": [{"type": "none"}]}}], "unknown rule type", id="rule"
+        ),
+    ],
+)
+async def test_an_unusable_task_fails_the_run_at_once_with_a_readable_error(
+    working: Client, inputs: list[Any], says: str
+) -> None:
+    handle = await working.start_workflow(
+        "AgentWorkflow", args=inputs, id=f"bad-{abs(hash(says))}", task_queue="ratchet"
+    )
+    with pytest.raises(WorkflowFailureError) as failure:
+        await asyncio.wait_for(handle.result(), 10)
+    assert says in str(failure.value.cause)
+    assert getattr(failure.value.cause, "type", "") == "InvalidTask"
+
+
+async def test_queries_answer_without_arguments_and_in_pages_that_temporal_can_show(working: Client) -> None:
+    replies = [act("huge", line="x"), *(act("mark", line=str(n)) for n in range(8)), final("x" * 3000)]
+    handle = await begin(working, task(*replies, tools=("mark", "huge")))
+    await handle.result()
+    for name, kind in (("log", LogPage), ("steps", StepsPage), ("transcript", TranscriptPage)):
+        page = await handle.query(name, result_type=kind)
+        assert page.next > 0
+        assert len(page.model_dump_json().encode()) <= PAGE_BYTES
+    diagram = await handle.query("diagram", result_type=str)
+    assert "class state_end current" in diagram
+
+
+async def test_a_transient_tool_failure_is_tried_three_times_and_a_tool_that_must_not_be_repeated_once(
+    working: Client, settings: Settings
+) -> None:
+    replies = [
+        act("flaky", line="f"),
+        act("broken", line="b"),
+        act("broken_once", line="o"),
+        act("crash", line="c"),
+    ]
+    tools = ("flaky", "broken", "broken_once", "crash")
+    handle = await begin(working, task(*replies, final("ok"), tools=tools))
+    await handle.result()
+    lines = (settings.files_root / "marks.txt").read_text().splitlines()
+    mine = [line for line in lines if handle.id in line]
+    assert {name: sum(line.startswith(name) for line in mine) for name in "fboc"} == {
+        "f": 3,
+        "b": 3,
+        "o": 1,
+        "c": 1,
+    }
+    keys = {line.split()[1] for line in mine if line.startswith("f")}
+    assert len(keys) == 1, "every attempt of a call has the same idempotency key"
+    seen = [r.reason for r in await log_of(handle) if r.event == "Acted"]
+    assert seen[:4] == [
+        "at last",
+        "Error after 3 attempts: never",
+        "Error after 1 attempt: never",
+        "RuntimeError: boom",
+    ]
+
+
+async def test_a_cancelled_run_ends_as_cancelled_with_a_complete_result(working: Client) -> None:
+    slow = task(act("mark", line="c", seconds=30), final("never"), tools=("mark",))
+    handle = await begin(working, slow)
+    await until(handle, lambda status: status.state == "action")
+    await handle.cancel()
+    result = await asyncio.wait_for(handle.result(), 10)
+    assert (result.ok, result.exit_reason, result.state, result.steps) == (False, "cancelled", "action", 1)
+    assert result.counters["tool_calls"] == 1
+    assert (await log_of(handle))[-1].event == "Closed"
+
+
+async def test_a_limit_ends_the_run_before_the_call_that_would_pass_it(working: Client) -> None:
+    replies = [act("mark", line="l") for _ in range(5)]
+    given = task(*replies, tools=("mark",), limits=Limits(model_calls=3))
+    result = await (await begin(working, given)).result()
+    assert (result.exit_reason, result.counters["model_calls"]) == ("limit", 3)
+    assert result.error == "the limit is reached, model_calls: 3 of 3 spent"
+
+
+async def test_rejected_thoughts_end_as_retries_exhausted_while_nobody_can_be_asked(working: Client) -> None:
+    result = await (await begin(working, task(*[{"thought": "I guess so"}] * 4))).result()
+    assert (result.exit_reason, result.outcome["retry_count"]) == ("retries_exhausted", 4)
+
+
+async def test_the_store_that_lost_the_conversation_gets_it_once_again(
+    working: Client, settings: Settings
+) -> None:
+    """The transcript cache may be deleted while a run is on its way."""
+    import sqlite3
+
+    replies = [act("mark", line="1"), act("mark", line="2", seconds=1), final("still here")]
+    handle = await begin(working, task(*replies, tools=("mark",)))
+    await until(handle, lambda status: status.step == 2)
+    with sqlite3.connect(settings.data_dir / "cache.db") as cache:
+        for (table,) in cache.execute("SELECT name FROM sqlite_master WHERE type = 'table'").fetchall():
+            cache.execute(f"DELETE FROM {table}")
+    result = await asyncio.wait_for(handle.result(), 20)
+    assert result.answer == "still here"
+
+
+async def test_history_holds_each_message_once(working: Client) -> None:
+    word = "unmistakable"
+    replies = [act("mark", line=f"{word}{n}") for n in range(6)]
+    handle = await begin(working, task(*replies, final("end"), tools=("mark",)))
+    await handle.result()
+    asked = [
+        event.activity_task_scheduled_event_attributes.input.SerializeToString().decode(errors="replace")
+        for event in (await handle.fetch_history()).events
+        if event.HasField("activity_task_scheduled_event_attributes")
+        and event.activity_task_scheduled_event_attributes.activity_type.name == "call_model"
+    ]
+    assert sum(f"done {word}3" in text for text in asked) == 1
+    assert max(len(text) for text in asked[1:]) < 1500, "a call carries only what is new"
+
+
+async def test_a_run_is_found_by_its_search_attributes(working: Client) -> None:
+    given = task(final("found"), agent="finder", visibility="state")
+    handle = await begin(working, given)
+    await handle.result()
+    wanted = {"Name": "finder", "Machine": "react", "Exit": "goal_achieved", "State": "__end__"}
+    query = " AND ".join(f"Agent{name} = '{value}'" for name, value in wanted.items())
+    for _ in range(100):
+        found = [run.id async for run in working.list_workflows(query)]
+        if found:
+            break
+        await asyncio.sleep(0.05)
+    assert found == [handle.id]
+    memo = await (await handle.describe()).memo()
+    assert memo["machine"] == "react 1"
+    assert len(memo["definition"]) == 16
+
+
+async def test_a_model_role_that_is_missing_falls_back_to_the_default(working: Client) -> None:
+    given = AgentTask(goal="g", models={"default": scripted(final("d")), "summary": scripted(final("s"))})
+    assert (await (await begin(working, given)).result()).answer == "d"

@@ -1,0 +1,156 @@
+"""kill -9: a worker dies at any moment, another takes over, and nothing recorded is done again."""
+
+from __future__ import annotations
+
+import asyncio
+import subprocess
+import sys
+from collections import Counter
+from collections.abc import AsyncIterator, Callable
+from pathlib import Path
+from typing import Any
+
+import pytest_asyncio
+from temporalio.api.enums.v1 import EventType
+from temporalio.client import Client, WorkflowHandle
+
+from activities.settings import Settings
+from client.plugin import connect
+from client.server import EmbeddedServer, Ports
+from tests.workflows.trials import act, begin, final, log_of, task, until
+from workflows.api import AgentResult
+
+ROOT = Path(__file__).parents[2]
+STEPS = 5
+
+
+@pytest_asyncio.fixture
+async def home(tmp_path: Path) -> AsyncIterator[Path]:
+    (tmp_path / ".ratchet").mkdir()
+    yield tmp_path
+
+
+class _Worker:
+    """A worker process that can be killed and started again."""
+
+    def __init__(self, address: str, home: Path) -> None:
+        self.command = [sys.executable, "-m", "tests.workflows.crash_worker", address, str(home)]
+        self.process: subprocess.Popen[str] | None = None
+
+    def start(self) -> None:
+        self.process = subprocess.Popen(
+            self.command, cwd=ROOT, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, text=True
+        )
+        assert self.process.stdout is not None
+        assert self.process.stdout.readline() == "ready\n"
+
+    def kill(self) -> None:
+        if self.process is not None:
+            self.process.kill()
+            self.process.wait()
+            assert self.process.stdout is not None
+            self.process.stdout.close()
+            self.process = None
+
+
+async def _attempts(handle: WorkflowHandle[Any, Any]) -> list[int]:
+    """How often each activity that ended was started."""
+    started = EventType.EVENT_TYPE_ACTIVITY_TASK_STARTED
+    return [
+        event.activity_task_started_event_attributes.attempt
+        for event in (await handle.fetch_history()).events
+        if event.event_type == started
+    ]
+
+
+async def test_a_run_whose_worker_is_killed_at_ten_moments_ends_with_the_same_answer(home: Path) -> None:
+    """Ten runs, each killed a little later than the one before; no recorded step is repeated."""
+    async with await EmbeddedServer.attach(home / ".ratchet", Ports()) as server:
+        settings = Settings(data_dir=home / ".ratchet", files_root=home)
+        client = await connect(settings, target_host=server.address)
+        worker = _Worker(server.address, home)
+        answers: set[str | None] = set()
+        try:
+            for moment in range(10):
+                worker.start()
+                replies = [
+                    act("mark", line=f"step{n}", file=f"run{moment}.txt", seconds=0.05) for n in range(STEPS)
+                ]
+                given = task(*replies, final("all five"), tools=("mark",)).model_copy(
+                    update={"heartbeat_seconds": 1.0}
+                )
+                handle = await begin(client, given)
+                await asyncio.sleep(0.12 * moment)
+                worker.kill()
+                worker.start()
+                result = await asyncio.wait_for(handle.result(), 40)
+                answers.add(result.answer)
+                ran = Counter(
+                    line.split()[0] for line in (home / f"run{moment}.txt").read_text().splitlines()
+                )
+                assert set(ran) == {f"step{n}" for n in range(STEPS)}
+                assert sum(ran.values()) <= STEPS + 1, "only the call in flight may run once more"
+                assert sum(n - 1 for n in await _attempts(handle)) <= 1
+                assert result.steps == STEPS + 1
+                worker.kill()
+        finally:
+            worker.kill()
+    assert answers == {"all five"}
+
+
+async def test_an_unsafe_call_whose_worker_died_is_not_run_again_and_the_run_says_so(home: Path) -> None:
+    async with await EmbeddedServer.attach(home / ".ratchet", Ports()) as server:
+        settings = Settings(data_dir=home / ".ratchet", files_root=home)
+        client: Client = await connect(settings, target_host=server.address)
+        worker = _Worker(server.address, home)
+        worker.start()
+        try:
+            given = task(act("mark_once", line="paid", seconds=60), final("never"), tools=("mark_once",))
+            handle = await begin(client, given.model_copy(update={"heartbeat_seconds": 1.0}))
+            await _exists(home / "marks.txt")
+            worker.kill()
+            worker.start()
+            result: AgentResult = await asyncio.wait_for(handle.result(), 30)
+        finally:
+            worker.kill()
+    assert (result.ok, result.exit_reason) == (False, "fatal_error")
+    assert 'nobody knows whether mark_once("paid"' in str(result.error)
+    assert (home / "marks.txt").read_text().count("paid") == 1
+
+
+async def test_a_server_that_is_killed_too_goes_on_from_its_file(home: Path) -> None:
+    """The server dies with the worker; both come back; the run ends."""
+    import os
+    import signal
+
+    settings = Settings(data_dir=home / ".ratchet", files_root=home)
+    replies = [act("mark", line=f"step{n}", seconds=0.2) for n in range(4)]
+    given = task(*replies, final("back"), tools=("mark",)).model_copy(update={"heartbeat_seconds": 1.0})
+    server = await EmbeddedServer.attach(home / ".ratchet", Ports())
+    worker = _Worker(server.address, home)
+    async with server:
+        worker.start()
+        client = await connect(settings, target_host=server.address)
+        handle = await begin(client, given)
+        await until(handle, lambda status: status.step == 3)
+        os.kill(server.pid, signal.SIGKILL)
+        worker.kill()
+    async with await EmbeddedServer.attach(home / ".ratchet", Ports()) as again:
+        worker = _Worker(again.address, home)
+        worker.start()
+        try:
+            client = await connect(settings, target_host=again.address)
+            handle = client.get_workflow_handle(handle.id, result_type=AgentResult)
+            result = await asyncio.wait_for(handle.result(), 40)
+            records = await log_of(handle)
+        finally:
+            worker.kill()
+    assert (result.answer, records[-1].to) == ("back", "__end__")
+    ran = Counter(line.split()[0] for line in (home / "marks.txt").read_text().splitlines())
+    assert sorted(ran) == [f"step{n}" for n in range(4)]
+    assert sum(ran.values()) <= 5
+
+
+async def _exists(path: Path, check: Callable[[Path], bool] = Path.exists) -> None:
+    while not check(path):  # noqa: ASYNC110  # another process writes it
+        await asyncio.sleep(0.02)
