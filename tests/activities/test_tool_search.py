@@ -108,6 +108,15 @@ def test_a_long_line_is_shown_around_its_match(folder: Path) -> None:
     assert len(shown) < 500
 
 
+def test_letters_of_any_script_are_found_and_bad_bytes_are_replaced(folder: Path) -> None:
+    lines = ["ÄRGER für søren".encode(), b"caf\xe9 gone", ("é" * 900 + "Ende").encode()]
+    (folder / "app.log").write_bytes(b"\n".join(lines))
+    assert search(folder, "(?i)ärger f(.)r", path="app.log")[0] == "app.log:1: ÄRGER für søren"
+    assert search(folder, "f(.)r", path="app.log", count_by=True)[1] == "1\tü"
+    assert search(folder, "caf. gone", path="app.log")[0] == "app.log:2: caf\ufffd gone"
+    assert search(folder, "Ende", path="app.log")[0] == "app.log:3: ..." + "é" * 100 + "Ende"
+
+
 def test_a_search_that_nobody_waits_for_stops(folder: Path) -> None:
     params = search_files.Params(pattern="ERROR")
     context = context_on(folder)
