@@ -60,7 +60,7 @@ class _Line:
         line = self.raw.decode()
         start = 0
         if self.match and len(line) > LINE_CHARACTERS:
-            start = max(len(self.raw[: self.match.start()].decode()) - 100, 0)
+            start = max(len(self.raw[: self.match.start()].decode(errors="ignore")) - 100, 0)
         text = line[start : start + LINE_CHARACTERS]
         before = "..." if start else ""
         after = "..." if start + LINE_CHARACTERS < len(line) else ""
