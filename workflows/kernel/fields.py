@@ -9,9 +9,12 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
-from typing import Any, TypeVar, get_args
+from typing import Annotated, Any, TypeVar, get_args, get_origin
 
 from pydantic import BaseModel, TypeAdapter, ValidationError
+from pydantic_core import to_json
+
+from workflows.kernel.frozen import FrozenDict, FrozenList, freeze, unfit
 
 __all__ = [
     "ADD",
@@ -33,75 +36,12 @@ Patch = Mapping[str, Any]
 C = TypeVar("C", bound=BaseModel)
 
 
-class FrozenDict(dict[Any, Any]):
-    """A dict that nobody can change: what a view shows must not be a way to write."""
-
-    def _refuse(self, *_: object, **__: object) -> Any:
-        raise TypeError("a context is read-only: return a patch instead of changing it in place")
-
-    __setitem__ = __delitem__ = __ior__ = clear = pop = popitem = setdefault = update = _refuse
-
-    def __copy__(self) -> dict[Any, Any]:
-        return dict(self)
-
-    def __deepcopy__(self, memo: dict[int, Any]) -> dict[Any, Any]:
-        return dict(thaw(self))
-
-    def __reduce__(self) -> tuple[type, tuple[dict[Any, Any]]]:
-        return (FrozenDict, (dict(self),))
-
-
-class FrozenList(list[Any]):
-    """A list that nobody can change."""
-
-    def _refuse(self, *_: object, **__: object) -> Any:
-        raise TypeError("a context is read-only: return a patch instead of changing it in place")
-
-    __setitem__ = __delitem__ = __iadd__ = __imul__ = _refuse
-    append = clear = extend = insert = pop = remove = reverse = sort = _refuse
-
-    def __copy__(self) -> list[Any]:
-        return list(self)
-
-    def __deepcopy__(self, memo: dict[int, Any]) -> list[Any]:
-        return list(thaw(self))
-
-    def __reduce__(self) -> tuple[type, tuple[list[Any]]]:
-        return (FrozenList, (list(self),))
-
-
-def freeze(value: Any) -> Any:
-    """The same value with every dict and list in it made read-only, also inside models."""
-    if isinstance(value, FrozenDict | FrozenList):
-        return value
-    if isinstance(value, dict):
-        return FrozenDict({key: freeze(item) for key, item in value.items()})
-    if isinstance(value, list):
-        return FrozenList([freeze(item) for item in value])
-    if isinstance(value, tuple):
-        return tuple(freeze(item) for item in value) if type(value) is tuple else value
-    if isinstance(value, set):
-        return frozenset(value)
-    if isinstance(value, BaseModel):
-        items = {name: getattr(value, name) for name in type(value).model_fields}
-        frozen = {name: freeze(item) for name, item in items.items()}
-        changed = {name: item for name, item in frozen.items() if item is not items[name]}
-        return value.model_copy(update=changed) if changed else value
-    return value
-
-
-def thaw(value: Any) -> Any:
-    """A changeable copy of frozen dicts and lists."""
-    if isinstance(value, dict):
-        return {key: thaw(item) for key, item in value.items()}
-    if isinstance(value, list):
-        return [thaw(item) for item in value]
-    return value
-
-
 @dataclass(frozen=True, slots=True)
 class Reducer:
-    """How a delta changes a field, and how two deltas in a row become one."""
+    """How a delta changes a field, and how two deltas in a row become one.
+
+    Folding two deltas one after the other must give what folding the composed delta gives.
+    """
 
     name: str
     fold: Callable[[Any, Any], Any]
@@ -110,24 +50,68 @@ class Reducer:
     """(delta, later delta) -> delta."""
     delta_type: Callable[[Any], Any] = lambda annotation: annotation
     """The field's type -> the delta's type."""
+    takes: Callable[[type], bool] = lambda kind: True
+    """Can the reducer work on a field of this class?"""
+    whole: bool = False
+    """The delta is a whole value, so the field's constraints hold for it too."""
+    chained: bool = False
+    """A delta may be a tuple of deltas, folded in order: what `compose` gives when one cannot say it."""
+    frozen: bool = False
+    """What `fold` and `compose` make of frozen values is frozen within: it is not walked again."""
+
+
+def _like(old: Any, items: list[Any]) -> Any:
+    return tuple(items) if isinstance(old, tuple) else items
 
 
 def _append(old: Any, delta: Any) -> Any:
-    return old.add(*delta) if hasattr(old, "add") else old + delta
+    return old.add(*delta) if hasattr(old, "add") else _like(old, [*old, *delta])
 
 
-def _union(old: tuple[Any, ...], delta: tuple[Any, ...]) -> tuple[Any, ...]:
+def _union(old: Any, delta: Any) -> Any:
+    items = list(old)
     for item in delta:
-        old = old if item in old else (*old, item)
-    return old
+        if item not in items:
+            items.append(item)
+    return _like(old, items)
 
 
-def _deep_merge(old: Mapping[str, Any], delta: Mapping[str, Any]) -> dict[str, Any]:
+def _deep_merge(old: Mapping[Any, Any], delta: Mapping[Any, Any]) -> dict[Any, Any]:
     merged = dict(old)
     for key, item in delta.items():
         both = isinstance(item, Mapping) and isinstance(merged.get(key), Mapping)
-        merged[key] = _deep_merge(merged[key], item) if both else item
+        merged[key] = FrozenDict(_deep_merge(merged[key], item)) if both else item
     return merged
+
+
+def _parts(delta: Any) -> tuple[Mapping[Any, Any], ...]:
+    return delta if isinstance(delta, tuple) else (delta,)
+
+
+def _merge(old: Mapping[Any, Any], delta: Any) -> Mapping[Any, Any]:
+    for part in _parts(delta):
+        old = _deep_merge(old, part)
+    return old
+
+
+def _hides(first: Mapping[Any, Any], later: Mapping[Any, Any]) -> bool:
+    """Does `later` put a mapping where `first` put something else? Merged, the two would say less."""
+    for key, item in later.items():
+        if isinstance(item, Mapping) and key in first:
+            before = first[key]
+            if not isinstance(before, Mapping) or _hides(before, item):
+                return True
+    return False
+
+
+def _compose_merges(first: Any, later: Any) -> Any:
+    parts = [*_parts(first)]
+    for part in _parts(later):
+        if _hides(parts[-1], part):
+            parts.append(part)
+        else:
+            parts[-1] = _deep_merge(parts[-1], part)
+    return parts[0] if len(parts) == 1 else tuple(parts)
 
 
 def _items(kind: Any) -> Any:
@@ -135,39 +119,102 @@ def _items(kind: Any) -> Any:
     return dict[int, item]
 
 
-def _put(old: tuple[Any, ...], delta: Mapping[int, Any]) -> tuple[Any, ...]:
+def _put(old: Any, delta: Mapping[int, Any]) -> Any:
     items = list(old)
     for index in sorted(delta):
         if not 0 <= index <= len(items):
             raise ValueError(f"index {index} is outside 0..{len(items)}: nothing may be skipped")
         items[index : index + 1] = [delta[index]]
-    return tuple(items)
+    return _like(old, items)
 
 
-REPLACE = Reducer("replace", lambda old, delta: delta, lambda first, later: later)
-APPEND = Reducer("append", _append, _append)
-"""For tuples and transcripts: the delta's items come behind."""
-ADD = Reducer("add", _union, _union)
+def _sequence(kind: type) -> bool:
+    return issubclass(kind, tuple | list)
+
+
+REPLACE = Reducer("replace", lambda old, delta: delta, lambda first, later: later, whole=True, frozen=True)
+APPEND = Reducer(
+    "append", _append, _append, takes=lambda kind: _sequence(kind) or hasattr(kind, "add"), frozen=True
+)
+"""For tuples, lists and transcripts: the delta's items come behind."""
+ADD = Reducer("add", _union, _union, takes=_sequence, frozen=True)
 """For tuples used as sets that keep their order: items that are not there yet come behind."""
 FIRST = Reducer(
     "first",
     lambda old, delta: delta if old is None else old,
     lambda first, later: later if first is None else first,
+    whole=True,
+    frozen=True,
 )
 """For a reason: the first writer wins, until a reset."""
-COUNT = Reducer("count", lambda old, delta: old + delta, lambda first, later: first + later)
+COUNT = Reducer(
+    "count",
+    lambda old, delta: old + delta,
+    lambda first, later: first + later,
+    takes=lambda kind: issubclass(kind, int | float),
+)
 """For numbers: the delta is added."""
-MERGE = Reducer("merge", _deep_merge, _deep_merge)
+MERGE = Reducer(
+    "merge",
+    _merge,
+    _compose_merges,
+    takes=lambda kind: issubclass(kind, Mapping),
+    chained=True,
+    frozen=True,
+)
 """For mappings: nested mappings are merged, anything else is replaced (spec 4.9)."""
-PUT = Reducer("put", _put, lambda first, later: {**first, **later}, _items)
-"""For tuples: index -> item, where the index after the last one appends."""
+PUT = Reducer(
+    "put",
+    _put,
+    lambda first, later: {**first, **later},
+    delta_type=_items,
+    takes=_sequence,
+    frozen=True,
+)
+"""For tuples and lists: index -> item, where the index after the last one appends."""
+
+_annotated: Any = Annotated
 
 
-@dataclass(frozen=True, slots=True)
+def _shell(value: Any) -> Any:
+    """The value frozen, when all that is in it is frozen already."""
+    if type(value) is dict:
+        return FrozenDict(value)
+    return FrozenList(value) if type(value) is list else value
+
+
 class _Field:
-    reducer: Reducer
-    delta: TypeAdapter[Any]
-    whole: TypeAdapter[Any]
+    """One field: its reducer, and what checks and writes its deltas and its value."""
+
+    def __init__(self, kind: Any, metadata: list[Any]) -> None:
+        self.reducer = next((m for m in metadata if isinstance(m, Reducer)), REPLACE)
+        rules = [m for m in metadata if not isinstance(m, Reducer)]
+        self.unfit = unfit(kind) or self._misplaced(kind)
+        if self.unfit:
+            return
+        self.value: TypeAdapter[Any] = TypeAdapter(_annotated[(kind, *rules)] if rules else kind)
+        self.constrained = bool(rules) and not self.reducer.whole
+        delta: Any = self.reducer.delta_type(kind)
+        self.delta = self.value if self.reducer.whole else TypeAdapter(delta)
+        self.chain = TypeAdapter(tuple[delta, ...]) if self.reducer.chained else self.delta
+
+    def _misplaced(self, kind: Any) -> str:
+        base = get_origin(kind) or kind
+        if isinstance(base, type) and self.reducer.takes(base):
+            return ""
+        if self.reducer.whole:
+            return ""
+        return f"the reducer {self.reducer.name} does not work on {getattr(base, '__name__', base)}"
+
+    def adapter(self, delta: Any) -> TypeAdapter[Any]:
+        """What checks and writes this delta."""
+        return self.chain if isinstance(delta, tuple | list) else self.delta
+
+
+def _why(name: str, error: ValidationError) -> ValueError:
+    first = error.errors(include_url=False)[0]
+    where = ".".join(str(part) for part in first["loc"])[:200]
+    return ValueError(f"{name}{'.' if where else ''}{where}: {first['msg']}")
 
 
 class Fields:
@@ -176,7 +223,9 @@ class Fields:
     def __init__(self, context: type[BaseModel]) -> None:
         self.context = context
         self.names = tuple(context.model_fields)
-        self._fields = {name: self._field(name) for name in self.names}
+        self._fields = {n: _Field(f.annotation, f.metadata) for n, f in context.model_fields.items()}
+        declared = context.__pydantic_decorators__
+        self._validated = bool(declared.field_validators or declared.model_validators)
 
     @staticmethod
     def of(context: type[BaseModel]) -> Fields:
@@ -186,11 +235,9 @@ class Fields:
             found = _known[context] = Fields(context)
         return found
 
-    def _field(self, name: str) -> _Field:
-        declared = self.context.model_fields[name]
-        reducer = next((m for m in declared.metadata if isinstance(m, Reducer)), REPLACE)
-        kind: Any = declared.annotation
-        return _Field(reducer, TypeAdapter(reducer.delta_type(kind)), TypeAdapter(kind))
+    def unfit(self) -> dict[str, str]:
+        """The fields that a context cannot have, and why; nothing else works on those."""
+        return {name: field.unfit for name, field in self._fields.items() if field.unfit}
 
     def reducer(self, name: str) -> str:
         """The name of a field's reducer."""
@@ -198,21 +245,49 @@ class Fields:
 
     def checked(self, name: str, delta: Any) -> Any:
         """The delta as a frozen value of the right type; raises ValueError when it does not fit."""
+        if isinstance(delta, set | frozenset):
+            raise ValueError(f"{name}: a set has no stable order; give a tuple")
         try:
-            return freeze(self._fields[name].delta.validate_python(delta))
+            return freeze(self._fields[name].adapter(delta).validate_python(delta))
         except ValidationError as error:
-            first = error.errors(include_url=False)[0]
-            where = ".".join(str(part) for part in first["loc"])
-            raise ValueError(f"{name}{'.' if where else ''}{where}: {first['msg']}") from error
+            raise _why(name, error) from error
+        except ValueError as error:
+            raise ValueError(f"{name}: {error}") from error
+        except RecursionError as error:
+            raise ValueError(f"{name}: the value is nested too deeply") from error
 
-    def fold(self, context: C, name: str, delta: Any) -> C:
-        """The context with one checked delta in it; raises ValueError when it cannot be folded."""
-        value = freeze(self._fields[name].reducer.fold(getattr(context, name), delta))
-        return context.model_copy(update={name: value})
+    def fold(self, name: str, old: Any, delta: Any) -> Any:
+        """A field's next value after a checked delta; raises ValueError when it cannot be folded."""
+        field = self._fields[name]
+        try:
+            value = field.reducer.fold(old, delta)
+            if field.constrained:
+                value = field.value.validate_python(value)
+        except ValidationError as error:
+            raise _why(name, error) from error
+        except (ValueError, TypeError, LookupError, ArithmeticError) as error:
+            raise ValueError(f"{name}: {error}") from error
+        return _shell(value) if field.reducer.frozen and not field.constrained else freeze(value)
 
     def compose(self, name: str, first: Any, later: Any) -> Any:
         """Two deltas in a row as one."""
-        return freeze(self._fields[name].reducer.compose(first, later))
+        reducer = self._fields[name].reducer
+        delta = reducer.compose(first, later)
+        return _shell(delta) if reducer.frozen else freeze(delta)
+
+    def check(self, context: BaseModel) -> None:
+        """Ask the validators of the context class, which may only check; raises ValueError."""
+        if not self._validated:
+            return
+        values = {name: getattr(context, name) for name in self.names}
+        try:
+            again = self.context.model_validate(values, by_name=True, by_alias=False)
+        except ValidationError as error:
+            raise _why(self.context.__name__, error) from error
+        changed = [name for name in self.names if getattr(again, name) != values[name]]
+        if changed:
+            problem = f"validators may only check, but they change {', '.join(changed)}"
+            raise ValueError(f"{self.context.__name__}: {problem}")
 
     def default(self, name: str) -> Any:
         """The value that a reset gives back; raises KeyError for a required field."""
@@ -222,17 +297,28 @@ class Fields:
         return freeze(declared.get_default(call_default_factory=True, validated_data={}))
 
     def to_json(self, patch: Patch) -> dict[str, Any]:
-        """A patch of checked deltas as JSON values, for the log."""
-        return {n: self._fields[n].delta.dump_python(d, mode="json") for n, d in patch.items()}
+        """A patch of checked deltas as JSON values, for the log; raises ValueError."""
+        return {n: _dump(self._fields[n].adapter(d), d) for n, d in patch.items()}
+
+    def from_json(self, name: str, delta: Any) -> Any:
+        """The checked delta that `to_json` wrote; raises ValueError when it is none."""
+        adapter = self._fields[name].adapter(delta)
+        return freeze(adapter.validate_json(to_json(delta), by_name=True, by_alias=False))
 
     def dump(self, context: BaseModel) -> dict[str, Any]:
-        """The whole context as JSON values."""
-        return {n: self._fields[n].whole.dump_python(getattr(context, n), mode="json") for n in self.names}
+        """The whole context as JSON values; raises ValueError for what JSON cannot hold."""
+        return {n: _dump(self._fields[n].value, getattr(context, n)) for n in self.names}
 
     def load(self, values: Mapping[str, Any]) -> BaseModel:
-        """A context from JSON values, frozen throughout."""
-        frozen: BaseModel = freeze(self.context.model_validate(values))
+        """A context from JSON values, frozen throughout; raises ValueError when they do not fit."""
+        loaded = self.context.model_validate_json(to_json(values), by_name=True, by_alias=False)
+        frozen: BaseModel = freeze(loaded)
         return frozen
+
+
+def _dump(adapter: TypeAdapter[Any], value: Any) -> Any:
+    # round_trip leaves out computed fields, which a strict model would refuse when it is read again.
+    return adapter.dump_python(value, mode="json", by_alias=False, round_trip=True)
 
 
 _known: dict[type[BaseModel], Fields] = {}

@@ -10,8 +10,9 @@ from __future__ import annotations
 import math
 from collections.abc import Mapping, Sequence
 
+from pydantic import BaseModel
+
 from activities.contracts import (
-    Answer,
     CallModel,
     CallTools,
     Effect,
@@ -20,9 +21,14 @@ from activities.contracts import (
     ToolsReturned,
 )
 
-__all__ = ["Breach", "Ledger", "price_of", "spent_by"]
+__all__ = ["Breach", "Ledger", "plain", "price_of", "spent_by"]
 
 GLOBAL = ""
+
+
+def plain(number: float) -> str:
+    """A number as people write it: `1200000`, `0.25`; never `1.2e+06`."""
+    return f"{number:.6f}".rstrip("0").rstrip(".")
 
 
 class Breach(Frozen):
@@ -33,7 +39,7 @@ class Breach(Frozen):
     cap: float
 
     def __str__(self) -> str:
-        return f"{self.counter}: {self.spent:g} of {self.cap:g} spent"
+        return f"{self.counter}: {plain(self.spent)} of {plain(self.cap)} spent"
 
 
 class Ledger(Frozen):
@@ -66,7 +72,7 @@ class Ledger(Frozen):
         """The counter's cap raised by this amount: a top-up. Without a cap nothing changes."""
         if counter not in self.caps:
             return self
-        caps = {**self.caps, counter: self.caps[counter] + amount}
+        caps = {**self.caps, counter: round(self.caps[counter] + amount, 9)}
         return self.model_copy(update={"caps": caps})
 
     def used(self, counter: str) -> float:
@@ -77,7 +83,7 @@ class Ledger(Frozen):
         """What may still be spent: never below 0, infinite without a cap."""
         if counter not in self.caps:
             return math.inf
-        return max(0, self.caps[counter] - self.used(counter))
+        return max(0, round(self.caps[counter] - self.used(counter), 9))
 
     def breach(self, amounts: Mapping[str, float]) -> Breach | None:
         """The first limit that charging these amounts would pass; an amount of 0 asks if it is reached."""
@@ -85,7 +91,7 @@ class Ledger(Frozen):
             if counter not in self.caps or counter in self.advice:
                 continue
             spent, cap = self.used(counter), self.caps[counter]
-            if spent + amount > cap or (amount == 0 and spent >= cap):
+            if round(spent + amount, 9) > cap or (amount == 0 and spent >= cap):
                 return Breach(counter=counter, spent=spent, cap=cap)
         return None
 
@@ -95,7 +101,7 @@ class Ledger(Frozen):
         for counter in counters:
             name = f"{scope}/{counter}" if scope else counter
             if name in self.caps:
-                parts.append(f"{counter} left {self.left(name):g}/{self.caps[name]:g}")
+                parts.append(f"{counter} left {plain(self.left(name))}/{plain(self.caps[name])}")
         return ", ".join(parts)
 
 
@@ -109,7 +115,7 @@ def price_of(effect: Effect) -> dict[str, float]:
     return {}
 
 
-def spent_by(answer: Answer) -> dict[str, float]:
+def spent_by(answer: BaseModel) -> dict[str, float]:
     """What an answer says was spent beyond the call itself."""
     if isinstance(answer, ModelReplied):
         used = answer.usage

@@ -15,7 +15,7 @@ from typing import Any, Generic, Literal, TypeVar
 from pydantic import BaseModel
 
 from activities.contracts import Effect, ErrorClass, Frozen, JsonObject
-from workflows.kernel.errors import MachineError, name_of
+from workflows.kernel.errors import DefinitionError, MachineError, name_of
 from workflows.kernel.fields import Patch
 from workflows.kernel.ledger import Breach, Ledger
 from workflows.kernel.log import Record
@@ -127,6 +127,14 @@ class Row:
         return fits and (self.guard is None or self.guard(event, context))
 
 
+def _row(machine: str, number: int, row: Row | tuple[Any, ...]) -> Row:
+    try:
+        return row if isinstance(row, Row) else Row(*row)
+    except TypeError as error:
+        problem = f"row {number} is {row!r}; expected (from, event, to) and then guard, action, ..."
+        raise DefinitionError(f"machine {machine}: {problem}") from error
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Machine(Generic[C]):
     """An agent machine, verified when it is made; raises DefinitionError naming the culprit."""
@@ -139,7 +147,7 @@ class Machine(Generic[C]):
     states: Mapping[Enum, State]
     table: tuple[Row, ...] | Iterable[Row | tuple[Any, ...]]
     result: Callable[[C, Enum], Exit]
-    """How the run ended, from the final state."""
+    """How the run ended; the state is not final when the run was closed in the middle."""
     step_state: Enum | None = None
     """The state whose entry begins a step: rollback, interrupts and continue-as-new count by it."""
     driven_by: Literal["effects", "events"] = "effects"
@@ -157,7 +165,7 @@ class Machine(Generic[C]):
     limit_reasons: Mapping[str, str] = field(default_factory=dict)
     """Counter -> exit reason when its cap ends the run; default `limit`."""
     on_limit: Callable[[C, Breach, At], Said] | None = None
-    """Asked before a limit ends the run: an event, one more effect, or None to end."""
+    """Asked before a limit ends the run: an event, one more effect, or None to end; each may have a patch."""
     hold_back: Callable[[C, Move, At], tuple[Patch, Event] | None] | None = None
     """Asked before a final state is entered: another event instead, or None to let it pass."""
     max_hold_backs: int = 1
@@ -169,7 +177,7 @@ class Machine(Generic[C]):
 
         put = object.__setattr__
         put(self, "final", frozenset(self.final))
-        put(self, "table", tuple(r if isinstance(r, Row) else Row(*r) for r in self.table))
+        put(self, "table", tuple(_row(self.name, n, row) for n, row in enumerate(self.table)))
         verify(self)
 
     @property

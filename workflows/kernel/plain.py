@@ -10,13 +10,13 @@ is, as long as each run has its own context.
 
 from __future__ import annotations
 
-import copy
 from collections.abc import Awaitable, Callable, Iterable, Mapping
 from dataclasses import dataclass, fields, is_dataclass
 from enum import Enum
 from typing import Any, Generic, TypeVar
 
 from pydantic import BaseModel
+from pydantic_core import from_json, to_json
 
 from workflows.kernel.errors import NoTransitionError, TransitionLimitExceeded, name_of
 from workflows.kernel.log import Record
@@ -29,7 +29,7 @@ E = TypeVar("E")
 C = TypeVar("C")
 
 
-class _NoFields(BaseModel):
+class _NoFields(BaseModel, frozen=True):
     """The declared context of a plain machine: the caller's own object is outside the kernel."""
 
 
@@ -38,7 +38,7 @@ class _Run(Generic[C]):
     """One run in progress."""
 
     context: C
-    log: list[Record]
+    log: list[Record] | None
     transitions: int = 0
     unmatched: int = 0
 
@@ -136,7 +136,7 @@ class StateMachine(Generic[S, E, C]):
         return state, context
 
     def _start(self, initial: S, context: C, log: list[Record] | None) -> tuple[_Run[C], S]:
-        run = _Run(context, [] if log is None else log)
+        run = _Run(context, log)
         _call(self._states.get(initial), "on_enter", context)
         return run, initial
 
@@ -146,41 +146,43 @@ class StateMachine(Generic[S, E, C]):
             run.unmatched += 1
             self._record(run, state, event, None, ())
             if run.unmatched >= self.max_unmatched:
-                raise NoTransitionError(
-                    self.name,
-                    state,
-                    f"{type(event).__name__} was the {run.unmatched}th event in a "
-                    f"row that fits nothing; expected {_names(self._rows, state)}",
+                problem = (
+                    f"{type(event).__name__} came; {run.unmatched} events in a row fitted no row, "
+                    f"expected {_names(self._rows, state)}"
                 )
+                raise NoTransitionError(self.name, state, problem)
             return state
         if run.transitions >= self.max_transitions:
             problem = f"more than {self.max_transitions} transitions were made"
             raise TransitionLimitExceeded(self.name, state, problem)
-        before = _values(run.context)
+        before = {} if run.log is None else _values(run.context)
         _call(self._states.get(state), "on_exit", run.context)
         if row.action:
             row.action(event, run.context)
         target: S = row.target  # type: ignore[assignment]  # rows of this builder hold its own states
         _call(self._states.get(target), "on_enter", run.context)
         run.transitions, run.unmatched = run.transitions + 1, 0
-        self._record(run, state, event, target, _changed(before, _values(run.context)))
+        after = {} if run.log is None else _values(run.context)
+        self._record(run, state, event, target, _changed(before, after))
         return target
 
     def _record(
         self, run: _Run[C], state: S, event: E, to: S | None, changed: Iterable[tuple[str, Any]]
     ) -> None:
-        patch = {name: _jsonable(value) for name, value in changed}
+        if run.log is None:
+            return
+        patch = dict(changed)
         run.log.append(
             Record(
                 seq=len(run.log),
                 machine=self.name,
                 state=name_of(state),
                 event=type(event).__name__,
-                to=name_of(to) if to else None,
+                to=None if to is None else name_of(to),
                 visit=run.transitions,
                 writes=tuple(patch),
                 patch=patch,
-                reason=str(getattr(event, "reason", "") or ""),
+                reason=_text(str(getattr(event, "reason", "") or "")),
             )
         )
 
@@ -196,22 +198,31 @@ def _names(rows: list[Row], state: Enum) -> str:
 
 
 def _values(context: object) -> dict[str, Any]:
-    """The context's fields, copied so that a later change in place is seen."""
+    """The context's fields as JSON values, so that a later change in place is seen."""
     if isinstance(context, Mapping):
-        return copy.deepcopy(dict(context))
-    if is_dataclass(context):
-        return {f.name: copy.deepcopy(getattr(context, f.name)) for f in fields(context)}
-    return copy.deepcopy(getattr(context, "__dict__", {}))
+        items = dict(context)
+    elif is_dataclass(context):
+        items = {f.name: getattr(context, f.name, None) for f in fields(context)}
+    else:
+        slots = [name for kind in type(context).__mro__ for name in getattr(kind, "__slots__", ())]
+        items = {name: getattr(context, name) for name in slots if hasattr(context, name)}
+        items |= getattr(context, "__dict__", {})
+    return {_text(str(name)): _jsonable(value) for name, value in items.items()}
 
 
 def _changed(before: dict[str, Any], after: dict[str, Any]) -> list[tuple[str, Any]]:
     gone = [(name, None) for name in before if name not in after]
-    return gone + [
-        (name, value) for name, value in after.items() if name not in before or before[name] != value
-    ]
+    return gone + [(n, value) for n, value in after.items() if n not in before or before[n] != value]
 
 
 def _jsonable(value: object) -> Any:
-    from pydantic_core import to_jsonable_python
+    """What the log can hold of a value of any kind: writing the log never fails the run."""
+    try:
+        text = to_json(value, fallback=repr, bytes_mode="base64", inf_nan_mode="strings")
+        return from_json(text)
+    except Exception:  # noqa: BLE001  # a user's object may raise anything here
+        return _text(repr(value))
 
-    return to_jsonable_python(value, fallback=repr)
+
+def _text(text: str) -> str:
+    return text.encode("utf-8", "replace").decode()

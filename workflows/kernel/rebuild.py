@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 from enum import Enum
-from typing import TypeVar
+from typing import Any, TypeVar
 
 from pydantic import BaseModel
 
@@ -26,17 +26,22 @@ def rebuild(machine: Machine[C], records: Iterable[Record]) -> tuple[Enum, C]:
     context: BaseModel | None = None
     state = machine.initial
     for record in records:
-        if record.event == STARTED:
+        if context is None:
+            if record.event != STARTED:
+                raise ValueError(f"the log begins with record {record.seq}, {record.event}, not {STARTED}")
             context = fields.load(record.patch)
-        elif context is None:
-            raise ValueError(f"the log begins with record {record.seq}, {record.event}, not {STARTED}")
         else:
-            defaults = {name: fields.default(name) for name in record.reset}
-            context = context.model_copy(update=defaults)
-            for name, delta in record.patch.items():
-                context = fields.fold(context, name, fields.checked(name, delta))
+            context = _folded(fields, context, record)
         if record.to is not None:
             state = machine.state_named(record.to)
     if context is None:
         raise ValueError("the log is empty")
     return state, context  # type: ignore[return-value]  # Fields.load gives the machine's context
+
+
+def _folded(fields: Fields, context: BaseModel, record: Record) -> BaseModel:
+    values: dict[str, Any] = {name: fields.default(name) for name in record.reset}
+    for name, delta in record.patch.items():
+        old = values.get(name, getattr(context, name))
+        values[name] = fields.fold(name, old, fields.from_json(name, delta))
+    return context.model_copy(update=values)

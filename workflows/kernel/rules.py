@@ -6,6 +6,7 @@ stops at once, even when retryable ones were seen before; otherwise all retryabl
 
 from __future__ import annotations
 
+import difflib
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Literal
@@ -13,8 +14,9 @@ from typing import Any, Literal
 from pydantic import Field
 
 from activities.contracts import JsonObject, Strict
+from workflows.kernel.errors import AgentError, FatalError
 
-__all__ = ["Rule", "RuleSpec", "RuleViolation", "Verdict", "build_rules", "judge"]
+__all__ = ["Rule", "RuleSpec", "RuleType", "RuleViolation", "Verdict", "build_rules", "judge"]
 
 Severity = Literal["retryable", "terminal"]
 
@@ -35,7 +37,9 @@ class RuleSpec(Strict):
     """A rule as an agent file declares it."""
 
     type: str = Field(description="a shipped rule or one that the worker has loaded")
-    value: float | None = Field(default=None, description="the rule's number, where it has one")
+    value: float | None = Field(
+        default=None, allow_inf_nan=False, description="the rule's number, where it has one"
+    )
     enabled: bool = True
     config: JsonObject = Field(default_factory=dict)
 
@@ -75,10 +79,10 @@ class Verdict:
 
 
 def judge(rules: Sequence[Rule], step: Any, context: Any) -> Verdict:
-    """Run the rules in order. What a rule raises leaves this function."""
+    """Run the rules in order. A rule may raise an `AgentError`; anything else it raises is a FatalError."""
     gathered: list[RuleViolation] = []
     for rule in rules:
-        message = rule.check(step, context)
+        message = _asked(rule, step, context)
         if not message:
             continue
         violation = RuleViolation(rule.name, message)
@@ -88,12 +92,39 @@ def judge(rules: Sequence[Rule], step: Any, context: Any) -> Verdict:
     return Verdict(retryable=tuple(gathered))
 
 
+def _asked(rule: Rule, step: Any, context: Any) -> str | None:
+    try:
+        message: object = rule.check(step, context)
+    except AgentError:
+        raise
+    except Exception as error:
+        raise FatalError(f"the rule {rule.name} failed: {type(error).__name__}: {error}") from error
+    if message is None or isinstance(message, str):
+        return message
+    # A yes or no would be read the wrong way round, and a rule that always holds guards nothing.
+    raise FatalError(f"the rule {rule.name} answered {message!r}; expected None or what is wrong in words")
+
+
 def build_rules(specs: Sequence[RuleSpec], types: Mapping[str, RuleType]) -> tuple[Rule, ...]:
-    """The enabled rules in their order; raises ValueError for a type that is not known."""
+    """The enabled rules in their order; raises ValueError for one that is not known or cannot be made."""
     rules = []
     for spec in specs:
         if spec.type not in types:
-            raise ValueError(f"unknown rule type {spec.type!r}; there are {', '.join(sorted(types))}")
+            close = difflib.get_close_matches(spec.type, types, 1)
+            hint = f"did you mean {close[0]}? " if close else ""
+            raise ValueError(f"unknown rule type {spec.type!r}; {hint}there are {', '.join(sorted(types))}")
         if spec.enabled:
-            rules.append(types[spec.type](spec))
+            rules.append(_made(spec, types[spec.type]))
     return tuple(rules)
+
+
+def _made(spec: RuleSpec, maker: RuleType) -> Rule:
+    try:
+        rule: object = maker(spec)
+    except ValueError:
+        raise
+    except Exception as error:
+        raise ValueError(f"rule {spec.type} cannot be made: {type(error).__name__}: {error}") from error
+    if not isinstance(rule, Rule):
+        raise ValueError(f"rule {spec.type}: its maker returned {rule!r}; expected a Rule")
+    return rule

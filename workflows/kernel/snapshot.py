@@ -37,7 +37,7 @@ class Snapshot(Generic[C]):
     unmatched: int = 0
     hold_backs: int = 0
     entered: float = 0
-    """When the visit began, in seconds since 1970."""
+    """When the visit, or its newest effect, began; in seconds since 1970."""
     began: float = 0
     """When the run began."""
     seq: int = 0
@@ -77,6 +77,9 @@ def dump(snapshot: Snapshot[Any]) -> JsonObject:
 
 def load(machine: Machine[C], values: Mapping[str, Any]) -> Snapshot[C]:
     """The snapshot that `dump` wrote; raises ValueError when it is not one of this machine's."""
+    lacking = [name for name in ("state", "context", *_COUNTERS) if name not in values]
+    if lacking:
+        raise ValueError(f"the snapshot of {machine.name} lacks {', '.join(lacking)}")
     context: Any = Fields.of(machine.context).load(values["context"])
     last = values.get("last")
     return Snapshot(

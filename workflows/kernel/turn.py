@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import replace
 from enum import Enum
 from typing import Any
@@ -29,6 +30,7 @@ REASON_LIMIT = 1000
 
 
 def _cut(text: str) -> str:
+    text = text.encode("utf-8", "replace").decode()  # half a character pair cannot be written
     return text if len(text) <= REASON_LIMIT else f"{text[:REASON_LIMIT]} [... {len(text):,} characters]"
 
 
@@ -38,15 +40,20 @@ class Change:
     def __init__(self, turn: Turn, context: Any) -> None:
         self._turn = turn
         self._fields = Fields.of(turn.machine.context)
-        self.context = context
+        self.context = self._base = context
         self.patch: dict[str, Any] = {}
         self.reset: tuple[str, ...] = ()
+        self.warnings: list[str] = []
 
     def apply(self, patch: Patch | None, writes: frozenset[str] | None) -> None:
         """Fold a patch in as a whole; `writes` is what it may touch, None: everything.
 
         Raises PermissionViolation or BadPatch; the candidate is to be thrown away then.
         """
+        if patch is not None and not isinstance(patch, Mapping):
+            problem = f"a {type(patch).__name__} came as a patch; expected field names with their deltas"
+            raise self._turn.error(BadPatch, problem)
+        values: dict[str, Any] = {}
         for name, delta in (patch or {}).items():
             known = name in self._fields.names
             if not known or (writes is not None and name not in writes):
@@ -55,24 +62,58 @@ class Change:
                     f"{sorted(writes) if writes else 'none' if known else list(self._fields.names)}"
                 )
             try:
-                checked = self._fields.checked(name, delta)
-                self.context = self._fields.fold(self.context, name, checked)
-            except (ValueError, TypeError) as error:
+                values[name] = self._folded(name, delta)
+            except ValueError as error:
                 raise self._turn.error(BadPatch, f"the patch does not fit: {error}") from error
-            seen = name in self.patch
-            both = self._fields.compose(name, self.patch[name], checked) if seen else checked
-            self.patch[name] = both
+        if values:
+            self.context = self.context.model_copy(update=values)
+
+    def allow(self, patch: Patch | None, stage: State) -> None:
+        """Fold in what this state says, within its writes; with enforcement off, with a warning."""
+        if not stage.enforce and isinstance(patch, Mapping):
+            extra = sorted(str(name) for name in set(patch) - stage.writes)
+            if extra:
+                self.warnings.append(f"undeclared writes let through (enforcement is off): {extra}")
+        self.apply(patch, frozenset(stage.writes) if stage.enforce else None)
+
+    def _folded(self, name: str, delta: Any) -> Any:
+        """The composed delta is what is folded, as when the state is rebuilt from the log."""
+        checked = self._fields.checked(name, delta)
+        if name in self.patch:
+            checked = self._fields.compose(name, self.patch[name], checked)
+        value = self._fields.fold(name, getattr(self._base, name), checked)
+        self.patch[name] = checked
+        return value
 
     def clear(self, names: tuple[str, ...]) -> None:
         """Fields go back to their defaults; what a patch said of them before is forgotten."""
         values = {name: self._fields.default(name) for name in names}
         self.context = self.context.model_copy(update=values)
+        self._base = self._base.model_copy(update=values)
         self.reset = names
         self.patch = {name: delta for name, delta in self.patch.items() if name not in names}
 
     def written(self) -> dict[str, Any]:
-        """The patch as JSON values."""
-        return self._fields.to_json(self.patch)
+        """The patch as JSON values; raises BadPatch for what the log cannot hold."""
+        try:
+            return self._fields.to_json(self.patch)
+        except ValueError as error:
+            raise self._turn.error(BadPatch, f"the log cannot hold the patch: {error}") from error
+
+    def check(self) -> None:
+        """Ask the validators of the context class; raises BadPatch."""
+        try:
+            self._fields.check(self.context)
+        except ValueError as error:
+            raise self._turn.error(BadPatch, f"the patch does not fit: {error}") from error
+
+
+def _asked(check: Check | None, view: Any, last: Record | None) -> str | None:
+    """None: it holds. Else what the check says, behind a colon when it says anything."""
+    verdict = check(view, last) if check else True
+    if isinstance(verdict, str):
+        return f": {verdict}" if verdict else None
+    return None if verdict else ""
 
 
 class Turn:
@@ -84,7 +125,10 @@ class Turn:
         self.records: list[Record] = []
         self.view = self.new_view()
         self.call_began = snapshot.entered
-        self.warnings: list[str] = []
+        self.recovering = False
+        """`on_error` has been asked in this visit, so it is not asked again."""
+        self.failing = False
+        """The machine is on its way to the fail state, so no broken rule leads there again."""
 
     @property
     def state(self) -> Enum:
@@ -105,10 +149,10 @@ class Turn:
             ledger=self.ledger, last=s.last,
         )  # fmt: skip
 
-    def new_view(self, context: Any = None) -> View:
-        """What the current state may see of the context, or of a candidate."""
+    def new_view(self) -> View:
+        """What the current state may see of the context."""
         allowed = frozenset(self.stage.reads) if self.stage.enforce else None
-        return View(self.snapshot.context if context is None else context, allowed, self.unread)
+        return View(self.snapshot.context, allowed, self.unread)
 
     def error(self, kind: type[MachineError], problem: str) -> MachineError:
         """An error that names machine and state."""
@@ -124,30 +168,23 @@ class Turn:
             f"the undeclared field {name!r} was read; declared reads are {sorted(self.stage.reads)}"
         )
 
-    def writable(self, patch: Patch) -> frozenset[str] | None:
-        """What the current state may write; with enforcement off everything, with a warning."""
-        writes = frozenset(self.stage.writes)
-        if self.stage.enforce:
-            return writes
-        extra = sorted(set(patch) - writes)
-        if extra:
-            self.warnings.append(f"undeclared writes let through (enforcement is off): {extra}")
-        return None
+    def check_candidate(self, change: Change, record: Record | None = None) -> None:
+        """Raises BadPatch or InvariantViolation when the state cannot have this context.
 
-    def check(self, check: Check | None, kind: type[MachineError], view: Any, what: str) -> None:
-        """Raises `kind` when the check says no."""
-        verdict = check(view, self.snapshot.last) if check else True
-        if verdict is False or (isinstance(verdict, str) and verdict):
-            why = f": {verdict}" if isinstance(verdict, str) else ""
-            raise self.error(kind, f"{what} does not hold{why}")
-
-    def check_invariant(self, context: Any, stage: State | None = None) -> None:
-        """Raises InvariantViolation when the state's invariant does not hold for this context."""
-        self.check((stage or self.stage).holds, InvariantViolation, context, "the invariant")
+        `record` is the transition in the making: its target's invariant has to hold then, and sees
+        the record as the last one.
+        """
+        change.check()
+        state = self.machine.state_named(record.to) if record and record.to else self.state
+        verdict = _asked(self.machine.states[state].holds, change.context, record or self.snapshot.last)
+        if verdict is not None:
+            raise self.error(InvariantViolation, f"the invariant of {name_of(state)} does not hold{verdict}")
 
     def check_precondition(self) -> None:
         """Raises PreconditionFailed when the state's precondition does not hold."""
-        self.check(self.stage.requires, PreconditionFailed, self.new_view(), "the precondition")
+        verdict = _asked(self.stage.requires, self.view, self.snapshot.last)
+        if verdict is not None:
+            raise self.error(PreconditionFailed, f"the precondition does not hold{verdict}")
 
     def check_grant(self, effect: Effect) -> None:
         """Raises PermissionViolation for an effect, or a tool of it, that the state may not ask for."""
@@ -162,20 +199,28 @@ class Turn:
 
     def record(self, event: str, change: Change | None = None, **more: Any) -> Record:
         """Append a record; `change` is what was kept."""
+        return self.keep(self.draft(event, change, **more))
+
+    def draft(self, event: str, change: Change | None = None, **more: Any) -> Record:
+        """The next record, not kept yet. Raises BadPatch when the log cannot hold the change."""
         s = self.snapshot
         spent = {k: v for k, v in self.ledger.spent.items() if v}
-        words = [more.pop("reason", ""), *self.warnings]
+        words = [more.pop("reason", ""), *(change.warnings if change else ())]
+        if more.get("error"):
+            more["error"] = _cut(more["error"])
         if change:
             kept = {"writes": tuple(change.patch), "patch": change.written(), "reset": change.reset}
             more = {**kept, **more}
-        record = Record(
+        return Record(
             seq=s.seq, branch=s.branch, machine=self.machine.name, state=name_of(s.state),
             event=event, step=s.step, visit=s.visit, counters=spent, reads=fields_read(self.view),
             started=self.call_began, finished=self.now, reason=_cut("; ".join(w for w in words if w)), **more,
         )  # fmt: skip
+
+    def keep(self, record: Record) -> Record:
+        """Append a record to the log."""
         self.records.append(record)
-        self.warnings = []
         self.view = self.new_view()
         self.call_began = self.now
-        self.snapshot = replace(self.snapshot, seq=s.seq + 1)
+        self.snapshot = replace(self.snapshot, seq=record.seq + 1)
         return record

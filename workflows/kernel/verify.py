@@ -6,8 +6,9 @@ import hashlib
 import json
 from collections.abc import Iterable
 from enum import Enum
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, get_args
 
+from activities.contracts import ErrorClass
 from workflows.kernel.errors import DefinitionError, name_of
 from workflows.kernel.fields import Fields
 
@@ -19,9 +20,12 @@ __all__ = ["definition_hash", "verify"]
 
 def verify(machine: Machine[Any]) -> None:
     """Raises DefinitionError for the first fault found."""
+    _names(machine)
     _known(machine)
+    _slots(machine)
     _rows(machine)
     _ways(machine)
+    _context(machine)
     _fields(machine)
     _stages(machine)
     if machine.driven_by == "effects":
@@ -36,13 +40,24 @@ def _list(states: Iterable[Enum]) -> str:
     return ", ".join(sorted(name_of(s) for s in states))
 
 
+def _names(machine: Machine[Any]) -> None:
+    """The log knows states by name, so every name must mean one state."""
+    seen: dict[str, Enum] = {}
+    for state in machine.states:
+        if not isinstance(state, Enum):
+            raise _fail(machine, f"the state {state!r} is not a member of an Enum")
+        first = seen.setdefault(name_of(state), state)
+        if first is not state:
+            raise _fail(machine, f"{first!r} and {state!r} have the same name {name_of(state)!r}")
+
+
 def _known(machine: Machine[Any]) -> None:
     declared = set(machine.states)
     if not machine.final:
         raise _fail(machine, "has no final state; name at least one in `final`")
     named = {"initial": [machine.initial], "final": machine.final}
-    named["step_state"] = [machine.step_state] if machine.step_state else []
-    named["fail_state"] = [machine.fail_state] if machine.fail_state else []
+    for slot in ("step_state", "fail_state"):
+        named[slot] = [] if getattr(machine, slot) is None else [getattr(machine, slot)]
     for slot, states in named.items():
         for state in states:
             if state not in declared:
@@ -54,10 +69,13 @@ def _known(machine: Machine[Any]) -> None:
         if unknown := {row.source, row.target} - declared:
             problem = f"the row {_row(row)} names the unknown state {_list(unknown)}"
             raise _fail(machine, f"{problem}; declared are {_list(declared)}")
-    _fallback(machine)
 
 
-def _fallback(machine: Machine[Any]) -> None:
+def _slots(machine: Machine[Any]) -> None:
+    known = get_args(ErrorClass)
+    for kind in machine.on_error:
+        if kind not in known:
+            raise _fail(machine, f"`on_error` names the unknown class {kind!r}; there are {', '.join(known)}")
     if machine.on_unmatched == "fail" and machine.fail_state is None:
         raise _fail(machine, "`on_unmatched` is `fail`, but there is no `fail_state`")
     if machine.fail_state is not None and machine.fail_state not in machine.final:
@@ -65,7 +83,8 @@ def _fallback(machine: Machine[Any]) -> None:
 
 
 def _row(row: Row) -> str:
-    return f"({name_of(row.source)}, {row.event.__name__}, {name_of(row.target)})"
+    event = getattr(row.event, "__name__", repr(row.event))
+    return f"({name_of(row.source)}, {event}, {name_of(row.target)})"
 
 
 def _rows(machine: Machine[Any]) -> None:
@@ -113,7 +132,7 @@ def _ways(machine: Machine[Any]) -> None:
                 machine,
                 f"state {name_of(state)} is a dead end: it is not final and no row leaves it",
             )
-    roots = [machine.initial, *([machine.fail_state] if machine.fail_state else [])]
+    roots = [machine.initial, *([] if machine.fail_state is None else [machine.fail_state])]
     unreachable = set(machine.states) - _closure(roots, ways)
     if unreachable:
         raise _fail(machine, f"unreachable from {name_of(machine.initial)}: {_list(unreachable)}")
@@ -124,6 +143,13 @@ def _ways(machine: Machine[Any]) -> None:
     stuck = set(machine.states) - _closure(machine.final, back)
     if stuck:
         raise _fail(machine, f"no path to a final state from: {_list(stuck)}")
+
+
+def _context(machine: Machine[Any]) -> None:
+    if not machine.context.model_config.get("frozen"):
+        raise _fail(machine, f"{machine.context.__name__} can be changed in place; declare it `frozen=True`")
+    for name, why in Fields.of(machine.context).unfit().items():
+        raise _fail(machine, f"{machine.context.__name__}.{name}: {why}")
 
 
 def _fields(machine: Machine[Any]) -> None:

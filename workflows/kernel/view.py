@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from types import FunctionType, MethodType
+from functools import cached_property
 from typing import Any
 
 from pydantic import BaseModel
@@ -14,7 +14,7 @@ __all__ = ["View"]
 class View:
     """A read-only window on a context; an undeclared read calls `refuse`, which raises.
 
-    Properties and methods of the context class work on the view, so what they read counts too.
+    Properties, methods and constants of the context class work on the view, so what they read counts.
     """
 
     __slots__ = ("_allowed", "_context", "_refuse", "_seen")
@@ -38,12 +38,15 @@ class View:
         for owner in kind.__mro__:
             if owner is BaseModel:
                 break
-            member = owner.__dict__.get(name)
-            if isinstance(member, property) and member.fget is not None:
-                return member.fget(self)
-            if isinstance(member, FunctionType):
-                return MethodType(member, self)
+            if name in owner.__dict__:
+                member = owner.__dict__[name]
+                if isinstance(member, cached_property):
+                    return member.func(self)
+                return member.__get__(self, kind) if hasattr(member, "__get__") else member
         raise AttributeError(f"{kind.__name__} has no field or member {name!r}")
+
+    def __repr__(self) -> str:
+        return f"View({type(self._context).__name__})"
 
     def __setattr__(self, name: str, value: object) -> None:
         raise TypeError(f"a context is read-only: return a patch with {name!r} instead")
