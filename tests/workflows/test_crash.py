@@ -10,6 +10,7 @@ from collections.abc import AsyncIterator, Callable
 from pathlib import Path
 from typing import Any
 
+import pytest
 import pytest_asyncio
 from temporalio.api.enums.v1 import EventType
 from temporalio.client import Client, WorkflowHandle
@@ -18,7 +19,7 @@ from activities.settings import Settings
 from client.plugin import connect
 from client.server import EmbeddedServer, Ports
 from tests.workflows.trials import act, begin, final, log_of, task, until
-from workflows.api import AgentResult
+from workflows.api import AgentResult, AgentTask
 
 ROOT = Path(__file__).parents[2]
 STEPS = 5
@@ -63,39 +64,64 @@ async def _attempts(handle: WorkflowHandle[Any, Any]) -> list[int]:
     ]
 
 
-async def test_a_run_whose_worker_is_killed_at_ten_moments_ends_with_the_same_answer(home: Path) -> None:
-    """Ten runs, each killed a little later than the one before; no recorded step is repeated."""
+def _five_steps(file: str) -> AgentTask:
+    steps = [act("mark", line=f"step{n}", file=file, seconds=0.15) for n in range(STEPS)]
+    given = task(*steps, final("all five"), tools=("mark",))
+    return given.model_copy(update={"heartbeat_seconds": 1.0})
+
+
+def _runs(file: Path) -> Counter[str]:
+    """How often each line was written."""
+    return Counter(line.split()[0] for line in file.read_text().splitlines())
+
+
+async def _went_on(handle: WorkflowHandle[Any, AgentResult], file: Path, kills: int) -> str | None:
+    """Wait for the end; nothing recorded was repeated, the call in flight at most once per kill."""
+    result = await asyncio.wait_for(handle.result(), 60)
+    ran = _runs(file)
+    assert set(ran) == {f"step{n}" for n in range(STEPS)}
+    assert sum(ran.values()) <= STEPS + kills, "only the call in flight may run once more"
+    assert sum(n - 1 for n in await _attempts(handle)) <= kills
+    assert result.steps == STEPS + 1
+    return result.answer
+
+
+async def test_ten_runs_killed_at_ten_moments_end_with_the_same_answer_and_repeat_nothing(home: Path) -> None:
+    """The runs begin one after the other, so that one kill of their worker meets each elsewhere."""
     async with await EmbeddedServer.attach(home / ".ratchet", Ports()) as server:
         settings = Settings(data_dir=home / ".ratchet", files_root=home)
         client = await connect(settings, target_host=server.address)
         worker = _Worker(server.address, home)
-        answers: set[str | None] = set()
+        worker.start()
         try:
-            for moment in range(10):
-                worker.start()
-                replies = [
-                    act("mark", line=f"step{n}", file=f"run{moment}.txt", seconds=0.05) for n in range(STEPS)
-                ]
-                given = task(*replies, final("all five"), tools=("mark",)).model_copy(
-                    update={"heartbeat_seconds": 1.0}
-                )
-                handle = await begin(client, given)
-                await asyncio.sleep(0.12 * moment)
-                worker.kill()
-                worker.start()
-                result = await asyncio.wait_for(handle.result(), 40)
-                answers.add(result.answer)
-                ran = Counter(
-                    line.split()[0] for line in (home / f"run{moment}.txt").read_text().splitlines()
-                )
-                assert set(ran) == {f"step{n}" for n in range(STEPS)}
-                assert sum(ran.values()) <= STEPS + 1, "only the call in flight may run once more"
-                assert sum(n - 1 for n in await _attempts(handle)) <= 1
-                assert result.steps == STEPS + 1
-                worker.kill()
+            handles = []
+            for number in range(10):
+                handles.append(await begin(client, _five_steps(f"run{number}.txt")))
+                await asyncio.sleep(0.1)
+            worker.kill()
+            worker.start()
+            ends = [_went_on(h, home / f"run{n}.txt", 1) for n, h in enumerate(handles)]
+            assert set(await asyncio.gather(*ends)) == {"all five"}
         finally:
             worker.kill()
-    assert answers == {"all five"}
+
+
+@pytest.mark.exhaustive
+async def test_one_run_killed_ten_times_ends_with_the_same_answer(home: Path) -> None:
+    async with await EmbeddedServer.attach(home / ".ratchet", Ports()) as server:
+        settings = Settings(data_dir=home / ".ratchet", files_root=home)
+        client = await connect(settings, target_host=server.address)
+        worker = _Worker(server.address, home)
+        worker.start()
+        try:
+            handle = await begin(client, _five_steps("often.txt"))
+            for moment in range(10):
+                await asyncio.sleep(0.15 * (moment % 4) + 0.1)
+                worker.kill()
+                worker.start()
+            assert await _went_on(handle, home / "often.txt", 10) == "all five"
+        finally:
+            worker.kill()
 
 
 async def test_an_unsafe_call_whose_worker_died_is_not_run_again_and_the_run_says_so(home: Path) -> None:
@@ -133,7 +159,7 @@ async def test_a_server_that_is_killed_too_goes_on_from_its_file(home: Path) -> 
         client = await connect(settings, target_host=server.address)
         handle = await begin(client, given)
         await until(handle, lambda status: status.step == 3)
-        os.kill(server.pid, signal.SIGKILL)
+        os.kill(server.record.pid, signal.SIGKILL)
         worker.kill()
     async with await EmbeddedServer.attach(home / ".ratchet", Ports()) as again:
         worker = _Worker(again.address, home)
@@ -146,7 +172,7 @@ async def test_a_server_that_is_killed_too_goes_on_from_its_file(home: Path) -> 
         finally:
             worker.kill()
     assert (result.answer, records[-1].to) == ("back", "__end__")
-    ran = Counter(line.split()[0] for line in (home / "marks.txt").read_text().splitlines())
+    ran = _runs(home / "marks.txt")
     assert sorted(ran) == [f"step{n}" for n in range(4)]
     assert sum(ran.values()) <= 5
 
