@@ -19,6 +19,7 @@ __all__ = ["add_module", "design", "designs", "parts"]
 
 _designs: dict[tuple[str, str], Design] = {}
 _rules: dict[str, RuleType] = {}
+_shipped_rules: dict[str, RuleType] = {}
 
 
 def _add(found: Design, origin: str) -> None:
@@ -32,6 +33,7 @@ for _info in sorted(pkgutil.iter_modules(machines.__path__), key=lambda info: in
     _module = importlib.import_module(f"{machines.__name__}.{_info.name}")
     if hasattr(_module, "DESIGN"):
         _add(_module.DESIGN, _module.__name__)
+    _shipped_rules.update(getattr(_module, "RULE_TYPES", {}))
 
 
 def add_module(module: ModuleType) -> None:
@@ -40,15 +42,26 @@ def add_module(module: ModuleType) -> None:
     A rule is known by its name and by `module.name`. Raises ValueError or TypeError for what is
     none, or is there already.
     """
+    rules = _rules_of(module)
     given = getattr(module, "DESIGNS", ()) or ((module.DESIGN,) if hasattr(module, "DESIGN") else ())
     for found in given:
         if not isinstance(found, Design):
             raise TypeError(f"{module.__name__}: {found!r} is not a Design")
         _add(found, module.__name__)
+    _rules.update(rules)
+
+
+def _rules_of(module: ModuleType) -> dict[str, RuleType]:
+    """The rules that a module brings, each under both its names."""
+    rules: dict[str, RuleType] = {}
     for name, maker in getattr(module, "RULES", {}).items():
         if not callable(maker):
             raise TypeError(f"{module.__name__}: the rule {name!r} is not callable")
-        _rules[name] = _rules[f"{module.__name__}.{name}"] = maker
+        for known_as in (name, f"{module.__name__}.{name}"):
+            if (_shipped_rules | _rules).get(known_as, maker) is not maker:
+                raise ValueError(f"{module.__name__}: a rule {known_as} is there already; rename it")
+            rules[known_as] = maker
+    return rules
 
 
 def designs() -> tuple[Design, ...]:

@@ -3,14 +3,15 @@
 from __future__ import annotations
 
 from enum import Enum
-from typing import Annotated, Literal
+from typing import Annotated, Any, Literal
 
 from pydantic import Field
 
 from activities.contracts import Frozen, JsonObject, Strict
 from activities.transcript import Transcript
-from workflows.kernel.fields import APPEND, MERGE, PUT
+from workflows.kernel.fields import APPEND, MERGE, PUT, Reducer
 from workflows.kernel.rules import RuleSpec
+from workflows.machines.react_reply import final_answer
 
 __all__ = ["Context", "Options", "ReasoningStep", "S"]
 
@@ -45,17 +46,55 @@ class ReasoningStep(Frozen):
         return self.status in {"committed", "failed"}
 
 
+def _parts(delta: Any) -> tuple[Any, ...]:
+    return delta if isinstance(delta, tuple) else (delta,)
+
+
+def _folded(old: Any, delta: Any) -> dict[str, Any]:
+    for part in _parts(delta):
+        merged = dict(MERGE.fold(old, part))
+        if "tool_history" in part:
+            merged["tool_history"] = [*old.get("tool_history", ()), *part["tool_history"]]
+        old = merged
+    return dict(old)
+
+
+METADATA = Reducer("metadata", _folded, lambda first, later: (*_parts(first), *_parts(later)), chained=True)
+"""Key by key, as `MERGE` does it; `tool_history` is appended to, so that the log grows linearly."""
+
+
 class Context(Frozen):
     """All that a ReAct run remembers between states (spec 1.4)."""
 
     trace_id: str
     tools: tuple[str, ...] = ()
     steps: Annotated[tuple[ReasoningStep, ...], PUT] = ()
-    metadata: Annotated[JsonObject, MERGE] = {}
+    metadata: Annotated[JsonObject, METADATA] = {}
     terminated: bool = False
     transcript: Annotated[Transcript, APPEND] = Transcript()
     cache: Annotated[dict[str, str], MERGE] = {}
     """Digest of a prompt -> the reply it got, if the reply had the right format (R-000-5)."""
+
+    @property
+    def answer(self) -> str | None:
+        """The final answer, when the newest step gives one."""
+        if not self.steps:
+            return None
+        step = self.steps[-1]
+        action = None if step.action in self.tools else step.action  # a tool may be named `finish`
+        return final_answer(step.thought, action, step.action_input)
+
+    @property
+    def total_cost(self) -> float:
+        """USD spent so far."""
+        cost: Any = self.metadata.get("total_cost", 0)
+        return float(cost)
+
+    @property
+    def retry_count(self) -> int:
+        """Rejected thoughts since the run began, or since a person resumed it."""
+        count: Any = self.metadata.get("retry_count", 0)
+        return int(count)
 
 
 class Options(Strict):
@@ -65,7 +104,9 @@ class Options(Strict):
     max_transitions: int | None = Field(
         default=None, ge=1, description="node visits; null: 10 * max_steps [R-000-11]"
     )
-    cost_limit: float = Field(default=1.0, gt=0, description="USD; the run ends when it is exceeded [1.7]")
+    cost_limit: float = Field(
+        default=1.0, gt=0, allow_inf_nan=False, description="USD; the run ends when it is exceeded [1.7]"
+    )
     max_tool_attempts: int = Field(default=3, ge=1, le=20, description="per tool call, in all [1.5]")
     max_model_attempts: int = Field(default=3, ge=1, le=20, description="per model call, in all [R-000-8]")
     max_format_attempts: int = Field(default=3, ge=1, le=20, description="model calls in one visit [R-000-4]")

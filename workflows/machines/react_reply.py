@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import itertools
 import json
+import math
 import re
 from dataclasses import dataclass, field
 from typing import Any
@@ -33,59 +35,93 @@ class BadReply:
     problem: str
 
 
-_FENCE = re.compile(r"\A\s*```(?:json)?[ \t]*\n(.*?)\n?```\s*\Z", re.DOTALL)
+_FENCE = re.compile(r"\A\s*```[A-Za-z]*[ \t\r]*\n(.*?)\n?```\s*\Z", re.DOTALL)
 _LABEL = re.compile(r"^[ \t]*(Thought|Action Input|Action|Observation)[ \t]*:[ \t]*", re.MULTILINE)
+_NOTHING = {"", "none", "null", "n/a"}
+_MOST_OBJECTS = 20
 
 
 def read_reply(text: str) -> Thought | BadReply:
     """The thought, action and input of a reply, or what is wrong with it."""
-    fenced = _FENCE.match(text)
-    body = (fenced.group(1) if fenced else text).strip()
+    body = _unfenced(text)
     if not body:
         return BadReply("the reply is empty")
+    marks = list(_LABEL.finditer(body))
     if body.startswith("{"):
         value, problem = _json(body)
         if isinstance(value, dict):
             return _checked(value)
-        if not _LABEL.search(body):
+        if not marks:
             return BadReply(f"the reply is not a JSON object: {problem}")
-    return _labelled(body)
+    if marks:
+        return _labelled(body, marks)
+    found = _object_within(body)
+    if found is not None:
+        return _checked(found)
+    if FINAL in body:
+        return Thought(_text(body))
+    return BadReply("the reply has neither a JSON object nor lines with Thought: and Action:")
+
+
+def _unfenced(text: str) -> str:
+    fenced = _FENCE.match(text)
+    return (fenced.group(1) if fenced else text).strip()
 
 
 def _no_constant(name: str) -> Any:
     raise ValueError(f"{name} is not JSON")
 
 
-def _json(text: str) -> tuple[Any, str]:
+def _finite(number: str) -> float:
+    value = float(number)
+    if not math.isfinite(value):
+        raise ValueError(f"the number {number[:40]} is too great")
+    return value
+
+
+_DECODER = json.JSONDecoder(parse_constant=_no_constant, parse_float=_finite)
+
+
+def _json(text: str, start: int = 0) -> tuple[Any, str]:
     try:
         # The first object counts; a model may go on talking behind it.
-        return json.JSONDecoder(parse_constant=_no_constant).raw_decode(text)[0], ""
+        return _DECODER.raw_decode(text, start)[0], ""
     except (ValueError, RecursionError) as error:
         return None, str(error)[:200]
 
 
-def _labelled(text: str) -> Thought | BadReply:
-    marks = list(_LABEL.finditer(text))
-    if not marks:
-        if FINAL in text:
-            return Thought(text)
-        return BadReply("the reply has neither a JSON object nor lines with Thought: and Action:")
-    parts: dict[str, Any] = {}
-    for number, mark in enumerate(marks):
-        end = marks[number + 1].start() if number + 1 < len(marks) else len(text)
-        label = mark.group(1)
-        if label == "Observation" or label in parts:
-            break  # the model has begun to play the tool's part, or another step
-        parts[label] = text[mark.end() : end].strip()
-    raw = parts.get("Action Input", "")
-    value: Any = None
-    if raw:
-        fenced = _FENCE.match(raw)
-        value, problem = _json((fenced.group(1) if fenced else raw).strip())
+def _object_within(text: str) -> dict[str, Any] | None:
+    """The first JSON object with a thought, behind words or in a fence among them."""
+    for opening in itertools.islice(re.finditer(r"\{", text), _MOST_OBJECTS):
+        value, _ = _json(text, opening.start())
+        if isinstance(value, dict) and "thought" in value:
+            return value
+    return None
+
+
+def _labelled(text: str, marks: list[re.Match[str]]) -> Thought | BadReply:
+    parts = _parts(text, marks)
+    raw, value = _unfenced(parts.get("Action Input", "")), None
+    if raw.lower() not in _NOTHING:
+        value, problem = _json(raw)
         if problem:
             return BadReply(f"Action Input is not JSON: {problem}")
-    action = parts.get("Action")
+    action = parts.get("Action", "").partition("\n")[0]
     return _checked({"thought": parts.get("Thought"), "action": action, "action_input": value})
+
+
+def _parts(text: str, marks: list[re.Match[str]]) -> dict[str, str]:
+    """What stands behind each label of the first step; thoughts before its action belong together."""
+    parts: dict[str, str] = {}
+    ends = [mark.start() for mark in marks[1:]] + [len(text)]
+    for mark, end in zip(marks, ends, strict=True):
+        label, words = mark.group(1), text[mark.end() : end].strip()
+        if set(parts) == {label} == {"Thought"}:
+            words = f"{parts[label]}\n{words}".strip()
+        elif label == "Observation" or label in parts:
+            break  # the model has begun to play the tool's part, or another step
+        parts[label] = words
+    return parts
 
 
 def _checked(parts: dict[str, Any]) -> Thought | BadReply:
@@ -97,7 +133,7 @@ def _checked(parts: dict[str, Any]) -> Thought | BadReply:
     if given is not None and not isinstance(given, dict):
         return BadReply(f"the action input must be a JSON object, not {type(given).__name__}")
     name = (action or "").strip()
-    nothing = not name or name.lower() in {"none", "null", "n/a"}
+    nothing = name.lower() in _NOTHING
     return Thought(_text(thought.strip()), None if nothing else _text(name), harden(given or {}))
 
 
@@ -106,14 +142,20 @@ def _text(text: str) -> str:
     return text.encode("utf-8", "replace").decode()
 
 
+_ANSWER = re.compile(rf"{FINAL}(?:[*_]*[ \t]*:[*_]*|[*_]*)\s*")
+_MARKED_ANSWER = re.compile(rf"{FINAL}[*_]*[ \t]*:[*_]*\s*")
+
+
 def final_answer(thought: str, action: str | None, action_input: dict[str, Any]) -> str | None:
     """The answer, when the step gives one: behind `FINAL ANSWER`, or the input of `finish`."""
     if action == FINISH:
         answer = action_input.get("answer")
         if answer is not None:
             return answer if isinstance(answer, str) else json.dumps(answer, ensure_ascii=False)
-    if FINAL in thought:
-        return thought.split(FINAL, 1)[1].lstrip(" :*\n\t").strip() or thought
+    # The words may be mentioned before they are used; with a colon they are meant.
+    found = _MARKED_ANSWER.search(thought) or _ANSWER.search(thought)
+    if found:
+        return thought[found.end() :].strip() or thought
     return thought if action == FINISH else None
 
 
