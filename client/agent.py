@@ -4,9 +4,10 @@ from __future__ import annotations
 
 import asyncio
 import secrets
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import AbstractAsyncContextManager
 from datetime import UTC, datetime
+from functools import partial
 from typing import Any, TypeVar
 
 from temporalio.client import Client, WorkflowFailureError, WorkflowHandle
@@ -51,6 +52,8 @@ class AgentClient:
         """Address of Temporal's Web UI, where it is known."""
         self.where = where
         """The server's address, for messages."""
+        self.worker_here = False
+        """A worker runs in this process, so that there is no need to look for one."""
         self._archive = archive
 
     @classmethod
@@ -149,26 +152,17 @@ class AgentClient:
 
     async def status(self, run_id: str) -> AgentStatus:
         """Where a run is."""
-        try:
-            return await self._query(run_id, "status", AgentStatus)
-        except (UnknownRun, NoWorker):
-            archived = await self._archive.status(run_id)
-            if archived is None:
-                raise
-            return archived
+        ask = partial(self._query, run_id, "status", AgentStatus)
+        return await self._read(run_id, ask, self._archive.status)
 
     async def log(self, run_id: str, since: int = 0, *, full: bool = False) -> LogPage:
         """One page of a run's records, from sequence number `since` on.
 
-        Long values in it are cut unless `full`, which needs the workers' store at hand.
+        Long values in it may be cut unless `full`, which needs the workers' store at hand.
         """
-        try:
-            page = await self._query(run_id, "log", LogPage, PageQuery(since=since, full=full))
-        except (UnknownRun, NoWorker):
-            archived = await self._archive.log(run_id, since)
-            if archived is None:
-                raise
-            return archived
+        query = PageQuery(since=since, full=full)
+        ask = partial(self._query, run_id, "log", LogPage, query)
+        page = await self._read(run_id, ask, partial(self._archive.log, since=since))
         if page.records and page.records[0].seq > since:
             # the run was continued as new: what came before is in the archive
             before = await self._archive.records(run_id)
@@ -182,21 +176,7 @@ class AgentClient:
 
     async def steps(self, run_id: str) -> tuple[StepLine, ...]:
         """What a run did, a line for each step."""
-        steps: tuple[StepLine, ...] = ()
-        since = 0
-        try:
-            while True:
-                query = PageQuery(since=since)
-                page = await self._query(run_id, "steps", StepsPage, query)
-                steps += page.steps
-                since = page.next
-                if not page.steps or len(steps) >= page.total:
-                    return steps
-        except (UnknownRun, NoWorker):
-            archived = await self._archive.steps(run_id)
-            if not archived:
-                raise
-            return archived
+        return await self._read(run_id, partial(self._ask_steps, run_id), self._archive.steps)
 
     async def transcript(self, run_id: str) -> tuple[Message, ...]:
         """The conversation with the model so far."""
@@ -217,20 +197,17 @@ class AgentClient:
 
         Waits on the run's history and asks for the log once each time that it has moved.
         """
-        over = False
         async with Follower(self.temporal, run_id) as follower:
-            while not over:
-                try:
-                    async with clear_errors(self.where, run_id):
-                        await follower.news()
-                    over = follower.over
-                except UnknownRun:
-                    over = True  # perhaps the archive knows it
+            while True:
+                over = follower.over
                 new, finished = await self._patiently(run_id, since)
                 for record in new:
                     yield record
                     since = record.seq + 1
-                over = over or finished
+                if over or finished:
+                    return
+                async with clear_errors(self.where, run_id):
+                    await follower.news()
 
     async def _patiently(self, run_id: str, since: int) -> tuple[tuple[Record, ...], bool]:
         """`_all_since`, but a worker that is away for a moment is waited for."""
@@ -252,11 +229,41 @@ class AgentClient:
             if not page.records or page.next >= page.total:
                 return records, page.finished
 
+    async def _ask_steps(self, run_id: str) -> tuple[StepLine, ...]:
+        steps: tuple[StepLine, ...] = ()
+        since = 0
+        while True:
+            page = await self._query(run_id, "steps", StepsPage, PageQuery(since=since))
+            steps += page.steps
+            since = page.next
+            if not page.steps or len(steps) >= page.total:
+                return steps
+
+    async def _read(
+        self, run_id: str, ask: Callable[[], Awaitable[Q]], recall: Callable[[str], Awaitable[Q | None]]
+    ) -> Q:
+        """Ask the run; one that is over is recalled from the archive, which needs no worker."""
+        if await self._in_archive(run_id):
+            recalled = await recall(run_id)
+            if recalled is not None:
+                return recalled
+        return await ask()
+
+    async def _in_archive(self, run_id: str) -> bool:
+        """The end of this very execution is archived; of any, when Temporal knows none."""
+        result = await self._archive.result(run_id)
+        if result is None:
+            return False
+        try:
+            return (await self.describe(run_id)).run_id == result.run_id
+        except UnknownRun:
+            return True
+
     async def _query(self, run_id: str, name: str, kind: type[Q], query: PageQuery | None = None) -> Q:
         """Ask a run; refused at once when no worker is there to answer."""
         async with clear_errors(self.where, run_id):
             handle = self.temporal.get_workflow_handle(run_id)
-            if not await has_worker(self.temporal):
+            if not self.worker_here and not await has_worker(self.temporal):
                 await handle.describe()  # an id that does not exist is the better news
                 raise no_worker(self.where)
             arguments = [] if query is None else [query]

@@ -46,9 +46,9 @@ class ArchivedRuns:
         finished = await self.result(run_id) is not None
         return LogPage(records=kept, next=end, total=end, finished=finished)
 
-    async def steps(self, run_id: str) -> tuple[StepLine, ...]:
-        """What a run did, a line for each step; empty when the run is not archived."""
-        return steps_of(await self.records(run_id))
+    async def steps(self, run_id: str) -> tuple[StepLine, ...] | None:
+        """What a run did, a line for each step; None when the run is not archived."""
+        return steps_of(await self.records(run_id)) or None
 
     async def status(self, run_id: str) -> AgentStatus | None:
         """The last status of a run; None when its end is not archived."""

@@ -99,7 +99,11 @@ async def working(agents: AgentClient, settings: Settings) -> AsyncIterator[None
     from worker import build_worker
 
     async with build_worker(agents.temporal, settings):
-        yield
+        agents.worker_here = True
+        try:
+            yield
+        finally:
+            agents.worker_here = False
 
 
 @asynccontextmanager

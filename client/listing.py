@@ -42,6 +42,8 @@ class RunLine(Frozen):
 
     id: str
     """The workflow's id, which is the run's trace id."""
+    run_id: str = ""
+    """Temporal's id of the execution."""
     progress: Progress
     agent: str = ""
     machine: str = ""
@@ -63,6 +65,7 @@ async def line_of(run: WorkflowExecution) -> RunLine:
     goal = await run.memo_value(GOAL_KEY, default="", type_hint=str)
     return RunLine(
         id=run.id,
+        run_id=run.run_id,
         progress=PROGRESS.get(run.status, "running"),
         agent=found.get(AGENT, ""),
         machine=found.get(MACHINE, ""),

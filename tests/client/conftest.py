@@ -21,10 +21,20 @@ Ratchet = Callable[..., "subprocess.CompletedProcess[str]"]
 PROGRAM = [sys.executable, "-c", "from client.cli import main; main()"]
 
 
+FOREIGN = ("RATCHET_", "TEMPORAL_", "OPENAI_")
+
+
+@pytest.fixture(autouse=True, scope="session")
+def _bare_process() -> Iterator[None]:
+    """Without keys, servers and settings of whoever runs the tests, in this process too."""
+    foreign = {name: os.environ.pop(name) for name in list(os.environ) if name.startswith(FOREIGN)}
+    yield
+    os.environ.update(foreign)
+
+
 def bare_environment(**more: str) -> dict[str, str]:
-    """The environment without keys, servers and settings of whoever runs the tests."""
-    foreign = ("RATCHET_", "TEMPORAL_", "OPENAI_")
-    kept = {name: value for name, value in os.environ.items() if not name.startswith(foreign)}
+    """The environment of a process that shall know nothing of whoever runs the tests."""
+    kept = {name: value for name, value in os.environ.items() if not name.startswith(FOREIGN)}
     return {**kept, "PYTHONPATH": str(ROOT), "TEMPORAL_CONFIG_FILE": os.devnull, **more}
 
 

@@ -1,0 +1,161 @@
+"""`AgentClient` against the real server, with a worker, without one, and with the archive alone."""
+
+from __future__ import annotations
+
+import asyncio
+from pathlib import Path
+
+import pytest
+from temporalio.api.common.v1 import WorkflowExecution
+from temporalio.api.workflowservice.v1 import DeleteWorkflowExecutionRequest
+
+from activities.contracts import ModelSpec
+from activities.settings import Settings
+from client.agent import AgentClient
+from client.errors import DuplicateRun, NoWorker, RunFailed, UnknownRun
+from client.listing import list_filter
+from tests.workflows.trials import act, final, task
+from workflows.api import AgentTask
+from workflows.kernel.log import STARTED, chain
+
+TALK = (act("mark", line="one"), act("mark", line="two"), final("both"))
+
+
+async def test_watching_gives_every_record_once_and_ends_with_the_run(agents: AgentClient) -> None:
+    run_id = await agents.start(task(*TALK, tools=("mark",)))
+    seen = [record async for record in agents.watch(run_id)]
+    result = await agents.result(run_id)
+    assert [record.seq for record in seen] == list(range(result.records))
+    assert seen[0].event == STARTED
+    assert (result.ok, result.answer) == (True, "both")
+    assert chain(await agents.records(run_id, full=True)) == result.log_head
+
+
+async def test_watching_a_finished_run_from_the_middle_gives_the_rest(agents: AgentClient) -> None:
+    run_id = await agents.start(task(final("at once")))
+    total = (await agents.result(run_id)).records
+    assert [record.seq async for record in agents.watch(run_id, since=2)] == list(range(2, total))
+
+
+async def test_two_watchers_see_the_same(agents: AgentClient) -> None:
+    run_id = await agents.start(task(*TALK, tools=("mark",)))
+
+    async def watch() -> list[int]:
+        return [record.seq async for record in agents.watch(run_id)]
+
+    first, second = await asyncio.gather(watch(), watch())
+    assert first == second
+
+
+async def test_everything_about_a_run_can_be_read(agents: AgentClient) -> None:
+    given = task(*TALK, tools=("mark",), agent="reader")
+    run_id = await agents.start(given)
+    await agents.result(run_id)
+    status = await agents.status(run_id)
+    assert (status.agent, status.finished, status.answer) == ("reader", True, "both")
+    steps = await agents.steps(run_id)
+    assert [line.step for line in steps] == [1, 2, 3]
+    spoken = [message.role for message in await agents.transcript(run_id)]
+    assert spoken.count("assistant") == 3
+    assert "class" in await agents.diagram(run_id)
+
+
+async def test_runs_are_listed_newest_first_by_agent(agents: AgentClient) -> None:
+    names = [await agents.start(task(final("x"), agent="listed")) for _ in range(3)]
+    for name in names:
+        await agents.result(name)
+    lines = await agents.list(agent="listed", machine="react")
+    while len(lines) < 3 or any(line.progress == "running" for line in lines):
+        await asyncio.sleep(0.05)  # the list is made behind the runs
+        lines = await agents.list(agent="listed", machine="react")
+    assert [line.id for line in lines] == names[::-1]
+    assert {(line.progress, line.exit_reason, line.goal) for line in lines} == {
+        ("completed", "goal_achieved", "try it")
+    }
+    assert await agents.list(agent="nobody's") == ()
+
+
+async def test_an_id_that_is_taken_starts_nothing_and_says_how_to_watch(agents: AgentClient) -> None:
+    run_id = await agents.start(task(final("first")))
+    await agents.result(run_id)
+    with pytest.raises(DuplicateRun, match=f"ratchet watch {run_id}"):
+        await agents.start(task(final("second")), run_id)
+    assert (await agents.result(run_id)).answer == "first"
+
+
+async def test_an_unknown_run_is_named_whatever_is_asked(agents: AgentClient) -> None:
+    for ask in (agents.status, agents.log, agents.steps, agents.result, agents.cancel, agents.describe):
+        with pytest.raises(UnknownRun, match="there is no run nix"):
+            await ask("nix")
+    with pytest.raises(UnknownRun, match="there is no run nix"):
+        _ = [record async for record in agents.watch("nix")]
+
+
+async def test_a_cancelled_run_still_gives_a_result(agents: AgentClient) -> None:
+    run_id = await agents.start(task(act("mark", line="long", seconds=60), tools=("mark",)))
+    async for record in agents.watch(run_id):
+        if record.to == "action":
+            await agents.cancel(run_id)
+    result = await agents.result(run_id)
+    assert (result.ok, result.exit_reason) == (False, "cancelled")
+
+
+async def test_a_run_that_failed_says_why(agents: AgentClient) -> None:
+    run_id = await agents.start(task(final("x"), tools=("no_such_tool",)))
+    with pytest.raises(RunFailed, match=f"run {run_id} failed: .*unknown tools: no_such_tool"):
+        await agents.result(run_id)
+    assert (await agents.describe(run_id)).progress == "failed"
+
+
+async def test_a_terminated_run_says_so(agents: AgentClient) -> None:
+    run_id = await agents.start(task(act("mark", line="t", seconds=60), tools=("mark",)))
+    await agents.temporal.get_workflow_handle(run_id).terminate("enough")
+    with pytest.raises(RunFailed, match="was terminated"):
+        await agents.result(run_id)
+
+
+async def test_the_archive_answers_when_temporal_has_forgotten(agents: AgentClient) -> None:
+    run_id = await agents.start(task(*TALK, tools=("mark",)))
+    result = await agents.result(run_id)
+    before = await agents.steps(run_id)
+    request = DeleteWorkflowExecutionRequest(
+        namespace=agents.temporal.namespace, workflow_execution=WorkflowExecution(workflow_id=run_id)
+    )
+    await agents.temporal.workflow_service.delete_workflow_execution(request)
+    while True:
+        try:
+            await agents.describe(run_id)
+        except UnknownRun:
+            break
+        await asyncio.sleep(0.05)  # the server deletes behind the request
+    assert await agents.result(run_id) == result
+    assert await agents.steps(run_id) == before
+    assert (await agents.status(run_id)).answer == "both"
+    assert chain(await agents.records(run_id)) == result.log_head
+    assert [record.seq async for record in agents.watch(run_id)] == list(range(result.records))
+
+
+async def test_without_a_worker_questions_are_refused_at_once_and_lists_still_answer(
+    data_dir: Path,
+) -> None:
+    async with AgentClient.connect(settings=Settings(data_dir=data_dir), remote=None) as alone:
+        assert not await alone.has_worker()
+        run_id = await alone.start(task(final("later")), "waiting")
+        with pytest.raises(NoWorker, match="`ratchet dev`"):
+            await alone.status(run_id)
+        with pytest.raises(NoWorker, match="ratchet run --resume"):
+            _ = [record async for record in alone.watch(run_id)]
+        assert (await alone.describe(run_id)).progress == "running"
+        assert alone.ui is not None
+
+
+async def test_a_list_filter_cannot_be_broken_out_of(agents: AgentClient) -> None:
+    assert await agents.list(agent="x' OR AgentName != '") == ()
+    assert "\\'" in list_filter(agent="a'b")
+
+
+async def test_a_program_needs_few_lines_for_server_worker_and_run(data_dir: Path) -> None:
+    async with AgentClient.connect(settings=Settings(data_dir=data_dir), worker=True) as agents:
+        models = {"default": ModelSpec(provider="scripted", name="scripted")}
+        result = await agents.run(AgentTask(goal="Say something.", models=models))
+    assert result.answer
