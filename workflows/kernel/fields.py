@@ -11,7 +11,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Annotated, Any, TypeVar, get_args, get_origin
 
-from pydantic import BaseModel, TypeAdapter, ValidationError
+from pydantic import BaseModel, PydanticUserError, TypeAdapter, ValidationError
 from pydantic_core import to_json
 
 from workflows.kernel.frozen import FrozenDict, FrozenList, freeze, unfit
@@ -192,6 +192,12 @@ class _Field:
         self.unfit = unfit(kind) or self._misplaced(kind)
         if self.unfit:
             return
+        try:
+            self._adapt(kind, rules)
+        except PydanticUserError as error:
+            self.unfit = str(error).split(". ")[0]
+
+    def _adapt(self, kind: Any, rules: list[Any]) -> None:
         self.value: TypeAdapter[Any] = TypeAdapter(_annotated[(kind, *rules)] if rules else kind)
         self.constrained = bool(rules) and not self.reducer.whole
         delta: Any = self.reducer.delta_type(kind)

@@ -45,6 +45,8 @@ class Snapshot(Generic[C]):
     branch: int = 0
     last: Record | None = None
     """The record of the last transition."""
+    reads: tuple[str, ...] = ()
+    """Fields that this visit has read since the last record; the next record names them."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -71,6 +73,7 @@ def dump(snapshot: Snapshot[Any]) -> JsonObject:
         "state": name_of(snapshot.state),
         "context": Fields.of(type(snapshot.context)).dump(snapshot.context),
         "last": snapshot.last.model_dump(mode="json") if snapshot.last else None,
+        "reads": list(snapshot.reads),
         **{name: getattr(snapshot, name) for name in _COUNTERS},
     }
 
@@ -86,5 +89,6 @@ def load(machine: Machine[C], values: Mapping[str, Any]) -> Snapshot[C]:
         state=machine.state_named(values["state"]),
         context=context,
         last=Record.model_validate(last) if last else None,
+        reads=tuple(values.get("reads", ())),
         **{name: values[name] for name in _COUNTERS},
     )

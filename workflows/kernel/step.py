@@ -31,8 +31,9 @@ from workflows.kernel.log import STARTED, Record
 from workflows.kernel.machine import Event, Machine, Move, Row, Said
 from workflows.kernel.snapshot import Snapshot, Step
 from workflows.kernel.turn import Change, Turn
+from workflows.kernel.view import fields_read
 
-__all__ = ["Cause", "advance", "close", "reenter", "start"]
+__all__ = ["Cause", "advance", "close", "note", "reenter", "start"]
 
 C = TypeVar("C", bound=BaseModel)
 Say = Callable[[], Said]
@@ -104,6 +105,16 @@ def reenter(
         return _arrive(turn)
 
     return _run(turn, again)
+
+
+def note(
+    machine: Machine[C], step: Step[C], cause: Cause, *, now: float, error: str | None = None
+) -> Step[C]:
+    """Write something into the log that changes nothing; the effect goes on."""
+    turn = Turn(machine, step.snapshot, step.ledger, now)
+    turn.call_began = now
+    turn.record(cause.event, reason=cause.reason, by=cause.by, error=error)
+    return replace(step, snapshot=turn.snapshot, ledger=turn.ledger, records=tuple(turn.records))
 
 
 def _run(turn: Turn, say: Say) -> Step[Any]:
@@ -181,7 +192,7 @@ def _visit(turn: Turn, context: Any, *, again: bool = False) -> None:
     s = turn.snapshot
     begins = turn.state == turn.machine.step_state and not again
     turn.snapshot = replace(
-        s, context=context, visit=s.visit + 1, call=0, step=s.step + begins, entered=turn.now
+        s, context=context, visit=s.visit + 1, call=0, step=s.step + begins, entered=turn.now, reads=()
     )
     if turn.stage.spends:
         turn.ledger = turn.ledger.charge({turn.stage.spends: 1})
@@ -234,12 +245,13 @@ def _patched(turn: Turn, patch: Patch, effect: Effect) -> None:
     if change.patch:
         turn.record(effect.kind, change, reason=effect.title)
     turn.snapshot = replace(turn.snapshot, context=change.context)
-    turn.view = turn.new_view()
+    turn.view = turn.new_view(fields_read(turn.view))
 
 
 def _hand_out(turn: Turn, effect: Effect) -> Step[Any]:
     reserved = {counter: amount for counter, amount in price_of(effect).items() if amount}
-    turn.snapshot = replace(turn.snapshot, call=turn.snapshot.call + 1, entered=turn.now)
+    s = turn.snapshot
+    turn.snapshot = replace(s, call=s.call + 1, entered=turn.now, reads=fields_read(turn.view))
     return Step(turn.snapshot, turn.ledger.charge(reserved), effect=effect, records=tuple(turn.records))
 
 

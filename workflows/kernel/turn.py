@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import replace
 from enum import Enum
 from typing import Any
@@ -123,7 +123,7 @@ class Turn:
         self.machine, self.snapshot, self.now = machine, snapshot, now
         self.ledger = ledger.at_least("seconds", now - snapshot.began)
         self.records: list[Record] = []
-        self.view = self.new_view()
+        self.view = self.new_view(snapshot.reads)
         self.call_began = snapshot.entered
         self.recovering = False
         """`on_error` has been asked in this visit, so it is not asked again."""
@@ -149,10 +149,10 @@ class Turn:
             ledger=self.ledger, last=s.last,
         )  # fmt: skip
 
-    def new_view(self) -> View:
-        """What the current state may see of the context."""
+    def new_view(self, reads: Iterable[str] = ()) -> View:
+        """What the current state may see of the context; `reads` are those that no record names yet."""
         allowed = frozenset(self.stage.reads) if self.stage.enforce else None
-        return View(self.snapshot.context, allowed, self.unread)
+        return View(self.snapshot.context, allowed, self.unread, reads)
 
     def error(self, kind: type[MachineError], problem: str) -> MachineError:
         """An error that names machine and state."""

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from functools import cached_property
 from typing import Any
 
@@ -20,20 +20,24 @@ class View:
     __slots__ = ("_allowed", "_context", "_refuse", "_seen")
 
     def __init__(
-        self, context: BaseModel, allowed: frozenset[str] | None, refuse: Callable[[str], Exception]
+        self,
+        context: BaseModel,
+        allowed: frozenset[str] | None,
+        refuse: Callable[[str], Exception],
+        reads: Iterable[str] = (),
     ) -> None:
         put = object.__setattr__
         put(self, "_context", context)
         put(self, "_allowed", allowed)
         put(self, "_refuse", refuse)
-        put(self, "_seen", {})
+        put(self, "_seen", dict.fromkeys(reads))
 
     def __getattr__(self, name: str) -> Any:
         kind = type(self._context)
         if name in kind.model_fields:
             if self._allowed is not None and name not in self._allowed:
                 raise self._refuse(name)
-            self._seen[name] = True
+            self._seen[name] = None
             return getattr(self._context, name)
         for owner in kind.__mro__:
             if owner is BaseModel:
