@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
 from pathlib import Path
 from typing import Any
 
@@ -36,10 +37,10 @@ def settings(tmp_path_factory: pytest.TempPathFactory) -> Settings:
     return Settings(data_dir=home / ".ratchet", files_root=home, modules=(str(TOOLS),))
 
 
-@pytest_asyncio.fixture(scope="session")
-async def temporal(settings: Settings) -> AsyncIterator[Client]:
-    """A client of a real server in memory, tuned like the embedded one."""
-    flags = [word for value in DYNAMIC_CONFIG for word in ("--dynamic-config-value", value)]
+@asynccontextmanager
+async def real_server(settings: Settings, *more: str) -> AsyncIterator[Client]:
+    """A client of a real server in memory, tuned like the embedded one; `more` dynamic config."""
+    flags = [word for value in (*DYNAMIC_CONFIG, *more) for word in ("--dynamic-config-value", value)]
     settings.data_dir.mkdir(exist_ok=True)
     async with await WorkflowEnvironment.start_local(
         dev_server_existing_path=temporal_binary(),
@@ -49,6 +50,13 @@ async def temporal(settings: Settings) -> AsyncIterator[Client]:
         plugins=[RatchetPlugin(settings)],
     ) as environment:
         yield environment.client
+
+
+@pytest_asyncio.fixture(scope="session")
+async def temporal(settings: Settings) -> AsyncIterator[Client]:
+    """A client of the session's server."""
+    async with real_server(settings) as client:
+        yield client
 
 
 @pytest_asyncio.fixture(scope="session")

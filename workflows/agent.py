@@ -2,40 +2,52 @@
 
 from __future__ import annotations
 
-import asyncio
+from collections.abc import Sequence
 from datetime import timedelta
 from typing import Any
 
-from pydantic import ValidationError
+from pydantic import TypeAdapter
 from temporalio import workflow
-from temporalio.common import RetryPolicy, SearchAttributeKey, SearchAttributeUpdate
+from temporalio.common import RawValue, RetryPolicy, SearchAttributeKey, SearchAttributeUpdate
 from temporalio.exceptions import ActivityError, ApplicationError, is_cancelled_exception
 
-from activities.contracts import ArchiveRequest, Message, ToolsDescribed, ToolSpec, ToolsWanted
-from workflows import registry
+from activities.contracts import (
+    ArchiveRequest,
+    AskPerson,
+    CallModel,
+    CallTools,
+    Message,
+    ToolsDescribed,
+    ToolSpec,
+    ToolsWanted,
+)
 from workflows.api import (
     WORKFLOW_TYPE,
     AgentResult,
     AgentStatus,
     AgentTask,
+    Carry,
     LogPage,
     PageQuery,
     StepsPage,
     TranscriptPage,
 )
+from workflows.intake import build, refused, task_of
 from workflows.kernel.design import Brief, Design
 from workflows.kernel.diagram import mermaid
-from workflows.kernel.errors import DefinitionError, MachineError, name_of
+from workflows.kernel.errors import MachineError, name_of
 from workflows.kernel.ledger import Ledger
 from workflows.kernel.log import Record, chain
 from workflows.kernel.machine import Exit, Machine
-from workflows.kernel.snapshot import Step
-from workflows.kernel.step import advance, close, start
+from workflows.kernel.snapshot import Step, dump, load
+from workflows.kernel.step import Cause, advance, close, note, start
 from workflows.kernel.verify import definition_hash
 from workflows.pages import details, log_page, steps_page, transcript_page
 from workflows.perform import Performer, Where
 
 __all__ = ["AgentWorkflow"]
+
+_EFFECTS: TypeAdapter[CallModel | CallTools | AskPerson] = TypeAdapter(CallModel | CallTools | AskPerson)
 
 
 @workflow.defn(name=WORKFLOW_TYPE)
@@ -48,9 +60,13 @@ class AgentWorkflow:
         self.machine: Machine[Any] | None = None
         self.step: Step[Any] | None = None
         self.records: list[Record] = []
-        self.doing = ""
-        self.exit: Exit | None = None
+        self.head = ""
+        """Hash of the last record that an earlier run of the chain has archived."""
+        self.origin = workflow.info().run_id
+        self.unusable: list[str] = []
+        self.early: list[Cause] = []
         self.published = ""
+        self.exit: Exit | None = None
 
     @workflow.run
     async def run(self, *inputs: Any) -> AgentResult:
@@ -59,47 +75,96 @@ class AgentWorkflow:
         The signature takes anything: a typed one would be retried for ever when the input is missing
         or there are two, as happens with `temporal workflow start`.
         """
-        self.task = task = _task_of(inputs)
-        self.design, self.machine = _build(task)
+        self.task = task = task_of(inputs)
+        self.design, self.machine, options = build(task)
         specs = await self._tools(task)
-        performer = Performer(task, specs, workflow.info().run_id)
         self._publish()
         try:
-            await self._loop(task, performer, specs)
+            self._begin(task, specs, options)
+            await self._loop(Performer(task, specs, self.origin))
         except MachineError as error:
             await self._broken(error)
             raise ApplicationError(str(error), type=type(error).__name__, non_retryable=True) from error
-        return await self._end()
+        result = self._result(self.exit or Exit(reason="bug", error="the loop ended without an exit"))
+        await self._archive(result)
+        return result
 
-    async def _loop(self, task: AgentTask, performer: Performer, specs: tuple[ToolSpec, ...]) -> None:
+    def _begin(self, task: AgentTask, specs: tuple[ToolSpec, ...], options: Any) -> None:
+        """Start the machine, or take over what the run before this one has carried on."""
         design, machine = self._known()
-        info = workflow.info()
-        brief = Brief(task.goal, info.workflow_id, task.instructions, specs)
-        options = design.options.model_validate(task.options)
-        caps = {k: v for k, v in task.limits.model_dump().items() if v and k != "max_transitions"}
-        self._keep(start(machine, design.begin(brief, options), now=_now(), ledger=Ledger(caps=caps)))
+        if carry := task.carry:
+            self.origin, self.head = carry.origin_run_id, carry.log_head
+            effect = _EFFECTS.validate_python(carry.effect)
+            ledger = Ledger.model_validate(carry.ledger)
+            self._keep(Step(load(machine, carry.snapshot), ledger, effect=effect))
+        else:
+            info = workflow.info()
+            context = design.begin(Brief(task.goal, info.workflow_id, task.instructions, specs), options)
+            caps = {k: v for k, v in task.limits.model_dump().items() if v and k != "max_transitions"}
+            self._keep(start(machine, context, now=_now(), ledger=Ledger(caps=caps)))
+        for cause in self.early:
+            self._note(cause)
+
+    async def _loop(self, performer: Performer) -> None:
+        _, machine = self._known()
         try:
-            while (step := self.step) and step.effect is not None:
+            while (step := self._step()).effect is not None:
+                await self._continue_as_new(step)
                 s = step.snapshot
-                where = Where(name_of(s.state), s.visit, s.call, s.branch)
-                answer = await performer.perform(step.effect, where)
-                self._keep(advance(machine, step, answer, now=_now()))
+                answer = await performer.perform(
+                    step.effect, Where(name_of(s.state), s.visit, s.call, s.branch)
+                )
+                self._keep(advance(machine, self._step(), answer, now=_now()))
         except BaseException as error:
-            if not is_cancelled_exception(error) or self.step is None:
+            if not is_cancelled_exception(error):
                 raise
             text = "the run was cancelled by a request to Temporal"
-            self._keep(close(machine, self.step, "cancelled", now=_now(), error=text, by="person"))
+            self._keep(close(machine, self._step(), "cancelled", now=_now(), error=text, by="person"))
+
+    async def _continue_as_new(self, step: Step[Any]) -> None:
+        """A run has no maximum length: at the begin of a step it may go on with an empty history."""
+        info, (_, machine) = workflow.info(), self._known()
+        begins = step.snapshot.state == machine.step_state and step.snapshot.call == 1
+        if not (begins and info.is_continue_as_new_suggested()) or step.effect is None:
+            return
+        await self._archive(None)
+        carry = Carry(
+            origin_run_id=self.origin,
+            snapshot=dump(step.snapshot),
+            ledger=step.ledger.model_dump(mode="json"),
+            effect=step.effect.model_dump(mode="json"),
+            log_head=chain(self.records, self.head),
+        )
+        await workflow.wait_condition(workflow.all_handlers_finished)
+        workflow.continue_as_new(self._task().model_copy(update={"carry": carry}))
 
     def _keep(self, step: Step[Any]) -> None:
         """Take a step over: its records, what it wants done, what people see of it."""
         self.step, self.exit = step, step.exit
-        self.doing = step.effect.title if step.effect else ""
         self.records.extend(step.records)
         for r in step.records:
             fields = {"step": r.step, "state": r.state, "event": r.event, "to": r.to, "error": r.error}
             workflow.logger.info("agent.transition", extra={"ratchet": fields})
         self._publish_state()
         workflow.set_current_details(details(self.status(), self._task().goal, self.records))
+
+    # -- messages --------------------
+
+    @workflow.signal(dynamic=True)
+    def on_signal(self, name: str, inputs: Sequence[RawValue]) -> None:
+        """Anything that comes as a signal; what cannot be used is recorded and never harms the run."""
+        self.unusable.append(name)
+        cause = Cause("UnusableSignal", by="signal", reason=f"{name[:100]!r} with {len(inputs)} values")
+        if self.step is None:
+            self.early.append(cause)
+        else:
+            self._note(cause)
+
+    def _note(self, cause: Cause) -> None:
+        _, machine = self._known()
+        if self.exit is None:
+            error = "no such signal is known to this run; it was ignored"
+            self._keep(note(machine, self._step(), cause, now=_now(), error=error))
 
     # -- what Temporal knows of the run --------------------
 
@@ -112,18 +177,15 @@ class AgentWorkflow:
         missing = [key.value_set(value) for key, value in keys.items() if there.get(key) != value]
         if missing:
             workflow.upsert_search_attributes(missing)
-        workflow.upsert_memo(
-            {"machine": f"{design.name} {design.version}", "definition": definition_hash(machine)}
-        )
+        facts = {"machine": f"{design.name} {design.version}", "definition": definition_hash(machine)}
+        workflow.upsert_memo(facts)
 
     def _publish_state(self) -> None:
         """One upsert before an effect, and only for agents that ask for it; one at the end for all."""
         updates: list[SearchAttributeUpdate[Any]] = []
-        step = self.step
-        if step and self._task().visibility == "state":
-            state = name_of(step.snapshot.state)
-            if state != self.published:
-                updates.append(SearchAttributeKey.for_keyword("AgentState").value_set(state))
+        state = name_of(self._step().snapshot.state)
+        if self._task().visibility == "state" and state != self.published:
+            updates.append(SearchAttributeKey.for_keyword("AgentState").value_set(state))
             self.published = state
         if self.exit:
             updates.append(SearchAttributeKey.for_keyword("AgentExit").value_set(self.exit.reason))
@@ -143,7 +205,7 @@ class AgentWorkflow:
         )
         if found.missing:
             has = ", ".join(found.available) or "none"
-            raise _refused(f"unknown tools: {', '.join(found.missing)}. This worker has: {has}")
+            raise refused(f"unknown tools: {', '.join(found.missing)}. This worker has: {has}")
         return found.tools
 
     # -- the end --------------------
@@ -153,25 +215,19 @@ class AgentWorkflow:
             self.step = error.step
             self.records.extend(error.step.records)
         self.exit = Exit(reason="broken_rule", error=str(error))
-        self.doing = ""
+        if self.step is None:
+            return
         self._publish_state()
         await self._archive(self._result(self.exit))
 
-    async def _end(self) -> AgentResult:
-        ended = self.exit or Exit(reason="bug", error="the loop ended without an exit")
-        result = self._result(ended)
-        await self._archive(result)
-        return result
-
-    async def _archive(self, result: AgentResult) -> None:
-        """Its failure never fails the run."""
-        info = workflow.info()
+    async def _archive(self, result: AgentResult | None) -> None:
+        """Write the log where Temporal's retention does not reach. Its failure never fails the run."""
         request = ArchiveRequest(
-            workflow_id=info.workflow_id,
-            run_id=info.run_id,
-            after="",
+            workflow_id=workflow.info().workflow_id,
+            run_id=self.origin,
+            after=self.head,
             records=tuple(record.model_dump(mode="json") for record in self.records),
-            result=result.model_dump(mode="json"),
+            result=result.model_dump(mode="json") if result else None,
         )
         try:
             await workflow.execute_activity(
@@ -182,46 +238,57 @@ class AgentWorkflow:
                 start_to_close_timeout=timedelta(seconds=60),
                 retry_policy=RetryPolicy(maximum_attempts=5),
             )
-        except (ActivityError, asyncio.CancelledError) as error:
-            workflow.logger.warning("agent.archive_failed", extra={"ratchet": {"error": str(error)}})
+        except ActivityError as error:
+            workflow.logger.warning("agent.archive_failed", extra={"ratchet": {"error": str(error.cause)}})
 
     def _result(self, ended: Exit) -> AgentResult:
         info, status = workflow.info(), self.status()
         return AgentResult(
-            ok=ended.ok, exit_reason=ended.reason, answer=ended.answer, error=ended.error,
-            agent=status.agent, machine=status.machine, machine_version=status.machine_version,
-            state=status.state, steps=status.step, counters=status.counters, outcome=ended.outcome,
-            workflow_id=info.workflow_id, run_id=info.run_id, records=len(self.records),
-            log_head=chain(self.records),
-        )  # fmt: skip
+            ok=ended.ok,
+            exit_reason=ended.reason,
+            answer=ended.answer,
+            error=ended.error,
+            agent=status.agent,
+            machine=status.machine,
+            machine_version=status.machine_version,
+            state=status.state,
+            steps=status.step,
+            counters=status.counters,
+            outcome=ended.outcome,
+            workflow_id=info.workflow_id,
+            run_id=info.run_id,
+            records=status.records,
+            log_head=chain(self.records, self.head),
+        )
 
     # -- queries --------------------
 
     @workflow.query
     def status(self) -> AgentStatus:
         """Where the run is."""
-        task, step, ended = self._task(), self.step, self.exit
-        design = self.design
+        task, step, ended, design = self._task(), self.step, self.exit, self.design
+        snapshot = step.snapshot if step else None
         return AgentStatus(
             agent=task.agent,
             machine=task.machine,
             machine_version=design.version if design else "",
-            state=name_of(step.snapshot.state) if step else "starting",
-            step=step.snapshot.step if step else 0,
-            visit=step.snapshot.visit if step else 0,
-            branch=step.snapshot.branch if step else 0,
-            doing=self.doing,
+            state=name_of(snapshot.state) if snapshot else "starting",
+            step=snapshot.step if snapshot else 0,
+            visit=snapshot.visit if snapshot else 0,
+            branch=snapshot.branch if snapshot else 0,
+            doing=step.effect.title if step and step.effect and not ended else "",
             finished=ended is not None,
             exit_reason=ended.reason if ended else None,
             answer=ended.answer if ended else None,
             counters=dict(step.ledger.spent) if step else {},
             caps=dict(step.ledger.caps) if step else {},
-            records=len(self.records),
+            records=snapshot.seq if snapshot else 0,
+            unusable_messages=tuple(self.unusable[-20:]),
         )
 
     @workflow.query
     def log(self, query: PageQuery | None = None) -> LogPage:
-        """The transition log, by pages."""
+        """The transition log by pages; what an earlier run of the chain wrote is in the archive."""
         return log_page(self.records, query or PageQuery(), self.exit is not None)
 
     @workflow.query
@@ -242,6 +309,8 @@ class AgentWorkflow:
         _, machine = self._known()
         return mermaid(machine, name_of(self.step.snapshot.state) if self.step else None)
 
+    # -- what is there once the run has begun --------------------
+
     def _task(self) -> AgentTask:
         if self.task is None:
             raise ApplicationError("the run has not begun: its input was refused", type="NotBegun")
@@ -252,40 +321,11 @@ class AgentWorkflow:
             raise ApplicationError("the run has not begun: its input was refused", type="NotBegun")
         return self.design, self.machine
 
+    def _step(self) -> Step[Any]:
+        if self.step is None:
+            raise ApplicationError("the run has not begun", type="NotBegun")
+        return self.step
+
 
 def _now() -> float:
     return workflow.now().timestamp()
-
-
-def _refused(problem: str) -> ApplicationError:
-    return ApplicationError(f"the task cannot be run: {problem}", type="InvalidTask", non_retryable=True)
-
-
-def _task_of(inputs: tuple[Any, ...]) -> AgentTask:
-    if len(inputs) != 1:
-        raise _refused(f"one AgentTask is expected as input, {len(inputs)} values came")
-    try:
-        return AgentTask.model_validate(inputs[0])
-    except ValidationError as error:
-        raise _refused(_faults(error, "")) from error
-
-
-def _faults(error: ValidationError, prefix: str) -> str:
-    """Field by field what is wrong; never the values, which may hold secrets."""
-    found = error.errors(include_url=False, include_input=False, include_context=False)
-    lines = [f"{prefix}{'.'.join(map(str, e['loc'])) or 'the whole input'}: {e['msg']}" for e in found[:10]]
-    return "; ".join(lines)
-
-
-def _build(task: AgentTask) -> tuple[Design, Machine[Any]]:
-    """The machine that the task names, made with its knobs; a bad task fails the run at once."""
-    try:
-        design = registry.design(task.machine, task.machine_version)
-        options = design.options.model_validate(task.options)
-        machine = design.build(options, registry.parts())
-    except ValidationError as error:
-        raise _refused(_faults(error, "options.")) from error
-    except (ValueError, DefinitionError) as error:
-        raise _refused(str(error)) from error
-    limit = task.limits.max_transitions
-    return design, machine.with_limit(limit) if limit else machine

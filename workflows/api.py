@@ -62,14 +62,15 @@ class Limits(Strict):
 
 
 class Carry(Frozen):
-    """What a run takes over from the one before it (continue-as-new) or from its origin (fork)."""
+    """What a run takes over from the one before it when its history gets long (continue-as-new)."""
 
     origin_run_id: str
     snapshot: JsonObject
     ledger: JsonObject
-    branch: int = 0
-    next_seq: int = 0
+    effect: JsonObject
+    """What the machine wanted done when the run before ended."""
     log_head: str = ""
+    """Hash of the last archived record."""
 
 
 class AgentTask(Strict):

@@ -45,9 +45,10 @@ def _page(items: Sequence[M], query: PageQuery) -> tuple[tuple[M, ...], int]:
 
 
 def log_page(records: Sequence[Record], query: PageQuery, finished: bool) -> LogPage:
-    """Records from `since` on."""
-    page, upto = _page(records, query)
-    return LogPage(records=page, next=upto, total=len(records), finished=finished)
+    """Records from sequence number `since` on, of those that this run of the chain holds."""
+    first = records[0].seq if records else 0
+    page, upto = _page(records, query.model_copy(update={"since": max(query.since - first, 0)}))
+    return LogPage(records=page, next=first + upto, total=first + len(records), finished=finished)
 
 
 def transcript_page(messages: Sequence[Message], query: PageQuery) -> TranscriptPage:
