@@ -9,6 +9,7 @@ from __future__ import annotations
 import difflib
 import importlib
 import pkgutil
+from pathlib import PurePath
 from types import ModuleType
 
 from workflows import machines
@@ -39,8 +40,8 @@ for _info in sorted(pkgutil.iter_modules(machines.__path__), key=lambda info: in
 def add_module(module: ModuleType) -> None:
     """Take a user's machines (`DESIGN` or `DESIGNS`) and rules (`RULES`: name -> maker) in.
 
-    A rule is known by its name and by `module.name`. Raises ValueError or TypeError for what is
-    none, or is there already.
+    A rule is known by its name and by `module.name`; a file's name counts as its module's. Raises
+    ValueError or TypeError for what is none, or is there already.
     """
     rules = _rules_of(module)
     given = getattr(module, "DESIGNS", ()) or ((module.DESIGN,) if hasattr(module, "DESIGN") else ())
@@ -52,12 +53,14 @@ def add_module(module: ModuleType) -> None:
 
 
 def _rules_of(module: ModuleType) -> dict[str, RuleType]:
-    """The rules that a module brings, each under both its names."""
+    """The rules that a module brings, each under all its names."""
+    file = getattr(module, "__file__", None)
+    places = (module.__name__, *([PurePath(file).stem] if file else []))
     rules: dict[str, RuleType] = {}
     for name, maker in getattr(module, "RULES", {}).items():
         if not callable(maker):
             raise TypeError(f"{module.__name__}: the rule {name!r} is not callable")
-        for known_as in (name, f"{module.__name__}.{name}"):
+        for known_as in (name, *(f"{place}.{name}" for place in places)):
             if (_shipped_rules | _rules).get(known_as, maker) is not maker:
                 raise ValueError(f"{module.__name__}: a rule {known_as} is there already; rename it")
             rules[known_as] = maker

@@ -9,10 +9,11 @@ from typing import Any
 import pytest
 
 from activities.contracts import CallModel, CallTools, ToolSpec
-from activities.transcript import Transcript
+from activities.transcript import Message, Transcript
 from tests.machines.answers import act, failed, final, said, thought, tool_failed, tool_said
 from tests.machines.driver import Play, run_script, tool
 from workflows.kernel.errors import FatalError, RecoverableError, TransientError
+from workflows.kernel.step import Cause, reenter
 from workflows.machines.react import design as react_design
 from workflows.machines.react_prompt import ReplyFormat
 from workflows.machines.react_reply import BadReply, Thought
@@ -85,6 +86,14 @@ def test_R_000_6_and_in_no_later_prompt_again() -> None:
     run = react(GUESS, thought("a"), thought("b"))
     assert "rejected" not in run.told
     assert run.context.metadata["retry_reason"] is None
+
+
+@pytest.mark.parametrize("patch", [{}, {"transcript": (Message(role="user", content="hurry"),)}])
+def test_R_000_6_a_visit_that_is_entered_again_gives_the_reason_once(patch: Any) -> None:
+    run = react(GUESS)
+    again = reenter(run.machine, run.last, Cause("Steered", "ann"), now=9, patch=patch)
+    assert isinstance(again.effect, CallModel)
+    assert sum("rejected" in message.content for message in again.effect.transcript) == 1
 
 
 def test_R_000_6_a_failed_model_call_after_it_is_not_called_a_rejection() -> None:
@@ -257,7 +266,7 @@ def test_a_tool_error_is_an_observation_and_the_run_goes_on(error: Any, words: s
     step = run.context.steps[0]
     assert (step.observation, step.status) == (words, "failed")
     assert run.told == f"Observation: {words}"
-    assert run.context.metadata["tool_history"] == () or run.context.metadata["tool_history"] == []
+    assert run.context.metadata["tool_history"] == []
 
 
 def test_an_unknown_outcome_ends_the_run_and_its_cost_is_counted() -> None:

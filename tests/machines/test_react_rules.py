@@ -252,6 +252,18 @@ def test_the_same_module_may_be_loaded_again_but_no_other_rule_of_its_name() -> 
     assert "no_birds" not in registry.parts().rules
 
 
+def test_a_shipped_rule_cannot_be_replaced() -> None:
+    with pytest.raises(ValueError, match="max_depth is there already"):
+        registry.add_module(module("loose.rules", max_depth=no_cats))
+
+
+def test_a_rule_of_a_file_is_known_by_the_files_name_too() -> None:
+    made = module("ratchet_user.hen_house_0a1b2c3d", no_hens=no_cats)
+    made.__file__ = "/somewhere/hen_house.py"
+    registry.add_module(made)
+    assert registry.parts().rules["hen_house.no_hens"] is no_cats
+
+
 def test_a_module_whose_rule_is_not_callable_is_refused() -> None:
     with pytest.raises(TypeError, match="no_fish"):
         registry.add_module(module("sea.rules", no_fish=3))

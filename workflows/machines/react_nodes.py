@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from itertools import takewhile
 from typing import Any
 
 from activities.contracts import (
@@ -101,10 +102,13 @@ class Nodes:
         return ({"transcript": reminder}, asked) if reminder else asked
 
     def _reminder(self, c: Context) -> tuple[Message, ...]:
-        """The retry reason, once, also when the state is entered again (R-000-6)."""
+        """The retry reason (R-000-6), once, also when the state is entered again."""
         reason = c.metadata.get("retry_reason")
-        reminder = (retry_reminder(str(reason)),) if reason else ()
-        return () if c.transcript.messages[-1:] == reminder else reminder
+        if not reason:
+            return ()
+        reminder = retry_reminder(str(reason))
+        unanswered = takewhile(lambda message: message.role != "assistant", reversed(c.transcript.messages))
+        return () if reminder in unanswered else (reminder,)
 
     def _call(self, c: Context, transcript: Transcript) -> CallModel:
         wanted = self.options.reply_format == "json_schema" and self.format.schema
