@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import secrets
+import time
 from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import AbstractAsyncContextManager
 from datetime import UTC, datetime
@@ -197,26 +198,33 @@ class AgentClient:
 
         Waits on the run's history and asks for the log once each time that it has moved.
         """
+        if await self._in_archive(run_id):
+            for record in await self.records(run_id, since):
+                yield record
+            return
+        await self._check_worker(run_id)
         async with Follower(self.temporal, run_id) as follower:
-            while True:
-                over = follower.over
+            over = False
+            while not over:
+                async with clear_errors(self.where, run_id):
+                    await follower.news()
+                over = follower.over  # before reading: what comes after it is read then
                 new, finished = await self._patiently(run_id, since)
                 for record in new:
                     yield record
                     since = record.seq + 1
-                if over or finished:
-                    return
-                async with clear_errors(self.where, run_id):
-                    await follower.news()
+                over = over or finished
 
     async def _patiently(self, run_id: str, since: int) -> tuple[tuple[Record, ...], bool]:
         """`_all_since`, but a worker that is away for a moment is waited for."""
-        for _ in range(PATIENCE if since else 0):
+        until = time.monotonic() + PATIENCE
+        while True:
             try:
                 return await self._all_since(run_id, since)
             except NoWorker:
+                if time.monotonic() > until:
+                    raise
                 await asyncio.sleep(1)
-        return await self._all_since(run_id, since)
 
     async def _all_since(
         self, run_id: str, since: int, full: bool = False
@@ -261,14 +269,19 @@ class AgentClient:
 
     async def _query(self, run_id: str, name: str, kind: type[Q], query: PageQuery | None = None) -> Q:
         """Ask a run; refused at once when no worker is there to answer."""
+        await self._check_worker(run_id)
         async with clear_errors(self.where, run_id):
             handle = self.temporal.get_workflow_handle(run_id)
-            if not self.worker_here and not await has_worker(self.temporal):
-                await handle.describe()  # an id that does not exist is the better news
-                raise no_worker(self.where)
             arguments = [] if query is None else [query]
             answer: Q = await handle.query(name, args=arguments, result_type=kind, rpc_timeout=QUERY_TIMEOUT)
             return answer
+
+    async def _check_worker(self, run_id: str) -> None:
+        """Raise NoWorker, but for an id that does not exist the better news."""
+        async with clear_errors(self.where, run_id):
+            if not self.worker_here and not await has_worker(self.temporal):
+                await self.temporal.get_workflow_handle(run_id).describe()
+                raise no_worker(self.where)
 
 
 def new_run_id(agent: str) -> str:

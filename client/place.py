@@ -156,5 +156,7 @@ async def _stoppable(work: Coroutine[Any, Any, R]) -> R:
     this = asyncio.current_task()
     loop = asyncio.get_running_loop()
     for number in (signal.SIGTERM, signal.SIGHUP):
+        if signal.getsignal(number) is signal.SIG_IGN:
+            continue  # as `nohup` wants it
         loop.add_signal_handler(number, lambda: this.cancel() if this else None)
     return await work

@@ -12,6 +12,7 @@ from pathlib import Path
 __all__ = ["command_line", "end_process", "started_at"]
 
 PROC = Path("/proc")
+KILL_SECONDS = 10
 
 
 def started_at(pid: int) -> str | None:
@@ -35,13 +36,13 @@ def command_line(pid: int) -> str:
     return b" ".join(words).decode(errors="replace").strip()
 
 
-def end_process(pid: int, started: str, patience: float = 15) -> None:
+def end_process(pid: int, started: str, patience: float) -> None:
     """End the process that began at `started`: asked first, killed after `patience` seconds."""
-    for number in (signal.SIGTERM, signal.SIGKILL):
+    for number, seconds in ((signal.SIGTERM, patience), (signal.SIGKILL, KILL_SECONDS)):
         if started_at(pid) != started:
             return
         os.kill(pid, number)
-        until = time.monotonic() + patience
+        until = time.monotonic() + seconds
         while time.monotonic() < until:
             _reap(pid)
             if started_at(pid) != started:

@@ -25,6 +25,9 @@ from client.serverprocess import Launch, launch, log_tail
 __all__ = ["EmbeddedServer", "Ports", "running_server", "stop_server"]
 
 READY_SECONDS = 60
+STOP_SECONDS = 0.5
+"""The server drains for a second and a half, but nobody is connected any more; then it is killed,
+which its database is made for."""
 SPACE_BYTES = 64 * 1024 * 1024
 
 
@@ -86,7 +89,7 @@ class EmbeddedServer:
     def release(self) -> bool:
         """Let go of the server; True when this was its last user, so that it was stopped."""
         if not self.data_dir.exists():
-            end_process(self.record.pid or 0, self.record.started)
+            end_process(self.record.pid or 0, self.record.started, STOP_SECONDS)
             return True
         with self._lock.guarded():
             if not self._lock.leave():
@@ -179,7 +182,7 @@ def _stop(lock: ServerLock, home: Path) -> ServerRecord | None:
         return None
     running = _runs(record, home)
     if running:
-        end_process(record.pid, record.started)
+        end_process(record.pid, record.started, STOP_SECONDS)
     lock.write(record.model_copy(update={"pid": None}))
     return record if running else None
 
@@ -228,7 +231,7 @@ async def _start(home: Path, lock: ServerLock, ports: Ports, before: ServerRecor
             lock.write(record)
             await _wait_ready(record, home)
         except BaseException as error:
-            end_process(pid, record.started, patience=2)
+            end_process(pid, record.started, STOP_SECONDS)
             if last_try or "address already in use" not in str(error):
                 raise
             before = None

@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import asyncio
 import os
 import subprocess
 import sys
 from collections.abc import Callable, Iterator
+from functools import partial
 from pathlib import Path
 
 import pytest
@@ -14,7 +16,7 @@ from temporalio.client import Client
 from activities.settings import Settings
 from client.agent import AgentClient
 from client.archived import ArchivedRuns
-from client.server import stop_server
+from client.server import EmbeddedServer, stop_server
 
 ROOT = Path(__file__).resolve().parents[2]
 Ratchet = Callable[..., "subprocess.CompletedProcess[str]"]
@@ -53,19 +55,39 @@ def made_dir(data_dir: Path) -> Path:
     return data_dir
 
 
+@pytest.fixture(scope="session")
+def served_dir(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
+    """A data directory whose server runs all the time, so that commands need not start it."""
+    home = tmp_path_factory.mktemp("served")
+    server = asyncio.run(EmbeddedServer.attach(home))
+    yield home
+    server.release()
+
+
+def run_ratchet(data_dir: Path, *arguments: str, stdin: str = "") -> subprocess.CompletedProcess[str]:
+    """Run the command line in a process of its own, with the repository as its folder."""
+    return subprocess.run(
+        [*PROGRAM, *arguments],
+        input=stdin,
+        capture_output=True,
+        text=True,
+        check=False,
+        cwd=ROOT,
+        env=bare_environment(RATCHET_DATA_DIR=str(data_dir)),
+        timeout=120,
+    )
+
+
 @pytest.fixture
 def ratchet(data_dir: Path) -> Ratchet:
-    """Run the command line in a process of its own, with the repository as its folder."""
+    """The command line in a data directory of its own."""
+    return partial(run_ratchet, data_dir)
 
-    def run(*arguments: str, **how: str) -> subprocess.CompletedProcess[str]:
-        stdin = how.pop("stdin", "")
-        environment = bare_environment(RATCHET_DATA_DIR=str(data_dir), **how)
-        return subprocess.run(
-            [*PROGRAM, *arguments],
-            input=stdin, capture_output=True, text=True, check=False, cwd=ROOT, env=environment, timeout=120,
-        )  # fmt: skip
 
-    return run
+@pytest.fixture
+def served(served_dir: Path) -> Ratchet:
+    """The command line where a server runs already."""
+    return partial(run_ratchet, served_dir)
 
 
 @pytest.fixture(scope="session")

@@ -6,12 +6,12 @@ import asyncio
 from pathlib import Path
 
 import pytest
-from temporalio.api.common.v1 import WorkflowExecution
-from temporalio.api.workflowservice.v1 import DeleteWorkflowExecutionRequest
+from temporalio.client import Client
 
 from activities.contracts import ModelSpec
 from activities.settings import Settings
 from client.agent import AgentClient
+from client.archived import ArchivedRuns
 from client.errors import DuplicateRun, NoWorker, RunFailed, UnknownRun
 from client.listing import list_filter
 from tests.workflows.trials import act, final, task
@@ -114,25 +114,21 @@ async def test_a_terminated_run_says_so(agents: AgentClient) -> None:
         await agents.result(run_id)
 
 
-async def test_the_archive_answers_when_temporal_has_forgotten(agents: AgentClient) -> None:
+async def test_the_archive_answers_where_temporal_knows_nothing(
+    agents: AgentClient, settings: Settings
+) -> None:
     run_id = await agents.start(task(*TALK, tools=("mark",)))
     result = await agents.result(run_id)
-    before = await agents.steps(run_id)
-    request = DeleteWorkflowExecutionRequest(
-        namespace=agents.temporal.namespace, workflow_execution=WorkflowExecution(workflow_id=run_id)
-    )
-    await agents.temporal.workflow_service.delete_workflow_execution(request)
-    while True:
-        try:
-            await agents.describe(run_id)
-        except UnknownRun:
-            break
-        await asyncio.sleep(0.05)  # the server deletes behind the request
-    assert await agents.result(run_id) == result
-    assert await agents.steps(run_id) == before
-    assert (await agents.status(run_id)).answer == "both"
-    assert chain(await agents.records(run_id)) == result.log_head
-    assert [record.seq async for record in agents.watch(run_id)] == list(range(result.records))
+    address = agents.temporal.service_client.config.target_host
+    elsewhere = await Client.connect(address, namespace="temporal-system")
+    later = AgentClient(elsewhere, ArchivedRuns(settings.data_dir / "archive.db"))
+    with pytest.raises(UnknownRun):
+        await later.describe(run_id)
+    assert await later.result(run_id) == result
+    assert await later.steps(run_id) == await agents.steps(run_id)
+    assert (await later.status(run_id)).answer == "both"
+    assert chain(await later.records(run_id)) == result.log_head
+    assert [record.seq async for record in later.watch(run_id)] == list(range(result.records))
 
 
 async def test_without_a_worker_questions_are_refused_at_once_and_lists_still_answer(

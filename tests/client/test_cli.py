@@ -47,9 +47,9 @@ def killed_in_the_middle(data_dir: Path, run_id: str, how: signal.Signals) -> st
 
 
 def test_a_run_is_shown_as_it_happens_and_can_be_read_later(
-    ratchet: Ratchet,
+    served: Ratchet,
 ) -> None:
-    run = ratchet("run", "--agent", "log_detective", "--id", "first", QUESTION)
+    run = served("run", "--agent", "log_detective", "--id", "first", QUESTION)
     assert run.returncode == 0, run.stderr
     assert "no language model" in run.stderr
     assert re.search(r"thought → validate  \w+ .* tokens · \$0", run.stdout)
@@ -57,33 +57,33 @@ def test_a_run_is_shown_as_it_happens_and_can_be_read_later(
     assert re.search(ANSWER, run.stdout)
     assert re.search(r"run first +http://127\.0\.0\.1:\d+/namespaces/default/workflows/first", run.stderr)
 
-    [line] = json.loads(ratchet("list", "--json").stdout)
-    assert (line["id"], line["progress"], line["goal"]) == ("first", "completed", QUESTION)
-    shown = json.loads(ratchet("show", "first", "--json").stdout)
+    listed = {line["id"]: line for line in json.loads(served("list", "--json").stdout)}
+    assert (listed["first"]["progress"], listed["first"]["goal"]) == ("completed", QUESTION)
+    shown = json.loads(served("show", "first", "--json").stdout)
     assert shown["status"]["exit_reason"] == "goal_achieved"
-    records = lines_of(ratchet("log", "first", "--json").stdout)
+    records = lines_of(served("log", "first", "--json").stdout)
     assert [record["seq"] for record in records] == list(range(shown["status"]["records"]))
-    result = ratchet("result", "first", "--json")
+    result = served("result", "first", "--json")
     assert (result.returncode, json.loads(result.stdout)["answer"]) == (0, shown["status"]["answer"])
 
-    again = ratchet("run", "--agent", "log_detective", "--id", "first", QUESTION)
+    again = served("run", "--agent", "log_detective", "--id", "first", QUESTION)
     assert (again.returncode, again.stdout) == (1, "")
     assert "ratchet watch first" in again.stderr
-    missing = ratchet("show", "second")
+    missing = served("show", "second")
     assert missing.returncode == 1
     assert "there is no run second" in missing.stderr
 
 
-def test_json_on_a_run_gives_records_and_the_result_last(ratchet: Ratchet) -> None:
-    run = ratchet("run", "--model", "scripted", "--json", "-", stdin="What files are here?\n")
+def test_json_on_a_run_gives_records_and_the_result_last(served: Ratchet) -> None:
+    run = served("run", "--agent", "log_detective", "--json", "-", stdin=f"{QUESTION}\n")
     assert run.returncode == 0, run.stderr
     *records, result = lines_of(run.stdout)
     assert [record["seq"] for record in records] == list(range(len(records)))
     assert (result["ok"], result["records"]) == (True, len(records))
 
 
-def test_a_run_that_reaches_its_limit_ends_with_1(ratchet: Ratchet) -> None:
-    run = ratchet("run", "--agent", "log_detective", "--set", "max_steps=1", QUESTION)
+def test_a_run_that_reaches_its_limit_ends_with_1(served: Ratchet) -> None:
+    run = served("run", "--agent", "log_detective", "--set", "max_steps=1", QUESTION)
     assert run.returncode == 1
     assert "no success" in run.stdout
 
@@ -120,11 +120,11 @@ def test_ctrl_c_keeps_the_run_and_says_how_to_go_on(ratchet: Ratchet, data_dir: 
     assert lines_of(resumed.stdout)[-1]["exit_reason"] == "cancelled"
 
 
-def test_on_a_terminal_the_view_lives_and_the_answer_is_framed(data_dir: Path) -> None:
+def test_on_a_terminal_the_view_lives_and_the_answer_is_framed(served_dir: Path) -> None:
     process, terminal = pty.fork()
     if process == 0:
         os.chdir(ROOT)
-        environment = bare_environment(RATCHET_DATA_DIR=str(data_dir), TERM="xterm", COLUMNS="100")
+        environment = bare_environment(RATCHET_DATA_DIR=str(served_dir), TERM="xterm", COLUMNS="100")
         os.execve(sys.executable, [*PROGRAM, "run", "--agent", "log_detective", QUESTION], environment)
     shown = b""
     until = time.monotonic() + 60
@@ -222,8 +222,8 @@ def test_what_there_is_is_said(
         assert isinstance(json.loads(capsys.readouterr().out), list)
 
 
-def test_doctor_says_what_is_well_and_what_to_do_about_the_rest(ratchet: Ratchet) -> None:
-    well = ratchet("doctor", "--agent", "log_detective", "--json")
+def test_doctor_says_what_is_well_and_what_to_do_about_the_rest(served: Ratchet) -> None:
+    well = served("doctor", "--agent", "log_detective", "--json")
     assert well.returncode == 0, well.stdout
     assert {check["name"] for check in json.loads(well.stdout)} >= {
         "server",
@@ -231,7 +231,7 @@ def test_doctor_says_what_is_well_and_what_to_do_about_the_rest(ratchet: Ratchet
         "tools",
         "store",
     }
-    ill = ratchet("doctor", "--address", "127.0.0.1:1")
+    ill = served("doctor", "--address", "127.0.0.1:1")
     assert ill.returncode == 1
     assert re.search("BAD +server", ill.stdout)
     assert re.search("BAD +model gpt-5-mini.*OPENAI_API_KEY", ill.stdout)

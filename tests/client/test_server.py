@@ -165,8 +165,8 @@ def test_a_process_is_known_by_its_start_and_its_command() -> None:
         assert started is not None
         assert started_at(process.pid) == started
         assert command_line(process.pid) == "sleep 600"
-        end_process(process.pid, "another start")
+        end_process(process.pid, "another start", 1)
         assert process.poll() is None
-        end_process(process.pid, started)
+        end_process(process.pid, started, 1)
         assert started_at(process.pid) is None
         assert command_line(process.pid) == ""
