@@ -7,7 +7,7 @@ loop performs effects and feeds the answers back to `resume`. Only events move t
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping, Set
 from dataclasses import dataclass, field, replace
 from enum import Enum
 from typing import Any, Generic, Literal, TypeVar
@@ -143,8 +143,9 @@ class Machine(Generic[C]):
     version: str = "1"
     context: type[C]
     initial: Enum
-    final: frozenset[Enum] | set[Enum]
-    states: Mapping[Enum, State]
+    final: Set[Enum]
+    states: Mapping[Any, State]
+    """State -> its declaration; the keys are members of an Enum."""
     table: tuple[Row, ...] | Iterable[Row | tuple[Any, ...]]
     result: Callable[[C, Enum], Exit]
     """How the run ended; the state is not final when the run was closed in the middle."""
@@ -187,6 +188,7 @@ class Machine(Generic[C]):
 
     def state_named(self, name: str) -> Enum:
         """The state with this name; raises ValueError with what there is."""
+        state: Enum
         for state in self.states:
             if name_of(state) == name:
                 return state
