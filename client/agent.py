@@ -177,7 +177,12 @@ class AgentClient:
 
     async def steps(self, run_id: str) -> tuple[StepLine, ...]:
         """What a run did, a line for each step."""
-        return await self._read(run_id, partial(self._ask_steps, run_id), self._archive.steps)
+        steps = await self._read(run_id, partial(self._ask_steps, run_id), self._archive.steps)
+        if steps and steps[0].step > 1:
+            # the run was continued as new: what came before is in the archive
+            before = await self._archive.steps(run_id) or ()
+            steps = (*(line for line in before if line.step < steps[0].step), *steps)
+        return steps
 
     async def transcript(self, run_id: str) -> tuple[Message, ...]:
         """The conversation with the model so far."""

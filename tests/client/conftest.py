@@ -94,4 +94,6 @@ def served(served_dir: Path) -> Ratchet:
 def agents(working: Client, settings: Settings) -> AgentClient:
     """A client of the shared server, at which a worker runs."""
     archive = ArchivedRuns(settings.data_dir / "archive.db")
-    return AgentClient(working, archive, where="the test server")
+    client = AgentClient(working, archive, where="the test server")
+    client.worker_here = True
+    return client

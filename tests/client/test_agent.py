@@ -14,7 +14,9 @@ from client.agent import AgentClient
 from client.archived import ArchivedRuns
 from client.errors import DuplicateRun, NoWorker, RunFailed, UnknownRun
 from client.listing import list_filter
+from tests.conftest import TOOLS, real_server
 from tests.workflows.trials import act, final, task
+from worker import build_worker
 from workflows.api import AgentTask
 from workflows.kernel.log import STARTED, chain
 
@@ -155,3 +157,21 @@ async def test_a_program_needs_few_lines_for_server_worker_and_run(data_dir: Pat
         models = {"default": ModelSpec(provider="scripted", name="scripted")}
         result = await agents.run(AgentTask(goal="Say something.", models=models))
     assert result.answer
+
+
+async def test_watching_goes_on_through_continue_as_new(tmp_path: Path) -> None:
+    settings = Settings(data_dir=tmp_path / ".ratchet", files_root=tmp_path, modules=(str(TOOLS),))
+    async with (
+        real_server(settings, "limit.historyCount.suggestContinueAsNew=60") as client,
+        build_worker(client, settings),
+    ):
+        agents = AgentClient(client, ArchivedRuns(settings.data_dir / "archive.db"))
+        agents.worker_here = True
+        replies = [act("mark", line=f"step{n}") for n in range(12)]
+        run_id = await agents.start(task(*replies, final("at the end"), tools=("mark",)))
+        first = (await agents.describe(run_id)).run_id
+        seen = [record.seq async for record in agents.watch(run_id)]
+        result = await agents.result(run_id)
+        assert [line.id for line in await agents.list(running=True)] == []
+    assert result.run_id != first, "the run was continued as new"
+    assert seen == list(range(result.records))
