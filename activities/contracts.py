@@ -249,7 +249,7 @@ class ModelReplied(Frozen):
     model: str = ""
     """The name that the provider gives for what answered."""
     usage: Usage = Usage()
-    cost_usd: float = 0
+    cost_usd: float = Field(default=0, ge=0, allow_inf_nan=False)
     cost_known: bool = True
     """False when neither the price library nor the task knows the model's price."""
     attempt: int = 1
@@ -276,7 +276,7 @@ class ToolResult(Frozen):
     error: ToolError | None = None
     attempts: int = 1
     seconds: float = 0
-    cost_usd: float = 0
+    cost_usd: float = Field(default=0, ge=0, allow_inf_nan=False)
     bytes: int = 0
     """Size of the whole output in UTF-8."""
     whole: str | None = None

@@ -27,6 +27,7 @@ MAX_PATH_BYTES = 2048
 """Longer paths could be made part by part, but then not be used by other programs."""
 
 HIDDEN = (".git", ".ratchet")
+PACKAGES = ("__pycache__", "node_modules")
 _DRAFT = ".ratchet-draft-"
 _FOLDER = os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC
 _READ = os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC
@@ -102,12 +103,19 @@ class FilesRoot:
         return tuple(sorted(entries, key=lambda entry: entry.path))
 
     def walk(self, path: str) -> Iterator[Entry]:
-        """Everything below a folder, depth first and sorted; what cannot be read is skipped."""
+        """Everything below a folder, depth first and sorted; what cannot be read is skipped.
+
+        As ripgrep does, names that begin with a dot are passed over, and so are folders of
+        installed packages; name such a folder to look into it.
+        """
         levels = [iter(self.entries(path))]
         while levels:
             entry = next(levels[-1], None)
             if entry is None:
                 levels.pop()
+                continue
+            name = entry.path.rpartition("/")[2]
+            if name.startswith(".") or name in PACKAGES:
                 continue
             yield entry
             if entry.kind == "folder":
@@ -174,9 +182,7 @@ def _check_regular(path: str, status: os.stat_result) -> None:
     if not stat.S_ISREG(status.st_mode):
         raise PathError(f"{path!r} is no regular file but a device, FIFO, socket or link")
     if status.st_size > MAX_FILE_BYTES:
-        raise PathError(
-            f"{path!r} has {status.st_size:,} bytes; at most {MAX_FILE_BYTES:,} can be read"
-        )
+        raise PathError(f"{path!r} has {status.st_size:,} bytes; at most {MAX_FILE_BYTES:,} can be read")
 
 
 def _mode_of_old(path: str, name: str, folder: int) -> int | None:

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import importlib
 import inspect
+import math
 import pkgutil
 import re
 from collections.abc import Callable, Iterable
@@ -59,6 +60,11 @@ class ToolReturn:
     cost_usd: float = 0
     marks: tuple[str, ...] = ()
     """Progress marks (spec 4.14)."""
+
+    def __post_init__(self) -> None:
+        """Refuse a cost that nothing can be added to; raises `ValueError`."""
+        if not 0 <= self.cost_usd < math.inf:
+            raise ValueError(f"cost_usd must be 0 or more, not {self.cost_usd}")
 
 
 P = TypeVar("P", bound=BaseModel)

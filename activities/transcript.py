@@ -105,9 +105,7 @@ class Transcript:
         from_list = core_schema.no_info_after_validator_function(cls._of, messages)
         return core_schema.json_or_python_schema(
             json_schema=from_list,
-            python_schema=core_schema.union_schema(
-                [core_schema.is_instance_schema(cls), from_list]
-            ),
+            python_schema=core_schema.union_schema([core_schema.is_instance_schema(cls), from_list]),
             serialization=core_schema.plain_serializer_function_ser_schema(
                 lambda t: [m.model_dump(mode="json") for m in t.messages]
             ),

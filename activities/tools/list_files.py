@@ -19,7 +19,9 @@ class Params(BaseModel, frozen=True, extra="forbid"):
 
     path: str = Field(default=".", description="A folder, relative to the working folder.")
     glob: str = Field(default="*", description="Only names or paths like this, such as `*.log`.")
-    recursive: bool = Field(default=False, description="Also list what is in the folders below.")
+    recursive: bool = Field(
+        default=False, description="Also what is in the folders below, without hidden names."
+    )
     limit: int = Field(default=200, ge=1, le=2000, description="How many entries to show at most.")
 
 

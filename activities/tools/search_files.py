@@ -31,9 +31,10 @@ PATTERN_MEMORY = 16 * 1024 * 1024
 class Params(BaseModel, frozen=True, extra="forbid"):
     r"""Search text files for lines that match a regular expression (RE2 syntax, no look-around).
 
-    Shows `path:line: text`. With `count_by` it shows instead how often each value of the pattern's
-    first group occurs, most frequent first, each with its first and last line: for example the
-    pattern `ERROR (\w+)` with `count_by` tells which component failed most, and since when.
+    Shows `path:line: text`. Hidden files and folders are passed over unless `path` names one.
+    With `count_by` it shows instead how often each value of the pattern's first group occurs, most
+    frequent first, each with its first and last line: for example the pattern `ERROR (\w+)` with
+    `count_by` tells which component failed most, and since when.
     """
 
     pattern: str = Field(min_length=1, max_length=1000)

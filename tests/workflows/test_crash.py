@@ -159,7 +159,7 @@ async def test_a_server_that_is_killed_too_goes_on_from_its_file(home: Path) -> 
         client = await connect(settings, target_host=server.address)
         handle = await begin(client, given)
         await until(handle, lambda status: status.step == 3)
-        os.kill(server.record.pid, signal.SIGKILL)
+        os.kill(int(server.record.pid or 0), signal.SIGKILL)
         worker.kill()
     async with await EmbeddedServer.attach(home / ".ratchet", Ports()) as again:
         worker = _Worker(again.address, home)
