@@ -221,7 +221,7 @@ def _jsonable(value: object) -> Any:
         text = to_json(value, fallback=repr, bytes_mode="base64", inf_nan_mode="strings")
         return from_json(text)
     except Exception:  # noqa: BLE001  # a user's object may raise anything here
-        return _text(repr(value))
+        return f"<{type(value).__name__}>"
 
 
 def _text(text: str) -> str:
