@@ -6,7 +6,7 @@ VENV := .venv
 BIN := $(VENV)/bin
 STAMP := $(VENV)/.ready
 
-.PHONY: run test test-all check lock docs clean
+.PHONY: run test test-all check lock docs bench clean
 
 run: $(STAMP)
 	@$(BIN)/ratchet run --agent examples/agents/log_detective.yaml \
@@ -26,6 +26,9 @@ check: $(STAMP)
 
 docs: $(STAMP)
 	$(BIN)/python -m docs.generate
+
+bench: $(STAMP)
+	$(BIN)/python -m benchmarks.loop
 
 lock: $(STAMP)
 	$(BIN)/python deploy/environment.py lock
