@@ -6,6 +6,7 @@ import asyncio
 import re
 from collections.abc import AsyncIterator
 from contextlib import AsyncExitStack, asynccontextmanager
+from datetime import timedelta
 from typing import Any
 
 from temporalio.envconfig import ClientConfig
@@ -17,6 +18,8 @@ from client.errors import RatchetError, ServerError, Unreachable, UsageError
 from client.server import EmbeddedServer, Ports
 
 __all__ = ["connected", "remote_config", "working"]
+
+CONNECT_TIMEOUT = timedelta(seconds=10)
 
 
 def remote_config(
@@ -70,7 +73,8 @@ async def connected(
             await stack.enter_async_context(_while_alive(server))
         where = server.address if server else str((remote or {})["target_host"])
         try:
-            temporal = await connect(settings, **(remote or {"target_host": where}))
+            config = remote or {"target_host": where}
+            temporal = await connect(settings, connect_timeout=CONNECT_TIMEOUT, **config)
         except RuntimeError as error:
             raise Unreachable(
                 f"the Temporal server at {where} does not answer ({_cause(error)}); check the address "
