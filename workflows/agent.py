@@ -178,6 +178,8 @@ class AgentWorkflow:
         if missing:
             workflow.upsert_search_attributes(missing)
         facts = {"machine": f"{design.name} {design.version}", "definition": definition_hash(machine)}
+        if "goal" not in workflow.memo():
+            facts["goal"] = " ".join(task.goal.split())[:200]
         workflow.upsert_memo(facts)
 
     def _publish_state(self) -> None:

@@ -87,19 +87,28 @@ def steps_page(records: Sequence[Record], query: PageQuery) -> StepsPage:
 
 
 def details(status: AgentStatus, goal: str, records: Sequence[Record]) -> str:
-    """What the agent is doing, in Markdown, for Temporal's UI."""
+    """What the agent is doing, in Markdown, for Temporal's UI: newest transitions first.
+
+    Texts of models and tools are shown as code, so that they cannot draw links or pictures.
+    """
     spent = ", ".join(f"{name} {amount:g}" for name, amount in sorted(status.counters.items()))
+    now = f"Doing: {_code(status.doing)}" if status.doing else f"Ended: **{status.exit_reason}**"
+    machine = f"{status.machine} {status.machine_version}"
     lines = [
-        f"**{status.agent}** ({status.machine} {status.machine_version}) — state **{status.state}**, "
-        f"step {status.step}",
-        f"> {goal[:300]}",
-        f"Doing: {status.doing}" if status.doing else f"Ended: **{status.exit_reason}**",
+        f"**{status.agent}** ({machine}), state {_code(status.state)}, step {status.step}",
+        _code(goal, 300),
+        now,
         f"Spent: {spent or 'nothing yet'}",
-        "",
-        "| # | from | event | to | why |",
-        "| --- | --- | --- | --- | --- |",
+        "\n".join(_told(record) for record in reversed(records[-10:])),
     ]
-    for r in records[-10:]:
-        why = (r.error or r.reason).replace("|", "\\|").replace("\n", " ")[:160]
-        lines.append(f"| {r.seq} | {r.state} | {r.event} | {r.to or ''} | {why} |")
-    return "\n".join(lines)
+    return "\n\n".join(lines)
+
+
+def _code(text: str, most: int = 200) -> str:
+    line = " ".join(text.replace("`", "'").split())
+    return f"`{line[:most]}`" if line else ""
+
+
+def _told(record: Record) -> str:
+    way = f"{_code(record.state)} → {_code(record.to)}" if record.to else _code(record.state)
+    return f"- {record.seq}: {way} {record.event} {_code(record.error or record.reason)}"
