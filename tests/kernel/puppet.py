@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from enum import Enum
 from typing import Annotated, Any, Literal
 
+from hypothesis import HealthCheck, settings
 from pydantic import BaseModel, ConfigDict
 
 from activities.contracts import Effect, EffectFailed, Frozen, JsonObject
@@ -15,6 +16,9 @@ from workflows.kernel.log import Record
 from workflows.kernel.machine import At, Exit, Machine, Row, State
 from workflows.kernel.snapshot import Step
 from workflows.kernel.step import advance, start
+
+CALM = settings(deadline=None, suppress_health_check=[HealthCheck.too_slow])
+"""For property tests: a busy machine is no failure."""
 
 
 class S(Enum):

@@ -13,7 +13,7 @@ from typing import Annotated, Any
 from uuid import UUID
 
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 from pydantic import (
     BaseModel,
@@ -26,7 +26,7 @@ from pydantic import (
 )
 
 from activities.contracts import Frozen, JsonObject, Message, Transcript
-from tests.kernel.puppet import Ask, Context, Ended, Item, Play, S, Went, puppet
+from tests.kernel.puppet import CALM, Ask, Context, Ended, Item, Play, S, Went, puppet
 from workflows.kernel.errors import BadPatch
 from workflows.kernel.fields import ADD, APPEND, COUNT, FIRST, MERGE, PUT, Fields, Reducer
 from workflows.kernel.frozen import FrozenDict, FrozenList, freeze
@@ -68,6 +68,7 @@ def _written(name: str, delta: Any) -> Any:
 
 
 @pytest.mark.parametrize("name", [*DELTAS, "slots"])
+@settings(CALM)
 @given(st.data())
 def test_deltas_folded_one_by_one_are_the_composed_delta_folded(name: str, data: st.DataObject) -> None:
     """Also when each delta has been through the log's JSON."""
@@ -134,6 +135,7 @@ def test_a_transcript_grows_by_messages() -> None:
 # -- frozen values --------------------------------------------------------------------------------------
 
 
+@settings(CALM)
 @given(JSON)
 def test_a_frozen_value_is_equal_and_its_copies_are_ordinary(value: Any) -> None:
     frozen = freeze(value)

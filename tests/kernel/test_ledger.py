@@ -5,10 +5,11 @@ from __future__ import annotations
 import math
 
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from activities.contracts import CallTools, ToolResult, ToolRun, ToolsReturned
+from tests.kernel.puppet import CALM
 from workflows.kernel.ledger import Breach, Ledger, plain, price_of, spent_by
 
 
@@ -47,6 +48,7 @@ def test_sums_of_prices_do_not_pass_a_cap_by_a_hair() -> None:
     assert ledger.left("cost_usd") == 0.1
 
 
+@settings(CALM)
 @given(st.lists(st.decimals(min_value=0, max_value=1, places=6), max_size=50))
 def test_a_sum_of_prices_is_the_price_of_the_sum(prices: list[object]) -> None:
     ledger = Ledger()

@@ -12,6 +12,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from tests.kernel.puppet import (
+    CALM,
     FIELDS,
     ROWS,
     Ask,
@@ -123,7 +124,7 @@ def _play(machine: Machine[Any], script: Sequence[Any]) -> tuple[list[Record], S
     return records, step
 
 
-@settings(max_examples=300)
+@settings(CALM, max_examples=300)
 @given(st.integers(0, 2**32))
 def test_the_state_is_rebuilt_from_the_log_alone(seed: int) -> None:
     """Whatever the machine and the answers; and every run ends, or waits, within the bound."""
@@ -138,7 +139,7 @@ def test_the_state_is_rebuilt_from_the_log_alone(seed: int) -> None:
     assert step.snapshot.transitions <= 21
 
 
-@settings(max_examples=200)
+@settings(CALM, max_examples=200)
 @given(st.integers(0, 2**32))
 def test_a_run_goes_on_from_a_loaded_snapshot_with_the_same_log(seed: int) -> None:
     """Dumped to JSON and loaded again before every answer, it is the same run."""

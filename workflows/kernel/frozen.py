@@ -67,8 +67,8 @@ def freeze(value: Any) -> Any:
 
     Raises ValueError for what a context cannot hold, RecursionError for what is nested too deeply.
     """
-    if isinstance(value, FrozenDict | FrozenList | int | bytes) or value is None:
-        return value
+    if value is None or isinstance(value, (str, int, FrozenDict, FrozenList)):
+        return _text(value) if type(value) is str else value
     if isinstance(value, dict):
         return FrozenDict({freeze(key): freeze(item) for key, item in value.items()})
     if isinstance(value, list):
@@ -80,6 +80,12 @@ def freeze(value: Any) -> Any:
     if is_dataclass(value) and not isinstance(value, type):
         return _dataclass(value)
     return _single(value)
+
+
+def _text(value: str) -> str:
+    if not value.isascii():
+        value.encode()  # half a character pair cannot be written anywhere; UnicodeEncodeError is a ValueError
+    return value
 
 
 def _tuple(value: tuple[Any, ...]) -> tuple[Any, ...]:
@@ -116,8 +122,6 @@ def _dataclass(value: Any) -> Any:
 def _single(value: Any) -> Any:
     if isinstance(value, float) and not math.isfinite(value):
         raise ValueError(f"{value} is no number that JSON, and so the log, can hold")
-    if isinstance(value, str) and not value.isascii():
-        value.encode()  # half a character pair cannot be written anywhere; UnicodeEncodeError is a ValueError
     if isinstance(value, Set | MutableSequence | MutableMapping):
         raise ValueError(f"a {type(value).__name__} cannot be held in a context; use a tuple or a dict")
     return value
