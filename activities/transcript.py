@@ -56,10 +56,16 @@ class Transcript:
     """`digests[n]` stands for the first `n` messages; so there is one more than messages."""
 
     def __init__(self, messages: Iterable[Message] = ()) -> None:
-        self.messages = ()
-        self.digests = (EMPTY_DIGEST,)
+        self._hold((), (EMPTY_DIGEST,))
         grown = self.add(*messages)
-        self.messages, self.digests = grown.messages, grown.digests
+        self._hold(grown.messages, grown.digests)
+
+    def _hold(self, messages: tuple[Message, ...], digests: tuple[str, ...]) -> None:
+        object.__setattr__(self, "messages", messages)
+        object.__setattr__(self, "digests", digests)
+
+    def __setattr__(self, name: str, value: object) -> None:
+        raise AttributeError(f"a transcript is immutable: use `add` instead of setting {name!r}")
 
     def add(self, *messages: Message) -> Transcript:
         """A new transcript with these messages behind the old ones."""
@@ -69,7 +75,7 @@ class Transcript:
         for message in messages:
             digests.append(digest_after(digests[-1], message))
         grown = object.__new__(Transcript)
-        grown.messages, grown.digests = (*self.messages, *messages), tuple(digests)
+        grown._hold((*self.messages, *messages), tuple(digests))
         return grown
 
     @property

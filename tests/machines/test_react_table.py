@@ -198,16 +198,19 @@ def test_a_fatal_failure_ends_the_run_with_its_text(kind: Any) -> None:
     assert run.context.terminated
 
 
-def test_R_000_11_max_transitions_is_ten_times_max_steps() -> None:
+def test_R_000_11_as_many_nodes_are_visited_as_ten_times_max_steps() -> None:
+    """A machine of n moves visits n + 1 nodes."""
     for steps in (1, 7):
         options = design("react").options(max_steps=steps)
-        assert design("react").build(options, Parts()).max_transitions == 10 * steps
+        assert design("react").build(options, Parts()).max_transitions == 10 * steps - 1
 
 
 def test_R_000_11_the_transition_limit_ends_the_run_with_its_own_reason() -> None:
     run = react(thought("a"), thought("b"), options={"max_transitions": 6})
     assert (run.exit.reason, run.exit.ok) == ("max_transitions", False)
-    assert len(run.visited.split()) - 1 == 6
+    assert len(run.visited.split()) == 6
+    assert run.exit.outcome["exit_reason"] == "max_transitions"
+    assert run.context.terminated, "a run that was closed is over, also for whoever reads its state"
 
 
 def test_a_row_that_is_missing_ends_the_run_as_a_dead_end() -> None:

@@ -20,7 +20,8 @@ def _records(texts: list[str], first: int = 0) -> list[Record]:
 
 @given(st.lists(st.text(max_size=6000), max_size=30), st.booleans())
 def test_pages_hold_every_record_once_and_in_order(texts: list[str], full: bool) -> None:
-    records, since, seen = _records(texts), 0, []
+    records, since = _records(texts), 0
+    seen: list[Record] = []
     while since < len(records):
         page = log_page(records, PageQuery(since=since, full=full), finished=True)
         assert page.records

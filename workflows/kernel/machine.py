@@ -170,6 +170,8 @@ class Machine(Generic[C]):
     hold_back: Callable[[C, Move, At], tuple[Patch, Event] | None] | None = None
     """Asked before a final state is entered: another event instead, or None to let it pass."""
     max_hold_backs: int = 1
+    on_close: Callable[[C, str], Patch] | None = None
+    """What a close in the middle (cancel, abort, a limit) writes, given the exit reason."""
     fold_steer: Callable[[C, str], Patch] | None = None
     """How a message from a person, given while the run is on its way, gets into the context."""
 

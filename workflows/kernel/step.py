@@ -267,7 +267,8 @@ def _move(turn: Turn, patch: Patch, event: Event) -> Step[Any] | Say:
         held = _held_back(turn, change, row, event)
         if held is not None:
             return held
-    if turn.snapshot.transitions >= machine.max_transitions:
+    # A final state may always be entered: there the run ends anyway.
+    if turn.snapshot.transitions >= machine.max_transitions and row.target not in machine.final:
         problem = f"{machine.max_transitions} transitions were made, the most that are allowed"
         return _close(turn, "max_transitions", problem, "kernel")
     _cross(turn, change, row, event)
@@ -339,7 +340,11 @@ def _finish(turn: Turn, patch: Patch) -> Step[Any]:
 
 
 def _close(turn: Turn, reason: str, error: str | None, by: str) -> Step[Any]:
-    turn.record("Closed", reason=f"{reason}: {error}" if error else reason, by=by)
+    change = Change(turn, turn.snapshot.context)
+    if turn.machine.on_close:
+        change.apply(turn.machine.on_close(turn.snapshot.context, reason), None)
+    turn.record("Closed", change, reason=f"{reason}: {error}" if error else reason, by=by)
+    turn.snapshot = replace(turn.snapshot, context=change.context)
     base = turn.machine.result(turn.snapshot.context, turn.state)
     ended = base.model_copy(update={"reason": reason, "ok": False, "error": error})
     return Step(turn.snapshot, turn.ledger, exit=ended, records=tuple(turn.records))

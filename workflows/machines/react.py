@@ -131,7 +131,9 @@ def _build(name: str, reply_format: ReplyFormat, options: Options, parts: Parts)
             "unknown_outcome": nodes.halt,
         },
         on_unmatched="end",
-        max_transitions=options.max_transitions or 10 * options.max_steps,
+        # The knob counts node visits (R-000-11); the first visit needs no transition.
+        max_transitions=(options.max_transitions or 10 * options.max_steps) - 1,
+        on_close=lambda c, reason: {"metadata": {"exit_reason": reason}, "terminated": True},
         limit_reasons={"cost_usd": "cost_limit"},
         fold_steer=lambda c, text: {"transcript": (Message(role="user", content=text),)},
     )
