@@ -22,7 +22,10 @@ def configure(settings: Settings) -> None:
     ]
     last: Any = structlog.processors.JSONRenderer()
     if settings.log_format == "console":
-        last = structlog.dev.ConsoleRenderer(colors=sys.stderr.isatty())
+        # Plain tracebacks: the default ones show local variables, which hold prompts and passwords.
+        last = structlog.dev.ConsoleRenderer(
+            colors=sys.stderr.isatty(), exception_formatter=structlog.dev.plain_traceback
+        )
     else:
         shared.append(structlog.processors.format_exc_info)
     structlog.configure(
