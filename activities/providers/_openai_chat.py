@@ -36,6 +36,9 @@ CONNECT_SECONDS = 10.0
 LOOK_SECONDS = 10.0
 """For a look at what models a server has."""
 
+BROKEN = (OpenAIError, httpx2.HTTPError, httpx2.StreamError, ValueError, RecursionError)
+"""What the client library raises, and what reading an answer does."""
+
 log = structlog.get_logger()
 
 
@@ -63,8 +66,10 @@ class ChatCompletions:
     Raises a fatal `ProviderError` if one of the URLs is none.
     """
 
-    def __init__(self, key: SecretStr | None, base_url: str | None, allowed: Iterable[str]) -> None:
-        self._endpoints = Endpoints(key, base_url, allowed)
+    def __init__(
+        self, key: SecretStr | None, base_url: str | None, allowed: Iterable[str], max_reply_bytes: int
+    ) -> None:
+        self._endpoints = Endpoints(key, base_url, allowed, max_reply_bytes)
         self._left_out: dict[tuple[str, str], frozenset[str]] = {}
 
     async def complete(self, setup: Setup, transcript: Transcript, call: ProviderCall) -> ModelReplied:
@@ -135,7 +140,7 @@ class ChatCompletions:
             return
         except ProviderError as error:
             failure = error
-        except (OpenAIError, httpx2.HTTPError, httpx2.StreamError, ValueError) as error:
+        except BROKEN as error:
             failure = explain(error, server)
         message = failure.message
         if failure.type == "model_not_found":
@@ -147,7 +152,7 @@ class ChatCompletions:
         """The server's own models, if it tells them."""
         try:
             names = await self._models(endpoint)
-        except (OpenAIError, httpx2.HTTPError, ValueError):
+        except BROKEN:
             names = []
         return f"; {_known_models(model, names)}" if names else ""
 
@@ -165,8 +170,10 @@ async def _pieces(stream: AsyncStream[ChatCompletionChunk], question: _Question)
     """Read a stream to its end."""
     gathered = Gathered()
     async for chunk in stream:
+        if not isinstance(chunk, ChatCompletionChunk):  # the client library passes on any JSON
+            raise bad_response(f"an event that is no chunk: {str(chunk)[:80]!r}", question.server)
         before = len(gathered.text)
-        gathered.add(Piece.model_validate(chunk.to_dict()))
+        gathered.add(Piece.model_validate(chunk.to_dict(warnings=False)))
         if len(gathered.text) != before:
             question.call.on_text(gathered.text)
     if gathered.finish_reason is None:  # the client library takes a cut stream for a complete one

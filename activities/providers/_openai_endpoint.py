@@ -7,9 +7,9 @@ servers only if the worker's settings list them, and those are sent a placeholde
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Iterable
+from collections.abc import AsyncIterator, Iterable
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 from weakref import WeakKeyDictionary
 
 import httpx2
@@ -18,7 +18,7 @@ from pydantic import SecretStr
 
 from activities.contracts import ModelSpec
 from activities.provider import ProviderError
-from activities.providers._openai_errors import Server
+from activities.providers._openai_errors import ReplyTooLarge, Server
 
 if TYPE_CHECKING:
     from asyncio import AbstractEventLoop
@@ -54,7 +54,10 @@ class Endpoint:
 class Endpoints:
     """The servers that this worker may talk to; one client each per event loop."""
 
-    def __init__(self, key: SecretStr | None, base_url: str | None, allowed: Iterable[str]) -> None:
+    def __init__(
+        self, key: SecretStr | None, base_url: str | None, allowed: Iterable[str], max_reply_bytes: int
+    ) -> None:
+        self._max_reply_bytes = max_reply_bytes
         self._key = key.get_secret_value().strip() if key else ""
         self._base_url = _normal(base_url, "OPENAI_BASE_URL") if base_url else None
         self._allowed = frozenset(_normal(url, "RATCHET_BASE_URLS") for url in allowed)
@@ -88,7 +91,8 @@ class Endpoints:
         """The client of the running event loop for a server; it never retries by itself."""
         clients = self._clients.setdefault(asyncio.get_running_loop(), {})
         if endpoint not in clients:
-            hooks = {} if endpoint.configured else {"request": [_keep_plain_headers]}
+            asked = [] if endpoint.configured else [_keep_plain_headers]
+            hooks: dict[str, list[Any]] = {"request": asked, "response": [self._bound]}
             clients[endpoint] = AsyncOpenAI(
                 api_key=endpoint.key,
                 base_url=endpoint.url,
@@ -97,10 +101,33 @@ class Endpoints:
             )
         return clients[endpoint]
 
+    async def _bound(self, response: httpx2.Response) -> None:
+        response.stream = _Bounded(response, self._max_reply_bytes)
+
     async def close(self) -> None:
         """Close the connections of the running event loop."""
         for client in self._clients.pop(asyncio.get_running_loop(), {}).values():
             await client.close()
+
+
+class _Bounded(httpx2.AsyncByteStream):
+    """A body that is not read on for ever: a server that never ends would use up the memory."""
+
+    def __init__(self, response: httpx2.Response, limit: int) -> None:
+        self._stream, self._limit = response.stream, limit
+
+    async def __aiter__(self) -> AsyncIterator[bytes]:
+        assert isinstance(self._stream, httpx2.AsyncByteStream)  # the client is an asynchronous one
+        size = 0
+        async for piece in self._stream:
+            size += len(piece)
+            if size > self._limit:
+                raise ReplyTooLarge(f"more than {self._limit:,} bytes")
+            yield piece
+
+    async def aclose(self) -> None:
+        assert isinstance(self._stream, httpx2.AsyncByteStream)
+        await self._stream.aclose()
 
 
 async def _keep_plain_headers(request: httpx2.Request) -> None:

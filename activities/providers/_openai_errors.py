@@ -14,11 +14,12 @@ from email.utils import parsedate_to_datetime
 
 import httpx2
 import openai
+from pydantic import ValidationError
 
 from activities.contracts import ErrorClass
 from activities.provider import ProviderError
 
-__all__ = ["Problem", "Server", "bad_response", "classify", "explain", "problem_of"]
+__all__ = ["Problem", "ReplyTooLarge", "Server", "bad_response", "classify", "explain", "problem_of"]
 
 LONGEST_WAIT = 3600.0
 """Seconds; a server that wants a longer pause is asked again after this one."""
@@ -32,6 +33,10 @@ TOO_LONG = re.compile(
 QUOTA = ("insufficient_quota", "billing_hard_limit_reached", "billing_not_active")
 TOO_LONG_CODES = ("context_length_exceeded", "exceed_context_size_error", "string_above_max_length")
 FILTER_CODES = ("content_filter", "content_policy_violation", "ResponsibleAIPolicyViolation")
+
+
+class ReplyTooLarge(ValueError):
+    """More bytes came than a reply can have."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -92,6 +97,8 @@ def explain(error: Exception, server: Server) -> ProviderError:
         return _error("transient", "timeout", server, "no answer in time; is the server busy?")
     if isinstance(error, (openai.APIConnectionError, httpx2.HTTPError)):
         cause = error.__cause__ or error
+        if isinstance(cause, ReplyTooLarge):
+            return bad_response(str(cause), server)
         said = server.cleared(str(cause)) or type(cause).__name__
         advice = "check that the server runs and that the base URL is right"
         return _error("transient", "connection", server, f"cannot be reached: {said}; {advice}")
@@ -99,7 +106,15 @@ def explain(error: Exception, server: Server) -> ProviderError:
         known = {"code": error.code, "type": error.type, "message": error.message}
         body = error.body if isinstance(error.body, Mapping) else {}
         return classify(problem_of({"error": {**known, **body}}), server)
-    return bad_response(f"{type(error).__name__}: {error}", server)
+    if isinstance(error, ValidationError):
+        first = error.errors(include_url=False, include_input=False)[0]
+        place = ".".join(str(part) for part in first["loc"]) or "the whole"
+        return bad_response(f"JSON of another shape ({place}: {first['msg']})", server)
+    return bad_response(str(error) if isinstance(error, ReplyTooLarge) else _named(error), server)
+
+
+def _named(error: Exception) -> str:
+    return f"{type(error).__name__}: {error}"
 
 
 def bad_response(what: str, server: Server) -> ProviderError:
@@ -111,7 +126,8 @@ def bad_response(what: str, server: Server) -> ProviderError:
 def classify(problem: Problem, server: Server) -> ProviderError:
     """The error for what a server reported."""
     said = server.cleared(problem.message) or server.cleared(" ".join(problem.names))
-    status = f"HTTP{problem.status}" if problem.status else problem.code or "error"
+    code = server.cleared(problem.code, limit=60)
+    status = f"HTTP{problem.status}" if problem.status else code or "error"
     text = f"answered {status}" + (f": {said}" if said else "")
     known = _known(problem)
     if known is not None:
@@ -119,7 +135,7 @@ def classify(problem: Problem, server: Server) -> ProviderError:
         return _error(error, cause, server, f"{text}; {advice}")
     if _worth_a_retry(problem):
         wait = _retry_after(problem.headers)
-        cause = status if problem.status else problem.code or "error_in_reply"
+        cause = status if problem.status else code or "error_in_reply"
         return _error("transient", cause, server, text, wait)
     advice = (
         "a redirect is not followed, so that the key stays where it was meant to go; correct the base URL"
@@ -176,7 +192,7 @@ def _retry_after(headers: Mapping[str, str]) -> float | None:
         return min(max(seconds, 0.0), LONGEST_WAIT) if math.isfinite(seconds) else None
     try:
         moment = parsedate_to_datetime(headers.get("retry-after", ""))
-    except ValueError:
+    except (ValueError, OverflowError):  # the latter for a time zone that there is not
         return None
     if moment.tzinfo is None:
         moment = moment.replace(tzinfo=UTC)

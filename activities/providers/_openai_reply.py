@@ -12,6 +12,9 @@ from activities.contracts import ToolCall, Usage
 
 __all__ = ["Gathered", "Piece"]
 
+MOST_TOKENS = 1_000_000_000
+"""A count beyond it is none."""
+
 
 def _text(value: object) -> object:
     """Some servers send a list of parts instead of a text."""
@@ -25,14 +28,36 @@ def _arguments(value: object) -> object:
     return json.dumps(value, ensure_ascii=False) if isinstance(value, dict | list) else value
 
 
+def _name(value: object) -> object:
+    """Some servers send numbers for ids."""
+    return str(value) if isinstance(value, int | float) else value
+
+
+def _count(value: object) -> int | None:
+    """A count of tokens, or None for what is none: no paid reply is lost over it."""
+    if isinstance(value, str) and value.isdecimal() and len(value) < 10:
+        return int(value)
+    if isinstance(value, int | float) and 0 <= value <= MOST_TOKENS and value == int(value):
+        return int(value)
+    return None
+
+
+def _mapping(value: object) -> object:
+    return value if isinstance(value, dict) else None
+
+
+Name = Annotated[str | None, BeforeValidator(_name)]
+Count = Annotated[int | None, BeforeValidator(_count)]
+
+
 class _Function(BaseModel):
-    name: str | None = None
+    name: Name = None
     arguments: Annotated[str | None, BeforeValidator(_arguments)] = None
 
 
 class _Call(BaseModel):
     index: int | None = None
-    id: str | None = None
+    id: Name = None
     function: _Function = Field(default_factory=_Function)
 
 
@@ -45,25 +70,36 @@ class _Said(BaseModel):
 class _Choice(BaseModel):
     delta: _Said | None = None
     message: _Said | None = None
-    finish_reason: str | None = None
+    finish_reason: Name = None
 
 
 class _Details(BaseModel):
-    cached_tokens: int | None = None
+    cached_tokens: Count = None
 
 
 class _Usage(BaseModel):
-    prompt_tokens: int | None = None
-    completion_tokens: int | None = None
-    prompt_tokens_details: _Details | None = None
+    prompt_tokens: Count = None
+    completion_tokens: Count = None
+    prompt_tokens_details: Annotated[_Details | None, BeforeValidator(_mapping)] = None
+
+    def counted(self) -> Usage | None:
+        """What was used, if the server really counted it."""
+        if self.prompt_tokens is None or self.completion_tokens is None:
+            return None
+        details = self.prompt_tokens_details or _Details()
+        return Usage(
+            input_tokens=self.prompt_tokens,
+            output_tokens=self.completion_tokens,
+            cached_tokens=details.cached_tokens or 0,
+        )
 
 
 class Piece(BaseModel):
     """A whole completion, or one chunk of a stream."""
 
     choices: list[_Choice] | None = None
-    usage: _Usage | None = None
-    model: str | None = None
+    usage: Annotated[_Usage | None, BeforeValidator(_mapping)] = None
+    model: Name = None
     error: Any = None
 
 
@@ -93,12 +129,7 @@ class Gathered:
         """Take in a whole completion or the next chunk."""
         self.model = piece.model or self.model
         if piece.usage is not None:
-            details = piece.usage.prompt_tokens_details
-            self.usage = Usage(
-                input_tokens=piece.usage.prompt_tokens or 0,
-                output_tokens=piece.usage.completion_tokens or 0,
-                cached_tokens=(details.cached_tokens if details else None) or 0,
-            )
+            self.usage = piece.usage.counted() or self.usage
         for choice in (piece.choices or [])[:1]:
             self.answered = True
             self.finish_reason = choice.finish_reason or self.finish_reason

@@ -19,6 +19,10 @@ if TYPE_CHECKING:
 __all__ = ["PROVIDER", "OpenAIProvider", "from_environment"]
 
 
+MAX_REPLY_BYTES = 128 * 1024 * 1024
+"""As a stream, 128,000 tokens are some 40 MB."""
+
+
 class OpenAIProvider:
     """Answers through chat completions.
 
@@ -34,8 +38,10 @@ class OpenAIProvider:
         key: SecretStr | None = None,
         base_url: str | None = None,
         allowed: Iterable[str] = (),
+        max_reply_bytes: int = MAX_REPLY_BYTES,
     ) -> None:
         self._key, self._base_url, self._allowed = key, base_url, tuple(allowed)
+        self._max_reply_bytes = max_reply_bytes
         self._loaded: ChatCompletions | None = None
 
     async def complete(self, setup: Setup, transcript: Transcript, call: ProviderCall) -> ModelReplied:
@@ -59,7 +65,7 @@ class OpenAIProvider:
         if self._loaded is None:
             from activities.providers._openai_chat import ChatCompletions
 
-            self._loaded = ChatCompletions(self._key, self._base_url, self._allowed)
+            self._loaded = ChatCompletions(self._key, self._base_url, self._allowed, self._max_reply_bytes)
         return self._loaded
 
 
