@@ -35,6 +35,8 @@ def build_worker(client: Client, settings: Settings) -> Worker:
         # A cancellation and the text so far travel with heartbeats: by default 8 s late.
         max_heartbeat_throttle_interval=timedelta(seconds=1),
         default_heartbeat_throttle_interval=timedelta(seconds=1),
+        # A run whose worker died is offered to the others after so long; by default after 10 s.
+        sticky_queue_schedule_to_start_timeout=timedelta(seconds=3),
         graceful_shutdown_timeout=timedelta(seconds=5),
     )
 

@@ -225,15 +225,17 @@ def _tool_failure(run: ToolRun, spec: ToolSpec, error: ActivityError) -> ToolRes
     """A tool whose activity failed: nobody can say what an `unsafe` one has done."""
     if is_cancelled_exception(error):
         raise error
+    if not spec.repeatable:
+        # The activity answers what an unsafe tool did; when it failed itself, its worker was lost
+        # or stopped in the middle of the call.
+        text = (
+            f"nobody knows whether {run.title} took effect: its worker died or was stopped in the middle. "
+            f"The tool is `unsafe`, so it is not run again; look at what it did, then start a new run"
+        )
+        return ToolResult(id=run.id, tool=run.tool, output=text, error="unknown_outcome")
     cause = error.cause
     if isinstance(cause, ApplicationError):
         text = f"{cause.type or 'error'}: {cause.message}"
         return ToolResult(id=run.id, tool=run.tool, output=text, error="failed")
-    if spec.repeatable:
-        text = f"{run.title} did not answer, although it was tried several times"
-        return ToolResult(id=run.id, tool=run.tool, output=text, error="timeout")
-    text = (
-        f"nobody knows whether {run.title} took effect: its worker died or was lost in the middle. "
-        f"The tool is `unsafe`, so it is not run again; look at what it did, then start a new run"
-    )
-    return ToolResult(id=run.id, tool=run.tool, output=text, error="unknown_outcome")
+    text = f"{run.title} did not answer, although it was tried several times"
+    return ToolResult(id=run.id, tool=run.tool, output=text, error="timeout")

@@ -18,7 +18,9 @@ from temporalio.client import Client, WorkflowHandle
 from activities.settings import Settings
 from client.plugin import connect
 from client.server import EmbeddedServer, Ports
+from tests.conftest import TOOLS, real_server
 from tests.workflows.trials import act, begin, final, log_of, task, until
+from worker import build_worker
 from workflows.api import AgentResult, AgentTask
 
 ROOT = Path(__file__).parents[2]
@@ -142,6 +144,21 @@ async def test_an_unsafe_call_whose_worker_died_is_not_run_again_and_the_run_say
     assert (result.ok, result.exit_reason) == (False, "fatal_error")
     assert 'nobody knows whether mark_once("paid"' in str(result.error)
     assert (home / "marks.txt").read_text().count("paid") == 1
+
+
+async def test_an_unsafe_call_whose_worker_was_stopped_in_the_middle_is_not_run_again(home: Path) -> None:
+    """As after Ctrl-C: the worker cancels what does not end in time."""
+    settings = Settings(data_dir=home / ".ratchet", files_root=home, modules=(str(TOOLS),))
+    async with real_server(settings) as client:
+        async with build_worker(client, settings):
+            replies = (act("mark_once", line="sent", seconds=60), final("never"))
+            handle = await begin(client, task(*replies, tools=("mark_once",)))
+            await _exists(home / "marks.txt")
+        async with build_worker(client, settings):
+            result = await asyncio.wait_for(handle.result(), 30)
+    assert (result.exit_reason, result.counters["tool_calls"]) == ("fatal_error", 1)
+    assert "nobody knows whether mark_once" in str(result.error)
+    assert (home / "marks.txt").read_text().count("sent") == 1
 
 
 async def test_a_server_that_is_killed_too_goes_on_from_its_file(home: Path) -> None:
