@@ -2,26 +2,49 @@
 
 from __future__ import annotations
 
+import json
 from pathlib import Path
+from typing import Annotated
 
-from pydantic import Field
-from pydantic_settings import BaseSettings, SettingsConfigDict
+from pydantic import BeforeValidator, Field
+from pydantic_settings import BaseSettings, NoDecode, SettingsConfigDict
 
 __all__ = ["Settings"]
+
+
+def _listed(value: object) -> object:
+    """A JSON list in its text form; pydantic-settings says too little of what is none."""
+    if not isinstance(value, str):
+        return value
+    try:
+        found = json.loads(value)
+    except ValueError:
+        found = None
+    if not isinstance(found, list):
+        raise ValueError('expected a JSON list, such as ["..."]')
+    return found
+
+
+Names = Annotated[tuple[str, ...], NoDecode, BeforeValidator(_listed)]
 
 
 class Settings(BaseSettings):
     """What a worker may do and where it keeps things; each field is `RATCHET_<NAME>` in the environment."""
 
-    model_config = SettingsConfigDict(env_prefix="RATCHET_", frozen=True)
+    model_config = SettingsConfigDict(
+        env_prefix="RATCHET_",
+        env_ignore_empty=True,  # as `.env` files have it for what is not set
+        frozen=True,
+        hide_input_in_errors=True,  # a base URL may hold a password
+    )
 
     data_dir: Path = Field(default=Path(".ratchet"), description="store, cache and archive")
     files_root: Path = Field(default=Path(), description="file tools stay below this folder")
-    modules: tuple[str, ...] = Field(
+    modules: Names = Field(
         default=(),
         description="Python files or module names with users' tools, rules and machines (JSON list)",
     )
-    base_urls: tuple[str, ...] = Field(
+    base_urls: Names = Field(
         default=(),
         description="model servers that a task may name besides OPENAI_BASE_URL (JSON list)",
     )
