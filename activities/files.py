@@ -75,6 +75,11 @@ class FilesRoot:
                 f"{path[:200]!r} leads outside the folder that file tools may use; "
                 "give a path relative to that folder"
             )
+        if self.data_dir == self.root:
+            raise PathError(
+                "there are no files for tools: their folder (RATCHET_FILES_ROOT) is the worker's own "
+                "store; its operator must set RATCHET_DATA_DIR to another folder"
+            )
         parts = real.relative_to(self.root).parts
         if self._hidden(parts):
             raise PathError(f"{path[:200]!r} is not open to tools")
@@ -143,7 +148,7 @@ class FilesRoot:
         names = [part.casefold() for part in parts]
         if any(name in HIDDEN or name.startswith(_DRAFT) for name in names):
             return True
-        data_inside = self.data_dir != self.root and self.data_dir.is_relative_to(self.root)
+        data_inside = self.data_dir.is_relative_to(self.root)
         return data_inside and self.root.joinpath(*parts).is_relative_to(self.data_dir)
 
     @contextmanager
@@ -186,14 +191,14 @@ def _check_regular(path: str, status: os.stat_result) -> None:
 
 
 def _mode_of_old(path: str, name: str, folder: int) -> int | None:
-    """Permissions of the file that is replaced; None if there is none."""
+    """Permissions of the file that is replaced, without set-user-id; None if there is none."""
     try:
         status = os.stat(name, dir_fd=folder, follow_symlinks=False)
     except FileNotFoundError:
         return None
     if not stat.S_ISREG(status.st_mode):
         raise PathError(f"{path!r} is there and is no regular file; it is left as it is")
-    return stat.S_IMODE(status.st_mode)
+    return stat.S_IMODE(status.st_mode) & 0o777
 
 
 def _fill(descriptor: int, content: bytes, mode: int | None) -> None:

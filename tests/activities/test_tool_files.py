@@ -263,3 +263,27 @@ def test_a_write_that_cannot_be_made_leaves_nothing_behind(tmp_path: Path) -> No
 def test_a_missing_file_is_named_with_the_way_on(tmp_path: Path) -> None:
     with pytest.raises(PathError, match=r"'nope\.txt': there is no such file.*list_files shows"):
         read(tmp_path, "nope.txt")
+
+
+def test_tools_have_no_files_when_the_root_is_the_workers_own_store(tmp_path: Path) -> None:
+    """Else a model could write what the next worker loads."""
+    root = FilesRoot.of(Settings(files_root=tmp_path, data_dir=tmp_path))
+    for use in (lambda: root.entries("."), lambda: root.write("worker.json", b"{}")):
+        with pytest.raises(PathError, match="RATCHET_DATA_DIR"):
+            use()
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_a_root_inside_of_the_workers_own_store_is_open(tmp_path: Path) -> None:
+    (tmp_path / "files").mkdir()
+    root = FilesRoot.of(Settings(files_root=tmp_path / "files", data_dir=tmp_path))
+    root.write("a", b"1")
+    assert [entry.path for entry in root.entries(".")] == ["a"]
+
+
+def test_a_replaced_file_runs_as_nobody_else(tmp_path: Path) -> None:
+    program = tmp_path / "program"
+    program.write_text("old")
+    program.chmod(0o4755)
+    FilesRoot.of(settings_on(tmp_path)).write("program", b"new")
+    assert stat.S_IMODE(program.stat().st_mode) == 0o755
