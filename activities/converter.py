@@ -10,6 +10,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any
 
+from google.protobuf.message import Message
 from pydantic import PydanticSchemaGenerationError, TypeAdapter, ValidationError
 from temporalio.api.common.v1 import Payload
 from temporalio.common import RawValue
@@ -36,6 +37,7 @@ THRESHOLD = 16 * 1024
 DRIVER = "ratchet-blobs"
 """Name of our driver in the claims that history holds; never to be changed."""
 
+PROTOBUF = (b"json/protobuf", b"binary/protobuf")
 _MOST_ERRORS = 20
 
 
@@ -110,7 +112,7 @@ class StrictConverter(CompositePayloadConverter):
         hints += [None] * (len(payloads) - len(hints))
         for number, (payload, hint) in enumerate(zip(payloads, hints, strict=False), start=1):
             encoding = payload.metadata.get("encoding", b"")
-            if hint is not RawValue and encoding not in self.converters:
+            if hint is not RawValue and not self._fits(encoding, hint):
                 shown = encoding.decode(errors="replace")[:80] or "none"
                 raise _refusal(f"argument {number} has the encoding {shown!r}; send JSON (json/plain)", [])
         values = super().from_payloads(payloads, type_hints)
@@ -118,6 +120,12 @@ class StrictConverter(CompositePayloadConverter):
             if payload.metadata.get("encoding") in (b"binary/null", b"binary/plain"):
                 _check(value, hint)
         return values
+
+    def _fits(self, encoding: bytes, hint: type | None) -> bool:
+        """Whether the encoding can give a value of this type at all."""
+        if encoding in PROTOBUF:
+            return hint is None or (isinstance(hint, type) and issubclass(hint, Message))
+        return encoding in self.converters
 
 
 def _check(value: object, hint: type | None) -> None:

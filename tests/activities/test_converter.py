@@ -146,3 +146,16 @@ async def test_a_lost_blob_is_named(store: BlobStore, tmp_path: Path) -> None:
 async def test_without_a_store_everything_stays_in_the_payload() -> None:
     payload = await encoded(data_converter(None), Blob(text="x" * 50_000))
     assert len(payload.data) > 50_000
+
+
+@pytest.mark.parametrize("encoding", ["json/protobuf", "binary/protobuf"])
+@pytest.mark.parametrize("message", ["temporal.api.common.v1.Payload", "no.such.Message"])
+def test_protobuf_where_a_model_is_wanted_is_refused(encoding: str, message: str) -> None:
+    metadata = {"encoding": encoding.encode(), "messageType": message.encode()}
+    error = refused(Payload(metadata=metadata, data=b"{}" if encoding.startswith("json") else b""))
+    assert f"argument 1 has the encoding '{encoding}'; send JSON" in error.message
+
+
+def test_protobuf_where_it_is_wanted_is_read() -> None:
+    sent = StrictConverter().to_payloads([Payload(data=b"x")])
+    assert StrictConverter().from_payloads(sent, [Payload]) == [Payload(data=b"x")]
