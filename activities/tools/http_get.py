@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import codecs
 import ssl
 from collections.abc import Callable
 from contextlib import AsyncExitStack
@@ -28,6 +29,8 @@ TEXTUAL = (
     "csv",
     "x-www-form-urlencoded",
 )
+FOR_NAMES = ("punycode", "idna")
+"""Encodings of host names, whose time grows with the square of the length."""
 HEADERS = {
     "User-Agent": "ratchet",
     "Accept": "text/*, application/json",
@@ -166,10 +169,13 @@ def _is_text(kind: str, body: bytes) -> bool:
 
 
 def _text(response: httpx2.Response, body: bytes) -> str:
+    name = response.charset_encoding or "utf-8"
     try:
-        return body.decode(response.charset_encoding or "utf-8", errors="replace")
-    except LookupError:  # the server names an encoding that there is not
-        return body.decode(errors="replace")
+        if codecs.lookup(name).name not in FOR_NAMES:
+            return body.decode(name, errors="replace")
+    except (LookupError, ValueError):  # the server names an encoding that there is not
+        pass
+    return body.decode(errors="replace")
 
 
 TOOL = Tool(name="http_get", params=Params, run=run, effect="read")

@@ -268,3 +268,10 @@ async def test_through_the_activity_a_private_address_is_a_readable_failure() ->
     result = await called(activities, "http_get", url="http://169.254.169.254/latest/meta-data")
     assert result.error == "failed"
     assert result.output.startswith("AddressRefused: 169.254.169.254 is 169.254.169.254, which is no")
+
+
+@pytest.mark.parametrize("charset", ["punycode", "idna", "undefined", "hex", "a\x01b"])
+async def test_an_encoding_that_is_none_of_the_web_is_taken_as_utf_8(site: Site, charset: str) -> None:
+    """Some of Python's take minutes for a few megabytes."""
+    site.pages["/"] = page(b"-" + b"a" * 1_000_000, kind=f"text/plain; charset={charset}")
+    assert (await get(site.at("/"), timeout_seconds=5)).endswith("aaa")
