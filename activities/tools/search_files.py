@@ -104,6 +104,8 @@ class _Search:
             yield "/".join(parts), True
             return
         for entry in self.root.walk(self.params.path):
+            if self._must_stop():
+                return
             name = entry.path.rpartition("/")[2]
             if entry.kind == "file" and (
                 fnmatch(name, self.params.glob) or fnmatch(entry.path, self.params.glob)

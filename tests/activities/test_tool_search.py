@@ -117,8 +117,12 @@ def test_letters_of_any_script_are_found_and_bad_bytes_are_replaced(folder: Path
     assert search(folder, "Ende", path="app.log")[0] == "app.log:3: ..." + "é" * 100 + "Ende"
 
 
-def test_a_search_that_nobody_waits_for_stops(folder: Path) -> None:
-    params = search_files.Params(pattern="ERROR")
+@pytest.mark.parametrize("content", [b"ERROR", b"\0"], ids=["text", "no text"])
+def test_a_search_that_nobody_waits_for_stops(folder: Path, content: bytes) -> None:
+    (folder / "logs").mkdir()
+    for number in range(3):
+        (folder / "logs" / f"{number}").write_bytes(content)
+    params = search_files.Params(pattern="ERROR", path="logs")
     context = context_on(folder)
     stopped = search_files.run(params, type(context)(
         context.key, context.files_root, context.settings, 1, context.heartbeat, lambda: True
