@@ -35,7 +35,7 @@ CREATE TABLE IF NOT EXISTS records(
     hash TEXT NOT NULL, json TEXT NOT NULL, PRIMARY KEY (workflow_id, run_id, seq));
 """
 CONFLICT = "ArchiveConflict"
-"""Error type: the archive already holds another history of this run."""
+"""Error type: the archive already holds another history or result of this run."""
 
 log = structlog.get_logger(__name__)
 
@@ -70,11 +70,10 @@ class ArchiveActivities:
         with self._database.transaction() as connection:
             for row in rows:
                 _insert(connection, row)
-            result = None if request.result is None else _canonical(request.result)
             connection.execute(
                 "INSERT INTO runs VALUES(?,?,?,?) ON CONFLICT DO UPDATE "
-                "SET head=excluded.head, result=coalesce(excluded.result, result)",
-                (*run, self._newest(connection, run) or head, result),
+                "SET head=excluded.head, result=excluded.result",
+                (*run, self._newest(connection, run) or head, _result(connection, run, request)),
             )
         return head
 
@@ -198,9 +197,23 @@ def _insert(connection: sqlite3.Connection, row: tuple[Any, ...]) -> None:
     if found is None:
         connection.execute("INSERT INTO records VALUES(?,?,?,?,?)", row)
     elif found[0] != row[3]:
-        raise ApplicationError(
-            f"the archive holds another record {row[2]} of run {row[0]} ({row[1]}); it is kept as "
-            "it was; `verify` tells whether the archive or this run has been changed",
-            type=CONFLICT,
-            non_retryable=True,
-        )
+        raise _conflict(f"record {row[2]}", row[0], row[1])
+
+
+def _result(connection: sqlite3.Connection, run: tuple[str, str], request: ArchiveRequest) -> str | None:
+    """The run's result as it is to be kept: once it is there, it stays."""
+    found = connection.execute("SELECT result FROM runs WHERE workflow_id=? AND run_id=?", run).fetchone()
+    kept = None if found is None or found[0] is None else str(found[0])
+    result = None if request.result is None else _canonical(request.result)
+    if kept is not None and result is not None and result != kept:
+        raise _conflict("result", *run)
+    return kept or result
+
+
+def _conflict(what: str, workflow_id: str, run_id: str) -> ApplicationError:
+    return ApplicationError(
+        f"the archive holds another {what} of run {workflow_id} ({run_id}); it is kept as it was; "
+        "`verify` tells whether the archive or this run has been changed",
+        type=CONFLICT,
+        non_retryable=True,
+    )

@@ -116,6 +116,17 @@ async def test_another_history_of_the_same_run_is_refused_and_the_first_kept(pat
     archive.close()
 
 
+async def test_another_result_of_the_same_run_is_refused_and_the_first_kept(path: Path) -> None:
+    await write(path, request(finished=True))
+    forged = request(finished=True).model_copy(update={"result": {**RESULT, "answer": "forged"}})
+    with pytest.raises(ApplicationError, match="another result of run w") as caught:
+        await write(path, forged)
+    assert (caught.value.type, caught.value.non_retryable) == (CONFLICT, True)
+    archive = Archive(path)
+    assert await archive.result("w") == RESULT
+    archive.close()
+
+
 @pytest.mark.parametrize(
     ("damage", "breaks_at"),
     [
