@@ -26,7 +26,8 @@ MAX_FILE_BYTES = 64 * 1024 * 1024
 MAX_PATH_BYTES = 2048
 """Longer paths could be made part by part, but then not be used by other programs."""
 
-HIDDEN = (".git", ".ratchet")
+HIDDEN = (".git", ".ratchet", ".env", ".ssh", ".aws", ".gnupg", ".netrc")
+"""Never shown to a model: the worker's store, what runs by itself, and where keys usually lie."""
 PACKAGES = ("__pycache__", "node_modules")
 _DRAFT = ".ratchet-draft-"
 _FOLDER = os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC
@@ -146,7 +147,7 @@ class FilesRoot:
 
     def _hidden(self, parts: Parts) -> bool:
         names = [part.casefold() for part in parts]
-        if any(name in HIDDEN or name.startswith(_DRAFT) for name in names):
+        if any(name in HIDDEN or name.startswith((_DRAFT, ".env.")) for name in names):
             return True
         data_inside = self.data_dir.is_relative_to(self.root)
         return data_inside and self.root.joinpath(*parts).is_relative_to(self.data_dir)

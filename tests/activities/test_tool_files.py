@@ -274,6 +274,16 @@ def test_tools_have_no_files_when_the_root_is_the_workers_own_store(tmp_path: Pa
     assert list(tmp_path.iterdir()) == []
 
 
+@pytest.mark.parametrize("name", [".env", ".env.local", ".ENV", ".ssh/id_rsa", ".git/config", ".netrc"])
+def test_files_that_hold_keys_are_not_open_to_tools(tmp_path: Path, name: str) -> None:
+    (tmp_path / name).parent.mkdir(exist_ok=True)
+    (tmp_path / name).write_text("OPENAI_API_KEY=sk-1")
+    root = FilesRoot.of(settings_on(tmp_path))
+    assert root.entries(".") == ()
+    with pytest.raises(PathError, match="not open to tools"):
+        root.open(name)
+
+
 def test_a_root_inside_of_the_workers_own_store_is_open(tmp_path: Path) -> None:
     (tmp_path / "files").mkdir()
     root = FilesRoot.of(Settings(files_root=tmp_path / "files", data_dir=tmp_path))
