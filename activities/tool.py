@@ -7,6 +7,7 @@ transient failure of a tool that may be repeated is raised, so that Temporal tri
 from __future__ import annotations
 
 import time
+from collections import deque
 from collections.abc import Awaitable, Callable
 from dataclasses import dataclass
 from typing import Any
@@ -80,7 +81,7 @@ class ToolActivities:
     async def call_tool(self, request: ToolRequest) -> ToolResult:
         """Run one tool; raises `ApplicationError` of type `Transient` to be called again."""
         started = time.monotonic()
-        progress: list[str] = []
+        progress: deque[str] = deque(maxlen=1)
         async with beating(lambda: progress[-1] if progress else request.tool):
             verdict = await self._verdict(request, progress.append)
             shown, whole = await self._shown(verdict)
