@@ -185,7 +185,7 @@ def _words(error: BaseException) -> str:
 def _message(error: BaseException) -> str:
     try:
         return readable(str(error))
-    except Exception as broken:  # noqa: BLE001  # an exception of the tool's own, whose text fails
+    except BaseException as broken:  # noqa: BLE001  # an exception of the tool's own, whose text fails
         return f"(its text cannot be read: {type(broken).__name__})"
 
 

@@ -75,7 +75,9 @@ async def _outcome(tool: Tool[Any], params: BaseModel, call: ToolCallContext) ->
         return Outcome(error=error)
     try:
         output = await _in_thread(lambda: encode(rich.output))
-    except Exception as error:  # noqa: BLE001  # encoding runs code of the tool's own types
+    except asyncio.CancelledError:
+        raise
+    except BaseException as error:  # noqa: BLE001  # encoding runs code of the tool's own types
         unusable = TypeError(f"the tool ran, but what it returned cannot be shown: {error}")
         return Outcome(error=unusable, cost_usd=rich.cost_usd, marks=rich.marks)
     return Outcome(output=output, cost_usd=rich.cost_usd, marks=rich.marks)
@@ -119,6 +121,8 @@ async def _in_thread(function: Callable[[], Any]) -> Any:
 
     threading.Thread(target=work, name="tool", daemon=True).start()
     value, error = await future
+    if isinstance(error, KeyboardInterrupt):  # a person's would arrive in the main thread
+        raise RuntimeError("the tool raised KeyboardInterrupt")
     if error is not None:
         raise error
     return value

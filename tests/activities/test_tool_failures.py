@@ -5,15 +5,17 @@ from __future__ import annotations
 import asyncio
 import threading
 import time
-from typing import NoReturn
+from typing import Any, NoReturn
 
 import httpx2
 import pytest
 from temporalio.exceptions import ApplicationError
 
 from activities.contracts import TRANSIENT, ToolEffect
-from activities.toolbox import ToolCallContext, TransientError
-from tests.activities.toolkit import NoParams, activities_of, called, environment, probe, raising, request_for
+from activities.toolbox import Tool, ToolCallContext, TransientError
+from tests.activities.toolkit import (
+    NoParams, activities_of, called, environment, probe, raising, request_for, returning,
+)  # fmt: skip
 
 
 @pytest.mark.parametrize(
@@ -147,3 +149,23 @@ async def test_a_huge_error_message_is_cut_too() -> None:
     with pytest.raises(ApplicationError) as raised:
         await called(activities_of(raising(TransientError("x" * 100_000))), "probe")
     assert len(raised.value.message) == 2000
+
+
+class Stubborn(Exception):
+    """Its text, and that of what is returned, ends the program."""
+
+    def __str__(self) -> str:
+        raise SystemExit(3)
+
+
+@pytest.mark.parametrize(
+    ("tool", "said"),
+    [
+        (raising(Stubborn()), "Stubborn: (its text cannot be read: SystemExit)"),
+        (returning({"a": Stubborn()}), "TypeError: the tool ran, but what it returned cannot be shown"),
+        (raising(KeyboardInterrupt()), "RuntimeError: the tool raised KeyboardInterrupt"),
+    ],
+)
+async def test_nothing_that_a_tool_raises_ends_the_worker(tool: Tool[Any], said: str) -> None:
+    result = await called(activities_of(tool), "probe")
+    assert (result.error, result.output[: len(said)]) == ("failed", said)
