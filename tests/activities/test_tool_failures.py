@@ -14,8 +14,15 @@ from temporalio.exceptions import ApplicationError
 from activities.contracts import TRANSIENT, ToolEffect
 from activities.toolbox import Tool, ToolCallContext, TransientError
 from tests.activities.toolkit import (
-    NoParams, activities_of, called, environment, probe, raising, request_for, returning,
-)  # fmt: skip
+    NoParams,
+    activities_of,
+    called,
+    environment,
+    probe,
+    raising,
+    request_for,
+    returning,
+)
 
 
 @pytest.mark.parametrize(
