@@ -17,6 +17,8 @@ from activities.toolbox import Tool, ToolCallContext, TransientError
 
 MAX_BYTES = 4 * 1024 * 1024
 MAX_REDIRECTS = 5
+CONNECT_SECONDS = 3.0
+"""For one address; a name may have more, and not all of them need answer."""
 PASSING = (408, 425, 429, 500, 502, 503, 504)
 """Statuses that go away by themselves."""
 TEXTUAL = (
@@ -111,7 +113,9 @@ async def _answer(url: httpx2.URL, allowed: Callable[[str], bool], stack: AsyncE
     host, port = url.raw_host.decode("ascii"), url.port or (443 if url.scheme == "https" else 80)
     # A client for each request: connections to one address must not be shared by several names.
     client = await stack.enter_async_context(
-        httpx2.AsyncClient(verify=_trust(), trust_env=False, timeout=None)
+        httpx2.AsyncClient(
+            verify=_trust(), trust_env=False, timeout=httpx2.Timeout(None, connect=CONNECT_SECONDS)
+        )
     )
     failure: Exception | None = None
     for address in await checked_addresses(host, port, allowed):
@@ -123,14 +127,15 @@ async def _answer(url: httpx2.URL, allowed: Callable[[str], bool], stack: AsyncE
         )
         try:
             response = await client.send(request, stream=True)
-        except httpx2.ConnectError as error:
+        except (httpx2.ConnectError, httpx2.ConnectTimeout) as error:
             failure = error
             continue
         stack.push_async_callback(response.aclose)
         return response
     if "CERTIFICATE" in str(failure):
         raise RequestRefused(f"the certificate of {host} is not valid: {failure}")
-    raise TransientError(f"cannot connect to {host} port {port}: {failure}")
+    why = str(failure) or f"no answer within {CONNECT_SECONDS:g} s"
+    raise TransientError(f"cannot connect to {host} port {port}: {why}")
 
 
 @cache

@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import gzip
+import socket
 from collections.abc import AsyncIterator
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -275,3 +277,15 @@ async def test_an_encoding_that_is_none_of_the_web_is_taken_as_utf_8(site: Site,
     """Some of Python's take minutes for a few megabytes."""
     site.pages["/"] = page(b"-" + b"a" * 1_000_000, kind=f"text/plain; charset={charset}")
     assert (await get(site.at("/"), timeout_seconds=5)).endswith("aaa")
+
+
+async def test_an_address_that_does_not_answer_is_given_up_early_for_the_next() -> None:
+    with socket.socket() as listener, contextlib.ExitStack() as stack:
+        listener.bind(("127.0.0.1", 0))
+        listener.listen(0)
+        for _ in range(3):  # a queue that is full answers nobody
+            waiting = stack.enter_context(socket.socket())
+            waiting.setblocking(False)
+            waiting.connect_ex(listener.getsockname())
+        with pytest.raises(TransientError, match="cannot connect .*: no answer within 3 s"):
+            await get(f"http://127.0.0.1:{listener.getsockname()[1]}/")
