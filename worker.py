@@ -15,6 +15,7 @@ from datetime import timedelta
 from pydantic import ValidationError
 from temporalio.client import Client
 from temporalio.envconfig import ClientConfig
+from temporalio.service import RPCError
 from temporalio.worker import Worker
 
 from activities.extensions import ExtensionError
@@ -37,13 +38,16 @@ def build_worker(client: Client, settings: Settings) -> Worker:
         default_heartbeat_throttle_interval=timedelta(seconds=1),
         # A run whose worker died is offered to the others after so long; by default after 10 s.
         sticky_queue_schedule_to_start_timeout=timedelta(seconds=3),
-        graceful_shutdown_timeout=timedelta(seconds=5),
+        graceful_shutdown_timeout=timedelta(seconds=settings.shutdown_seconds),
     )
 
 
 async def run(settings: Settings) -> int:
     """Work until SIGTERM or SIGINT; gives the exit code."""
-    config = {"target_host": "localhost:7233", **ClientConfig.load_client_connect_config()}
+    try:
+        config = {"target_host": "localhost:7233", **ClientConfig.load_client_connect_config()}
+    except RuntimeError as error:
+        return _refuse(f"Temporal's configuration (TEMPORAL_..., temporal.toml) is unusable: {error}")
     try:
         client = await connect(settings, **config)
     except RuntimeError as error:
@@ -73,7 +77,7 @@ def main() -> None:
         settings = Settings()
         configure(settings)
         code = asyncio.run(run(settings))
-    except (ValidationError, ExtensionError, ValueError) as error:
+    except (ValidationError, ExtensionError, RPCError, OSError, ValueError) as error:
         code = _refuse(str(error))
     sys.stderr.flush()
     os._exit(code)  # the SDK's threads can abort the interpreter's own exit (sdk-python issue 300)

@@ -64,7 +64,7 @@ class Frozen(BaseModel):
 class Strict(BaseModel):
     """Data that a person writes; an unknown field is an error, so that a misspelling is found."""
 
-    model_config = ConfigDict(frozen=True, extra="forbid")
+    model_config = ConfigDict(frozen=True, extra="forbid", allow_inf_nan=False)
 
 
 # -- configuration that travels with a task --------------------
@@ -73,8 +73,8 @@ class Strict(BaseModel):
 class Price(Strict):
     """A price that overrides the price library, in USD per million tokens."""
 
-    input_per_million: float = Field(ge=0)
-    output_per_million: float = Field(ge=0)
+    input_per_million: float = Field(ge=0, le=1e6)
+    output_per_million: float = Field(ge=0, le=1e6)
 
 
 class ScriptedReply(Strict):
@@ -89,7 +89,7 @@ class ScriptedReply(Strict):
     expect: str | None = None
     otherwise: JsonValue = None
     tool_calls: tuple[ToolCall, ...] = ()
-    delay_seconds: float = Field(default=0, ge=0)
+    delay_seconds: float = Field(default=0, ge=0, le=3600)
 
 
 class ModelSpec(Strict):
@@ -101,13 +101,13 @@ class ModelSpec(Strict):
     temperature: float | None = Field(
         default=0, ge=0, le=2, description="null: leave it to the model (some refuse the field)"
     )
-    seed: int | None = None
-    max_output_tokens: int | None = Field(default=None, gt=0)
+    seed: int | None = Field(default=None, ge=-(2**63), lt=2**63)
+    max_output_tokens: int | None = Field(default=None, gt=0, le=10**9)
     price: Price | None = None
     stream: bool = Field(default=True, description="false for servers that cannot stream")
-    timeout_seconds: float = Field(default=120, gt=0, description="for one attempt")
+    timeout_seconds: float = Field(default=120, gt=0, le=86_400, description="for one attempt")
     attempts: int | None = Field(
-        default=None, ge=1, description="in all, for transient failures; null: as the machine says"
+        default=None, ge=1, le=100, description="in all, for transient failures; null: as the machine says"
     )
     script: tuple[ScriptedReply, ...] = Field(default=(), description="for provider `scripted`")
 

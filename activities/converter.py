@@ -124,7 +124,7 @@ class StrictConverter(CompositePayloadConverter):
     def _fits(self, encoding: bytes, hint: type | None) -> bool:
         """Whether the encoding can give a value of this type at all."""
         if encoding in PROTOBUF:
-            return hint is None or (isinstance(hint, type) and issubclass(hint, Message))
+            return isinstance(hint, type) and issubclass(hint, Message)
         return encoding in self.converters
 
 

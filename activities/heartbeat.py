@@ -20,10 +20,15 @@ async def beating(
 ) -> AsyncIterator[None]:
     """Heartbeat at once and then every `every_seconds`, as long as the block runs.
 
+    It beats more often where the activity's heartbeat timeout is short: a worker that lives must
+    not look dead because one beat came late.
+
     `details` is asked before each beat for what people may see of the work so far; it must answer
     something that the data converter can write. Only for asynchronous activities.
     """
-    beats = asyncio.create_task(_beat(details, every_seconds))
+    allowed = activity.info().heartbeat_timeout
+    often = min(every_seconds, allowed.total_seconds() / 4) if allowed else every_seconds
+    beats = asyncio.create_task(_beat(details, often))
     try:
         yield
     finally:

@@ -54,5 +54,8 @@ class Settings(BaseSettings):
     output_cap: int = Field(
         default=16_000, gt=0, description="characters of a tool's output that a model is shown"
     )
+    shutdown_seconds: float = Field(
+        default=30, ge=0, le=3600, description="a worker that is stopped lets calls end for so long"
+    )
     log_format: str = Field(default="console", pattern="^(console|json)$")
     log_level: str = Field(default="info", pattern="^(debug|info|warning|error)$")

@@ -6,7 +6,7 @@ import asyncio
 import secrets
 import time
 from collections.abc import AsyncIterator, Awaitable, Callable
-from contextlib import AbstractAsyncContextManager
+from contextlib import AbstractAsyncContextManager, suppress
 from datetime import UTC, datetime
 from functools import partial
 from typing import Any, TypeVar
@@ -21,6 +21,7 @@ from client.errors import DuplicateRun, NoWorker, UnknownRun
 from client.history import Follower
 from client.listing import GOAL_KEY, GOAL_SHOWN, RunLine, line_of, list_filter, start_attributes
 from client.rpc import QUERY_TIMEOUT, clear_errors, has_worker, no_worker, run_failed
+from workflows import registry
 from workflows.api import (
     TASK_QUEUE,
     WORKFLOW_TYPE,
@@ -30,12 +31,12 @@ from workflows.api import (
     LogPage,
     PageQuery,
     StepLine,
-    StepsPage,
     TranscriptPage,
 )
 from workflows.kernel.log import Record
+from workflows.pages import steps_of
 
-__all__ = ["AgentClient"]
+__all__ = ["AgentClient", "pinned"]
 
 Q = TypeVar("Q")
 PATIENCE = 60
@@ -78,6 +79,7 @@ class AgentClient:
             DuplicateRun: there is a run with that id, running or finished.
         """
         run_id = run_id or new_run_id(task.agent)
+        task = pinned(task)
         goal = " ".join(task.goal.split())[:GOAL_SHOWN]
         try:
             async with clear_errors(self.where, run_id):
@@ -164,10 +166,10 @@ class AgentClient:
         query = PageQuery(since=since, full=full)
         ask = partial(self._query, run_id, "log", LogPage, query)
         page = await self._read(run_id, ask, partial(self._archive.log, since=since))
-        if page.records and page.records[0].seq > since:
+        if page.first > since:
             # the run was continued as new: what came before is in the archive
             before = await self._archive.records(run_id)
-            gap = tuple(r for r in before if since <= r.seq < page.records[0].seq)
+            gap = tuple(r for r in before if since <= r.seq < page.first)
             page = page.model_copy(update={"records": (*gap, *page.records)})
         return page
 
@@ -177,12 +179,7 @@ class AgentClient:
 
     async def steps(self, run_id: str) -> tuple[StepLine, ...]:
         """What a run did, a line for each step."""
-        steps = await self._read(run_id, partial(self._ask_steps, run_id), self._archive.steps)
-        if steps and steps[0].step > 1:
-            # the run was continued as new: what came before is in the archive
-            before = await self._archive.steps(run_id) or ()
-            steps = (*(line for line in before if line.step < steps[0].step), *steps)
-        return steps
+        return steps_of(await self.records(run_id))
 
     async def transcript(self, run_id: str) -> tuple[Message, ...]:
         """The conversation with the model so far."""
@@ -242,16 +239,6 @@ class AgentClient:
             if not page.records or page.next >= page.total:
                 return records, page.finished
 
-    async def _ask_steps(self, run_id: str) -> tuple[StepLine, ...]:
-        steps: tuple[StepLine, ...] = ()
-        since = 0
-        while True:
-            page = await self._query(run_id, "steps", StepsPage, PageQuery(since=since))
-            steps += page.steps
-            since = page.next
-            if not page.steps or len(steps) >= page.total:
-                return steps
-
     async def _read(
         self, run_id: str, ask: Callable[[], Awaitable[Q]], recall: Callable[[str], Awaitable[Q | None]]
     ) -> Q:
@@ -287,6 +274,14 @@ class AgentClient:
             if not self.worker_here and not await has_worker(self.temporal):
                 await self.temporal.get_workflow_handle(run_id).describe()
                 raise no_worker(self.where)
+
+
+def pinned(task: AgentTask) -> AgentTask:
+    """The task with the newest version of its machine named, if it names none and we know the machine."""
+    with suppress(ValueError):
+        newest = registry.design(task.machine, task.machine_version).version
+        return task.model_copy(update={"machine_version": newest})
+    return task
 
 
 def new_run_id(agent: str) -> str:

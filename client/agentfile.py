@@ -40,7 +40,7 @@ class AgentFile(Strict):
     modules: tuple[str, ...] = Field(default=(), description="Python files beside the agent file")
     limits: Limits = Limits()
     visibility: Literal["basic", "state"] = "basic"
-    heartbeat_seconds: float = Field(default=10, ge=1, le=600)
+    heartbeat_seconds: float = Field(default=10, ge=3, le=600)
 
     @field_validator("models", mode="before")
     @classmethod

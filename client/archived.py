@@ -9,9 +9,8 @@ from pathlib import Path
 from activities.archive import Archive
 from activities.sqlite import StoreError
 from client.errors import RatchetError
-from workflows.api import AgentResult, AgentStatus, LogPage, StepLine
+from workflows.api import AgentResult, AgentStatus, LogPage
 from workflows.kernel.log import Record
-from workflows.pages import steps_of
 
 __all__ = ["ArchivedRuns"]
 
@@ -45,10 +44,6 @@ class ArchivedRuns:
         kept = tuple(record for record in records if record.seq >= since)
         finished = await self.result(run_id) is not None
         return LogPage(records=kept, next=end, total=end, finished=finished)
-
-    async def steps(self, run_id: str) -> tuple[StepLine, ...] | None:
-        """What a run did, a line for each step; None when the run is not archived."""
-        return steps_of(await self.records(run_id)) or None
 
     async def status(self, run_id: str) -> AgentStatus | None:
         """The last status of a run; None when its end is not archived."""

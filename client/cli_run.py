@@ -96,6 +96,7 @@ async def task(  # noqa: PLR0913  # one parameter for each option of the command
     ] = False,
 ) -> int:
     """Print the input of a run, for `temporal workflow start --input-file`."""
+    from client.agent import pinned
     from client.catalog import Catalog
     from client.choose import Choice, read_goal
     from client.workerconfig import Allowed
@@ -104,7 +105,7 @@ async def task(  # noqa: PLR0913  # one parameter for each option of the command
     if not unchecked:
         allowed = Allowed.of(chosen.modules, chosen.models.values())
         Catalog.load(place.settings(allowed)).check(chosen, draft)
-    typer.echo(chosen.task(read_goal(goal)).model_dump_json(indent=2))
+    typer.echo(pinned(chosen.task(read_goal(goal))).model_dump_json(indent=2))
     return 0
 
 

@@ -102,7 +102,8 @@ async def working(agents: AgentClient, settings: Settings) -> AsyncIterator[None
     """A worker in this process."""
     from worker import build_worker
 
-    async with build_worker(agents.temporal, settings):
+    # A person waits at the terminal: calls in flight get a moment to end, not half a minute.
+    async with build_worker(agents.temporal, settings.model_copy(update={"shutdown_seconds": 5})):
         agents.worker_here = True
         try:
             yield

@@ -10,12 +10,12 @@ from __future__ import annotations
 
 import dataclasses
 from collections.abc import AsyncIterator, Callable, Sequence
-from contextlib import asynccontextmanager
+from contextlib import AbstractAsyncContextManager, asynccontextmanager
 from typing import Any
 
-from temporalio.client import Client
+from temporalio.client import Client, WorkflowHistory
 from temporalio.plugin import SimplePlugin
-from temporalio.worker import WorkflowRunner
+from temporalio.worker import Replayer, ReplayerConfig, WorkerConfig, WorkflowReplayResult, WorkflowRunner
 from temporalio.worker.workflow_sandbox import SandboxedWorkflowRunner
 
 from activities.converter import data_converter
@@ -57,18 +57,42 @@ class RatchetPlugin(SimplePlugin):
             run_context=self._open,
         )
 
+    def configure_worker(self, config: WorkerConfig) -> WorkerConfig:
+        """Load users' machines and rules before the worker makes its workflows."""
+        self._load()
+        return super().configure_worker(config)
+
+    def configure_replayer(self, config: ReplayerConfig) -> ReplayerConfig:
+        """The same for a replayer: it must know the machines of the runs that it replays."""
+        self._load()
+        return super().configure_replayer(config)
+
+    @asynccontextmanager
+    async def run_replayer(
+        self,
+        replayer: Replayer,
+        histories: AsyncIterator[WorkflowHistory],
+        next: Callable[..., AbstractAsyncContextManager[AsyncIterator[WorkflowReplayResult]]],
+    ) -> AsyncIterator[AsyncIterator[WorkflowReplayResult]]:
+        """Replay as the SDK does; what a worker of the same plugin has opened stays open."""
+        async with next(replayer, histories) as results:
+            yield results
+
+    def _load(self) -> None:
+        from activities.extensions import load_extensions
+        from workflows import registry
+
+        for module in load_extensions(self.settings.modules):
+            registry.add_module(module)
+
     def _activities(self, given: Sequence[Callable[..., Any]] | None) -> Sequence[Callable[..., Any]]:
         from activities.archive import ArchiveActivities
-        from activities.extensions import load_extensions
         from activities.model import ModelActivities
         from activities.providers import load_providers
         from activities.store import TranscriptCache
         from activities.tool import ToolActivities
         from activities.toolbox import Toolbox
-        from workflows import registry
 
-        for module in load_extensions(self.settings.modules):
-            registry.add_module(module)
         providers = load_providers(self.settings)
         cache = BlobStore(self.settings.data_dir / "cache.db", durable=False)
         models = ModelActivities(providers, TranscriptCache(cache))

@@ -2,20 +2,16 @@
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import Sequence
 from datetime import timedelta
 from typing import Any
 
-from pydantic import TypeAdapter
 from temporalio import workflow
 from temporalio.common import RawValue, RetryPolicy, SearchAttributeKey, SearchAttributeUpdate
 from temporalio.exceptions import ActivityError, ApplicationError, is_cancelled_exception
 
 from activities.contracts import (
-    ArchiveRequest,
-    AskPerson,
-    CallModel,
-    CallTools,
     Message,
     ToolsDescribed,
     ToolSpec,
@@ -32,22 +28,24 @@ from workflows.api import (
     StepsPage,
     TranscriptPage,
 )
-from workflows.intake import build, refused, task_of
+from workflows.intake import build, carried, refused, task_of
 from workflows.kernel.design import Brief, Design
 from workflows.kernel.diagram import mermaid
 from workflows.kernel.errors import MachineError, name_of
 from workflows.kernel.ledger import Ledger
-from workflows.kernel.log import Record, chain
 from workflows.kernel.machine import Exit, Machine
-from workflows.kernel.snapshot import Step, dump, load
+from workflows.kernel.snapshot import Step, dump
 from workflows.kernel.step import Cause, advance, close, note, start
 from workflows.kernel.verify import definition_hash
+from workflows.logbook import Logbook
 from workflows.pages import details, log_page, steps_page, transcript_page
 from workflows.perform import Performer, Where
 
 __all__ = ["AgentWorkflow"]
 
-_EFFECTS: TypeAdapter[CallModel | CallTools | AskPerson] = TypeAdapter(CallModel | CallTools | AskPerson)
+_EXIT = SearchAttributeKey.for_keyword("AgentExit")
+SHOWN = 2000
+"""Characters of the answer in `status`; the result has the whole."""
 
 
 @workflow.defn(name=WORKFLOW_TYPE)
@@ -59,10 +57,7 @@ class AgentWorkflow:
         self.design: Design | None = None
         self.machine: Machine[Any] | None = None
         self.step: Step[Any] | None = None
-        self.records: list[Record] = []
-        self.head = ""
-        """Hash of the last record that an earlier run of the chain has archived."""
-        self.origin = workflow.info().run_id
+        self.book = Logbook(workflow.info().run_id)
         self.unusable: list[str] = []
         self.early: list[Cause] = []
         self.published = ""
@@ -75,28 +70,34 @@ class AgentWorkflow:
         The signature takes anything: a typed one would be retried for ever when the input is missing
         or there are two, as happens with `temporal workflow start`.
         """
-        self.task = task = task_of(inputs)
-        self.design, self.machine, options = build(task)
-        specs = await self._tools(task)
-        self._publish()
         try:
+            self.task = task = task_of(inputs)
+            self.design, self.machine, options = build(task)
+            self._publish()
+            specs = await self._tools(task)
             self._begin(task, specs, options)
-            await self._loop(Performer(task, specs, self.origin))
+            await self._loop(Performer(task, specs, self.book.origin))
         except MachineError as error:
             await self._broken(error)
             raise ApplicationError(str(error), type=type(error).__name__, non_retryable=True) from error
+        except ApplicationError:
+            self.exit = Exit(reason="bug" if self.step else "refused")
+            workflow.upsert_search_attributes([_EXIT.value_set(self.exit.reason)])
+            raise
         result = self._result(self.exit or Exit(reason="bug", error="the loop ended without an exit"))
-        await self._archive(result)
+        await self.book.archive(result.model_dump(mode="json"))
+        await workflow.wait_condition(workflow.all_handlers_finished)
         return result
 
     def _begin(self, task: AgentTask, specs: tuple[ToolSpec, ...], options: Any) -> None:
         """Start the machine, or take over what the run before this one has carried on."""
         design, machine = self._known()
+        if self.exit is not None:
+            return
         if carry := task.carry:
-            self.origin, self.head = carry.origin_run_id, carry.log_head
-            effect = _EFFECTS.validate_python(carry.effect)
-            ledger = Ledger.model_validate(carry.ledger)
-            self._keep(Step(load(machine, carry.snapshot), ledger, effect=effect))
+            step, records = carried(machine, carry)
+            self.book = Logbook(carry.origin_run_id, carry.log_head, records)
+            self._keep(step)
         else:
             info = workflow.info()
             context = design.begin(Brief(task.goal, info.workflow_id, task.instructions, specs), options)
@@ -106,54 +107,72 @@ class AgentWorkflow:
             self._note(cause)
 
     async def _loop(self, performer: Performer) -> None:
+        if self.step is None:
+            return  # cancelled before it began
         _, machine = self._known()
-        try:
-            while (step := self._step()).effect is not None:
-                await self._continue_as_new(step)
-                s = step.snapshot
-                answer = await performer.perform(
-                    step.effect, Where(name_of(s.state), s.visit, s.call, s.branch)
-                )
+        while (effect := self._step().effect) is not None:
+            await self._continue_as_new(performer)
+            if cancelling():
+                self._cancelled("")
+                return
+            try:
+                step = self._step()
+                s, left = step.snapshot, step.ledger.left("seconds")
+                where = Where(name_of(s.state), s.visit, s.call, s.branch)
+                answer = await performer.perform(effect, where, left)
                 self._keep(advance(machine, self._step(), answer, now=_now()))
-        except BaseException as error:
-            if not is_cancelled_exception(error):
-                raise
-            text = "the run was cancelled by a request to Temporal"
-            self._keep(close(machine, self._step(), "cancelled", now=_now(), error=text, by="person"))
+                if cancelling() and not self.exit:
+                    self._cancelled("")
+            except BaseException as error:
+                if not is_cancelled_exception(error):
+                    raise
+                self._cancelled(performer.unsafe(effect))
 
-    async def _continue_as_new(self, step: Step[Any]) -> None:
-        """A run has no maximum length: at the begin of a step it may go on with an empty history."""
-        info, (_, machine) = workflow.info(), self._known()
-        begins = step.snapshot.state == machine.step_state and step.snapshot.call == 1
-        if not (begins and info.is_continue_as_new_suggested()) or step.effect is None:
+    def _cancelled(self, unsafe: str) -> None:
+        """End in the state it is in; a call that was interrupted is named."""
+        _, machine = self._known()
+        text = "the run was cancelled by a request to Temporal"
+        text += f"; nobody knows whether {unsafe} took effect" if unsafe else ""
+        self._keep(close(machine, self._step(), "cancelled", now=_now(), error=text, by="person"))
+
+    async def _continue_as_new(self, performer: Performer) -> None:
+        """A run has no maximum length: between two effects it may go on with an empty history."""
+        if not workflow.info().is_continue_as_new_suggested():
             return
-        await self._archive(None)
+        await self.book.archive()
+        await workflow.wait_condition(workflow.all_handlers_finished)
+        design, _ = self._known()
+        step = self._step()
+        if cancelling() or step.effect is None:
+            return
         carry = Carry(
-            origin_run_id=self.origin,
+            origin_run_id=self.book.origin,
             snapshot=dump(step.snapshot),
             ledger=step.ledger.model_dump(mode="json"),
             effect=step.effect.model_dump(mode="json"),
-            log_head=chain(self.records, self.head),
+            log_head=self.book.archived_head,
+            records=self.book.unarchived,
+            **performer.carry(),
         )
-        await workflow.wait_condition(workflow.all_handlers_finished)
-        workflow.continue_as_new(self._task().model_copy(update={"carry": carry}))
+        pinned = {"machine_version": design.version, "carry": carry}
+        workflow.continue_as_new(self._task().model_copy(update=pinned))
 
     def _keep(self, step: Step[Any]) -> None:
         """Take a step over: its records, what it wants done, what people see of it."""
         self.step, self.exit = step, step.exit
-        self.records.extend(step.records)
+        self.book.records.extend(step.records)
         for r in step.records:
             fields = {"step": r.step, "state": r.state, "event": r.event, "to": r.to, "error": r.error}
             workflow.logger.info("agent.transition", extra={"ratchet": fields})
         self._publish_state()
-        workflow.set_current_details(details(self.status(), self._task().goal, self.records))
+        workflow.set_current_details(details(self.status(), self._task().goal, self.book.records))
 
     # -- messages --------------------
 
     @workflow.signal(dynamic=True)
     def on_signal(self, name: str, inputs: Sequence[RawValue]) -> None:
         """Anything that comes as a signal; what cannot be used is recorded and never harms the run."""
-        self.unusable.append(name)
+        self.unusable = [*self.unusable, name[:100]][-20:]
         cause = Cause("UnusableSignal", by="signal", reason=f"{name[:100]!r} with {len(inputs)} values")
         if self.step is None:
             self.early.append(cause)
@@ -190,7 +209,7 @@ class AgentWorkflow:
             updates.append(SearchAttributeKey.for_keyword("AgentState").value_set(state))
             self.published = state
         if self.exit:
-            updates.append(SearchAttributeKey.for_keyword("AgentExit").value_set(self.exit.reason))
+            updates.append(_EXIT.value_set(self.exit.reason))
         if updates:
             workflow.upsert_search_attributes(updates)
 
@@ -198,13 +217,23 @@ class AgentWorkflow:
         """Tool specs enter the history once: a tool that changes later cannot break this run."""
         if not task.tools:
             return ()
-        found: ToolsDescribed = await workflow.execute_local_activity(
-            "describe_tools",
-            ToolsWanted(names=task.tools),
-            result_type=ToolsDescribed,
-            start_to_close_timeout=timedelta(seconds=30),
-            summary="describe the agent's tools",
-        )
+        try:
+            found: ToolsDescribed = await workflow.execute_local_activity(
+                "describe_tools",
+                ToolsWanted(names=task.tools),
+                result_type=ToolsDescribed,
+                start_to_close_timeout=timedelta(seconds=30),
+                schedule_to_close_timeout=timedelta(seconds=120),
+                retry_policy=RetryPolicy(maximum_attempts=3),
+                summary="describe the agent's tools",
+            )
+        except BaseException as error:
+            if is_cancelled_exception(error):
+                self.exit = Exit(reason="cancelled", error="the run was cancelled before it began")
+                return ()
+            if isinstance(error, ActivityError):
+                raise refused(f"the worker cannot describe its tools: {error.cause}") from error
+            raise
         if found.missing:
             has = ", ".join(found.available) or "none"
             raise refused(f"unknown tools: {', '.join(found.missing)}. This worker has: {has}")
@@ -215,33 +244,14 @@ class AgentWorkflow:
     async def _broken(self, error: MachineError) -> None:
         if error.step is not None:
             self.step = error.step
-            self.records.extend(error.step.records)
+            self.book.records.extend(error.step.records)
         self.exit = Exit(reason="broken_rule", error=str(error))
         if self.step is None:
+            workflow.upsert_search_attributes([_EXIT.value_set("broken_rule")])
             return
         self._publish_state()
-        await self._archive(self._result(self.exit))
-
-    async def _archive(self, result: AgentResult | None) -> None:
-        """Write the log where Temporal's retention does not reach. Its failure never fails the run."""
-        request = ArchiveRequest(
-            workflow_id=workflow.info().workflow_id,
-            run_id=self.origin,
-            after=self.head,
-            records=tuple(record.model_dump(mode="json") for record in self.records),
-            result=result.model_dump(mode="json") if result else None,
-        )
-        try:
-            await workflow.execute_activity(
-                "archive_log",
-                request,
-                activity_id="archive",
-                summary="archive the log",
-                start_to_close_timeout=timedelta(seconds=60),
-                retry_policy=RetryPolicy(maximum_attempts=5),
-            )
-        except ActivityError as error:
-            workflow.logger.warning("agent.archive_failed", extra={"ratchet": {"error": str(error.cause)}})
+        workflow.set_current_details(details(self.status(), self._task().goal, self.book.records))
+        await self.book.archive(self._result(self.exit).model_dump(mode="json"))
 
     def _result(self, ended: Exit) -> AgentResult:
         info, status = workflow.info(), self.status()
@@ -249,7 +259,7 @@ class AgentWorkflow:
             ok=ended.ok,
             exit_reason=ended.reason,
             answer=ended.answer,
-            error=ended.error,
+            error=f"{ended.error} (see `limits` of the agent)" if ended.reason == "limit" else ended.error,
             agent=status.agent,
             machine=status.machine,
             machine_version=status.machine_version,
@@ -260,7 +270,7 @@ class AgentWorkflow:
             workflow_id=info.workflow_id,
             run_id=info.run_id,
             records=status.records,
-            log_head=chain(self.records, self.head),
+            log_head=self.book.head,
         )
 
     # -- queries --------------------
@@ -281,22 +291,23 @@ class AgentWorkflow:
             doing=step.effect.title if step and step.effect and not ended else "",
             finished=ended is not None,
             exit_reason=ended.reason if ended else None,
-            answer=ended.answer if ended else None,
+            answer=(ended.answer or "")[:SHOWN] or None if ended else None,
             counters=dict(step.ledger.spent) if step else {},
             caps=dict(step.ledger.caps) if step else {},
             records=snapshot.seq if snapshot else 0,
-            unusable_messages=tuple(self.unusable[-20:]),
+            unusable_messages=tuple(self.unusable),
         )
 
     @workflow.query
     def log(self, query: PageQuery | None = None) -> LogPage:
         """The transition log by pages; what an earlier run of the chain wrote is in the archive."""
-        return log_page(self.records, query or PageQuery(), self.exit is not None)
+        first = (self.step.snapshot.seq if self.step else 0) - len(self.book.records)
+        return log_page(self.book.records, query or PageQuery(), self.exit is not None, first)
 
     @workflow.query
     def steps(self, query: PageQuery | None = None) -> StepsPage:
         """The steps in one line each, by pages."""
-        return steps_page(self.records, query or PageQuery())
+        return steps_page(self.book.records, query or PageQuery())
 
     @workflow.query
     def transcript(self, query: PageQuery | None = None) -> TranscriptPage:
@@ -327,6 +338,12 @@ class AgentWorkflow:
         if self.step is None:
             raise ApplicationError("the run has not begun", type="NotBegun")
         return self.step
+
+
+def cancelling() -> bool:
+    """The run was asked to stop, also when a call ended before it noticed."""
+    task = asyncio.current_task()
+    return task is not None and task.cancelling() > 0
 
 
 def _now() -> float:

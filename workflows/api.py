@@ -48,16 +48,20 @@ ATTRIBUTES: dict[str, Literal["Keyword", "Datetime"]] = {
 Name = Annotated[str, StringConstraints(pattern=r"^[A-Za-z0-9][A-Za-z0-9_.-]{0,63}$")]
 
 
+MOST = 10**12
+"""No limit may be set higher: larger numbers lose digits on their way through JSON."""
+
+
 class Limits(Strict):
     """What a run may spend at most; None is no limit. Checked before each call."""
 
-    model_calls: int | None = Field(default=200, gt=0)
-    tool_calls: int | None = Field(default=None, gt=0)
-    tokens: int | None = Field(default=None, gt=0, description="input and output tokens together")
-    cost_usd: float | None = Field(default=None, gt=0)
-    seconds: float | None = Field(default=None, gt=0, description="since the run began")
+    model_calls: int | None = Field(default=200, gt=0, le=MOST)
+    tool_calls: int | None = Field(default=None, gt=0, le=MOST)
+    tokens: int | None = Field(default=None, gt=0, le=MOST, description="input and output tokens together")
+    cost_usd: float | None = Field(default=None, gt=0, le=MOST)
+    seconds: float | None = Field(default=None, gt=0, le=MOST, description="since the run began")
     max_transitions: int | None = Field(
-        default=None, gt=0, description="of the machine; None: the machine's own default"
+        default=None, gt=0, le=MOST, description="of the machine; None: the machine's own default"
     )
 
 
@@ -71,6 +75,12 @@ class Carry(Frozen):
     """What the machine wanted done when the run before ended."""
     log_head: str = ""
     """Hash of the last archived record."""
+    records: tuple[JsonObject, ...] = ()
+    """Records that could not be archived yet."""
+    held: tuple[str, ...] = ()
+    """Digests of set-ups and conversations that the store holds."""
+    remembered: dict[str, JsonObject] = {}
+    """Results of tools with `cache: run`, by call."""
 
 
 class AgentTask(Strict):
@@ -79,7 +89,11 @@ class AgentTask(Strict):
     goal: str = Field(min_length=1)
     agent: Name = "agent"
     machine: Name = "react"
-    machine_version: str | None = Field(default=None, description="None: the newest the worker has")
+    machine_version: str | None = Field(
+        default=None,
+        description="None: the oldest the worker has, so that a new version beside it changes no open run; "
+        "`ratchet task` and the SDK name the newest",
+    )
     options: JsonObject = Field(default_factory=dict, description="the machine's knobs")
     models: dict[str, ModelSpec] = Field(default_factory=lambda: {"default": ModelSpec()})
     instructions: str = Field(default="", max_length=100_000)
@@ -89,7 +103,7 @@ class AgentTask(Strict):
         default="basic", description="state: the run's state is a search attribute too"
     )
     heartbeat_seconds: float = Field(
-        default=10, ge=1, le=600, description="after so long without a sign a worker counts as dead"
+        default=10, ge=3, le=600, description="after so long without a sign a worker counts as dead"
     )
     carry: Carry | None = None
 
@@ -154,6 +168,8 @@ class LogPage(Frozen):
     total: int
     finished: bool
     """The run is over, so the log does not grow."""
+    first: int = 0
+    """Sequence number from which on this run of the chain holds records; the archive has the others."""
 
 
 class StepLine(Frozen):

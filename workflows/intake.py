@@ -5,16 +5,22 @@ from __future__ import annotations
 
 from typing import Any
 
-from pydantic import ValidationError
+from pydantic import TypeAdapter, ValidationError
 from temporalio.exceptions import ApplicationError
 
+from activities.contracts import AskPerson, CallModel, CallTools
 from workflows import registry
-from workflows.api import AgentTask
+from workflows.api import AgentTask, Carry
 from workflows.kernel.design import Design
 from workflows.kernel.errors import DefinitionError
+from workflows.kernel.ledger import Ledger
+from workflows.kernel.log import Record
 from workflows.kernel.machine import Machine
+from workflows.kernel.snapshot import Step, load
 
-__all__ = ["build", "refused", "task_of"]
+__all__ = ["build", "carried", "refused", "task_of"]
+
+_EFFECTS: TypeAdapter[CallModel | CallTools | AskPerson] = TypeAdapter(CallModel | CallTools | AskPerson)
 
 
 def refused(problem: str) -> ApplicationError:
@@ -35,15 +41,40 @@ def task_of(inputs: tuple[Any, ...]) -> AgentTask:
 def build(task: AgentTask) -> tuple[Design, Machine[Any], Any]:
     """The machine that the task names, made with its knobs: design, machine, options."""
     try:
-        design = registry.design(task.machine, task.machine_version)
+        design = registry.design(task.machine, task.machine_version, newest=False)
         options = design.options.model_validate(task.options)
         machine = design.build(options, registry.parts())
     except ValidationError as error:
         raise refused(_faults(error, "options.")) from error
     except (ValueError, DefinitionError) as error:
         raise refused(str(error)) from error
+    _check_names(task, design)
     limit = task.limits.max_transitions
     return design, machine.with_limit(limit) if limit else machine, options
+
+
+def carried(machine: Machine[Any], carry: Carry) -> tuple[Step[Any], list[Record]]:
+    """The step that the run before has carried on, with records that are not archived yet.
+
+    A carry that somebody typed is refused readably.
+    """
+    try:
+        effect = _EFFECTS.validate_python(carry.effect)
+        ledger = Ledger.model_validate(carry.ledger)
+        records = [Record.model_validate(record) for record in carry.records]
+        return Step(load(machine, carry.snapshot), ledger, effect=effect), records
+    except (ValueError, KeyError, TypeError) as error:
+        raise refused("`carry` is no state of this machine; leave it out to start a new run") from error
+
+
+def _check_names(task: AgentTask, design: Design) -> None:
+    unknown = [role for role in task.models if role not in design.roles]
+    if unknown:
+        has = ", ".join(design.roles)
+        raise refused(f"models: {design.name} has no role {', '.join(unknown)}; its roles are {has}")
+    twice = sorted({name for name in task.tools if task.tools.count(name) > 1})
+    if twice:
+        raise refused(f"tools: named twice: {', '.join(twice)}")
 
 
 def _faults(error: ValidationError, prefix: str) -> str:

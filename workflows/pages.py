@@ -22,10 +22,20 @@ def _cut(value: Any) -> Any:
     if isinstance(value, str):
         return value if len(value) <= CUT else f"{value[:CUT]} [... {len(value):,} characters]"
     if isinstance(value, dict):
-        return {key: _cut(item) for key, item in value.items()}
+        return {str(key)[:CUT]: _cut(item) for key, item in list(value.items())[:20]}
     if isinstance(value, list | tuple):
         return [_cut(item) for item in value[:20]]
     return value
+
+
+def _small(item: M) -> tuple[M, int]:
+    """The item with its length; without its patch when that is still too much."""
+    length = len(item.model_dump_json().encode())
+    if length > PAGE_BYTES // 2 and isinstance(item, Record):
+        names = {name: "too long for a page; ask with `full`" for name in item.patch}
+        item = item.model_copy(update={"patch": names})
+        length = len(item.model_dump_json().encode())
+    return item, length
 
 
 def _page(items: Sequence[M], query: PageQuery) -> tuple[tuple[M, ...], int]:
@@ -36,7 +46,7 @@ def _page(items: Sequence[M], query: PageQuery) -> tuple[tuple[M, ...], int]:
         item, length = whole, len(whole.model_dump_json().encode())
         if length > PAGE_BYTES // 2 and not query.full:
             item = type(item).model_validate(_cut(item.model_dump(mode="json")))
-            length = len(item.model_dump_json().encode())
+            item, length = _small(item)
         if page and size + length > PAGE_BYTES - 200:
             break
         page.append(item)
@@ -44,11 +54,12 @@ def _page(items: Sequence[M], query: PageQuery) -> tuple[tuple[M, ...], int]:
     return tuple(page), query.since + len(page)
 
 
-def log_page(records: Sequence[Record], query: PageQuery, finished: bool) -> LogPage:
-    """Records from sequence number `since` on, of those that this run of the chain holds."""
-    first = records[0].seq if records else 0
+def log_page(records: Sequence[Record], query: PageQuery, finished: bool, first: int = 0) -> LogPage:
+    """Records from sequence number `since` on; `first` is that of the first one here."""
     page, upto = _page(records, query.model_copy(update={"since": max(query.since - first, 0)}))
-    return LogPage(records=page, next=first + upto, total=first + len(records), finished=finished)
+    return LogPage(
+        records=page, next=first + upto, total=first + len(records), finished=finished, first=first
+    )
 
 
 def transcript_page(messages: Sequence[Message], query: PageQuery) -> TranscriptPage:

@@ -4,9 +4,11 @@ from __future__ import annotations
 
 import asyncio
 import json
+import math
 from collections.abc import Sequence
 from dataclasses import dataclass
 from datetime import timedelta
+from typing import Any
 
 from temporalio import workflow
 from temporalio.common import RetryPolicy
@@ -26,6 +28,7 @@ from activities.contracts import (
     ErrorClass,
     ModelReplied,
     ModelRequest,
+    ModelSpec,
     PersonDecided,
     Setup,
     ToolRequest,
@@ -34,15 +37,18 @@ from activities.contracts import (
     ToolSpec,
     ToolsReturned,
 )
-from activities.transcript import EMPTY_DIGEST
 from workflows.api import AgentTask
 
 __all__ = ["Performer", "Where"]
 
-CRASHES = 20
-"""Attempts beyond the declared ones: those that died with their worker must not use them up."""
+CRASHES = 10
+"""Attempts beyond the declared ones, for those that died with their worker."""
 MARGIN = 15
 """Seconds that an activity gets beyond the time limit it keeps itself."""
+HELD = 50
+"""Digests that are carried to the next run of the chain."""
+WAIT = workflow.ActivityCancellationType.WAIT_CANCELLATION_COMPLETED
+"""An answer that came before the cancellation is taken; a call in flight is told, and ends first."""
 _CLASSES: dict[str, ErrorClass] = {TRANSIENT: "transient", RECOVERABLE: "recoverable", FATAL: "fatal"}
 
 
@@ -68,11 +74,31 @@ class Performer:
         self.task = task
         self.specs = {spec.name: spec for spec in specs}
         self.origin = origin_run_id
-        self._held: set[str] = set()
-        self._remembered: dict[str, ToolResult] = {}
+        self._within: timedelta | None = None
+        carry = task.carry
+        self._held: dict[str, None] = dict.fromkeys(carry.held if carry else ())
+        """Digests that the store holds, oldest first (a set would have no order)."""
+        self._remembered = {
+            k: ToolResult.model_validate(v) for k, v in (carry.remembered if carry else {}).items()
+        }
+        self._setups: dict[tuple[str, tuple[str, ...], str], tuple[Setup, str]] = {}
 
-    async def perform(self, effect: Effect, where: Where) -> Answer:
-        """Do it. Raises a cancellation when the run is cancelled meanwhile."""
+    def carry(self) -> dict[str, Any]:
+        """What the next run of the chain should know."""
+        remembered = {key: result.model_dump(mode="json") for key, result in self._remembered.items()}
+        return {"held": tuple(self._held)[-HELD:], "remembered": remembered}
+
+    def unsafe(self, effect: Effect) -> str:
+        """The calls of an effect whose outcome nobody knows when they are interrupted, in words."""
+        runs = effect.runs if isinstance(effect, CallTools) else ()
+        return ", ".join(r.title for r in runs if (spec := self.specs.get(r.tool)) and not spec.repeatable)
+
+    async def perform(self, effect: Effect, where: Where, seconds: float = math.inf) -> Answer:
+        """Do it, within so many seconds of the run's limit.
+
+        Raises a cancellation when the run is cancelled, and the call did not end before it.
+        """
+        self._within = None if seconds == math.inf else timedelta(seconds=max(seconds, 0.1))
         match effect:
             case CallModel():
                 return await self._call_model(effect, where)
@@ -99,20 +125,19 @@ class Performer:
                 reply = await self._ask(effect, where, f"{where.activity_id}+all")
             except ActivityError as again:
                 return _failure(again)
-        self._held.add(reply.transcript)
+        self._held[reply.transcript] = None
         return reply
 
     async def _ask(self, effect: CallModel, where: Where, activity_id: str) -> ModelReplied:
         model = self.task.models.get(effect.role) or self.task.models["default"]
-        offered = tuple(self.specs[name] for name in effect.offer if name in self.specs)
-        setup = Setup(model=model, tools=offered, response_schema=effect.response_schema)
+        setup, digest = self._setup(effect, model)
         digests = effect.transcript.digests
         known = next((n for n in range(len(digests) - 1, 0, -1) if digests[n] in self._held), 0)
         attempts = model.attempts or effect.attempts
         request = ModelRequest(
             role=effect.role,
-            setup=setup.digest,
-            full_setup=None if setup.digest in self._held else setup,
+            setup=digest,
+            full_setup=None if digest in self._held else setup,
             base=digests[known] if known else None,
             messages=effect.transcript.messages[known:],
             tool_choice=effect.tool_choice,
@@ -125,13 +150,24 @@ class Performer:
             result_type=ModelReplied,
             activity_id=activity_id,
             summary=effect.title[:200],
+            schedule_to_close_timeout=self._within,
             start_to_close_timeout=timedelta(seconds=model.timeout_seconds + MARGIN),
+            cancellation_type=WAIT,
             heartbeat_timeout=timedelta(seconds=self.task.heartbeat_seconds),
             retry_policy=_policy(attempts + CRASHES),
         )
-        self._held.add(setup.digest)
-        self._held.discard(EMPTY_DIGEST)
+        self._held[digest] = None
         return reply
+
+    def _setup(self, effect: CallModel, model: ModelSpec) -> tuple[Setup, str]:
+        """The set-up of a call and its digest, worked out once: it may be large."""
+        schema = json.dumps(effect.response_schema, sort_keys=True)
+        known = (effect.role, effect.offer, schema)
+        if known not in self._setups:
+            offered = tuple(self.specs[name] for name in effect.offer if name in self.specs)
+            setup = Setup(model=model, tools=offered, response_schema=effect.response_schema)
+            self._setups[known] = (setup, setup.digest)
+        return self._setups[known]
 
     # -- tools --------------------
 
@@ -178,7 +214,10 @@ class Performer:
                 result_type=ToolResult,
                 activity_id=activity_id,
                 summary=run.title[:200],
+                # An unsafe call is not cut off in the middle: nobody would know what it did.
+                schedule_to_close_timeout=self._within if spec.repeatable else None,
                 start_to_close_timeout=timedelta(seconds=spec.timeout_seconds + MARGIN),
+                cancellation_type=WAIT,
                 heartbeat_timeout=timedelta(seconds=self.task.heartbeat_seconds),
                 retry_policy=_policy(attempts + CRASHES if spec.repeatable else 1),
             )

@@ -72,16 +72,24 @@ def designs() -> tuple[Design, ...]:
     return tuple(_designs[key] for key in sorted(_designs))
 
 
-def design(name: str, version: str | None = None) -> Design:
-    """The machine of this name, the newest when no version is given; raises ValueError with what there is."""
+def design(name: str, version: str | None = None, *, newest: bool = True) -> Design:
+    """The machine of this name; without a version the newest, or else the oldest that there is.
+
+    Raises ValueError with what there is. A run must ask for the oldest: a version that is loaded
+    beside it later must not change its way.
+    """
     found = [d for d in designs() if d.name == name and version in (None, d.version)]
     if found:
-        return max(found, key=lambda d: [int(p) if p.isdigit() else 0 for p in d.version.split(".")])
+        return sorted(found, key=_age)[-1 if newest else 0]
     there = ", ".join(f"{d.name} (version {d.version})" for d in designs())
     close = difflib.get_close_matches(name, [d.name for d in designs()], 1)
     hint = f"; did you mean {close[0]}?" if close and close[0] != name else ""
     wanted = f"{name} of version {version}" if version else name
     raise ValueError(f"unknown machine {wanted}{hint}; there is {there}")
+
+
+def _age(design: Design) -> list[int]:
+    return [int(part) if part.isdigit() else 0 for part in design.version.split(".")]
 
 
 def parts() -> Parts:

@@ -14,9 +14,9 @@ from activities.archive import Archive
 from activities.contracts import ModelReplied, ToolResult, ToolSpec, ToolsReturned
 from activities.settings import Settings
 from client.plugin import RatchetPlugin
-from tests.workflows.trials import act, begin, final, log_of, scripted, task, until
+from tests.workflows.trials import act, begin, final, log_of, task, until
 from workflows import registry
-from workflows.api import PAGE_BYTES, AgentTask, Limits, LogPage, StepsPage, TranscriptPage
+from workflows.api import PAGE_BYTES, Limits, LogPage, StepsPage, TranscriptPage
 from workflows.kernel.design import Brief
 from workflows.kernel.log import Record, chain
 from workflows.kernel.rebuild import rebuild
@@ -203,7 +203,15 @@ async def test_a_limit_ends_the_run_before_the_call_that_would_pass_it(working: 
     given = task(*replies, tools=("mark",), limits=Limits(model_calls=3))
     result = await (await begin(working, given)).result()
     assert (result.exit_reason, result.counters["model_calls"]) == ("limit", 3)
-    assert result.error == "the limit is reached, model_calls: 3 of 3 spent"
+    assert result.error == "the limit is reached, model_calls: 3 of 3 spent (see `limits` of the agent)"
+
+
+async def test_a_limit_in_seconds_cuts_a_call_that_would_pass_it(working: Client) -> None:
+    given = task(act("mark", line="l", seconds=25), final("x"), tools=("mark",), limits=Limits(seconds=1))
+    result = await asyncio.wait_for((await begin(working, given)).result(), 15)
+    assert (result.ok, result.exit_reason) == (False, "limit")
+    assert result.error is not None
+    assert "seconds" in result.error
 
 
 async def test_rejected_thoughts_end_as_retries_exhausted_while_nobody_can_be_asked(working: Client) -> None:
@@ -257,8 +265,3 @@ async def test_a_run_is_found_by_its_search_attributes(working: Client) -> None:
     memo = await (await handle.describe()).memo()
     assert memo["machine"] == "react 1"
     assert len(memo["definition"]) == 16
-
-
-async def test_a_model_role_that_is_missing_falls_back_to_the_default(working: Client) -> None:
-    given = AgentTask(goal="g", models={"default": scripted(final("d")), "summary": scripted(final("s"))})
-    assert (await (await begin(working, given)).result()).answer == "d"

@@ -69,7 +69,7 @@ async def _attempts(handle: WorkflowHandle[Any, Any]) -> list[int]:
 def _five_steps(file: str) -> AgentTask:
     steps = [act("mark", line=f"step{n}", file=file, seconds=0.15) for n in range(STEPS)]
     given = task(*steps, final("all five"), tools=("mark",))
-    return given.model_copy(update={"heartbeat_seconds": 1.0})
+    return given.model_copy(update={"heartbeat_seconds": 3.0})
 
 
 def _runs(file: Path) -> Counter[str]:
@@ -134,7 +134,7 @@ async def test_an_unsafe_call_whose_worker_died_is_not_run_again_and_the_run_say
         worker.start()
         try:
             given = task(act("mark_once", line="paid", seconds=60), final("never"), tools=("mark_once",))
-            handle = await begin(client, given.model_copy(update={"heartbeat_seconds": 1.0}))
+            handle = await begin(client, given.model_copy(update={"heartbeat_seconds": 3.0}))
             await _exists(home / "marks.txt")
             worker.kill()
             worker.start()
@@ -168,7 +168,7 @@ async def test_a_server_that_is_killed_too_goes_on_from_its_file(home: Path) -> 
 
     settings = Settings(data_dir=home / ".ratchet", files_root=home)
     replies = [act("mark", line=f"step{n}", seconds=0.2) for n in range(4)]
-    given = task(*replies, final("back"), tools=("mark",)).model_copy(update={"heartbeat_seconds": 1.0})
+    given = task(*replies, final("back"), tools=("mark",)).model_copy(update={"heartbeat_seconds": 3.0})
     server = await EmbeddedServer.attach(home / ".ratchet", Ports())
     worker = _Worker(server.address, home)
     async with server:

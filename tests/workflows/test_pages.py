@@ -43,9 +43,10 @@ def test_a_page_that_may_be_cut_fits_into_what_temporal_shows(texts: list[str]) 
 
 
 def test_a_run_that_was_continued_as_new_gives_what_it_holds_and_says_from_where() -> None:
-    page = log_page(_records(["x", "y"], first=40), PageQuery(since=3), finished=False)
-    assert ([r.seq for r in page.records], page.next, page.total) == ([40, 41], 42, 42)
-    assert log_page([], PageQuery(since=3), finished=True).total == 0
+    page = log_page(_records(["x", "y"], first=40), PageQuery(since=3), finished=False, first=40)
+    assert ([r.seq for r in page.records], page.first, page.next, page.total) == ([40, 41], 40, 42, 42)
+    empty = log_page([], PageQuery(since=3), finished=False, first=40)
+    assert (empty.first, empty.next, empty.total) == (40, 40, 40)
 
 
 def test_steps_are_told_by_what_was_said_first() -> None:
@@ -62,3 +63,15 @@ def test_what_a_model_says_cannot_draw_links_or_pictures_in_the_ui() -> None:
     assert "`see ![p](http://x/y.png) 'code' # head`" in text
     assert "`[click](http://x) ' '' |`" in text
     assert "Doing: `x'](u)`" in text
+
+
+def test_an_action_with_a_thousand_arguments_fits_into_a_page() -> None:
+    patch = {
+        "steps": {
+            str(n): {"action_input": {f"key{k}" * 50: "x" * 300 for k in range(1000)}} for n in range(30)
+        }
+    }
+    record = Record(seq=0, machine="m", state="a", event="E", patch=patch)
+    page = log_page([record], PageQuery(), finished=False)
+    assert len(page.model_dump_json().encode()) <= PAGE_BYTES
+    assert log_page([record], PageQuery(full=True), finished=False).records == (record,)

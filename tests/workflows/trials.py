@@ -38,7 +38,7 @@ def scripted(*replies: Any, delay_seconds: float = 0) -> ModelSpec:
 def task(*replies: Any, tools: tuple[str, ...] = (), **more: Any) -> AgentTask:
     """A ReAct task with a script."""
     models = {"default": scripted(*replies)}
-    return AgentTask(goal="try it", tools=tools, models=models, heartbeat_seconds=2, **more)
+    return AgentTask(goal="try it", tools=tools, models=models, heartbeat_seconds=3, **more)
 
 
 async def begin(client: Client, given: Any, **more: Any) -> WorkflowHandle[Any, AgentResult]:

@@ -112,7 +112,7 @@ def note(
 ) -> Step[C]:
     """Write something into the log that changes nothing; the effect goes on."""
     turn = Turn(machine, step.snapshot, step.ledger, now)
-    turn.call_began = now
+    turn.call_began, turn.view = now, turn.new_view()
     turn.record(cause.event, reason=cause.reason, by=cause.by, error=error)
     return replace(step, snapshot=turn.snapshot, ledger=turn.ledger, records=tuple(turn.records))
 
