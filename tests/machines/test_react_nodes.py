@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from activities.contracts import CallModel, CallTools, ToolSpec
+from activities.contracts import CallModel, CallTools, ToolResult, ToolSpec, ToolsReturned
 from activities.transcript import Message, Transcript
 from tests.machines.answers import act, failed, final, said, thought, tool_failed, tool_said
 from tests.machines.driver import Play, run_script, tool
@@ -365,3 +365,10 @@ def test_R_000_9_what_a_parser_raises_goes_through_the_error_wrapper(reply: str,
     run = run_script(OWN, [said(f"{reply} what happened", cost=0.1)])
     assert run.visited == visited
     assert "what happened" in str(run.exit.error if run.last.exit else run.context.steps[0].observation)
+
+
+def test_a_step_whose_observation_was_cut_says_where_the_whole_is() -> None:
+    cut = ToolsReturned(results=(ToolResult(id="0", tool="search", output="a lot", whole="f" * 64),))
+    run = react(act("search"), cut, final("found"))
+    assert run.context.steps[0].whole == "f" * 64
+    assert any("f" * 64 in str(record.patch) for record in run.records), "the log has it too"

@@ -36,6 +36,8 @@ class ReasoningStep(Frozen):
     action: str | None = None
     action_input: JsonObject = {}
     observation: str | None = None
+    whole: str | None = None
+    """Digest of the tool's whole output in the durable store, when the observation was cut."""
     status: Literal["draft", "validated", "executed", "committed", "failed"] = "draft"
     timestamp: float = 0
     """Seconds since 1970."""

@@ -206,7 +206,8 @@ class Nodes:
             return _failed(result.output, **metadata)
         if result.ok:
             metadata["tool_history"] = [result.tool]
-        newest = _newest(c, observation=result.output, status="executed" if result.ok else "failed")
+        status = "executed" if result.ok else "failed"
+        newest = _newest(c, observation=result.output, whole=result.whole, status=status)
         return {**newest, **_noted(**metadata)}, Acted(reason=result.output)
 
     # -- observation, commit --------------------
