@@ -1,12 +1,15 @@
-"""What the command line's own worker may load and reach, remembered in the data directory.
+"""What the command line's own worker may load and reach, remembered for each data directory.
 
 A task only names tools and servers; what a worker loads is its own configuration. So that an
 interrupted run can go on, the next command's worker must have what the first one had: the modules
-and servers that were named on this machine's command line are kept beside the database.
+and servers that were named on this machine's command line. They are kept in the user's own state
+folder, never in the data directory: that one may have come with somebody else's files, and what is
+remembered is executed.
 """
 
 from __future__ import annotations
 
+import hashlib
 import os
 from collections.abc import Iterable
 from pathlib import Path
@@ -19,8 +22,6 @@ from activities.settings import Settings
 from client.errors import UsageError
 
 __all__ = ["Allowed", "load_settings", "remember"]
-
-FILE = "worker.json"
 
 
 class Allowed(BaseModel):
@@ -45,28 +46,51 @@ class Allowed(BaseModel):
 
 
 def remember(data_dir: Path, allowed: Allowed) -> None:
-    """Add to what later workers of this directory may load and reach."""
+    """Add to what later workers of this directory may load and reach.
+
+    Raises:
+        UsageError: the user's state folder cannot be written.
+    """
     known = recalled(data_dir)
     if (known | allowed) == known:
         return
-    path = data_dir / FILE
+    path = _memory(data_dir)
     beside = path.with_suffix(f".{os.getpid()}.new")
-    beside.write_text((known | allowed).model_dump_json(indent=2) + "\n")
-    beside.replace(path)
+    try:
+        path.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
+        with os.fdopen(os.open(beside, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, 0o600), "w") as file:
+            file.write((known | allowed).model_dump_json(indent=2) + "\n")
+        beside.replace(path)
+    except OSError as error:
+        raise UsageError(
+            f"the modules and servers of this run cannot be kept in {path.parent}: "
+            f"{error.strerror or error}; make it writable, or name another folder with XDG_STATE_HOME"
+        ) from error
 
 
 def recalled(data_dir: Path) -> Allowed:
     """What commands of this directory have named; modules that are gone are left out."""
     try:
-        known = Allowed.model_validate_json((data_dir / FILE).read_bytes())
-    except (OSError, ValidationError):
+        known = Allowed.model_validate_json(_memory(data_dir).read_bytes())
+    except (OSError, UsageError, ValidationError):
         return Allowed()
     present = tuple(name for name in known.modules if Path(name).is_file())
     return known.model_copy(update={"modules": present})
 
 
+def _memory(data_dir: Path) -> Path:
+    """The file that belongs to a data directory, wherever one looks at it from."""
+    stated = Path(os.environ.get("XDG_STATE_HOME", ""))
+    try:
+        home = stated if stated.is_absolute() else Path.home() / ".local" / "state"
+    except RuntimeError as error:
+        raise UsageError(f"{error}; name a folder for Ratchet's state with XDG_STATE_HOME") from error
+    digest = hashlib.sha256(os.fsencode(data_dir.resolve())).hexdigest()
+    return home / "ratchet" / f"{digest[:32]}.json"
+
+
 def load_settings(data_dir: Path | None = None, allowed: Allowed | None = None) -> Settings:
-    """Settings from the environment, the data directory's memory, and what is named now.
+    """Settings from the environment, what is remembered of the directory, and what is named now.
 
     Raises:
         UsageError: a variable of the environment has no good value.

@@ -23,20 +23,27 @@ Ratchet = Callable[..., "subprocess.CompletedProcess[str]"]
 PROGRAM = [sys.executable, "-c", "from client.cli import main; main()"]
 
 
-FOREIGN = ("RATCHET_", "TEMPORAL_", "OPENAI_")
+FOREIGN = ("RATCHET_", "TEMPORAL_", "OPENAI_", "XDG_STATE_HOME")
 
 
 @pytest.fixture(autouse=True, scope="session")
-def _bare_process() -> Iterator[None]:
-    """Without keys, servers and settings of whoever runs the tests, in this process too."""
+def state_home(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
+    """Without keys, servers and settings of whoever runs the tests, in this process too.
+
+    The folder that it gives is where commands remember what their workers may load.
+    """
     foreign = {name: os.environ.pop(name) for name in list(os.environ) if name.startswith(FOREIGN)}
-    yield
+    home = tmp_path_factory.mktemp("state")
+    os.environ["XDG_STATE_HOME"] = str(home)
+    yield home
+    del os.environ["XDG_STATE_HOME"]
     os.environ.update(foreign)
 
 
 def bare_environment(**more: str) -> dict[str, str]:
     """The environment of a process that shall know nothing of whoever runs the tests."""
     kept = {name: value for name, value in os.environ.items() if not name.startswith(FOREIGN)}
+    kept["XDG_STATE_HOME"] = os.environ["XDG_STATE_HOME"]
     return {**kept, "PYTHONPATH": str(ROOT), "TEMPORAL_CONFIG_FILE": os.devnull, **more}
 
 
@@ -64,7 +71,9 @@ def served_dir(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
     server.release()
 
 
-def run_ratchet(data_dir: Path, *arguments: str, stdin: str = "") -> subprocess.CompletedProcess[str]:
+def run_ratchet(
+    data_dir: Path, *arguments: str, stdin: str = "", **environment: str
+) -> subprocess.CompletedProcess[str]:
     """Run the command line in a process of its own, with the repository as its folder."""
     return subprocess.run(
         [*PROGRAM, *arguments],
@@ -73,7 +82,7 @@ def run_ratchet(data_dir: Path, *arguments: str, stdin: str = "") -> subprocess.
         text=True,
         check=False,
         cwd=ROOT,
-        env=bare_environment(RATCHET_DATA_DIR=str(data_dir)),
+        env=bare_environment(RATCHET_DATA_DIR=str(data_dir), **environment),
         timeout=120,
     )
 
