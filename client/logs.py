@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+import os
 
 from temporalio.runtime import (
     LogForwardingConfig,
@@ -14,6 +15,7 @@ from temporalio.runtime import (
 
 from activities.logs import configure
 from activities.settings import Settings
+from client.errors import UsageError
 
 __all__ = ["log_to_file", "log_to_terminal"]
 
@@ -21,10 +23,19 @@ FILE = "worker.log"
 
 
 def log_to_file(settings: Settings) -> None:
-    """Log into the data directory, so that the live view stays undisturbed."""
-    settings.data_dir.mkdir(parents=True, exist_ok=True)
+    """Log into the data directory, so that the live view stays undisturbed.
+
+    Raises:
+        UsageError: the file cannot be written, or is a link that leads elsewhere.
+    """
+    settings.data_dir.mkdir(mode=0o700, parents=True, exist_ok=True)
     configure(settings.model_copy(update={"log_format": "json"}))
-    stream = (settings.data_dir / FILE).open("a", encoding="utf-8")
+    path = settings.data_dir / FILE
+    flags = os.O_WRONLY | os.O_APPEND | os.O_CREAT | os.O_NOFOLLOW
+    try:
+        stream = os.fdopen(os.open(path, flags, 0o600), "a", encoding="utf-8")
+    except OSError as error:
+        raise UsageError(f"the log {path} cannot be written: {error.strerror}; remove it") from error
     for output in logging.getLogger().handlers:
         if isinstance(output, logging.StreamHandler):
             output.setStream(stream)

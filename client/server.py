@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import os
 import shutil
 import socket
 import time
@@ -89,13 +90,20 @@ class EmbeddedServer:
     def release(self) -> bool:
         """Let go of the server; True when this was its last user, so that it was stopped."""
         if not self.data_dir.exists():
-            end_process(self.record.pid or 0, self.record.started, STOP_SECONDS)
+            self._end()
             return True
         with self._lock.guarded():
+            ours = self._lock.in_place()
             if not self._lock.leave():
                 return False
-            _stop(self._lock, self.data_dir)
+            if ours:
+                _stop(self._lock, self.data_dir)
+            if self.alive():  # the directory or the record was taken away meanwhile
+                self._end()
             return True
+
+    def _end(self) -> None:
+        end_process(self.record.pid or 0, self.record.started, STOP_SECONDS)
 
     async def __aenter__(self) -> Self:
         return self
@@ -127,17 +135,17 @@ def stop_server(data_dir: Path) -> ServerRecord | None:
 
 
 def usable(data_dir: Path) -> Path:
-    """The data directory as an absolute path, made if it is missing.
+    """The data directory as an absolute path, made if it is missing, for its owner alone.
 
     Raises:
-        UsageError: it cannot be made or written.
+        UsageError: it cannot be made or written, or belongs to somebody else.
         ServerError: its disk is full.
     """
     home = data_dir.absolute()
     try:
-        home.mkdir(parents=True, exist_ok=True)
-        with (home / "server.lock").open("a"):
-            pass
+        home.mkdir(mode=0o700, parents=True, exist_ok=True)
+        _check_owner(home)
+        os.close(os.open(home / "server.lock", os.O_RDWR | os.O_CREAT | os.O_NOFOLLOW, 0o600))
         free = shutil.disk_usage(home).free
     except OSError as error:
         raise UsageError(
@@ -154,6 +162,16 @@ def check_space(home: Path, free: int, needed: int = SPACE_BYTES) -> None:
         raise ServerError(
             f"the disk of {home} has {free / 1e6:.1f} MB left; the server's database needs at "
             f"least {needed / 1e6:.0f} MB. Free some space, or choose another place with --data-dir"
+        )
+
+
+def _check_owner(home: Path) -> None:
+    """What runs go on with lies here: it must not come from another user."""
+    owner = home.stat().st_uid
+    if owner != os.geteuid():
+        raise UsageError(
+            f"the data directory {home} belongs to user {owner}, not to you (user {os.geteuid()}), and "
+            "runs in it could be another's; choose one of your own with --data-dir or RATCHET_DATA_DIR"
         )
 
 

@@ -14,7 +14,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
-from pydantic import BaseModel, ConfigDict, ValidationError
+from pydantic import BaseModel, ConfigDict, Field, ValidationError
 
 from client.errors import ServerError
 
@@ -26,13 +26,13 @@ class ServerRecord(BaseModel):
 
     model_config = ConfigDict(frozen=True)
 
-    pid: int | None
+    pid: int | None = Field(gt=0)
     started: str
     """Mark of the process's start (`client.process.started_at`)."""
     host: str
     """Where the process runs: a pid means nothing on another host, or in another container."""
-    port: int
-    ui_port: int
+    port: int = Field(ge=1, le=65535)
+    ui_port: int = Field(ge=1, le=65535)
 
     @property
     def address(self) -> str:
@@ -61,7 +61,7 @@ class ServerLock:
         Raises:
             ServerError: another command has held the lock for `patience` seconds.
         """
-        guard = os.open(self._guard_path, os.O_RDWR | os.O_CREAT, 0o644)
+        guard = _opened(self._guard_path)
         try:
             until = time.monotonic() + patience
             while not _locked(guard, fcntl.LOCK_EX):
@@ -77,7 +77,7 @@ class ServerLock:
 
     def join(self) -> None:
         """Become a user of the server; call it guarded."""
-        self._users = os.open(self._users_path, os.O_RDWR | os.O_CREAT, 0o644)
+        self._users = _opened(self._users_path)
         fcntl.flock(self._users, fcntl.LOCK_SH)
 
     def leave(self) -> bool:
@@ -89,26 +89,61 @@ class ServerLock:
         self._users = None
         return last
 
+    def in_place(self) -> bool:
+        """What was joined is still what users of this directory join, not a deleted one's."""
+        try:
+            there = self._users_path.stat()
+        except OSError:
+            return False
+        return self._users is not None and os.path.samestat(os.fstat(self._users), there)
+
     def in_use(self) -> bool:
         """Another open lock than this one is a user of the server; call it guarded."""
-        probe = os.open(self._users_path, os.O_RDWR | os.O_CREAT, 0o644)
+        probe = _opened(self._users_path)
         try:
             return not _locked(probe, fcntl.LOCK_EX)
         finally:
             os.close(probe)
 
     def read(self) -> ServerRecord | None:
-        """The record; None when there is none or it was only half written."""
+        """The record; None when there is none, or what is there is none.
+
+        Raises:
+            ServerError: it cannot be read.
+        """
         try:
             return ServerRecord.model_validate_json(self.record_path.read_bytes())
         except (FileNotFoundError, ValidationError):
             return None
+        except OSError as error:
+            raise _unusable(self.record_path, error) from error
 
     def write(self, record: ServerRecord) -> None:
-        """Write the record in one piece."""
+        """Write the record in one piece.
+
+        Raises:
+            ServerError: it cannot be written.
+        """
         beside = self.record_path.with_suffix(".new")
-        beside.write_text(record.model_dump_json(indent=2) + "\n")
-        beside.replace(self.record_path)
+        try:
+            with os.fdopen(_opened(beside), "w") as file:
+                file.truncate()
+                file.write(record.model_dump_json(indent=2) + "\n")
+            beside.replace(self.record_path)
+        except OSError as error:
+            raise _unusable(self.record_path, error) from error
+
+
+def _opened(path: Path) -> int:
+    """A descriptor of a file of ours, made if it is missing; it follows no link out of the directory."""
+    try:
+        return os.open(path, os.O_RDWR | os.O_CREAT | os.O_NOFOLLOW, 0o600)
+    except OSError as error:
+        raise _unusable(path, error) from error
+
+
+def _unusable(path: Path, error: OSError) -> ServerError:
+    return ServerError(f"{path} cannot be used: {error.strerror or error}; remove it and try again")
 
 
 def _locked(descriptor: int, kind: int) -> bool:

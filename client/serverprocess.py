@@ -91,17 +91,20 @@ def launch(plan: Launch) -> int:
     """Start the server in a process session of its own, so that Ctrl-C does not reach it; its pid.
 
     A shell puts it into the background and ends, so that nobody here has to reap it. It gets a
-    bare environment: no keys, and no settings of the user's own Temporal CLI.
+    bare environment: no keys, and no settings of the user's own Temporal CLI. What it writes is its
+    owner's alone: the database holds conversations.
     """
     path = plan.home / LOG
     try:
         if path.exists() and path.stat().st_size > LOG_BYTES:
             path.replace(path.with_suffix(".log.1"))
-        with path.open("ab") as log:
+        with os.fdopen(
+            os.open(path, os.O_WRONLY | os.O_APPEND | os.O_CREAT | os.O_NOFOLLOW, 0o600), "ab"
+        ) as log:
             log.write(f"--- {' '.join(plan.command)}\n".encode())
             log.flush()
             shell = subprocess.run(
-                ["/bin/sh", "-c", '"$@" >&2 & echo $!', "sh", *plan.command],
+                ["/bin/sh", "-c", 'umask 077; "$@" >&2 & echo $!', "sh", *plan.command],
                 stdin=subprocess.DEVNULL,
                 stdout=subprocess.PIPE,
                 stderr=log,

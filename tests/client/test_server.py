@@ -5,12 +5,14 @@ from __future__ import annotations
 import asyncio
 import json
 import os
+import shutil
 import signal
 import socket
 import subprocess
 import sys
 from asyncio.subprocess import PIPE
 from pathlib import Path
+from typing import Any
 
 import pytest
 from temporalio.api.workflowservice.v1 import DescribeNamespaceRequest
@@ -35,6 +37,9 @@ async def use():
 
 asyncio.run(use())
 """
+
+
+RECORD: dict[str, Any] = {"pid": 1, "started": "then", "host": "here", "port": 1, "ui_port": 2}
 
 
 async def test_users_share_one_server_and_the_last_one_stops_it(data_dir: Path) -> None:
@@ -82,6 +87,22 @@ async def test_a_killed_user_leaves_a_server_that_the_next_one_uses_and_stops(da
     assert next_user.record == left
     assert next_user.release()
     assert running_server(data_dir) is None
+
+
+@pytest.mark.parametrize("again", [False, True])
+async def test_a_server_whose_directory_is_taken_away_is_stopped_by_its_last_user(
+    data_dir: Path, again: bool
+) -> None:
+    user = await EmbeddedServer.attach(data_dir)
+    shutil.rmtree(data_dir)
+    await asyncio.to_thread(data_dir.mkdir)  # as a worker's cache does that is written meanwhile
+    if again:
+        async with await EmbeddedServer.attach(data_dir) as later:
+            assert user.release()
+            assert later.alive()
+    else:
+        assert user.release()
+    assert not user.alive()
 
 
 @pytest.mark.parametrize("mark", ["its own", "another's"])
@@ -142,12 +163,31 @@ async def test_a_server_of_another_host_is_left_alone_while_it_is_used(made_dir:
     lock.leave()
 
 
-def test_a_half_written_record_counts_as_none(made_dir: Path) -> None:
+@pytest.mark.parametrize(
+    "text",
+    [
+        pytest.param('{"pid": 12', id="half written"),
+        pytest.param(json.dumps({"pid": "x"}), id="other fields"),
+        pytest.param(json.dumps(RECORD | {"port": 99_999_999}), id="no port"),
+        pytest.param(json.dumps(RECORD | {"pid": -1}), id="every process"),
+    ],
+)
+def test_a_record_that_makes_no_sense_counts_as_none(made_dir: Path, text: str) -> None:
     lock = ServerLock(made_dir)
-    lock.record_path.write_text('{"pid": 12')
+    lock.record_path.write_text(json.dumps(RECORD))
+    assert lock.read() is not None
+    lock.record_path.write_text(text)
     assert lock.read() is None
-    lock.record_path.write_text(json.dumps({"pid": "x"}))
-    assert lock.read() is None
+
+
+async def test_a_record_that_cannot_be_read_is_named(made_dir: Path) -> None:
+    record = made_dir / "server.json"
+    await asyncio.to_thread(record.mkdir)
+    with pytest.raises(ServerError, match=r"server\.json cannot be used: Is a directory; remove it"):
+        await EmbeddedServer.attach(made_dir)
+    with pytest.raises(ServerError, match=r"server\.json cannot be used: .*; remove it"):
+        ServerLock(made_dir).write(ServerRecord(**RECORD))
+    await asyncio.to_thread(record.rmdir)
 
 
 def test_a_lock_that_is_held_for_too_long_is_an_error(made_dir: Path) -> None:
