@@ -9,11 +9,11 @@ from collections.abc import Iterable
 from pathlib import Path
 from typing import Any, Literal
 
-import yaml
 from pydantic import Field, ValidationError, field_validator
 
 from activities.contracts import JsonObject, ModelSpec, Strict
 from client.errors import UsageError
+from client.yamlparse import parse
 from client.yamltext import KeyPath, YamlText, dotted, nearest, problems
 from workflows.api import AgentTask, Limits, Name
 
@@ -113,10 +113,7 @@ class Draft:
         key, equals, text = assignment.partition("=")
         if not equals or not key.strip():
             raise UsageError(f"--set {assignment}: expected KEY=VALUE, such as max_steps=5")
-        try:
-            value = yaml.safe_load(text)
-        except yaml.YAMLError as error:
-            raise UsageError(f"--set {assignment}: the value is no valid YAML") from error
+        _, value = parse(text, f"--set {assignment[:80]}")
         parts: KeyPath = tuple(key.strip().split("."))
         where = parts if parts[0] in AgentFile.model_fields else ("options", *parts)
         self.set(where, value, f"--set {assignment}")

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import difflib
+import os
+import stat
 from collections.abc import Iterable
 from pathlib import Path
 from types import UnionType
@@ -13,6 +15,7 @@ from pydantic import BaseModel, ValidationError
 from pydantic_core import ErrorDetails
 
 from client.errors import UsageError
+from client.yamlparse import parse
 
 __all__ = ["KeyPath", "YamlText", "dotted", "nearest", "problems"]
 
@@ -31,16 +34,7 @@ class YamlText:
             UsageError: the file is missing, unreadable, too large, no YAML or no mapping.
         """
         self.path = path
-        text = _read(path)
-        try:
-            node = yaml.compose(text, Loader=yaml.SafeLoader)
-            values = yaml.safe_load(text)
-        except yaml.MarkedYAMLError as error:
-            mark = error.problem_mark or error.context_mark
-            place = f"line {mark.line + 1}, column {mark.column + 1}" if mark else "somewhere"
-            raise UsageError(f"{path}: no valid YAML at {place}: {error.problem}") from error
-        except yaml.YAMLError as error:
-            raise UsageError(f"{path}: no valid YAML: {error}") from error
+        node, values = parse(_read(path), str(path))
         if not isinstance(values, dict) or not isinstance(node, yaml.MappingNode):
             got = "nothing" if values is None else type(values).__name__
             raise UsageError(f"{path}: holds {got}; expected keys such as `machine:` and `tools:`")
@@ -143,12 +137,17 @@ def _is_model(kind: Any) -> bool:
 
 def _read(path: Path) -> str:
     try:
-        if path.stat().st_size > FILE_BYTES:
+        # a FIFO would be waited for: what it is, is looked at first
+        with os.fdopen(os.open(path, os.O_RDONLY | os.O_NONBLOCK), "rb") as file:
+            if not stat.S_ISREG(os.fstat(file.fileno()).st_mode):
+                raise UsageError(f"{path}: is no regular file; an agent is named by its YAML file")
+            content = file.read(FILE_BYTES + 1)
+        if len(content) > FILE_BYTES:
             raise UsageError(f"{path}: larger than {FILE_BYTES:,} bytes; this is no agent file")
-        return path.read_text(encoding="utf-8")
+        return content.decode()
     except FileNotFoundError as error:
         raise UsageError(f"{path}: there is no such file") from error
     except UnicodeDecodeError as error:
         raise UsageError(f"{path}: is not UTF-8 text (byte {error.start})") from error
-    except OSError as error:
-        raise UsageError(f"{path}: cannot be read: {error.strerror or error}") from error
+    except (OSError, ValueError) as error:
+        raise UsageError(f"{path}: cannot be read: {getattr(error, 'strerror', None) or error}") from error
