@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+import asyncio
 import sys
 from collections.abc import Sequence
+from concurrent.futures import Future
 from dataclasses import dataclass
+from threading import Thread
 
 from client.agentfile import KEYLESS, AgentFile, Draft, find_agent
 from client.errors import UsageError
@@ -87,7 +90,7 @@ def _keep_script(draft: Draft, provider: str) -> None:
     draft.set(("models", "default"), {"provider": provider, "name": provider}, "--model scripted")
 
 
-def read_goal(goal: str | None) -> str:
+async def read_goal(goal: str | None) -> str:
     """The goal from the command line, or from standard input when it is `-`.
 
     Raises:
@@ -98,7 +101,25 @@ def read_goal(goal: str | None) -> str:
     if goal != "-":
         return goal
     try:
-        text = sys.stdin.buffer.read(GOAL_BYTES * 10).decode()
+        return (await _standard_input()).decode().strip()
     except UnicodeDecodeError as error:
         raise UsageError(f"the goal on standard input is not UTF-8 text: {error}") from error
-    return text.strip()
+    except OSError as error:
+        raise UsageError(f"the goal cannot be read from standard input: {error.strerror or error}") from error
+
+
+async def _standard_input() -> bytes:
+    """What comes until its end; read on a thread of its own, so that an interrupt need not wait for it."""
+    if sys.stdin is None:
+        raise UsageError("the goal cannot be read from standard input: it is closed")
+    content: Future[bytes] = Future()
+
+    def read() -> None:
+        content.set_running_or_notify_cancel()
+        try:
+            content.set_result(sys.stdin.buffer.read(GOAL_BYTES * 10))
+        except (OSError, ValueError) as error:
+            content.set_exception(error)
+
+    Thread(target=read, name="stdin", daemon=True).start()
+    return await asyncio.wrap_future(content)

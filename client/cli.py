@@ -9,16 +9,16 @@ import os
 import sys
 import traceback
 from collections.abc import Sequence
+from contextlib import suppress
 from typing import NoReturn
 
 import typer
 
 from client.errors import RatchetError
-from client.place import command
+from client.place import INTERRUPTED, command
+from client.streams import open_streams
 
 __all__ = ["app", "execute", "main"]
-
-INTERRUPTED = 130
 
 app = typer.Typer(
     help="Durable LLM agents as verified finite state machines on Temporal.",
@@ -49,12 +49,16 @@ def main() -> NoReturn:
 
     Leaves without the interpreter's own end: the Temporal core's threads sometimes abort it.
     """
+    open_streams()
     code = execute()
-    for stream in (sys.stdout, sys.stderr):
-        try:
-            stream.flush()
-        except OSError:
-            code = code or 1  # the reader of a pipe went away
+    try:
+        sys.stdout.flush()
+    except RatchetError as error:
+        code = code or _failed(error)
+    except OSError:
+        pass  # the reader of a pipe went away
+    with suppress(OSError):
+        sys.stderr.flush()
     os._exit(code)
 
 
@@ -68,20 +72,26 @@ def execute(arguments: Sequence[str] | None = None) -> int:
     try:
         app(list(arguments), prog_name="ratchet")
     except SystemExit as stop:
+        if isinstance(stop.__context__, BrokenPipeError):
+            return 0  # Click and Rich leave with 1 when the reader of a pipe went away
         return stop.code if isinstance(stop.code, int) else 0 if stop.code is None else 1
     except KeyboardInterrupt:
         return INTERRUPTED
     except BrokenPipeError:
         return 0
     except RatchetError as error:
-        _say(error, str(error), debug="--debug" in arguments)
-        return error.exit_code
+        return _failed(error, debug="--debug" in arguments)
     except Exception as error:  # noqa: BLE001  # a bug of ours is no reason to show a traceback
         said = f"{type(error).__name__}: {error}".strip()
         text = f"something unexpected went wrong: {said} (--debug shows where)"
         _say(error, text, debug="--debug" in arguments)
         return 1
     return 0
+
+
+def _failed(error: RatchetError, *, debug: bool = False) -> int:
+    _say(error, str(error), debug=debug)
+    return error.exit_code
 
 
 def _say(error: Exception, text: str, *, debug: bool) -> None:

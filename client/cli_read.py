@@ -10,7 +10,7 @@ from typing import Annotated, Any
 import typer
 
 from client.errors import NoWorker, RatchetError
-from client.place import Json, Place
+from client.place import INTERRUPTED, Json, Place
 
 __all__ = ["COMMANDS"]
 
@@ -70,7 +70,7 @@ async def log(
 
 async def watch(place: Place, run_id: Run, as_json: Json = False) -> int:
     """Follow a run as it happens, to its result."""
-    from client.running import INTERRUPTED, follow
+    from client.running import follow
 
     try:
         async with place.client() as agents:
@@ -119,16 +119,19 @@ async def result(place: Place, run_id: Run, as_json: Json = False) -> int:
     return 0 if found.ok else 1
 
 
-async def cancel(place: Place, run_id: Run) -> None:
+async def cancel(place: Place, run_id: Run, as_json: Json = False) -> None:
     """Stop a run; it ends with the exit reason `cancelled`."""
     async with place.client() as agents:
         line = await agents.describe(run_id)
         if line.progress != "running":
             raise RatchetError(f"run {run_id} is over already ({line.progress}); nothing was stopped")
         await agents.cancel(run_id)
-        waits = not await agents.has_worker()
+        has_worker = await agents.has_worker()
+    if as_json:
+        _print_json({"id": run_id, "asked_to_stop": True, "has_worker": has_worker})
+        return
     typer.echo(f"asked run {run_id} to stop")
-    if waits:
+    if not has_worker:
         typer.echo("no worker runs; it stops when one does (`ratchet run --resume`)")
 
 

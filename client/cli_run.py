@@ -105,7 +105,7 @@ async def task(  # noqa: PLR0913  # one parameter for each option of the command
     if not unchecked:
         allowed = Allowed.of(chosen.modules, chosen.models.values())
         Catalog.load(place.settings(allowed)).check(chosen, draft)
-    typer.echo(pinned(chosen.task(read_goal(goal))).model_dump_json(indent=2))
+    typer.echo(pinned(chosen.task(await read_goal(goal))).model_dump_json(indent=2))
     return 0
 
 

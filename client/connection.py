@@ -75,6 +75,11 @@ async def connected(
         try:
             config = remote or {"target_host": where}
             temporal = await connect(settings, connect_timeout=CONNECT_TIMEOUT, **config)
+        except ValueError as error:
+            raise UsageError(
+                f"{where!r} is no address of a Temporal server: {error}; expected HOST:PORT "
+                "(TEMPORAL_ADDRESS, --address, profile)"
+            ) from error
         except RuntimeError as error:
             raise Unreachable(
                 f"the Temporal server at {where} does not answer ({_cause(error)}); check the address "

@@ -18,7 +18,10 @@ if TYPE_CHECKING:
     from client.agent import AgentClient
     from client.workerconfig import Allowed
 
-__all__ = ["Json", "Place", "command"]
+__all__ = ["INTERRUPTED", "Json", "Place", "command"]
+
+INTERRUPTED = 130
+"""Exit code after Ctrl-C, as shells have it."""
 
 Json = Annotated[bool, typer.Option("--json", help="Print JSON.")]
 
@@ -125,7 +128,12 @@ def command(
     def register(work: Callable[..., Coroutine[Any, Any, int | None]]) -> Callable[..., None]:
         def run(debug: bool, **options: Any) -> None:
             place = Place(**{name: options.pop(name) for name in PLACE})
-            code = asyncio.run(_stoppable(work(place, **options)))
+            if signal.getsignal(signal.SIGINT) is signal.SIG_DFL:  # see client.start
+                signal.signal(signal.SIGINT, signal.default_int_handler)
+            try:
+                code = asyncio.run(_stoppable(work(place, **options)))
+            except (KeyboardInterrupt, asyncio.CancelledError):
+                raise typer.Exit(INTERRUPTED) from None
             raise typer.Exit(code or 0)
 
         own = inspect.signature(work, eval_str=True)

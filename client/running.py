@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import json
 import os
 from collections.abc import AsyncIterator, Iterable
 from contextlib import asynccontextmanager
@@ -18,15 +19,12 @@ from client.choose import Choice, read_goal
 from client.connection import working
 from client.errors import NoWorker
 from client.listing import RunLine
-from client.place import Place
+from client.place import INTERRUPTED, Place
 from client.view import LiveView, notes, out, result_text
 from client.workerconfig import Allowed, remember
 from workflows.api import TASK_QUEUE, AgentTask
 
-__all__ = ["INTERRUPTED", "Order", "follow", "perform", "resume_all", "serve"]
-
-INTERRUPTED = 130
-"""Exit code after Ctrl-C."""
+__all__ = ["Order", "follow", "perform", "resume_all", "serve"]
 
 
 @dataclass(frozen=True)
@@ -44,7 +42,7 @@ class Order:
 async def perform(place: Place, order: Order) -> int:
     """Start a run, show it until it is over; the exit code."""
     agent, draft = order.choice.finish()
-    task = agent.task(read_goal(order.goal))
+    task = agent.task(await read_goal(order.goal))
     allowed = Allowed.of(agent.modules, agent.models.values())
     settings = place.settings(allowed)
     own_worker = order.worker or place.remote() is None
@@ -157,7 +155,7 @@ async def _elsewhere(agents: AgentClient, task: AgentTask, order: Order, started
     started.append(await agents.start(task, order.run_id))
     if not order.detach:
         return await follow(agents, started[0], as_json=order.as_json)
-    typer.echo(f'{{"id": "{started[0]}"}}' if order.as_json else started[0])
+    typer.echo(json.dumps({"id": started[0]}) if order.as_json else started[0])
     if not has_worker:
         notes().print("no worker runs; `ratchet run --resume` or `ratchet dev` goes on with it")
     return 0

@@ -20,7 +20,7 @@ from client.server import EmbeddedServer, stop_server
 
 ROOT = Path(__file__).resolve().parents[2]
 Ratchet = Callable[..., "subprocess.CompletedProcess[str]"]
-PROGRAM = [sys.executable, "-c", "from client.cli import main; main()"]
+PROGRAM = [sys.executable, "-c", "from client.start import main; main()"]
 
 
 FOREIGN = ("RATCHET_", "TEMPORAL_", "OPENAI_", "XDG_STATE_HOME")
