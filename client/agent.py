@@ -17,7 +17,7 @@ from temporalio.exceptions import WorkflowAlreadyStartedError
 
 from activities.contracts import Message
 from client.archived import ArchivedRuns
-from client.errors import DuplicateRun, NoWorker, UnknownRun
+from client.errors import DuplicateRun, NoWorker, RatchetError, UnknownRun
 from client.history import Follower
 from client.listing import GOAL_KEY, GOAL_SHOWN, RunLine, line_of, list_filter, start_attributes
 from client.rpc import QUERY_TIMEOUT, clear_errors, has_worker, no_worker, run_failed
@@ -251,7 +251,14 @@ class AgentClient:
 
     async def _in_archive(self, run_id: str) -> bool:
         """The end of this very execution is archived; of any, when Temporal knows none."""
-        result = await self._archive.result(run_id)
+        try:
+            result = await self._archive.result(run_id)
+        except RatchetError as unreadable:
+            try:
+                await self.describe(run_id)
+            except UnknownRun:
+                raise unreadable from None
+            return False  # what Temporal knows needs no archive
         if result is None:
             return False
         try:

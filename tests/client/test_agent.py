@@ -12,7 +12,7 @@ from activities.contracts import ModelSpec
 from activities.settings import Settings
 from client.agent import AgentClient
 from client.archived import ArchivedRuns
-from client.errors import DuplicateRun, NoWorker, RunFailed, UnknownRun
+from client.errors import DuplicateRun, NoWorker, RatchetError, RunFailed, UnknownRun
 from client.listing import list_filter
 from tests.conftest import TOOLS, real_server
 from tests.workflows.trials import act, final, task
@@ -31,6 +31,19 @@ async def test_watching_gives_every_record_once_and_ends_with_the_run(agents: Ag
     assert seen[0].event == STARTED
     assert (result.ok, result.answer) == (True, "both")
     assert chain(await agents.records(run_id, full=True)) == result.log_head
+
+
+async def test_a_damaged_archive_spoils_no_run_that_the_server_knows(working: Client, tmp_path: Path) -> None:
+    await asyncio.to_thread((tmp_path / "archive.db").write_text, "no database\n" * 100)
+    client = AgentClient(working, ArchivedRuns(tmp_path / "archive.db"), where="the test server")
+    client.worker_here = True
+    run_id = await client.start(task(final("all the same")))
+    seen = [record async for record in client.watch(run_id)]
+    assert (await client.result(run_id)).records == len(seen) == len(await client.records(run_id))
+    assert (await client.status(run_id)).finished
+    for read in (client.status, client.result, client.records):
+        with pytest.raises(RatchetError, match="the archive cannot be read"):
+            await read("nobody-knows-it")
 
 
 async def test_watching_a_finished_run_from_the_middle_gives_the_rest(agents: AgentClient) -> None:
