@@ -29,6 +29,8 @@ MAX_PATH_BYTES = 2048
 HIDDEN = (".git", ".ratchet", ".env", ".ssh", ".aws", ".gnupg", ".netrc")
 """Never shown to a model: the worker's store, what runs by itself, and where keys usually lie."""
 PACKAGES = ("__pycache__", "node_modules")
+UNWRITTEN = (".venv", "__pycache__")
+"""Never written for a model: what is there runs the next time that a program starts."""
 _DRAFT = ".ratchet-draft-"
 _FOLDER = os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC
 _READ = os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC
@@ -133,6 +135,8 @@ class FilesRoot:
         parts = self.parts(path)
         if not parts:
             raise PathError(f"{path!r} is a folder; give the name of a file")
+        if any(part.casefold() in UNWRITTEN for part in parts):
+            raise PathError(f"{path[:200]!r} is not open to writing: programs load what is there")
         with _said(path), self._folder(parts[:-1], make=True) as folder:
             mode = _mode_of_old(path, parts[-1], folder)
             draft = f"{_DRAFT}{secrets.token_hex(8)}"

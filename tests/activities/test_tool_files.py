@@ -274,6 +274,13 @@ def test_tools_have_no_files_when_the_root_is_the_workers_own_store(tmp_path: Pa
     assert list(tmp_path.iterdir()) == []
 
 
+@pytest.mark.parametrize("name", [".venv/lib/x.pth", "a/.VENV/x.py", "src/__pycache__/x.pyc"])
+def test_what_programs_load_by_themselves_is_not_written(tmp_path: Path, name: str) -> None:
+    with pytest.raises(PathError, match="not open to writing"):
+        write(tmp_path, name)
+    assert list(tmp_path.iterdir()) == []
+
+
 @pytest.mark.parametrize("name", [".env", ".env.local", ".ENV", ".ssh/id_rsa", ".git/config", ".netrc"])
 def test_files_that_hold_keys_are_not_open_to_tools(tmp_path: Path, name: str) -> None:
     (tmp_path / name).parent.mkdir(exist_ok=True)
