@@ -105,7 +105,7 @@ class Database:
 
     def _make_file(self) -> None:
         """Make the file readable to its owner alone: it holds conversations."""
-        self.path.parent.mkdir(parents=True, exist_ok=True)
+        self.path.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
         log, index = (self.path.with_name(self.path.name + end) for end in ("-wal", "-shm"))
         if not self.path.exists() and log.exists():
             if self.durable:

@@ -9,6 +9,7 @@ Give it to the client; workers and replayers made from that client inherit it:
 from __future__ import annotations
 
 import dataclasses
+import re
 from collections.abc import AsyncIterator, Callable, Sequence
 from contextlib import AbstractAsyncContextManager, asynccontextmanager
 from typing import Any
@@ -131,5 +132,10 @@ async def connect(settings: Settings, **config: Any) -> Client:
 
     Raises RuntimeError when the server does not answer.
     """
-    settings.data_dir.mkdir(parents=True, exist_ok=True)
-    return await Client.connect(**config, plugins=[RatchetPlugin(settings)])
+    settings.data_dir.mkdir(mode=0o700, parents=True, exist_ok=True)
+    try:
+        return await Client.connect(**config, plugins=[RatchetPlugin(settings)])
+    except RuntimeError as error:
+        # The core's errors nest their causes as Rust prints them; the innermost message says it.
+        messages: list[str] = re.findall(r'message: "([^"]+)"', str(error))
+        raise RuntimeError(messages[-1].lower() if messages else str(error)) from error
