@@ -31,7 +31,7 @@ def lines_of(text: str) -> list[dict[str, object]]:
 def killed_in_the_middle(data_dir: Path, run_id: str, how: signal.Signals) -> str:
     """Start a run as a process, end it by a signal when two steps are done; what it said to people."""
     words = [*PROGRAM, "run", "--agent", "log_detective", "--id", run_id, "--json", QUESTION]
-    words += ["--set", "heartbeat_seconds=1"]
+    words += ["--set", "heartbeat_seconds=3"]
     environment = bare_environment(RATCHET_DATA_DIR=str(data_dir))
     with subprocess.Popen(
         words, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, cwd=ROOT, env=environment
