@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import re
 from collections.abc import AsyncIterator
 from contextlib import AsyncExitStack, asynccontextmanager
 from datetime import timedelta
@@ -15,6 +14,7 @@ from activities.settings import Settings
 from client.agent import AgentClient
 from client.archived import ArchivedRuns
 from client.errors import RatchetError, ServerError, Unreachable, UsageError
+from client.rpc import cause_of
 from client.server import EmbeddedServer, Ports
 
 __all__ = ["connected", "remote_config", "working"]
@@ -82,7 +82,7 @@ async def connected(
             ) from error
         except RuntimeError as error:
             raise Unreachable(
-                f"the Temporal server at {where} does not answer ({_cause(error)}); check the address "
+                f"the Temporal server at {where} does not answer ({cause_of(error)}); check the address "
                 "(TEMPORAL_ADDRESS, --address, profile), or leave it out to use the embedded server"
             ) from error
         agents = AgentClient(
@@ -94,12 +94,6 @@ async def connected(
         if worker:
             await stack.enter_async_context(working(agents, settings))
         yield agents
-
-
-def _cause(error: RuntimeError) -> str:
-    """The core's errors nest their causes as Rust prints them; the innermost message says it."""
-    messages: list[str] = re.findall(r'message: "([^"]+)"', str(error))
-    return messages[-1].lower() if messages else str(error)
 
 
 @asynccontextmanager

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from datetime import UTC, datetime, timedelta
@@ -16,7 +17,7 @@ from temporalio.service import RPCError, RPCStatusCode
 from client.errors import NoWorker, RatchetError, RunFailed, UnknownRun, Unreachable
 from workflows.api import TASK_QUEUE
 
-__all__ = ["QUERY_TIMEOUT", "clear_errors", "has_worker", "no_worker", "run_failed"]
+__all__ = ["QUERY_TIMEOUT", "cause_of", "clear_errors", "has_worker", "no_worker", "run_failed"]
 
 QUERY_TIMEOUT = timedelta(seconds=15)
 POLL_SECONDS = 90
@@ -74,6 +75,12 @@ def run_failed(run_id: str, error: WorkflowFailureError) -> RunFailed:
     else:
         said = f"failed: {cause}"
     return RunFailed(f"run {run_id} {said}; `ratchet log {run_id}` shows what it did")
+
+
+def cause_of(error: RuntimeError) -> str:
+    """Why connecting failed: the core nests its causes as Rust prints them; the innermost says it."""
+    messages: list[str] = re.findall(r'message: "([^"]+)"', str(error))
+    return messages[-1].lower() if messages else str(error)
 
 
 def _in_words(error: RPCError, where: str, run_id: str) -> RatchetError:
