@@ -8,6 +8,7 @@ from contextlib import AsyncExitStack, asynccontextmanager
 from datetime import timedelta
 from typing import Any
 
+from temporalio.client import Client
 from temporalio.envconfig import ClientConfig
 
 from activities.settings import Settings
@@ -57,11 +58,10 @@ async def connected(
         worker: run a worker in this process for as long as the client is open.
 
     Raises:
+        UsageError: the address is none.
         Unreachable: the server does not answer.
         ServerError: the embedded server does not start.
     """
-    from client.plugin import connect
-
     settings = settings or Settings()
     remote = remote or remote_config()
     async with AsyncExitStack() as stack:
@@ -72,19 +72,7 @@ async def connected(
             )
             await stack.enter_async_context(_while_alive(server))
         where = server.address if server else str((remote or {})["target_host"])
-        try:
-            config = remote or {"target_host": where}
-            temporal = await connect(settings, connect_timeout=CONNECT_TIMEOUT, **config)
-        except ValueError as error:
-            raise UsageError(
-                f"{where!r} is no address of a Temporal server: {error}; expected HOST:PORT "
-                "(TEMPORAL_ADDRESS, --address, profile)"
-            ) from error
-        except RuntimeError as error:
-            raise Unreachable(
-                f"the Temporal server at {where} does not answer ({cause_of(error)}); check the address "
-                "(TEMPORAL_ADDRESS, --address, profile), or leave it out to use the embedded server"
-            ) from error
+        temporal = await _client(settings, where, remote or {"target_host": where})
         agents = AgentClient(
             temporal,
             ArchivedRuns(settings.data_dir / "archive.db"),
@@ -94,6 +82,23 @@ async def connected(
         if worker:
             await stack.enter_async_context(working(agents, settings))
         yield agents
+
+
+async def _client(settings: Settings, where: str, config: dict[str, Any]) -> Client:
+    from client.plugin import connect
+
+    try:
+        return await connect(settings, connect_timeout=CONNECT_TIMEOUT, **config)
+    except ValueError as error:
+        raise UsageError(
+            f"{where!r} is no address of a Temporal server: {error}; expected HOST:PORT "
+            "(TEMPORAL_ADDRESS, --address, profile)"
+        ) from error
+    except RuntimeError as error:
+        raise Unreachable(
+            f"the Temporal server at {where} does not answer ({cause_of(error)}); check the address "
+            "(TEMPORAL_ADDRESS, --address, profile), or leave it out to use the embedded server"
+        ) from error
 
 
 @asynccontextmanager
