@@ -154,7 +154,8 @@ def spent(counters: dict[str, float]) -> str:
     words += [_counted(tools, "tool call")] if tools else []
     words += [f"{tokens:,.0f} tokens"] if tokens else []
     cost = counters.get("cost_usd", 0)
-    words += [f"${cost:.4f}"] if cost or tokens else []
+    priced = not counters.get("unpriced_calls")
+    words += [f"${cost:.4f}" if priced else f"cost unknown (${cost:.4f} known)"] if cost or tokens else []
     return " · ".join(words)
 
 

@@ -30,9 +30,10 @@ PLACEHOLDER = "none-needed"
 """Sent where no key belongs; many servers want to see the header."""
 PLAIN_HEADERS = frozenset(
     ("accept", "accept-encoding", "authorization", "connection", "content-length", "content-type",
-     "host", "idempotency-key", "transfer-encoding", "user-agent")
+     "host", "idempotency-key", "transfer-encoding", "user-agent", "x-stainless-raw-response")
 )  # fmt: skip
-"""All that a listed server is sent: the client adds others from the environment (OPENAI_...)."""
+"""All that a listed server is sent: the client adds others from the environment (OPENAI_...). The
+last one is how the client tells itself, by the request, that a caller wants the raw response."""
 
 
 @dataclass(frozen=True, slots=True)

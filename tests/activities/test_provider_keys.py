@@ -61,6 +61,19 @@ async def test_a_task_cannot_send_the_key_to_a_server_of_its_own(
         assert other.requests == []
 
 
+async def test_a_listed_server_that_cannot_stream_is_asked_and_told_of_like_any_other(
+    server: FakeOpenAI,
+) -> None:
+    provider = OpenAIProvider(SecretStr(KEY), "http://127.0.0.1:1/v1", allowed=[server.base_url])
+    whole = setup("echo", base_url=server.base_url, stream=False)
+    assert (await ask(provider, whole)).text == "one two three"
+    error = await failure(provider, setup("unknown", base_url=server.base_url))
+    assert (error.error, error.type) == ("fatal", "model_not_found")
+    assert "echo" in error.message, "the models that there are"
+    assert await provider.check(whole.model) is None
+    await provider.close()
+
+
 async def test_a_listed_server_is_asked_without_the_key(server: FakeOpenAI) -> None:
     provider = OpenAIProvider(SecretStr(KEY), "http://127.0.0.1:1/v1", allowed=[server.base_url + "/"])
     assert (await ask(provider, setup("echo", base_url=server.base_url))).text == "one two three"

@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from activities.contracts import CallModel, CallTools, ToolResult, ToolSpec, ToolsReturned
+from activities.contracts import CallModel, CallTools, ModelReplied, ToolResult, ToolSpec, ToolsReturned
 from activities.transcript import Message, Transcript
 from tests.machines.answers import act, failed, final, said, thought, tool_failed, tool_said
 from tests.machines.driver import Play, run_script, tool
@@ -372,3 +372,10 @@ def test_a_step_whose_observation_was_cut_says_where_the_whole_is() -> None:
     run = react(act("search"), cut, final("found"))
     assert run.context.steps[0].whole == "f" * 64
     assert any("f" * 64 in str(record.patch) for record in run.records), "the log has it too"
+
+
+def test_a_reply_that_was_cut_at_its_length_limit_is_told_so() -> None:
+    cut = ModelReplied(text='{"thought": "I beg', finish_reason="length")
+    run = react(cut, cut, cut)
+    assert "max_output_tokens" in str(run.exit.error)
+    assert "cut at its length limit" in run.prompts[1].transcript.messages[-1].content

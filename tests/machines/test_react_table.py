@@ -254,3 +254,10 @@ def test_R_000_16_the_machine_moves_along_its_table_alone() -> None:
     rows = {(row.source.value, row.event.__name__, row.target.value) for row in run.machine.rows}
     moves = {(r.state, r.event, r.to) for r in run.records[1:] if r.to}
     assert moves <= rows
+
+
+def test_a_run_out_of_steps_says_what_failed_last() -> None:
+    down = failed("transient", "the server does not answer", "connection")
+    run = react(thought("a"), down, options={"max_steps": 2})
+    assert run.exit.reason == "max_steps"
+    assert str(run.exit.error).endswith("the last step failed: connection: the server does not answer")

@@ -119,7 +119,9 @@ def spent_by(answer: BaseModel) -> dict[str, float]:
     """What an answer says was spent beyond the call itself."""
     if isinstance(answer, ModelReplied):
         used = answer.usage
+        unknown = {} if answer.cost_known else {"unpriced_calls": 1.0}
         return {
+            **unknown,
             "input_tokens": used.input_tokens,
             "output_tokens": used.output_tokens,
             "tokens": used.input_tokens + used.output_tokens,

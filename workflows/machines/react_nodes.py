@@ -142,10 +142,14 @@ class Nodes:
             patch, event = self._draft(c, at, read)
             cached = {c.transcript.digest: reply.text}
             return {**patch, **_noted(**cost), "transcript": said, "cache": cached}, event
+        cut = reply.finish_reason == "length"
+        problem = (
+            f"{read.problem} (it was cut at its length limit, `max_output_tokens`)" if cut else read.problem
+        )
         if at.call >= self.options.max_format_attempts:
-            failed, ended = _failed(f"invalid format: {read.problem}", **cost)
+            failed, ended = _failed(f"invalid format: {problem}", **cost)
             return {**failed, "transcript": said}, ended
-        said = (*said, format_reminder(read.problem, self.format.text(c.tools)))
+        said = (*said, format_reminder(problem, self.format.text(c.tools)))
         return {**_noted(**cost), "transcript": said}, self._call(c, c.transcript.add(*said))
 
     def _raised(self, c: Context, error: AgentError, at: At) -> tuple[Changes, object]:

@@ -31,8 +31,15 @@ def result_of(options: Options) -> Callable[[Context, Any], Exit]:
 def _error(c: Context, options: Options, reason: str) -> str:
     metadata = c.metadata
     why = metadata.get("retry_reason") or "no reason was recorded"
+    last = c.steps[-1] if c.steps else None
+    failed = (
+        f"; the last step failed: {last.observation[:300]}"
+        if last and not last.thought and last.observation
+        else ""
+    )
     words = {
-        "max_steps": f"no final answer within {len(c.steps)} steps; `max_steps` is {options.max_steps}",
+        "max_steps": f"no final answer within {len(c.steps)} steps; `max_steps` is {options.max_steps}"
+        + failed,
         "cost_limit": f"{c.total_cost:g} USD were spent; `cost_limit` is {options.cost_limit:g}",
         "rule_violation": metadata.get("rule_violation"),
         "fatal_error": metadata.get("fatal_error"),
