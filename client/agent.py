@@ -114,6 +114,33 @@ class AgentClient:
         async with clear_errors(self.where):
             return await has_worker(self.temporal)
 
+    async def waiting_task(self, run_id: str) -> AgentTask | None:
+        """The input of a run that is not over; None when it was asked to stop or cannot be read."""
+        handle = self.temporal.get_workflow_handle(run_id)
+        async with clear_errors(self.where, run_id):
+            about = (await handle.describe()).raw_description.workflow_extended_info
+            if about.cancel_requested:
+                return None
+            events = handle.fetch_history_events(page_size=1)
+            begun = (await anext(events)).workflow_execution_started_event_attributes
+        try:
+            (task,) = await self.temporal.data_converter.decode(begun.input.payloads, [AgentTask])
+        except Exception:  # noqa: BLE001  # whatever it is, the run itself says so when it is started
+            return None
+        return task if isinstance(task, AgentTask) else None
+
+    async def trouble(self, run_id: str) -> str | None:
+        """What fails and is tried again just now, in one line; None when all goes well."""
+        async with clear_errors(self.where, run_id):
+            about = (await self.temporal.get_workflow_handle(run_id).describe()).raw_description
+        for pending in about.pending_activities:
+            if pending.HasField("last_failure"):
+                words = " ".join(pending.last_failure.message.split())[:300]
+                return f"{pending.activity_id} failed and is tried again: {words}"
+        if about.HasField("pending_workflow_task") and about.pending_workflow_task.attempt > 2:
+            return "the workflow itself fails again and again; the cause is in worker.log"
+        return None
+
     # -- what came out --------------------------------------------------------------------------
 
     async def result(self, run_id: str) -> AgentResult:

@@ -21,6 +21,7 @@ from client.errors import NoWorker
 from client.listing import RunLine
 from client.place import INTERRUPTED, Place
 from client.view import LiveView, notes, out, result_text
+from client.waiting import check_waiting, telling_trouble, use_remembered_server
 from client.workerconfig import Allowed, remember
 from workflows.api import TASK_QUEUE, AgentTask
 
@@ -44,6 +45,7 @@ async def perform(place: Place, order: Order) -> int:
     agent, draft = order.choice.finish()
     task = agent.task(await read_goal(order.goal))
     allowed = Allowed.of(agent.modules, agent.models.values())
+    allowed |= Allowed(openai_base_url=order.choice.base_url)
     settings = place.settings(allowed)
     own_worker = order.worker or place.remote() is None
     if own_worker:
@@ -91,6 +93,7 @@ async def serve(place: Place, choice: Choice) -> int:
             note.print(f"Temporal  {agents.where}   task queue {TASK_QUEUE}")
             if agents.ui:
                 note.print(f"Web UI    {agents.ui}")
+                note.print(f"for Temporal's own command line: export TEMPORAL_ADDRESS={agents.where}")
             note.print("A worker runs here; Ctrl-C stops it. Runs that are not over go on next time.")
             await asyncio.Event().wait()
     except asyncio.CancelledError:
@@ -106,8 +109,9 @@ async def follow(agents: AgentClient, run_id: str, *, as_json: bool, since: int 
             typer.echo(record.model_dump_json())
     else:
         with LiveView(console) as view:
-            async for record in agents.watch(run_id, since):
-                view.show(record)
+            async with telling_trouble(agents, run_id, view):
+                async for record in agents.watch(run_id, since):
+                    view.show(record)
     result = await agents.result(run_id)
     if as_json:
         typer.echo(result.model_dump_json())
@@ -121,7 +125,9 @@ async def follow(agents: AgentClient, run_id: str, *, as_json: bool, since: int 
 async def own_worker(agents: AgentClient, settings: Settings) -> AsyncIterator[None]:
     """A worker here, after naming the interrupted runs that will go on with it."""
     if agents.ui is not None:
-        name_interrupted(await agents.list(running=True))
+        lines = await agents.list(running=True)
+        await check_waiting(agents, settings, lines)
+        name_interrupted(lines)
     async with working(agents, settings):
         yield
 
@@ -168,7 +174,9 @@ def _settings_for(place: Place, choice: Choice) -> Settings:
     if choice.agent is not None:
         agent, _ = choice.finish()
         allowed |= Allowed.of(agent.modules, agent.models.values())
-    return place.settings(allowed)
+    settings = place.settings(allowed)
+    use_remembered_server(settings)
+    return settings
 
 
 def _use_base_url(choice: Choice) -> None:
@@ -198,6 +206,6 @@ def _interrupted(runs: list[str]) -> int:
     if runs:
         notes().print(
             f"interrupted; {', '.join(runs)} {'is' if len(runs) == 1 else 'are'} kept. "
-            f"`ratchet run --resume` goes on to the end, `ratchet watch {runs[0]}` looks on"
+            "`ratchet run --resume` or `ratchet dev` goes on"
         )
     return INTERRUPTED

@@ -186,6 +186,10 @@ class LiveView:
         if self._status is not None:
             self._status.update(_Waiting(record.to or record.state))
 
+    def trouble(self, text: str) -> None:
+        """Say what fails and is tried again."""
+        self._console.print(Text(f"      {plain(text)}", style="yellow"))
+
     def __enter__(self) -> Self:
         if self._status is not None:
             self._status.start()

@@ -29,9 +29,12 @@ class Allowed(BaseModel):
 
     modules: tuple[str, ...] = ()
     base_urls: tuple[str, ...] = ()
+    openai_base_url: str | None = None
+    """The server that was typed last: it is the configured one, and is sent the key."""
 
     def __or__(self, other: Allowed) -> Allowed:
         return Allowed(
+            openai_base_url=other.openai_base_url or self.openai_base_url,
             modules=tuple(dict.fromkeys((*self.modules, *other.modules))),
             base_urls=tuple(dict.fromkeys((*self.base_urls, *other.base_urls))),
         )
