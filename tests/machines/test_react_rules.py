@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from pathlib import Path
 from types import ModuleType
 from typing import Any
 
@@ -319,3 +320,19 @@ def test_a_rule_that_answers_with_something_else_than_words_is_a_fault_of_the_ru
     )
     assert run.exit.reason == "fatal_error"
     assert "mine" in str(run.exit.error)
+
+
+def test_a_bare_name_is_the_rule_with_its_default() -> None:
+    knobs = {"rules": ["forbid_guessing", {"type": "max_depth", "value": 3}]}
+    specs = Options.model_validate(knobs).rule_specs()
+    assert [(spec.type, spec.value) for spec in specs] == [("forbid_guessing", None), ("max_depth", 3)]
+
+
+def test_the_rule_of_the_papers_works_as_printed() -> None:
+    text = (Path(__file__).parents[2] / "docs" / "rules.md").read_text()
+    module = ModuleType("printed")
+    exec(text.split("```python")[1].split("```")[0], module.__dict__)  # the very code that users copy
+    declared = yaml.safe_load(text.split("```yaml")[1].split("```")[0])["options"]
+    run = react(act("delete_file"), final("ok"), own=module.RULES, **declared)
+    rejected = next(record for record in run.records if record.event == "Rejected")
+    assert "deleting is not allowed" in rejected.reason

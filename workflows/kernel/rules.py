@@ -11,7 +11,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Literal
 
-from pydantic import Field
+from pydantic import Field, model_validator
 
 from activities.contracts import JsonObject, Strict
 from workflows.kernel.errors import AgentError, FatalError
@@ -42,6 +42,12 @@ class RuleSpec(Strict):
     )
     enabled: bool = True
     config: JsonObject = Field(default_factory=dict)
+
+    @model_validator(mode="before")
+    @classmethod
+    def _bare_name(cls, given: Any) -> Any:
+        """A bare name is the rule with its default."""
+        return {"type": given} if isinstance(given, str) else given
 
 
 RuleType = Callable[[RuleSpec], Rule]
