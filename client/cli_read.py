@@ -53,11 +53,11 @@ async def log(
     place: Place,
     run_id: Run,
     since: Annotated[int, typer.Option("--since", min=0, help="First sequence number.")] = 0,
-    full: Annotated[bool, typer.Option("--full", help="Do not cut long values.")] = False,
+    full: Annotated[bool, typer.Option("--full", help="Patches too, and no value cut.")] = False,
     as_json: Json = False,
 ) -> None:
     """Print every record of a run: what happened, why, and what it changed."""
-    from client.view import out, record_block
+    from client.view import change_block, out, record_block
 
     async with place.client() as agents:
         records = await agents.records(run_id, since, full=full)
@@ -66,6 +66,8 @@ async def log(
             typer.echo(record.model_dump_json())
         else:
             out().print(record_block(record))
+            if changed := change_block(record, full=full):
+                out().print(changed)
 
 
 async def watch(place: Place, run_id: Run, as_json: Json = False) -> int:
@@ -94,7 +96,8 @@ async def list_runs(
     if as_json:
         _print_json([line.model_dump(mode="json") for line in lines])
     elif lines:
-        out().print(listing(lines))
+        console = out()
+        console.print(listing(lines, console.width))
     else:
         notes().print("no runs")
 
@@ -141,7 +144,8 @@ def _print_line(line: Any, as_json: bool) -> None:
     if as_json:
         _print_json({"run": line.model_dump(mode="json"), "status": None, "steps": None})
     else:
-        out().print(listing([line]))
+        console = out()
+        console.print(listing([line], console.width))
 
 
 def _print_json(value: object) -> None:

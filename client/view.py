@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import sys
 import time
 from collections.abc import Iterable
@@ -103,22 +104,39 @@ def status_lines(line: RunLine | None, status: AgentStatus) -> Table:
     return table
 
 
-def listing(lines: Iterable[RunLine]) -> Table:
-    """Runs as a table."""
+def change_block(record: Record, *, full: bool) -> Text:
+    """What a record says beyond its block: reads, writes, who caused it; with `full` the patch too."""
+    rows = {"reads": ", ".join(record.reads), "writes": ", ".join(record.writes)}
+    rows["resets"] = ", ".join(record.reset)
+    rows["by"] = "" if record.by == "machine" else record.by
+    rows["patch"] = json.dumps(record.patch, ensure_ascii=False, indent=1) if full and record.patch else ""
+    lines = [f"      {name} {plain(value)}" for name, value in rows.items() if value]
+    return Text("\n".join(lines), style="dim")
+
+
+def listing(lines: Iterable[RunLine], width: int = 200) -> Table:
+    """Runs as a table of one line each: only the goal is cut, and a narrow terminal gets fewer columns."""
+    rows = [_row(line, width >= 120) for line in lines]
     table = Table(box=None, padding=(0, 2, 0, 0), header_style="dim")
-    for name in ("run", "agent", "machine", "progress", "started", "goal"):
-        table.add_column(name, no_wrap=name in ("run", "started"), overflow="fold")
-    for line in lines:
-        progress = line.exit_reason or line.waiting or line.state
-        table.add_row(
-            Text(line.id),
-            Text(line.agent),
-            Text(line.machine),
-            Text(f"{line.progress}{f' ({progress})' if progress else ''}"),
-            Text(f"{line.started.astimezone():%Y-%m-%d %H:%M:%S}"),
-            Text(plain(line.goal[:80])),
-        )
+    names = list(rows[0]) if rows else []
+    taken = [max(len(row[name]) for row in rows) + 2 for name in names if name != "goal"]
+    room = max(width - sum(taken), 10)
+    for name in names:
+        table.add_column(name, no_wrap=True)
+    for row in rows:
+        goal = Text(row["goal"])
+        goal.truncate(room - 2, overflow="ellipsis")
+        table.add_row(*(goal if name == "goal" else Text(row[name]) for name in names))
     return table
+
+
+def _row(line: RunLine, wide: bool) -> dict[str, str]:
+    why = line.exit_reason or line.waiting or line.state
+    row = {"run": line.id, "progress": plain(why or line.progress)}
+    if wide:
+        row["started"] = f"{line.started.astimezone():%Y-%m-%d %H:%M:%S}"
+        row["agent"] = line.agent if line.machine in line.agent else f"{line.agent} ({line.machine})"
+    return {**row, "goal": plain(line.goal[:80])}
 
 
 def steps_table(steps: Iterable[StepLine]) -> Table:

@@ -1,0 +1,44 @@
+"""What people see on terminals of all widths."""
+
+from __future__ import annotations
+
+from datetime import UTC, datetime
+from io import StringIO
+
+from rich.console import Console
+
+from client.listing import RunLine
+from client.view import change_block, listing, spent
+from workflows.kernel.log import Record
+
+
+def test_a_narrow_terminal_lists_a_run_on_one_line_with_its_whole_id() -> None:
+    run_id, goal = "log_detective-20261121-014141-5364", "which one fails, and why? " * 10
+    line = RunLine(
+        id=run_id, goal=goal, agent="log_detective", machine="react", progress="completed",
+        exit_reason="goal_achieved", started=datetime(2026, 11, 21, tzinfo=UTC), run_id="r",
+    )  # fmt: skip
+    for width in (80, 130):
+        console = Console(width=width, record=True, file=StringIO())
+        console.print(listing([line], width))
+        head, row = console.export_text().splitlines()
+        assert row.startswith(f"{run_id}  goal_achieved")
+        assert len(row) <= width
+        assert ("agent" in head) == (width == 130)
+
+
+def test_a_cost_that_nobody_knows_is_not_shown_as_nothing() -> None:
+    assert spent({"input_tokens": 5, "cost_usd": 0.25}) == "5 tokens · $0.2500"
+    assert "cost unknown" in spent({"input_tokens": 5, "cost_usd": 0, "unpriced_calls": 2})
+
+
+def test_the_log_says_who_read_and_wrote_what_and_the_patch_when_asked() -> None:
+    record = Record(
+        seq=1, machine="m", state="a", event="E", reads=("x",), writes=("y",), patch={"y": 1}, by="Ada"
+    )
+    assert change_block(record, full=False).plain.splitlines() == [
+        "      reads x",
+        "      writes y",
+        "      by Ada",
+    ]
+    assert '"y": 1' in change_block(record, full=True).plain
