@@ -13,10 +13,10 @@ run: $(STAMP)
 		"Which service fails most, and since when?"
 
 test: check
-	$(BIN)/pytest -m "not exhaustive"
+	$(BIN)/pytest -n 3 --dist loadfile -m "not exhaustive"
 
 test-all: check
-	$(BIN)/pytest
+	$(BIN)/pytest -n 3 --dist loadfile
 
 check: $(STAMP)
 	$(BIN)/ruff format --check .
@@ -32,7 +32,6 @@ bench: $(STAMP)
 
 lock: $(STAMP)
 	$(BIN)/python deploy/environment.py lock
-	touch $(STAMP)
 
 $(STAMP): requirements.lock pyproject.toml deploy/environment.py
 	@$(if $(PYTHON),,$(error no Python 3.11 or newer found; install one or say PYTHON=path/to/python))

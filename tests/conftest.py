@@ -34,7 +34,7 @@ def _key(name: str) -> SearchAttributeKey[Any]:
 def settings(tmp_path_factory: pytest.TempPathFactory) -> Settings:
     """A worker's settings over an empty folder, with the trial tools loaded."""
     home = tmp_path_factory.mktemp("home")
-    return Settings(data_dir=home / ".ratchet", files_root=home, modules=(str(TOOLS),))
+    return Settings(data_dir=home / ".ratchet", files_root=home, modules=(str(TOOLS),), shutdown_seconds=1)
 
 
 @asynccontextmanager

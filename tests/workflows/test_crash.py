@@ -148,7 +148,9 @@ async def test_an_unsafe_call_whose_worker_died_is_not_run_again_and_the_run_say
 
 async def test_an_unsafe_call_whose_worker_was_stopped_in_the_middle_is_not_run_again(home: Path) -> None:
     """As after Ctrl-C: the worker cancels what does not end in time."""
-    settings = Settings(data_dir=home / ".ratchet", files_root=home, modules=(str(TOOLS),))
+    settings = Settings(
+        data_dir=home / ".ratchet", files_root=home, modules=(str(TOOLS),), shutdown_seconds=1
+    )
     async with real_server(settings) as client:
         async with build_worker(client, settings):
             replies = (act("mark_once", line="sent", seconds=60), final("never"))

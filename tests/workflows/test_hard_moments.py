@@ -40,7 +40,9 @@ STEPS = 10
 @pytest.fixture
 def own(tmp_path: Path) -> Settings:
     """Settings of a worker of its own."""
-    return Settings(data_dir=tmp_path / ".ratchet", files_root=tmp_path, modules=(str(TOOLS),))
+    return Settings(
+        data_dir=tmp_path / ".ratchet", files_root=tmp_path, modules=(str(TOOLS),), shutdown_seconds=1
+    )
 
 
 @asynccontextmanager
