@@ -17,6 +17,7 @@ from client.archived import ArchivedRuns
 from client.errors import RatchetError, ServerError, Unreachable, UsageError
 from client.rpc import cause_of
 from client.server import EmbeddedServer, Ports
+from client.workerconfig import load_settings
 
 __all__ = ["connected", "remote_config", "working"]
 
@@ -53,7 +54,8 @@ async def connected(
     """A client of the server in `remote` (default: `remote_config()`), else of the embedded one.
 
     Args:
-        settings: data directory, tools and servers; default: from the environment.
+        settings: data directory, tools and servers; default: from the environment, with what was
+            named for earlier runs of the directory, so that they can go on.
         ports: of the embedded server.
         worker: run a worker in this process for as long as the client is open.
 
@@ -62,7 +64,7 @@ async def connected(
         Unreachable: the server does not answer.
         ServerError: the embedded server does not start.
     """
-    settings = settings or Settings()
+    settings = settings or load_settings()
     remote = remote or remote_config()
     async with AsyncExitStack() as stack:
         server: EmbeddedServer | None = None
