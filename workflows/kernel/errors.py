@@ -4,7 +4,6 @@
   x DefinitionError            declared wrongly; raised when a machine is defined, so no worker starts
   x MachineError               a machine broke a rule that it declared; recorded, then fails the run
     + NoTransitionError        no row fits the event
-      - InvalidTransition      a move that the table does not have
     + PermissionViolation      an undeclared read, write or effect
     + InvariantViolation       a state's invariant does not hold
     + PreconditionFailed       a state's precondition does not hold
@@ -30,7 +29,6 @@ __all__ = [
     "DefinitionError",
     "EmptyPatch",
     "FatalError",
-    "InvalidTransition",
     "InvariantViolation",
     "KernelError",
     "MachineError",
@@ -71,10 +69,6 @@ class MachineError(KernelError):
 
 class NoTransitionError(MachineError):
     """No row of the table fits the event."""
-
-
-class InvalidTransition(NoTransitionError):
-    """A move was asked for that the table does not have."""
 
 
 class PermissionViolation(MachineError):
