@@ -1,6 +1,6 @@
 """What a machine may ask of the world, and what the world answers: plain frozen data.
 
-The leaf of the project: it imports nothing of ours but the transcript. An *effect* is what a
+The leaf of the project, with its parts `specs` and `transcript`. An *effect* is what a
 machine wants done; `workflows/perform.py` turns it into a *request* to an activity; the *answer*
 goes back to the machine.
 """
@@ -10,8 +10,9 @@ from __future__ import annotations
 import hashlib
 from typing import Annotated, Any, Literal
 
-from pydantic import BaseModel, ConfigDict, Field, JsonValue
+from pydantic import Field
 
+from activities.specs import Frozen, JsonObject, ModelSpec, Price, ScriptedReply, Strict, ToolEffect, ToolSpec
 from activities.transcript import Message, ToolCall, Transcript
 
 __all__ = [
@@ -28,13 +29,18 @@ __all__ = [
     "CallModel",
     "CallTools",
     "ToolRun",
+    "ArtifactSpec",
+    "Artifact",
     "AskPerson",
+    "ContextRef",
+    "RunMachine",
     "Usage",
     "ModelReplied",
     "ToolError",
     "ToolResult",
     "ToolsReturned",
     "PersonDecided",
+    "MachineEnded",
     "EffectFailed",
     "Answer",
     "Setup",
@@ -51,89 +57,6 @@ __all__ = [
     "Message",
     "ToolCall",
 ]
-
-JsonObject = dict[str, JsonValue]
-
-
-class Frozen(BaseModel):
-    """Data that our own code writes; unknown fields are ignored, so that versions may be mixed."""
-
-    model_config = ConfigDict(frozen=True)
-
-
-class Strict(BaseModel):
-    """Data that a person writes; an unknown field is an error, so that a misspelling is found."""
-
-    model_config = ConfigDict(frozen=True, extra="forbid", allow_inf_nan=False)
-
-
-# -- configuration that travels with a task --------------------
-
-
-class Price(Strict):
-    """A price that overrides the price library, in USD per million tokens."""
-
-    input_per_million: float = Field(ge=0, le=1e6)
-    output_per_million: float = Field(ge=0, le=1e6)
-
-
-class ScriptedReply(Strict):
-    """One reply of the `scripted` provider.
-
-    `expect` is a regular expression that must be found in the last message that is not the
-    assistant's; its named groups, and those of the replies before, fill `{name}` in the texts of
-    `reply`. When it is not found, `otherwise` is said instead if given, else the script fails.
-    """
-
-    reply: JsonValue
-    expect: str | None = None
-    otherwise: JsonValue = None
-    tool_calls: tuple[ToolCall, ...] = ()
-    delay_seconds: float = Field(default=0, ge=0, le=3600)
-
-
-class ModelSpec(Strict):
-    """A model in one role, resolved: what the agent file says of it."""
-
-    provider: str = Field(default="openai", description="a provider that the worker has")
-    name: str = Field(default="gpt-5-mini", min_length=1, description="the provider's model name")
-    base_url: str | None = Field(default=None, description="an OpenAI-compatible server")
-    temperature: float | None = Field(
-        default=0, ge=0, le=2, description="null: leave it to the model (some refuse the field)"
-    )
-    seed: int | None = Field(default=None, ge=-(2**63), lt=2**63)
-    max_output_tokens: int | None = Field(default=None, gt=0, le=10**9)
-    price: Price | None = None
-    stream: bool = Field(default=True, description="false for servers that cannot stream")
-    timeout_seconds: float = Field(default=120, gt=0, le=86_400, description="for one attempt")
-    attempts: int | None = Field(
-        default=None, ge=1, le=100, description="in all, for transient failures; null: as the machine says"
-    )
-    script: tuple[ScriptedReply, ...] = Field(default=(), description="for provider `scripted`")
-
-
-ToolEffect = Literal["pure", "read", "idempotent", "keyed", "unsafe"]
-"""What a second run of a tool would do (design section 8)."""
-
-
-class ToolSpec(Frozen):
-    """A tool as the worker declares it: what the model reads, and what a second run would do."""
-
-    name: str
-    description: str
-    parameters: JsonObject
-    """JSON schema of the arguments."""
-    effect: ToolEffect = "unsafe"
-    timeout_seconds: float = 60
-    """For one attempt."""
-    cache: Literal["none", "run"] = "none"
-    """`run`: an equal call in the same run is answered from memory (design section 13, 9)."""
-
-    @property
-    def repeatable(self) -> bool:
-        """May be run again when nobody knows whether the first run took effect."""
-        return self.effect != "unsafe"
-
 
 # -- effects: what a machine wants done --------------------
 
@@ -179,12 +102,22 @@ class CallModel(Effect):
         return self.label
 
 
+class ArtifactSpec(Frozen):
+    """A named result that a tool call is to produce (spec 5.3)."""
+
+    name: str
+    type: str = "text"
+    kind: str = "data"
+
+
 class ToolRun(Frozen):
     """One tool with its arguments; `id` names the call within the run."""
 
     id: str
     tool: str
     arguments: JsonObject = {}
+    artifacts: tuple[ArtifactSpec, ...] = ()
+    """The whole result is kept under these names: an object's keys by name, else as the first one."""
 
     @property
     def title(self) -> str:
@@ -227,6 +160,48 @@ class AskPerson(Effect):
         return f"ask a person: {self.text[:120]}"
 
 
+class ContextRef(Frozen):
+    """A long text in the durable store, by reference."""
+
+    digest: str
+    """Of its table of parts."""
+    chars: int = Field(ge=0)
+    bytes: int = Field(ge=0)
+
+
+class RunMachine(Effect):
+    """Run another machine to its end as one step of this one (spec 1.9)."""
+
+    kind: Literal["run_machine"] = "run_machine"
+    machine: str
+    machine_version: str | None = None
+    goal: str
+    options: JsonObject = {}
+    instructions: str = ""
+    tools_given: tuple[str, ...] = ()
+    """Of the run's tools; the inner machine has no others."""
+    roles: dict[str, str] = {}
+    """Model role of the inner machine -> role of this run; others keep their names."""
+    limits: dict[str, float] = {}
+    """Its own caps by counter; what the run has left is a cap too."""
+    values: JsonObject = {}
+    """What of the outer state it begins with (for machines that take it, such as ReAct's metadata)."""
+    context: str | ContextRef | None = None
+    mode: Literal["inline", "child"] = "inline"
+    """inline: in the same workflow and log; child: a workflow of its own."""
+    label: str = ""
+
+    @property
+    def tools(self) -> tuple[str, ...]:
+        """The tools that are handed on."""
+        return self.tools_given
+
+    @property
+    def title(self) -> str:
+        """What the machine calls this step."""
+        return self.label or f"run {self.machine}: {self.goal[:100]}"
+
+
 # -- answers: what the world says --------------------
 
 
@@ -266,6 +241,20 @@ class ModelReplied(Frozen):
 ToolError = Literal["unknown_tool", "bad_arguments", "failed", "transient", "timeout", "unknown_outcome"]
 
 
+class Artifact(Frozen):
+    """A named result: its body is in the durable store, this is what the state keeps."""
+
+    name: str
+    type: str = "text"
+    kind: str = "data"
+    digest: str | None = None
+    """Of the body in the durable store; None: there is no value."""
+    bytes: int = 0
+    preview: str = ""
+    """The first 200 characters."""
+    error: str | None = None
+
+
 class ToolResult(Frozen):
     """What one tool returned: its output as text, or an error in words for the model."""
 
@@ -283,6 +272,8 @@ class ToolResult(Frozen):
     """Digest of the whole output in the durable store, when `output` was cut."""
     marks: tuple[str, ...] = ()
     """Progress marks that the tool reports (spec 4.14)."""
+    artifacts: tuple[Artifact, ...] = ()
+    """What the call's `artifacts` asked to keep."""
 
     @property
     def ok(self) -> bool:
@@ -321,7 +312,25 @@ class EffectFailed(Frozen):
     attempts: int = 1
 
 
-Answer = Annotated[ModelReplied | ToolsReturned | PersonDecided | EffectFailed, Field(discriminator="kind")]
+class MachineEnded(Frozen):
+    """How an inner machine ended."""
+
+    kind: Literal["machine_ended"] = "machine_ended"
+    machine: str
+    ok: bool
+    exit_reason: str
+    answer: str | None = None
+    error: str | None = None
+    outcome: JsonObject = {}
+    spent: dict[str, float] = {}
+    """Its ledger; added to the outer one, once."""
+    workflow_id: str = ""
+    """Of the child workflow, if it was one."""
+
+
+Answer = Annotated[
+    ModelReplied | ToolsReturned | PersonDecided | MachineEnded | EffectFailed, Field(discriminator="kind")
+]
 
 # -- requests to activities --------------------
 
@@ -378,6 +387,8 @@ class ToolRequest(Frozen):
     """Idempotency key: stable over attempts, crashes and continue-as-new."""
     attempts: int = 3
     """As in `ModelRequest`; 1 for tools that must not be repeated."""
+    artifacts: tuple[ArtifactSpec, ...] = ()
+    """Named results to keep whole in the durable store."""
 
 
 class ToolsWanted(Frozen):

@@ -38,7 +38,13 @@ PRODUCT = python_files("activities", "client", "workflows", "worker.py")
 TESTS = python_files("tests")
 ALL_PYTHON = [*PRODUCT, *python_files("deploy", "docs", "benchmarks", "examples"), *TESTS]
 PURE = python_files(
-    "workflows/kernel", "workflows/machines", "activities/contracts.py", "activities/transcript.py"
+    *("workflows/kernel", "workflows/machines"),
+    *(
+        "activities/contracts.py",
+        "activities/contracts_code.py",
+        "activities/specs.py",
+        "activities/transcript.py",
+    ),
 )
 REGISTRIES = {
     "activities.tools": "TOOL",

@@ -18,6 +18,7 @@ from activities.contracts import (
     ToolsWanted,
 )
 from workflows.api import (
+    NO_COUNTERS,
     WORKFLOW_TYPE,
     AgentResult,
     AgentStatus,
@@ -100,8 +101,17 @@ class AgentWorkflow:
             self._keep(step)
         else:
             info = workflow.info()
-            context = design.begin(Brief(task.goal, info.workflow_id, task.instructions, specs), options)
-            caps = {k: v for k, v in task.limits.model_dump().items() if v and k != "max_transitions"}
+            brief = Brief(
+                goal=task.goal,
+                trace_id=info.workflow_id,
+                instructions=task.instructions,
+                tools=specs,
+                depth=task.depth,
+                context=task.context,
+                values=task.values,
+            )
+            context = design.begin(brief, options)
+            caps = {k: v for k, v in task.limits.model_dump().items() if v and k not in NO_COUNTERS}
             self._keep(start(machine, context, now=_now(), ledger=Ledger(caps=caps)))
         for cause in self.early:
             self._note(cause)

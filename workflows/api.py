@@ -6,7 +6,7 @@ from typing import Annotated, Any, Literal
 
 from pydantic import Field, StringConstraints, field_validator
 
-from activities.contracts import Frozen, JsonObject, Message, ModelSpec, Strict
+from activities.contracts import ContextRef, Frozen, JsonObject, Message, ModelSpec, Strict
 from workflows.kernel.log import Record
 
 __all__ = [
@@ -23,6 +23,7 @@ __all__ = [
     "TranscriptPage",
     "ATTRIBUTES",
     "GOAL_BYTES",
+    "NO_COUNTERS",
     "PAGE_BYTES",
     "TASK_QUEUE",
     "WORKFLOW_TYPE",
@@ -63,6 +64,11 @@ class Limits(Strict):
     max_transitions: int | None = Field(
         default=None, gt=0, le=MOST, description="of the machine; None: the machine's own default"
     )
+    depth: int = Field(default=5, ge=0, le=50, description="runs nested in runs [R-000-15]")
+
+
+NO_COUNTERS = {"max_transitions", "depth"}
+"""Limits that are no counters of the ledger."""
 
 
 class Carry(Frozen):
@@ -105,7 +111,23 @@ class AgentTask(Strict):
     heartbeat_seconds: float = Field(
         default=10, ge=3, le=600, description="after so long without a sign a worker counts as dead"
     )
+    context: str | ContextRef | None = Field(
+        default=None,
+        description="material that the run is about, for machines that take it; long texts by reference",
+    )
+    depth: int = Field(default=0, ge=0, le=50, description="how deep this run is nested in others")
+    values: JsonObject = Field(default_factory=dict, description="what of an outer machine it begins with")
     carry: Carry | None = None
+
+    @field_validator("context")
+    @classmethod
+    def _context_fits(cls, context: str | ContextRef | None) -> str | ContextRef | None:
+        if isinstance(context, str) and (size := len(context.encode())) > GOAL_BYTES:
+            raise ValueError(
+                f"the context is {size:,} bytes, at most {GOAL_BYTES:,} are allowed as text; "
+                "give a long one by reference: `ratchet run --context FILE`, or the SDK's `context=`"
+            )
+        return context
 
     @field_validator("goal")
     @classmethod

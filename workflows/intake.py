@@ -8,7 +8,8 @@ from typing import Any
 from pydantic import TypeAdapter, ValidationError
 from temporalio.exceptions import ApplicationError
 
-from activities.contracts import AskPerson, CallModel, CallTools
+from activities.contracts import AskPerson, CallModel, CallTools, RunMachine
+from activities.contracts_code import RunCode
 from workflows import registry
 from workflows.api import AgentTask, Carry
 from workflows.kernel.design import Design
@@ -20,7 +21,8 @@ from workflows.kernel.snapshot import Step, load
 
 __all__ = ["build", "carried", "refused", "task_of"]
 
-_EFFECTS: TypeAdapter[CallModel | CallTools | AskPerson] = TypeAdapter(CallModel | CallTools | AskPerson)
+Wanted = CallModel | CallTools | AskPerson | RunMachine | RunCode
+_EFFECTS: TypeAdapter[Wanted] = TypeAdapter(Wanted)
 
 
 def refused(problem: str) -> ApplicationError:
@@ -68,6 +70,8 @@ def carried(machine: Machine[Any], carry: Carry) -> tuple[Step[Any], list[Record
 
 
 def _check_names(task: AgentTask, design: Design) -> None:
+    if task.context is not None and not design.takes_context:
+        raise refused(f"context: {design.name} takes none; put it into the goal, or let a tool read it")
     unknown = [role for role in task.models if role not in design.roles]
     if unknown:
         has = ", ".join(design.roles)

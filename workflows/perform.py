@@ -37,6 +37,7 @@ from activities.contracts import (
     ToolSpec,
     ToolsReturned,
 )
+from activities.contracts_code import CodeStepped, RunCode
 from workflows.api import AgentTask
 
 __all__ = ["Performer", "Where"]
@@ -93,7 +94,7 @@ class Performer:
         runs = effect.runs if isinstance(effect, CallTools) else ()
         return ", ".join(r.title for r in runs if (spec := self.specs.get(r.tool)) and not spec.repeatable)
 
-    async def perform(self, effect: Effect, where: Where, seconds: float = math.inf) -> Answer:
+    async def perform(self, effect: Effect, where: Where, seconds: float = math.inf) -> Answer | CodeStepped:
         """Do it, within so many seconds of the run's limit.
 
         Raises a cancellation when the run is cancelled, and the call did not end before it.
@@ -104,6 +105,8 @@ class Performer:
                 return await self._call_model(effect, where)
             case CallTools():
                 return await self._call_tools(effect, where)
+            case RunCode():
+                return await self._run_code(effect, where)
             case AskPerson():
                 return PersonDecided(decision="unavailable", text="no person can be asked")
         raise ApplicationError(f"no activity performs {effect.kind!r}", type="Bug", non_retryable=True)
@@ -169,6 +172,28 @@ class Performer:
             self._setups[known] = (setup, setup.digest)
         return self._setups[known]
 
+    # -- code --------------------
+
+    async def _run_code(self, effect: RunCode, where: Where) -> CodeStepped | EffectFailed:
+        """Run a block to its next call outside; it changes nothing, so it may be repeated."""
+        seconds = effect.limits.seconds + MARGIN
+        try:
+            stepped: CodeStepped = await workflow.execute_activity(
+                "run_code",
+                effect,
+                result_type=CodeStepped,
+                activity_id=where.activity_id,
+                summary=effect.title[:200],
+                schedule_to_close_timeout=self._within,
+                start_to_close_timeout=timedelta(seconds=seconds),
+                cancellation_type=WAIT,
+                heartbeat_timeout=timedelta(seconds=self.task.heartbeat_seconds),
+                retry_policy=_policy(3 + CRASHES),
+            )
+        except ActivityError as error:
+            return _failure(error)
+        return stepped
+
     # -- tools --------------------
 
     async def _call_tools(self, effect: CallTools, where: Where) -> Answer:
@@ -210,6 +235,7 @@ class Performer:
                     arguments=run.arguments,
                     key=self._key(where, activity_id),
                     attempts=attempts,
+                    artifacts=run.artifacts,
                 ),
                 result_type=ToolResult,
                 activity_id=activity_id,

@@ -1,6 +1,6 @@
-"""Which machines and rules there are: the shipped ones, and what the worker has loaded.
+"""Which machines, rules, policies and hooks there are: the shipped ones, and what the worker has loaded.
 
-A task names machines and rules; it never brings them. `add_module` is called by the worker before
+A task names them; it never brings them. `add_module` is called by the worker before
 it polls, with modules of its own configuration.
 """
 
@@ -11,16 +11,18 @@ import importlib
 import pkgutil
 from pathlib import PurePath
 from types import ModuleType
+from typing import Any
 
 from workflows import machines
 from workflows.kernel.design import Design, Parts
-from workflows.kernel.rules import RuleType
 
 __all__ = ["add_module", "design", "designs", "parts"]
 
+_KINDS = {"rules": ("RULE_TYPES", "RULES"), "policies": ("POLICY_TYPES", "POLICIES"), "hooks": ("", "HOOKS")}
+"""Kind of part -> the constant of our modules that holds shipped ones, and that of users' modules."""
 _designs: dict[tuple[str, str], Design] = {}
-_rules: dict[str, RuleType] = {}
-_shipped_rules: dict[str, RuleType] = {}
+_shipped: dict[str, dict[str, Any]] = {kind: {} for kind in _KINDS}
+_loaded: dict[str, dict[str, Any]] = {kind: {} for kind in _KINDS}
 
 
 def _add(found: Design, origin: str) -> None:
@@ -34,37 +36,40 @@ for _info in sorted(pkgutil.iter_modules(machines.__path__), key=lambda info: in
     _module = importlib.import_module(f"{machines.__name__}.{_info.name}")
     if hasattr(_module, "DESIGN"):
         _add(_module.DESIGN, _module.__name__)
-    _shipped_rules.update(getattr(_module, "RULE_TYPES", {}))
+    for _kind, (_ours, _) in _KINDS.items():
+        _shipped[_kind].update(getattr(_module, _ours, {}) if _ours else {})
 
 
 def add_module(module: ModuleType) -> None:
-    """Take a user's machines (`DESIGN` or `DESIGNS`) and rules (`RULES`: name -> maker) in.
+    """Take a user's machines (`DESIGN` or `DESIGNS`), `RULES`, `POLICIES` and `HOOKS` (by name) in.
 
-    A rule is known by its name and by `module.name`; a file's name counts as its module's. Raises
+    A part is known by its name and by `module.name`; a file's name counts as its module's. Raises
     ValueError or TypeError for what is none, or is there already.
     """
-    rules = _rules_of(module)
+    found = {kind: _parts_of(module, kind) for kind in _KINDS}
     given = getattr(module, "DESIGNS", ()) or ((module.DESIGN,) if hasattr(module, "DESIGN") else ())
-    for found in given:
-        if not isinstance(found, Design):
-            raise TypeError(f"{module.__name__}: {found!r} is not a Design")
-        _add(found, module.__name__)
-    _rules.update(rules)
+    for design in given:
+        if not isinstance(design, Design):
+            raise TypeError(f"{module.__name__}: {design!r} is not a Design")
+        _add(design, module.__name__)
+    for kind, parts_found in found.items():
+        _loaded[kind].update(parts_found)
 
 
-def _rules_of(module: ModuleType) -> dict[str, RuleType]:
-    """The rules that a module brings, each under all its names."""
+def _parts_of(module: ModuleType, kind: str) -> dict[str, Any]:
+    """The parts of one kind that a module brings, each under all its names."""
     file = getattr(module, "__file__", None)
     places = (module.__name__, *([PurePath(file).stem] if file else []))
-    rules: dict[str, RuleType] = {}
-    for name, maker in getattr(module, "RULES", {}).items():
-        if not callable(maker):
-            raise TypeError(f"{module.__name__}: the rule {name!r} is not callable")
+    one = {"rules": "rule", "policies": "policy", "hooks": "hook"}[kind]
+    found: dict[str, Any] = {}
+    for name, part in getattr(module, _KINDS[kind][1], {}).items():
+        if not callable(part):
+            raise TypeError(f"{module.__name__}: the {one} {name!r} is not callable")
         for known_as in (name, *(f"{place}.{name}" for place in places)):
-            if (_shipped_rules | _rules).get(known_as, maker) is not maker:
-                raise ValueError(f"{module.__name__}: a rule {known_as} is there already; rename it")
-            rules[known_as] = maker
-    return rules
+            if (_shipped[kind] | _loaded[kind]).get(known_as, part) is not part:
+                raise ValueError(f"{module.__name__}: a {one} {known_as} is there already; rename it")
+            found[known_as] = part
+    return found
 
 
 def designs() -> tuple[Design, ...]:
@@ -94,4 +99,4 @@ def _age(design: Design) -> list[int]:
 
 def parts() -> Parts:
     """Users' named parts that were loaded."""
-    return Parts(rules=dict(_rules))
+    return Parts(**{kind: dict(found) for kind, found in _loaded.items()})

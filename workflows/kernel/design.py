@@ -8,8 +8,9 @@ from typing import Any
 
 from pydantic import BaseModel
 
-from activities.contracts import ToolSpec
+from activities.contracts import ContextRef, JsonObject, ToolSpec
 from workflows.kernel.machine import Machine
+from workflows.kernel.policies import PolicyType
 from workflows.kernel.rules import RuleType
 
 __all__ = ["Brief", "Design", "Parts"]
@@ -20,6 +21,10 @@ class Parts:
     """Users' named parts that the worker has loaded: a task names them, it never brings them."""
 
     rules: Mapping[str, RuleType] = field(default_factory=dict)
+    policies: Mapping[str, PolicyType] = field(default_factory=dict)
+    """Stopping policies by name (spec 2.6)."""
+    hooks: Mapping[str, Callable[..., Any]] = field(default_factory=dict)
+    """Pure functions by name that a machine's knobs may refer to, such as a planner's decide hook."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -31,6 +36,12 @@ class Brief:
     """The workflow id."""
     instructions: str = ""
     tools: tuple[ToolSpec, ...] = ()
+    depth: int = 0
+    """How deep the run is nested in others; 0: it is not."""
+    context: str | ContextRef | None = None
+    """Material that the run is about, for machines that take it."""
+    values: JsonObject = field(default_factory=dict)
+    """What of an outer machine's state it begins with, for machines that take it (spec 1.9)."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -48,3 +59,5 @@ class Design:
     version: str = "1"
     roles: tuple[str, ...] = ("default",)
     """Model roles that the machine can use; only `default` must be given."""
+    takes_context: bool = False
+    """The machine uses `Brief.context`; a task that gives one to any other is refused."""

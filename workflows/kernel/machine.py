@@ -56,6 +56,8 @@ class Exit(Frozen):
     answer: str | None = None
     error: str | None = None
     outcome: JsonObject = {}
+    raises: str | None = None
+    """Name of the error that a caller gets instead of a result (see `errors`); None: it is returned."""
 
 
 @dataclass(frozen=True, slots=True)
