@@ -1,7 +1,8 @@
 """What holds for every machine of the registry, whatever it does.
 
 A machine brings `scripts_<name>.py` with `SCRIPTS`, which together take every row of its table, and
-`REPLIES`, what a model may say in random runs.
+`REPLIES`, what a model may say in random runs; it may bring `answers(effect)`, a strategy for the
+answers to effects of other kinds.
 """
 
 from __future__ import annotations
@@ -146,8 +147,12 @@ def test_a_snapshot_survives_json_at_every_effect_of_every_script(design: Design
 # -- random runs --------------------
 
 
-def answer_to(effect: Any, replies: st.SearchStrategy[Any]) -> st.SearchStrategy[Any]:
-    """Any answer that the world may give to an effect."""
+def answer_to(effect: Any, given: ModuleType) -> st.SearchStrategy[Any]:
+    """Any answer that the world may give to an effect; `given` is the machine's module of scripts."""
+    own: st.SearchStrategy[Any] | None = given.answers(effect) if hasattr(given, "answers") else None
+    if own is not None:
+        return own
+    replies: st.SearchStrategy[Any] = given.REPLIES
     kinds: st.SearchStrategy[ErrorClass] = st.sampled_from(
         ["transient", "recoverable", "fatal", "unknown_outcome"]
     )
@@ -177,14 +182,14 @@ def answer_to(effect: Any, replies: st.SearchStrategy[Any]) -> st.SearchStrategy
 
 def random_run(design: Design, data: st.DataObject, most: int = 25) -> Play:
     """A run of at most so many answers, drawn one by one."""
-    machine, replies = built(design), scripts(design).REPLIES
+    machine, given = built(design), scripts(design)
     context = design.begin(Brief("goal", "trace", tools=(TOOL,)), design.options())
     steps: list[Step[Any]] = [start(machine, context, now=1)]
     for now in itertools.count(2):
         effect = steps[-1].effect
         if effect is None or now > most:
             return Play(machine, tuple(steps))
-        steps.append(advance(machine, steps[-1], data.draw(answer_to(effect, replies)), now=now))
+        steps.append(advance(machine, steps[-1], data.draw(answer_to(effect, given)), now=now))
     raise AssertionError("a count has no end")
 
 
@@ -208,7 +213,7 @@ def test_a_run_goes_on_alike_from_its_snapshot_out_of_json(design: Design, data:
     assert after.snapshot == before.snapshot
     if before.effect is None:
         return
-    answer = data.draw(answer_to(before.effect, scripts(design).REPLIES))
+    answer = data.draw(answer_to(before.effect, scripts(design)))
     assert advance(run.machine, before, answer, now=99) == advance(run.machine, after, answer, now=99)
 
 

@@ -7,16 +7,19 @@ replays is a run in production that would break. Existing files are kept unless 
 from __future__ import annotations
 
 import asyncio
+import importlib
 import json
+import pkgutil
 import re
 import socket
 import sys
 import tempfile
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Iterator
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
-from temporalio.client import Client, WorkflowHandle
+from temporalio.client import Client, WorkflowFailureError, WorkflowHandle
 
 from activities.settings import Settings
 from tests.conftest import TOOLS, real_server
@@ -85,7 +88,8 @@ async def _signalled(client: Client) -> Any:
     return handle
 
 
-SCENARIOS: dict[str, Callable[[Client], Awaitable[WorkflowHandle[Any, Any]]]] = {
+Scenario = Callable[[Client], Awaitable[WorkflowHandle[Any, Any]]]
+SCENARIOS: dict[str, Scenario] = {
     "react-answer": _answer,
     "react-tools": _tools,
     "react-format-retry": _format,
@@ -99,6 +103,16 @@ SCENARIOS: dict[str, Callable[[Client], Awaitable[WorkflowHandle[Any, Any]]]] = 
     "react-cancelled": _cancelled,
     "react-signalled": _signalled,
 }
+
+
+def _of_the_machines() -> Iterator[tuple[str, Scenario]]:
+    """What `scenarios_<machine>.py` beside this file hold."""
+    for info in pkgutil.iter_modules([str(Path(__file__).parent)]):
+        if info.name.startswith("scenarios_"):
+            yield from importlib.import_module(f"tests.workflows.{info.name}").SCENARIOS.items()
+
+
+SCENARIOS.update(_of_the_machines())
 
 
 def _scrubbed(value: Any) -> Any:
@@ -122,7 +136,8 @@ async def main(names: list[str]) -> None:
             if path.exists() and name not in names:
                 continue
             handle = await scenario(client)
-            await handle.result()
+            with suppress(WorkflowFailureError):  # a machine may end by raising
+                await handle.result()
             history = json.loads((await handle.fetch_history()).to_json())
             path.write_text(json.dumps(_scrubbed(history), indent=1) + "\n")
             print(f"recorded {name}: {len(history['events'])} events")
