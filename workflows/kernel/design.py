@@ -13,7 +13,18 @@ from workflows.kernel.machine import Machine
 from workflows.kernel.policies import PolicyType
 from workflows.kernel.rules import RuleType
 
-__all__ = ["Brief", "Design", "Parts"]
+__all__ = ["COMMON_EXITS", "Brief", "Design", "Parts"]
+
+COMMON_EXITS: Mapping[str, str] = {
+    "limit": "a limit of the agent is reached: calls, tokens, money or time; the error names it",
+    "max_transitions": "the machine moved as often as it may",
+    "cancelled": "somebody ended the run through Temporal or `ratchet cancel`",
+    "dead_end": "an event came for which the state has no row (machines with `on_unmatched: end`)",
+    "broken_rule": "the machine broke a rule that it declared; the run fails with the rule's name",
+    "refused": "the task cannot be run; the run fails before it begins and says what is wrong",
+    "bug": "the run failed by a fault of Ratchet itself",
+}
+"""Exit reasons of every machine: the kernel and the workflow end a run so, wherever it is."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -61,3 +72,5 @@ class Design:
     """Model roles that the machine can use; only `default` must be given."""
     takes_context: bool = False
     """The machine uses `Brief.context`; a task that gives one to any other is refused."""
+    exits: Mapping[str, str] = field(default_factory=dict)
+    """Exit reason -> what it means, for those that only this machine has; see `COMMON_EXITS` too."""

@@ -148,6 +148,18 @@ def _begin(reply_format: ReplyFormat, brief: Brief, options: Options) -> Context
     )
 
 
+EXITS = {
+    "goal_achieved": "the model gave its final answer",
+    "max_steps": "`max_steps` steps were taken, the last one without a final answer",
+    "cost_limit": "the run spent more than `cost_limit`, or reached the agent's limit `cost_usd`",
+    "rule_violation": "a thought broke a terminal rule",
+    "retries_exhausted": "more thoughts were rejected than allowed, and no person could be asked",
+    "aborted": "a person who was asked ended the run",
+    "fatal_error": "a model, a rule or a parser failed for good, or nobody knows what an unsafe tool did",
+    "flagged": "something set `terminated` in the run's state, and the step was closed after that",
+}
+
+
 def design(name: str = "react", reply_format: ReplyFormat = JSON_OR_LABELS) -> Design:
     """A ReAct machine; with a reply format of one's own it needs a name of its own (R-000-7)."""
     return Design(
@@ -156,6 +168,7 @@ def design(name: str = "react", reply_format: ReplyFormat = JSON_OR_LABELS) -> D
         options=Options,
         build=partial(_build, name, reply_format),
         begin=partial(_begin, reply_format),
+        exits=EXITS,
     )
 
 
