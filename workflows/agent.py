@@ -29,14 +29,14 @@ from workflows.api import (
     StepsPage,
     TranscriptPage,
 )
-from workflows.intake import build, carried, refused, task_of
-from workflows.kernel.design import Brief, Design
+from workflows.intake import begin, build, carried, nesting, packed, refused, task_of
+from workflows.kernel.design import Design
 from workflows.kernel.diagram import mermaid
 from workflows.kernel.errors import MachineError, name_of
 from workflows.kernel.ledger import Ledger
 from workflows.kernel.machine import Exit, Machine
-from workflows.kernel.snapshot import Step, dump
-from workflows.kernel.step import Cause, advance, close, note, start
+from workflows.kernel.stack import Frame, Nesting, Stack, answered, began, closed, noted
+from workflows.kernel.step import Cause
 from workflows.kernel.verify import definition_hash
 from workflows.logbook import Logbook
 from workflows.pages import details, log_page, steps_page, transcript_page
@@ -57,7 +57,8 @@ class AgentWorkflow:
         self.task: AgentTask | None = None
         self.design: Design | None = None
         self.machine: Machine[Any] | None = None
-        self.step: Step[Any] | None = None
+        self.stack: Stack | None = None
+        self.nesting: Nesting | None = None
         self.book = Logbook(workflow.info().run_id)
         self.unusable: list[str] = []
         self.early: list[Cause] = []
@@ -82,12 +83,20 @@ class AgentWorkflow:
             await self._broken(error)
             raise ApplicationError(str(error), type=type(error).__name__, non_retryable=True) from error
         except ApplicationError:
-            self.exit = Exit(reason="bug" if self.step else "refused")
+            self.exit = Exit(reason="bug" if self.stack else "refused")
             workflow.upsert_search_attributes([_EXIT.value_set(self.exit.reason)])
             raise
         result = self._result(self.exit or Exit(reason="bug", error="the loop ended without an exit"))
         await self.book.archive(result.model_dump(mode="json"))
         await workflow.wait_condition(workflow.all_handlers_finished)
+        if self.exit and self.exit.raises:
+            # The machine's way to fail (spec 6, 7.5): the whole result goes with the error.
+            raise ApplicationError(
+                result.error or result.exit_reason,
+                result.model_dump(mode="json"),
+                type=self.exit.raises,
+                non_retryable=True,
+            )
         return result
 
     def _begin(self, task: AgentTask, specs: tuple[ToolSpec, ...], options: Any) -> None:
@@ -95,42 +104,32 @@ class AgentWorkflow:
         design, machine = self._known()
         if self.exit is not None:
             return
+        workflow_id = workflow.info().workflow_id
+        self.nesting = nesting(task, specs, workflow_id)
         if carry := task.carry:
-            step, records = carried(machine, carry)
+            stack, records = carried(machine, carry, self.nesting)
             self.book = Logbook(carry.origin_run_id, carry.log_head, records)
-            self._keep(step)
+            self._keep(stack)
         else:
-            info = workflow.info()
-            brief = Brief(
-                goal=task.goal,
-                trace_id=info.workflow_id,
-                instructions=task.instructions,
-                tools=specs,
-                depth=task.depth,
-                context=task.context,
-                values=task.values,
-            )
-            context = design.begin(brief, options)
+            context = begin(design, options, task, specs, workflow_id)
             caps = {k: v for k, v in task.limits.model_dump().items() if v and k not in NO_COUNTERS}
-            self._keep(start(machine, context, now=_now(), ledger=Ledger(caps=caps)))
+            self._keep(began(machine, context, self.nesting, now=_now(), ledger=Ledger(caps=caps)))
         for cause in self.early:
             self._note(cause)
 
     async def _loop(self, performer: Performer) -> None:
-        if self.step is None:
+        if self.stack is None or self.nesting is None:
             return  # cancelled before it began
-        _, machine = self._known()
-        while (effect := self._step().effect) is not None:
+        while (effect := self._stack().effect) is not None:
             await self._continue_as_new(performer)
             if cancelling():
                 self._cancelled("")
                 return
             try:
-                step = self._step()
-                s, left = step.snapshot, step.ledger.left("seconds")
-                where = Where(name_of(s.state), s.visit, s.call, s.branch)
-                answer = await performer.perform(effect, where, left)
-                self._keep(advance(machine, self._step(), answer, now=_now()))
+                top, depth = self._stack().top, self.nesting.depth + len(self._stack().frames)
+                where = Where(top.place, top.step.snapshot.branch, depth, top.step.ledger)
+                answer = await performer.perform(effect, where)
+                self._keep(answered(self._stack(), answer, self.nesting, now=_now()))
                 if cancelling() and not self.exit:
                     self._cancelled("")
             except BaseException as error:
@@ -140,10 +139,9 @@ class AgentWorkflow:
 
     def _cancelled(self, unsafe: str) -> None:
         """End in the state it is in; a call that was interrupted is named."""
-        _, machine = self._known()
         text = "the run was cancelled by a request to Temporal"
         text += f"; nobody knows whether {unsafe} took effect" if unsafe else ""
-        self._keep(close(machine, self._step(), "cancelled", now=_now(), error=text, by="person"))
+        self._keep(closed(self._stack(), "cancelled", now=_now(), error=text, by="person"))
 
     async def _continue_as_new(self, performer: Performer) -> None:
         """A run has no maximum length: between two effects it may go on with an empty history."""
@@ -152,14 +150,11 @@ class AgentWorkflow:
         await self.book.archive()
         await workflow.wait_condition(workflow.all_handlers_finished)
         design, _ = self._known()
-        step = self._step()
-        if cancelling() or step.effect is None:
+        if cancelling() or self._stack().effect is None:
             return
         carry = Carry(
             origin_run_id=self.book.origin,
-            snapshot=dump(step.snapshot),
-            ledger=step.ledger.model_dump(mode="json"),
-            effect=step.effect.model_dump(mode="json"),
+            **packed(self._stack()),
             log_head=self.book.archived_head,
             records=self.book.unarchived,
             **performer.carry(),
@@ -167,11 +162,11 @@ class AgentWorkflow:
         pinned = {"machine_version": design.version, "carry": carry}
         workflow.continue_as_new(self._task().model_copy(update=pinned))
 
-    def _keep(self, step: Step[Any]) -> None:
-        """Take a step over: its records, what it wants done, what people see of it."""
-        self.step, self.exit = step, step.exit
-        self.book.records.extend(step.records)
-        for r in step.records:
+    def _keep(self, stack: Stack) -> None:
+        """Take a move over: its records, what it wants done, what people see of it."""
+        self.stack, self.exit = stack, stack.exit
+        self.book.records.extend(stack.records)
+        for r in stack.records:
             fields = {"step": r.step, "state": r.state, "event": r.event, "to": r.to, "error": r.error}
             workflow.logger.info("agent.transition", extra={"ratchet": fields})
         self._publish_state()
@@ -184,16 +179,15 @@ class AgentWorkflow:
         """Anything that comes as a signal; what cannot be used is recorded and never harms the run."""
         self.unusable = [*self.unusable, name[:100]][-20:]
         cause = Cause("UnusableSignal", by="signal", reason=f"{name[:100]!r} with {len(inputs)} values")
-        if self.step is None:
+        if self.stack is None:
             self.early.append(cause)
         else:
             self._note(cause)
 
     def _note(self, cause: Cause) -> None:
-        _, machine = self._known()
         if self.exit is None:
             error = "no such signal is known to this run; it was ignored"
-            self._keep(note(machine, self._step(), cause, now=_now(), error=error))
+            self._keep(noted(self._stack(), cause, now=_now(), error=error))
 
     # -- what Temporal knows of the run --------------------
 
@@ -214,7 +208,7 @@ class AgentWorkflow:
     def _publish_state(self) -> None:
         """One upsert before an effect, and only for agents that ask for it; one at the end for all."""
         updates: list[SearchAttributeUpdate[Any]] = []
-        state = name_of(self._step().snapshot.state)
+        state = name_of(self._stack().first.step.snapshot.state)
         if self._task().visibility == "state" and state != self.published:
             updates.append(SearchAttributeKey.for_keyword("AgentState").value_set(state))
             self.published = state
@@ -253,10 +247,11 @@ class AgentWorkflow:
 
     async def _broken(self, error: MachineError) -> None:
         if error.step is not None:
-            self.step = error.step
+            _, machine = self._known()
+            self.stack = Stack((Frame(machine, error.step),), error.step.records)
             self.book.records.extend(error.step.records)
         self.exit = Exit(reason="broken_rule", error=str(error))
-        if self.step is None:
+        if self.stack is None:
             workflow.upsert_search_attributes([_EXIT.value_set("broken_rule")])
             return
         self._publish_state()
@@ -288,8 +283,9 @@ class AgentWorkflow:
     @workflow.query
     def status(self) -> AgentStatus:
         """Where the run is."""
-        task, step, ended, design = self._task(), self.step, self.exit, self.design
-        snapshot = step.snapshot if step else None
+        task, stack, ended, design = self._task(), self.stack, self.exit, self.design
+        snapshot = stack.first.step.snapshot if stack else None
+        doing = stack.effect if stack else None
         return AgentStatus(
             agent=task.agent,
             machine=task.machine,
@@ -298,20 +294,23 @@ class AgentWorkflow:
             step=snapshot.step if snapshot else 0,
             visit=snapshot.visit if snapshot else 0,
             branch=snapshot.branch if snapshot else 0,
-            doing=step.effect.title if step and step.effect and not ended else "",
+            inside=tuple(f"{f.machine.name}: {name_of(f.step.snapshot.state)}" for f in stack.frames[1:])
+            if stack
+            else (),
+            doing=doing.title if doing and not ended else "",
             finished=ended is not None,
             exit_reason=ended.reason if ended else None,
             answer=(ended.answer or "")[:SHOWN] or None if ended else None,
-            counters=dict(step.ledger.spent) if step else {},
-            caps=dict(step.ledger.caps) if step else {},
-            records=snapshot.seq if snapshot else 0,
+            counters=dict(stack.ledger.spent) if stack else {},
+            caps=dict(stack.ledger.caps) if stack else {},
+            records=stack.top.step.snapshot.seq if stack else 0,
             unusable_messages=tuple(self.unusable),
         )
 
     @workflow.query
     def log(self, query: PageQuery | None = None) -> LogPage:
         """The transition log by pages; what an earlier run of the chain wrote is in the archive."""
-        first = (self.step.snapshot.seq if self.step else 0) - len(self.book.records)
+        first = (self.stack.top.step.snapshot.seq if self.stack else 0) - len(self.book.records)
         return log_page(self.book.records, query or PageQuery(), self.exit is not None, first)
 
     @workflow.query
@@ -322,7 +321,7 @@ class AgentWorkflow:
     @workflow.query
     def transcript(self, query: PageQuery | None = None) -> TranscriptPage:
         """The conversation with the model, by pages."""
-        context = self.step.snapshot.context if self.step else None
+        context = self.stack.first.step.snapshot.context if self.stack else None
         messages: tuple[Message, ...] = tuple(getattr(context, "transcript", ()))
         return transcript_page(messages, query or PageQuery())
 
@@ -330,7 +329,7 @@ class AgentWorkflow:
     def diagram(self) -> str:
         """The machine in Mermaid, the current state marked."""
         _, machine = self._known()
-        return mermaid(machine, name_of(self.step.snapshot.state) if self.step else None)
+        return mermaid(machine, name_of(self.stack.first.step.snapshot.state) if self.stack else None)
 
     # -- what is there once the run has begun --------------------
 
@@ -344,10 +343,10 @@ class AgentWorkflow:
             raise ApplicationError("the run has not begun: its input was refused", type="NotBegun")
         return self.design, self.machine
 
-    def _step(self) -> Step[Any]:
-        if self.step is None:
+    def _stack(self) -> Stack:
+        if self.stack is None:
             raise ApplicationError("the run has not begun", type="NotBegun")
-        return self.step
+        return self.stack
 
 
 def cancelling() -> bool:

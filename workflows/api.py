@@ -79,6 +79,8 @@ class Carry(Frozen):
     ledger: JsonObject
     effect: JsonObject
     """What the machine wanted done when the run before ended."""
+    inner: tuple[JsonObject, ...] = ()
+    """Machines at work inside: snapshot, ledger, and the call that opened each."""
     log_head: str = ""
     """Hash of the last archived record."""
     records: tuple[JsonObject, ...] = ()
@@ -160,6 +162,8 @@ class AgentStatus(Frozen):
     step: int
     visit: int
     branch: int = 0
+    inside: tuple[str, ...] = ()
+    """`machine: state` of the machines at work inside, the innermost last."""
     doing: str = ""
     """Title of the effect that is being performed."""
     finished: bool = False

@@ -3,23 +3,25 @@ for the type of its error."""
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Any
 
-from pydantic import TypeAdapter, ValidationError
+from pydantic import BaseModel, TypeAdapter, ValidationError
 from temporalio.exceptions import ApplicationError
 
-from activities.contracts import AskPerson, CallModel, CallTools, RunMachine
+from activities.contracts import AskPerson, CallModel, CallTools, Effect, RunMachine, ToolSpec
 from activities.contracts_code import RunCode
 from workflows import registry
 from workflows.api import AgentTask, Carry
-from workflows.kernel.design import Design
+from workflows.kernel.design import Brief, Design
 from workflows.kernel.errors import DefinitionError
 from workflows.kernel.ledger import Ledger
 from workflows.kernel.log import Record
 from workflows.kernel.machine import Machine
-from workflows.kernel.snapshot import Step, load
+from workflows.kernel.snapshot import Step, dump, load
+from workflows.kernel.stack import Frame, Nesting, Stack
 
-__all__ = ["build", "carried", "refused", "task_of"]
+__all__ = ["begin", "build", "carried", "nesting", "packed", "refused", "task_of"]
 
 Wanted = CallModel | CallTools | AskPerson | RunMachine | RunCode
 _EFFECTS: TypeAdapter[Wanted] = TypeAdapter(Wanted)
@@ -55,16 +57,83 @@ def build(task: AgentTask) -> tuple[Design, Machine[Any], Any]:
     return design, machine.with_limit(limit) if limit else machine, options
 
 
-def carried(machine: Machine[Any], carry: Carry) -> tuple[Step[Any], list[Record]]:
-    """The step that the run before has carried on, with records that are not archived yet.
+def begin(
+    design: Design, options: Any, task: AgentTask, specs: Sequence[ToolSpec], trace_id: str
+) -> BaseModel:
+    """The machine's first context; a goal or tools that it cannot begin with are refused readably."""
+    brief = Brief(
+        goal=task.goal,
+        trace_id=trace_id,
+        instructions=task.instructions,
+        tools=tuple(specs),
+        depth=task.depth,
+        context=task.context,
+        values=task.values,
+    )
+    try:
+        return design.begin(brief, options)
+    except (ValueError, DefinitionError) as error:
+        raise refused(str(error)) from error
+
+
+def nesting(task: AgentTask, specs: Sequence[ToolSpec], trace_id: str) -> Nesting:
+    """How machines inside this run are made: of its tools, its models and the worker's machines."""
+
+    def make(call: RunMachine, depth: int) -> tuple[Machine[Any], BaseModel]:
+        design = registry.design(call.machine, call.machine_version, newest=False)
+        options = design.options.model_validate(call.options)
+        machine = design.build(options, registry.parts())
+        brief = Brief(
+            goal=call.goal,
+            trace_id=trace_id,
+            instructions=call.instructions,
+            tools=tuple(spec for spec in specs if spec.name in call.tools_given),
+            depth=depth,
+            context=call.context,
+            values=call.values,
+        )
+        limit = call.limits.get("max_transitions")
+        return (machine.with_limit(int(limit)) if limit else machine), design.begin(brief, options)
+
+    return Nesting(make, task.depth, task.limits.depth)
+
+
+def packed(stack: Stack) -> dict[str, Any]:
+    """A stack as JSON values, for `Carry`."""
+    first, effect = stack.first.step, stack.top.step.effect
+    inner = [
+        {
+            "snapshot": dump(frame.step.snapshot),
+            "ledger": frame.step.ledger.model_dump(mode="json"),
+            "call": frame.call.model_dump(mode="json") if frame.call else {},
+        }
+        for frame in stack.frames[1:]
+    ]
+    return {
+        "snapshot": dump(first.snapshot),
+        "ledger": first.ledger.model_dump(mode="json"),
+        "effect": effect.model_dump(mode="json") if effect else {},
+        "inner": tuple(inner),
+    }
+
+
+def carried(machine: Machine[Any], carry: Carry, nesting: Nesting) -> tuple[Stack, list[Record]]:
+    """The stack that the run before has carried on, with records that are not archived yet.
 
     A carry that somebody typed is refused readably.
     """
     try:
         effect = _EFFECTS.validate_python(carry.effect)
-        ledger = Ledger.model_validate(carry.ledger)
-        records = [Record.model_validate(record) for record in carry.records]
-        return Step(load(machine, carry.snapshot), ledger, effect=effect), records
+        calls = [RunMachine.model_validate(one["call"]) for one in carry.inner]
+        wanted: list[Effect] = [*calls, effect]
+        first = Step(load(machine, carry.snapshot), Ledger.model_validate(carry.ledger), effect=wanted[0])
+        frames = [Frame(machine, first)]
+        for depth, one in enumerate(carry.inner, start=1):
+            inner, _ = nesting.make(calls[depth - 1], nesting.depth + depth)
+            snapshot: Any = one["snapshot"]
+            step = Step(load(inner, snapshot), Ledger.model_validate(one["ledger"]), effect=wanted[depth])
+            frames.append(Frame(inner, step, calls[depth - 1]))
+        return Stack(tuple(frames)), [Record.model_validate(record) for record in carry.records]
     except (ValueError, KeyError, TypeError) as error:
         raise refused("`carry` is no state of this machine; leave it out to start a new run") from error
 

@@ -72,7 +72,7 @@ def steps_of(records: Sequence[Record]) -> tuple[StepLine, ...]:
     """The log by steps, one line each; the summary is what was said first in the step."""
     groups: dict[int, list[Record]] = {}
     for record in records:
-        if record.step:
+        if record.step and not record.within:
             groups.setdefault(record.step, []).append(record)
     return tuple(_line(step, group) for step, group in sorted(groups.items()))
 

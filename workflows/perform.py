@@ -6,7 +6,7 @@ import asyncio
 import json
 import math
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from datetime import timedelta
 from typing import Any
 
@@ -30,6 +30,7 @@ from activities.contracts import (
     ModelRequest,
     ModelSpec,
     PersonDecided,
+    RunMachine,
     Setup,
     ToolRequest,
     ToolResult,
@@ -39,6 +40,8 @@ from activities.contracts import (
 )
 from activities.contracts_code import CodeStepped, RunCode
 from workflows.api import AgentTask
+from workflows.child import run_child
+from workflows.kernel.ledger import Ledger
 
 __all__ = ["Performer", "Where"]
 
@@ -57,15 +60,13 @@ _CLASSES: dict[str, ErrorClass] = {TRANSIENT: "transient", RECOVERABLE: "recover
 class Where:
     """Which effect of the run this is: the stem of activity ids and idempotency keys."""
 
-    state: str
-    visit: int
-    call: int
-    branch: int
-
-    @property
-    def activity_id(self) -> str:
-        """`<state>#<visit>:<call>`; compared on replay, so that drift of a machine is found."""
-        return f"{self.state}#{self.visit}:{self.call}"
+    activity_id: str
+    """`<state>#<visit>:<call>`; compared on replay, so that drift of a machine is found."""
+    branch: int = 0
+    depth: int = 1
+    """How deep a machine that it runs would be nested."""
+    ledger: Ledger = field(default_factory=Ledger)
+    """Of the machine that asks."""
 
 
 class Performer:
@@ -94,11 +95,12 @@ class Performer:
         runs = effect.runs if isinstance(effect, CallTools) else ()
         return ", ".join(r.title for r in runs if (spec := self.specs.get(r.tool)) and not spec.repeatable)
 
-    async def perform(self, effect: Effect, where: Where, seconds: float = math.inf) -> Answer | CodeStepped:
-        """Do it, within so many seconds of the run's limit.
+    async def perform(self, effect: Effect, where: Where) -> Answer | CodeStepped:
+        """Do it, within what the run's limit leaves of seconds.
 
         Raises a cancellation when the run is cancelled, and the call did not end before it.
         """
+        seconds = where.ledger.left("seconds")
         self._within = None if seconds == math.inf else timedelta(seconds=max(seconds, 0.1))
         match effect:
             case CallModel():
@@ -107,6 +109,8 @@ class Performer:
                 return await self._call_tools(effect, where)
             case RunCode():
                 return await self._run_code(effect, where)
+            case RunMachine():
+                return await run_child(self.task, effect, where.activity_id, where.depth, where.ledger)
             case AskPerson():
                 return PersonDecided(decision="unavailable", text="no person can be asked")
         raise ApplicationError(f"no activity performs {effect.kind!r}", type="Bug", non_retryable=True)

@@ -14,6 +14,11 @@
     + TransientError           goes away by itself
     + RecoverableError         the run can go on without it
     + FatalError               the run must stop
+    + RunError                 how a run ends whose machine raises instead of returning (`Exit.raises`)
+      > ExecutionError         it was halted
+        - MaxIterationsExceeded
+      > ModelError             the model could not be asked
+      > ToolNotFound, UnknownAction, PolicyViolation
 
 A bad reply, a failed tool or an empty budget is not here: each is an event.
 """
@@ -28,16 +33,24 @@ __all__ = [
     "BadPatch",
     "DefinitionError",
     "EmptyPatch",
+    "ExecutionError",
     "FatalError",
     "InvariantViolation",
     "KernelError",
     "MachineError",
+    "MaxIterationsExceeded",
+    "ModelError",
     "NoTransitionError",
     "PermissionViolation",
+    "PolicyViolation",
     "PreconditionFailed",
     "RecoverableError",
+    "RunError",
+    "ToolNotFound",
     "TransientError",
     "TransitionLimitExceeded",
+    "UnknownAction",
+    "error_named",
     "name_of",
 ]
 
@@ -109,3 +122,37 @@ class RecoverableError(AgentError):
 
 class FatalError(AgentError):
     """The run must stop."""
+
+
+class RunError(AgentError):
+    """How a run ends whose machine raises instead of returning; also what users' parts may raise."""
+
+
+class ExecutionError(RunError):
+    """The agent was halted (spec 4.7)."""
+
+
+class MaxIterationsExceeded(ExecutionError):
+    """More iterations were wanted than are allowed (R-003-9)."""
+
+
+class ModelError(RunError):
+    """The model could not be asked, or what it said cannot be used at all."""
+
+
+class ToolNotFound(RunError):
+    """The model asked for a tool that the agent does not have (R-001-7)."""
+
+
+class UnknownAction(RunError):
+    """A decision names an action that nobody knows."""
+
+
+class PolicyViolation(RunError):
+    """What was proposed is not allowed."""
+
+
+def error_named(name: str) -> type[Exception]:
+    """The class of an `Exit.raises`; RunError for a name that is none of ours."""
+    found = globals().get(name)
+    return found if isinstance(found, type) and issubclass(found, KernelError) else RunError

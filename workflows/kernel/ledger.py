@@ -17,13 +17,19 @@ from activities.contracts import (
     CallTools,
     Effect,
     Frozen,
+    MachineEnded,
     ModelReplied,
+    RunMachine,
     ToolsReturned,
 )
 
-__all__ = ["Breach", "Ledger", "plain", "price_of", "spent_by"]
+__all__ = ["SHARED", "Breach", "Ledger", "plain", "price_of", "spent_by"]
 
 GLOBAL = ""
+SHARED = (
+    "model_calls", "tool_calls", "input_tokens", "output_tokens", "tokens", "cost_usd", "unpriced_calls",
+)  # fmt: skip
+"""Counters that a machine inside another adds to the outer one's, once, when it has ended."""
 
 
 def plain(number: float) -> str:
@@ -112,6 +118,8 @@ def price_of(effect: Effect) -> dict[str, float]:
         return {"model_calls": 1, "tokens": 0, **shared}
     if isinstance(effect, CallTools):
         return {"tool_calls": len(effect.runs), **shared}
+    if isinstance(effect, RunMachine):
+        return shared
     return {}
 
 
@@ -129,4 +137,6 @@ def spent_by(answer: BaseModel) -> dict[str, float]:
         }
     if isinstance(answer, ToolsReturned):
         return {"cost_usd": sum(result.cost_usd for result in answer.results)}
+    if isinstance(answer, MachineEnded):
+        return {name: amount for name, amount in answer.spent.items() if name in SHARED}
     return {}

@@ -7,8 +7,9 @@ from __future__ import annotations
 
 import hashlib
 from collections.abc import Iterable
+from typing import Any
 
-from pydantic import Field
+from pydantic import Field, SerializerFunctionWrapHandler, model_serializer
 
 from activities.contracts import Frozen, JsonObject
 
@@ -55,6 +56,16 @@ class Record(Frozen):
     """Why the change was refused; the patch is empty then."""
     by: str = "machine"
     """Who caused it: `machine`, `kernel`, or a person."""
+    within: str = ""
+    """The effect of the outer machine in which this happened, such as `research#3:1`; empty: in none."""
+
+    @model_serializer(mode="wrap")
+    def _lean(self, write: SerializerFunctionWrapHandler) -> dict[str, Any]:
+        """Without `within` where it is empty: the hashes of older logs hold."""
+        values: dict[str, Any] = write(self)
+        if not self.within:
+            values.pop("within", None)
+        return values
 
 
 def chained_hash(previous: str, record: Record) -> str:

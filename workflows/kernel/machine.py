@@ -100,6 +100,8 @@ class State:
     """A ledger counter that each visit raises by one; every cycle of an agent machine has such a state."""
     max_effects: int = 1000
     """Effects in one visit."""
+    on_error: Mapping[ErrorClass, Resume] = field(default_factory=dict)
+    """Class of error -> what to say instead of `resume`; wins over the machine's."""
     enforce: bool = True
     """False: undeclared reads and writes of this one state are merged and logged as a warning."""
 

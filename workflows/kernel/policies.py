@@ -1,7 +1,14 @@
 """Stopping policies: asked at set points whether a run shall stop (spec 2.6).
 
 A policy is pure and runs inside the workflow: what it wants to remember it returns, and gets back
-with the next question. What it raises leaves the run (R-001-9).
+with the next question; what it keeps in itself is lost when the run goes on elsewhere. What it raises
+leaves the run (R-001-9).
+
+Both methods get a mapping of plain values: `mode` ("tools" or "code"), `iteration` (complete ones),
+`max_iterations`, `depth` (how deep the run is nested), `history` (the conversation, each message a
+dict with `role`, `content`, `tool_calls`, `tool_call_id`), `last_result` (text of what the last
+complete iteration brought), `calls` (what the reply at hand asks for: dicts with `name`, `arguments`
+and, once it has run, `result`), `tokens` and `cost_usd` (used so far), `memory` (this policy's own).
 """
 
 from __future__ import annotations
@@ -19,15 +26,16 @@ __all__ = ["PolicySpec", "PolicyType", "StoppingPolicy", "build_policies"]
 
 @runtime_checkable
 class StoppingPolicy(Protocol):
-    """What a policy answers; `context` is a mapping of plain values (see spec 2.6)."""
+    """What a policy answers; the module's text says what is in `context`."""
 
     def should_stop(self, context: Mapping[str, Any]) -> bool:
-        """Shall the run stop here?"""
+        """Shall the run stop here? Asked before what a reply wants is done, and after it."""
         ...
 
     def on_iteration_complete(self, context: Mapping[str, Any], result: str) -> JsonObject | None:
-        """Told once per model reply that was looked at; returns what to remember, under
-        `context["memory"]`, or None."""
+        """Told once per model reply that was looked at: `result` is what its calls brought, or the
+        answer. Returns what to remember, or None: it is merged into `context["memory"]`, nested
+        mappings too, so that only what changed needs to be returned. JSON values only."""
         ...
 
 

@@ -17,8 +17,10 @@ __all__ = ["rebuild"]
 C = TypeVar("C", bound=BaseModel)
 
 
-def rebuild(machine: Machine[C], records: Iterable[Record]) -> tuple[Enum, C]:
+def rebuild(machine: Machine[C], records: Iterable[Record], within: str = "") -> tuple[Enum, C]:
     """State and context after these records, which begin with the run's first.
+
+    Those of machines inside it are passed over; `within` names one of them to rebuild that instead.
 
     Raises ValueError when the records do not begin with the start, or name an unknown state.
     """
@@ -26,6 +28,8 @@ def rebuild(machine: Machine[C], records: Iterable[Record]) -> tuple[Enum, C]:
     context: BaseModel | None = None
     state = machine.initial
     for record in records:
+        if record.within != within:
+            continue
         if context is None:
             if record.event != STARTED:
                 raise ValueError(f"the log begins with record {record.seq}, {record.event}, not {STARTED}")

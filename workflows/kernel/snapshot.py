@@ -47,6 +47,8 @@ class Snapshot(Generic[C]):
     """The record of the last transition."""
     reads: tuple[str, ...] = ()
     """Fields that this visit has read since the last record; the next record names them."""
+    within: str = ""
+    """The effect of the outer machine that this one is run for; empty: there is none."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -74,6 +76,7 @@ def dump(snapshot: Snapshot[Any]) -> JsonObject:
         "context": Fields.of(type(snapshot.context)).dump(snapshot.context),
         "last": snapshot.last.model_dump(mode="json") if snapshot.last else None,
         "reads": list(snapshot.reads),
+        "within": snapshot.within,
         **{name: getattr(snapshot, name) for name in _COUNTERS},
     }
 
@@ -90,5 +93,6 @@ def load(machine: Machine[C], values: Mapping[str, Any]) -> Snapshot[C]:
         context=context,
         last=Record.model_validate(last) if last else None,
         reads=tuple(values.get("reads", ())),
+        within=str(values.get("within", "")),
         **{name: values[name] for name in _COUNTERS},
     )

@@ -39,8 +39,20 @@ C = TypeVar("C", bound=BaseModel)
 Say = Callable[[], Said]
 
 
-def start(machine: Machine[C], context: C, *, now: float, ledger: Ledger | None = None) -> Step[C]:
-    """Enter the initial state. `now` in seconds since 1970. Raises MachineError for a broken rule."""
+def start(
+    machine: Machine[C],
+    context: C,
+    *,
+    now: float,
+    ledger: Ledger | None = None,
+    seq: int = 0,
+    within: str = "",
+) -> Step[C]:
+    """Enter the initial state. `now` in seconds since 1970. Raises MachineError for a broken rule.
+
+    A machine inside another goes on with that one's log: `seq` is the next record's number, `within`
+    the outer effect.
+    """
     if type(context) is not machine.context:
         problem = f"a {type(context).__name__} came as context; expected a {machine.context.__name__}"
         raise BadPatch(machine.name, machine.initial, problem)
@@ -49,7 +61,8 @@ def start(machine: Machine[C], context: C, *, now: float, ledger: Ledger | None 
         values = Fields.of(machine.context).dump(frozen)
     except (ValueError, RecursionError) as error:
         raise BadPatch(machine.name, machine.initial, f"the first context does not fit: {error}") from error
-    turn = Turn(machine, Snapshot(machine.initial, frozen, entered=now, began=now), ledger or Ledger(), now)
+    first = Snapshot(machine.initial, frozen, entered=now, began=now, seq=seq, within=within)
+    turn = Turn(machine, first, ledger or Ledger(), now)
     turn.record(STARTED, to=name_of(machine.initial), patch=values, writes=tuple(values), by="kernel")
     return _run(turn, lambda: _begin(turn))
 
@@ -166,7 +179,7 @@ def _recovery(turn: Turn, error: AgentError) -> Say:
     elif isinstance(error, RecoverableError):
         kind = "recoverable"
     failure = EffectFailed(error=kind, type=type(error).__name__, message=str(error))
-    answer = turn.machine.on_error.get(kind)
+    answer = turn.on_error.get(kind)
     if answer is None or turn.recovering:
         why = f"there is no `on_error` for {kind}" if answer is None else "`on_error` had been asked already"
         raise turn.error(MachineError, f"{failure.type} ({failure.message}) came; {why}") from error
@@ -207,8 +220,8 @@ def _arrive(turn: Turn) -> Said:
 
 def _answer(turn: Turn, answer: BaseModel) -> Said:
     """Fold an answer in: by the machine's `on_error` for a class it names, else by the state."""
-    if isinstance(answer, EffectFailed) and answer.error in turn.machine.on_error:
-        return turn.machine.on_error[answer.error](turn.view, answer, turn.at)
+    if isinstance(answer, EffectFailed) and answer.error in turn.on_error:
+        return turn.on_error[answer.error](turn.view, answer, turn.at)
     if turn.stage.resume is None:
         kind = getattr(answer, "kind", type(answer).__name__)
         raise turn.error(MachineError, f"the answer {kind!r} came; no effect was asked for")

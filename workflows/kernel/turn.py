@@ -7,7 +7,7 @@ from dataclasses import replace
 from enum import Enum
 from typing import Any
 
-from activities.contracts import Effect
+from activities.contracts import Effect, ErrorClass
 from workflows.kernel.errors import (
     BadPatch,
     InvariantViolation,
@@ -19,7 +19,7 @@ from workflows.kernel.errors import (
 from workflows.kernel.fields import Fields, Patch
 from workflows.kernel.ledger import Ledger
 from workflows.kernel.log import Record
-from workflows.kernel.machine import At, Check, Machine, State
+from workflows.kernel.machine import At, Check, Machine, Resume, State
 from workflows.kernel.snapshot import Snapshot
 from workflows.kernel.view import View, fields_read
 
@@ -141,6 +141,11 @@ class Turn:
         return self.machine.states[self.snapshot.state]
 
     @property
+    def on_error(self) -> Mapping[ErrorClass, Resume]:
+        """What is said to each class of error: the state's word, else the machine's."""
+        return {**self.machine.on_error, **self.stage.on_error}
+
+    @property
     def at(self) -> At:
         """Where and when, for the pure functions."""
         s = self.snapshot
@@ -214,7 +219,8 @@ class Turn:
         return Record(
             seq=s.seq, branch=s.branch, machine=self.machine.name, state=name_of(s.state),
             event=event, step=s.step, visit=s.visit, counters=spent, reads=fields_read(self.view),
-            started=self.call_began, finished=self.now, reason=_cut("; ".join(w for w in words if w)), **more,
+            started=self.call_began, finished=self.now, reason=_cut("; ".join(w for w in words if w)),
+            within=s.within, **more,
         )  # fmt: skip
 
     def keep(self, record: Record) -> Record:

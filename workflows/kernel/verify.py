@@ -73,7 +73,7 @@ def _known(machine: Machine[Any]) -> None:
 
 def _slots(machine: Machine[Any]) -> None:
     known = get_args(ErrorClass)
-    for kind in machine.on_error:
+    for kind in (*machine.on_error, *(k for stage in machine.states.values() for k in stage.on_error)):
         if kind not in known:
             raise _fail(machine, f"`on_error` names the unknown class {kind!r}; there are {', '.join(known)}")
     if machine.on_unmatched == "fail" and machine.fail_state is None:
