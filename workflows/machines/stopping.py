@@ -11,13 +11,14 @@ import hashlib
 import json
 from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from types import MappingProxyType
 from typing import Any, Literal
 
 from activities.contracts import JsonObject, Message
 from workflows.kernel.design import Parts
 from workflows.kernel.errors import AgentError, FatalError
+from workflows.kernel.fields import MERGE
 from workflows.kernel.ledger import Ledger
 from workflows.kernel.policies import PolicySpec, PolicyType, StoppingPolicy, build_policies
 
@@ -75,6 +76,10 @@ class Look:
             "tokens": int(used("tokens")),
             "cost_usd": used("cost_usd"),
         }
+
+    def remembering(self, patch: Mapping[str, Any]) -> Look:
+        """The same look with what `Policies.told` gave to remember."""
+        return replace(self, memory=MERGE.fold(self.memory, patch.get("policy_memory", {})))
 
 
 @dataclass(frozen=True, slots=True)
