@@ -19,6 +19,7 @@ from pydantic_core import to_json
 from temporalio import activity
 from temporalio.exceptions import ApplicationError
 
+from activities.artifacts import artifacts_of
 from activities.contracts import (
     TRANSIENT,
     JsonObject,
@@ -85,6 +86,8 @@ class ToolActivities:
         async with beating(lambda: progress[-1] if progress else request.tool):
             verdict = await self._verdict(request, progress.append)
             shown, whole = await self._shown(verdict)
+            wanted = request.artifacts if verdict.error is None else ()
+            artifacts = await artifacts_of(verdict.output, wanted, self.keep_whole)
         seconds = time.monotonic() - started
         log.info("tool.returned", tool=request.tool[:64], seconds=round(seconds, 3), error=verdict.error)
         return ToolResult(
@@ -98,6 +101,7 @@ class ToolActivities:
             bytes=len(verdict.output.whole),
             whole=whole,
             marks=verdict.marks,
+            artifacts=artifacts,
         )
 
     async def _verdict(self, request: ToolRequest, report: Callable[[str], None]) -> _Verdict:

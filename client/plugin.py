@@ -88,6 +88,8 @@ class RatchetPlugin(SimplePlugin):
 
     def _activities(self, given: Sequence[Callable[..., Any]] | None) -> Sequence[Callable[..., Any]]:
         from activities.archive import ArchiveActivities
+        from activities.code import CodeActivities
+        from activities.artifacts import ArtifactActivities
         from activities.model import ModelActivities
         from activities.providers import load_providers
         from activities.store import TranscriptCache
@@ -99,12 +101,15 @@ class RatchetPlugin(SimplePlugin):
         models = ModelActivities(providers, TranscriptCache(cache))
         tools = ToolActivities(Toolbox.load(self.settings), self.settings, self.blobs.put)
         archive = ArchiveActivities(self.settings.data_dir / "archive.db")
-        self._closing += [provider.close for provider in providers.values()]
+        code = CodeActivities(self.blobs)
+        self._closing += [*(provider.close for provider in providers.values()), code.close]
         ours: list[Callable[..., Any]] = [
             models.call_model,
             tools.call_tool,
             tools.describe_tools,
+            ArtifactActivities(self.blobs).read_artifacts,
             archive.archive_log,
+            code.run_code,
         ]
         return [*(given or ()), *ours]
 

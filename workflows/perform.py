@@ -38,6 +38,7 @@ from activities.contracts import (
     ToolSpec,
     ToolsReturned,
 )
+from activities.contracts_artifacts import ArtifactsRead, ArtifactText, ReadArtifacts
 from activities.contracts_code import CodeStepped, RunCode
 from workflows.api import AgentTask
 from workflows.child import run_child
@@ -95,7 +96,7 @@ class Performer:
         runs = effect.runs if isinstance(effect, CallTools) else ()
         return ", ".join(r.title for r in runs if (spec := self.specs.get(r.tool)) and not spec.repeatable)
 
-    async def perform(self, effect: Effect, where: Where) -> Answer | CodeStepped:
+    async def perform(self, effect: Effect, where: Where) -> Answer | CodeStepped | ArtifactsRead:
         """Do it, within what the run's limit leaves of seconds.
 
         Raises a cancellation when the run is cancelled, and the call did not end before it.
@@ -109,6 +110,8 @@ class Performer:
                 return await self._call_tools(effect, where)
             case RunCode():
                 return await self._run_code(effect, where)
+            case ReadArtifacts():
+                return await self._read_artifacts(effect, where)
             case RunMachine():
                 return await run_child(self.task, effect, where.activity_id, where.depth, where.ledger)
             case AskPerson():
@@ -198,6 +201,27 @@ class Performer:
             return _failure(error)
         return stepped
 
+    # -- artifacts --------------------
+
+    async def _read_artifacts(self, effect: ReadArtifacts, where: Where) -> ArtifactsRead:
+        """Texts of artifacts; reading never fails a run, so a failure is the problem of every text."""
+        try:
+            found: ArtifactsRead = await workflow.execute_activity(
+                "read_artifacts",
+                effect,
+                result_type=ArtifactsRead,
+                activity_id=where.activity_id,
+                summary=effect.title[:200],
+                schedule_to_close_timeout=self._within,
+                start_to_close_timeout=timedelta(seconds=60),
+                cancellation_type=WAIT,
+                retry_policy=_policy(CRASHES),
+            )
+        except ActivityError as error:
+            problem = f"it could not be read: {_failure(error).message}"
+            return ArtifactsRead(texts=tuple(ArtifactText(problem=problem) for _ in effect.reads))
+        return found
+
     # -- tools --------------------
 
     async def _call_tools(self, effect: CallTools, where: Where) -> Answer:
@@ -226,7 +250,8 @@ class Performer:
             return ToolResult(
                 id=run.id, tool=run.tool, output=f"Unknown tool: {run.tool}", error="unknown_tool"
             )
-        memory = json.dumps([run.tool, run.arguments], sort_keys=True)
+        asked = [run.tool, run.arguments, *(wanted.model_dump() for wanted in run.artifacts)]
+        memory = json.dumps(asked, sort_keys=True)
         if spec.cache == "run" and memory in self._remembered:
             return self._remembered[memory].model_copy(update={"id": run.id, "attempts": 0, "cost_usd": 0})
         attempts = effect.attempts if spec.repeatable else 1
