@@ -66,6 +66,13 @@ class RunCode(Effect):
         """What the machine calls this step."""
         return self.label
 
+    @property
+    def inputs(self) -> JsonObject:
+        """The variables that a fresh session begins with: the constants, and a short context."""
+        return (
+            {**self.constants, "context": self.context} if isinstance(self.context, str) else self.constants
+        )
+
 
 class CodeCall(Frozen):
     """A call that a block waits for."""

@@ -88,8 +88,8 @@ class RatchetPlugin(SimplePlugin):
 
     def _activities(self, given: Sequence[Callable[..., Any]] | None) -> Sequence[Callable[..., Any]]:
         from activities.archive import ArchiveActivities
-        from activities.code import CodeActivities
         from activities.artifacts import ArtifactActivities
+        from activities.code import CodeActivities
         from activities.model import ModelActivities
         from activities.providers import load_providers
         from activities.store import TranscriptCache

@@ -1,0 +1,155 @@
+"""The activity `run_code`: one step of a block, from its state before to its next call outside.
+
+What a block does wrong is an answer in words for the model. What cannot be mended by trying again,
+such as a session of another version, fails with the type `Fatal`; a store or a sandbox that cannot
+be used just now with the type `Transient`.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from dataclasses import dataclass
+
+import pydantic_monty as monty
+import structlog
+from pydantic import JsonValue
+from pydantic_core import from_json
+from temporalio import activity
+from temporalio.exceptions import ApplicationError
+
+from activities.code_sandbox import Crashed, Pool, Printed, Reached, Resume, Stepper
+from activities.code_session import OTHER_VERSION, BadSession, SavedSession, load_session, save_session
+from activities.code_values import readable
+from activities.contracts import FATAL, TRANSIENT
+from activities.contracts_code import CodeAnswer, CodeStepped, RunCode
+from activities.heartbeat import beating
+from activities.store import BlobCorrupt, BlobMissing, BlobStore, StoreError
+
+__all__ = ["CodeActivities"]
+
+GRACE = 5.0
+"""Seconds beyond the limit until a step is ended from outside: the interpreter should do it itself."""
+RESTORED = "The variables are again as they were before this block."
+
+log = structlog.get_logger(__name__)
+
+
+@dataclass(frozen=True, slots=True)
+class _Ended:
+    """What became of a step, before it is put together."""
+
+    session: str
+    reached: Reached
+    fatal: bool = False
+
+
+class CodeActivities:
+    """The activity around one pool of interpreters; `store` keeps sessions and long texts."""
+
+    def __init__(self, store: BlobStore) -> None:
+        self.store = store
+        self.pool = Pool()
+
+    async def close(self) -> None:
+        """End the interpreters."""
+        await self.pool.close()
+
+    @activity.defn(name="run_code")
+    async def run_code(self, effect: RunCode) -> CodeStepped:
+        """Run a block to its next call, its end or its error.
+
+        Raises `ApplicationError` of type `Fatal` for a session or a blob that cannot be used, and
+        of type `Transient` when the store cannot be used or no interpreter can be had.
+        """
+        started = time.monotonic()
+        printed = Printed(effect.limits.output_chars)
+        async with beating():
+            try:
+                ended = await self._step(effect, printed)
+            except (BadSession, BlobMissing, BlobCorrupt) as error:
+                raise ApplicationError(str(error), type=FATAL, non_retryable=True) from error
+            except (StoreError, OSError) as error:
+                raise ApplicationError(str(error), type=TRANSIENT) from error
+        seconds = time.monotonic() - started
+        log.info("code.stepped", seconds=round(seconds, 3), fatal=ended.fatal)
+        return CodeStepped(
+            session=ended.session,
+            call=ended.reached.call,
+            error=ended.reached.error,
+            fatal=ended.fatal,
+            printed=printed.text,
+            left_out=printed.left_out,
+            seconds=seconds,
+        )
+
+    async def _step(self, effect: RunCode, printed: Printed) -> _Ended:
+        saved = await load_session(effect.session, self.store) if effect.session else None
+        _check(effect, saved)
+        answer = await self._answer(effect.answer)
+        try:
+            async with self.pool.session(effect.limits) as session:
+                stepper = Stepper(effect, session, printed)
+                reached, dump = await _within(effect.limits.seconds + GRACE, stepper, saved, answer)
+        except (Crashed, monty.MontyCrashedError) as error:
+            return _Ended(effect.before, Reached(error=f"{error}\n{RESTORED}"), fatal=True)
+        state = SavedSession(dump, waiting=reached.call is not None, calls=stepper.calls)
+        return _Ended(await save_session(state, self.store), reached)
+
+    async def _answer(self, answer: CodeAnswer | None) -> Resume | None:
+        """What the interpreter is told; None: the block is to end."""
+        if answer is None or answer.stop:
+            return None
+        if answer.error is not None:
+            return {"exc_type": "RuntimeError", "message": readable(answer.error)}
+        value = answer.value
+        if answer.whole is not None:
+            value = (await self.store.get(answer.whole)).decode(errors="replace")
+        if answer.parse and isinstance(value, str):
+            value = _parsed(value)
+        return {"return_value": value}
+
+
+def _check(effect: RunCode, saved: SavedSession | None) -> None:
+    waiting = saved is not None and saved.waiting
+    if effect.block is not None and waiting:
+        raise BadSession("a block waits in this session; answer its call before a new one begins")
+    if effect.block is None and not waiting:
+        raise BadSession("no block waits in this session; give the block to begin")
+    if effect.block is None and effect.answer is None:
+        raise BadSession("the block in this session waits for an answer, and none came")
+
+
+async def _within(
+    seconds: float, stepper: Stepper, saved: SavedSession | None, answer: Resume | None
+) -> tuple[Reached, bytes]:
+    """Do the step; raises `Crashed` when it takes longer (which ends the interpreter)."""
+    try:
+        async with asyncio.timeout(seconds):
+            reached = await _reached(stepper, saved, answer)
+            return reached, await stepper.session.dump()
+    except TimeoutError:
+        raise Crashed(f"TimeoutError: the block took longer than {seconds:g} s") from None
+
+
+async def _reached(stepper: Stepper, saved: SavedSession | None, answer: Resume | None) -> Reached:
+    if saved is None:
+        return await stepper.begin(stepper.effect.inputs)
+    try:
+        if not saved.waiting:
+            await stepper.session.load_session(saved.dump)
+            return await stepper.begin({})
+        at = await stepper.session.load_snapshot(saved.dump, print_callback=stepper.printed.add)
+    except monty.MontyRuntimeError as error:
+        raise BadSession(f"the interpreter cannot read the session ({error}); {OTHER_VERSION}") from error
+    stepper.calls = saved.calls
+    return await stepper.go_on(at, answer)
+
+
+def _parsed(text: str) -> JsonValue:
+    """The JSON value that the text is, or else the text."""
+    try:
+        value: JsonValue = from_json(text, allow_inf_nan=False)
+    except ValueError:
+        return text
+    return value
