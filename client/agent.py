@@ -20,7 +20,7 @@ from client.archived import ArchivedRuns
 from client.errors import DuplicateRun, NoWorker, RatchetError, UnknownRun
 from client.history import Follower
 from client.listing import GOAL_KEY, GOAL_SHOWN, RunLine, line_of, list_filter, start_attributes
-from client.rpc import QUERY_TIMEOUT, clear_errors, has_worker, no_worker, run_failed
+from client.rpc import QUERY_TIMEOUT, clear_errors, has_worker, no_worker, result_within, run_failed
 from workflows import registry
 from workflows.api import (
     TASK_QUEUE,
@@ -147,7 +147,8 @@ class AgentClient:
         """Wait until a run is over; what came out of it.
 
         Raises:
-            RunFailed: the workflow failed, was terminated or timed out, so that there is none.
+            RunFailed: the workflow failed, was terminated or timed out, so that there is none. A machine
+                that ends by raising has one: see `AgentResult.raises`.
         """
         handle: WorkflowHandle[Any, AgentResult] = self.temporal.get_workflow_handle(
             run_id, result_type=AgentResult
@@ -156,7 +157,10 @@ class AgentClient:
             async with clear_errors(self.where, run_id):
                 return await handle.result()
         except WorkflowFailureError as error:
-            raise run_failed(run_id, error) from error
+            told = result_within(error)
+            if told is None:
+                raise run_failed(run_id, error) from error
+            return told
         except UnknownRun:
             archived = await self._archive.result(run_id)
             if archived is None:

@@ -11,13 +11,15 @@ from temporalio.api.enums.v1 import TaskQueueType
 from temporalio.api.taskqueue.v1 import TaskQueue
 from temporalio.api.workflowservice.v1 import DescribeTaskQueueRequest
 from temporalio.client import Client, WorkflowFailureError, WorkflowQueryFailedError
-from temporalio.exceptions import CancelledError, FailureError, TerminatedError
+from temporalio.exceptions import ApplicationError, CancelledError, FailureError, TerminatedError
 from temporalio.service import RPCError, RPCStatusCode
 
 from client.errors import NoWorker, RatchetError, RunFailed, UnknownRun, Unreachable
-from workflows.api import TASK_QUEUE
+from workflows.api import TASK_QUEUE, AgentResult
 
-__all__ = ["QUERY_TIMEOUT", "cause_of", "clear_errors", "has_worker", "no_worker", "run_failed"]
+__all__ = [
+    "QUERY_TIMEOUT", "cause_of", "clear_errors", "has_worker", "no_worker", "result_within", "run_failed",
+]  # fmt: skip
 
 QUERY_TIMEOUT = timedelta(seconds=15)
 POLL_SECONDS = 90
@@ -61,6 +63,15 @@ def no_worker(where: str) -> NoWorker:
         "cannot be asked; start one with `ratchet dev` or `python worker.py`, or let "
         "`ratchet run --resume` go on with what was interrupted"
     )
+
+
+def result_within(error: WorkflowFailureError) -> AgentResult | None:
+    """The result that a machine which ends by raising gives with its error."""
+    cause = error.cause
+    details = cause.details if isinstance(cause, ApplicationError) else ()
+    if not details or not isinstance(details[0], dict) or "exit_reason" not in details[0]:
+        return None
+    return AgentResult.model_validate(details[0])
 
 
 def run_failed(run_id: str, error: WorkflowFailureError) -> RunFailed:

@@ -47,6 +47,8 @@ def record_block(record: Record) -> Text:
     """A record as a block: where it led, why, and what had been spent by then."""
     block = Text()
     block.append(f"{record.seq:>4}  ", style="dim")
+    if record.within:
+        block.append(f"{plain(record.within)} · {record.machine} · ", style="dim")
     block.append(record.state, style="bold cyan")
     if record.to is not None and record.event != STARTED:
         block.append(" → ", style="dim")
@@ -89,6 +91,7 @@ def status_lines(line: RunLine | None, status: AgentStatus) -> Table:
         "agent": f"{status.agent} (machine {status.machine} {status.machine_version})",
         "state": status.state,
         "step": str(status.step),
+        "inside": " / ".join(status.inside),
         "doing": "" if status.finished else status.doing,
         "progress": line.progress if line else ("finished" if status.finished else "running"),
         "exit": status.exit_reason or "",

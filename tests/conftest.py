@@ -30,11 +30,15 @@ def _key(name: str) -> SearchAttributeKey[Any]:
     return key
 
 
+MACHINES = Path(__file__).parent / "workflows" / "trial_machines.py"
+"""Machines that hold others."""
+
+
 @pytest.fixture(scope="session")
 def settings(tmp_path_factory: pytest.TempPathFactory) -> Settings:
     """A worker's settings over an empty folder, with the trial tools loaded."""
     home = tmp_path_factory.mktemp("home")
-    return Settings(data_dir=home / ".ratchet", files_root=home, modules=(str(TOOLS),), shutdown_seconds=1)
+    return Settings(data_dir=home / ".ratchet", files_root=home, modules=(str(TOOLS), str(MACHINES)), shutdown_seconds=1)
 
 
 @asynccontextmanager

@@ -4,18 +4,16 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Sequence
-from datetime import timedelta
 from typing import Any
 
 from temporalio import workflow
-from temporalio.common import RawValue, RetryPolicy, SearchAttributeKey, SearchAttributeUpdate
-from temporalio.exceptions import ActivityError, ApplicationError, is_cancelled_exception
+from temporalio.common import RawValue, SearchAttributeKey, SearchAttributeUpdate
+from temporalio.exceptions import ApplicationError, is_cancelled_exception
 
 from activities.contracts import (
+    MachineEnded,
     Message,
-    ToolsDescribed,
     ToolSpec,
-    ToolsWanted,
 )
 from workflows.api import (
     NO_COUNTERS,
@@ -29,13 +27,14 @@ from workflows.api import (
     StepsPage,
     TranscriptPage,
 )
-from workflows.intake import begin, build, carried, nesting, packed, refused, task_of
+from workflows.equipment import described
+from workflows.intake import begin, build, carried, nesting, packed, task_of
 from workflows.kernel.design import Design
 from workflows.kernel.diagram import mermaid
 from workflows.kernel.errors import MachineError, name_of
-from workflows.kernel.ledger import Ledger
+from workflows.kernel.ledger import Ledger, spent_by
 from workflows.kernel.machine import Exit, Machine
-from workflows.kernel.stack import Frame, Nesting, Stack, answered, began, closed, noted
+from workflows.kernel.stack import Frame, Nesting, Stack, answered, began, charged, closed, noted
 from workflows.kernel.step import Cause
 from workflows.kernel.verify import definition_hash
 from workflows.logbook import Logbook
@@ -76,9 +75,12 @@ class AgentWorkflow:
             self.task = task = task_of(inputs)
             self.design, self.machine, options = build(task)
             self._publish()
-            specs = await self._tools(task)
-            self._begin(task, specs, options)
-            await self._loop(Performer(task, specs, self.book.origin))
+            specs = await described(task.tools)
+            if specs is None:
+                self.exit = Exit(reason="cancelled", error="the run was cancelled before it began")
+            else:
+                self._begin(task, specs, options)
+                await self._loop(Performer(task, specs, self.book.origin))
         except MachineError as error:
             await self._broken(error)
             raise ApplicationError(str(error), type=type(error).__name__, non_retryable=True) from error
@@ -102,8 +104,6 @@ class AgentWorkflow:
     def _begin(self, task: AgentTask, specs: tuple[ToolSpec, ...], options: Any) -> None:
         """Start the machine, or take over what the run before this one has carried on."""
         design, machine = self._known()
-        if self.exit is not None:
-            return
         workflow_id = workflow.info().workflow_id
         self.nesting = nesting(task, specs, workflow_id)
         if carry := task.carry:
@@ -129,6 +129,10 @@ class AgentWorkflow:
                 top, depth = self._stack().top, self.nesting.depth + len(self._stack().frames)
                 where = Where(top.place, top.step.snapshot.branch, depth, top.step.ledger)
                 answer = await performer.perform(effect, where)
+                if cancelling() and isinstance(answer, MachineEnded) and answer.exit_reason == "cancelled":
+                    self.stack = charged(self._stack(), spent_by(answer))
+                    self._cancelled("")
+                    return
                 self._keep(answered(self._stack(), answer, self.nesting, now=_now()))
                 if cancelling() and not self.exit:
                     self._cancelled("")
@@ -217,32 +221,6 @@ class AgentWorkflow:
         if updates:
             workflow.upsert_search_attributes(updates)
 
-    async def _tools(self, task: AgentTask) -> tuple[ToolSpec, ...]:
-        """Tool specs enter the history once: a tool that changes later cannot break this run."""
-        if not task.tools:
-            return ()
-        try:
-            found: ToolsDescribed = await workflow.execute_local_activity(
-                "describe_tools",
-                ToolsWanted(names=task.tools),
-                result_type=ToolsDescribed,
-                start_to_close_timeout=timedelta(seconds=30),
-                schedule_to_close_timeout=timedelta(seconds=120),
-                retry_policy=RetryPolicy(maximum_attempts=3),
-                summary="describe the agent's tools",
-            )
-        except BaseException as error:
-            if is_cancelled_exception(error):
-                self.exit = Exit(reason="cancelled", error="the run was cancelled before it began")
-                return ()
-            if isinstance(error, ActivityError):
-                raise refused(f"the worker cannot describe its tools: {error.cause}") from error
-            raise
-        if found.missing:
-            has = ", ".join(found.available) or "none"
-            raise refused(f"unknown tools: {', '.join(found.missing)}. This worker has: {has}")
-        return found.tools
-
     # -- the end --------------------
 
     async def _broken(self, error: MachineError) -> None:
@@ -276,6 +254,7 @@ class AgentWorkflow:
             run_id=info.run_id,
             records=status.records,
             log_head=self.book.head,
+            raises=ended.raises,
         )
 
     # -- queries --------------------

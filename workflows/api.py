@@ -7,6 +7,7 @@ from typing import Annotated, Any, Literal
 from pydantic import Field, StringConstraints, field_validator
 
 from activities.contracts import ContextRef, Frozen, JsonObject, Message, ModelSpec, Strict
+from workflows.kernel.errors import error_named
 from workflows.kernel.log import Record
 
 __all__ = [
@@ -247,3 +248,11 @@ class AgentResult(Frozen):
     records: int
     log_head: str
     """Hash of the last record; the archive's chain must end in it."""
+    raises: str | None = None
+    """The error that the machine ended with, where it raises instead of returning: the workflow has
+    failed then, with this type, and this result in the error's details."""
+
+    def raise_if_failed(self) -> None:
+        """Raise what the machine ended with, such as `MaxIterationsExceeded`, if it does so."""
+        if self.raises is not None:
+            raise error_named(self.raises)(self.error or self.exit_reason)

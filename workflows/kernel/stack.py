@@ -20,7 +20,7 @@ from workflows.kernel.machine import Exit, Machine
 from workflows.kernel.snapshot import Step
 from workflows.kernel.step import Cause, advance, close, note, start
 
-__all__ = ["Frame", "Nesting", "Stack", "answered", "began", "caps_left", "closed", "noted"]
+__all__ = ["Frame", "Nesting", "Stack", "answered", "began", "caps_left", "charged", "closed", "noted"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -163,11 +163,12 @@ def _told(stack: Stack, answer: BaseModel, now: float) -> Stack:
         outer = Stack((*stack.frames[:-2], _after(stack.frames[-2], error.step)))
         told = replace(outer, records=(*stack.records, *error.step.records))
         spent = _shared(error.step.ledger)
-        return _told(_charged(told, spent), _broken(error), now)
+        return _told(charged(told, spent), _broken(error), now)
     return Stack((*stack.frames[:-1], replace(top, step=step)), (*stack.records, *step.records))
 
 
-def _charged(stack: Stack, spent: dict[str, float]) -> Stack:
+def charged(stack: Stack, spent: dict[str, float]) -> Stack:
+    """The machine at work has spent this."""
     top = stack.top
     step = replace(top.step, ledger=top.step.ledger.charge(spent))
     return Stack((*stack.frames[:-1], replace(top, step=step)), stack.records)

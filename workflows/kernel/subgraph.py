@@ -113,12 +113,8 @@ class Subgraph:
         return self._resume(view, ended, at)
 
 
-class _Before(Enum):
-    BEFORE = "before"
-
-
-def preceded(machine: Machine[C], inner: Subgraph) -> Machine[C]:
-    """The same machine with an inner one in front of it, whatever the two are.
+def preceded(machine: Machine[C], inner: Subgraph, name: str = "preparation") -> Machine[C]:
+    """The same machine with an inner one in front of it, as a state of this name, whatever the two are.
 
     What the inner one answers is folded in as a message from a person would be (`fold_steer`), unless
     its `merge` says more. Raises DefinitionError as any machine does.
@@ -130,11 +126,13 @@ def preceded(machine: Machine[C], inner: Subgraph) -> Machine[C]:
         told = fold(c, said) if fold else {}
         return {**told, **inner.merge(c, ended)}
 
+    Front = Enum("Front", {"FRONT": name})
+    front_state: Enum = Front["FRONT"]
     everything = frozenset(machine.context.model_fields)
     front = replace(inner, merge=merge, event=lambda ended: Ended(ended.answer or ended.error or ""))
     return replace(
         machine,
-        initial=_Before.BEFORE,
-        states={_Before.BEFORE: front.state(reads=everything, writes=everything), **machine.states},
-        table=(Row(_Before.BEFORE, Ended, machine.initial), *machine.rows),
+        initial=front_state,
+        states={front_state: front.state(reads=everything, writes=everything), **machine.states},
+        table=(Row(front_state, Ended, machine.initial), *machine.rows),
     )

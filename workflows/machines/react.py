@@ -143,7 +143,13 @@ def _begin(reply_format: ReplyFormat, brief: Brief, options: Options) -> Context
     return Context(
         trace_id=brief.trace_id,
         tools=tuple(spec.name for spec in brief.tools),
-        metadata={"goal": brief.goal, "retry_count": 0, "total_cost": 0, "tool_history": []},
+        metadata={
+            "retry_count": 0,
+            "total_cost": 0,
+            "tool_history": [],
+            **brief.values,
+            "goal": brief.goal,
+        },
         transcript=opening(brief, reply_format),
     )
 

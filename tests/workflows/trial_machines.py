@@ -1,0 +1,88 @@
+"""Machines for trials: `holding` runs another one as its state, and `halting` ends by raising."""
+
+from __future__ import annotations
+
+from enum import Enum
+from functools import partial
+from typing import Annotated, Any, Literal
+
+from activities.contracts import Frozen, JsonObject, MachineEnded, Strict
+from workflows.kernel.design import Brief, Design, Parts
+from workflows.kernel.fields import MERGE, Patch
+from workflows.kernel.machine import Exit, Machine, Row, State
+from workflows.kernel.subgraph import Ended, Subgraph
+
+__all__ = ["DESIGNS"]
+
+
+class S(Enum):
+    """The inner machine runs, and that is all."""
+
+    HOLD = "hold"
+    END = "end"
+
+
+class Options(Strict):
+    """What the inner machine is and gets."""
+
+    machine: str = "react"
+    options: JsonObject = {}
+    tools: tuple[str, ...] = ()
+    limits: dict[str, float] = {}
+    mode: Literal["inline", "child"] = "inline"
+
+
+class Held(Frozen):
+    """What the outer machine remembers."""
+
+    goal: str = ""
+    answer: str = ""
+    ok: bool = False
+    metadata: Annotated[JsonObject, MERGE] = {}
+
+
+def _merge(c: Any, ended: MachineEnded) -> Patch:
+    said = ended.answer if ended.answer is not None else f"Error: {ended.error}"
+    return {"answer": said, "ok": ended.ok, "metadata": {"inner": ended.exit_reason}}
+
+
+def _build(name: str, raises: str | None, options: Options, parts: Parts) -> Machine[Held]:
+    inner = Subgraph(
+        machine=options.machine,
+        goal=lambda c: c.goal,
+        merge=_merge,
+        options=options.options,
+        tools=options.tools,
+        limits=options.limits,
+        mode=options.mode,
+    )
+    return Machine(
+        name=name,
+        context=Held,
+        initial=S.HOLD,
+        final={S.END},
+        table=[Row(S.HOLD, Ended, S.END)],
+        states={S.HOLD: inner.state(reads={"goal"}, writes={"answer", "ok", "metadata"}), S.END: State()},
+        step_state=S.HOLD,
+        result=lambda c, state: Exit(
+            reason="done", ok=c.ok, answer=c.answer, error=None if c.ok else c.answer,
+            outcome=c.metadata, raises=raises,
+        ),
+    )  # fmt: skip
+
+
+def _begin(brief: Brief, options: Options) -> Held:
+    return Held(goal=brief.goal)
+
+
+DESIGNS = tuple(
+    Design(
+        name=name,
+        description="Runs another machine as its state.",
+        options=Options,
+        build=partial(_build, name, raises),
+        begin=_begin,
+        exits={"done": "the inner machine has ended"},
+    )
+    for name, raises in (("holding", None), ("halting", "MaxIterationsExceeded"))
+)

@@ -1,0 +1,43 @@
+"""What a run works with: the specs of its tools, asked of the worker once."""
+
+from __future__ import annotations
+
+from datetime import timedelta
+
+from temporalio import workflow
+from temporalio.common import RetryPolicy
+from temporalio.exceptions import ActivityError, is_cancelled_exception
+
+from activities.contracts import ToolsDescribed, ToolSpec, ToolsWanted
+from workflows.intake import refused
+
+__all__ = ["described"]
+
+
+async def described(names: tuple[str, ...]) -> tuple[ToolSpec, ...] | None:
+    """The specs, which enter the history: a tool that changes later cannot break this run.
+
+    None when the run is cancelled meanwhile. Raises ApplicationError for tools that the worker lacks.
+    """
+    if not names:
+        return ()
+    try:
+        found: ToolsDescribed = await workflow.execute_local_activity(
+            "describe_tools",
+            ToolsWanted(names=names),
+            result_type=ToolsDescribed,
+            start_to_close_timeout=timedelta(seconds=30),
+            schedule_to_close_timeout=timedelta(seconds=120),
+            retry_policy=RetryPolicy(maximum_attempts=3),
+            summary="describe the agent's tools",
+        )
+    except BaseException as error:
+        if is_cancelled_exception(error):
+            return None
+        if isinstance(error, ActivityError):
+            raise refused(f"the worker cannot describe its tools: {error.cause}") from error
+        raise
+    if found.missing:
+        has = ", ".join(found.available) or "none"
+        raise refused(f"unknown tools: {', '.join(found.missing)}. This worker has: {has}")
+    return found.tools
