@@ -103,7 +103,7 @@ class Nodes:
             if policy is not None:
                 return _stopped(policy)
             if c.open_calls:
-                return ToolCallsFound(", ".join(call.name for call in c.calls))
+                return ToolCallsFound(_wanted(c))
             memory = self.policies.told(look, c.reply)
         except AgentError as error:
             return _raised(error)
@@ -227,6 +227,17 @@ class Nodes:
 
 def _replied(reply: ModelReplied) -> Changes:
     return {"transcript": (reply.message,), "open_calls": bool(reply.tool_calls)}
+
+
+def _wanted(c: Context) -> str:
+    """The reply in one line, for people: what it says, and the calls as they would be written."""
+    runs = (ToolRun(id=call.id, tool=call.name, arguments=_named(_given(call))) for call in c.calls)
+    titles = "; ".join(run.title for run in runs)
+    return f"{c.reply} -> {titles}" if c.reply else titles
+
+
+def _named(given: Any) -> dict[str, Any]:
+    return given if isinstance(given, dict) else {"arguments": given}
 
 
 def _given(call: ToolCall) -> Any:
