@@ -16,6 +16,7 @@ from pathlib import Path
 import yaml
 
 from activities.contracts import ModelSpec, Price, Setup
+from activities.extensions import load_modules
 from activities.provider import ProviderCall
 from activities.providers import load_providers
 from activities.settings import Settings
@@ -197,16 +198,16 @@ async def test_a_log_without_errors_and_a_folder_without_logs_are_said_to_be_so(
 
 
 def test_the_shipped_agents_are_valid_and_name_what_there_is() -> None:
-    toolbox, machines = Toolbox.load(Settings()), {design.name for design in designs()}
     found = {path.stem: agent(path.stem) for path in shipped_agents()}
     assert {DETECTIVE, "assistant", "ollama"} <= set(found)
     for stem, shipped in found.items():
+        modules = load_modules(shipped.modules)
+        own = [module.DESIGN for module in modules if hasattr(module, "DESIGN")]
+        machines = {design.name: design for design in (*designs(), *own)}
         assert shipped.name == stem
         assert shipped.description
-        assert shipped.machine in machines
-        assert set(shipped.tools) <= set(toolbox.names)
-        if shipped.machine == "react":
-            Options.model_validate(shipped.options)
+        assert set(shipped.tools) <= set(Toolbox.load(Settings(modules=shipped.modules)).names)
+        machines[shipped.machine].options.model_validate(shipped.options)
         shipped.task("a goal")
 
 
