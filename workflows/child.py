@@ -16,7 +16,7 @@ from workflows.api import WORKFLOW_TYPE, AgentResult, AgentTask, Limits
 from workflows.kernel.ledger import SHARED, Ledger
 from workflows.kernel.stack import caps_left
 
-__all__ = ["run_child"]
+__all__ = ["ended", "run_child"]
 
 
 async def run_child(
@@ -47,7 +47,7 @@ async def run_child(
         if is_cancelled_exception(error):
             raise
         return _failed(error, workflow_id)
-    return _ended(result, workflow_id)
+    return ended(result, workflow_id)
 
 
 def _task(task: AgentTask, effect: RunMachine, depth: int, caps: dict[str, float]) -> AgentTask:
@@ -78,7 +78,8 @@ def _task(task: AgentTask, effect: RunMachine, depth: int, caps: dict[str, float
     )
 
 
-def _ended(result: AgentResult, workflow_id: str) -> MachineEnded:
+def ended(result: AgentResult, workflow_id: str) -> MachineEnded:
+    """What a child's result is to the outer machine."""
     return MachineEnded(
         machine=result.machine,
         ok=result.ok,
@@ -96,6 +97,6 @@ def _failed(error: ChildWorkflowError, workflow_id: str) -> MachineEnded | Effec
     cause = error.cause
     details: Any = cause.details[0] if isinstance(cause, ApplicationError) and cause.details else None
     if isinstance(details, dict) and "exit_reason" in details:
-        return _ended(AgentResult.model_validate(details), workflow_id)
+        return ended(AgentResult.model_validate(details), workflow_id)
     kind = cause.type if isinstance(cause, ApplicationError) and cause.type else type(cause).__name__
     return EffectFailed(error="fatal", type=kind, message=f"{workflow_id}: {cause or error}")

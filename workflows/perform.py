@@ -44,7 +44,7 @@ from workflows.api import AgentTask
 from workflows.child import run_child
 from workflows.kernel.ledger import Ledger
 
-__all__ = ["Performer", "Where"]
+__all__ = ["Performer", "Where", "failure_of", "tool_failure"]
 
 CRASHES = 10
 """Attempts beyond the declared ones, for those that died with their worker."""
@@ -129,12 +129,12 @@ class Performer:
             reply = await self._ask(effect, where, where.activity_id)
         except ActivityError as error:
             if not _is(error, TRANSCRIPT_MISSING):
-                return _failure(error)
+                return failure_of(error)
             self._held.clear()
             try:
                 reply = await self._ask(effect, where, f"{where.activity_id}+all")
             except ActivityError as again:
-                return _failure(again)
+                return failure_of(again)
         self._held[reply.transcript] = None
         return reply
 
@@ -198,7 +198,7 @@ class Performer:
                 retry_policy=_policy(3 + CRASHES),
             )
         except ActivityError as error:
-            return _failure(error)
+            return failure_of(error)
         return stepped
 
     # -- artifacts --------------------
@@ -218,7 +218,7 @@ class Performer:
                 retry_policy=_policy(CRASHES),
             )
         except ActivityError as error:
-            problem = f"it could not be read: {_failure(error).message}"
+            problem = f"it could not be read: {failure_of(error).message}"
             return ArtifactsRead(texts=tuple(ArtifactText(problem=problem) for _ in effect.reads))
         return found
 
@@ -277,7 +277,7 @@ class Performer:
                 retry_policy=_policy(attempts + CRASHES if spec.repeatable else 1),
             )
         except ActivityError as error:
-            return _tool_failure(run, spec, error)
+            return tool_failure(run, spec, error)
         if spec.cache == "run" and result.ok:
             self._remembered[memory] = result
         return result
@@ -297,7 +297,7 @@ def _is(error: ActivityError, kind: str) -> bool:
     return isinstance(error.cause, ApplicationError) and error.cause.type == kind
 
 
-def _failure(error: ActivityError) -> EffectFailed:
+def failure_of(error: ActivityError) -> EffectFailed:
     """What the machine is told of an activity that failed for good."""
     if is_cancelled_exception(error):
         raise error
@@ -315,7 +315,7 @@ def _failure(error: ActivityError) -> EffectFailed:
     return EffectFailed(error="fatal", type=type(cause).__name__, message=str(cause or error))
 
 
-def _tool_failure(run: ToolRun, spec: ToolSpec, error: ActivityError) -> ToolResult:
+def tool_failure(run: ToolRun, spec: ToolSpec, error: ActivityError) -> ToolResult:
     """A tool whose activity failed: nobody can say what an `unsafe` one has done."""
     if is_cancelled_exception(error):
         raise error
