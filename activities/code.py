@@ -18,9 +18,11 @@ from pydantic_core import from_json
 from temporalio import activity
 from temporalio.exceptions import ApplicationError
 
-from activities.code_sandbox import Crashed, Pool, Printed, Reached, Resume, Stepper
+from activities.code_pool import Pool
+from activities.code_sandbox import Crashed, Printed, Reached, Resume, Stepper
 from activities.code_session import OTHER_VERSION, BadSession, SavedSession, load_session, save_session
 from activities.code_values import readable
+from activities.context import BadContext, ContextFunctions, LongText, ShortText
 from activities.contracts import FATAL, TRANSIENT
 from activities.contracts_code import CodeAnswer, CodeStepped, RunCode
 from activities.heartbeat import beating
@@ -67,7 +69,7 @@ class CodeActivities:
         async with beating():
             try:
                 ended = await self._step(effect, printed)
-            except (BadSession, BlobMissing, BlobCorrupt) as error:
+            except (BadSession, BadContext, BlobMissing, BlobCorrupt) as error:
                 raise ApplicationError(str(error), type=FATAL, non_retryable=True) from error
             except (StoreError, OSError) as error:
                 raise ApplicationError(str(error), type=TRANSIENT) from error
@@ -87,9 +89,10 @@ class CodeActivities:
         saved = await load_session(effect.session, self.store) if effect.session else None
         _check(effect, saved)
         answer = await self._answer(effect.answer)
+        functions = await self._functions(effect, printed)
         try:
             async with self.pool.session(effect.limits) as session:
-                stepper = Stepper(effect, session, printed)
+                stepper = Stepper(effect, session, printed, functions)
                 reached, dump = await _within(effect.limits.seconds + GRACE, stepper, saved, answer)
         except (Crashed, monty.MontyCrashedError) as error:
             return _Ended(effect.before, Reached(error=f"{error}\n{RESTORED}"), fatal=True)
@@ -109,6 +112,13 @@ class CodeActivities:
             value = _parsed(value)
         return {"return_value": value}
 
+    async def _functions(self, effect: RunCode, printed: Printed) -> ContextFunctions | None:
+        if effect.context is None:
+            return None
+        if isinstance(effect.context, str):
+            return ContextFunctions(ShortText(effect.context), printed.note)
+        return ContextFunctions(await LongText.open(effect.context, self.store), printed.note)
+
 
 def _check(effect: RunCode, saved: SavedSession | None) -> None:
     waiting = saved is not None and saved.waiting
@@ -127,9 +137,15 @@ async def _within(
     try:
         async with asyncio.timeout(seconds):
             reached = await _reached(stepper, saved, answer)
-            return reached, await stepper.session.dump()
+            dump = await stepper.session.dump()
     except TimeoutError:
         raise Crashed(f"TimeoutError: the block took longer than {seconds:g} s") from None
+    if len(dump) > stepper.effect.limits.state_bytes:
+        raise Crashed(
+            f"MemoryError: the variables take {len(dump):,} bytes, at most "
+            f"{stepper.effect.limits.state_bytes:,} are kept; keep less in them"
+        )
+    return reached, dump
 
 
 async def _reached(stepper: Stepper, saved: SavedSession | None, answer: Resume | None) -> Reached:

@@ -1,43 +1,27 @@
-"""The sandbox: a pool of interpreters in processes of their own, and one step of a block in one of them.
+"""One step of a block in an interpreter: until it calls something outside, ends or fails.
 
-A step goes on until the block calls something outside, ends or fails. The interpreter offers the
-block no file, no socket, no clock and no chance: it has nothing but the names that it is given.
-Every checkout is a new process, so that nothing of one run is left for the next.
+Every name that the block does not define itself comes here, also a misspelt one: the names that the
+machine gave are calls outside, what looks at the context is answered at once, all else is a NameError.
 """
 
 from __future__ import annotations
 
-import asyncio
-from collections.abc import AsyncIterator, Awaitable, Callable
-from contextlib import asynccontextmanager
+from collections.abc import Awaitable, Callable, Mapping
 from dataclasses import dataclass, field
-from datetime import UTC, datetime
 from typing import Any, Protocol
 
 import pydantic_monty as monty
 
 from activities.code_session import BadSession
 from activities.code_values import plain, readable
-from activities.contracts_code import CodeCall, CodeLimits, RunCode
+from activities.contracts_code import CodeCall, RunCode
 
-__all__ = ["Crashed", "HostFunctions", "Pool", "Printed", "Reached", "Stepper"]
+__all__ = ["Crashed", "HostFunctions", "Printed", "Reached", "Stepper"]
 
-PROCESSES = 16
-"""Blocks that run at the same time in one worker; more wait."""
-CHECKOUT_SECONDS = 30
-SUSPENSIONS = 200_000
-"""Questions to the host per step: names, reads of a long context, calls that are refused."""
 MOST_ENDS = 100
 """How often a block that catches its end may go on before it is cut off."""
 ERROR_CHARS = 4000
 """What is kept of an error's text."""
-POLICY: monty.OSPolicy = {
-    "datetime": datetime(2025, 1, 1, tzinfo=UTC),
-    "random_start": {"seed": 0},
-    "sleep": "zero",
-}
-"""The same block does the same thing each time: the clock stands still and chance has a seed."""
-
 Snapshot = monty.AsyncSnapshot
 Resume = dict[str, Any]
 """How a call is answered: `return_value`, or `exc_type` and `message`."""
@@ -50,7 +34,13 @@ class Crashed(Exception):
 class HostFunctions(Protocol):
     """Functions that a step answers itself, without suspending the block."""
 
-    names: frozenset[str]
+    @property
+    def names(self) -> frozenset[str]:
+        """What it answers."""
+
+    @property
+    def hints(self) -> Mapping[str, str]:
+        """Names that are not there, and what to use instead."""
 
     async def call(self, name: str, args: tuple[Any, ...], named: dict[str, Any]) -> Any:
         """The value. Raises TypeError or ValueError with words for the block."""
@@ -73,6 +63,10 @@ class Printed:
             self.length += len(self.kept[-1])
         self.left_out += max(len(text) - max(room, 0), 0)
 
+    def note(self, text: str) -> None:
+        """One line of ours among the block's output."""
+        self.add("stdout", text)
+
     @property
     def text(self) -> str:
         """All that was kept."""
@@ -85,50 +79,6 @@ class Reached:
 
     call: CodeCall | None = None
     error: str | None = None
-
-
-class Pool:
-    """The worker's interpreters; opened at first use, in the event loop that uses it."""
-
-    def __init__(self) -> None:
-        self._pool: monty.AsyncMonty | None = None
-        self._opening = asyncio.Lock()
-
-    @asynccontextmanager
-    async def session(self, limits: CodeLimits) -> AsyncIterator[monty.AsyncMontySession]:
-        """A fresh interpreter with limits set. Raises TimeoutError when all are busy for long."""
-        pool = await self._opened()
-        async with pool.checkout(limits=_limits(limits), os_policy=POLICY) as session:
-            yield session
-
-    async def close(self) -> None:
-        """End all interpreters; a later call opens the pool again."""
-        pool, self._pool = self._pool, None
-        if pool is not None:
-            await pool.__aexit__(None, None, None)
-
-    async def _opened(self) -> monty.AsyncMonty:
-        async with self._opening:
-            if self._pool is None:
-                pool = monty.AsyncMonty(
-                    min_processes=0,
-                    max_processes=PROCESSES,
-                    checkout_timeout=CHECKOUT_SECONDS,
-                    max_checkouts_per_worker=1,
-                )
-                await pool.__aenter__()
-                self._pool = pool
-            return self._pool
-
-
-def _limits(limits: CodeLimits) -> monty.ResourceLimits:
-    return {
-        "max_turn_duration_secs": limits.seconds,
-        "max_feed_duration_secs": limits.seconds,
-        "max_memory": limits.memory_bytes,
-        "max_recursion_depth": limits.recursion,
-        "max_suspensions": SUSPENSIONS,
-    }
 
 
 @dataclass(slots=True)
@@ -147,15 +97,15 @@ class Stepper:
     """How often it went on nevertheless."""
     refused: bool = False
     """It is to end because it has made too many calls."""
+    missing: set[str] = field(default_factory=set)
+    """Names with a hint that were looked up."""
 
     async def begin(self, inputs: dict[str, Any]) -> Reached:
         """Run a new block; `inputs` are variables that a fresh session begins with."""
         if inputs:
             # On their own, so that they are there even if the block is no Python.
             await self.session.feed_start("None", inputs=inputs)
-        # The value of the last expression is not wanted: it could be anything.
-        source = readable(self.effect.block or "") + "\n\nNone"
-        return await self._run(self.session.feed_start(source, print_callback=self.printed.add))
+        return await self._run(self._fed(readable(self.effect.block or "")))
 
     async def go_on(self, at: Snapshot, answer: Resume | None) -> Reached:
         """Answer the call at which the block waits; None: the block is to end there."""
@@ -163,6 +113,15 @@ class Stepper:
             raise BadSession(f"the session waits for no call but at {type(at).__name__}")
         self.stopping = answer is None
         return await self._run(at.resume(answer or STOP))
+
+    async def _fed(self, source: str) -> Snapshot:
+        say = self.printed.add
+        try:
+            # The value of the last expression is not wanted: it could be anything.
+            return await self.session.feed_start(f"{source}\n\nNone", print_callback=say)
+        except monty.MontySyntaxError:
+            # Once more as it was written, for an error that speaks of nothing else.
+            return await self.session.feed_start(source, print_callback=say)
 
     async def _run(self, start: Awaitable[Snapshot]) -> Reached:
         try:
@@ -182,6 +141,7 @@ class Stepper:
         match at:
             case monty.AsyncNameLookupSnapshot():
                 name = at.variable_name
+                self.missing |= {name} & self._hints.keys()
                 return await (at.resume(value=_stub(name)) if self._knows(name) else at.resume())
             case monty.AsyncFunctionSnapshot() if at.is_os_function:
                 return await at.resume_not_handled()
@@ -202,6 +162,7 @@ class Stepper:
                 raise Crashed("the block does not end, although it was ended")
             return STOP
         if not self._knows(name):
+            self.missing |= {name} & self._hints.keys()
             return _raised("NameError", f"name {name!r} is not defined")
         try:
             args, named = at.args, at.kwargs
@@ -228,7 +189,12 @@ class Stepper:
             raise Crashed(_words(error)) from error
         if self.stopping and isinstance(inner, SystemExit):
             return self._too_many() if self.refused else None
-        return _words(error)
+        hints = [hint for name, hint in self._hints.items() if name in self.missing and _lacks(inner, name)]
+        return "\n".join([_words(error), *hints])
+
+    @property
+    def _hints(self) -> Mapping[str, str]:
+        return self.host.hints if self.host else {}
 
     def _too_many(self) -> str:
         limit = self.effect.limits.calls
@@ -240,6 +206,10 @@ STOP: Resume = {"exc_type": "SystemExit", "message": "final"}
 
 def _raised(kind: str, message: str) -> Resume:
     return {"exc_type": kind, "message": readable(message[:ERROR_CHARS])}
+
+
+def _lacks(error: BaseException, name: str) -> bool:
+    return isinstance(error, NameError) and repr(name) in str(error)
 
 
 def _stub(name: str) -> Callable[[], None]:

@@ -23,6 +23,9 @@ class CodeLimits(Strict):
     memory_bytes: int = Field(default=256 * 2**20, ge=2**20, le=4 * 2**30, description="of the interpreter")
     output_chars: int = Field(default=20_000, ge=100, le=1_000_000, description="shown to the model [2.4]")
     recursion: int = Field(default=200, ge=10, le=1000, description="depth of calls inside a block")
+    state_bytes: int = Field(
+        default=64 * 2**20, ge=2**16, le=2**30, description="of the variables kept from step to step"
+    )
     calls: int = Field(default=1000, ge=1, le=100_000, description="outside calls per block")
 
 
@@ -56,8 +59,9 @@ class RunCode(Effect):
     constants: JsonObject = {}
     """Variables that a fresh session begins with."""
     context: str | ContextRef | None = None
-    """A text is the plain variable `context`; by reference it is reached through `context_len()`,
-    `context_slice(a, b)` and `context_search(pattern)`, which do not suspend the block."""
+    """A text is also the plain variable `context`. Either kind is reached through `context_len()`,
+    `context_slice(start, end)` and `context_search(pattern, start=0)`, which do not suspend the block
+    and count as no calls. A search gives a list of {start, end, text}; see `activities/context.py`."""
     limits: CodeLimits = CodeLimits()
     label: str = "run code"
 
