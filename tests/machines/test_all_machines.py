@@ -18,7 +18,7 @@ from types import ModuleType
 from typing import Any
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from activities.contracts import (
@@ -37,6 +37,7 @@ from workflows import machines
 from workflows.kernel.design import Brief, Design, Parts
 from workflows.kernel.diagram import mermaid
 from workflows.kernel.errors import name_of
+from workflows.kernel.ledger import Ledger
 from workflows.kernel.log import Record
 from workflows.kernel.machine import Machine
 from workflows.kernel.rebuild import rebuild
@@ -200,6 +201,52 @@ def test_the_state_can_be_rebuilt_from_the_log_of_any_run(design: Design, data: 
     run = random_run(design, data)
     _same(run.machine, run)
     assert [record.seq for record in run.records] == list(range(len(run.records)))
+
+
+OUTSIDE_THE_TABLE = {"Started", "Closed"}
+"""Events of the kernel that need no row: the start, and the close in the middle."""
+BROKEN = {"PermissionViolation", "InvariantViolation", "BadPatch", "NoTransitionError"}
+"""What a machine of ours never does, whatever the world answers."""
+
+
+def ends_by_the_rules(design: Design, data: st.DataObject) -> None:
+    """A run of random answers under limits ends, along its table, with all its invariants."""
+    machine, given = built(design), scripts(design)
+    context = design.begin(Brief("goal", "trace", tools=(TOOL,)), design.options())
+    ledger = Ledger(caps={"model_calls": 25, "tool_calls": 25})
+    step = start(machine, context, now=1, ledger=ledger)
+    records = list(step.records)
+    for now in itertools.count(2):
+        if step.effect is None:
+            break
+        assert now < 2000, f"it does not end: {[r.event for r in records[-10:]]}"
+        step = advance(machine, step, data.draw(answer_to(step.effect, given)), now=now)
+        records += step.records
+    assert step.exit is not None
+    assert step.exit.reason != "dead_end"
+    rows = {(name_of(r.source), r.event.__name__, name_of(r.target)) for r in machine.rows}
+    moves = {(r.state, r.event, r.to) for r in records if r.to and r.event not in OUTSIDE_THE_TABLE}
+    fail = name_of(machine.fail_state) if machine.fail_state else None
+    assert {move for move in moves - rows if move[2] != fail} == set()
+    assert [r.event for r in records if r.event in BROKEN] == []
+    assert step.exit.reason in {*design.exits, "limit", "max_transitions", *machine.limit_reasons.values()}
+
+
+@every_machine
+@settings(deadline=None, max_examples=100, suppress_health_check=list(HealthCheck))
+@given(data=st.data())
+def test_random_answers_never_leave_the_table_and_always_end(design: Design, data: st.DataObject) -> None:
+    ends_by_the_rules(design, data)
+
+
+@pytest.mark.exhaustive
+@every_machine
+@settings(deadline=None, max_examples=3000, suppress_health_check=list(HealthCheck))
+@given(data=st.data())
+def test_thousands_of_random_runs_never_leave_the_table_and_always_end(
+    design: Design, data: st.DataObject
+) -> None:
+    ends_by_the_rules(design, data)
 
 
 @every_machine
