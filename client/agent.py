@@ -17,6 +17,7 @@ from temporalio.exceptions import WorkflowAlreadyStartedError
 
 from activities.contracts import Message
 from client.archived import ArchivedRuns
+from client.context import Material, check_takes_context, context_for, store_of
 from client.errors import DuplicateRun, NoWorker, RatchetError, UnknownRun
 from client.history import Follower
 from client.listing import GOAL_KEY, GOAL_SHOWN, RunLine, line_of, list_filter, start_attributes
@@ -72,14 +73,24 @@ class AgentClient:
 
     # -- starting and stopping ------------------------------------------------------------------
 
-    async def start(self, task: AgentTask, run_id: str | None = None) -> str:
+    async def start(
+        self, task: AgentTask, run_id: str | None = None, *, context: Material | None = None
+    ) -> str:
         """Start a run; its id.
+
+        `context` is the material that the run is about, for machines that take it: a text, its UTF-8,
+        or a file. A long one is put into the store of the data directory, which the workers share.
 
         Raises:
             DuplicateRun: there is a run with that id, running or finished.
+            UsageError: the machine takes no context, or what is given is no text.
         """
         run_id = run_id or new_run_id(task.agent)
         task = pinned(task)
+        if context is not None:
+            check_takes_context(task)
+            found = await context_for(context, store_of(self.temporal))
+            task = task.model_copy(update={"context": found})
         goal = " ".join(task.goal.split())[:GOAL_SHOWN]
         try:
             async with clear_errors(self.where, run_id):
@@ -100,9 +111,11 @@ class AgentClient:
             ) from error
         return run_id
 
-    async def run(self, task: AgentTask, run_id: str | None = None) -> AgentResult:
-        """Start a run and wait for its result."""
-        return await self.result(await self.start(task, run_id))
+    async def run(
+        self, task: AgentTask, run_id: str | None = None, *, context: Material | None = None
+    ) -> AgentResult:
+        """Start a run and wait for its result; see `start`."""
+        return await self.result(await self.start(task, run_id, context=context))
 
     async def cancel(self, run_id: str) -> None:
         """Ask a run to stop; it still gives a result, with the exit reason `cancelled`."""

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Callable, Coroutine
+from pathlib import Path
 from typing import Annotated, Any
 
 import typer
@@ -25,6 +26,10 @@ Sets = Annotated[
         "--set", help="KEY=VALUE: a machine option (max_steps=5) or an agent key (limits.tokens=1000)."
     ),
 ]
+Context = Annotated[
+    Path | None,
+    typer.Option("--context", help="A text file that the run is about, for machines that take one."),
+]
 RunId = Annotated[str | None, typer.Option("--id", help="Id of the run; made up if left out.")]
 Resume = Annotated[bool, typer.Option("--resume", help="Go on with the interrupted runs of this directory.")]
 Detach = Annotated[bool, typer.Option("--detach", help="Start the run and do not wait for it.")]
@@ -43,6 +48,7 @@ async def run(  # noqa: PLR0913  # one parameter for each option of the command 
     machine: MachineName = None,
     tool: Tools = None,
     sets: Sets = None,
+    context: Context = None,
     run_id: RunId = None,
     resume: Resume = False,
     detach: Detach = False,
@@ -57,8 +63,10 @@ async def run(  # noqa: PLR0913  # one parameter for each option of the command 
     if resume:
         if goal is not None:
             raise UsageError("--resume goes on with runs that have a goal already; leave it out")
+        if context is not None:
+            raise UsageError("--resume goes on with runs as they were started; leave --context out")
         return await resume_all(place, choice, as_json=as_json)
-    order = Order(choice, goal, run_id, detach=detach, worker=worker, as_json=as_json)
+    order = Order(choice, goal, context, run_id, detach=detach, worker=worker, as_json=as_json)
     return await perform(place, order)
 
 
@@ -91,6 +99,7 @@ async def task(  # noqa: PLR0913  # one parameter for each option of the command
     base_url: BaseUrl = None,
     tool: Tools = None,
     sets: Sets = None,
+    context: Context = None,
     unchecked: Annotated[
         bool, typer.Option("--unchecked", help="The worker elsewhere has other tools than we.")
     ] = False,
@@ -99,13 +108,17 @@ async def task(  # noqa: PLR0913  # one parameter for each option of the command
     from client.agent import pinned
     from client.catalog import Catalog
     from client.choose import Choice, read_goal
+    from client.context import with_context
     from client.workerconfig import Allowed
 
     chosen, draft = Choice(agent, model, base_url, None, tool or (), sets or ()).finish()
+    settings = place.settings(Allowed.of(chosen.modules, chosen.models.values()))
     if not unchecked:
-        allowed = Allowed.of(chosen.modules, chosen.models.values())
-        Catalog.load(place.settings(allowed)).check(chosen, draft)
-    typer.echo(pinned(chosen.task(await read_goal(goal))).model_dump_json(indent=2))
+        Catalog.load(settings).check(chosen, draft)
+    made = pinned(chosen.task(await read_goal(goal)))
+    if context is not None:
+        made = await with_context(made, context, settings)
+    typer.echo(made.model_dump_json(indent=2))
     return 0
 
 

@@ -7,7 +7,7 @@ import json
 import os
 from collections.abc import AsyncIterator, Iterable
 from contextlib import asynccontextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import typer
 
@@ -17,6 +17,7 @@ from client.agentfile import SCRIPTED
 from client.catalog import Catalog, check_key
 from client.choose import Choice, read_goal
 from client.connection import working
+from client.context import Material, check_takes_context, read_context
 from client.errors import NoWorker
 from client.listing import RunLine
 from client.place import INTERRUPTED, Place
@@ -34,6 +35,7 @@ class Order:
 
     choice: Choice
     goal: str | None
+    context: Material | None
     run_id: str | None
     detach: bool
     worker: bool
@@ -52,6 +54,10 @@ async def perform(place: Place, order: Order) -> int:
         _use_base_url(order.choice)
         Catalog.load(settings).check(agent, draft)
         check_key(agent.models.values())
+    if order.context is not None:
+        # Before anything is started: whatever is wrong with it is said now.
+        check_takes_context(task)
+        order = replace(order, context=await read_context(order.context))
     started: list[str] = []
     try:
         async with place.client(settings) as agents:
@@ -144,7 +150,7 @@ async def _here(
 ) -> int:
     _introduce(agents, task, order)
     async with own_worker(agents, settings):
-        started.append(await agents.start(task, order.run_id))
+        started.append(await agents.start(task, order.run_id, context=order.context))
         if not order.as_json:
             notes().print(f"run {started[0]}")
         return await follow(agents, started[0], as_json=order.as_json)
@@ -158,7 +164,7 @@ async def _elsewhere(agents: AgentClient, task: AgentTask, order: Order, started
             f"no worker polls the task queue {TASK_QUEUE!r} at {agents.where}, so nothing was "
             "started; start one with `python worker.py`, or run one here with --worker"
         )
-    started.append(await agents.start(task, order.run_id))
+    started.append(await agents.start(task, order.run_id, context=order.context))
     if not order.detach:
         return await follow(agents, started[0], as_json=order.as_json)
     typer.echo(json.dumps({"id": started[0]}) if order.as_json else started[0])
