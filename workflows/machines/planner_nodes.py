@@ -113,7 +113,7 @@ class Nodes:
 
     def plan_failed(self, c: Context, failure: EffectFailed, at: At) -> Said:
         """The model could not be asked, or the prompt builder failed."""
-        return _plan_failed(failure.message)
+        return _plan_failed(failure.message or failure.type)
 
     # -- DECIDE --------------------
 
@@ -162,7 +162,7 @@ class Nodes:
 
     def decide_failed(self, c: Context, failure: EffectFailed, at: At) -> Said:
         """The model that decides could not be asked."""
-        return _undecided(f"Invalid decision: {failure.message}")
+        return _undecided(f"Invalid decision: {failure.message or failure.type}")
 
     # -- EXECUTE --------------------
 
@@ -187,7 +187,7 @@ class Nodes:
 
     def execution_failed(self, c: Context, failure: EffectFailed, at: At) -> Said:
         """The model could not be asked; the call counts all the same."""
-        text = f"Execution failed: {failure.message}"
+        text = f"Execution failed: {failure.message or failure.type}"
         return {**halt("execution_failed", text), "iteration": 1}, ExecutionFailed(text)
 
     # -- LOOP_CHECK --------------------
@@ -238,7 +238,7 @@ class Nodes:
 
     def no_summary(self, c: Context, failure: EffectFailed, at: At) -> Said:
         """The work is done: a summary that fails takes nothing away from it."""
-        return {"summary_error": failure.message}, None
+        return {"summary_error": failure.message or failure.type}, None
 
 
 def _mapping(value: Any) -> JsonObject:

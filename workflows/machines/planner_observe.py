@@ -53,13 +53,13 @@ class Observer:
             marks = (TOOL_CALLED, STEP_COMPLETED, *result.marks)
             return self._from(c, [_record(call, result=shown_value(result.output))], marks)
         kind = "unknown_outcome" if result.error == "unknown_outcome" else "tool_failure"
-        return self._met(c, call, _failure(call.name, result.output, kind))
+        return self._met(c, call, _failure(call.name, result.output or result.error or "", kind))
 
     def failed(self, c: Context, failure: EffectFailed, at: At) -> Said:
         """The tool could not be run at all: the same as a tool that raises."""
         call = c.pending[c.handled]
         kind = "unknown_outcome" if failure.error == "unknown_outcome" else "tool_failure"
-        return self._met(c, call, _failure(call.name, failure.message, kind))
+        return self._met(c, call, _failure(call.name, failure.message or failure.type, kind))
 
     def _met(self, c: Context, call: ToolCall, problem: _Problem) -> Said:
         if self._halts(problem):
