@@ -1,0 +1,132 @@
+"""What a block may call outside, and how its arguments are read (spec 2.4). Pure."""
+
+from __future__ import annotations
+
+import json
+import keyword
+import re
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from pydantic import JsonValue
+
+from activities.contracts import JsonObject, ToolSpec
+from activities.contracts_code import CodeCall
+from workflows.machines.code_context import Offered, Query
+
+__all__ = [
+    "BUILT_IN",
+    "FINAL",
+    "FINAL_VAR",
+    "ROLES",
+    "Bad",
+    "Batch",
+    "answer_text",
+    "arguments",
+    "offered",
+    "only",
+    "queries",
+]
+
+FINAL, FINAL_VAR, ONE, MANY = "FINAL", "FINAL_VAR", "llm_query", "llm_query_batched"
+BUILT_IN = (ONE, MANY, FINAL, FINAL_VAR)
+"""What every block may call; tools come behind."""
+RESERVED = (
+    *BUILT_IN, "context", "context_len", "context_slice", "context_search", "DEPTH", "CORRELATION_ID",
+    "print",
+)  # fmt: skip
+ROLES = ("default", "sub")
+"""Model roles that `llm_query(model=...)` may name."""
+
+
+@dataclass(frozen=True, slots=True)
+class Bad:
+    """A call that cannot be made, and why, in words for the block."""
+
+    problem: str
+
+
+@dataclass(frozen=True, slots=True)
+class Batch:
+    """The sub-queries of one call; `many`: their answers are a list."""
+
+    prompts: tuple[str, ...]
+    role: str
+    many: bool
+
+    def queries(self, block: int) -> tuple[Query, ...]:
+        """As they are recorded on the block."""
+        return tuple(Query(block=block, prompt=prompt, role=self.role) for prompt in self.prompts)
+
+
+def offered(specs: Sequence[ToolSpec]) -> tuple[Offered, ...]:
+    """The tools under names that a block can call; a name that is taken gets a `_` behind it."""
+    found: list[Offered] = []
+    taken = set(RESERVED)
+    for spec in specs:
+        name = re.sub(r"\W", "_", spec.name)
+        name = f"_{name}" if name[:1].isdigit() else name
+        while name in taken or keyword.iskeyword(name):
+            name += "_"
+        taken.add(name)
+        properties: Any = spec.parameters.get("properties")
+        parameters = tuple(properties) if isinstance(properties, dict) else ()
+        found.append(Offered(name=name, tool=spec.name, parameters=parameters))
+    return tuple(found)
+
+
+def arguments(call: CodeCall, parameters: Sequence[str]) -> JsonObject | Bad:
+    """The arguments by name; positional ones in the order of the parameters."""
+    if len(call.args) > len(parameters):
+        most = f"at most {len(parameters)}" if parameters else "no"
+        return Bad(f"{call.name} takes {most} positional arguments, {len(call.args)} were given")
+    given: dict[str, JsonValue] = dict(zip(parameters, call.args, strict=False))
+    for name, value in call.named.items():
+        if name in given:
+            return Bad(f"{call.name} was given {name!r} twice")
+        given[name] = value
+    return given
+
+
+def queries(call: CodeCall) -> Batch | Bad:
+    """The sub-queries of `llm_query` or `llm_query_batched`."""
+    many = call.name == MANY
+    what = "prompts" if many else "prompt"
+    given = arguments(call, (what, "model"))
+    if isinstance(given, Bad):
+        return given
+    unknown = [name for name in given if name not in (what, "model")]
+    if unknown:
+        return Bad(f"{call.name} has no parameter {unknown[0]!r}; it has {what} and model")
+    if what not in given:
+        return Bad(f"{call.name} needs {what}")
+    model = given.get("model")
+    if model is not None and model not in ROLES:
+        return Bad(f"{call.name}: unknown model {model!r}; there is {' and '.join(ROLES)}")
+    role = "sub" if model is None else str(model)
+    prompts = given[what] if many else [given[what]]
+    if not isinstance(prompts, list):
+        return Bad(f"{call.name} takes a list of texts, not {_kind(prompts)}")
+    for number, prompt in enumerate(prompts):
+        if not isinstance(prompt, str):
+            where = f"a list of texts; item {number} is" if many else "a text, not"
+            return Bad(f"{call.name} takes {where} {_kind(prompt)}")
+    return Batch(tuple(str(prompt) for prompt in prompts), role, many)
+
+
+def _kind(value: JsonValue) -> str:
+    return "None" if value is None else f"a {type(value).__name__}"
+
+
+def only(call: CodeCall) -> JsonValue | Bad:
+    """The one value that is given to FINAL or FINAL_VAR, by whatever name; nothing is the empty text."""
+    values = [*call.args, *call.named.values()]
+    if len(values) > 1:
+        return Bad(f"{call.name} takes one value, {len(values)} were given")
+    return values[0] if values else ""
+
+
+def answer_text(value: JsonValue) -> str:
+    """A value as the answer: text as it is, anything else as JSON."""
+    return value.strip() if isinstance(value, str) else json.dumps(value, ensure_ascii=False)
