@@ -13,8 +13,10 @@ from client.place import Json, Place
 
 __all__ = ["COMMANDS"]
 
+SetOption = Annotated[list[str] | None, typer.Option("--set", help="KEY=VALUE: an option of the machine.")]
+
 AgentOption = Annotated[
-    str | None, typer.Option("--agent", "-a", help="With the modules of this agent file.")
+    str | None, typer.Option("--agent", "-a", help="With the modules, and the options, of this agent file.")
 ]
 
 
@@ -65,33 +67,50 @@ async def tools(place: Place, agent: AgentOption = None, as_json: Json = False) 
     out().print(pairs(rows))
 
 
-async def machines(place: Place, agent: AgentOption = None, as_json: Json = False) -> None:
-    """List machines with their options and model roles."""
+async def machines(
+    place: Place,
+    machine: Annotated[str | None, typer.Argument(help="Name of one, to read all about it.")] = None,
+    version: Annotated[str | None, typer.Option("--version", help="Of the machine; else the newest.")] = None,
+    sets: SetOption = None,
+    agent: AgentOption = None,
+    as_json: Json = False,
+) -> None:
+    """List machines; with a NAME its knobs, states and exit reasons."""
+    from client.machinefacts import facts, summary
     from client.view import out, pairs
 
     catalog = _catalog(place, agent)
-    rows = [
-        {
-            "machine": design.name,
-            "version": design.version,
-            "description": design.description,
-            "roles": list(design.roles),
-            "options": design.options.model_json_schema(),
-        }
-        for design in catalog.designs
-    ]
-    if as_json:
-        typer.echo(json.dumps(rows, indent=2, ensure_ascii=False))
+    if machine is None:
+        rows = [summary(design) for design in catalog.designs]
+        if as_json:
+            typer.echo(json.dumps(rows, indent=2, ensure_ascii=False))
+            return
+        out().print(pairs((f"{row['machine']} {row['version']}", row["description"]) for row in rows))
+        out().print("\n`ratchet machines NAME` says all about one: knobs, states, exit reasons.")
         return
-    out().print(
-        pairs(
-            (
-                f"{row['machine']} {row['version']}",
-                f"{row['description']}\nmodel roles: {', '.join(row['roles'])}\n{_arguments(row['options'])}",
-            )
-            for row in rows
-        )
-    )
+    design = catalog.design(machine, version)
+    options = _options(catalog, design, agent, sets)
+    built = None if options is None else _built(design, options)
+    found = facts(design, built)
+    if as_json:
+        typer.echo(json.dumps(found, indent=2, ensure_ascii=False))
+        return
+    _tell(found, f" --agent {agent}" if agent else "")
+
+
+def _tell(found: dict[str, Any], agent: str) -> None:
+    """All about one machine, a section after the other."""
+    from client.machinefacts import sections
+    from client.view import out, pairs
+
+    out().print(f"{found['machine']} {found['version']}\n{found['description']}")
+    for title, rows in sections(found).items():
+        out().print(f"\n{title}" if title else "")
+        out().print(pairs((f"  {name}", text) for name, text in rows))
+    if not found["states"]:
+        out().print("  they follow from the options that must be given: name an agent file, or use --set")
+    drawn = f"ratchet diagram {found['machine']}{agent}"
+    out().print(f"\nDraw it: {drawn} (Mermaid), {drawn} --form table")
 
 
 async def diagram(
@@ -99,14 +118,11 @@ async def diagram(
     machine: Annotated[str, typer.Argument(help="Name of a machine, or id of a run with --run.")],
     form: Annotated[Literal["mermaid", "table"], typer.Option("--form", "-f")] = "mermaid",
     run: Annotated[bool, typer.Option("--run", help="Of a run, its state marked.")] = False,
-    sets: Annotated[
-        list[str] | None, typer.Option("--set", help="KEY=VALUE: an option of the machine.")
-    ] = None,
+    sets: SetOption = None,
     agent: AgentOption = None,
 ) -> None:
     """Print a machine as a Mermaid state diagram or as a table."""
-    from client.choose import Choice
-    from workflows import registry
+    from client.errors import UsageError
     from workflows.kernel.diagram import mermaid, table
 
     if run:
@@ -115,10 +131,44 @@ async def diagram(
         return
     catalog = _catalog(place, agent)
     design = catalog.design(machine)
-    chosen, draft = Choice(machine=machine, settings=sets or ()).finish()
-    catalog.check(chosen.model_copy(update={"tools": ()}), draft)
-    built = design.build(design.options.model_validate(chosen.options), registry.parts())
+    options = _options(catalog, design, agent, sets)
+    if options is None:
+        raise UsageError(f"{machine} has options that must be given: name an agent file of it, or use --set")
+    built = _built(design, options)
     typer.echo(mermaid(built) if form == "mermaid" else table(built))
+
+
+def _options(catalog: Any, design: Any, agent: str | None, sets: list[str] | None) -> Any:
+    """Those of the agent file when it is one of this machine, `--set` laid over them.
+
+    None when nobody gave options that must be given. Raises UsageError for what is wrong with them.
+    """
+    from pydantic import ValidationError
+
+    from client.choose import Choice
+
+    chosen, draft = Choice(agent=agent, settings=sets or ()).finish()
+    if agent is None or chosen.machine != design.name:
+        chosen, draft = Choice(machine=design.name, settings=sets or ()).finish()
+    if not chosen.options:
+        try:
+            return design.options()
+        except ValidationError:
+            return None
+    bare = {"tools": (), "version": design.version}
+    catalog.check(chosen.model_copy(update=bare), draft)
+    return design.options.model_validate(chosen.options)
+
+
+def _built(design: Any, options: Any) -> Any:
+    """The machine under these options; raises UsageError when they cannot be its."""
+    from client.errors import UsageError
+    from workflows import registry
+
+    try:
+        return design.build(options, registry.parts())
+    except Exception as error:
+        raise UsageError(f"{design.name}: {error}") from error
 
 
 def _catalog(place: Place, agent: str | None) -> Any:

@@ -15,6 +15,7 @@ from pydantic import BaseModel, ValidationError
 from pydantic_core import ErrorDetails
 
 from client.errors import UsageError
+from client.knobs import allowed_at
 from client.yamlparse import parse
 
 __all__ = ["KeyPath", "YamlText", "dotted", "nearest", "problems"]
@@ -22,6 +23,8 @@ __all__ = ["KeyPath", "YamlText", "dotted", "nearest", "problems"]
 KeyPath = tuple[str | int, ...]
 FILE_BYTES = 1_000_000
 SHOWN_PROBLEMS = 6
+_RANGED = ("_equal", "_than", "_type", "_parsing", "_short", "_long", "_mismatch", "_from_float")
+"""Ends of the names of errors that say one bound at most, where there is more to know."""
 
 
 class YamlText:
@@ -103,7 +106,9 @@ def _problem(detail: ErrorDetails, model: type[BaseModel]) -> tuple[KeyPath, str
     said = detail["msg"].removeprefix("Value error, ")
     got = repr(detail["input"])
     got = got if len(got) <= 80 else f"{got[:77]}..."
-    return where, f"{said[:1].lower()}{said[1:]}, got {got}"
+    allowed = allowed_at(model, where) if detail["type"].endswith(_RANGED) else None
+    told = f"; allowed is {allowed}" if allowed else ""
+    return where, f"{said[:1].lower()}{said[1:]}, got {got}{told}"
 
 
 def _fields_at(model: type[BaseModel], where: KeyPath) -> list[str]:

@@ -13,8 +13,11 @@ from pathlib import PurePath
 from types import ModuleType
 from typing import Any
 
+from pydantic import ValidationError
+
 from workflows import machines
 from workflows.kernel.design import Design, Parts
+from workflows.kernel.errors import DefinitionError
 
 __all__ = ["add_module", "design", "designs", "parts"]
 
@@ -43,17 +46,40 @@ for _info in sorted(pkgutil.iter_modules(machines.__path__), key=lambda info: in
 def add_module(module: ModuleType) -> None:
     """Take a user's machines (`DESIGN` or `DESIGNS`), `RULES`, `POLICIES` and `HOOKS` (by name) in.
 
-    A part is known by its name and by `module.name`; a file's name counts as its module's. Raises
-    ValueError or TypeError for what is none, or is there already.
+    A part is known by its name and by `module.name`; a file's name counts as its module's. A machine
+    is built once with its default options, so that a wrong declaration is found before any run.
+    Raises ValueError or TypeError for what is none, is there already, or cannot be built.
     """
     found = {kind: _parts_of(module, kind) for kind in _KINDS}
     given = getattr(module, "DESIGNS", ()) or ((module.DESIGN,) if hasattr(module, "DESIGN") else ())
+    there = Parts(**{kind: {**_loaded[kind], **found[kind]} for kind in _KINDS})
+    place = getattr(module, "__file__", None) or module.__name__
     for design in given:
         if not isinstance(design, Design):
-            raise TypeError(f"{module.__name__}: {design!r} is not a Design")
-        _add(design, module.__name__)
+            raise TypeError(f"{place}: {design!r} is not a Design")
+        _verify(design, there, place)
+    for design in given:
+        _add(design, place)
     for kind, parts_found in found.items():
         _loaded[kind].update(parts_found)
+
+
+def _verify(design: Design, parts: Parts, place: str) -> None:
+    """Build it once; a machine whose options have no defaults is verified with those of a task."""
+    try:
+        options = design.options()
+    except ValidationError:
+        return
+    try:
+        built = design.build(options, parts)
+    except DefinitionError as error:
+        raise ValueError(f"{place}: {error}") from error
+    except Exception as error:
+        what = f"the machine {design.name} cannot be built: {type(error).__name__}: {error}"
+        raise ValueError(f"{place}: {what}") from error
+    if (built.name, built.version) != (design.name, design.version):
+        says = f"{built.name} of version {built.version}"
+        raise ValueError(f"{place}: design {design.name} of version {design.version} builds {says}")
 
 
 def _parts_of(module: ModuleType, kind: str) -> dict[str, Any]:
