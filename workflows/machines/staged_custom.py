@@ -1,0 +1,173 @@
+"""Stages of users' own: a model call, a whole machine, a pure function, and the error handler."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from typing import Any
+
+from pydantic import ValidationError
+
+from activities.contracts import CallModel, MachineEnded, ModelReplied, RunMachine
+from workflows.kernel.errors import EmptyPatch, FatalError, KernelError
+from workflows.kernel.log import Record
+from workflows.kernel.machine import At, Said
+from workflows.machines.staged_context import (
+    Action,
+    LastError,
+    Observation,
+    RequestedTool,
+    ToolOutput,
+)
+from workflows.machines.staged_options import InnerMachine
+from workflows.machines.staged_prompt import prompt, reply_schema, sections
+from workflows.machines.staged_reply import object_in
+from workflows.machines.staged_ways import Left, Ways
+
+__all__ = ["AskModel", "CallHook", "RunInner", "handler", "precondition"]
+
+Hook = Callable[[Any], Any]
+
+
+class AskModel:
+    """One structured model call whose JSON fields are the patch."""
+
+    grants = frozenset({"call_model"})
+
+    def __init__(self, ways: Ways) -> None:
+        self.ways, self.stage, self.options = ways, ways.stage, ways.options
+
+    def enter(self, c: Any, at: At) -> Said:
+        """Ask the model."""
+        return CallModel(
+            role=self.stage.model_role,
+            transcript=prompt(self.stage, self.options, c, self.ways.answering(at)),
+            response_schema=reply_schema(self.stage, self.options),
+            attempts=self.options.max_model_attempts,
+            label=f"{self.stage.name} #{at.step}",
+        )
+
+    def resume(self, c: Any, reply: ModelReplied, at: At) -> Said:
+        """The reply's fields are the patch; whether it may write them the kernel says."""
+        patch = object_in(reply.text)
+        if patch is None:
+            return self.ways.fail("the reply is not a JSON object", reply=reply.text[:500])
+        return _left(self.ways, at, patch)
+
+
+class CallHook:
+    """A pure function of users' gives the patch: (view) -> patch, or (patch, lifecycle)."""
+
+    grants = frozenset[str]()
+    resume = None
+
+    def __init__(self, ways: Ways, hook: Hook) -> None:
+        self.ways, self.hook = ways, hook
+
+    def enter(self, c: Any, at: At) -> Said:
+        """Call it."""
+        said = _called(self.ways.stage.name, self.hook, c)
+        patch, target = said if isinstance(said, tuple) and len(said) == 2 else (said, None)
+        return None if patch is None else _left(self.ways, at, patch, target)
+
+
+def _left(ways: Ways, at: At, patch: Any, target: Any = None) -> Said:
+    """Where a patch leads: to the lifecycle given, the one it sets, or the only exit there is."""
+    name, exits = ways.stage.name, ways.stage.targets
+    if not isinstance(patch, Mapping):
+        return ways.fail("the hook returned no patch", patch)  # the kernel says what came instead
+    if not patch and target is None:
+        raise EmptyPatch("staged", at.state, f"the stage {name} returned an empty patch")
+    chosen = target if target is not None else patch.get("lifecycle", exits[0] if len(exits) == 1 else None)
+    if not isinstance(chosen, str):
+        return ways.fail(f"the reply names no lifecycle to go to; expected one of {', '.join(exits)}")
+    if "extensions" in patch:
+        patch = {**patch, "extensions": {name: patch["extensions"]}}
+    # A stage that only names its exit has nothing to merge, and one that sets it has said it twice.
+    return ways.to(at, chosen, patch, reason=", ".join(str(key) for key in patch if key != "lifecycle"))
+
+
+class RunInner:
+    """A whole machine is the stage; its answer goes into one field."""
+
+    grants = frozenset({"run_machine"})
+
+    def __init__(self, ways: Ways, inner: InnerMachine) -> None:
+        self.ways, self.stage, self.inner = ways, ways.stage, inner
+
+    def enter(self, c: Any, at: At) -> Said:
+        """Its goal is the stage's prompt, and what the stage sees."""
+        goal = "\n\n".join(part for part in (self.stage.prompt.strip(), *sections(self.stage, c)) if part)
+        return RunMachine(
+            machine=self.inner.name,
+            machine_version=self.inner.version,
+            goal=goal or self.stage.name,
+            options=self.inner.options,
+            instructions=self.inner.instructions,
+            tools_given=self.stage.tools or (),
+            roles=self.inner.roles,
+            limits=self.inner.limits,
+            mode=self.inner.mode,
+            label=f"{self.stage.name} #{at.step}",
+        )
+
+    def resume(self, c: Any, ended: MachineEnded, at: At) -> Said:
+        """A run without success is a failed tool where it takes the place of tools, else a StageError."""
+        answer = ended.answer or ""
+        error = "" if ended.ok else f"{ended.machine} ended with {ended.exit_reason}: {ended.error}"
+        if self.inner.merge == "action":
+            return self._as_tool(at, answer, error)
+        if error:
+            return self.ways.fail(error, exit_reason=ended.exit_reason, workflow_id=ended.workflow_id)
+        kept = Observation(summary=answer, final_answer=answer, need_loop=not answer)
+        merged = self.inner.merge == "observation"
+        patch = {"observation": kept} if merged else {"extensions": {self.stage.name: {"answer": answer}}}
+        return self.ways.to(at, self.stage.targets[0], patch, reason=answer)
+
+    def _as_tool(self, at: At, answer: str, error: str) -> Left:
+        output = ToolOutput(tool=self.inner.name, output=error or answer, error="failed" if error else None)
+        action = Action(requested_tools=(RequestedTool(tool=self.inner.name),), tool_outputs=(output,))
+        notes = [self.ways.note("failed", error)] if error else []
+        return self.ways.to(at, self.stage.targets[0], {"action": action}, *notes, reason=output.output)
+
+
+def precondition(name: str, hook: Hook) -> Callable[[Any, Record | None], bool | str]:
+    """A user's `check` as the kernel asks it."""
+
+    def check(view: Any, last: Record | None) -> bool | str:
+        said = _called(name, hook, view)
+        if isinstance(said, bool | str):
+            return said
+        raise FatalError(
+            f"the check of stage {name} answered {said!r}; expected true, false or what is wrong"
+        )
+
+    return check
+
+
+def handler(hook: Hook) -> Callable[[Any, At], Said]:
+    """The error handler's run in Failed: what the hook returns completes `last_error`.
+
+    The run has failed already, so a fault of the hook is only noted.
+    """
+
+    def enter(c: Any, at: At) -> Said:
+        try:
+            said = hook(c) or {}
+            error = LastError.model_validate({**c.last_error.model_dump(), **said})
+        except (KernelError, ValidationError, Exception) as fault:  # noqa: BLE001  # users' code; see above
+            noted = f"{type(fault).__name__}: {fault}"[:500].encode("utf-8", "replace").decode()
+            details = {**c.last_error.details, "error_handler": noted}
+            error = c.last_error.model_copy(update={"details": details})
+        return ({"last_error": error}, None) if error != c.last_error else None
+
+    return enter
+
+
+def _called(name: str, hook: Hook, view: Any) -> Any:
+    """What a user's function returns; what it raises ends the stage (7.10), a broken rule stays one."""
+    try:
+        return hook(view)
+    except KernelError:
+        raise
+    except Exception as error:
+        raise FatalError(f"the hook of stage {name} failed: {type(error).__name__}: {error}") from error

@@ -1,0 +1,92 @@
+"""What can happen in a staged machine: an event for each lifecycle that a stage may lead to."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable
+from dataclasses import dataclass, field, make_dataclass
+from typing import Any
+
+from activities.contracts import JsonObject
+from workflows.machines.staged_context import ACTING, FINISHED, OBSERVING, THINKING, Degradation
+
+__all__ = [
+    "PassesExhausted",
+    "StageFailed",
+    "ToActing",
+    "ToFinished",
+    "ToObserving",
+    "ToThinking",
+    "event_to",
+]
+
+
+@dataclass(frozen=True, slots=True)
+class ToThinking:
+    """A pass begins."""
+
+    reason: str = ""
+    degraded: tuple[Degradation, ...] = ()
+    """What the orchestrator is to note."""
+
+
+@dataclass(frozen=True, slots=True)
+class ToActing:
+    """Tools are to be used."""
+
+    reason: str = ""
+    degraded: tuple[Degradation, ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class ToObserving:
+    """What there is is to be looked at."""
+
+    reason: str = ""
+    degraded: tuple[Degradation, ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class ToFinished:
+    """There is a final answer."""
+
+    reason: str = ""
+    degraded: tuple[Degradation, ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class StageFailed:
+    """A stage could not do its work."""
+
+    reason: str
+    details: JsonObject = field(default_factory=dict)
+    code: str = "StageError"
+
+
+@dataclass(frozen=True, slots=True)
+class PassesExhausted:
+    """Another pass is wanted, and none is left."""
+
+    reason: str
+    details: JsonObject = field(default_factory=dict)
+    code: str = "MaxIterationsExceeded"
+
+
+_STANDARD: dict[str, Callable[..., Any]] = {
+    THINKING: ToThinking,
+    ACTING: ToActing,
+    OBSERVING: ToObserving,
+    FINISHED: ToFinished,
+}
+
+
+def event_to(lifecycle: str) -> Callable[..., Any]:
+    """The class of the events that lead to a lifecycle: `ToReviewing` for `Reviewing`.
+
+    For a name that is not one of the standard lifecycles each call makes a new class.
+    """
+    if lifecycle in _STANDARD:
+        return _STANDARD[lifecycle]
+    fields: list[Any] = [("reason", str, ""), ("degraded", tuple, ())]
+    name = re.sub(r"\W", "", lifecycle, flags=re.ASCII)[:40]
+    return make_dataclass(f"To{name}", fields, frozen=True, slots=True)
