@@ -130,7 +130,9 @@ def test_R_001_7_an_unknown_tool_ends_the_run_after_the_calls_before_it() -> Non
     assert wanted(run) == [("c1", "one", {})]
     assert run.visited == "INIT PROMPTING EXECUTING_TOOLS DONE"
     assert (run.exit.reason, run.exit.ok, run.exit.raises) == ("failed", False, "ToolNotFound")
-    assert run.exit.error == "there is no tool nosuch; there are one, two"
+    assert str(run.exit.error).startswith("there is no tool nosuch; there are one, two. ")
+    assert "`unknown_tool: report`" in str(run.exit.error)
+    assert told(run)[1] == ("c2", {"error": "there is no tool nosuch; there are one, two"})
     assert [id for id, _ in told(run)] == ["c1", "c2"]
 
 

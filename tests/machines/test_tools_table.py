@@ -211,7 +211,7 @@ def test_tools_that_cannot_be_run_at_all_leave_the_run() -> None:
 
 
 def test_a_call_of_which_nobody_knows_what_it_did_ends_the_run_and_names_it() -> None:
-    """The results before it are kept; nothing behind it has run."""
+    """The results before it are kept; nothing behind it has run, and the conversation says so."""
 
     def cut_off(effect: CallTools) -> Any:
         whole = tool_failed("unknown_outcome", "nobody knows whether second() took effect")(effect)
@@ -222,7 +222,11 @@ def test_a_call_of_which_nobody_knows_what_it_did_ends_the_run_and_names_it() ->
     assert (run.exit.reason, run.exit.raises) == ("failed", "ExecutionError")
     assert run.exit.error == "nobody knows whether second() took effect"
     said_by_tools = [m.content for m in run.context.transcript if m.role == "tool"]
-    assert said_by_tools == ["1", '{"error": "nobody knows whether second() took effect"}']
+    assert said_by_tools == [
+        "1",
+        '{"error": "nobody knows whether second() took effect"}',
+        '{"error": "it was not run"}',
+    ]
     assert [effect.kind for effect in run.effects] == ["call_model", "call_tools"]
 
 

@@ -192,12 +192,10 @@ class Nodes:
     def _done(self, c: Context, results: Iterator[ToolResult]) -> Iterator[_Done]:
         """Each call with its outcome, in order, as far as they were dealt with."""
         for call in c.calls:
-            unknown = call.name not in c.tools
-            if unknown:
+            if call.name not in c.tools:
                 problem = f"there is no tool {call.name}; there are {', '.join(c.tools)}"
-                fatal = ("ToolNotFound", problem) if self.options.unknown_tool == "raise" else None
-                yield _Done(call, error_json(problem), fatal)
-                if fatal:
+                yield _Done(call, error_json(problem), self._unknown(problem))
+                if self.options.unknown_tool == "raise":
                     return
                 continue
             arguments = read_arguments(call.arguments)
@@ -205,17 +203,22 @@ class Nodes:
                 yield _Done(call, error_json(arguments.problem))
                 continue
             result = next(results, None)
-            if result is None:
-                return
-            yield self._ran(call, result)
+            # There are fewer results than calls when one was cut off and nobody knows what it did.
+            yield self._ran(call, result) if result else _Done(call, error_json("it was not run"))
 
     def _ran(self, call: ToolCall, result: ToolResult) -> _Done:
         fatal = None
         if result.error == "unknown_outcome":
             fatal = ("ExecutionError", result.output)
-        elif result.error == "unknown_tool" and self.options.unknown_tool == "raise":
-            fatal = ("ToolNotFound", result.output)
+        elif result.error == "unknown_tool":
+            fatal = self._unknown(result.output)
         return _Done(call, as_json(result.output) if result.ok else error_json(result.output), fatal)
+
+    def _unknown(self, problem: str) -> tuple[str, str] | None:
+        """The error of an unknown tool, unless the model is told instead (R-001-7)."""
+        if self.options.unknown_tool == "report":
+            return None
+        return "ToolNotFound", f"{problem}. With `unknown_tool: report` the model would be told instead"
 
     # -- failures --------------------
 
