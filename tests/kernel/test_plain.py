@@ -140,6 +140,7 @@ def test_an_exception_leaves_unchanged(where: str) -> None:
 
 
 def test_events_that_fit_nothing_are_logged_and_bounded() -> None:
+    """R-001-1: the event source may not keep the machine busy for ever."""
     log: list[Record] = []
     machine = Door("door", max_unmatched=3).transition(S.OPEN, Pushed, S.SHUT)
     with pytest.raises(NoTransitionError, match="in state open, Removed came; 3 events in a row fitted no"):
@@ -148,6 +149,7 @@ def test_events_that_fit_nothing_are_logged_and_bounded() -> None:
 
 
 def test_the_bound_is_a_hundred_and_counts_anew_after_a_transition() -> None:
+    """R-001-1: `max_unmatched` is 100 unless it is said otherwise."""
     asked = [Removed()] * 99 + [Pushed()] + [Slammed()] * 99
     machine = Door().transition(S.OPEN, Pushed, S.SHUT)
     assert machine.run(S.OPEN, Context(), _source([*asked, None]))[0] is S.SHUT
@@ -156,6 +158,8 @@ def test_the_bound_is_a_hundred_and_counts_anew_after_a_transition() -> None:
 
 
 def test_transitions_are_bounded() -> None:
+    """R-001-1: by `max_transitions` in all, 10,000 unless it is said otherwise."""
+    assert Door().max_transitions == 10_000
     context = Context()
     machine = Door(max_transitions=5).transition(S.OPEN, Pushed, S.OPEN, action=_act("push"))
     with pytest.raises(TransitionLimitExceeded, match="more than 5 transitions were made"):

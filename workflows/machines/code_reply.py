@@ -9,7 +9,7 @@ import keyword
 import re
 from dataclasses import dataclass
 
-__all__ = ["Reply", "is_variable", "read_reply", "shown_answer"]
+__all__ = ["Reply", "is_variable", "read_reply"]
 
 OPENING = "```repl"
 FENCE = "```"
@@ -36,11 +36,6 @@ def read_reply(text: str) -> Reply:
     blocks, rest, open_fence = _fenced(text)
     name = _final_var(rest)
     return Reply(blocks, _final(rest) if name is None else None, name, open_fence)
-
-
-def shown_answer(text: str) -> str:
-    """The text that a reply means where there is nothing to look variables up in: `FINAL(...)` unwrapped."""
-    return read_reply(text).final or text
 
 
 def is_variable(name: str) -> bool:
