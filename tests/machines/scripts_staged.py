@@ -3,15 +3,33 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Callable, Mapping
 from typing import Any
 
 from hypothesis import strategies as st
 
 from activities.contracts import ModelReplied, ToolCall
 from tests.machines.answers import failed, said, tool_failed, tool_said
-from tests.machines.script import Script
+from tests.machines.driver import Play, Reaction, run_script
+from tests.machines.script import TOOL, Script
+from workflows.kernel.design import Parts
 
-__all__ = ["ANSWER", "MORE", "NOTHING", "REPLIES", "SCRIPTS", "TOOLS", "asks", "observed", "thinks"]
+__all__ = [
+    "ANSWER",
+    "MORE",
+    "NOTHING",
+    "REPLIES",
+    "SCRIPTS",
+    "TOOLS",
+    "Hooks",
+    "asks",
+    "observed",
+    "run",
+    "stages",
+    "thinks",
+]
+
+Hooks = Mapping[str, Callable[[Any], Any]]
 
 
 def thinks(*tools: str, intent: str = "diagnosis", reasoning: str = "find x") -> ModelReplied:
@@ -30,6 +48,38 @@ def asks(*calls: str, **arguments: Any) -> ModelReplied:
 def observed(final_answer: str = "", *, summary: str = "so far", need_loop: bool = False) -> ModelReplied:
     """An observation."""
     return said(json.dumps({"summary": summary, "final_answer": final_answer, "need_loop": need_loop}))
+
+
+def stages(**changed: Mapping[str, Any] | None) -> list[dict[str, Any]]:
+    """The shipped stages as an agent file declares them, some of their keys changed.
+
+    A stage that is None is left out; one with another name is added.
+    """
+    declared: dict[str, dict[str, Any]] = {
+        "think": {"flow_type": "think", "enters": "Thinking", "exits": ["Acting", "Observing"]},
+        "act": {"flow_type": "act", "enters": "Acting", "exits": ["Observing"]},
+        "observe": {"flow_type": "observe", "enters": "Observing", "exits": ["Finished", "Thinking"]},
+    }
+    for name, keys in changed.items():
+        declared[name] = {**declared.get(name, {}), **(keys or {})}
+    kept = {name: keys for name, keys in declared.items() if changed.get(name, keys) is not None}
+    return [{"name": name, **keys} for name, keys in kept.items()]
+
+
+def run(
+    *answers: Reaction,
+    declared: list[dict[str, Any]] | None = None,
+    hooks: Hooks | None = None,
+    changed: Mapping[str, Any] | None = None,
+    goal: str = "find out",
+    **options: Any,
+) -> Play:
+    """Run the machine over these answers, with these stages, hooks and knobs."""
+    given = {**options, **({"stages": declared} if declared else {})}
+    parts = Parts(hooks=dict(hooks or {}))
+    return run_script(
+        "staged", answers, options=given, tools=(TOOL,), parts=parts, changed=changed, goal=goal
+    )
 
 
 NOTHING = thinks(intent="general_inquiry")

@@ -16,7 +16,7 @@ from workflows.kernel.design import Brief, Design, Parts
 from workflows.kernel.errors import DefinitionError, NoTransitionError
 from workflows.kernel.fields import Patch
 from workflows.kernel.log import Record
-from workflows.kernel.machine import Machine, Resume, Row, State
+from workflows.kernel.machine import At, Machine, Row, Said, State
 from workflows.machines.staged_context import (
     ACTING,
     FAILED,
@@ -42,6 +42,7 @@ __all__ = ["DESIGN"]
 
 CLASSES: tuple[ErrorClass, ...] = ("transient", "recoverable", "fatal", "unknown_outcome")
 Invariant = Callable[[AgentState, Record | None], str]
+Failing = Callable[[Any, Any, At], Said]
 
 
 @dataclass(frozen=True, slots=True)
@@ -208,7 +209,7 @@ def _state(plan: Plan, stage: Stage, events: Mapping[str, Any]) -> State:
     ways = Ways(stage, plan.options, plan.entry, events)
     flow = _flow(plan, stage, ways)
     beside = {"material", "working"} if flow.grants else set()
-    failures: dict[ErrorClass, Resume] = dict.fromkeys(CLASSES, ways.failed)
+    failures: dict[ErrorClass, Failing] = dict.fromkeys(CLASSES, ways.failed)
     return State(
         enter=flow.enter,
         resume=flow.resume,

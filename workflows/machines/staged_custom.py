@@ -26,6 +26,8 @@ from workflows.machines.staged_ways import Left, Ways
 __all__ = ["AskModel", "CallHook", "RunInner", "handler", "precondition"]
 
 Hook = Callable[[Any], Any]
+NOWHERE = "Nowhere"
+"""Where a stage goes that has several exits and names none: no row leads there."""
 
 
 class AskModel:
@@ -79,10 +81,9 @@ def _left(ways: Ways, at: At, patch: Any, target: Any = None) -> Said:
         raise EmptyPatch("staged", at.state, f"the stage {name} returned an empty patch")
     chosen = target if target is not None else patch.get("lifecycle", exits[0] if len(exits) == 1 else None)
     if not isinstance(chosen, str):
-        return ways.fail(f"the reply names no lifecycle to go to; expected one of {', '.join(exits)}")
+        chosen = NOWHERE
     if "extensions" in patch:
         patch = {**patch, "extensions": {name: patch["extensions"]}}
-    # A stage that only names its exit has nothing to merge, and one that sets it has said it twice.
     return ways.to(at, chosen, patch, reason=", ".join(str(key) for key in patch if key != "lifecycle"))
 
 
