@@ -19,7 +19,7 @@ from temporalio import activity
 from temporalio.exceptions import ApplicationError
 
 from activities.code_pool import Pool
-from activities.code_sandbox import Crashed, Printed, Reached, Resume, Stepper
+from activities.code_sandbox import Crashed, Printed, Reached, Resume, Snapshot, Stepper
 from activities.code_session import OTHER_VERSION, BadSession, SavedSession, load_session, save_session
 from activities.code_values import readable
 from activities.context import BadContext, ContextFunctions, LongText, ShortText
@@ -151,15 +151,22 @@ async def _within(
 async def _reached(stepper: Stepper, saved: SavedSession | None, answer: Resume | None) -> Reached:
     if saved is None:
         return await stepper.begin(stepper.effect.inputs)
-    try:
-        if not saved.waiting:
-            await stepper.session.load_session(saved.dump)
-            return await stepper.begin({})
-        at = await stepper.session.load_snapshot(saved.dump, print_callback=stepper.printed.add)
-    except monty.MontyRuntimeError as error:
-        raise BadSession(f"the interpreter cannot read the session ({error}); {OTHER_VERSION}") from error
+    at = await _loaded(stepper, saved)
+    if at is None:
+        return await stepper.begin({})
     stepper.calls = saved.calls
     return await stepper.go_on(at, answer)
+
+
+async def _loaded(stepper: Stepper, saved: SavedSession) -> Snapshot | None:
+    """The state is in the interpreter; where its block waits, if one does."""
+    try:
+        if saved.waiting:
+            return await stepper.session.load_snapshot(saved.dump, print_callback=stepper.printed.add)
+        await stepper.session.load_session(saved.dump)
+    except (monty.MontyRuntimeError, RuntimeError) as error:
+        raise BadSession(f"the interpreter cannot read the session ({error}); {OTHER_VERSION}") from error
+    return None
 
 
 def _parsed(text: str) -> JsonValue:

@@ -16,14 +16,14 @@ from activities.code_session import BadSession
 from activities.code_values import plain, readable
 from activities.contracts_code import CodeCall, RunCode
 
-__all__ = ["Crashed", "HostFunctions", "Printed", "Reached", "Stepper"]
+__all__ = ["Crashed", "HostFunctions", "Printed", "Reached", "Resume", "Snapshot", "Stepper"]
 
 MOST_ENDS = 100
 """How often a block that catches its end may go on before it is cut off."""
 ERROR_CHARS = 4000
 """What is kept of an error's text."""
 Snapshot = monty.AsyncSnapshot
-Resume = dict[str, Any]
+Resume = monty.ExternalResult
 """How a call is answered: `return_value`, or `exc_type` and `message`."""
 
 
@@ -168,15 +168,11 @@ class Stepper:
             args, named = at.args, at.kwargs
             if self.host is not None and name in self.host.names:
                 return {"return_value": await self.host.call(name, args, named)}
-            call = CodeCall(
-                name=name,
-                args=tuple(plain(value, f"argument {n} of {name}") for n, value in enumerate(args, 1)),
-                named={readable(key): plain(value, f"{key} of {name}") for key, value in named.items()},
-            )
-        except TypeError as error:
-            return _raised("TypeError", str(error))
+            call = _call(name, args, named)
         except ValueError as error:
             return _raised("ValueError", str(error))
+        except (TypeError, OverflowError) as error:
+            return _raised("TypeError", str(error))
         if self.calls >= self.effect.limits.calls:
             self.refused = self.stopping = True
             return STOP
@@ -204,7 +200,16 @@ class Stepper:
 STOP: Resume = {"exc_type": "SystemExit", "message": "final"}
 
 
-def _raised(kind: str, message: str) -> Resume:
+def _call(name: str, args: tuple[object, ...], named: dict[str, object]) -> CodeCall:
+    """The call as others may see it; raises `NotPlain`."""
+    return CodeCall(
+        name=name,
+        args=tuple(plain(value, f"argument {n} of {name}") for n, value in enumerate(args, 1)),
+        named={readable(key): plain(value, f"{key} of {name}") for key, value in named.items()},
+    )
+
+
+def _raised(kind: monty.ExcType, message: str) -> Resume:
     return {"exc_type": kind, "message": readable(message[:ERROR_CHARS])}
 
 
@@ -224,8 +229,8 @@ def _stub(name: str) -> Callable[[], None]:
 
 def _words(error: monty.MontyError) -> str:
     """Traceback, type and message, cut in the middle: the end says what happened."""
-    known = isinstance(error, monty.MontySyntaxError | monty.MontyRuntimeError)
-    text = readable(error.display() if known else str(error))
+    told = error.display() if isinstance(error, monty.MontySyntaxError | monty.MontyRuntimeError) else ""
+    text = readable(told or str(error))
     if len(text) <= ERROR_CHARS:
         return text
     half = ERROR_CHARS // 2

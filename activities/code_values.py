@@ -23,7 +23,7 @@ __all__ = ["MAX_DEPTH", "MAX_ITEMS", "MAX_TEXT", "NotPlain", "plain", "readable"
 
 MAX_DEPTH = 60
 """Lists in lists; what reads JSON elsewhere stops at about 200."""
-MAX_ITEMS = 200_000
+MAX_ITEMS = 100_000
 """Values in all, so that lists that hold one list many times cannot explode."""
 MAX_TEXT = 4_000_000
 """Characters in all."""
