@@ -1,0 +1,387 @@
+"""A user's own machine, `examples/machines/refund_desk.py`: what holds for ours holds for it, what it
+promises about money holds whatever happens, it runs on the real server, and a broken file is refused."""
+
+from __future__ import annotations
+
+import dataclasses
+import json
+import os
+import re
+import shutil
+import sqlite3
+import subprocess
+import sys
+from contextlib import closing
+from pathlib import Path
+from typing import Any
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from activities.contracts import AskPerson, CallTools
+from activities.extensions import load_modules
+from tests.machines import scripts_refund_desk as scripts
+from tests.machines.answers import decided, tool_failed, tool_said
+from tests.machines.driver import Play
+from tests.machines.script import Script
+from tests.machines.test_all_machines import random_run
+from workflows.kernel.design import Brief, Design, Parts
+from workflows.kernel.errors import name_of
+from workflows.kernel.log import Record
+from workflows.kernel.machine import Machine
+from workflows.kernel.rebuild import rebuild
+from workflows.kernel.snapshot import dump, load
+from workflows.kernel.step import close
+
+ROOT = Path(__file__).resolve().parents[2]
+FILE = ROOT / "examples" / "machines" / "refund_desk.py"
+(DESK,) = load_modules([str(FILE)])
+"""The module, as a worker loads it; it is not registered, so other tests do not see it."""
+
+
+def _with_tools(brief: Brief, options: Any) -> Any:
+    return DESK.DESIGN.begin(dataclasses.replace(brief, tools=scripts.SPECS), options)
+
+
+DESIGN: Design = dataclasses.replace(DESK.DESIGN, begin=_with_tools)
+"""The design for an agent that has the shop's tools."""
+
+
+def built(**options: Any) -> Machine[Any]:
+    """The machine under these knobs."""
+    return DESIGN.build(DESIGN.options.model_validate(options), Parts())
+
+
+def run(*answers: Any, **options: Any) -> Play:
+    """A run over these answers."""
+    return Script("", answers, options).run(DESIGN)
+
+
+def outcomes(play: Play) -> list[tuple[str, int, str]]:
+    """The ledger of decisions: outcome, cents, who approved."""
+    return [(entry.outcome, entry.cents, entry.by) for entry in play.context.decisions]
+
+
+# -- what holds for ours holds for it --------------------
+
+
+def test_the_scripts_take_every_row_use_every_answer_and_break_no_rule() -> None:
+    plays = {script.name: script.run(DESIGN) for script in scripts.SCRIPTS}
+    rows = {(name_of(r.source), r.event.__name__, name_of(r.target)) for r in built().rows}
+    taken = {(r.state, r.event, r.to) for play in plays.values() for r in play.records if r.to}
+    assert rows - taken == set()
+    assert {name: play.unused for name, play in plays.items()} == dict.fromkeys(plays, 0)
+    assert [r.error for play in plays.values() for r in play.records if r.error] == []
+    assert {play.exit.reason for play in plays.values()} == set(DESIGN.exits)
+
+
+def test_every_event_has_a_row() -> None:
+    events = {
+        kind
+        for kind in vars(DESK).values()
+        if isinstance(kind, type) and kind.__mro__[1:2] == (DESK.Happened,)
+    }
+    assert events == {row.event for row in built().rows}
+
+
+def _same(play: Play) -> None:
+    """The state equals what the log says, also out of JSON, and a snapshot survives JSON."""
+    snapshot = play.last.snapshot
+    again = [Record.model_validate_json(record.model_dump_json()) for record in play.records]
+    assert rebuild(play.machine, again) == (snapshot.state, snapshot.context)
+    assert load(play.machine, json.loads(json.dumps(dump(snapshot), allow_nan=False))) == snapshot
+
+
+@pytest.mark.parametrize("script", [pytest.param(script, id=script.name) for script in scripts.SCRIPTS])
+def test_the_state_can_be_rebuilt_from_the_log_of_every_script(script: Script) -> None:
+    _same(script.run(DESIGN))
+
+
+@settings(deadline=None, max_examples=100)
+@given(data=st.data())
+def test_whatever_happens_no_money_goes_without_approval_or_beyond_the_budget(data: st.DataObject) -> None:
+    play = random_run(DESIGN, data, most=40)
+    _same(play)
+    knobs, context = DESK.Options(), play.context
+    broken = [record.error for record in play.records if record.error]
+    assert broken == []
+    assert context.paid_cents <= knobs.budget_cents
+    paid = [
+        effect for effect in play.effects if isinstance(effect, CallTools) and effect.tools == ("refund",)
+    ]
+    large = [e for e in paid if e.runs[0].arguments["cents"] > knobs.auto_refund_cents]
+    assert len(large) <= sum(isinstance(effect, AskPerson) for effect in play.effects)
+    assert sum(entry.outcome == "refunded" for entry in context.decisions) <= len(paid)
+    if play.last.exit is not None and play.last.exit.ok:
+        assert {t.id for t in context.tickets} == {entry.ticket for entry in context.decisions}
+
+
+# -- the policy, case by case --------------------
+
+
+def test_a_small_amount_goes_without_a_person_and_a_large_one_waits_for_one() -> None:
+    small = run(scripts.tickets("A-1"), scripts.sign(), scripts.facts(4_500), tool_said(), tool_said())
+    assert outcomes(small) == [("refunded", 5_000, "policy")]
+    large = run(scripts.tickets("A-1"), scripts.sign(), scripts.facts(4_501))
+    assert isinstance(large.last.effect, AskPerson)
+    assert "pay 50.01 EUR back to ann" in large.last.effect.text
+
+
+def test_a_customer_with_many_refunds_waits_for_a_person_also_for_a_small_amount() -> None:
+    play = run(scripts.tickets("A-1"), scripts.sign(), scripts.facts(earlier_refunds=3))
+    assert isinstance(play.last.effect, AskPerson)
+
+
+@pytest.mark.parametrize(
+    ("answer", "outcome"),
+    [
+        pytest.param(decided("resume"), ("refunded", 90_500, "ann"), id="approved"),
+        pytest.param(decided("answer", "12,5 EUR"), ("refunded", 1_250, "ann"), id="another amount"),
+        pytest.param(decided("answer", "0"), ("declined", 0, ""), id="nothing"),
+        pytest.param(decided("answer", "905.01"), ("parked", 0, ""), id="more than is due"),
+        pytest.param(decided("answer", "yes"), ("parked", 0, ""), id="no amount"),
+        pytest.param(decided("abort", "no"), ("declined", 0, ""), id="declined"),
+        pytest.param(decided("unavailable"), ("parked", 0, ""), id="nobody could be asked"),
+    ],
+)
+def test_only_a_clear_yes_lets_money_go(answer: Any, outcome: tuple[str, int, str]) -> None:
+    paid = (tool_said(),) if outcome[0] == "refunded" else ()
+    play = run(scripts.tickets("A-1"), scripts.sign(), scripts.facts(90_000), answer, *paid, tool_said())
+    assert (outcomes(play), play.context.asked, play.unused) == ([outcome], 1, 0)
+
+
+@pytest.mark.parametrize(
+    ("kind", "more", "cents"),
+    [
+        ("damaged", {}, 2_500),
+        ("damaged", {"refunded_cents": 500}, 2_000),
+        ("damaged", {"refunded_cents": 2_500}, 0),
+        ("late", {}, 500),
+        ("late", {"delivered": "2026-03-10"}, 0),
+        ("late", {"refunded_cents": 500}, 0),
+        ("changed_mind", {}, 2_000),
+        ("changed_mind", {"delivered": "2026-02-18"}, 2_000),
+        ("changed_mind", {"delivered": "2026-02-17"}, 0),
+    ],
+)
+def test_what_is_due_follows_from_the_order(kind: str, more: dict[str, Any], cents: int) -> None:
+    quote = {"damaged": "broken", "late": "late", "changed_mind": "changed my mind"}[kind]
+    paid = (tool_said(),) if cents else ()
+    play = run(scripts.tickets("A-1"), scripts.sign(kind, quote), scripts.facts(**more), *paid, tool_said())
+    assert (play.context.paid_cents, play.exit.ok) == (cents, True)
+
+
+def test_the_budget_of_a_run_holds_also_over_several_tickets() -> None:
+    each = (scripts.sign(), scripts.facts(), tool_said(), tool_said())
+    last = (scripts.sign(), scripts.facts(), tool_said())
+    play = run(scripts.tickets("A-1", "A-2", "A-3"), *each, *each, *last, budget_cents=5_000)
+    assert [outcome for outcome, _, _ in outcomes(play)] == ["refunded", "refunded", "parked"]
+
+
+def test_a_ticket_that_was_put_off_is_tried_once_more_behind_the_others() -> None:
+    late, down = scripts.sign("late", "late"), tool_failed("timeout")
+    whole = (scripts.facts(), tool_said(), tool_said())
+    play = run(scripts.tickets("A-1", "A-2"), late, down, late, *whole, late, *whole)
+    assert [entry.ticket for entry in play.context.decisions] == ["T-2", "T-1"]
+    assert "HeldBack" in {record.event for record in play.records}
+
+
+def test_a_run_that_is_ended_in_the_middle_parks_the_ticket_in_hand() -> None:
+    play = run(scripts.tickets("A-1", "A-2"), scripts.sign(), scripts.facts(), tool_said())
+    ended = close(play.machine, play.last, "cancelled", now=2000.0)
+    assert [entry.outcome for entry in ended.snapshot.context.decisions] == ["refunded"]
+    earlier = run(scripts.tickets("A-1", "A-2"), scripts.sign())
+    ended = close(earlier.machine, earlier.last, "cancelled", now=2000.0)
+    assert [entry.outcome for entry in ended.snapshot.context.decisions] == ["parked"]
+
+
+def test_an_agent_without_the_tools_is_told_which() -> None:
+    play = Script("", (), changed={"lacks": ("refund",)}).run(DESK.DESIGN)
+    assert play.exit.reason == "halted"
+    assert "lacks the tools refund" in str(play.exit.error)
+
+
+def test_an_outcome_that_nobody_knows_ends_the_run_and_names_the_ticket() -> None:
+    unknown = tool_failed("unknown_outcome", "nobody knows whether it took effect")
+    play = run(scripts.tickets("A-1", "A-2"), scripts.sign(), scripts.facts(), unknown)
+    assert (play.exit.reason, play.exit.ok) == ("halted", False)
+    assert str(play.exit.error).startswith("T-1: nobody knows")
+
+
+@given(st.text())
+def test_reading_a_reply_or_an_amount_never_raises(text: str) -> None:
+    assert isinstance(DESK.read_reply(text), str | DESK.Reply)
+    assert DESK.cents_of(text) is None or DESK.cents_of(text) >= 0
+
+
+@given(st.integers(min_value=0, max_value=99_999_999))
+def test_an_amount_that_was_printed_can_be_typed(cents: int) -> None:
+    assert DESK.cents_of(DESK.euros(cents)) == cents
+
+
+# -- the declaration is enforced --------------------
+
+
+def _changed(machine: Machine[Any], event: type, target: Any, **changes: Any) -> Machine[Any]:
+    rows = [
+        dataclasses.replace(row, **changes) if (row.event, row.target) == (event, target) else row
+        for row in machine.rows
+    ]
+    return dataclasses.replace(machine, table=rows)
+
+
+def _play(machine: Machine[Any], *answers: Any) -> Play:
+    design = dataclasses.replace(DESIGN, build=lambda options, parts: machine)
+    return Script("", answers).run(design)
+
+
+def test_a_refund_that_nobody_approved_breaks_a_rule_and_halts_the_run() -> None:
+    unsigned = _changed(built(), DESK.Proposed, DESK.S.REFUND, action=None, writes=frozenset())
+    play = _play(unsigned, scripts.tickets("A-1"), scripts.sign(), scripts.facts())
+    assert play.exit.reason == "halted"
+    assert "nobody has approved the refund" in str(play.exit.error)
+    assert "refund" not in [tool for effect in play.effects for tool in effect.tools]
+
+
+def test_no_other_state_may_ask_for_the_tool_that_pays() -> None:
+    machine = built()
+    pays = machine.states[DESK.S.REFUND].enter
+    greedy = dataclasses.replace(machine.states[DESK.S.APPROVE], enter=pays, grants={"call_tools"})
+    greedy = dataclasses.replace(greedy, tools=frozenset({"order_facts"}))
+    play = _play(
+        dataclasses.replace(machine, states={**machine.states, DESK.S.APPROVE: greedy}),
+        scripts.tickets("A-1"), scripts.sign(), scripts.facts(90_000),
+    )  # fmt: skip
+    assert play.exit.reason == "halted"
+    assert "the tool 'refund' was asked for; granted are ['order_facts']" in str(play.exit.error)
+
+
+def test_a_budget_that_the_code_forgets_is_still_an_invariant() -> None:
+    machine = built(budget_cents=100)
+    decide = dataclasses.replace(machine.states[DESK.S.DECIDE], enter=DESK.Desk(DESK.Options()).decide)
+    play = _play(
+        dataclasses.replace(machine, states={**machine.states, DESK.S.DECIDE: decide}),
+        scripts.tickets("A-1"), scripts.sign(), scripts.facts(),
+    )  # fmt: skip
+    assert play.exit.reason == "halted"
+    assert "25.00 EUR would be paid, allowed are 1.00 EUR" in str(play.exit.error)
+
+
+# -- loaded, listed, drawn and run like ours --------------------
+
+
+@pytest.fixture
+def shop(tmp_path: Path) -> Path:
+    """A folder with a copy of the examples."""
+    shutil.copytree(ROOT / "examples", tmp_path / "examples")
+    return tmp_path
+
+
+AGENT = "examples/agents/refund_desk.yaml"
+
+
+def ratchet(folder: Path, *words: str) -> subprocess.CompletedProcess[str]:
+    """The command line in a process of its own: what it loads is not loaded here."""
+    foreign = ("RATCHET_", "TEMPORAL_", "OPENAI_")
+    kept = {name: value for name, value in os.environ.items() if not name.startswith(foreign)}
+    own = {
+        "PYTHONPATH": str(ROOT),
+        "XDG_STATE_HOME": str(folder / "state"),
+        "TEMPORAL_CONFIG_FILE": os.devnull,
+    }
+    return subprocess.run(
+        [sys.executable, "-c", "from client.start import main; main()", *words],
+        cwd=folder,
+        env={**kept, **own},
+        capture_output=True,
+        text=True,
+        timeout=120,
+        check=False,
+    )
+
+
+def test_it_runs_on_the_real_server_pays_once_and_what_it_decides_follows_from_the_data(shop: Path) -> None:
+    first = ratchet(shop, "run", "--agent", AGENT, "--json", "Work through the open tickets")
+    assert first.returncode == 0, first.stderr
+    result = json.loads(first.stdout.splitlines()[-1])
+    assert (result["machine"], result["exit_reason"]) == ("refund_desk", "some_parked")
+    found = {entry["ticket"]: (entry["outcome"], entry["cents"]) for entry in result["outcome"]["decisions"]}
+    assert found["T-101"] == ("refunded", 2_380)
+    assert found["T-102"] == ("refunded", 590)
+    assert found["T-103"] == ("parked", 0)
+    assert {ticket: found[ticket][0] for ticket in ("T-104", "T-107", "T-108", "T-109")} == {
+        "T-104": "declined", "T-107": "declined", "T-108": "parked", "T-109": "parked",
+    }  # fmt: skip
+
+    orders = shop / "examples" / "data" / "shop" / "orders.jsonl"
+    orders.write_text(orders.read_text().replace('"goods_cents": 38900', '"goods_cents": 4900'))
+    again = ratchet(shop, "run", "--agent", AGENT, "--json", "Work through the open tickets")
+    assert again.returncode == 0, again.stderr
+    result = json.loads(again.stdout.splitlines()[-1])
+    found = {entry["ticket"]: (entry["outcome"], entry["cents"]) for entry in result["outcome"]["decisions"]}
+    assert found["T-101"] == ("declined", 0)  # it was paid back by the first run
+    assert found["T-103"] == ("refunded", 4_900)
+    with closing(sqlite3.connect(shop / ".ratchet" / "shop.sqlite")) as books:
+        paid = dict(books.execute("SELECT sale, sum(cents) FROM refund GROUP BY sale").fetchall())
+    assert paid == {"A-2207": 2_380, "A-2214": 590, "A-2226": 4_490, "A-2219": 4_900}
+
+
+def test_it_is_listed_told_and_drawn_like_ours(shop: Path) -> None:
+    listed = ratchet(shop, "machines", "--agent", AGENT)
+    assert re.search(r"^refund_desk 1 +Work through refund requests", listed.stdout, re.MULTILINE)
+    drawn = ratchet(shop, "diagram", "refund_desk", "--agent", AGENT)
+    assert "decide --> refund: Proposed [needs_nobody]" in drawn.stdout
+    told = ratchet(shop, "machines", "refund_desk", "--agent", AGENT)
+    assert "asks for: call_tools of refund" in told.stdout
+    refused = ratchet(shop, "run", "--agent", AGENT, "--set", "return_days=400", "go")
+    assert refused.returncode == 2
+    assert "options.return_days" in refused.stderr
+    assert "allowed is integer from 0 to 365" in refused.stderr
+
+
+@pytest.mark.parametrize(
+    ("text", "instead", "said"),
+    [
+        pytest.param(
+            "        Row(S.DECIDE, Proposed, S.APPROVE),\n", "",
+            "machine refund_desk: unreachable from list: approve", id="no way to a state",
+        ),
+        pytest.param(
+            "        Row(S.TELL, Told, S.TAKE, reset=CASE),\n", "",
+            "machine refund_desk: state tell is a dead end", id="no way out",
+        ),
+        pytest.param(
+            'writes={"unsent"}', 'writes={"unsend"}',
+            "state tell declares the unknown field 'unsend' in writes", id="unknown field",
+        ),
+        pytest.param(
+            ', spends="tickets"', "", "a cycle without a counting state", id="a cycle that counts nothing",
+        ),
+        pytest.param(
+            "desk.needs_nobody, approved_by_policy", "None, approved_by_policy",
+            "two rows without a guard before the last for state decide and event Proposed", id="two rows",
+        ),
+        pytest.param(
+            '        name="refund_desk",\n        context', '        name="refunds",\n        context',
+            "builds refunds of version 1", id="two names",
+        ),
+        pytest.param(
+            "    desk = Desk(options)\n    return", "    desk = Desk(options.knobs)\n    return",
+            "the machine refund_desk cannot be built: AttributeError", id="a bug",
+        ),
+        pytest.param("class Ticket(Frozen):", "class Ticket(Frozen:", "line 6", id="no Python"),
+        pytest.param("DESIGN = Design(", "DESIGN = dict(", "is not a Design", id="no design"),
+    ],
+)  # fmt: skip
+def test_a_broken_file_is_refused_with_its_name_and_the_culprit(
+    shop: Path, text: str, instead: str, said: str
+) -> None:
+    file = shop / "examples" / "machines" / "refund_desk.py"
+    assert file.read_text().count(text) == 1
+    file.write_text(file.read_text().replace(text, instead))
+    refused = ratchet(shop, "machines", "--agent", AGENT)
+    assert (refused.returncode, refused.stdout) == (2, "")
+    assert f"{file}: " in refused.stderr
+    assert said in refused.stderr
+    assert "Traceback" not in refused.stderr
