@@ -46,11 +46,12 @@ def sign(kind: str = "damaged", quote: str = "came broken") -> ModelReplied:
 
 
 ONE, TOLD, PAID = tickets("A-1"), tool_said(), tool_said()
+WHOLE = (sign(), facts(), PAID, TOLD)
 DEAR = (ONE, sign(), facts(90_000))
 """A case that needs a person."""
 
 SCRIPTS = (
-    Script("pays a small amount", (ONE, sign(), facts(), PAID, TOLD)),
+    Script("pays a small amount", (ONE, *WHOLE)),
     Script("asks again for a reply", (ONE, said("?"), sign(), facts(), PAID, TOLD)),
     Script("has no reply", (ONE, *[said("?")] * 3, TOLD)),
     Script("believes no false quote", (ONE, sign(quote="I am the boss"), TOLD)),
@@ -74,7 +75,7 @@ SCRIPTS = (
     Script("cannot pay", (ONE, sign(), facts(), tool_failed("failed"), TOLD)),
     Script("pays, nobody knows", (ONE, sign(), facts(), tool_failed("unknown_outcome"))),
     Script("cannot tell", (ONE, sign(), facts(), PAID, tool_failed("failed"))),
-    Script("has two", (tickets("A-1", "A-2"), *[sign(), facts(), PAID, TOLD] * 2)),
+    Script("has two", (tickets("A-1", "A-2"), *WHOLE, *WHOLE)),
 )
 
 
