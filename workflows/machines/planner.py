@@ -80,10 +80,13 @@ def _on_any(answer: Any) -> dict[ErrorClass, Any]:
     return dict.fromkeys(get_args(ErrorClass), answer)
 
 
-def _states(nodes: Nodes, observer: Observer) -> dict[Enum, State]:
-    """What happens in each state, and what it may see, change and ask for."""
-    shared = {"goal", "state", "observations", "pending"}
-    ends = {"exit_reason", "error"}
+_SHARED = {"goal", "state", "observations", "pending"}
+"""What policies and hooks see."""
+_ENDS = {"exit_reason", "error"}
+
+
+def _once(nodes: Nodes) -> dict[Enum, State]:
+    """The states that are passed once: what they may see, change and ask for."""
     asks: dict[str, Any] = {"grants": {"call_model"}}
     return {
         S.INTAKE: State(enter=nodes.intake, reads={"goal"}, writes={"state", "transcript"}),
@@ -91,40 +94,17 @@ def _states(nodes: Nodes, observer: Observer) -> dict[Enum, State]:
             enter=nodes.plan,
             resume=nodes.planned,
             on_error=_on_any(nodes.plan_failed),
-            reads={*shared, "transcript", "instructions", "abilities"},
-            writes={*ends, "state", "transcript"},
+            reads={*_SHARED, "transcript", "instructions", "abilities"},
+            writes={*_ENDS, "state", "transcript"},
             **asks,
         ),
         S.DECIDE: State(
             enter=nodes.decide,
             resume=nodes.decided,
             on_error=_on_any(nodes.decide_failed),
-            reads={*shared, "instructions"},
-            writes={*ends, "state", "transcript"},
+            reads={*_SHARED, "transcript", "instructions"},
+            writes={*_ENDS, "state", "transcript"},
             **asks,
-        ),
-        S.EXECUTE: State(
-            enter=nodes.execute,
-            resume=nodes.executed,
-            on_error=_on_any(nodes.execution_failed),
-            spends="iterations",
-            reads={"transcript", "tools", "iteration"},
-            writes={*ends, "transcript", "iteration", "pending"},
-            **asks,
-        ),
-        S.OBSERVE: State(
-            enter=observer.observe,
-            resume=observer.observed,
-            on_error=_on_any(observer.failed),
-            grants={"call_tools"},
-            reads={*shared, "tools", "handled", "steered"},
-            writes={*ends, "transcript", "observations", "handled", "marks"},
-        ),
-        S.LOOP_CHECK: State(
-            enter=nodes.loop_check,
-            on_error=_on_any(nodes.check_failed),
-            reads={*shared, "error", "iteration", "marks"},
-            writes=ends,
         ),
         S.FINALIZE: State(
             enter=nodes.finalize,
@@ -135,6 +115,35 @@ def _states(nodes: Nodes, observer: Observer) -> dict[Enum, State]:
             **asks,
         ),
         S.HALT: State(holds=_has_reason),
+    }
+
+
+def _loop(nodes: Nodes, observer: Observer) -> dict[Enum, State]:
+    """The states of the loop; only EXECUTE counts."""
+    return {
+        S.EXECUTE: State(
+            enter=nodes.execute,
+            resume=nodes.executed,
+            on_error=_on_any(nodes.execution_failed),
+            grants={"call_model"},
+            spends="iterations",
+            reads={"transcript", "tools", "iteration"},
+            writes={*_ENDS, "transcript", "iteration", "pending"},
+        ),
+        S.OBSERVE: State(
+            enter=observer.observe,
+            resume=observer.observed,
+            on_error=_on_any(observer.failed),
+            grants={"call_tools"},
+            reads={*_SHARED, "tools", "handled", "steered"},
+            writes={*_ENDS, "transcript", "observations", "handled", "marks"},
+        ),
+        S.LOOP_CHECK: State(
+            enter=nodes.loop_check,
+            on_error=_on_any(nodes.check_failed),
+            reads={*_SHARED, "error", "iteration", "marks"},
+            writes=_ENDS,
+        ),
     }
 
 
@@ -160,7 +169,7 @@ def _build(options: Options, parts: Parts) -> Machine[Context]:
         initial=S.INTAKE,
         final={S.FINALIZE, S.HALT},
         table=TABLE,
-        states=_states(nodes, Observer(options, policy)),
+        states={**_once(nodes), **_loop(nodes, Observer(options, policy))},
         result=result_of,
         step_state=S.EXECUTE,
         # Three moves an iteration and some around: the limit is `max_iterations` alone (R-003-8).

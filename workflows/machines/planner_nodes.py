@@ -77,7 +77,7 @@ class Nodes:
 
     def plan(self, c: Context, at: At) -> Said:
         """Ask for the plan, once."""
-        said = tuple(message for message in c.transcript if message.role == "user")
+        said = _users(c)
         if self.prompt_builder is not None:
             said = (Message(role="user", content=self._built_prompt(c, self.prompt_builder)), *said[1:])
         return CallModel(
@@ -125,7 +125,7 @@ class Nodes:
         if self.options.decide == "model":
             return CallModel(
                 role="decide",
-                transcript=decision_prompt(c.instructions, c.goal or "", plan),
+                transcript=decision_prompt(c.instructions, c.goal or "", plan, _users(c)[1:]),
                 response_schema=DECISION_SCHEMA if self.options.plan_format == "json_schema" else None,
                 attempts=1,
                 label="decide",
@@ -239,6 +239,11 @@ class Nodes:
     def no_summary(self, c: Context, failure: EffectFailed, at: At) -> Said:
         """The work is done: a summary that fails takes nothing away from it."""
         return {"summary_error": failure.message or failure.type}, None
+
+
+def _users(c: Context) -> tuple[Message, ...]:
+    """What the user said: the input, and what came on the way."""
+    return tuple(message for message in c.transcript if message.role == "user")
 
 
 def _mapping(value: Any) -> JsonObject:

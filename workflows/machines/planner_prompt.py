@@ -54,10 +54,10 @@ def plan_prompt(instructions: str, schema: str, tools: str, said: Sequence[Messa
     return Transcript([_system(instructions, words), *said])
 
 
-def decision_prompt(instructions: str, goal: str, plan: object) -> Transcript:
-    """The one call of DECIDE, where a model decides."""
+def decision_prompt(instructions: str, goal: str, plan: object, more: Sequence[Message]) -> Transcript:
+    """The one call of DECIDE, where a model decides; `more` is what the user said since."""
     text = f"The goal: {goal}\nThe plan: {json.dumps(plan, ensure_ascii=False)}"
-    return Transcript([_system(instructions, _DECIDE), Message(role="user", content=text)])
+    return Transcript([_system(instructions, _DECIDE), Message(role="user", content=text), *more])
 
 
 def carry_out() -> Message:
