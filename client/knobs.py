@@ -55,7 +55,7 @@ def _of(model: type[BaseModel], before: str, above: tuple[type[BaseModel], ...])
     whole = model.model_json_schema()
     for name, field in model.model_fields.items():
         key = field.alias or name
-        schema = whole.get("properties", {}).get(key, {})
+        schema = _resolved(whole, whole).get("properties", {}).get(key, {})
         source = _SOURCE.search(field.description or "")
         inside = [(kind, path) for kind, path in _inner(field.annotation) if kind not in (*above, model)]
         yield Knob(
