@@ -1,0 +1,190 @@
+"""PLAN (spec 4.3): the prompt, the schema, what a plan gives; and the knobs (4.11)."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from pydantic import ValidationError
+
+from tests.machines.answers import said
+from tests.machines.plannerkit import path, planner
+from tests.machines.scripts_planner import PLAN, plan
+from workflows.machines.planner_context import Options
+from workflows.machines.planner_schema import DEFAULT_SCHEMA, plan_schema
+
+# -- the one call --------------------
+
+
+def test_the_planner_is_asked_once_with_goal_schema_tools_and_instructions() -> None:
+    run = planner(instructions="Be brief.")
+    (call,) = run.prompts
+    system, user = call.transcript.messages
+    assert (call.role, call.attempts, call.offer, call.response_schema) == ("planner", 1, (), None)
+    assert system.content.startswith("Be brief.")
+    assert '"initial_steps"' in system.content
+    assert "- look: does look\n- write: does write" in system.content
+    assert (user.role, user.content) == ("user", "find out")
+
+
+def test_a_plan_that_does_not_fit_is_not_asked_for_again() -> None:
+    run = planner(said("{}"), PLAN)
+    assert (len(run.prompts), run.unused) == (1, 1)
+
+
+def test_the_provider_may_hold_the_plan_to_its_schema() -> None:
+    schema = {"type": "object", "properties": {"goal": {"type": "string"}}}
+    assert planner(plan_format="json_schema").prompts[0].response_schema == DEFAULT_SCHEMA
+    run = planner(plan_format="json_schema", plan_schema=schema)
+    assert run.prompts[0].response_schema == schema
+
+
+def test_a_prompt_builder_writes_what_the_planner_is_asked() -> None:
+    hooks = {"mine": lambda text, state: f"Plan for {text}, begun {state['started_at'][:4]}"}
+    run = planner(prompt_builder="mine", hooks=hooks)
+    assert run.prompts[0].transcript.messages[-1].content == "Plan for find out, begun 1970"
+
+
+@pytest.mark.parametrize(("hook", "words"), [
+    (lambda text, state: state["nothing"], "Plan failed: the prompt builder failed: KeyError: 'nothing'"),
+    (lambda text, state: 3, "Plan failed: the prompt builder answered 3; expected a text"),
+])  # fmt: skip
+def test_a_prompt_builder_that_fails_halts(hook: Any, words: str) -> None:
+    run = planner(prompt_builder="mine", hooks={"mine": hook})
+    assert path(run) == "I P H"
+    assert run.exit.error == f"Agent halted: {words}"
+
+
+# -- what a plan gives --------------------
+
+
+def test_what_a_plan_leaves_out_is_empty() -> None:
+    run = planner(plan("see"))
+    assert run.context.state["plan"] == {"goal": "see", "required_capabilities": [], "initial_steps": []}
+
+
+def test_a_plan_without_a_goal_takes_the_input_if_the_schema_lets_it_through() -> None:
+    run = planner(said('{"initial_steps": ["a"]}'), plan_schema={"type": "object"})
+    assert run.context.state["plan"]["goal"] == "find out"
+    assert path(planner(said('{"initial_steps": ["a"]}'))) == "I P H"
+
+
+def test_a_plan_may_say_more_if_the_schema_lets_it_through() -> None:
+    run = planner(plan("see", risk="low"), plan_schema={})
+    assert run.context.state["plan"]["risk"] == "low"
+    assert path(planner(plan("see", risk="low"))) == "I P H"
+
+
+def test_the_model_that_carries_the_plan_out_sees_it() -> None:
+    messages = planner(PLAN).prompts[-1].transcript.messages
+    assert [m.role for m in messages] == ["user", "assistant", "user"]
+    assert messages[1].content == PLAN.text
+
+
+# -- the schema --------------------
+
+
+@pytest.mark.parametrize(("text", "words"), [
+    ('{"goal": 3}', "goal: 3 is not of type 'string'"),
+    ('{"goal": "a", "initial_steps": "b"}', "initial_steps: 'b' is not of type 'array'"),
+    ('{"goal": "a", "initial_steps": [1]}', "initial_steps.0: 1 is not of type 'string'"),
+    ('{"goal": "a", "more": 1}', "Additional properties are not allowed ('more' was unexpected)"),
+])  # fmt: skip
+def test_what_does_not_fit_is_named_with_its_place(text: str, words: str) -> None:
+    assert planner(said(text)).exit.error == f"Agent halted: Plan failed: {words}"
+
+
+@pytest.mark.parametrize(("schema", "words"), [
+    ({"type": "plan"}, "no JSON schema of draft 2020-12"),
+    ({"properties": 3}, "no JSON schema of draft 2020-12: properties"),
+    ({"required": "goal"}, "no JSON schema"),
+    ({"$ref": "http://127.0.0.1:9/schema.json"}, "leads outside"),
+    ({"$ref": "https://json-schema.org/draft/2020-12/schema"}, "leads outside"),
+    ({"properties": {"a": {"$ref": "file:///etc/hostname"}}}, "leads outside"),
+    ({"$dynamicRef": "other.json"}, "leads outside"),
+    ({"$defs": {"a": {"items": [{"$ref": "x"}]}}}, "leads outside"),
+    ({"$ref": "#/$defs/nosuch"}, "a reference cannot be followed"),
+    ({"$ref": "#"}, "a reference cannot be followed"),
+    ({"allOf": [{"$ref": "#"}]}, "a reference cannot be followed"),
+    ({"patternProperties": {"(a+)+$": {}}}, "`patternProperties` is not supported"),
+    ({"properties": {"a": {"pattern": "("}}}, "plan_schema"),
+    ({"properties": {"a": {"pattern": "(?=a)b"}}}, "is no RE2 expression"),
+])  # fmt: skip
+def test_a_schema_that_cannot_be_used_is_refused_when_the_machine_is_built(schema: Any, words: str) -> None:
+    with pytest.raises(ValueError, match="plan_schema") as refused:
+        planner(plan_schema=schema)
+    assert words in str(refused.value)
+
+
+def test_a_schema_that_is_nested_too_deeply_is_refused() -> None:
+    schema: Any = {}
+    for _ in range(5000):
+        schema = {"not": schema}
+    with pytest.raises(ValueError, match="nested too deeply"):
+        plan_schema(schema)
+
+
+def test_a_reference_that_only_a_plan_reaches_halts_and_fetches_nothing() -> None:
+    schema = {"$id": "http://127.0.0.1:9/", "properties": {"goal": {"$ref": "#/$defs/nosuch"}}}
+    run = planner(PLAN, plan_schema=schema)
+    assert "Plan failed: `plan_schema` cannot be followed" in str(run.exit.error)
+
+
+def test_references_within_the_schema_are_followed() -> None:
+    schema = {"properties": {"goal": {"$ref": "#/$defs/short"}}, "$defs": {"short": {"maxLength": 3}}}
+    assert "'know it' is too long" in str(planner(PLAN, plan_schema=schema).exit.error)
+    assert path(planner(plan("see"), plan_schema=schema)) == "I P D E"
+
+
+def test_a_pattern_is_searched_in_a_time_that_no_text_can_blow_up() -> None:
+    schema = plan_schema({"properties": {"goal": {"pattern": "^(a+)+$"}}})
+    assert schema.problem({"goal": "aaa"}) == ""
+    assert "does not match" in schema.problem({"goal": "a" * 5000 + "!"})
+    assert schema.problem({"goal": 3}) == ""
+
+
+@given(st.dictionaries(st.text(max_size=5), st.none() | st.integers() | st.text(max_size=5), max_size=4))
+def test_the_default_schema_takes_or_refuses_any_object(value: Any) -> None:
+    fits = set(value) <= {"goal"} and isinstance(value.get("goal"), str)
+    assert (plan_schema(None).problem(value) == "") is fits
+
+
+# -- knobs --------------------
+
+
+def test_the_defaults_are_those_of_the_spec() -> None:
+    knobs = Options()
+    assert (knobs.max_iterations, knobs.decide, knobs.finalize_summary) == (50, None, False)
+    assert (knobs.on_tool_error, knobs.on_policy_violation) == ("halt", "halt")
+    assert (knobs.time_limit, knobs.budgets, knobs.min_confidence) == (None, {}, 0.5)
+    assert (knobs.policy, knobs.converged, knobs.prompt_builder) == (None, None, None)
+
+
+@pytest.mark.parametrize(("knob", "value", "words"), [
+    ("max_iterations", -1, "greater than or equal to 0"),
+    ("max_iterations", 2.5, "valid integer"),
+    ("on_tool_error", "ignore", "'halt' or 'record'"),
+    ("on_policy_violation", "ignore", "'halt' or 'record'"),
+    ("time_limit", 0, "greater than 0"),
+    ("time_limit", float("inf"), "finite"),
+    ("budgets", {"tokns": 1}, "'tokens'"),
+    ("budgets", {"tokens": 0}, "greater than 0"),
+    ("min_confidence", 1.1, "less than or equal to 1"),
+    ("min_confidence", -0.1, "greater than or equal to 0"),
+    ("converged", [], "at least 1 item"),
+    ("plan_schema", [], "dictionary"),
+    ("plan_format", "xml", "'text' or 'json_schema'"),
+    ("max_iteration", 5, "Extra inputs"),
+])  # fmt: skip
+def test_a_knob_outside_its_range_is_refused_with_the_range(knob: str, value: Any, words: str) -> None:
+    with pytest.raises(ValidationError) as refused:
+        Options.model_validate({knob: value})
+    assert words in str(refused.value)
+    assert knob in str(refused.value)
+
+
+def test_every_knob_says_what_it_is() -> None:
+    for name, field in Options.model_fields.items():
+        assert field.description, name
