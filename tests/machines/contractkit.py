@@ -19,7 +19,7 @@ from activities.contracts import (
 )
 from activities.contracts_artifacts import ArtifactsRead, ArtifactText, ReadArtifacts
 from tests.machines.answers import said
-from tests.machines.driver import Play, Reaction, tool
+from tests.machines.driver import Play, tool
 from workflows.kernel.design import Brief, Parts
 from workflows.kernel.step import advance, start
 from workflows.machines.contract import DESIGN
@@ -50,14 +50,14 @@ def done(*pairs: tuple[str, str], summary: str = "all done", **more: Any) -> Mod
     return say("complete", "exit", completion_summary=summary, **maps(*pairs), **more)
 
 
-def rerun(*artifacts: str, **more: Any) -> ModelReplied:
+def rerun(*artifacts: str, strategy: str = "explore", **more: Any) -> ModelReplied:
     """Another decision after these artifacts were shown."""
-    return say("decision", "explore", show_artifacts=list(artifacts), **more)
+    return say("decision", strategy, show_artifacts=list(artifacts), **more)
 
 
-def clarify(*questions: str) -> ModelReplied:
+def clarify(*questions: str, **more: Any) -> ModelReplied:
     """Questions to the person."""
-    return say("clarify", "explore", clarification_questions=list(questions or ("which one?",)))
+    return say("clarify", "explore", clarification_questions=list(questions or ("which one?",)), **more)
 
 
 def digest_of(body: str) -> str:
@@ -81,15 +81,15 @@ def made(*bodies: Any, **changes: Any) -> Callable[[CallTools], ToolsReturned]:
             if text is not None:
                 WORLD[digest_of(text)] = text
                 found = {"digest": digest_of(text), "bytes": len(text.encode()), "preview": text[:200]}
-            artifacts.append(Artifact(name=spec.name, type=spec.type, kind=spec.kind, **{**found, **changes}))
+            artifacts.append(Artifact(**{**spec.model_dump(), **found, **changes}))
         result = ToolResult(id=run.id, tool=run.tool, output="ran", artifacts=tuple(artifacts))
         return ToolsReturned(results=(result,))
 
     return answer
 
 
-def read(effect: ReadArtifacts) -> ArtifactsRead:
-    """Texts as the activity reads them."""
+def read(effect: ReadArtifacts) -> Any:
+    """Texts as the activity reads them, an `ArtifactsRead`."""
     return ArtifactsRead(texts=tuple(_text(r.digest, r.path, effect.chars) for r in effect.reads))
 
 
@@ -105,7 +105,7 @@ def _text(digest: str, path: str, chars: int) -> ArtifactText:
 
 
 def contract(
-    *reactions: Reaction,
+    *reactions: Any,
     slots: Iterable[Any] = (SLOT,),
     tools: Iterable[ToolSpec] = (TOOL,),
     changed: Mapping[str, Any] | None = None,

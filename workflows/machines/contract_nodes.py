@@ -7,8 +7,6 @@ from dataclasses import dataclass
 from typing import Any
 
 from activities.contracts import (
-    Artifact,
-    ArtifactSpec,
     CallModel,
     CallTools,
     EffectFailed,
@@ -20,8 +18,9 @@ from activities.contracts import (
 )
 from activities.contracts_artifacts import ArtifactRead, ArtifactsRead, ArtifactText, ReadArtifacts
 from workflows.kernel.machine import At, Said
+from workflows.machines.contract_artifacts import registered
 from workflows.machines.contract_budget import Spent, added, strategy_of
-from workflows.machines.contract_context import KeptArtifact, Options, RoundTiming
+from workflows.machines.contract_context import Options, RoundTiming
 from workflows.machines.contract_events import (
     ExitAsked,
     ForcedRerun,
@@ -130,16 +129,15 @@ class Nodes:
         mapped = filled(wishes, read.texts)
         done = settled(c, judged(c, decision))
         patch: Changes = {
-            "slots": mapped.slots,
-            "mapped_round_index": c.round_index,
-            "budget": done.spent,
-            "stage": done.stage,
-            "shown_artifacts": decision.show_artifacts if done.show else (),
-            "shown_skills": decision.show_skills if done.show else (),
             "session_log": _logged(c, *self._events(decision, done, mapped if wishes else None)),
+            **_new(c, stage=done.stage, **_shows(done)),
             **_remembered(decision),
             **_overdraft(c, done),
         }
+        if done.spent:
+            patch["budget"] = done.spent
+        if wishes:
+            patch |= {"slots": mapped.slots, "mapped_round_index": c.round_index}
         if done.gate.state == "exhausted":
             patch |= _exhausted()
         if done.forced:
@@ -151,6 +149,7 @@ class Nodes:
         made: JsonObject = {
             "event": "decision",
             "action": decision.action,
+            "becomes": done.action if done.action != decision.action else None,
             "strategy": decision.strategy,
             "tool_id": call.tool_id if call and decision.action == "call_tool" else None,
             "focus_slot": decision.focus_slot,
@@ -229,7 +228,7 @@ class Nodes:
         result: ToolResult = answer.results[0]
         if result.error == "unknown_outcome":
             return _failed(f"{result.tool}: {result.output}")
-        new = _registered(c, result)
+        new = registered(c, result)
         writes = c.last_strategy == "render" or result.tool in self.options.write_tools
         render: Spent = {"render": 1} if writes else {}
         amounts = {"decisions": 1, "tools": 1, **strategy_of(c.last_strategy), **render}
@@ -286,6 +285,17 @@ def _failed(text: str) -> tuple[Changes, GraphFailed]:
     return {"exit_reason": "error", "error": error}, GraphFailed(reason=text)
 
 
+def _new(c: Any, **values: Any) -> Changes:
+    """Those of the values that are not there already."""
+    return {name: value for name, value in values.items() if getattr(c, name) != value}
+
+
+def _shows(done: Round) -> Changes:
+    """What the next round is shown."""
+    wanted = done.decision if done.show else Decision()
+    return {"shown_artifacts": wanted.show_artifacts, "shown_skills": wanted.show_skills}
+
+
 def _exhausted() -> Changes:
     text = "the budget is used up: no decision rounds or no tool calls are left"
     return {"error": {"code": "budget_exhausted", "message": text}}
@@ -322,31 +332,3 @@ def _overdraft(c: Any, done: Round) -> Changes:
 
 def _by_reference(c: Any) -> dict[str, Any]:
     return {name: slot for name, slot in c.slots.items() if slot.text is None and not slot.binary}
-
-
-def _registered(c: Any, result: ToolResult) -> dict[str, KeptArtifact]:
-    """The artifacts of a call under ids of their own; those of a failed call carry its error."""
-    found = {artifact.name: artifact for artifact in result.artifacts}
-    new: dict[str, KeptArtifact] = {}
-    for spec in c.call.artifacts:
-        artifact = found.get(spec.name) if result.ok else None
-        kept = artifact or _without_value(spec, result)
-        id = _free(spec.name, c.round_index, (*c.artifacts, *new))
-        new[id] = KeptArtifact(artifact=kept, tool=result.tool, round=c.round_index)
-    return new
-
-
-def _without_value(spec: ArtifactSpec, result: ToolResult) -> Artifact:
-    text = "the tool gave no such artifact" if result.ok else result.output[:500]
-    return Artifact(name=spec.name, type=spec.type, kind=spec.kind, error=text)
-
-
-def _free(name: str, round_index: int, taken: Sequence[str]) -> str:
-    """The name, or where it is taken one with the round behind it."""
-    if name not in taken:
-        return name
-    id, count = f"{name}@{round_index}", 1
-    while id in taken:
-        count += 1
-        id = f"{name}@{round_index}-{count}"
-    return id
