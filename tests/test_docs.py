@@ -2,20 +2,131 @@
 
 from __future__ import annotations
 
+import ast
+import json
 import os
 import re
 import subprocess
 import sys
+from collections.abc import Iterator
 from pathlib import Path
 
+import pytest
+
+from client.knobs import knobs
 from docs.generate import PAGE, page
+from tests.machines.test_all_machines import plays
+from workflows import registry
+from workflows.kernel.design import COMMON_EXITS, Design
+from workflows.registry import designs
 
 ROOT = Path(__file__).parents[1]
 README = (ROOT / "README.md").read_text()
 
 
+DESIGNS = [pytest.param(design, id=f"{design.name}-{design.version}") for design in designs()]
+
+
+def program_of(paper: str) -> str:
+    """The Python blocks of a page as one program."""
+    return "\n".join(re.findall(r"```python\n(.*?)```", (ROOT / "docs" / paper).read_text(), re.DOTALL))
+
+
+def ratchet(folder: Path, *words: str) -> subprocess.CompletedProcess[str]:
+    """The command line in a process of its own: what it loads is not loaded here."""
+    foreign = ("RATCHET_", "TEMPORAL_", "OPENAI_")
+    kept = {name: value for name, value in os.environ.items() if not name.startswith(foreign)}
+    own = {
+        "PYTHONPATH": str(ROOT),
+        "XDG_STATE_HOME": str(folder / "state"),
+        "TEMPORAL_CONFIG_FILE": os.devnull,
+    }
+    return subprocess.run(
+        [sys.executable, "-c", "from client.start import main; main()", *words],
+        cwd=folder,
+        env={**kept, **own},
+        capture_output=True,
+        text=True,
+        timeout=120,
+        check=False,
+    )
+
+
 def test_the_machines_page_is_what_the_code_says() -> None:
     assert PAGE.read_text() == page(), "run `make docs`"
+
+
+@pytest.mark.parametrize("design", DESIGNS)
+def test_the_page_tells_every_knob_and_exit_reason_of_a_machine(design: Design) -> None:
+    text = page()
+    section = text[text.index(f"## {design.name} (version {design.version})") :].split("\n## ")[0]
+    told = set(re.findall(r"^\| `([^`]+)` \|", section, re.MULTILINE))
+    assert {knob.name for knob in knobs(design.options)} | set(design.exits) <= told
+    assert set(re.findall(r"^\| `(\w+)` \|", text[: text.index("(version")], re.MULTILINE)) == set(
+        COMMON_EXITS
+    )
+
+
+@pytest.mark.parametrize("design", DESIGNS)
+def test_every_exit_reason_that_a_machine_is_seen_to_have_is_declared(design: Design) -> None:
+    """In its scripts, in what ends it at a limit; with words for people, and none twice."""
+    machine = design.build(design.options(), registry.parts())
+    seen = {run.last.exit.reason for run in plays(design) if run.last.exit} | {
+        *machine.limit_reasons.values()
+    }
+    assert seen - {*design.exits, *COMMON_EXITS} == set()
+    assert design.exits
+    assert {*design.exits} & {*COMMON_EXITS} - {"limit", "max_transitions"} == set()
+    assert [reason for reason, words in design.exits.items() if len(words) < 10] == []
+
+
+def reasons_in(tree: ast.AST) -> Iterator[str]:
+    """The reasons that a file's code gives by name: to an `Exit`, to a close, for a limit."""
+    for call in (node for node in ast.walk(tree) if isinstance(node, ast.Call)):
+        name = ast.unparse(call.func).rpartition(".")
+        given = [word.value for word in call.keywords if word.arg == "reason" and name[2] == "Exit"]
+        if name[2] in {"close", "closed", "_close"} or name[0].endswith("limit_reasons"):
+            given += call.args[1:2]
+        found = [node.value for each in given for node in ast.walk(each) if isinstance(node, ast.Constant)]
+        yield from (reason for reason in found if isinstance(reason, str))
+
+
+def test_the_reasons_of_every_machine_are_those_that_kernel_and_workflow_give() -> None:
+    files = [*(ROOT / "workflows" / "kernel").glob("*.py"), *(ROOT / "workflows").glob("*.py")]
+    found = {reason for file in files for reason in reasons_in(ast.parse(file.read_text()))}
+    assert found == set(COMMON_EXITS)
+
+
+@pytest.mark.parametrize("paper", ["own-machine.md", "rules.md", "tools.md"])
+def test_the_program_of_a_page_runs(paper: str, tmp_path: Path) -> None:
+    program = tmp_path / "program.py"
+    program.write_text(program_of(paper))
+    environment = {**os.environ, "PYTHONPATH": str(ROOT)}
+    command = [sys.executable, str(program)]
+    done = subprocess.run(
+        command, env=environment, cwd=tmp_path, capture_output=True, text=True, timeout=60, check=False
+    )
+    assert done.returncode == 0, done.stderr
+    promised = re.findall(r"print\(.*\)  # (.*)", program.read_text())
+    assert done.stdout.splitlines() == promised
+
+
+def test_the_machine_of_the_page_is_verified_drawn_and_run(tmp_path: Path) -> None:
+    (tmp_path / "summary.py").write_text(
+        re.sub(r"^    print\(.*", "    pass", program_of("own-machine.md"), flags=re.M)
+    )
+    (tmp_path / "notes.txt").write_text("The ratchet moves forward one click at a time, and holds.\n")
+    script = "[{reply: one two three}, {expect: 'were 3 words', reply: it holds}]"
+    (tmp_path / "summary.yaml").write_text(
+        "machine: summary\nmodules: [summary.py]\ntools: [read_file]\noptions: {max_words: 2}\n"
+        f"models: {{default: {{provider: scripted, script: {script}}}}}\n"
+    )
+    drawn = ratchet(tmp_path, "diagram", "summary", "--agent", "summary.yaml")
+    assert "check --> write: TooLong [may_try_again]" in drawn.stdout, drawn.stderr
+    ran = ratchet(tmp_path, "run", "--agent", "summary.yaml", "--json", "notes.txt")
+    assert ran.returncode == 0, ran.stderr
+    result = json.loads(ran.stdout.splitlines()[-1])
+    assert (result["answer"], result["exit_reason"], result["steps"]) == ("it holds", "summed_up", 2)
 
 
 def test_the_example_of_the_readme_runs_and_answers(tmp_path: Path) -> None:
