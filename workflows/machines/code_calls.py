@@ -116,7 +116,7 @@ def queries(call: CodeCall) -> Batch | Bad:
 
 
 def _kind(value: JsonValue) -> str:
-    return "None" if value is None else f"a {type(value).__name__}"
+    return "None" if value is None else f"a value of type {type(value).__name__}"
 
 
 def only(call: CodeCall) -> JsonValue | Bad:
