@@ -47,7 +47,7 @@ def call(*names: str, strategy: str = "explore", tool_id: str = "tool", **more: 
 
 def done(*pairs: tuple[str, str], summary: str = "all done", **more: Any) -> ModelReplied:
     """The end, with mappings of (slot, path)."""
-    return say("complete", "exit", completion_summary=summary, **maps(*pairs), **more)
+    return say("complete", "exit", completion_summary=summary, **{**maps(*pairs), **more})
 
 
 def rerun(*artifacts: str, strategy: str = "explore", **more: Any) -> ModelReplied:
