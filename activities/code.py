@@ -30,7 +30,7 @@ from activities.store import BlobCorrupt, BlobMissing, BlobStore, StoreError
 
 __all__ = ["CodeActivities"]
 
-GRACE = 5.0
+GRACE = 3.0
 """Seconds beyond the limit until a step is ended from outside: the interpreter should do it itself."""
 RESTORED = "The variables are again as they were before this block."
 
@@ -137,15 +137,24 @@ async def _within(
     try:
         async with asyncio.timeout(seconds):
             reached = await _reached(stepper, saved, answer)
-            dump = await stepper.session.dump()
+            return reached, await _dumped(stepper)
     except TimeoutError:
         raise Crashed(f"TimeoutError: the block took longer than {seconds:g} s") from None
-    if len(dump) > stepper.effect.limits.state_bytes:
+
+
+async def _dumped(stepper: Stepper) -> bytes:
+    """The state to go on with; raises `Crashed` when there is no memory to write it, or it is too large."""
+    try:
+        dump = await stepper.session.dump()
+    except monty.MontyRuntimeError as error:
+        raise Crashed(str(error)) from error
+    most = stepper.effect.limits.state_bytes
+    if len(dump) > most:
         raise Crashed(
-            f"MemoryError: the variables take {len(dump):,} bytes, at most "
-            f"{stepper.effect.limits.state_bytes:,} are kept; keep less in them"
+            f"MemoryError: the variables take {len(dump):,} bytes, at most {most:,} are kept from step to "
+            "step; keep less in them"
         )
-    return reached, dump
+    return dump
 
 
 async def _reached(stepper: Stepper, saved: SavedSession | None, answer: Resume | None) -> Reached:
@@ -165,6 +174,8 @@ async def _loaded(stepper: Stepper, saved: SavedSession) -> Snapshot | None:
             return await stepper.session.load_snapshot(saved.dump, print_callback=stepper.printed.add)
         await stepper.session.load_session(saved.dump)
     except (monty.MontyRuntimeError, RuntimeError) as error:
+        if isinstance(error, monty.MontyRuntimeError) and isinstance(error.exception(), MemoryError):
+            raise Crashed(f"{error}: the variables fit no more into the memory of a block") from error
         raise BadSession(f"the interpreter cannot read the session ({error}); {OTHER_VERSION}") from error
     return None
 

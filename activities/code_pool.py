@@ -39,6 +39,7 @@ POLICY: monty.OSPolicy = {
 """The same block does the same thing each time: the clock stands still and chance has a seed."""
 FENCE = """#!/bin/sh
 cd / || exit 1
+unset OLDPWD
 ulimit -c 0
 ulimit -f 0
 ulimit -t 4000

@@ -102,10 +102,7 @@ class Stepper:
 
     async def begin(self, inputs: dict[str, Any]) -> Reached:
         """Run a new block; `inputs` are variables that a fresh session begins with."""
-        if inputs:
-            # On their own, so that they are there even if the block is no Python.
-            await self.session.feed_start("None", inputs=inputs)
-        return await self._run(self._fed(readable(self.effect.block or "")))
+        return await self._run(self._fed(readable(self.effect.block or ""), inputs))
 
     async def go_on(self, at: Snapshot, answer: Resume | None) -> Reached:
         """Answer the call at which the block waits; None: the block is to end there."""
@@ -114,8 +111,11 @@ class Stepper:
         self.stopping = answer is None
         return await self._run(at.resume(answer or STOP))
 
-    async def _fed(self, source: str) -> Snapshot:
+    async def _fed(self, source: str, inputs: dict[str, Any]) -> Snapshot:
         say = self.printed.add
+        if inputs:
+            # On their own, so that they are there even if the block is no Python.
+            await self.session.feed_start("None", inputs=inputs)
         try:
             # The value of the last expression is not wanted: it could be anything.
             return await self.session.feed_start(f"{source}\n\nNone", print_callback=say)

@@ -193,6 +193,8 @@ class ContextFunctions:
         compiled = _compiled(pattern)
         at, size = max(start, 0), self.text.part_chars
         found: list[dict[str, Any]] = []
+        if at >= self.text.chars:
+            return found
         for number in range(at // size, -(-self.text.chars // size)):
             window = await _Window.of(self.text, number)
             # One more than is given, to know whether there are more.
