@@ -344,9 +344,9 @@ class Desk:
 
     def classify(self, c: Context, at: At) -> Said:
         """Ask the model what the customer wants; also when the state is entered again."""
-        notes = "".join(f"\nNote: {note}" for note in c.notes)
         wanted = (
-            Message(role="system", content=f"{SYSTEM}\n{c.instructions}{notes}".strip()),
+            Message(role="system", content=f"{SYSTEM}\n{c.instructions}".strip()),
+            *(Message(role="system", content=f"Note from the shop: {note}") for note in c.notes),
             Message(role="user", content=c.ticket.text),
         )
         opening = tuple(message for message in wanted if message not in c.transcript.messages)

@@ -12,7 +12,7 @@ from activities.contracts import CallTools, ErrorClass, ModelReplied, ToolResult
 from tests.machines.answers import decided, failed, said, tool_failed, tool_said
 from tests.machines.script import Script
 
-__all__ = ["REPLIES", "SCRIPTS", "SPECS", "answers", "facts", "sign", "tickets"]
+__all__ = ["REPLIES", "SCRIPTS", "SPECS", "TEXT", "answers", "facts", "sign", "tickets"]
 
 SPECS = tuple(
     ToolSpec(name=name, description=name, parameters={}, effect="read")

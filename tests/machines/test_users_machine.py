@@ -19,7 +19,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from activities.contracts import AskPerson, CallTools
+from activities.contracts import AskPerson, CallModel, CallTools
 from activities.extensions import load_modules
 from tests.machines import scripts_refund_desk as scripts
 from tests.machines.answers import decided, tool_failed, tool_said
@@ -32,7 +32,7 @@ from workflows.kernel.log import Record
 from workflows.kernel.machine import Machine
 from workflows.kernel.rebuild import rebuild
 from workflows.kernel.snapshot import dump, load
-from workflows.kernel.step import close
+from workflows.kernel.step import Cause, close, reenter
 
 ROOT = Path(__file__).resolve().parents[2]
 FILE = ROOT / "examples" / "machines" / "refund_desk.py"
@@ -194,6 +194,18 @@ def test_a_run_that_is_ended_in_the_middle_parks_the_ticket_in_hand() -> None:
     earlier = run(scripts.tickets("A-1", "A-2"), scripts.sign())
     ended = close(earlier.machine, earlier.last, "cancelled", now=2000.0)
     assert [entry.outcome for entry in ended.snapshot.context.decisions] == ["parked"]
+
+
+def test_a_word_from_a_person_on_the_way_is_told_to_the_model_once() -> None:
+    play = run(scripts.tickets("A-1"))
+    fold = play.machine.fold_steer
+    assert fold is not None
+    patch = fold(play.context, "mugs are fragile")
+    again = reenter(play.machine, play.last, Cause("Steered", by="ann"), now=2000.0, patch=patch)
+    assert isinstance(again.effect, CallModel)
+    said = [message.content for message in again.effect.transcript]
+    assert [text for text in said if "fragile" in text] == ["Note from the shop: mugs are fragile"]
+    assert said.count(scripts.TEXT) == 1
 
 
 def test_an_agent_without_the_tools_is_told_which() -> None:
