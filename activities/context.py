@@ -259,10 +259,12 @@ class _Window:
         data, places = self.text.encode(), _Places(self.text)
         found: list[dict[str, Any]] = []
         skip = len(self.text[: max(at, self.begin) - self.first].encode())
+        last = (-1, -1)
         for match in pattern.finditer(data, skip):
             low, high = match.span()
-            if low < len(data) and 0x80 <= data[low] < 0xC0:
-                continue  # nothing, found in the middle of a character
+            if (low, high) == last or (low < len(data) and 0x80 <= data[low] < 0xC0):
+                continue  # an empty match, found twice or in the middle of a character
+            last = (low, high)
             start = self.first + places.of(low)
             if start >= self.end or len(found) >= most:
                 break

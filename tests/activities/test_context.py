@@ -157,8 +157,9 @@ async def test_a_search_by_parts_finds_what_a_search_of_the_whole_finds(
     expected = []
     for match in whole:
         low, high = match.span()
-        if low == len(data) or not 0x80 <= data[low] < 0xC0:
-            expected.append({"start": chars(data, low), "end": chars(data, high), "text": match[0].decode()})
+        here = {"start": chars(data, low), "end": chars(data, high), "text": match[0].decode(errors="ignore")}
+        if (low == len(data) or not 0x80 <= data[low] < 0xC0) and here not in expected:
+            expected.append(here)
     assert found == expected
 
 
