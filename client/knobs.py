@@ -111,7 +111,8 @@ def _ways(schema: Schema, whole: Schema) -> list[Schema]:
 def _below(schema: Schema, part: str | int) -> Schema | None:
     inside = schema.get("items") if isinstance(part, int) else schema.get("properties", {}).get(part)
     if inside is None and isinstance(part, str):
-        inside = schema.get("additionalProperties")
+        named = schema.get("patternProperties", {})
+        inside = next(iter(named.values()), schema.get("additionalProperties"))
     return inside if isinstance(inside, Mapping) else None
 
 
@@ -157,7 +158,8 @@ def _count(schema: Schema, what: str, unit: str) -> str:
 
 
 def _mapping(schema: Schema, whole: Schema) -> str:
-    inside = schema.get("additionalProperties")
+    named = schema.get("patternProperties", {})
+    inside = next(iter(named.values()), schema.get("additionalProperties"))
     if "properties" in schema or not isinstance(inside, Mapping):
         return "object"
     names = schema.get("propertyNames", {})

@@ -112,7 +112,8 @@ def design(name: str, version: str | None = None, *, newest: bool = True) -> Des
     found = [d for d in designs() if d.name == name and version in (None, d.version)]
     if found:
         return sorted(found, key=_age)[-1 if newest else 0]
-    there = ", ".join(f"{d.name} (version {d.version})" for d in designs())
+    same = [d for d in designs() if d.name == name]
+    there = ", ".join(f"{d.name} (version {d.version})" for d in same or designs())
     close = difflib.get_close_matches(name, [d.name for d in designs()], 1)
     hint = f"; did you mean {close[0]}?" if close and close[0] != name else ""
     wanted = f"{name} of version {version}" if version else name

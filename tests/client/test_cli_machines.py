@@ -91,7 +91,7 @@ def test_a_file_of_a_machines_own_options_is_what_is_told_and_drawn(
     ("words", "said"),
     [
         (["raect"], "did you mean react"),
-        (["react", "--version", "77"], "unknown machine react of version 77"),
+        (["react", "--version", "77"], "unknown machine react of version 77; there is react (version 1)\n"),
         (["react", "--set", "max_step=1"], "did you mean `max_steps`"),
         (["react", "--agent", "nix.yaml"], "nix.yaml: there is no such file"),
     ],
@@ -150,6 +150,7 @@ class Outer(Strict):
     mode: Literal["a", "b"] | None = None
     parts: tuple[Inner, ...] = Field(default=(), max_length=4, description="see [the page]")
     caps: dict[Literal["x", "y"], float] = Field(default={"x": 1.0})
+    words: dict[Annotated[str, Field(pattern="^[a-z]+$")], int] = Field(default_factory=dict)
     by_name: dict[str, Inner] = Field(default_factory=dict)
     one: Inner = Inner(name="one")
     free: object = None
@@ -169,6 +170,7 @@ def test_every_kind_of_knob_is_told_with_the_keys_inside_of_it() -> None:
     assert "parts[].parts[].name" not in found  # a model in itself is told once
     assert found["caps"].default == '{"x": 1.0}'
     assert found["caps"].allowed == "mapping of `x`, `y` to number"
+    assert found["words"].allowed == "mapping to integer"
     assert found["by_name.*.name"].source == "3.11"
     assert found["one.share"].default == "0.5"
     assert found["free"].allowed == "anything"
@@ -181,6 +183,7 @@ def test_every_kind_of_knob_is_told_with_the_keys_inside_of_it() -> None:
         (("parts", 3, "parts", 0, "share"), "number above 0, below 1"),
         (("by_name", "z", "share"), "number above 0, below 1"),
         (("caps", "x"), "number"),
+        (("words", "a"), "integer"),
         (("nix",), None),
         (("count", "deeper"), None),
     ],
