@@ -238,7 +238,7 @@ def test_the_history_has_numbers_and_the_iteration_of_the_moment() -> None:
 def test_the_history_has_a_reason_for_every_move() -> None:
     run = planner(PLAN, *LOOKS, ANSWER)
     assert [entry["reason"] for entry in run.context.history] == [
-        "Input normalized", "Plan created", "Decision: continue", "Tool calls requested: look",
+        "Input normalized", "Plan created", "Decision: continue", 'Tool calls requested: look({"q": "x"})',
         "Tools executed: 1", "Continuing", "No tool calls requested",
     ]  # fmt: skip
 

@@ -182,8 +182,8 @@ class Nodes:
         patch: Changes = {"transcript": (said,), "iteration": 1}
         if not calls:
             return {**patch, "exit_reason": "answered"}, Answered()
-        names = ", ".join(call.name for call in calls)
-        return {**patch, "pending": calls}, ToolsRequested(f"Tool calls requested: {names[:200]}")
+        names = "; ".join(f"{call.name}({call.arguments})" for call in calls)
+        return {**patch, "pending": calls}, ToolsRequested(f"Tool calls requested: {names[:300]}")
 
     def execution_failed(self, c: Context, failure: EffectFailed, at: At) -> Said:
         """The model could not be asked; the call counts all the same."""

@@ -82,7 +82,8 @@ class Nodes:
         if violation := self.policy.violation(read, c.state):
             audited = _audited(c.given, decision, {"error": violation})
             return {**said, **audited, **_ended("policy_violation", violation)}, Forbidden(violation)
-        return {**said, "decision": decision}, Decided(f"{read.action}")
+        run = ToolRun(id="", tool=f"{read.action}", arguments=normalised(read.params))
+        return {**said, "decision": decision}, Decided(run.title)
 
     def not_asked(self, c: Context, failure: EffectFailed, at: At) -> Said:
         """The model could not be asked; the step counts all the same."""
@@ -130,7 +131,7 @@ class Nodes:
         text = self._built_input(c, value)
         patch = {**self._step(c, value), **kept, "given": text}
         said = (Message(role="user", content=text),)
-        return {**patch, "transcript": said}, GoesOn(f"step {c.iteration} is done")
+        return {**patch, "transcript": said}, GoesOn(kept["answer"])
 
     def _built_input(self, c: Context, value: JsonValue) -> str:
         if self.input_builder is None:
