@@ -9,14 +9,14 @@ from pathlib import Path
 from tests.machines.examplekit import agent_says
 
 ROOT = Path(__file__).resolve().parents[2]
-LOG = ROOT / "examples" / "data" / "logins.log"
+LOG = ROOT / "examples" / "data" / "logins.txt"
 QUESTION = "Did anyone break into an account?"
 
 
 def folder_with(tmp_path: Path, text: str) -> Path:
     """A folder with this log where the agent looks."""
     (tmp_path / "examples" / "data").mkdir(parents=True)
-    (tmp_path / "examples" / "data" / "logins.log").write_text(text, encoding="utf-8")
+    (tmp_path / "examples" / "data" / "logins.txt").write_text(text, encoding="utf-8")
     return tmp_path
 
 
@@ -44,7 +44,7 @@ async def test_it_finds_the_address_the_account_and_the_deeds_that_are_in_the_lo
 
 async def test_a_log_without_failures_needs_one_look(tmp_path: Path) -> None:
     ended, used = await agent_says("login_audit", folder_with(tmp_path, line("login OK")), QUESTION)
-    assert ended.answer == "No. examples/data/logins.log has no failed sign-in at all."
+    assert ended.answer == "No. examples/data/logins.txt has no failed sign-in at all."
     assert used == ["search_files"]
 
 

@@ -313,7 +313,7 @@ def test_there_is_one_audit_record_of_a_run_that_ends_well_or_badly() -> None:
         assert (audit["decision"]["action"], audit["decision"]["params"]["goal"]) == ("plan", "see")
         assert audit["result"]["done"] is run.exit.ok
         assert audit["result"]["iterations"] == 1
-    assert planner(said("no")).exit.outcome["audit"]["decision"] is None  # type: ignore[index,call-overload]  # JSON
+    assert planner(said("no")).exit.outcome["audit"]["decision"] is None  # type: ignore[index,call-overload]  # a mapping
 
 
 def test_a_limit_of_the_agent_ends_the_run_where_it_is() -> None:
