@@ -28,7 +28,7 @@ __all__ = ["Pool"]
 
 PROCESSES = 16
 """Blocks that run at the same time in one worker; more wait."""
-CHECKOUT_SECONDS = 30
+CHECKOUT_SECONDS = 8
 SUSPENSIONS = 200_000
 """Questions to the host per step: names, reads of a long context, calls that are refused."""
 POLICY: monty.OSPolicy = {

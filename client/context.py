@@ -23,7 +23,7 @@ Material = str | bytes | Path
 """A text, its UTF-8, or the file that holds it."""
 SHORT_BYTES = 100_000
 """A longer text goes to the store, and its reference into the task."""
-MOST_BYTES = 2**30
+MOST_BYTES = 2**28
 
 
 async def read_context(material: Material) -> str:
