@@ -32,6 +32,8 @@ __all__ = ["CodeActivities"]
 
 GRACE = 3.0
 """Seconds beyond the limit until a step is ended from outside: the interpreter should do it itself."""
+TIGHT = 32
+"""A state may take so many times more memory when it is loaded; beyond that it is tried out first."""
 RESTORED = "The variables are again as they were before this block."
 
 log = structlog.get_logger(__name__)
@@ -94,10 +96,21 @@ class CodeActivities:
             async with self.pool.session(effect.limits) as session:
                 stepper = Stepper(effect, session, printed, functions)
                 reached, dump = await _within(effect.limits.seconds + GRACE, stepper, saved, answer)
+            if reached.call is None and len(dump) * TIGHT > effect.limits.memory_bytes:
+                await self._try_out(effect, dump)
         except (Crashed, monty.MontyCrashedError) as error:
             return _Ended(effect.before, Reached(error=f"{error}\n{RESTORED}"), fatal=True)
         state = SavedSession(dump, waiting=reached.call is not None, calls=stepper.calls)
         return _Ended(await save_session(state, self.store), reached)
+
+    async def _try_out(self, effect: RunCode, dump: bytes) -> None:
+        """Raise `Crashed` if the next block could not begin: it would fail for ever with such a state."""
+        async with self.pool.session(effect.limits) as session:
+            try:
+                await session.load_session(dump)
+                await session.feed_start("None")
+            except monty.MontyRuntimeError as error:
+                raise Crashed(f"{error}: the variables leave no memory for another block") from error
 
     async def _answer(self, answer: CodeAnswer | None) -> Resume | None:
         """What the interpreter is told; None: the block is to end."""
@@ -175,7 +188,7 @@ async def _loaded(stepper: Stepper, saved: SavedSession) -> Snapshot | None:
         await stepper.session.load_session(saved.dump)
     except (monty.MontyRuntimeError, RuntimeError) as error:
         if isinstance(error, monty.MontyRuntimeError) and isinstance(error.exception(), MemoryError):
-            raise Crashed(f"{error}: the variables fit no more into the memory of a block") from error
+            raise Crashed(f"{error}: the variables leave no memory to go on") from error
         raise BadSession(f"the interpreter cannot read the session ({error}); {OTHER_VERSION}") from error
     return None
 

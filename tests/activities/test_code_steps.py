@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import dataclasses
+import os
 from collections.abc import AsyncIterator
 from datetime import timedelta
 from pathlib import Path
@@ -15,6 +17,10 @@ from temporalio.testing import ActivityEnvironment
 
 from activities.contracts_code import CodeAnswer, CodeCall, CodeLimits, RunCode
 from tests.activities.codekit import SHORT, Sandbox, sandbox_in
+
+
+PROCESSES_ARE_FILES = Path("/proc/self/stat").exists()
+"""As on Linux."""
 
 
 @pytest.fixture
@@ -242,6 +248,24 @@ async def test_variables_that_are_too_large_to_keep_are_refused(sandbox: Sandbox
     assert (await sandbox.run("print(x)", limits=limits)).printed == "small\n"
 
 
+@pytest.mark.parametrize("size", range(36_000, 60_000, 4_000))
+async def test_no_block_leaves_a_state_that_fits_into_no_memory(sandbox: Sandbox, size: int) -> None:
+    """It takes more memory to load a state than to make it; then every later block would fail."""
+    limits = SHORT.model_copy(update={"memory_bytes": 8 * 2**20})
+    await sandbox.run("x = 'small'", limits=limits)
+    stepped = await sandbox.run(f"y = [str(n) for n in range({size})]\nx = 'large'", limits=limits)
+    then = await sandbox.run("print(x)", limits=limits)
+    assert (then.error, then.printed) == (None, "small\n" if stepped.fatal else "large\n")
+
+
+async def test_a_call_whose_state_fits_into_no_memory_is_lost_with_its_block(sandbox: Sandbox) -> None:
+    limits = SHORT.model_copy(update={"memory_bytes": 8 * 2**20})
+    await sandbox.run("x = 'small'", limits=limits)
+    stepped = await sandbox.run("y = [str(n) for n in range(50_000)]\nask()", limits=limits)
+    assert stepped.fatal
+    assert (await sandbox.run("print(x)", limits=limits)).printed == "small\n"
+
+
 async def test_the_same_block_does_the_same_thing_each_time(sandbox: Sandbox) -> None:
     block = (
         "import random, time, datetime\n"
@@ -278,10 +302,24 @@ async def test_a_cancelled_step_ends_at_once_and_its_interpreter_with_it(sandbox
     effect = RunCode(block="while True: pass", limits=CodeLimits(seconds=60))
     running = asyncio.create_task(environment.run(sandbox.activities.run_code, effect))
     await asyncio.sleep(0.3)
+    assert len(interpreters()) == PROCESSES_ARE_FILES
     environment.cancel()
     with pytest.raises(asyncio.CancelledError):
         await asyncio.wait_for(running, 1)
+    assert interpreters() == []
     assert (await sandbox.run("print('next')")).printed == "next\n"
+
+
+def interpreters() -> list[int]:
+    """The interpreters that this process has started and that live."""
+    ours = []
+    for stat in Path("/proc").glob("[0-9]*/stat"):
+        with contextlib.suppress(OSError):  # it has ended meanwhile
+            name, _, rest = stat.read_text().partition("(")[2].rpartition(")")
+            state, parent, *_ = rest.split()
+            if (name, int(parent)) == ("monty", os.getpid()) and state != "Z":
+                ours.append(int(stat.parent.name))
+    return ours
 
 
 async def test_a_step_sends_heartbeats_while_it_runs(sandbox: Sandbox) -> None:
