@@ -27,6 +27,7 @@ from tests.machines.driver import Play
 from tests.machines.scripts_contract import REPLIES, answers
 from workflows.kernel.design import Brief, Parts
 from workflows.kernel.ledger import Ledger
+from workflows.kernel.rebuild import rebuild
 from workflows.kernel.step import advance, start
 from workflows.machines.contract import DESIGN
 from workflows.machines.contract_budget import (
@@ -439,7 +440,7 @@ def test_what_is_left_is_never_below_zero_and_runs_are_bounded(
     knobs = DESIGN.options.model_validate({"slots": [slot], "caps": caps})
     machine = DESIGN.build(knobs, Parts())
     step = start(machine, DESIGN.begin(Brief("g", "t", tools=(TOOL,)), knobs), now=0)
-    rounds = 0
+    rounds, records = 0, list(step.records)
     while step.effect is not None:
         budget = step.snapshot.context.budget
         assert all(budget.left(name) >= 0 for name in budget.caps)
@@ -447,7 +448,9 @@ def test_what_is_left_is_never_below_zero_and_runs_are_bounded(
         own = answers(step.effect)
         answer = data.draw(REPLIES if own is None else own)
         step = advance(machine, step, answer, now=1)
+        records += step.records
     assert step.exit is not None
+    assert rebuild(machine, records) == (step.snapshot.state, step.snapshot.context)
     assert step.exit.reason in (*DESIGN.exits, "max_transitions")
     # Ordinary rounds, overdraft, the exhausted round and wrap-up.
     assert rounds <= decisions + 3 + 2

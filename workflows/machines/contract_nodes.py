@@ -166,7 +166,8 @@ class Nodes:
         notes = done.decision.notes
         if done.action == "call_tool":
             call = done.decision.tool_call
-            return patch, ToolWanted(reason=f"{notes} -> {call.tool_id if call else 'no tool'}")
+            wanted = call.tool_id if call else "no tool"
+            return patch, ToolWanted(reason=f"{notes} -> {wanted}" if notes else wanted)
         timings = _timed(c, at, end_reason(done.action))
         if done.action == "decision":
             patch |= {"round_timings": timings, "round_index": 1}
