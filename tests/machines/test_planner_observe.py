@@ -93,6 +93,15 @@ def test_made_ids_differ_from_turn_to_turn_and_equal_ids_of_one_reply_are_told_a
     assert len({record["tool_call_id"] for record in twice.context.observations}) == 2
 
 
+def test_no_call_is_lost_to_an_id_that_looks_like_a_made_one() -> None:
+    visit = planner(PLAN).last.snapshot.visit
+    first, second = TWO.tool_calls
+    tricky = (first.model_copy(update={"id": f"call_{visit}_1"}), second.model_copy(update={"id": ""}))
+    run = planner(PLAN, TWO.model_copy(update={"tool_calls": tricky}), tool_said(), tool_said())
+    assert [record["name"] for record in run.context.observations] == ["look", "write"]
+    assert len({record["tool_call_id"] for record in run.context.observations}) == 2
+
+
 @pytest.mark.parametrize("text", ["", "  ", "null", "{}"])
 def test_missing_arguments_are_no_arguments(text: str) -> None:
     assert ran(planner(PLAN, calls(("look", text)))) == [("look", {})]

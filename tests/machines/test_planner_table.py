@@ -10,7 +10,8 @@ from activities.contracts import CallModel, Message
 from tests.machines.answers import failed, said, tool_failed, tool_said
 from tests.machines.driver import Play
 from tests.machines.plannerkit import path, planner
-from tests.machines.scripts_planner import ANSWER, PLAN, calls, decision, plan
+from tests.machines.script import Script
+from tests.machines.scripts_planner import ANSWER, PLAN, SCRIPTS, calls, decision, plan
 from workflows.kernel.ledger import Ledger
 from workflows.kernel.machine import At
 from workflows.kernel.step import Cause, advance, reenter
@@ -20,6 +21,7 @@ from workflows.machines.planner_fsm import S
 from workflows.machines.planner_nodes import Nodes
 from workflows.machines.planner_policy import Policy
 from workflows.machines.planner_schema import plan_schema
+from workflows.registry import design
 
 LOOKS = (calls(("look", '{"q": "x"}')), tool_said())
 
@@ -241,6 +243,22 @@ def test_the_history_has_a_reason_for_every_move() -> None:
         "Input normalized", "Plan created", "Decision: continue", 'Tool calls requested: look({"q": "x"})',
         "Tools executed: 1", "Continuing", "No tool calls requested",
     ]  # fmt: skip
+
+
+@pytest.mark.parametrize("script", SCRIPTS, ids=lambda script: script.name)
+def test_the_history_tells_the_same_as_the_log(script: Script) -> None:
+    run = script.run(design("planner"))
+    moves = [(S[record.state].value, S[record.to].value) for record in run.records if record.to][1:]
+    assert [(entry["from"], entry["to"]) for entry in run.context.history] == moves
+
+
+def test_the_log_grows_linearly() -> None:
+    """Deltas: no record holds what was there before."""
+    size = {
+        turns: sum(len(record.model_dump_json()) for record in planner(PLAN, *LOOKS * turns).records)
+        for turns in (10, 20, 30)
+    }
+    assert abs((size[30] - size[20]) - (size[20] - size[10])) < 0.1 * (size[20] - size[10])
 
 
 def test_the_default_maximum_is_50() -> None:

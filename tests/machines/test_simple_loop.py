@@ -143,6 +143,15 @@ def test_the_default_maximum_is_50() -> None:
     assert (run.exit.reason, run.exit.outcome["iterations"], run.unused) == ("max_iterations", 50, 0)
 
 
+def test_the_log_grows_linearly() -> None:
+    """Deltas: no record holds what was there before."""
+    size = {
+        turns: sum(len(r.model_dump_json()) for r in simple(*(act("look"), tool_said()) * turns).records)
+        for turns in (10, 20, 30)
+    }
+    assert abs((size[30] - size[20]) - (size[20] - size[10])) < 0.1 * (size[20] - size[10])
+
+
 # -- state (4.9) --------------------
 
 

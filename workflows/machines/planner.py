@@ -80,7 +80,7 @@ def _on_any(answer: Any) -> dict[ErrorClass, Any]:
     return dict.fromkeys(get_args(ErrorClass), answer)
 
 
-_SHARED = {"goal", "state", "observations", "pending"}
+_SHARED = {"state", "observations", "pending"}
 """What policies and hooks see."""
 _ENDS = {"exit_reason", "error"}
 
@@ -94,7 +94,7 @@ def _once(nodes: Nodes) -> dict[Enum, State]:
             enter=nodes.plan,
             resume=nodes.planned,
             on_error=_on_any(nodes.plan_failed),
-            reads={*_SHARED, "transcript", "instructions", "abilities"},
+            reads={*_SHARED, "goal", "transcript", "instructions", "abilities"},
             writes={*_ENDS, "state", "transcript"},
             **asks,
         ),
@@ -102,7 +102,7 @@ def _once(nodes: Nodes) -> dict[Enum, State]:
             enter=nodes.decide,
             resume=nodes.decided,
             on_error=_on_any(nodes.decide_failed),
-            reads={*_SHARED, "transcript", "instructions"},
+            reads={*_SHARED, "goal", "transcript", "instructions"},
             writes={*_ENDS, "state", "transcript"},
             **asks,
         ),
@@ -163,13 +163,14 @@ def _build(options: Options, parts: Parts) -> Machine[Context]:
         hook_named(options.prompt_builder, parts.hooks, "prompt_builder"),
         hook_named(by_hook, parts.hooks, "decide"),
     )
+    states = {**_once(nodes), **_loop(nodes, Observer(options, policy))}
     return Machine(
         name="planner",
         context=Context,
         initial=S.INTAKE,
         final={S.FINALIZE, S.HALT},
         table=TABLE,
-        states={**_once(nodes), **_loop(nodes, Observer(options, policy))},
+        states={state: states[state] for state in S},
         result=result_of,
         step_state=S.EXECUTE,
         # Three moves an iteration and some around: the limit is `max_iterations` alone (R-003-8).

@@ -261,6 +261,8 @@ def _with_ids(calls: tuple[ToolCall, ...], at: At) -> tuple[ToolCall, ...]:
     """A missing id, or one that came before in the reply, is made from the visit: no chance in it."""
     seen: dict[str, ToolCall] = {}
     for index, call in enumerate(calls):
-        known = call.id if call.id and call.id not in seen else f"call_{at.visit}_{index}"
+        known = call.id or f"call_{at.visit}_{index}"
+        while known in seen:
+            known = f"{known}_{index}"
         seen[known] = call.model_copy(update={"id": known})
     return tuple(seen.values())
