@@ -22,6 +22,7 @@ from tests.machines.scripts_staged import (
     thinks,
 )
 from tests.machines.test_all_machines import random_run
+from workflows.kernel.design import Parts
 from workflows.kernel.errors import name_of
 from workflows.kernel.step import Cause, reenter
 from workflows.machines.staged import DESIGN
@@ -76,7 +77,7 @@ def test_the_lifecycle_is_walked_as_the_table_says(answers: Any, way: str) -> No
 
 
 def test_the_table_has_the_rows_of_the_spec_and_no_other() -> None:
-    machine = DESIGN.build(Options(), _no_parts())
+    machine = DESIGN.build(Options(), Parts())
     rows = {(name_of(row.source), name_of(row.target)) for row in machine.rows}
     assert rows == {
         ("Initialized", "Thinking"),
@@ -90,12 +91,6 @@ def test_the_table_has_the_rows_of_the_spec_and_no_other() -> None:
         ("Observing", "Failed"),
     }
     assert {name_of(state) for state in machine.final} == {"Finished", "Failed"}
-
-
-def _no_parts() -> Any:
-    from workflows.kernel.design import Parts
-
-    return Parts()
 
 
 # -- the state (3.3) --------------------

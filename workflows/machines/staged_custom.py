@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Callable, Mapping
 from typing import Any
 
@@ -82,9 +83,15 @@ def _left(ways: Ways, at: At, patch: Any, target: Any = None) -> Said:
     chosen = target if target is not None else patch.get("lifecycle", exits[0] if len(exits) == 1 else None)
     if not isinstance(chosen, str):
         chosen = NOWHERE
-    if "extensions" in patch:
+    if isinstance(patch.get("extensions"), Mapping):
         patch = {**patch, "extensions": {name: patch["extensions"]}}
-    return ways.to(at, chosen, patch, reason=", ".join(str(key) for key in patch if key != "lifecycle"))
+    return ways.to(at, chosen, patch, reason=_told(patch))
+
+
+def _told(patch: Mapping[str, Any]) -> str:
+    """A patch in a line, for people."""
+    shown = {str(key): value for key, value in patch.items() if key != "lifecycle"}
+    return json.dumps(shown, ensure_ascii=False, default=str) if shown else ""
 
 
 class RunInner:
