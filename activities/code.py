@@ -21,12 +21,12 @@ from temporalio.exceptions import ApplicationError
 from activities.code_pool import Pool
 from activities.code_sandbox import Crashed, Printed, Reached, Resume, Snapshot, Stepper
 from activities.code_session import OTHER_VERSION, BadSession, SavedSession, load_session, save_session
-from activities.code_values import readable
 from activities.context import BadContext, ContextFunctions, LongText, ShortText
 from activities.contracts import FATAL, TRANSIENT
 from activities.contracts_code import CodeAnswer, CodeStepped, RunCode
 from activities.heartbeat import beating
 from activities.store import BlobCorrupt, BlobMissing, BlobStore, StoreError
+from activities.tool_output import readable
 
 __all__ = ["CodeActivities"]
 

@@ -13,8 +13,9 @@ from typing import Any, Protocol
 import pydantic_monty as monty
 
 from activities.code_session import BadSession
-from activities.code_values import plain, readable
+from activities.code_values import plain
 from activities.contracts_code import CodeCall, RunCode
+from activities.tool_output import readable
 
 __all__ = ["Crashed", "HostFunctions", "Printed", "Reached", "Resume", "Snapshot", "Stepper"]
 

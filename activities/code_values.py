@@ -19,7 +19,9 @@ from typing import Any
 from pydantic import JsonValue
 from pydantic_monty import MontyClassProxy
 
-__all__ = ["MAX_DEPTH", "MAX_ITEMS", "MAX_TEXT", "NotPlain", "plain", "readable"]
+from activities.tool_output import readable
+
+__all__ = ["MAX_DEPTH", "MAX_ITEMS", "MAX_TEXT", "NotPlain", "plain"]
 
 MAX_DEPTH = 60
 """Lists in lists; what reads JSON elsewhere stops at about 200."""
@@ -38,11 +40,6 @@ class NotPlain(TypeError):
 def plain(value: object, what: str = "the value") -> JsonValue:
     """The JSON value; `what` names it in messages. Raises `NotPlain`."""
     return _Walk(what).plain(value, 0)
-
-
-def readable(text: str) -> str:
-    """The text with lone surrogates spelt out: they cannot be written as UTF-8."""
-    return text.encode("utf-8", "backslashreplace").decode()
 
 
 @dataclasses.dataclass(slots=True)
