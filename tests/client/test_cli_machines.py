@@ -13,6 +13,7 @@ from pydantic import Field
 from activities.contracts import Strict
 from client.cli import execute
 from client.knobs import Knob, allowed_at, knobs
+from tests.client.conftest import Ratchet
 from workflows import registry
 from workflows.kernel.design import COMMON_EXITS, Design
 from workflows.kernel.errors import name_of
@@ -85,6 +86,54 @@ def test_a_file_of_a_machines_own_options_is_what_is_told_and_drawn(
     for command in (["machines", "react"], ["diagram", "react"]):
         assert execute([*command, "--agent", str(agent), "--data-dir", str(data_dir)]) == 2
         assert "mine.yaml:2: options.max_steps" in capsys.readouterr().err
+
+
+MADE_FROM_DATA = """
+from enum import Enum
+from activities.contracts import Frozen, Strict
+from workflows.kernel.design import Design
+from workflows.kernel.machine import Exit, Machine, Row, State
+
+class Went: ...
+class Context(Frozen): ...
+class Options(Strict):
+    places: tuple[str, ...]
+
+def build(options, parts):
+    S = Enum("S", {place: place for place in options.places})
+    way = [*S]
+    states = {place: State(enter=lambda c, at: Went()) for place in way[:-1]}
+    return Machine(name="tour", context=Context, initial=way[0], final={way[-1]}, step_state=way[0],
+                   states={**states, way[-1]: State()}, result=lambda c, s: Exit(reason="there", ok=True),
+                   table=[Row(a, Went, b) for a, b in zip(way, way[1:])])
+
+DESIGN = Design("tour", "Go from place to place.", Options, build, lambda brief, options: Context())
+"""
+
+
+def test_a_machine_made_from_data_is_told_and_drawn_as_the_agent_file_makes_it(
+    ratchet: Ratchet, tmp_path: Path
+) -> None:
+    (tmp_path / "tour.py").write_text(MADE_FROM_DATA)
+    bare, full = tmp_path / "bare.yaml", tmp_path / "full.yaml"
+    bare.write_text("machine: react\nmodules: [tour.py]\ntools: []\n")
+    full.write_text("machine: tour\nmodules: [tour.py]\noptions: {places: [home, sea]}\n")
+
+    told = ratchet("machines", "tour", "--agent", str(bare)).stdout
+    assert "must be given; list of text" in told
+    assert "they follow from the options that must be given" in told
+    refused = ratchet("diagram", "tour", "--agent", str(bare))
+    assert (refused.returncode, refused.stdout) == (2, "")
+    assert "name an agent file of it, or use --set" in refused.stderr
+
+    assert re.search(
+        r"home +initial, begins a step", ratchet("machines", "tour", "--agent", str(full)).stdout
+    )
+    assert "home --> sea: Went" in ratchet("diagram", "tour", "--agent", str(full)).stdout
+    longer = ratchet("diagram", "tour", "--agent", str(full), "--set", "places=[home, hill, sea]")
+    assert "hill --> sea: Went" in longer.stdout
+    broken = ratchet("diagram", "tour", "--agent", str(full), "--set", "places=[]")
+    assert (broken.returncode, "Traceback" in broken.stderr) == (2, False)
 
 
 @pytest.mark.parametrize(
