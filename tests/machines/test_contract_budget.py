@@ -360,6 +360,8 @@ def test_wrap_up_forgets_the_overdraft() -> None:
     assert c.wrapup_trigger_reason == "exploit_overdraft_blocked"
     used = (c.allow_exploit_overdraft, c.exploit_overdraft_used, c.exploit_overdraft_total)
     assert used == (False, 0, 0)
+    begun = contract(call(), made("x"), done(), **SPENT_OUT).context
+    assert (begun.is_wrapup_round, begun.allow_exploit_overdraft) == (True, False)
 
 
 def test_exhausted_tool_calls_do_not_stop_overdraft_tool_calls() -> None:

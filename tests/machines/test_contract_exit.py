@@ -62,6 +62,11 @@ def test_only_mappable_artifacts_are_worth_a_wrap_up(makes: Any, mappable: bool)
     assert wraps_up(contract(call(), makes, done(), *([done()] if mappable else []))) == mappable
 
 
+def test_a_run_that_had_its_wrap_up_round_gets_no_other() -> None:
+    run = contract(*MAKES, done(), changed={"wrapup_round_used": True})
+    assert (run.exit.reason, events(run, "wrapup_activated")) == ("incomplete_contract", [])
+
+
 def test_without_an_open_slot_there_is_nothing_to_wrap_up() -> None:
     assert not wraps_up(contract(*MAKES, done(), slots=[]))
     assert not wraps_up(contract(*MAKES, call("more"), made("x"), done(("answer", "found"))))

@@ -11,6 +11,7 @@ from tests.machines.answers import said
 from tests.machines.contractkit import call, clarify, contract, done, events, made, maps, rerun, say
 from tests.machines.driver import Play
 from workflows.machines.contract_exit import resolved
+from workflows.machines.contract_round import BEFORE_MAPPING, BEHIND_MAPPING
 
 WIDE = {"name": "answer", "budget": {"explore": 9, "exploit": 9, "render": 9, "ctx_reads": 9}}
 WRAPPED: dict[str, Any] = {"is_wrapup_round": True, "wrapup_round_used": True}
@@ -26,6 +27,12 @@ EXHAUSTED: dict[str, Any] = {
 def ends(run: Play) -> tuple[str, str | None]:
     """Its exit reason, and what it was to end for when it began to wrap up."""
     return run.exit.reason, run.context.wrapup_trigger_reason
+
+
+def test_the_steps_run_in_the_order_of_their_numbers() -> None:
+    """Also those whose order makes no difference today."""
+    numbers = [(step.__doc__ or "").split(".")[0] for step in (*BEFORE_MAPPING, *BEHIND_MAPPING)]
+    assert numbers == ["4", "5", "6", "7", "8", "9", "11", "12"]
 
 
 # -- 1 and 2: the gate --------------------
@@ -205,6 +212,12 @@ def test_every_special_reason_is_the_one_that_the_run_ends_with(
 ) -> None:
     """R-004-3: the special reasons of steps 5, 9 and 11 are real exit reasons."""
     assert contract(reply, **options).exit.reason == reason
+
+
+def test_a_reason_that_was_pending_before_stays_too() -> None:
+    """R-004-3: the first pending reason wins, also over a special one."""
+    pending = {**WRAPPED, "pending_exit_reason": "clarify"}
+    assert contract(rerun("a"), changed=pending).exit.reason == "clarify"
 
 
 def test_8_in_the_wrap_up_round_a_tool_call_becomes_the_exit() -> None:

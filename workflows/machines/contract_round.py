@@ -13,7 +13,17 @@ from activities.contracts import JsonObject
 from workflows.machines.contract_budget import Spent, added, must_finish, overdraft_rounds, strategy_of
 from workflows.machines.contract_reply import Decision
 
-__all__ = ["Gate", "Round", "end_reason", "gate_of", "judged", "settled", "wish_of"]
+__all__ = [
+    "BEFORE_MAPPING",
+    "BEHIND_MAPPING",
+    "Gate",
+    "Round",
+    "end_reason",
+    "gate_of",
+    "judged",
+    "settled",
+    "wish_of",
+]
 
 
 @dataclass(frozen=True, slots=True)
