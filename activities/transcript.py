@@ -67,6 +67,13 @@ class Transcript:
     def __setattr__(self, name: str, value: object) -> None:
         raise AttributeError(f"a transcript is immutable: use `add` instead of setting {name!r}")
 
+    def __copy__(self) -> Self:
+        return self
+
+    def __deepcopy__(self, memo: dict[int, Any]) -> Self:
+        """Immutable throughout, so it is its own copy (pydantic copies a field's default)."""
+        return self
+
     def add(self, *messages: Message) -> Transcript:
         """A new transcript with these messages behind the old ones."""
         if not messages:

@@ -117,6 +117,16 @@ def test_a_reset_lets_the_first_writer_win_again() -> None:
     assert FIELDS.fold("why", FIELDS.default("why"), "second") == "second"
 
 
+def test_a_transcript_goes_back_to_its_default_and_is_its_own_copy() -> None:
+    class Talk(Frozen):
+        transcript: Annotated[Transcript, APPEND] = Transcript()
+
+    assert Fields.of(Talk).default("transcript") == Transcript()
+    said = Transcript([Message(role="user", content="a")])
+    assert copy.deepcopy(said) is said
+    assert copy.copy(said) is said
+
+
 def test_a_transcript_grows_by_messages() -> None:
     class Talk(Frozen):
         """A context with a conversation."""
