@@ -20,7 +20,7 @@ def _task(*replies: Any, slots: tuple[Any, ...] = (ANSWER,), **options: Any) -> 
     return AgentTask(
         goal="try it",
         machine="contract",
-        tools=("mark", "crash", "huge"),
+        tools=("mark", "crash"),
         models={"default": scripted(*replies)},
         options={"slots": list(slots), **options},
         heartbeat_seconds=3,
@@ -71,9 +71,9 @@ async def _overdraft(client: Client) -> Handle:
 
 
 async def _long(client: Client) -> Handle:
-    """A slot whose text is read when the run ends."""
+    """A slot whose text is read when the run ends; every payload stays small enough for the history."""
     return await begin(
-        client, _task(_call("huge", "text", line="h"), _done(("answer", "text")), slot_chars=50_000)
+        client, _task(_call("mark", "text", line="l", text="x" * 4200), _done(("answer", "text")))
     )
 
 
