@@ -88,6 +88,14 @@ def test_a_short_context_is_given_to_a_fresh_session_only_and_a_long_one_always(
         assert [step.context for step in steps(run)] == [material, later]
 
 
+def test_a_short_context_travels_with_every_step_once_code_reaches_for_parts_of_it() -> None:
+    answers = (block("1"), ran(), block("context_len()", "2"), ran(), ran(), block("3"))
+    run = code(*answers, changed={"material": "text"})
+    assert [step.context for step in steps(run)] == ["text", "text", "text", "text"]
+    run = code(block("1"), ran(), block("len(context)"), changed={"material": "text"})
+    assert [step.context for step in steps(run)] == ["text", None]
+
+
 def test_a_session_that_is_fresh_again_is_given_the_context_again() -> None:
     run = code(block("1", "2"), broke("TimeoutError", session="", fatal=True), changed={"material": "text"})
     assert [step.context for step in steps(run)] == ["text", "text"]

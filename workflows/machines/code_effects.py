@@ -56,14 +56,14 @@ class Effects:
         return self._run(c, block=f"print({name})", before=c.session, limits=limits, label=f"look up {name}")
 
     def _run(self, c: Context | Ahead, **more: Any) -> RunCode:
-        # The session holds a short context from its first block on; a long one is always at hand.
-        fresh = not c.session or isinstance(c.material, ContextRef)
         material = c.goal if c.material is None else c.material
+        # The session holds a short context from its first block on; it need not travel again.
+        needed = not c.session or isinstance(material, ContextRef) or _reaches(c.transcript)
         what = {
             "session": c.session,
             "names": (*BUILT_IN, *(tool.name for tool in c.tools)),
             "constants": {"DEPTH": c.depth, "CORRELATION_ID": c.trace_id},
-            "context": material if fresh else None,
+            "context": material if needed else None,
             "limits": self.options.block,
             "label": f"run block {c.iteration + 1}.{c.place.index + 1}",
         }
@@ -82,6 +82,11 @@ class Effects:
             attempts=self.options.max_model_attempts,
             label=label,
         )
+
+
+def _reaches(transcript: Transcript) -> bool:
+    """Does code of the model use `context_slice` and its like, which read what travels with the step?"""
+    return any(m.role == "assistant" and "context_" in m.content for m in transcript)
 
 
 def replied(reply: ModelReplied) -> dict[str, Any]:
