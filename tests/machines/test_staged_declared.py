@@ -146,7 +146,7 @@ UNSOUND = [
     ),
     pytest.param(
         stages(act={"exits": ["Observing", "Checking"]}, check={**CHECK, "exits": ["Acting"]}),
-        "a cycle without a counting state.*Acting -> Checking -> Acting.*every loop leads through Thinking",
+        "a cycle without a counting state.*Acting -> Checking -> Acting.*loop only through Thinking",
         id="uncounted loop",
     ),
 ]

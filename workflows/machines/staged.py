@@ -18,13 +18,10 @@ from workflows.kernel.fields import Patch
 from workflows.kernel.log import Record
 from workflows.kernel.machine import At, Machine, Row, Said, State
 from workflows.machines.staged_context import (
-    ACTING,
     FAILED,
     FINISHED,
     INITIALIZED,
-    OBSERVING,
     ORCHESTRATOR,
-    THINKING,
     AgentState,
     LastError,
     Material,
@@ -33,6 +30,7 @@ from workflows.machines.staged_context import (
 )
 from workflows.machines.staged_custom import AskModel, CallHook, RunInner, handler, precondition
 from workflows.machines.staged_events import PassesExhausted, StageFailed, event_to
+from workflows.machines.staged_invariants import invariant
 from workflows.machines.staged_options import ROLES, Options, Stage
 from workflows.machines.staged_result import EXITS, result_of, stage_names, violated
 from workflows.machines.staged_stages import Act, Observe, Think
@@ -41,7 +39,6 @@ from workflows.machines.staged_ways import Ways
 __all__ = ["DESIGN"]
 
 CLASSES: tuple[ErrorClass, ...] = ("transient", "recoverable", "fatal", "unknown_outcome")
-Invariant = Callable[[AgentState, Record | None], str]
 Failing = Callable[[Any, Any, At], Said]
 
 
@@ -69,63 +66,6 @@ class Plan:
             there = ", ".join(sorted(self.parts.hooks)) or "none; see `modules` of the agent file"
             raise ValueError(f"stage {stage.name}: {key}: unknown hook {name!r}; the worker has {there}")
         return self.parts.hooks[name]
-
-
-# -- what must hold (spec 3.5) --------------------
-
-
-def _initialized(c: AgentState, last: Record | None) -> str:
-    if not (c.user_input or "").strip():
-        return "`user_input` is not set"
-    filled = [name for name in ("thought", "action", "observation") if getattr(c, name) is not None]
-    return f"`{filled[0]}` is set before any stage ran" if filled else ""
-
-
-def _thinking(c: AgentState, last: Record | None) -> str:
-    return "" if (c.user_input or "").strip() else "`user_input` is not set"
-
-
-def _acting(intents: tuple[str, ...]) -> Invariant:
-    def holds(c: AgentState, last: Record | None) -> str:
-        if c.thought is None:
-            return "`thought` is not set"
-        return "" if c.thought.intent in intents else f"the intent {c.thought.intent!r} is not defined"
-
-    return holds
-
-
-def _observing(c: AgentState, last: Record | None) -> str:
-    acted = last is not None and last.state == ACTING
-    return "`action` is not set, although Acting came before" if acted and c.action is None else ""
-
-
-def _finished(c: AgentState, last: Record | None) -> str:
-    answered = c.observation is not None and c.observation.final_answer.strip()
-    return "" if answered else "`observation` has no final answer"
-
-
-def _failed(c: AgentState, last: Record | None) -> str:
-    return "" if c.last_error else "`last_error` is not set"
-
-
-def _holds(lifecycle: str, options: Options) -> Invariant:
-    """The invariant of a lifecycle; the state's own word for where it is must be true, too."""
-    known: dict[str, Invariant] = {
-        INITIALIZED: _initialized,
-        THINKING: _thinking,
-        ACTING: _acting(options.intents),
-        OBSERVING: _observing,
-        FINISHED: _finished,
-        FAILED: _failed,
-    }
-    own = known.get(lifecycle)
-
-    def holds(c: AgentState, last: Record | None) -> str:
-        if c.lifecycle != lifecycle:
-            return f"`lifecycle` says {c.lifecycle}"
-        return own(c, last) if own else ""
-
-    return holds
 
 
 # -- the table --------------------
@@ -218,7 +158,7 @@ def _state(plan: Plan, stage: Stage, events: Mapping[str, Any]) -> State:
         grants=flow.grants,
         tools=None if stage.tools is None else frozenset(stage.tools),
         requires=precondition(stage.name, plan.hook(stage, "check")) if stage.check else None,
-        holds=_holds(stage.enters, plan.options),
+        holds=invariant(stage.enters, plan.options),
         spends="passes" if stage.enters == plan.entry else None,
         on_error=failures,
         enforce=stage.enforce,
@@ -248,19 +188,19 @@ def _states(plan: Plan, states: Any, events: Mapping[str, Any]) -> dict[Enum, St
             enter=lambda c, at: begin(reason="user input loaded"),
             reads={"material"},
             requires=_known_tools(plan),
-            holds=_holds(INITIALIZED, options),
+            holds=invariant(INITIALIZED, options),
         )
     }
     made |= {states(stage.enters): _state(plan, stage, events) for stage in plan.running}
-    made[states(FINISHED)] = State(holds=_holds(FINISHED, options))
-    made[states(FAILED)] = State(holds=_holds(FAILED, options))
+    made[states(FINISHED)] = State(holds=invariant(FINISHED, options))
+    made[states(FAILED)] = State(holds=invariant(FAILED, options))
     for stage in options.declared:
         if stage.enters == FAILED:
             made[states(FAILED)] = State(
                 enter=handler(plan.hook(stage, "hook")),
                 reads=stage.may_read,
                 writes=stage.may_write,
-                holds=_holds(FAILED, options),
+                holds=invariant(FAILED, options),
             )
     return made
 
@@ -292,8 +232,10 @@ def _build(options: Options, parts: Parts) -> Machine[AgentState]:
             fold_steer=lambda c, text: {"user_input": f"{c.user_input}\n\n{text}"},
         )
     except DefinitionError as error:
-        hint = f"see the knob `stages`: every loop leads through {plan.entry}, where passes are counted"
-        raise DefinitionError(f"{error} ({hint})") from error
+        hint = "each must be reached, lead on to Finished, and loop"
+        raise DefinitionError(
+            f"{error} (in `stages`: {hint} only through {plan.entry}, where passes are counted)"
+        ) from error
 
 
 def _closed(stages: Mapping[str, str]) -> Callable[[AgentState, str], Patch]:

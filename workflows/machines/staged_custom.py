@@ -6,8 +6,6 @@ import json
 from collections.abc import Callable, Mapping
 from typing import Any
 
-from pydantic import ValidationError
-
 from activities.contracts import CallModel, MachineEnded, ModelReplied, RunMachine
 from workflows.kernel.errors import EmptyPatch, FatalError, KernelError
 from workflows.kernel.log import Record
@@ -54,7 +52,8 @@ class AskModel:
         patch = object_in(reply.text)
         if patch is None:
             return self.ways.fail("the reply is not a JSON object", reply=reply.text[:500])
-        return _left(self.ways, at, patch)
+        said = {name: value for name, value in patch.items() if name != "lifecycle"}
+        return _left(self.ways, at, patch, reason=json.dumps(said, ensure_ascii=False) if said else "")
 
 
 class CallHook:
@@ -73,7 +72,7 @@ class CallHook:
         return None if patch is None else _left(self.ways, at, patch, target)
 
 
-def _left(ways: Ways, at: At, patch: Any, target: Any = None) -> Said:
+def _left(ways: Ways, at: At, patch: Any, target: Any = None, reason: str = "") -> Said:
     """Where a patch leads: to the lifecycle given, the one it sets, or the only exit there is."""
     name, exits = ways.stage.name, ways.stage.targets
     if not isinstance(patch, Mapping):
@@ -85,13 +84,7 @@ def _left(ways: Ways, at: At, patch: Any, target: Any = None) -> Said:
         chosen = NOWHERE
     if isinstance(patch.get("extensions"), Mapping):
         patch = {**patch, "extensions": {name: patch["extensions"]}}
-    return ways.to(at, chosen, patch, reason=_told(patch))
-
-
-def _told(patch: Mapping[str, Any]) -> str:
-    """A patch in a line, for people."""
-    shown = {str(key): value for key, value in patch.items() if key != "lifecycle"}
-    return json.dumps(shown, ensure_ascii=False, default=str) if shown else ""
+    return ways.to(at, chosen, patch, reason=reason)
 
 
 class RunInner:
@@ -162,7 +155,7 @@ def handler(hook: Hook) -> Callable[[Any, At], Said]:
         try:
             said = hook(c) or {}
             error = LastError.model_validate({**c.last_error.model_dump(), **said})
-        except (KernelError, ValidationError, Exception) as fault:  # noqa: BLE001  # users' code; see above
+        except Exception as fault:  # noqa: BLE001  # users' code; see above
             noted = f"{type(fault).__name__}: {fault}"[:500].encode("utf-8", "replace").decode()
             details = {**c.last_error.details, "error_handler": noted}
             error = c.last_error.model_copy(update={"details": details})
