@@ -301,6 +301,16 @@ def test_a_limit_of_the_agent_ends_the_run_at_a_sub_query_too() -> None:
     assert (run.exit.reason, run.exit.answer) == ("limit", None)
 
 
+def test_the_log_grows_by_the_same_amount_with_each_sub_query() -> None:
+    def logged(count: int) -> int:
+        turns = [part for n in range(count) for part in (calls("llm_query", f"{n:09}"), said(f"{n:09}"))]
+        run = code(block("..."), *turns, ran("done"), said("FINAL(1)"))
+        return sum(len(record.model_dump_json()) for record in run.records)
+
+    ten, twenty, forty = logged(10), logged(20), logged(40)
+    assert forty - twenty < 2.1 * (twenty - ten)
+
+
 def test_the_next_visit_begins_with_no_queries() -> None:
     run = code(block("..."), calls("llm_query", "a", printed="p"), said("b"), ran(), block("2"))
     assert (run.context.asked, run.context.answers, run.context.printed) == ((), (), ())
@@ -331,9 +341,10 @@ def test_a_tools_name_is_made_one_that_code_can_call() -> None:
 
 
 def test_tools_cannot_take_the_place_of_what_blocks_have() -> None:
-    names = ["FINAL", "context", "class", "2x", "a-b", "a.b", "a_b"]
+    names = ["FINAL", "context", "sum", "class", "2x", "a-b", "a.b", "a_b"]
     run = code(block("1"), tools=[tool(name) for name in names])
-    assert steps(run)[0].names[4:] == ("FINAL_", "context_", "class_", "_2x", "a_b", "a_b_", "a_b__")
+    offered = ("FINAL_", "context_", "sum_", "class_", "_2x", "a_b", "a_b_", "a_b__")
+    assert steps(run)[0].names[4:] == offered
 
 
 def test_a_tools_result_is_handed_over_whole_and_as_the_value_that_it_is() -> None:

@@ -11,11 +11,14 @@ from hypothesis import strategies as st
 
 from activities.contracts import CallModel, ContextRef
 from activities.contracts_code import RunCode
+from tests.machines import scripts_code
 from tests.machines.answers import failed, said
 from tests.machines.driver import Play, play, run_script, tool
 from tests.machines.scripts_code import LOST, REPLIES, block, broke, calls, ran
+from tests.machines.test_all_machines import answer_to
 from workflows.kernel.design import Brief, Parts
 from workflows.kernel.errors import error_named
+from workflows.kernel.rebuild import rebuild
 from workflows.kernel.step import Cause, advance, close, reenter
 from workflows.machines.code_context import Options, S
 from workflows.machines.code_prompt import FINAL_REQUEST
@@ -399,6 +402,40 @@ def test_a_message_before_a_model_call_is_in_it(before: Any) -> None:
 
 
 # -- random runs -------------------------------------------------------------------------------------
+
+
+KNOBS = st.fixed_dictionaries(
+    {},
+    optional={
+        "max_iterations": st.integers(1, 3),
+        "max_depth": st.integers(0, 2),
+        "final_var_missing": st.sampled_from(["retry", "answer"]),
+        "nested": st.sampled_from(["never", "always", {"policy": "always", "mode": "inline"}]),
+        "policies": st.sampled_from([["no_progress"], [{"type": "max_cost", "value": 0.3}]]),
+        "compression": st.sampled_from([{"window_tokens": 1000, "at": 0.0001, "keep_last": 1, "least": 4}]),
+        "block": st.sampled_from([{"calls": 2}, {"output_chars": 100}]),
+    },
+)
+
+
+@settings(deadline=None, max_examples=150)
+@given(options=KNOBS, data=st.data())
+def test_any_run_under_any_knobs_follows_the_table_and_can_be_rebuilt(options: Any, data: Any) -> None:
+    run = code(**options)
+    steps, records = [run.last], list(run.records)
+    for now in range(40):
+        effect = steps[-1].effect
+        if effect is None:
+            break
+        steps.append(
+            advance(run.machine, steps[-1], data.draw(answer_to(effect, scripts_code)), now=2000 + now)
+        )
+        records += steps[-1].records
+    last = steps[-1].snapshot
+    assert rebuild(run.machine, records) == (last.state, last.context)
+    assert [record.error for record in records if record.error] == []
+    assert last.context.iteration <= run.machine.max_transitions
+    assert (last.state is S.DONE) == (last.context.finish is not None)
 
 
 @settings(deadline=None, max_examples=50)

@@ -8,7 +8,7 @@ from temporalio.client import Client, WorkflowHandle
 
 from activities.contracts import ScriptedReply
 from tests.workflows.trials import begin, scripted
-from workflows.api import AgentResult, AgentTask
+from workflows.api import TASK_QUEUE, WORKFLOW_TYPE, AgentResult, AgentTask
 
 __all__ = ["CONTEXT", "SCENARIOS", "code_task", "wrote"]
 
@@ -24,7 +24,7 @@ def wrote(*blocks: str, behind: str = "") -> str:
 
 
 def code_task(
-    *replies: Any, sub: ScriptedReply = SQUARE, tools: tuple[str, ...] = (), **options: Any
+    *replies: Any, sub: tuple[Any, ...] = (SQUARE,), tools: tuple[str, ...] = (), **options: Any
 ) -> AgentTask:
     """A run in code mode about ten lines, with a script for it and one for its sub-queries."""
     return AgentTask(
@@ -32,7 +32,7 @@ def code_task(
         machine="code",
         context=CONTEXT,
         tools=tools,
-        models={"default": scripted(*replies), "sub": scripted(sub)},
+        models={"default": scripted(*replies), "sub": scripted(*sub)},
         options=options,
         heartbeat_seconds=3,
     )
@@ -69,9 +69,22 @@ async def _tools(client: Client) -> Handle:
 
 
 async def _nested(client: Client) -> Handle:
+    """Its workflow id is the scenario's name, as in the replay: a child's id is made of it."""
     block = "FINAL(llm_query('line 7: the number is 49'))"
     child = SQUARE.model_copy(update={"reply": "FINAL({square})"})
-    return await begin(client, code_task(wrote(block), sub=child, nested="always"))
+    task = code_task(wrote(block), sub=(child,), nested="always")
+    return await client.start_workflow(
+        WORKFLOW_TYPE, task, id="code-nested", task_queue=TASK_QUEUE, result_type=AgentResult
+    )
+
+
+async def _inside(client: Client) -> Handle:
+    """The run inside writes code too, with a sandbox of its own; it is as deep as the limit allows."""
+    count = ScriptedReply(expect=r"Output:\n(?P<n>\d+) 1 ", reply="FINAL({n})")
+    child = (wrote("x = len(context)\nprint(x, DEPTH, llm_query('go on'))"), count)
+    outer = wrote("x = 'kept'\nn = llm_query('How long is this?')\nprint(n, x, DEPTH)", behind="FINAL_VAR(n)")
+    nested = {"policy": "always", "mode": "inline"}
+    return await begin(client, code_task(outer, sub=child, nested=nested, max_depth=2))
 
 
 async def _errors(client: Client) -> Handle:
@@ -97,6 +110,7 @@ SCENARIOS = {
     "code-queries": _queries,
     "code-tools": _tools,
     "code-nested": _nested,
+    "code-inside-code": _inside,
     "code-errors": _errors,
     "code-limit": _limit,
     "code-policy": _policy,

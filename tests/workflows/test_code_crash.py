@@ -80,7 +80,7 @@ async def test_a_block_with_ten_sub_queries_whose_worker_is_killed_five_times_as
     async with await EmbeddedServer.attach(tmp_path / ".ratchet", Ports()) as server:
         settings = Settings(data_dir=tmp_path / ".ratchet", files_root=tmp_path)
         client = await connect(settings, target_host=server.address)
-        handle = await begin(client, code_task(wrote(BLOCK), LAST, sub=slowly, tools=("mark",)))
+        handle = await begin(client, code_task(wrote(BLOCK), LAST, sub=(slowly,), tools=("mark",)))
         for kill in range(KILLS):
             async with _worker(server.address, tmp_path):
                 await until(handle, partial(_came, 3 * kill + 2))

@@ -32,10 +32,13 @@ __all__ = [
 FINAL, FINAL_VAR, ONE, MANY = "FINAL", "FINAL_VAR", "llm_query", "llm_query_batched"
 BUILT_IN = (ONE, MANY, FINAL, FINAL_VAR)
 """What every block may call; tools come behind."""
-RESERVED = (
-    *BUILT_IN, "context", "context_len", "context_slice", "context_search", "DEPTH", "CORRELATION_ID",
-    "print",
-)  # fmt: skip
+_OWN = "context context_len context_slice context_search DEPTH CORRELATION_ID"
+_PYTHON = """\
+abs all any ascii bin bool bytes chr complex dict divmod enumerate eval exec filter float format frozenset
+getattr hasattr hash hex id int isinstance iter len list locals map max min next object oct open ord pow
+print range repr reversed round set setattr slice sorted str sum tuple type zip"""
+RESERVED = (*BUILT_IN, *_OWN.split(), *_PYTHON.split())
+"""Names that a block has already: a tool of that name could not be called."""
 ROLES = ("default", "sub")
 """Model roles that `llm_query(model=...)` may name."""
 
