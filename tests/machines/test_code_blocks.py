@@ -101,6 +101,14 @@ def test_a_session_that_is_fresh_again_is_given_the_context_again() -> None:
     assert [step.context for step in steps(run)] == ["text", "text"]
 
 
+def test_the_session_before_a_block_is_known_at_each_of_its_calls() -> None:
+    run = code(
+        block("1", "2"), ran(session="a"), calls("llm_query", "x", session="b"), said("y"),
+        calls("llm_query", "x", session="c"), said("y"),
+    )  # fmt: skip
+    assert [(step.session, step.before) for step in steps(run)[1:]] == [("a", "a"), ("b", "a"), ("c", "a")]
+
+
 def test_limits_of_a_block_can_be_set() -> None:
     run = code(block("1"), block={"seconds": 5, "output_chars": 100})
     assert (steps(run)[0].limits.seconds, steps(run)[0].limits.output_chars) == (5, 100)
@@ -350,6 +358,7 @@ def test_tools_cannot_take_the_place_of_what_blocks_have() -> None:
 def test_a_tools_result_is_handed_over_whole_and_as_the_value_that_it_is() -> None:
     run = code(block("..."), calls("search", "x"), tool_said('[{"a": 1}]'), tools=[SEARCH])
     assert answered(run) == CodeAnswer(value='[{"a": 1}]', parse=True)
+    assert run.context.place.run is None, "the call is not carried on"
 
     def cut(effect: CallTools) -> ToolsReturned:
         result = ToolResult(id=effect.runs[0].id, tool="search", output="[1, ...", whole="digest", bytes=99)
@@ -394,6 +403,12 @@ def test_a_tool_of_which_nobody_knows_what_it_did_ends_the_run_and_names_it() ->
 def test_a_tool_that_cannot_be_run_at_all_is_raised_inside_the_block() -> None:
     run = code(block("..."), calls("search", "x"), failed("fatal", "gone", "X"), tools=[SEARCH])
     assert answered(run) == CodeAnswer(error="X: gone")
+
+
+@pytest.mark.parametrize("call", [calls("search", "x"), calls("llm_query", "x")])
+def test_an_unknown_outcome_is_never_told_to_a_block(call: Any) -> None:
+    run = code(block("..."), call, failed("unknown_outcome", "who knows", "X"), tools=[SEARCH])
+    assert (run.exit.raises, run.exit.error) == ("ExecutionError", "X: who knows")
 
 
 def test_calls_of_tools_have_names_of_their_own() -> None:

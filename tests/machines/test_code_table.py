@@ -182,6 +182,12 @@ def test_a_block_that_is_left_open_is_not_run_and_the_model_is_told() -> None:
     assert run.exit.answer == "42"
 
 
+def test_the_closed_blocks_before_an_open_one_are_run() -> None:
+    run = code(block("1", behind="```repl\n2"), ran("1"), said("FINAL(42)"))
+    assert [effect.kind for effect in run.effects] == ["call_model", "run_code", "call_model"]
+    assert "the last repl block is not closed" in run.told.lower()
+
+
 # -- FINAL_VAR ---------------------------------------------------------------------------------------
 
 

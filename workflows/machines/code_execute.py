@@ -80,7 +80,7 @@ class Blocks:
         room = self.options.block.output_chars - sum(map(len, c.printed[place.shown :]))
         text = stepped.printed[: max(room, 0)]
         cut = place.left_out + stepped.left_out + len(stepped.printed) - len(text)
-        if stepped.call is None or stepped.fatal:
+        if stepped.call is None:
             pieces = [*c.printed[place.shown :], text]
             return self._ended(c, patch, _output("".join(pieces), cut, stepped.error), at)
         if text:
