@@ -16,8 +16,8 @@ from tests.machines.answers import failed, said
 from tests.machines.driver import Play, play, run_script, tool
 from tests.machines.scripts_code import LOST, REPLIES, block, broke, calls, ran
 from tests.machines.test_all_machines import answer_to
+from workflows.kernel import errors
 from workflows.kernel.design import Brief, Parts
-from workflows.kernel.errors import error_named
 from workflows.kernel.rebuild import rebuild
 from workflows.kernel.step import Cause, advance, close, reenter
 from workflows.machines.code_context import Options, S
@@ -354,7 +354,7 @@ def test_a_failing_model_or_sandbox_leaves_the_run(
     assert (last.state, last.event, last.to) == (state, "Failed", "DONE")
     assert (run.exit.reason, run.exit.ok, run.exit.answer) == ("failed", False, None)
     assert (run.exit.raises, run.exit.error) == (raises, "HTTP500: gone")
-    assert error_named(raises).__name__ == raises
+    assert issubclass(getattr(errors, raises), errors.KernelError)
 
 
 def test_nothing_is_tried_again_unless_the_agent_says_so() -> None:
