@@ -21,6 +21,7 @@ from client.context import Material, check_takes_context, context_for, store_of
 from client.errors import DuplicateRun, NoWorker, RatchetError, UnknownRun
 from client.history import Follower
 from client.listing import GOAL_KEY, GOAL_SHOWN, RunLine, line_of, list_filter, start_attributes
+from client.live import Now, moment
 from client.rpc import QUERY_TIMEOUT, clear_errors, has_worker, no_worker, result_within, run_failed
 from workflows import registry
 from workflows.api import (
@@ -142,17 +143,11 @@ class AgentClient:
             return None
         return task if isinstance(task, AgentTask) else None
 
-    async def trouble(self, run_id: str) -> str | None:
-        """What fails and is tried again just now, in one line; None when all goes well."""
+    async def now(self, run_id: str) -> Now:
+        """What a run is at this moment: needs no worker, no query and no history event."""
         async with clear_errors(self.where, run_id):
-            about = (await self.temporal.get_workflow_handle(run_id).describe()).raw_description
-        for pending in about.pending_activities:
-            if pending.HasField("last_failure"):
-                words = " ".join(pending.last_failure.message.split())[:300]
-                return f"{pending.activity_id} failed and is tried again: {words}"
-        if about.HasField("pending_workflow_task") and about.pending_workflow_task.attempt > 2:
-            return "the workflow itself fails again and again; the cause is in worker.log"
-        return None
+            handle = self.temporal.get_workflow_handle(run_id)
+            return await moment(self.temporal, (await handle.describe()).raw_description)
 
     # -- what came out --------------------------------------------------------------------------
 

@@ -25,6 +25,8 @@ __all__ = [
 ]  # fmt: skip
 
 REASON_LINES = 8
+SAID_CHARACTERS = 100
+"""Of the text that a model is producing, in the line below the records."""
 REASON_CHARACTERS = 900
 
 
@@ -189,9 +191,13 @@ class _Waiting:
 
     def __init__(self, state: str) -> None:
         self._state, self._since = state, time.monotonic()
+        self.text = ""
+        """What a model is saying; the end of it is shown."""
 
     def __rich__(self) -> Text:
-        return Text(f"{self._state} {time.monotonic() - self._since:.0f} s", style="dim")
+        line = " ".join(plain(self.text).split())
+        tail = f"  … {line[-SAID_CHARACTERS:]}" if line else ""
+        return Text(f"{self._state} {time.monotonic() - self._since:.0f} s{tail}", style="dim")
 
 
 class LiveView:
@@ -199,13 +205,19 @@ class LiveView:
 
     def __init__(self, console: Console) -> None:
         self._console = console
-        self._status = Status(_Waiting("starting"), console=console) if console.is_terminal else None
+        self._waiting = _Waiting("starting")
+        self._status = Status(self._waiting, console=console) if console.is_terminal else None
 
     def show(self, record: Record) -> None:
         """Print a record, and wait for what comes after it."""
         self._console.print(record_block(record))
+        self._waiting = _Waiting(record.to or record.state)
         if self._status is not None:
-            self._status.update(_Waiting(record.to or record.state))
+            self._status.update(self._waiting)
+
+    def saying(self, text: str) -> None:
+        """Show what a model has said so far in the call under way."""
+        self._waiting.text = text
 
     def trouble(self, text: str) -> None:
         """Say what fails and is tried again."""

@@ -18,7 +18,7 @@ from workflows.api import AgentTask
 
 __all__ = ["check_waiting", "telling_trouble", "use_remembered_server"]
 
-LOOK_SECONDS = 2.0
+LOOK_SECONDS = 1.0
 
 
 async def check_waiting(agents: AgentClient, settings: Settings, lines: Iterable[RunLine]) -> None:
@@ -68,7 +68,7 @@ def use_remembered_server(settings: Settings) -> None:
 
 @asynccontextmanager
 async def telling_trouble(agents: AgentClient, run_id: str, view: LiveView) -> AsyncIterator[None]:
-    """Meanwhile, say when a call or the workflow itself fails and is tried again."""
+    """Meanwhile, show what a model is saying, and say when something fails and is tried again."""
     looking = asyncio.create_task(_look(agents, run_id, view))
     try:
         yield
@@ -83,7 +83,8 @@ async def _look(agents: AgentClient, run_id: str, view: LiveView) -> None:
     while True:
         await asyncio.sleep(LOOK_SECONDS)
         with suppress(RatchetError):
-            said = await agents.trouble(run_id)
-            if said and said != told:
-                view.trouble(said)
-            told = said or told
+            now = await agents.now(run_id)
+            view.saying(now.text)
+            if now.trouble and now.trouble != told:
+                view.trouble(now.trouble)
+            told = now.trouble or told

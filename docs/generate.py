@@ -90,7 +90,7 @@ def _section(design: Design) -> str:
 
 def page() -> str:
     """The whole page."""
-    designs = registry.designs()
+    designs = registry.shipped()
     head = [HEAD, _contents(designs), EXITS, _exits(COMMON_EXITS)]
     return "\n".join([*head, *(_section(design) for design in designs)])
 

@@ -38,7 +38,8 @@ MACHINES = Path(__file__).parent / "workflows" / "trial_machines.py"
 def settings(tmp_path_factory: pytest.TempPathFactory) -> Settings:
     """A worker's settings over an empty folder, with the trial tools loaded."""
     home = tmp_path_factory.mktemp("home")
-    return Settings(data_dir=home / ".ratchet", files_root=home, modules=(str(TOOLS), str(MACHINES)), shutdown_seconds=1)
+    modules = (str(TOOLS), str(MACHINES))
+    return Settings(data_dir=home / ".ratchet", files_root=home, modules=modules, shutdown_seconds=1)
 
 
 @asynccontextmanager

@@ -23,7 +23,7 @@ import workflows
 from activities.providers import load_providers
 from activities.settings import Settings
 from activities.toolbox import Toolbox
-from workflows.registry import designs
+from workflows.registry import shipped
 
 ROOT = Path(__file__).resolve().parents[1]
 
@@ -246,7 +246,7 @@ def test_the_providers_offered_are_those_of_their_folder() -> None:
 
 def test_the_machines_offered_are_those_of_their_folder() -> None:
     found = [module.DESIGN for module in entries("workflows.machines").values()]
-    assert sorted((d.name, d.version) for d in designs()) == sorted((d.name, d.version) for d in found)
+    assert sorted((d.name, d.version) for d in shipped()) == sorted((d.name, d.version) for d in found)
 
 
 # -- tests, ignores, addresses ----------------------------------------------------------------------
@@ -315,7 +315,7 @@ def test_a_workers_lock_holds_neither_the_embedded_server_nor_the_tests_packages
 
 def test_the_kernel_names_no_machine() -> None:
     """A machine that needs a branch in the kernel lacks a slot there."""
-    names = {found.name for found in designs()}
+    names = {found.name for found in shipped()}
     named = [
         (name(path), node.value)
         for path in python_files("workflows/kernel")

@@ -255,4 +255,4 @@ class AgentResult(Frozen):
     def raise_if_failed(self) -> None:
         """Raise what the machine ended with, such as `MaxIterationsExceeded`, if it does so."""
         if self.raises is not None:
-            raise error_named(self.raises)(self.error or self.exit_reason)
+            raise error_named(self.raises, self.machine, self.state, self.error or self.exit_reason)

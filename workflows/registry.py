@@ -19,7 +19,7 @@ from workflows import machines
 from workflows.kernel.design import Design, Parts
 from workflows.kernel.errors import DefinitionError
 
-__all__ = ["add_module", "design", "designs", "parts"]
+__all__ = ["add_module", "design", "designs", "parts", "shipped"]
 
 _KINDS = {"rules": ("RULE_TYPES", "RULES"), "policies": ("POLICY_TYPES", "POLICIES"), "hooks": ("", "HOOKS")}
 """Kind of part -> the constant of our modules that holds shipped ones, and that of users' modules."""
@@ -41,6 +41,9 @@ for _info in sorted(pkgutil.iter_modules(machines.__path__), key=lambda info: in
         _add(_module.DESIGN, _module.__name__)
     for _kind, (_ours, _) in _KINDS.items():
         _shipped[_kind].update(getattr(_module, _ours, {}) if _ours else {})
+
+
+_from_us = frozenset(_designs)
 
 
 def add_module(module: ModuleType) -> None:
@@ -96,6 +99,11 @@ def _parts_of(module: ModuleType, kind: str) -> dict[str, Any]:
                 raise ValueError(f"{module.__name__}: a {one} {known_as} is there already; rename it")
             found[known_as] = part
     return found
+
+
+def shipped() -> tuple[Design, ...]:
+    """The machines that come with the product, by name and version."""
+    return tuple(_designs[key] for key in sorted(_from_us))
 
 
 def designs() -> tuple[Design, ...]:

@@ -18,7 +18,6 @@ from temporalio.testing import ActivityEnvironment
 from activities.contracts_code import CodeAnswer, CodeCall, CodeLimits, RunCode
 from tests.activities.codekit import SHORT, Sandbox, sandbox_in
 
-
 PROCESSES_ARE_FILES = Path("/proc/self/stat").exists()
 """As on Linux."""
 

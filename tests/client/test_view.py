@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
+import time
 from datetime import UTC, datetime
 from io import StringIO
 
 from rich.console import Console
 
 from client.listing import RunLine
-from client.view import change_block, listing, spent
+from client.view import LiveView, change_block, listing, spent
+from workflows.kernel.errors import error_named
 from workflows.kernel.log import Record
 
 
@@ -42,3 +44,23 @@ def test_the_log_says_who_read_and_wrote_what_and_the_patch_when_asked() -> None
         "      by Ada",
     ]
     assert '"y": 1' in change_block(record, full=True).plain
+
+
+def test_a_terminal_shows_the_end_of_what_the_model_is_saying() -> None:
+    console = Console(width=200, file=StringIO(), force_terminal=True)
+    with LiveView(console) as view:
+        view.show(Record(seq=0, machine="m", state="a", event="Started", to="a"))
+        view.saying("first words \x1b[2J\n" + "then " * 50 + "the newest")
+        time.sleep(0.3)
+    shown = console.file.getvalue()  # type: ignore[attr-defined]  # the StringIO above
+    assert "… " in shown
+    assert "the newest" in shown
+    assert "first words" not in shown
+    assert "\x1b[2J" not in shown
+
+
+def test_an_error_is_raised_by_its_name() -> None:
+    for name in ("StageError", "InvariantViolation", "MaxIterationsExceeded"):
+        error = error_named(name, "m", "a", "why")
+        assert (type(error).__name__, "why" in str(error)) == (name, True)
+    assert "SomethingElse: why" in str(error_named("SomethingElse", "m", "a", "why"))

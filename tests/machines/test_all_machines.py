@@ -43,9 +43,9 @@ from workflows.kernel.machine import Machine
 from workflows.kernel.rebuild import rebuild
 from workflows.kernel.snapshot import Step, dump, load
 from workflows.kernel.step import advance, start
-from workflows.registry import designs
+from workflows.registry import shipped
 
-DESIGNS = [pytest.param(design, id=f"{design.name}-{design.version}") for design in designs()]
+DESIGNS = [pytest.param(design, id=f"{design.name}-{design.version}") for design in shipped()]
 every_machine = pytest.mark.parametrize("design", DESIGNS)
 DOCS = Path(__file__).resolve().parents[2] / "docs" / "machines.md"
 

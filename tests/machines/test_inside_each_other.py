@@ -18,9 +18,9 @@ from workflows.kernel.machine import Machine
 from workflows.kernel.rebuild import rebuild
 from workflows.kernel.stack import Nesting, Stack, answered, began
 from workflows.kernel.subgraph import Subgraph, preceded
-from workflows.registry import designs
+from workflows.registry import shipped
 
-SHIPPED = [found for found in designs() if found.version == "1"]
+SHIPPED = shipped()
 
 
 def simplest(design: Design) -> Script:

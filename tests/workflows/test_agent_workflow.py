@@ -8,34 +8,15 @@ from typing import Any
 
 import pytest
 from temporalio.client import Client, WorkflowFailureError
-from temporalio.worker import Replayer
 
 from activities.archive import Archive
-from activities.contracts import ModelReplied, ToolResult, ToolSpec, ToolsReturned
+from activities.contracts import ScriptedReply
 from activities.settings import Settings
-from client.plugin import RatchetPlugin
+from client.agent import AgentClient
+from client.archived import ArchivedRuns
 from tests.workflows.trials import act, begin, final, log_of, task, until
-from workflows import registry
 from workflows.api import PAGE_BYTES, Limits, LogPage, StepsPage, TranscriptPage
-from workflows.kernel.design import Brief
 from workflows.kernel.log import Record, chain
-from workflows.kernel.rebuild import rebuild
-from workflows.kernel.step import advance, start
-
-
-def _told(records: list[Record]) -> list[tuple[Any, ...]]:
-    """A log without times, money and the run's own id."""
-    gone = {"timestamp", "trace_id", "total_cost"}
-
-    def without(value: Any) -> Any:
-        if isinstance(value, dict):
-            return {k: without(v) for k, v in value.items() if k not in gone}
-        return value
-
-    return [
-        (r.seq, r.state, r.event, r.to, r.reason, r.step, r.visit, r.reads, r.writes, without(r.patch))
-        for r in records
-    ]
 
 
 async def test_an_agent_thinks_acts_and_answers_and_its_log_is_archived(
@@ -56,56 +37,6 @@ async def test_an_agent_thinks_acts_and_answers_and_its_log_is_archived(
     kept = [Record.model_validate(one) for one in await archive.records(handle.id)]
     assert kept == records
     assert await archive.verify(handle.id) is None
-
-
-async def test_the_same_script_gives_the_same_log_without_temporal_on_the_server_and_on_replay(
-    working: Client, settings: Settings
-) -> None:
-    replies = [act("mark", line="same"), "no format at all", act("nosuch"), final("yes")]
-    given = task(*replies, tools=("mark",))
-    handle = await begin(working, given)
-    await handle.result()
-    on_server = await log_of(handle)
-
-    design = registry.design("react")
-    machine = design.build(design.options(), registry.parts())
-    spec = ToolSpec(
-        name="mark",
-        description=(await _described(handle)),
-        parameters=await _parameters(handle),
-        effect="idempotent",
-    )
-    step = start(machine, design.begin(Brief(given.goal, "t", "", (spec,)), design.options()), now=0)
-    alone = list(step.records)
-    texts = [reply if isinstance(reply, str) else json.dumps(reply) for reply in replies]
-    for answer in (
-        ModelReplied(text=texts[0]),
-        ToolsReturned(results=(ToolResult(id="0", tool="mark", output="done same"),)),
-        *(ModelReplied(text=text) for text in texts[1:]),
-    ):
-        step = advance(machine, step, answer, now=0)
-        alone += step.records
-    assert [(r.state, r.event, r.to) for r in alone] == [(r.state, r.event, r.to) for r in on_server]
-    assert _told(alone)[1:] == _told(on_server)[1:]
-
-    replayer = Replayer(workflows=[], plugins=[RatchetPlugin(settings)])
-    await replayer.replay_workflow(await handle.fetch_history())
-    assert rebuild(machine, on_server)[1].steps[-1].thought == "FINAL ANSWER: yes"
-
-
-async def _prompt(handle: Any) -> str:
-    page: TranscriptPage = await handle.query("transcript", result_type=TranscriptPage)
-    return page.messages[0].content
-
-
-async def _described(handle: Any) -> str:
-    return (await _prompt(handle)).split("- mark: ")[1].split("\n")[0]
-
-
-async def _parameters(handle: Any) -> Any:
-    line = (await _prompt(handle)).split("  input: ")[1].split("\n")[0]
-    properties, required = line.split(" required: ")
-    return {"properties": json.loads(properties), "required": json.loads(required)}
 
 
 @pytest.mark.parametrize(
@@ -248,6 +179,23 @@ async def test_history_holds_each_message_once(working: Client) -> None:
     ]
     assert sum(f"done {word}3" in text for text in asked) == 1
     assert max(len(text) for text in asked[1:]) < 1500, "a call carries only what is new"
+
+
+async def test_what_a_model_is_saying_can_be_read_while_it_says_it(
+    working: Client, settings: Settings
+) -> None:
+    spoken = "a long thought about many things " * 5
+    agents = AgentClient(working, ArchivedRuns(settings.data_dir / "archive.db"), where="here")
+    slow = ScriptedReply(reply=final(spoken), delay_seconds=4)
+    handle = await begin(working, task(slow))
+    texts: list[str] = []
+    while not (await handle.describe()).close_time:
+        now = await agents.now(handle.id)
+        texts += [now.text] if now.text and now.text not in texts else []
+        await asyncio.sleep(0.2)
+    assert len(texts) > 1, "the text is seen to grow"
+    assert all(json.dumps(final(spoken)).startswith(text) for text in texts)
+    assert (await agents.now(handle.id)).text == ""
 
 
 async def test_a_run_is_found_by_its_search_attributes(working: Client) -> None:

@@ -19,6 +19,7 @@
         - MaxIterationsExceeded
       > ModelError             the model could not be asked
       > ToolNotFound, UnknownAction, PolicyViolation
+      > StageError, InvalidTransition
 
 A bad reply, a failed tool or an empty budget is not here: each is an event.
 """
@@ -35,6 +36,7 @@ __all__ = [
     "EmptyPatch",
     "ExecutionError",
     "FatalError",
+    "InvalidTransition",
     "InvariantViolation",
     "KernelError",
     "MachineError",
@@ -46,6 +48,7 @@ __all__ = [
     "PreconditionFailed",
     "RecoverableError",
     "RunError",
+    "StageError",
     "ToolNotFound",
     "TransientError",
     "TransitionLimitExceeded",
@@ -152,7 +155,19 @@ class PolicyViolation(RunError):
     """What was proposed is not allowed."""
 
 
-def error_named(name: str) -> type[Exception]:
-    """The class of an `Exit.raises`; RunError for a name that is none of ours."""
+class StageError(RunError):
+    """A stage could not do its work (spec 3.7)."""
+
+
+class InvalidTransition(RunError):
+    """A stage wanted to go where it may not."""
+
+
+def error_named(name: str, machine: str, state: str, message: str) -> KernelError:
+    """The error of an `Exit.raises`; a RunError that says the name where it is none of ours."""
     found = globals().get(name)
-    return found if isinstance(found, type) and issubclass(found, KernelError) else RunError
+    if isinstance(found, type) and issubclass(found, MachineError):
+        return found(machine, state, message)
+    if isinstance(found, type) and issubclass(found, KernelError):
+        return found(message)
+    return RunError(f"{name}: {message}")

@@ -252,7 +252,8 @@ class Nodes:
 
     def leave(self, c: Any, at: At) -> Said:
         """The last override, the last event, and the texts that slots hold by reference."""
-        patch, events = {}, []
+        patch: dict[str, Any] = {}
+        events: list[JsonObject] = []
         reason, missing = c.exit_reason, list(c.pending_slots)
         if reason == "complete" and missing:
             reason = patch["exit_reason"] = "incomplete_contract"
