@@ -33,6 +33,8 @@ __all__ = [
     "Artifact",
     "AskPerson",
     "ContextRef",
+    "GOAL_BYTES",
+    "InnerLimits",
     "RunMachine",
     "Usage",
     "ModelReplied",
@@ -169,6 +171,21 @@ class ContextRef(Frozen):
     bytes: int = Field(ge=0)
 
 
+GOAL_BYTES = 200_000
+"""The longest goal of a run, in UTF-8."""
+
+
+class InnerLimits(Strict):
+    """What an inner machine may spend of its own; null: what the run has left."""
+
+    model_calls: int | None = Field(default=None, ge=0, le=10**12)
+    tool_calls: int | None = Field(default=None, ge=0, le=10**12)
+    tokens: int | None = Field(default=None, ge=0, le=10**12, description="input and output together")
+    cost_usd: float | None = Field(default=None, ge=0, le=10**12)
+    seconds: float | None = Field(default=None, gt=0, le=10**12)
+    max_transitions: int | None = Field(default=None, gt=0, le=10**12)
+
+
 class RunMachine(Effect):
     """Run another machine to its end as one step of this one (spec 1.9)."""
 
@@ -182,8 +199,8 @@ class RunMachine(Effect):
     """Of the run's tools; the inner machine has no others."""
     roles: dict[str, str] = {}
     """Model role of the inner machine -> role of this run; others keep their names."""
-    limits: dict[str, float] = {}
-    """Its own caps by counter; what the run has left is a cap too."""
+    limits: InnerLimits = InnerLimits()
+    """Its own caps; what the run has left is a cap too."""
     values: JsonObject = {}
     """What of the outer state it begins with (for machines that take it, such as ReAct's metadata)."""
     context: str | ContextRef | None = None
@@ -310,6 +327,8 @@ class EffectFailed(Frozen):
     """The cause by name, such as `context_too_long`, `HTTP401`."""
     message: str
     attempts: int = 1
+    spent: dict[str, float] = {}
+    """What it cost all the same, by counter: an inner machine that broke a rule."""
 
 
 class MachineEnded(Frozen):

@@ -69,7 +69,7 @@ def result_within(error: WorkflowFailureError) -> AgentResult | None:
     """The result that a machine which ends by raising gives with its error."""
     cause = error.cause
     details = cause.details if isinstance(cause, ApplicationError) else ()
-    if not details or not isinstance(details[0], dict) or "exit_reason" not in details[0]:
+    if not details or not isinstance(details[0], dict) or not details[0].get("raises"):
         return None
     return AgentResult.model_validate(details[0])
 

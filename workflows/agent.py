@@ -13,6 +13,7 @@ from temporalio.exceptions import ApplicationError, is_cancelled_exception
 from activities.contracts import (
     MachineEnded,
     Message,
+    RunMachine,
     ToolSpec,
 )
 from workflows.api import (
@@ -27,6 +28,7 @@ from workflows.api import (
     StepsPage,
     TranscriptPage,
 )
+from workflows.child import child_id
 from workflows.equipment import described
 from workflows.intake import begin, build, carried, nesting, packed, task_of
 from workflows.kernel.design import Design
@@ -39,11 +41,14 @@ from workflows.kernel.step import Cause
 from workflows.kernel.verify import definition_hash
 from workflows.logbook import Logbook
 from workflows.pages import details, log_page, steps_page, transcript_page
-from workflows.perform import Performer, Where
+from workflows.perform import Performer
+from workflows.where import Where, bounded
 
 __all__ = ["AgentWorkflow"]
 
 _EXIT = SearchAttributeKey.for_keyword("AgentExit")
+MESSAGE = 2000
+"""Characters of an error's message; the result has the whole."""
 SHOWN = 2000
 """Characters of the answer in `status`; the result has the whole."""
 
@@ -83,7 +88,7 @@ class AgentWorkflow:
                 await self._loop(Performer(task, specs, self.book.origin))
         except MachineError as error:
             await self._broken(error)
-            raise ApplicationError(str(error), type=type(error).__name__, non_retryable=True) from error
+            raise self._raised(str(error), type(error).__name__) from error
         except ApplicationError:
             self.exit = Exit(reason="bug" if self.stack else "refused")
             workflow.upsert_search_attributes([_EXIT.value_set(self.exit.reason)])
@@ -93,13 +98,14 @@ class AgentWorkflow:
         await workflow.wait_condition(workflow.all_handlers_finished)
         if self.exit and self.exit.raises:
             # The machine's way to fail (spec 6, 7.5): the whole result goes with the error.
-            raise ApplicationError(
-                result.error or result.exit_reason,
-                result.model_dump(mode="json"),
-                type=self.exit.raises,
-                non_retryable=True,
-            )
+            raise self._raised(result.error or result.exit_reason, self.exit.raises)
         return result
+
+    def _raised(self, text: str, kind: str) -> ApplicationError:
+        """The error with which the workflow fails: the whole result is in its details."""
+        details = (self._result(self.exit).model_dump(mode="json"),) if self.exit and self.stack else ()
+        # A message is no payload: a long one would pass no limit of the server.
+        return ApplicationError(text[:MESSAGE], *details, type=kind, non_retryable=True)
 
     def _begin(self, task: AgentTask, specs: tuple[ToolSpec, ...], options: Any) -> None:
         """Start the machine, or take over what the run before this one has carried on."""
@@ -107,13 +113,14 @@ class AgentWorkflow:
         workflow_id = workflow.info().workflow_id
         self.nesting = nesting(task, specs, workflow_id)
         if carry := task.carry:
-            stack, records = carried(machine, carry, self.nesting)
+            stack, records = carried(machine, carry, self.nesting, task.tools)
             self.book = Logbook(carry.origin_run_id, carry.log_head, records)
             self._keep(stack)
         else:
             context = begin(design, options, task, specs, workflow_id)
-            caps = {k: v for k, v in task.limits.model_dump().items() if v and k not in NO_COUNTERS}
-            self._keep(began(machine, context, self.nesting, now=_now(), ledger=Ledger(caps=caps)))
+            limits = task.limits.model_dump(exclude=NO_COUNTERS, exclude_none=True)
+            ledger = Ledger(caps=limits)
+            self._keep(began(machine, context, self.nesting, now=_now(), ledger=ledger, tools=task.tools))
         for cause in self.early:
             self._note(cause)
 
@@ -127,11 +134,12 @@ class AgentWorkflow:
                 return
             try:
                 top, depth = self._stack().top, self.nesting.depth + len(self._stack().frames)
-                where = Where(top.place, top.step.snapshot.branch, depth, top.step.ledger)
+                branch, ledger = top.step.snapshot.branch, top.step.ledger
+                where = Where(bounded(top.place), branch, depth, ledger, top.tools)
                 answer = await performer.perform(effect, where)
                 if cancelling() and isinstance(answer, MachineEnded) and answer.exit_reason == "cancelled":
                     self.stack = charged(self._stack(), spent_by(answer))
-                    self._cancelled("")
+                    self._cancelled("", answer.error)
                     return
                 self._keep(answered(self._stack(), answer, self.nesting, now=_now()))
                 if cancelling() and not self.exit:
@@ -141,9 +149,9 @@ class AgentWorkflow:
                     raise
                 self._cancelled(performer.unsafe(effect))
 
-    def _cancelled(self, unsafe: str) -> None:
-        """End in the state it is in; a call that was interrupted is named."""
-        text = "the run was cancelled by a request to Temporal"
+    def _cancelled(self, unsafe: str, inside: str | None = None) -> None:
+        """End in the state it is in; a call that was interrupted is named, also one of a child run."""
+        text = inside or "the run was cancelled by a request to Temporal"
         text += f"; nobody knows whether {unsafe} took effect" if unsafe else ""
         self._keep(closed(self._stack(), "cancelled", now=_now(), error=text, by="person"))
 
@@ -273,9 +281,7 @@ class AgentWorkflow:
             step=snapshot.step if snapshot else 0,
             visit=snapshot.visit if snapshot else 0,
             branch=snapshot.branch if snapshot else 0,
-            inside=tuple(f"{f.machine.name}: {name_of(f.step.snapshot.state)}" for f in stack.frames[1:])
-            if stack
-            else (),
+            inside=self._inside(),
             doing=doing.title if doing and not ended else "",
             finished=ended is not None,
             exit_reason=ended.reason if ended else None,
@@ -285,6 +291,17 @@ class AgentWorkflow:
             records=stack.top.step.snapshot.seq if stack else 0,
             unusable_messages=tuple(self.unusable),
         )
+
+    def _inside(self) -> tuple[str, ...]:
+        """The machines at work inside; of a child run, where it is to be found."""
+        if self.stack is None or self.exit is not None:
+            return ()
+        frames = self.stack.frames[1:]
+        inner = [f"{frame.machine.name}: {name_of(frame.step.snapshot.state)}" for frame in frames]
+        if isinstance(self.stack.effect, RunMachine):
+            place = bounded(self.stack.top.place)
+            inner.append(f"{self.stack.effect.machine}: run {child_id(self.book.origin, place)}")
+        return tuple(inner)
 
     @workflow.query
     def log(self, query: PageQuery | None = None) -> LogPage:
@@ -299,9 +316,10 @@ class AgentWorkflow:
 
     @workflow.query
     def transcript(self, query: PageQuery | None = None) -> TranscriptPage:
-        """The conversation with the model, by pages."""
-        context = self.stack.first.step.snapshot.context if self.stack else None
-        messages: tuple[Message, ...] = tuple(getattr(context, "transcript", ()))
+        """The conversation with the model, by pages; of a machine at work inside, if it has one."""
+        contexts = [frame.step.snapshot.context for frame in self.stack.frames] if self.stack else []
+        talks = [tuple(getattr(context, "transcript", ())) for context in reversed(contexts)]
+        messages: tuple[Message, ...] = next((talk for talk in talks if talk), ())
         return transcript_page(messages, query or PageQuery())
 
     @workflow.query

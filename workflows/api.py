@@ -6,7 +6,7 @@ from typing import Annotated, Any, Literal
 
 from pydantic import Field, StringConstraints, field_validator
 
-from activities.contracts import ContextRef, Frozen, JsonObject, Message, ModelSpec, Strict
+from activities.contracts import GOAL_BYTES, ContextRef, Frozen, JsonObject, Message, ModelSpec, Strict
 from workflows.kernel.errors import error_named
 from workflows.kernel.log import Record
 
@@ -34,7 +34,7 @@ WORKFLOW_TYPE = "AgentWorkflow"
 TASK_QUEUE = "ratchet"
 PAGE_BYTES = 12 * 1024
 """Pages of queries stay below the threshold of external storage, so that `temporal` shows them."""
-GOAL_BYTES = 200_000
+
 
 ATTRIBUTES: dict[str, Literal["Keyword", "Datetime"]] = {
     "AgentName": "Keyword",
@@ -57,10 +57,10 @@ MOST = 10**12
 class Limits(Strict):
     """What a run may spend at most; None is no limit. Checked before each call."""
 
-    model_calls: int | None = Field(default=200, gt=0, le=MOST)
-    tool_calls: int | None = Field(default=None, gt=0, le=MOST)
-    tokens: int | None = Field(default=None, gt=0, le=MOST, description="input and output tokens together")
-    cost_usd: float | None = Field(default=None, gt=0, le=MOST)
+    model_calls: int | None = Field(default=200, ge=0, le=MOST)
+    tool_calls: int | None = Field(default=None, ge=0, le=MOST)
+    tokens: int | None = Field(default=None, ge=0, le=MOST, description="input and output tokens together")
+    cost_usd: float | None = Field(default=None, ge=0, le=MOST)
     seconds: float | None = Field(default=None, gt=0, le=MOST, description="since the run began")
     max_transitions: int | None = Field(
         default=None, gt=0, le=MOST, description="of the machine; None: the machine's own default"
@@ -164,7 +164,7 @@ class AgentStatus(Frozen):
     visit: int
     branch: int = 0
     inside: tuple[str, ...] = ()
-    """`machine: state` of the machines at work inside, the innermost last."""
+    """`machine: state` of the machines at work inside, the innermost last; `machine: run ID` of a child."""
     doing: str = ""
     """Title of the effect that is being performed."""
     finished: bool = False

@@ -7,30 +7,39 @@ from typing import Any
 
 from pydantic import ValidationError
 from temporalio import workflow
-from temporalio.exceptions import ApplicationError, ChildWorkflowError, is_cancelled_exception
+from temporalio.exceptions import (
+    ApplicationError,
+    ChildWorkflowError,
+    WorkflowAlreadyStartedError,
+    is_cancelled_exception,
+)
 from temporalio.workflow import ChildWorkflowCancellationType, ParentClosePolicy
 
 from activities.contracts import EffectFailed, MachineEnded, RunMachine
 from workflows import registry
 from workflows.api import WORKFLOW_TYPE, AgentResult, AgentTask, Limits
-from workflows.kernel.ledger import SHARED, Ledger
+from workflows.intake import faults
+from workflows.kernel.ledger import SHARED
 from workflows.kernel.stack import caps_left
+from workflows.where import Where, bounded
 
-__all__ = ["ended", "run_child"]
+__all__ = ["child_id", "ended", "run_child"]
 
 
 async def run_child(
-    task: AgentTask, effect: RunMachine, place: str, depth: int, ledger: Ledger
+    task: AgentTask, effect: RunMachine, where: Where, origin: str
 ) -> MachineEnded | EffectFailed:
-    """Run it to its end; `place` names the effect in the run, `depth` how deep the child is nested.
+    """Run it to its end; `origin` is the id of the first run of the asking run's chain.
 
     Raises a cancellation when the run is cancelled.
     """
     try:
-        inner = _task(task, effect, depth, caps_left(effect, ledger))
-    except (ValueError, ValidationError) as error:
-        return EffectFailed(error="fatal", type="inner_machine", message=str(error))
-    workflow_id = f"{workflow.info().workflow_id}/{place}"
+        inner = _task(task, effect, where.depth, caps_left(effect, where.ledger))
+    except ValidationError as error:
+        return _refused(effect, faults(error))
+    except ValueError as error:
+        return _refused(effect, str(error))
+    workflow_id = child_id(origin, where.activity_id)
     seconds = inner.limits.seconds
     try:
         result: AgentResult = await workflow.execute_child_workflow(
@@ -47,29 +56,41 @@ async def run_child(
         if is_cancelled_exception(error):
             raise
         return _failed(error, workflow_id)
+    except WorkflowAlreadyStartedError:
+        text = f"a run {workflow_id} is there already; end it, or start this run under another id"
+        return EffectFailed(error="fatal", type="child_exists", message=text)
     return ended(result, workflow_id)
+
+
+def child_id(origin: str, place: str) -> str:
+    """The child's workflow id: this run's, the start of its first run id, and the effect's place.
+
+    A run that is started again under its old id has other children.
+    """
+    return bounded(f"{workflow.info().workflow_id}/{origin[:8]}/{place}")
+
+
+def _refused(effect: RunMachine, problem: str) -> EffectFailed:
+    text = f"{effect.machine} cannot be run: {problem}"
+    return EffectFailed(error="fatal", type="inner_machine", message=text)
 
 
 def _task(task: AgentTask, effect: RunMachine, depth: int, caps: dict[str, float]) -> AgentTask:
     """The child's task: this run's models, the tools and limits that it is given."""
     design = registry.design(effect.machine, effect.machine_version, newest=False)
-    wanted = {role: effect.roles.get(role, role) for role in design.roles}
-    models = {role: task.models[name] for role, name in wanted.items() if name in task.models}
-    empty = [name for name, cap in caps.items() if cap <= 0]
-    if empty:
-        raise ValueError(f"nothing is left of {', '.join(empty)} for {effect.machine}")
+    renamed = {role: task.models[name] for role, name in effect.roles.items() if name in task.models}
     known = {name: cap for name, cap in caps.items() if name in Limits.model_fields}
-    moves = effect.limits.get("max_transitions")
+    own = {"max_transitions": effect.limits.max_transitions, "depth": task.limits.depth}
     return AgentTask(
         goal=effect.goal,
-        agent=task.agent,
+        agent=f"{task.agent[:31]}.{design.name[:31]}",
         machine=design.name,
         machine_version=design.version,
         options=effect.options,
-        models={"default": task.models["default"], **models},
+        models={**task.models, **renamed},
         instructions=effect.instructions,
         tools=effect.tools_given,
-        limits=Limits.model_validate({**known, "max_transitions": moves, "depth": task.limits.depth}),
+        limits=Limits.model_validate({"model_calls": None, **known, **own}),
         visibility=task.visibility,
         heartbeat_seconds=task.heartbeat_seconds,
         context=effect.context,
@@ -87,16 +108,29 @@ def ended(result: AgentResult, workflow_id: str) -> MachineEnded:
         answer=result.answer,
         error=result.error,
         outcome=result.outcome,
-        spent={name: amount for name, amount in result.counters.items() if name in SHARED},
+        spent=_shared(result.counters),
         workflow_id=workflow_id,
     )
 
 
 def _failed(error: ChildWorkflowError, workflow_id: str) -> MachineEnded | EffectFailed:
-    """A child whose machine raises brings its whole result with the error."""
+    """A child that fails brings its whole result with the error, if it could still say so.
+
+    What a child spent that was terminated or timed out is known to nobody here.
+    """
     cause = error.cause
     details: Any = cause.details[0] if isinstance(cause, ApplicationError) and cause.details else None
-    if isinstance(details, dict) and "exit_reason" in details:
-        return ended(AgentResult.model_validate(details), workflow_id)
+    told = AgentResult.model_validate(details) if isinstance(details, dict) else None
+    if told is not None and told.raises is not None:
+        return ended(told, workflow_id)
     kind = cause.type if isinstance(cause, ApplicationError) and cause.type else type(cause).__name__
-    return EffectFailed(error="fatal", type=kind, message=f"{workflow_id}: {cause or error}")
+    return EffectFailed(
+        error="fatal",
+        type=kind,
+        message=f"{workflow_id}: {cause or error}",
+        spent=_shared(told.counters) if told else {},
+    )
+
+
+def _shared(counters: dict[str, float]) -> dict[str, float]:
+    return {name: amount for name, amount in counters.items() if name in SHARED}

@@ -3,7 +3,7 @@ for the type of its error."""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from typing import Any
 
 from pydantic import BaseModel, TypeAdapter, ValidationError
@@ -22,7 +22,7 @@ from workflows.kernel.machine import Machine
 from workflows.kernel.snapshot import Step, dump, load
 from workflows.kernel.stack import Frame, Nesting, Stack
 
-__all__ = ["begin", "build", "carried", "nesting", "packed", "refused", "task_of"]
+__all__ = ["begin", "build", "carried", "faults", "nesting", "packed", "refused", "task_of"]
 
 Wanted = CallModel | CallTools | AskPerson | RunMachine | RunCode | ReadArtifacts
 _EFFECTS: TypeAdapter[Wanted] = TypeAdapter(Wanted)
@@ -40,7 +40,7 @@ def task_of(inputs: tuple[Any, ...]) -> AgentTask:
     try:
         return AgentTask.model_validate(inputs[0])
     except ValidationError as error:
-        raise refused(_faults(error, "")) from error
+        raise refused(faults(error, "")) from error
 
 
 def build(task: AgentTask) -> tuple[Design, Machine[Any], Any]:
@@ -50,7 +50,7 @@ def build(task: AgentTask) -> tuple[Design, Machine[Any], Any]:
         options = design.options.model_validate(task.options)
         machine = design.build(options, registry.parts())
     except ValidationError as error:
-        raise refused(_faults(error, "options.")) from error
+        raise refused(faults(error, "options.")) from error
     except (ValueError, DefinitionError) as error:
         raise refused(str(error)) from error
     _check_names(task, design)
@@ -82,8 +82,13 @@ def nesting(task: AgentTask, specs: Sequence[ToolSpec], trace_id: str) -> Nestin
 
     def make(call: RunMachine, depth: int) -> tuple[Machine[Any], BaseModel]:
         design = registry.design(call.machine, call.machine_version, newest=False)
-        options = design.options.model_validate(call.options)
+        try:
+            options = design.options.model_validate(call.options)
+        except ValidationError as error:
+            raise ValueError(faults(error, "options.")) from error
         machine = design.build(options, registry.parts())
+        if call.context is not None and not design.takes_context:
+            raise ValueError(f"context: {design.name} takes none")
         brief = Brief(
             goal=call.goal,
             trace_id=trace_id,
@@ -93,8 +98,8 @@ def nesting(task: AgentTask, specs: Sequence[ToolSpec], trace_id: str) -> Nestin
             context=call.context,
             values=call.values,
         )
-        limit = call.limits.get("max_transitions")
-        return (machine.with_limit(int(limit)) if limit else machine), design.begin(brief, options)
+        limit = call.limits.max_transitions
+        return (machine.with_limit(limit) if limit else machine), design.begin(brief, options)
 
     return Nesting(make, task.depth, task.limits.depth)
 
@@ -118,7 +123,9 @@ def packed(stack: Stack) -> dict[str, Any]:
     }
 
 
-def carried(machine: Machine[Any], carry: Carry, nesting: Nesting) -> tuple[Stack, list[Record]]:
+def carried(
+    machine: Machine[Any], carry: Carry, nesting: Nesting, tools: Iterable[str]
+) -> tuple[Stack, list[Record]]:
     """The stack that the run before has carried on, with records that are not archived yet.
 
     A carry that somebody typed is refused readably.
@@ -128,14 +135,15 @@ def carried(machine: Machine[Any], carry: Carry, nesting: Nesting) -> tuple[Stac
         calls = [RunMachine.model_validate(one["call"]) for one in carry.inner]
         wanted: list[Effect] = [*calls, effect]
         first = Step(load(machine, carry.snapshot), Ledger.model_validate(carry.ledger), effect=wanted[0])
-        frames = [Frame(machine, first)]
+        frames = [Frame(machine, first, frozenset(tools))]
         for depth, one in enumerate(carry.inner, start=1):
             inner, _ = nesting.make(calls[depth - 1], nesting.depth + depth)
             snapshot: Any = one["snapshot"]
             step = Step(load(inner, snapshot), Ledger.model_validate(one["ledger"]), effect=wanted[depth])
-            frames.append(Frame(inner, step, calls[depth - 1]))
+            call = calls[depth - 1]
+            frames.append(Frame(inner, step, frozenset(call.tools_given), call))
         return Stack(tuple(frames)), [Record.model_validate(record) for record in carry.records]
-    except (ValueError, KeyError, TypeError) as error:
+    except (ValueError, KeyError, TypeError, DefinitionError) as error:
         raise refused("`carry` is no state of this machine; leave it out to start a new run") from error
 
 
@@ -143,7 +151,7 @@ def _check_names(task: AgentTask, design: Design) -> None:
     if task.context is not None and not design.takes_context:
         raise refused(f"context: {design.name} takes none; put it into the goal, or let a tool read it")
     unknown = [role for role in task.models if role not in design.roles]
-    if unknown:
+    if unknown and not task.depth:  # a nested run has its outer run's models, for runs inside it
         has = ", ".join(design.roles)
         raise refused(f"models: {design.name} has no role {', '.join(unknown)}; its roles are {has}")
     twice = sorted({name for name in task.tools if task.tools.count(name) > 1})
@@ -151,7 +159,7 @@ def _check_names(task: AgentTask, design: Design) -> None:
         raise refused(f"tools: named twice: {', '.join(twice)}")
 
 
-def _faults(error: ValidationError, prefix: str) -> str:
+def faults(error: ValidationError, prefix: str = "") -> str:
     """Field by field what is wrong; never the values, which may hold secrets."""
     found = error.errors(include_url=False, include_input=False, include_context=False)
     lines = [f"{prefix}{'.'.join(map(str, e['loc'])) or 'the whole input'}: {e['msg']}" for e in found[:10]]

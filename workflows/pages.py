@@ -107,6 +107,7 @@ def details(status: AgentStatus, goal: str, records: Sequence[Record]) -> str:
     machine = f"{status.machine} {status.machine_version}"
     lines = [
         f"**{status.agent}** ({machine}), state {_code(status.state)}, step {status.step}",
+        *([f"Inside: {_code(' / '.join(status.inside))}"] if status.inside else []),
         _code(goal, 300),
         now,
         f"Spent: {spent or 'nothing yet'}",

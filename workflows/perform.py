@@ -6,7 +6,6 @@ import asyncio
 import json
 import math
 from collections.abc import Sequence
-from dataclasses import dataclass, field
 from datetime import timedelta
 from typing import Any
 
@@ -42,32 +41,22 @@ from activities.contracts_artifacts import ArtifactsRead, ArtifactText, ReadArti
 from activities.contracts_code import CodeStepped, RunCode
 from workflows.api import AgentTask
 from workflows.child import run_child
-from workflows.kernel.ledger import Ledger
+from workflows.where import Where
 
-__all__ = ["Performer", "Where", "failure_of", "tool_failure"]
+__all__ = ["Performer", "failure_of", "tool_failure"]
 
 CRASHES = 10
 """Attempts beyond the declared ones, for those that died with their worker."""
 MARGIN = 15
 """Seconds that an activity gets beyond the time limit it keeps itself."""
+STOPPING = {"unknown_outcome", "unknown_tool"}
+"""Errors behind which calls of the same reply are not run: nobody knows what the world looks like now,
+or the worker lacks a tool that the task had (R-001-7)."""
 HELD = 50
 """Digests that are carried to the next run of the chain."""
 WAIT = workflow.ActivityCancellationType.WAIT_CANCELLATION_COMPLETED
 """An answer that came before the cancellation is taken; a call in flight is told, and ends first."""
 _CLASSES: dict[str, ErrorClass] = {TRANSIENT: "transient", RECOVERABLE: "recoverable", FATAL: "fatal"}
-
-
-@dataclass(frozen=True, slots=True)
-class Where:
-    """Which effect of the run this is: the stem of activity ids and idempotency keys."""
-
-    activity_id: str
-    """`<state>#<visit>:<call>`; compared on replay, so that drift of a machine is found."""
-    branch: int = 0
-    depth: int = 1
-    """How deep a machine that it runs would be nested."""
-    ledger: Ledger = field(default_factory=Ledger)
-    """Of the machine that asks."""
 
 
 class Performer:
@@ -113,7 +102,7 @@ class Performer:
             case ReadArtifacts():
                 return await self._read_artifacts(effect, where)
             case RunMachine():
-                return await run_child(self.task, effect, where.activity_id, where.depth, where.ledger)
+                return await run_child(self.task, effect, where, self.origin)
             case AskPerson():
                 return PersonDecided(decision="unavailable", text="no person can be asked")
         raise ApplicationError(f"no activity performs {effect.kind!r}", type="Bug", non_retryable=True)
@@ -125,6 +114,9 @@ class Performer:
 
     async def _call_model(self, effect: CallModel, where: Where) -> Answer:
         """Send what the store does not hold; when it lost what it held, send everything once."""
+        offered = tuple(name for name in effect.offer if name in where.tools)
+        if offered != effect.offer:
+            effect = effect.model_copy(update={"offer": offered})
         try:
             reply = await self._ask(effect, where, where.activity_id)
         except ActivityError as error:
@@ -230,8 +222,8 @@ class Performer:
         names = [
             f"{where.activity_id}.{n}" if several else where.activity_id for n in range(len(effect.runs))
         ]
-        specs = [self.specs.get(run.tool) for run in effect.runs]
-        if effect.parallel and all(spec and spec.repeatable for spec in specs):
+        specs = [self.specs.get(run.tool) for run in effect.runs if run.tool in where.tools]
+        if effect.parallel and len(specs) == len(names) and all(s and s.repeatable for s in specs):
             calls = [
                 self._call_tool(effect, run, where, name)
                 for run, name in zip(effect.runs, names, strict=True)
@@ -240,12 +232,12 @@ class Performer:
         results: list[ToolResult] = []
         for run, name in zip(effect.runs, names, strict=True):
             results.append(await self._call_tool(effect, run, where, name))
-            if results[-1].error == "unknown_outcome":
-                break  # nobody knows what the world looks like now: the machine decides first
+            if results[-1].error in STOPPING:
+                break  # the machine decides first
         return ToolsReturned(results=tuple(results))
 
     async def _call_tool(self, effect: CallTools, run: ToolRun, where: Where, activity_id: str) -> ToolResult:
-        spec = self.specs.get(run.tool)
+        spec = self.specs.get(run.tool) if run.tool in where.tools else None
         if spec is None:
             return ToolResult(
                 id=run.id, tool=run.tool, output=f"Unknown tool: {run.tool}", error="unknown_tool"

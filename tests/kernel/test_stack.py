@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import itertools
 from collections.abc import Iterable
+from dataclasses import replace
 from enum import Enum
 from typing import Annotated, Any
 
@@ -14,6 +15,7 @@ from activities.contracts import (
     CallModel,
     EffectFailed,
     Frozen,
+    InnerLimits,
     JsonObject,
     Message,
     ModelReplied,
@@ -21,6 +23,7 @@ from activities.contracts import (
     Transcript,
     Usage,
 )
+from workflows.kernel.errors import DefinitionError, TransitionLimitExceeded
 from workflows.kernel.fields import APPEND, MERGE
 from workflows.kernel.ledger import Ledger
 from workflows.kernel.log import STARTED
@@ -200,12 +203,12 @@ def test_the_run_s_ledger_counts_machines_that_are_still_at_work() -> None:
 
 
 def test_an_inner_machine_has_its_own_limits_and_never_more_than_is_left() -> None:
-    stacks, log = run(outer_machine(subgraph(limits={"model_calls": 0})), said("a"), said("c"))
+    stacks, log = run(outer_machine(subgraph(limits=InnerLimits(model_calls=0))), said("a"), said("c"))
     assert stacks[-1].exit is not None
     assert [r.reason for r in log if r.event == "Closed"] == [
         "limit: the limit is reached, model_calls: 0 of 0 spent"
     ]
-    stacks, log = run(outer_machine(subgraph(limits={"model_calls": 9})), said("a"), model_calls=1)
+    stacks, log = run(outer_machine(subgraph(limits=InnerLimits(model_calls=9))), said("a"), model_calls=1)
     assert [r.within for r in log if r.event == "Closed"] == ["inside#2:1", ""]
 
 
@@ -225,6 +228,98 @@ def test_machines_may_be_nested_in_machines_that_are_nested() -> None:
     assert stacks[-1].exit is not None
     assert [r.within for r in log if r.event == STARTED] == ["", "inside#2:1", "inside#2:1/inside#2:1"]
     assert stacks[-1].first.step.snapshot.context.answer == "b d"
+
+
+def test_tools_that_the_outer_machine_has_not_cannot_be_given_to_an_inner_one() -> None:
+    machine = outer_machine(subgraph(merge_answer("answer"), tools=("knife",)))
+    for tools, answer in (((), "Error: inner_machine: inner cannot be run"), (("knife",), "b")):
+        stack = began(machine, Notes(goal="x"), nest(), now=0.0, tools=tools)
+        stacks, _ = played(stack, nest(), [said("a"), said("b"), said("c")][: 3 if tools else 2])
+        assert stacks[-1].first.step.snapshot.context.answer.startswith(answer)
+        assert [sorted(one.top.tools) for one in stacks[:2]] == [sorted(tools)] * 2
+
+
+@pytest.mark.parametrize("mode", ["inline", "child"])
+@pytest.mark.parametrize(
+    ("goal", "problem"), [(" ", "the goal is blank"), ("x" * 200_001, "is 200,001 bytes")]
+)
+def test_a_goal_that_no_run_may_have_is_refused_in_both_ways(mode: Any, goal: str, problem: str) -> None:
+    sub = Subgraph(machine="inner", goal=goal, merge=merge_answer("answer"), mode=mode)
+    stacks, _ = run(outer_machine(sub), said("a"), said("c"))
+    assert problem in stacks[-1].first.step.snapshot.context.answer
+
+
+def test_what_an_inner_machine_had_spent_is_not_lost_when_the_run_is_closed() -> None:
+    stacks, _ = run(outer_machine(subgraph()), said("a", 1))
+    end = closed(stacks[-1], "cancelled", now=9.0)
+    assert end.first.step.ledger.used("model_calls") == stacks[-1].ledger.used("model_calls") == 2
+    assert end.records[-1].counters["model_calls"] == 2
+
+
+def test_an_on_close_that_breaks_a_rule_does_not_keep_a_run_from_closing() -> None:
+    broken = replace(inner_machine(), on_close=lambda c, reason: {"nosuch": 1})
+    stacks, _ = run(outer_machine(subgraph()), said("a"), nesting=nest(inner=broken))
+    end = closed(stacks[-1], "cancelled", now=9.0)
+    assert [(r.within, r.event) for r in end.records] == [
+        ("inside#2:1", "PermissionViolation"), ("inside#2:1", "Closed"), ("", "Closed"),
+    ]  # fmt: skip
+    assert end.exit is not None
+    assert [r.seq for r in end.records] == [3, 4, 5]
+
+
+def test_machines_that_end_at_once_are_not_opened_for_ever() -> None:
+    again = Machine(
+        name="again",
+        context=Notes,
+        initial=S.BEFORE,
+        final={S.END},
+        table=[Row(S.BEFORE, Said, S.END)],
+        states={
+            S.BEFORE: State(
+                enter=lambda c, at: RunMachine(machine="inner", goal="x"),
+                resume=lambda c, ended, at: RunMachine(machine="inner", goal="x"),
+                grants={"run_machine"},
+                spends="rounds",
+            ),
+            S.END: State(),
+        },
+        result=lambda c, state: Exit(reason="done"),
+    )
+    instant = replace(inner_machine(), initial=S.END, step_state=None, states={S.END: State()}, table=())
+    with pytest.raises(TransitionLimitExceeded, match="100 machines were opened without a call") as raised:
+        run(again, nesting=nest(inner=instant))
+    assert raised.value.step.records[-1].event == "Endless"
+    assert [r.seq for r in raised.value.step.records] == list(range(len(raised.value.step.records)))
+
+
+def test_a_bug_in_an_inner_machine_stays_a_bug() -> None:
+    def bug(c: Any, at: At) -> Any:
+        raise KeyError("a bug of ours")
+
+    states = {**inner_machine().states, S.BEFORE: State(enter=bug, spends="n")}
+    with pytest.raises(KeyError, match="a bug of ours"):
+        run(outer_machine(subgraph()), said("a"), nesting=nest(inner=replace(inner_machine(), states=states)))
+
+
+def test_a_definition_that_cannot_be_made_is_told_to_the_outer_machine() -> None:
+    def make(call: RunMachine, depth: int) -> tuple[Machine[Any], BaseModel]:
+        raise DefinitionError("machine inner: unreachable from before: after")
+
+    stacks, _ = run(
+        outer_machine(subgraph(merge_answer("answer"))), said("a"), said("c"), nesting=Nesting(make)
+    )
+    assert "unreachable from before" in stacks[-1].first.step.snapshot.context.answer
+
+
+def test_roles_are_composed_over_every_level_also_for_a_child_run() -> None:
+    deep = outer_machine(subgraph(mode="child", roles={"critic": "default"}))
+    machine = outer_machine(
+        Subgraph(machine="deep", goal="x", merge=merge_answer("answer"), roles={"default": "cheap"})
+    )
+    stacks, _ = run(machine, said("a"), said("b"), nesting=nest(deep=deep))
+    effect = stacks[-1].effect
+    assert isinstance(effect, RunMachine)
+    assert effect.roles == {"critic": "cheap", "default": "cheap"}
 
 
 def test_an_unknown_inner_machine_is_an_end_with_an_error_in_words() -> None:

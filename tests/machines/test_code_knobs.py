@@ -12,6 +12,7 @@ from activities.contracts import (
     CallModel,
     ContextRef,
     EffectFailed,
+    InnerLimits,
     MachineEnded,
     ModelReplied,
     RunMachine,
@@ -138,7 +139,7 @@ def test_R_001_6_its_settings_reach_the_nested_run() -> None:
     }  # fmt: skip
     call = opened(nested(knob, *ASKS))
     assert (call.machine, call.mode, call.tools_given) == ("tools", "inline", ("search",))
-    assert (call.limits, call.options) == ({"model_calls": 3}, {"max_iterations": 2})
+    assert (call.limits, call.options) == (InnerLimits(model_calls=3), {"max_iterations": 2})
 
 
 def test_R_001_6_a_nested_run_of_the_same_machine_may_have_other_knobs() -> None:

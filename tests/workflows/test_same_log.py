@@ -52,7 +52,7 @@ ANSWERS: dict[type[Effect], Any] = {
     RunCode: CodeStepped,
     ReadArtifacts: ArtifactsRead,
 }
-TIMES = re.compile(r"seconds|timestamp|started|finished|elapsed|duration|(^|_)at$")
+TIMES = re.compile(r"seconds|timestamp|started|finished|^ended$|elapsed|duration|(^|_)at$")
 HASH = re.compile(r"[0-9a-f]{32,64}|(inline|digest):\S+")
 
 
@@ -86,7 +86,7 @@ class Recorded:
         if isinstance(effect, AskPerson):
             return PersonDecided(decision="unavailable", text="no person can be asked")
         if isinstance(effect, RunMachine):
-            child = f"{self.handle.id}/{place}"
+            child = f"{self.handle.id}/{str(self.handle.result_run_id)[:8]}/{place}"
             return ended(
                 await self.client.get_workflow_handle(child, result_type=AgentResult).result(), child
             )
@@ -106,7 +106,7 @@ class Recorded:
                 results.append(await self._value(name, ToolResult))
             else:
                 results.append(tool_failure(run, specs[run.tool], await self._error(name)))
-            if results[-1].error == "unknown_outcome":
+            if results[-1].error in ("unknown_outcome", "unknown_tool"):
                 break
         return ToolsReturned(results=tuple(results))
 
@@ -131,7 +131,7 @@ async def alone(task: AgentTask, recorded: Recorded, settings: Settings) -> list
     caps = {k: v for k, v in task.limits.model_dump().items() if v and k not in ("max_transitions", "depth")}
     clock = itertools.count(1.0)
     context = begin(design, options, task, specs, recorded.handle.id)
-    stack: Stack = began(machine, context, inner, now=next(clock), ledger=Ledger(caps=caps))
+    stack: Stack = began(machine, context, inner, now=next(clock), ledger=Ledger(caps=caps), tools=task.tools)
     records = list(stack.records)
     while (effect := stack.effect) is not None:
         answer = await recorded.answer(effect, stack.top.place, {spec.name: spec for spec in specs})

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from contextlib import suppress
+from datetime import timedelta
 from pathlib import Path
 from typing import Any, Literal
 
@@ -21,7 +22,7 @@ from client.plugin import RatchetPlugin
 from tests.conftest import MACHINES, TOOLS, real_server
 from tests.workflows.trials import act, begin, final, log_of, task, until
 from worker import build_worker
-from workflows.api import AgentResult, AgentTask, Limits
+from workflows.api import TASK_QUEUE, AgentResult, AgentStatus, AgentTask, Limits, TranscriptPage
 from workflows.kernel.errors import ExecutionError, MaxIterationsExceeded
 from workflows.kernel.log import Record
 
@@ -33,6 +34,11 @@ def holding(*replies: Any, machine: str = "holding", tools: tuple[str, ...] = ()
     """A task whose machine runs ReAct as its state, with these replies."""
     options = {"tools": list(tools), **more.pop("options", {})}
     return task(*replies, tools=tools, machine=machine, options=options, **more)
+
+
+def child_of(handle: Any) -> str:
+    """The id of the child run of the machine `holding`."""
+    return f"{handle.id}/{handle.result_run_id[:8]}/hold#1:1"
 
 
 async def _replays(settings: Settings, handle: Any) -> None:
@@ -65,7 +71,7 @@ async def test_an_inline_machine_writes_into_the_run_s_log_and_ids(working: Clie
 async def test_a_child_run_has_a_log_and_a_result_of_its_own(working: Client) -> None:
     handle = await begin(working, holding(final("x"), options={"mode": "child"}))
     await handle.result()
-    child = working.get_workflow_handle(f"{handle.id}/hold#1:1", result_type=AgentResult)
+    child = working.get_workflow_handle(child_of(handle), result_type=AgentResult)
     result = await child.result()
     assert (result.machine, result.answer) == ("react", "x")
     assert {record.within for record in await log_of(handle)} == {""}
@@ -100,7 +106,7 @@ async def test_a_cancelled_run_stops_the_machine_inside_too(working: Client, mod
     if mode == "inline":
         await until(handle, lambda status: status.inside == ("react: action",))
     else:
-        child = working.get_workflow_handle(f"{handle.id}/hold#1:1")
+        child = working.get_workflow_handle(child_of(handle))
         await until(handle, lambda status: status.doing.startswith("run react"))
         await _started(child)
         await until(child, lambda status: status.state == "action")
@@ -108,7 +114,7 @@ async def test_a_cancelled_run_stops_the_machine_inside_too(working: Client, mod
     result = await handle.result()
     assert (result.exit_reason, result.ok) == ("cancelled", False)
     if mode == "child":
-        assert (await working.get_workflow_handle(f"{handle.id}/hold#1:1").describe()).status in {
+        assert (await working.get_workflow_handle(child_of(handle)).describe()).status in {
             WorkflowExecutionStatus.COMPLETED,
             WorkflowExecutionStatus.CANCELED,
         }
@@ -163,6 +169,110 @@ async def test_a_machine_may_end_by_raising_with_its_whole_result(
         result.raise_if_failed()
     assert type(raised.value) is MaxIterationsExceeded
     await _replays(settings, handle)
+
+
+@both_ways
+async def test_an_inner_machine_has_no_tools_but_those_it_was_given(working: Client, mode: Mode) -> None:
+    given = holding(final("x"), options={"mode": mode, "tools": ["mark"]})
+    handle = await begin(working, given)
+    assert "cannot give the tools mark" in str((await handle.result()).answer)
+    given = holding(
+        act("mark", line="taken"), final("x"), tools=("mark",), options={"mode": mode, "tools": []}
+    )
+    handle = await begin(working, given)
+    result = await handle.result()
+    assert (result.answer, result.counters.get("tool_calls", 0)) == ("x", 0)
+
+
+@both_ways
+async def test_limits_mean_the_same_in_both_ways(working: Client, mode: Mode) -> None:
+    free = Limits(model_calls=None)
+    options = {"mode": mode, "limits": {"tool_calls": 0}}
+    handle = await begin(working, holding(final("x"), options=options, limits=free))
+    assert (await handle.result()).answer == "x"
+    options = {"mode": mode, "limits": {"model_calls": 0}}
+    handle = await begin(working, holding(final("x"), options=options))
+    assert (await handle.result()).outcome == {"inner": "limit"}
+
+
+@both_ways
+async def test_a_broken_inner_machine_costs_what_it_cost(working: Client, mode: Mode) -> None:
+    options = {"mode": mode, "machine": "breaking"}
+    handle = await begin(working, holding("nonsense", options=options))
+    result = await handle.result()
+    assert "the undeclared field 'nosuch' was written" in str(result.answer)
+    assert (result.counters["model_calls"], result.counters["tokens"] > 0) == (1, True)
+
+
+@both_ways
+async def test_errors_of_inner_machines_never_show_refused_values(working: Client, mode: Mode) -> None:
+    options = {"mode": mode, "options": {"api_key": "sk-SECRET"}}
+    handle = await begin(working, holding(final("x"), options=options))
+    answer = str((await handle.result()).answer)
+    assert "api_key" in answer
+    assert "sk-SECRET" not in answer
+
+
+async def test_an_unsafe_call_that_a_cancellation_met_in_a_child_run_is_named(working: Client) -> None:
+    given = holding(act("mark_once", line="u", seconds=30), tools=("mark_once",), options={"mode": "child"})
+    handle = await begin(working, given)
+    child = working.get_workflow_handle(child_of(handle))
+    await until(handle, lambda status: bool(status.inside))
+    await _started(child)
+    await until(child, lambda status: status.state == "action")
+    await handle.cancel()
+    result = await handle.result()
+    assert result.exit_reason == "cancelled"
+    assert "nobody knows whether mark_once" in str(result.error)
+    assert result.counters["model_calls"] == 1
+
+
+async def test_a_child_run_whose_id_is_taken_is_told_to_the_outer_machine(working: Client) -> None:
+    given = holding(act("mark", line="x", seconds=1), final("x"), tools=("mark",), options={"mode": "child"})
+    blocker = task(act("mark", line="b", seconds=20), tools=("mark",))
+    handle = await begin(working, given, start_delay=timedelta(seconds=2))
+    other = await working.start_workflow(
+        "AgentWorkflow", blocker, id=child_of(handle), task_queue=TASK_QUEUE, result_type=AgentResult
+    )
+    assert "is there already" in str((await handle.result()).answer)
+    await other.cancel()
+
+
+async def test_an_error_of_megabytes_fails_the_workflow_and_not_its_server(working: Client) -> None:
+    handle = await begin(working, holding(final("x" * 3_000_000), machine="halting"))
+    with pytest.raises(WorkflowFailureError) as failed:
+        await handle.result()
+    assert len(str(failed.value.cause)) < 3000
+
+
+async def test_ids_stay_short_enough_for_the_server(working: Client) -> None:
+    long_id = "r" * 900
+    handle = await working.start_workflow(
+        "AgentWorkflow",
+        holding(final("x"), options={"mode": "child"}),
+        id=long_id,
+        task_queue=TASK_QUEUE,
+        result_type=AgentResult,
+    )
+    assert (await handle.result()).answer == "x"
+
+
+async def test_what_an_inner_machine_does_can_be_seen_while_it_does_it(working: Client) -> None:
+    given = holding(act("mark", line="see", seconds=3), final("x"), tools=("mark",))
+    handle = await begin(working, given)
+    await until(handle, lambda status: status.inside == ("react: action",))
+    page = await handle.query("transcript", result_type=TranscriptPage)
+    assert [message.role for message in page.messages] == ["system", "user", "assistant"]
+    assert (await handle.query("status", result_type=AgentStatus)).state == "hold"
+    assert (await handle.result()).ok
+
+
+@pytest.mark.parametrize(
+    "values", [{"retry_count": "x"}, {"total_cost": "a"}, {"exit_reason": 3, "steps": None}]
+)
+async def test_values_of_an_outer_machine_harm_no_inner_one(working: Client, values: Any) -> None:
+    handle = await begin(working, task(final("x"), values=values))
+    assert (await handle.result()).answer == "x"
 
 
 async def test_a_machine_at_work_inside_goes_on_when_the_history_is_cut(tmp_path: Path) -> None:

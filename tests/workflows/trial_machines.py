@@ -1,4 +1,5 @@
-"""Machines for trials: `holding` runs another one as its state, and `halting` ends by raising."""
+"""Machines for trials: `holding` runs another one as its state, `halting` ends by raising, and
+`breaking` asks the model and then breaks a rule."""
 
 from __future__ import annotations
 
@@ -6,10 +7,19 @@ from enum import Enum
 from functools import partial
 from typing import Annotated, Any, Literal
 
-from activities.contracts import Frozen, JsonObject, MachineEnded, Strict
+from activities.contracts import (
+    CallModel,
+    Frozen,
+    InnerLimits,
+    JsonObject,
+    MachineEnded,
+    Message,
+    Strict,
+    Transcript,
+)
 from workflows.kernel.design import Brief, Design, Parts
 from workflows.kernel.fields import MERGE, Patch
-from workflows.kernel.machine import Exit, Machine, Row, State
+from workflows.kernel.machine import At, Exit, Machine, Row, State
 from workflows.kernel.subgraph import Ended, Subgraph
 
 __all__ = ["DESIGNS"]
@@ -28,7 +38,7 @@ class Options(Strict):
     machine: str = "react"
     options: JsonObject = {}
     tools: tuple[str, ...] = ()
-    limits: dict[str, float] = {}
+    limits: InnerLimits = InnerLimits()
     mode: Literal["inline", "child"] = "inline"
 
 
@@ -75,7 +85,25 @@ def _begin(brief: Brief, options: Options) -> Held:
     return Held(goal=brief.goal)
 
 
-DESIGNS = tuple(
+def _ask(c: Any, at: At) -> CallModel:
+    return CallModel(transcript=Transcript([Message(role="user", content=c.goal)]))
+
+
+def _breaking(options: Strict, parts: Parts) -> Machine[Held]:
+    states = {
+        S.HOLD: State(
+            enter=_ask, resume=lambda c, reply, at: ({"nosuch": 1}, Ended()), grants={"call_model"},
+            reads={"goal"}, spends="calls",
+        ),
+        S.END: State(),
+    }  # fmt: skip
+    return Machine(
+        name="breaking", context=Held, initial=S.HOLD, final={S.END}, table=[Row(S.HOLD, Ended, S.END)],
+        states=states, step_state=S.HOLD, result=lambda c, state: Exit(reason="done"),
+    )  # fmt: skip
+
+
+_HOLDING = tuple(
     Design(
         name=name,
         description="Runs another machine as its state.",
@@ -85,4 +113,14 @@ DESIGNS = tuple(
         exits={"done": "the inner machine has ended"},
     )
     for name, raises in (("holding", None), ("halting", "MaxIterationsExceeded"))
+)
+DESIGNS = (
+    *_HOLDING,
+    Design(
+        name="breaking",
+        description="Asks the model, then breaks a rule.",
+        options=Strict,
+        build=_breaking,
+        begin=lambda brief, options: Held(goal=brief.goal),
+    ),
 )

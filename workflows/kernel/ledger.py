@@ -16,6 +16,7 @@ from activities.contracts import (
     CallModel,
     CallTools,
     Effect,
+    EffectFailed,
     Frozen,
     MachineEnded,
     ModelReplied,
@@ -137,6 +138,6 @@ def spent_by(answer: BaseModel) -> dict[str, float]:
         }
     if isinstance(answer, ToolsReturned):
         return {"cost_usd": sum(result.cost_usd for result in answer.results)}
-    if isinstance(answer, MachineEnded):
+    if isinstance(answer, MachineEnded | EffectFailed):
         return {name: amount for name, amount in answer.spent.items() if name in SHARED}
     return {}

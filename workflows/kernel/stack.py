@@ -6,14 +6,14 @@ One log holds the records of all, numbered in one sequence; `Record.within` name
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass, replace
 from typing import Any
 
 from pydantic import BaseModel
 
-from activities.contracts import CallModel, Effect, EffectFailed, MachineEnded, RunMachine
-from workflows.kernel.errors import AgentError, MachineError, name_of
+from activities.contracts import GOAL_BYTES, CallModel, Effect, EffectFailed, MachineEnded, RunMachine
+from workflows.kernel.errors import KernelError, MachineError, TransitionLimitExceeded, name_of
 from workflows.kernel.ledger import SHARED, Ledger
 from workflows.kernel.log import Record
 from workflows.kernel.machine import Exit, Machine
@@ -22,6 +22,9 @@ from workflows.kernel.step import Cause, advance, close, note, start
 
 __all__ = ["Frame", "Nesting", "Stack", "answered", "began", "caps_left", "charged", "closed", "noted"]
 
+MOST_OPENED = 100
+"""Machines in one move, without anything performed in between."""
+
 
 @dataclass(frozen=True, slots=True)
 class Frame:
@@ -29,6 +32,8 @@ class Frame:
 
     machine: Machine[Any]
     step: Step[Any]
+    tools: frozenset[str] = frozenset()
+    """Names of the tools that it may use: those that the machine below gave it, of its own."""
     call: RunMachine | None = None
 
     @property
@@ -49,7 +54,7 @@ class Nesting:
     """How machines inside are made, and how deep they may be nested (R-000-15)."""
 
     make: Callable[[RunMachine, int], tuple[Machine[Any], BaseModel]]
-    """(call, depth) -> the machine and its first context; raises ValueError or AgentError for a bad call."""
+    """(call, depth) -> the machine and its first context; raises ValueError or KernelError for a bad call."""
     depth: int = 0
     """Of the run itself, which may be nested in another."""
     limit: int = 5
@@ -79,14 +84,22 @@ class Stack:
 
     @property
     def effect(self) -> Effect | None:
-        """What is to be performed; a model role of an inner machine is given in the run's own terms."""
+        """What is to be performed; model roles of inner machines are given in the run's own terms."""
         wanted = None if self.exit else self.top.step.effect
-        if not isinstance(wanted, CallModel):
-            return wanted
-        role = wanted.role
+        if isinstance(wanted, CallModel):
+            role = self._role(wanted.role)
+            return wanted if role == wanted.role else wanted.model_copy(update={"role": role})
+        if isinstance(wanted, RunMachine):
+            named = {role for frame in self.frames if frame.call for role in frame.call.roles}
+            roles = {role: wanted.roles.get(role, role) for role in sorted(named | set(wanted.roles))}
+            return wanted.model_copy(update={"roles": {r: self._role(name) for r, name in roles.items()}})
+        return wanted
+
+    def _role(self, role: str) -> str:
+        """What the machine at work calls so, in the run's own terms."""
         for frame in reversed(self.frames):
             role = frame.call.roles.get(role, role) if frame.call else role
-        return wanted if role == wanted.role else wanted.model_copy(update={"role": role})
+        return role
 
     @property
     def ledger(self) -> Ledger:
@@ -98,11 +111,17 @@ class Stack:
 
 
 def began(
-    machine: Machine[Any], context: BaseModel, nesting: Nesting, *, now: float, ledger: Ledger | None = None
+    machine: Machine[Any],
+    context: BaseModel,
+    nesting: Nesting,
+    *,
+    now: float,
+    ledger: Ledger | None = None,
+    tools: Iterable[str] = (),
 ) -> Stack:
     """Start the run's machine, and those that it opens at once. Raises MachineError for a broken rule."""
     step = start(machine, context, now=now, ledger=ledger)
-    return _settled(Stack((Frame(machine, step),), step.records), nesting, now)
+    return _settled(Stack((Frame(machine, step, frozenset(tools)),), step.records), nesting, now)
 
 
 def answered(stack: Stack, answer: BaseModel, nesting: Nesting, *, now: float) -> Stack:
@@ -116,12 +135,24 @@ def closed(stack: Stack, reason: str, *, now: float, error: str | None = None, b
     frames = list(stack.frames)
     while frames:
         frame = frames.pop()
-        step = close(frame.machine, frame.step, reason, now=now, error=error, by=by)
+        step = _closed(frame, reason, now, error, by)
         records += step.records
         if not frames:
             return Stack((replace(frame, step=step),), records)
         frames[-1] = _after(frames[-1], step)
     raise ValueError("a stack has at least one frame")
+
+
+def _closed(frame: Frame, reason: str, now: float, error: str | None, by: str) -> Step[Any]:
+    """Close one machine; an `on_close` that breaks a rule is recorded and passed over."""
+    try:
+        return close(frame.machine, frame.step, reason, now=now, error=error, by=by)
+    except MachineError as broken:
+        cause = Cause(type(broken).__name__, by="kernel")
+        told = note(frame.machine, frame.step, cause, now=now, error=str(broken))
+        plain = replace(frame.machine, on_close=None)
+        step = close(plain, told, reason, now=now, error=error, by=by)
+        return replace(step, records=(*told.records, *step.records))
 
 
 def noted(stack: Stack, cause: Cause, *, now: float, error: str | None = None) -> Stack:
@@ -133,7 +164,8 @@ def noted(stack: Stack, cause: Cause, *, now: float, error: str | None = None) -
 
 def caps_left(call: RunMachine, ledger: Ledger) -> dict[str, float]:
     """The caps of an inner machine: its own, and what the outer one has left, whichever is less."""
-    caps = {name: cap for name, cap in call.limits.items() if name not in ("depth", "max_transitions")}
+    own = call.limits.model_dump(exclude_none=True, exclude={"max_transitions"})
+    caps: dict[str, float] = dict(own)
     for name in ledger.caps:
         if name in SHARED or name == "seconds":
             caps[name] = min(caps.get(name, ledger.left(name)), ledger.left(name))
@@ -144,10 +176,18 @@ def _shared(ledger: Ledger) -> dict[str, float]:
     return {name: amount for name, amount in ledger.spent.items() if name in SHARED and amount}
 
 
-def _after(outer: Frame, inner: Step[Any]) -> Frame:
-    """The outer machine goes on behind the inner one's records."""
+def charged(stack: Stack, spent: dict[str, float]) -> Stack:
+    """The machine at work has spent this."""
+    top = stack.top
+    step = replace(top.step, ledger=top.step.ledger.charge(spent))
+    return replace(stack, frames=(*stack.frames[:-1], replace(top, step=step)))
+
+
+def _after(outer: Frame, inner: Step[Any], *, charge: bool = True) -> Frame:
+    """The outer machine goes on behind the inner one's records; what that one spent is its own."""
     snapshot = replace(outer.step.snapshot, seq=inner.snapshot.seq)
-    return replace(outer, step=replace(outer.step, snapshot=snapshot))
+    ledger = outer.step.ledger.charge(_shared(inner.ledger)) if charge else outer.step.ledger
+    return replace(outer, step=replace(outer.step, snapshot=snapshot, ledger=ledger))
 
 
 def _told(stack: Stack, answer: BaseModel, now: float) -> Stack:
@@ -156,70 +196,93 @@ def _told(stack: Stack, answer: BaseModel, now: float) -> Stack:
     try:
         step = advance(top.machine, top.step, answer, now=now)
     except MachineError as error:
-        if len(stack.frames) == 1 or error.step is None:
-            if error.step is not None:  # what machines inside did before is in the log all the same
-                error.step = replace(error.step, records=(*stack.records, *error.step.records))
+        if error.step is None:
             raise
-        outer = Stack((*stack.frames[:-2], _after(stack.frames[-2], error.step)))
-        told = replace(outer, records=(*stack.records, *error.step.records))
-        spent = _shared(error.step.ledger)
-        return _told(charged(told, spent), _broken(error), now)
+        error.step = replace(error.step, records=(*stack.records, *error.step.records))
+        if len(stack.frames) == 1:
+            raise
+        below = _after(stack.frames[-2], error.step, charge=False)
+        outer = Stack((*stack.frames[:-2], below), error.step.records)
+        return _told(outer, _broken(error, _shared(error.step.ledger)), now)
     return Stack((*stack.frames[:-1], replace(top, step=step)), (*stack.records, *step.records))
 
 
-def charged(stack: Stack, spent: dict[str, float]) -> Stack:
-    """The machine at work has spent this."""
-    top = stack.top
-    step = replace(top.step, ledger=top.step.ledger.charge(spent))
-    return Stack((*stack.frames[:-1], replace(top, step=step)), stack.records)
-
-
-def _broken(error: Exception) -> EffectFailed:
-    return EffectFailed(error="fatal", type=type(error).__name__, message=str(error))
+def _broken(error: Exception, spent: dict[str, float] | None = None) -> EffectFailed:
+    return EffectFailed(error="fatal", type=type(error).__name__, message=str(error), spent=spent or {})
 
 
 def _settled(stack: Stack, nesting: Nesting, now: float) -> Stack:
     """Open what the top machine asks for, close what has ended, until there is something to perform."""
+    opened = 0
     while True:
         step = stack.top.step
         if step.exit is not None and len(stack.frames) > 1:
+            below = _after(stack.frames[-2], step, charge=False)
             ended = _ended(stack.top, step.exit)
-            below = Stack((*stack.frames[:-2], _after(stack.frames[-2], step)), stack.records)
-            stack = _told(below, ended, now)
-        elif isinstance(step.effect, RunMachine) and step.exit is None:
-            depth = nesting.depth + len(stack.frames)
-            if depth > nesting.limit:
-                stack = _told(stack, _too_deep(step.effect, nesting.limit), now)
-            elif step.effect.mode == "child":
-                return stack
-            else:
-                stack = _opened(stack, step.effect, nesting, depth, now)
-        else:
+            stack = _told(Stack((*stack.frames[:-2], below), stack.records), ended, now)
+            continue
+        if not isinstance(step.effect, RunMachine) or step.exit is not None:
             return stack
+        depth = nesting.depth + len(stack.frames)
+        fault = _fault(step.effect, stack.top, depth, nesting.limit)
+        if fault is None and step.effect.mode == "child":
+            return stack
+        opened += 1
+        if opened > MOST_OPENED:
+            raise _endless(stack)
+        stack = _told(stack, fault, now) if fault else _opened(stack, step.effect, nesting, depth, now)
 
 
-def _too_deep(call: RunMachine, limit: int) -> EffectFailed:
-    text = f"{call.machine} would be nested deeper than {limit}, the limit `depth` of the run"
-    return EffectFailed(error="recoverable", type="depth_limit", message=text)
+def _fault(call: RunMachine, outer: Frame, depth: int, limit: int) -> EffectFailed | None:
+    """What is wrong with a call, whichever way it is run."""
+    if depth > limit:
+        text = f"{call.machine} would be nested deeper than {limit}, the limit `depth` of the run"
+        return EffectFailed(error="recoverable", type="depth_limit", message=text)
+    size = len(call.goal.encode(errors="replace"))
+    problem = ""
+    if not call.goal.strip():
+        problem = "the goal is blank"
+    elif size > GOAL_BYTES:
+        problem = f"the goal is {size:,} bytes, at most {GOAL_BYTES:,} are allowed"
+    elif unknown := sorted(set(call.tools_given) - outer.tools):
+        problem = f"{outer.machine.name} cannot give the tools {', '.join(unknown)}: it has them not"
+    if not problem:
+        return None
+    message = f"{call.machine} cannot be run: {problem}"
+    return EffectFailed(error="fatal", type="inner_machine", message=message)
+
+
+def _endless(stack: Stack) -> MachineError:
+    """Machines that end at once, opened again and again: nothing else would stop them."""
+    first, top = stack.first, stack.top
+    text = f"{MOST_OPENED} machines were opened without a call of a model or a tool in between"
+    error = TransitionLimitExceeded(first.machine.name, first.step.snapshot.state, text)
+    last = note(
+        top.machine, top.step, Cause("Endless", by="kernel"), now=top.step.snapshot.entered, error=text
+    )
+    end = last if len(stack.frames) == 1 else _after(first, last).step
+    error.step = replace(end, records=(*stack.records, *last.records))
+    return error
 
 
 def _opened(stack: Stack, call: RunMachine, nesting: Nesting, depth: int, now: float) -> Stack:
     outer = stack.top
     try:
         machine, context = nesting.make(call, depth)
-        ledger = Ledger(caps=caps_left(call, outer.step.ledger))
-        step = start(
-            machine, context, now=now, ledger=ledger, seq=outer.step.snapshot.seq, within=outer.place
-        )
-    except MachineError as error:
-        below = stack
-        if error.step is not None:
-            below = Stack((*stack.frames[:-1], _after(outer, error.step)))
-            below = replace(below, records=(*stack.records, *error.step.records))
-        return _told(below, _broken(error), now)
-    except (ValueError, AgentError) as error:
+    except (ValueError, KernelError) as error:
         return _told(stack, _broken(error), now)
-    return Stack((*stack.frames, Frame(machine, step, call)), (*stack.records, *step.records))
+    ledger = Ledger(caps=caps_left(call, outer.step.ledger))
+    seq = outer.step.snapshot.seq
+    try:
+        step = start(machine, context, now=now, ledger=ledger, seq=seq, within=outer.place)
+    except MachineError as error:
+        if error.step is None:
+            return _told(stack, _broken(error), now)
+        below = _after(outer, error.step, charge=False)
+        told = Stack((*stack.frames[:-1], below), (*stack.records, *error.step.records))
+        return _told(told, _broken(error, _shared(error.step.ledger)), now)
+    frame = Frame(machine, step, frozenset(call.tools_given), call)
+    return Stack((*stack.frames, frame), (*stack.records, *step.records))
 
 
 def _ended(frame: Frame, ended: Exit) -> MachineEnded:

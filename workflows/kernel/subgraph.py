@@ -9,7 +9,7 @@ from typing import Any, Literal, TypeVar
 
 from pydantic import BaseModel
 
-from activities.contracts import EffectFailed, ErrorClass, JsonObject, MachineEnded, RunMachine
+from activities.contracts import EffectFailed, ErrorClass, InnerLimits, JsonObject, MachineEnded, RunMachine
 from workflows.kernel.fields import Patch
 from workflows.kernel.machine import At, Event, Machine, Resume, Row, Said, State
 
@@ -28,14 +28,15 @@ class Ended:
     reason: str = ""
 
 
-def merge_metadata(name: str = "metadata") -> Merge:
+def merge_metadata(name: str = "metadata", but: Set[str] = frozenset()) -> Merge:
     """The inner outcome goes into a `MERGE` field: the child wins on equal keys.
 
-    Its `terminated` and `exit_reason` are not merged (R-000-15).
+    Its `terminated` and `exit_reason` are not merged (R-000-15), nor what `but` names: keys that the
+    outer machine counts itself.
     """
 
     def merge(c: Any, ended: MachineEnded) -> Patch:
-        return {name: {key: value for key, value in ended.outcome.items() if key not in _NOT_MERGED}}
+        return {name: {key: value for key, value in ended.outcome.items() if key not in _NOT_MERGED | but}}
 
     return merge
 
@@ -69,7 +70,7 @@ class Subgraph:
     instructions: str = ""
     tools: tuple[str, ...] = ()
     roles: dict[str, str] = field(default_factory=dict)
-    limits: dict[str, float] = field(default_factory=dict)
+    limits: InnerLimits = field(default_factory=InnerLimits)
     mode: Literal["inline", "child"] = "inline"
 
     def state(self, *, reads: Set[str] = frozenset(), writes: Set[str] = frozenset(), **more: Any) -> State:

@@ -7,7 +7,7 @@ from typing import Annotated, Any, Literal
 
 from pydantic import Field, model_validator
 
-from activities.contracts import ContextRef, Frozen, JsonObject, Strict, ToolRun
+from activities.contracts import ContextRef, Frozen, InnerLimits, JsonObject, Strict, ToolRun
 from activities.contracts_code import CodeAnswer, CodeLimits
 from activities.transcript import Transcript
 from workflows.kernel.fields import APPEND, COUNT, FIRST, MERGE, Fields, Patch
@@ -149,8 +149,8 @@ class Nested(Strict):
     )
     options: JsonObject = Field(default_factory=dict, description="knobs that are set differently there")
     tools: tuple[str, ...] | None = Field(default=None, description="null: the tools of this run")
-    limits: dict[str, float] = Field(
-        default_factory=dict,
+    limits: InnerLimits = Field(
+        default=InnerLimits(),
         description="caps of its own, such as model_calls; what this run has left counts too",
     )
 

@@ -11,6 +11,7 @@ from dataclasses import replace
 from enum import Enum
 from functools import partial
 
+from activities.contracts import JsonObject
 from activities.transcript import Message
 from workflows.kernel.design import Brief, Design, Parts
 from workflows.kernel.log import Record
@@ -140,16 +141,12 @@ def _build(name: str, reply_format: ReplyFormat, options: Options, parts: Parts)
 
 
 def _begin(reply_format: ReplyFormat, brief: Brief, options: Options) -> Context:
+    own: JsonObject = {"goal": brief.goal, "retry_count": 0, "total_cost": 0, "tool_history": []}
+    own |= {"retry_reason": None, "exit_reason": None} if brief.values else {}
     return Context(
         trace_id=brief.trace_id,
         tools=tuple(spec.name for spec in brief.tools),
-        metadata={
-            "retry_count": 0,
-            "total_cost": 0,
-            "tool_history": [],
-            **brief.values,
-            "goal": brief.goal,
-        },
+        metadata={**brief.values, **own},
         transcript=opening(brief, reply_format),
     )
 

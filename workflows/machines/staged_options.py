@@ -8,7 +8,7 @@ from typing import Annotated, Literal
 
 from pydantic import Field, StringConstraints, field_validator, model_validator
 
-from activities.contracts import JsonObject, Strict
+from activities.contracts import InnerLimits, JsonObject, Strict
 from workflows.machines.staged_context import (
     ACTING,
     CEILINGS,
@@ -55,7 +55,7 @@ class InnerMachine(Strict):
     options: JsonObject = Field(default_factory=dict, description="its knobs")
     instructions: str = Field(default="", max_length=100_000)
     roles: dict[str, str] = Field(default_factory=dict, description="its role -> a role of this agent")
-    limits: dict[str, float] = Field(default_factory=dict, description="its own caps by counter")
+    limits: InnerLimits = Field(default=InnerLimits(), description="its own caps by counter")
     mode: Literal["inline", "child"] = "inline"
     merge: Literal["extensions", "observation", "action"] = Field(
         default="extensions", description="the field that gets its answer"
