@@ -18,7 +18,7 @@ from workflows.kernel.errors import AgentError, FatalError, PolicyViolation, Rec
 from workflows.kernel.fields import MERGE
 from workflows.kernel.ledger import Ledger
 from workflows.kernel.policies import PolicySpec
-from workflows.machines.stopping import POLICY_TYPES, Call, Look, Policies
+from workflows.machines.stopping import POLICY_TYPES, Call, Policies, PolicyContext
 
 
 @dataclass
@@ -43,13 +43,13 @@ class Told:
         return self.remembers  # type: ignore[no-any-return]  # as above
 
 
-def look(**changes: Any) -> Look:
+def look(**changes: Any) -> PolicyContext:
     """A run at its first reply."""
     values: dict[str, Any] = {
         "mode": "tools", "iteration": 0, "max_iterations": 10, "depth": 0, "history": (), "last_result": "",
         "calls": (), "ledger": Ledger(), "memory": {},
     }  # fmt: skip
-    return Look(**{**values, **changes})
+    return PolicyContext(**{**values, **changes})
 
 
 def shipped(name: str, value: float | None = None) -> Policies:
@@ -99,7 +99,7 @@ def test_the_first_policy_that_stops_is_named_and_later_ones_are_not_asked() -> 
 def test_every_policy_is_told_and_what_each_remembers_is_kept_under_its_name() -> None:
     one, two, silent = Told(remembers={"n": 1}), Told(remembers={"n": 2}), Told()
     policies = Policies((("same", one), ("same", two), ("silent", silent)))
-    patch = policies.told(look(), "the result")
+    patch = policies.notify(look(), "the result")
     assert patch == {"policy_memory": {"same": {"n": 1}, "same#2": {"n": 2}}}
     assert [policy.told[0][1] for policy in (one, two, silent)] == ["the result"] * 3
     policies.ask(look().remembering(patch))
@@ -112,7 +112,7 @@ def test_every_policy_is_told_and_what_each_remembers_is_kept_under_its_name() -
 
 def test_without_policies_nothing_stops_and_nothing_is_remembered() -> None:
     assert Policies().ask(look()) is None
-    assert Policies().told(look(), "r") == {}
+    assert Policies().notify(look(), "r") == {}
 
 
 # -- what a policy raises ----------------------------------------------------------------------------
@@ -127,7 +127,7 @@ def test_R_001_9_an_agent_error_of_a_policy_is_raised_as_it_is(error: AgentError
         Policies((("p", Told(stops=error)),)).ask(look())
     assert raised.value is error
     with pytest.raises(type(error)):
-        Policies((("p", Told(remembers=error)),)).told(look(), "r")
+        Policies((("p", Told(remembers=error)),)).notify(look(), "r")
 
 
 @pytest.mark.parametrize("policy", [
@@ -142,7 +142,7 @@ def test_R_001_9_any_other_failure_of_a_policy_is_a_fatal_error_that_names_it(po
     with pytest.raises(FatalError, match="the policy picky"):
         policies.ask(look())
     with pytest.raises(FatalError, match="the policy picky"):
-        policies.told(look(), "r")
+        policies.notify(look(), "r")
 
 
 # -- declarations ------------------------------------------------------------------------------------
@@ -199,7 +199,7 @@ def test_max_tokens_stops_when_so_many_were_used() -> None:
     policies = shipped("max_tokens", 100)
     assert policies.ask(look(ledger=Ledger(spent={"tokens": 99}))) is None
     assert policies.ask(look(ledger=Ledger(spent={"tokens": 100}))) == "max_tokens"
-    assert policies.told(look(), "r") == {}
+    assert policies.notify(look(), "r") == {}
 
 
 def test_max_cost_stops_when_so_much_was_spent() -> None:
@@ -223,7 +223,7 @@ class Watched:
     def ran(self, *calls: tuple[str, Any, str]) -> bool:
         """They ran, with these results: is the run stopped then?"""
         done = tuple(Call(*one) for one in calls)
-        patch = self.policies.told(look(calls=done, memory=self.memory, iteration=self.turns), "r")
+        patch = self.policies.notify(look(calls=done, memory=self.memory, iteration=self.turns), "r")
         self.memory, self.turns = MERGE.fold(self.memory, patch.get("policy_memory", {})), self.turns + 1
         return self.stopped(*done)
 

@@ -9,7 +9,7 @@ from typing import Any
 from workflows.kernel.machine import At
 from workflows.machines.code_context import Ahead, Context
 from workflows.machines.code_prompt import outputs
-from workflows.machines.stopping import Call, Look, Policies
+from workflows.machines.stopping import Call, Policies, PolicyContext
 
 __all__ = ["Watch"]
 
@@ -25,13 +25,13 @@ class Watch:
 
     def before(self, c: Context | Ahead, blocks: Sequence[str], at: At) -> str | None:
         """Before blocks are run: the policy that stops the run, if one does."""
-        return self.policies.ask(self._look(c, at, [Call("repl", block) for block in blocks]))
+        return self.policies.ask(self._view(c, at, [Call("repl", block) for block in blocks]))
 
     def answered(self, c: Context | Ahead, blocks: Sequence[str], at: At) -> Changes:
         """The reply that was looked at gives the answer: what policies remember of it."""
         if not self.policies.named:
             return {}
-        return self.policies.told(self._look(c, at, _ran(c, blocks)), c.answer or c.reply)
+        return self.policies.notify(self._view(c, at, _ran(c, blocks)), c.answer or c.reply)
 
     def after(self, c: Ahead, at: At) -> tuple[Changes, str | None]:
         """After the blocks, with the counter raised and before the next call: what policies remember, and
@@ -40,13 +40,13 @@ class Watch:
             return {}, None
         calls = _ran(c, c.blocks)
         result = "\n".join(str(call.result) for call in calls)
-        look = replace(self._look(c, at, calls), iteration=c.iteration - 1, last_result=result)
-        memory = self.policies.told(look, result)
-        after = replace(look.remembering(memory), iteration=c.iteration)
+        view = replace(self._view(c, at, calls), iteration=c.iteration - 1, last_result=result)
+        memory = self.policies.notify(view, result)
+        after = replace(view.remembering(memory), iteration=c.iteration)
         return {**memory, "last_result": result}, self.policies.ask(after)
 
-    def _look(self, c: Context | Ahead, at: At, calls: Sequence[Call]) -> Look:
-        return Look(
+    def _view(self, c: Context | Ahead, at: At, calls: Sequence[Call]) -> PolicyContext:
+        return PolicyContext(
             mode="code",
             iteration=c.iteration,
             max_iterations=self.max_iterations,

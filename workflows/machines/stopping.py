@@ -1,8 +1,8 @@
 """Stopping policies as the machines use them (spec 2.6): the shipped ones, and how they are asked.
 
-A machine asks its `Policies` with a `Look` at the run: `ask` says which policy stops it, `told` gives
-the patch of the field in which policies remember. That field belongs to the machine's context:
-`policy_memory: Annotated[JsonObject, MERGE] = {}`.
+A machine asks its `Policies` with a `PolicyContext`, a view of the run: `ask` says which policy stops
+it, `notify` gives the patch of the field in which policies remember. That field belongs to the
+machine's context: `policy_memory: Annotated[JsonObject, MERGE] = {}`.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ from workflows.kernel.fields import MERGE
 from workflows.kernel.ledger import Ledger
 from workflows.kernel.policies import PolicySpec, PolicyType, StoppingPolicy, build_policies
 
-__all__ = ["POLICY_TYPES", "STOPPED", "Call", "Look", "Policies"]
+__all__ = ["POLICY_TYPES", "STOPPED", "Call", "PolicyContext", "Policies"]
 
 STOPPED = "[Stopped by custom policy]"
 """The response of a run that a policy has stopped."""
@@ -45,7 +45,7 @@ class Call:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Look:
+class PolicyContext:
     """What policies are shown of a run."""
 
     mode: Literal["tools", "code"]
@@ -77,8 +77,8 @@ class Look:
             "cost_usd": used("cost_usd"),
         }
 
-    def remembering(self, patch: Mapping[str, Any]) -> Look:
-        """The same look with what `Policies.told` gave to remember."""
+    def remembering(self, patch: Mapping[str, Any]) -> PolicyContext:
+        """The same view with what `Policies.notify` gave to remember."""
         return replace(self, memory=MERGE.fold(self.memory, patch.get("policy_memory", {})))
 
 
@@ -93,12 +93,12 @@ class Policies:
         """Shipped and loaded ones by name; raises ValueError for what cannot be made."""
         return Policies(build_policies(specs, {**POLICY_TYPES, **parts.policies}))
 
-    def ask(self, look: Look) -> str | None:
+    def ask(self, view: PolicyContext) -> str | None:
         """The name of the first policy that stops the run; later ones are not asked.
 
         A policy may raise an `AgentError`; anything else that it raises is a FatalError (R-001-9).
         """
-        for name, policy, context in self._shown(look):
+        for name, policy, context in self._shown(view):
             stops: object = _called(name, policy.should_stop, context)
             if not isinstance(stops, bool):
                 # None is what a forgotten `return` gives, and a policy that never stops guards nothing.
@@ -107,13 +107,13 @@ class Policies:
                 return name
         return None
 
-    def told(self, look: Look, result: str) -> dict[str, JsonObject]:
+    def notify(self, view: PolicyContext, result: str) -> dict[str, JsonObject]:
         """Tell every policy what an iteration brought: the patch of what they remember, if anything.
 
         Raises as `ask` does.
         """
         remembered: JsonObject = {}
-        for key, (name, policy, context) in zip(self._keys(), self._shown(look), strict=True):
+        for key, (name, policy, context) in zip(self._keys(), self._shown(view), strict=True):
             said: object = _called(name, policy.on_iteration_complete, context, result)
             if said:
                 remembered[key] = _memory(name, said)
@@ -128,11 +128,11 @@ class Policies:
             keys.append(name if seen[name] == 1 else f"{name}#{seen[name]}")
         return keys
 
-    def _shown(self, look: Look) -> list[tuple[str, StoppingPolicy, Mapping[str, Any]]]:
+    def _shown(self, view: PolicyContext) -> list[tuple[str, StoppingPolicy, Mapping[str, Any]]]:
         """Each policy with the context that it gets: the same for all but its own memory."""
-        plain = look.plain() if self.named else {}
+        plain = view.plain() if self.named else {}
         return [
-            (name, policy, MappingProxyType({**plain, "memory": look.memory.get(key, {})}))
+            (name, policy, MappingProxyType({**plain, "memory": view.memory.get(key, {})}))
             for key, (name, policy) in zip(self._keys(), self.named, strict=True)
         ]
 

@@ -19,7 +19,7 @@ from activities.transcript import Message, ToolCall, Transcript
 from workflows.kernel.errors import AgentError
 from workflows.kernel.ledger import Ledger
 from workflows.kernel.machine import At, Said
-from workflows.machines.stopping import Call, Look, Policies
+from workflows.machines.stopping import Call, Policies, PolicyContext
 from workflows.machines.tools_context import Context, Options, brought
 from workflows.machines.tools_events import (
     Failed,
@@ -97,20 +97,20 @@ class Nodes:
 
     def look(self, c: Context, at: At) -> Said:
         """Look at the newest reply. A policy that stops also discards an answer that is there."""
-        look = self._look(c, at.ledger, [Call(call.name, _given(call)) for call in c.calls])
+        view = self._view(c, at.ledger, [Call(call.name, _given(call)) for call in c.calls])
         try:
-            policy = self.policies.ask(look)
+            policy = self.policies.ask(view)
             if policy is not None:
                 return _stopped(policy)
             if c.open_calls:
                 return ToolCallsFound(_wanted(c))
-            memory = self.policies.told(look, c.reply)
+            memory = self.policies.notify(view, c.reply)
         except AgentError as error:
             return _raised(error)
         return {**memory, "finish": "stop"}, NoToolCalls(c.reply)
 
-    def _look(self, c: Context, ledger: Ledger, calls: Sequence[Call]) -> Look:
-        return Look(
+    def _view(self, c: Context, ledger: Ledger, calls: Sequence[Call]) -> PolicyContext:
+        return PolicyContext(
             mode="tools",
             iteration=c.iteration,
             max_iterations=self.options.max_iterations,
@@ -170,16 +170,16 @@ class Nodes:
             return {**kept, **patch}, failed
         transcript = c.transcript.add(*said)
         calls = [Call(one.call.name, _given(one.call), one.content) for one in done]
-        look = replace(
-            self._look(c, at.ledger, calls),
+        view = replace(
+            self._view(c, at.ledger, calls),
             history=transcript.messages,
             last_result=brought(transcript.messages),
         )
         kept["iteration"] = 1
         try:
-            memory = self.policies.told(look, look.last_result)
+            memory = self.policies.notify(view, view.last_result)
             kept.update(memory)
-            after = replace(look.remembering(memory), iteration=c.iteration + 1)
+            after = replace(view.remembering(memory), iteration=c.iteration + 1)
             policy = self.policies.ask(after)
         except AgentError as error:
             patch, failed = _raised(error)
