@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -41,6 +41,52 @@ class Told:
         if isinstance(self.remembers, Exception):
             raise self.remembers
         return self.remembers  # type: ignore[no-any-return]  # as above
+
+
+@dataclass(frozen=True)
+class Meddling:
+    """A policy that changes what it is shown."""
+
+    meddle: Callable[[Any], Any]
+
+    def should_stop(self, context: Mapping[str, Any]) -> bool:
+        self.meddle(context)
+        return False
+
+    def on_iteration_complete(self, context: Mapping[str, Any], result: str) -> JsonObject | None:
+        self.meddle(context)
+        return None
+
+
+class Odd(Mapping[str, Any]):
+    """A thing of which every question raises."""
+
+    def __repr__(self) -> str:
+        raise LookupError("no words")
+
+    def __bool__(self) -> bool:
+        raise LookupError("no truth")
+
+    def __getitem__(self, key: str) -> Any:
+        raise LookupError("no items")
+
+    def __iter__(self) -> Any:
+        raise LookupError("no keys")
+
+    def __len__(self) -> int:
+        raise LookupError("no length")
+
+
+class Mute(Exception):
+    """An error that cannot be written."""
+
+    def __str__(self) -> str:
+        raise LookupError("no words")
+
+
+def raise_(error: Exception) -> Any:
+    """An error as an expression."""
+    raise error
 
 
 def look(**changes: Any) -> PolicyContext:
@@ -84,6 +130,35 @@ def test_a_policy_cannot_change_what_it_is_shown() -> None:
     Policies((("mine", policy),)).ask(look())
     with pytest.raises(TypeError):
         policy.asked[0]["iteration"] = 99  # type: ignore[index]  # that is the point
+
+
+@pytest.mark.parametrize("meddle", [
+    lambda c: c["memory"].update(idle=99),
+    lambda c: c["memory"]["list"].append(9),
+    lambda c: c["memory"]["deep"].clear(),
+    lambda c: c["calls"].clear(),
+    lambda c: c["calls"][0].pop("result"),
+    lambda c: c["calls"][0]["arguments"]["q"].append(2),
+    lambda c: c["history"].pop(),
+    lambda c: c["history"][0].update(content="no"),
+    lambda c: c["history"][0]["tool_calls"].append("x"),
+])  # fmt: skip
+def test_what_is_nested_in_it_cannot_be_changed_either(meddle: Callable[[Any], Any]) -> None:
+    """Else one policy would blind the others, and rewrite what the run remembers without a record."""
+    last = Told(remembers={"list": [1], "deep": {"n": 1}})
+    policies = Policies((("mine", Meddling(meddle)), ("mine", last)))
+    arguments: dict[str, Any] = {"q": [1]}
+    before = look(
+        calls=(Call("a", arguments, "ran"),), history=(Message(role="user", content="hi"),),
+        memory={"mine": {"n": 0}},
+    )  # fmt: skip
+    patch = Policies((("mine", last),)).notify(before, "r")
+    shown = before.remembering(patch)
+    plain = json.dumps([shown.plain(), shown.memory, patch])
+    for use in (policies.ask, lambda view: policies.notify(view, "r")):
+        with pytest.raises(FatalError, match="the policy mine failed: TypeError"):
+            use(shown)
+    assert json.dumps([shown.plain(), shown.memory, patch]) == plain
 
 
 # -- asking and telling ------------------------------------------------------------------------------
@@ -145,6 +220,47 @@ def test_R_001_9_any_other_failure_of_a_policy_is_a_fatal_error_that_names_it(po
         policies.notify(look(), "r")
 
 
+@pytest.mark.parametrize(("answer", "kind"), [
+    (None, "NoneType"), (1, "int"), ("yes" * 9999, "str"), (Odd(), "Odd"), (object(), "object")
+])  # fmt: skip
+def test_an_answer_that_is_none_is_named_by_its_type_alone(answer: Any, kind: str) -> None:
+    """What it says of itself may be an address, a megabyte, or another error."""
+    with pytest.raises(FatalError) as raised:
+        Policies((("p", Told(stops=answer)),)).ask(look())
+    assert str(raised.value) == f"the policy p answered with a value of type {kind}; expected True or False"
+
+
+@pytest.mark.parametrize(("remembers", "words"), [
+    (["n" * 9999], "returned a value of type list; expected a mapping to remember, or None"),
+    (False, "returned a value of type bool; expected a mapping to remember, or None"),
+    (object(), "returned a value of type object; expected a mapping to remember, or None"),
+    (Odd(), "wants to remember what JSON cannot hold: LookupError: no keys"),
+    ({"n": object()}, "wants to remember what JSON cannot hold: TypeError: "),
+    ({"n": "\ud800"}, "wants to remember what JSON cannot hold: UnicodeEncodeError: "),
+])  # fmt: skip
+def test_what_cannot_be_remembered_is_named_by_its_type_alone(remembers: Any, words: str) -> None:
+    with pytest.raises(FatalError) as raised:
+        Policies((("p", Told(remembers=remembers)),)).notify(look(), "r")
+    assert str(raised.value).startswith(f"the policy p {words}")
+    assert "0x" not in str(raised.value)
+
+
+@pytest.mark.parametrize(("error", "words"), [
+    (Mute(), "the policy p failed: Mute"),
+    (ValueError("x" * 9999), f"the policy p failed: ValueError: {'x' * 999}…"),
+])  # fmt: skip
+def test_an_error_that_cannot_be_written_or_is_too_long_does_not_wedge_the_run(
+    error: Exception, words: str
+) -> None:
+    with pytest.raises(FatalError) as raised:
+        Policies((("p", Told(stops=error)),)).ask(look())
+    assert str(raised.value) == words
+
+
+def test_a_policy_that_stops_is_named_even_if_its_name_is_empty() -> None:
+    assert Policies((("", Told(stops=True)),)).ask(look()) == ""
+
+
 # -- declarations ------------------------------------------------------------------------------------
 
 
@@ -180,7 +296,9 @@ def test_a_users_policy_is_found_by_its_registered_name() -> None:
 
 @pytest.mark.parametrize(("maker", "words"), [
     (lambda spec: spec.config["missing"], "policy mine cannot be made: KeyError"),
-    (lambda spec: object(), "its maker returned <object"),
+    (lambda spec: object(), "its maker returned a value of type object; expected a StoppingPolicy"),
+    (lambda spec: Odd(), "its maker returned a value of type Odd; expected a StoppingPolicy"),
+    (lambda spec: raise_(Mute()), "policy mine cannot be made: Mute"),
 ])  # fmt: skip
 def test_a_users_policy_that_cannot_be_made_is_refused_in_words(maker: Any, words: str) -> None:
     with pytest.raises(ValueError, match="policy mine") as refused:

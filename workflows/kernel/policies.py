@@ -8,20 +8,25 @@ Both methods get a mapping of plain values: `mode` ("tools" or "code"), `iterati
 `max_iterations`, `depth` (how deep the run is nested), `history` (the conversation, each message a
 dict with `role`, `content`, `tool_calls`, `tool_call_id`), `last_result` (text of what the last
 complete iteration brought), `calls` (what the reply at hand asks for: dicts with `name`, `arguments`
-and, once it has run, `result`), `tokens` and `cost_usd` (used so far), `memory` (this policy's own).
+and, once it has run, `result`), `tokens` and `cost_usd` (used so far), `memory` (this policy's own). All of
+it is read-only, also within: who tries to change it gets a TypeError.
 """
 
 from __future__ import annotations
 
 import difflib
 from collections.abc import Callable, Mapping, Sequence
+from contextlib import suppress
 from typing import Any, Protocol, runtime_checkable
 
 from pydantic import Field, model_validator
 
 from activities.contracts import JsonObject, Strict
 
-__all__ = ["PolicySpec", "PolicyType", "StoppingPolicy", "build_policies"]
+__all__ = ["PolicySpec", "PolicyType", "StoppingPolicy", "build_policies", "failure_words", "kind_words"]
+
+MOST_WORDS = 1000
+"""Characters of what a user's error says."""
 
 
 @runtime_checkable
@@ -66,6 +71,21 @@ def build_policies(
     return tuple((spec.type, _made(spec, types)) for spec in specs)
 
 
+def kind_words(value: object) -> str:
+    """What a user's code gave, by its type alone: what it says of itself may be long, or raise."""
+    return f"a value of type {type(value).__name__}"
+
+
+def failure_words(error: Exception) -> str:
+    """A user's error in words, cut; its type alone when it cannot be written."""
+    text = ""
+    with suppress(Exception):
+        text = str(error)
+    if len(text) > MOST_WORDS:
+        text = f"{text[: MOST_WORDS - 1]}…"
+    return f"{type(error).__name__}: {text}" if text else type(error).__name__
+
+
 def _made(spec: PolicySpec, types: Mapping[str, PolicyType]) -> StoppingPolicy:
     if spec.type not in types:
         close = difflib.get_close_matches(spec.type, types, 1)
@@ -76,7 +96,9 @@ def _made(spec: PolicySpec, types: Mapping[str, PolicyType]) -> StoppingPolicy:
     except ValueError:
         raise
     except Exception as error:
-        raise ValueError(f"policy {spec.type} cannot be made: {type(error).__name__}: {error}") from error
+        raise ValueError(f"policy {spec.type} cannot be made: {failure_words(error)}") from error
     if not isinstance(policy, StoppingPolicy):
-        raise ValueError(f"policy {spec.type}: its maker returned {policy!r}; expected a StoppingPolicy")
+        raise ValueError(
+            f"policy {spec.type}: its maker returned {kind_words(policy)}; expected a StoppingPolicy"
+        )
     return policy

@@ -12,15 +12,21 @@ import json
 from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
-from types import MappingProxyType
 from typing import Any, Literal
 
 from activities.contracts import JsonObject, Message
 from workflows.kernel.design import Parts
 from workflows.kernel.errors import AgentError, FatalError
-from workflows.kernel.fields import MERGE
+from workflows.kernel.fields import MERGE, freeze
 from workflows.kernel.ledger import Ledger
-from workflows.kernel.policies import PolicySpec, PolicyType, StoppingPolicy, build_policies
+from workflows.kernel.policies import (
+    PolicySpec,
+    PolicyType,
+    StoppingPolicy,
+    build_policies,
+    failure_words,
+    kind_words,
+)
 
 __all__ = ["POLICY_TYPES", "STOPPED", "Call", "PolicyContext", "Policies"]
 
@@ -102,7 +108,9 @@ class Policies:
             stops: object = _called(name, policy.should_stop, context)
             if not isinstance(stops, bool):
                 # None is what a forgotten `return` gives, and a policy that never stops guards nothing.
-                raise FatalError(f"the policy {name} answered {stops!r}; expected True or False")
+                raise FatalError(
+                    f"the policy {name} answered with {kind_words(stops)}; expected True or False"
+                )
             if stops:
                 return name
         return None
@@ -115,8 +123,8 @@ class Policies:
         remembered: JsonObject = {}
         for key, (name, policy, context) in zip(self._keys(), self._shown(view), strict=True):
             said: object = _called(name, policy.on_iteration_complete, context, result)
-            if said:
-                remembered[key] = _memory(name, said)
+            if said is not None and (kept := _memory(name, said)):
+                remembered[key] = kept
         return {"policy_memory": remembered} if remembered else {}
 
     def _keys(self) -> list[str]:
@@ -129,10 +137,11 @@ class Policies:
         return keys
 
     def _shown(self, view: PolicyContext) -> list[tuple[str, StoppingPolicy, Mapping[str, Any]]]:
-        """Each policy with the context that it gets: the same for all but its own memory."""
-        plain = view.plain() if self.named else {}
+        """Each policy with the context that it gets: the same for all but its own memory. It is frozen, so
+        that no policy hides anything from the next one, or rewrites what it remembers."""
+        plain = freeze(view.plain()) if self.named else {}
         return [
-            (name, policy, MappingProxyType({**plain, "memory": view.memory.get(key, {})}))
+            (name, policy, freeze({**plain, "memory": view.memory.get(key, {})}))
             for key, (name, policy) in zip(self._keys(), self.named, strict=True)
         ]
 
@@ -143,17 +152,19 @@ def _called(name: str, method: Callable[..., Any], *given: Any) -> Any:
     except AgentError:
         raise
     except Exception as error:
-        raise FatalError(f"the policy {name} failed: {type(error).__name__}: {error}") from error
+        raise FatalError(f"the policy {name} failed: {failure_words(error)}") from error
 
 
 def _memory(name: str, said: object) -> JsonObject:
     """What a policy wants to remember, as JSON will give it back."""
     if not isinstance(said, Mapping):
-        raise FatalError(f"the policy {name} returned {said!r}; expected a mapping to remember, or None")
+        raise FatalError(
+            f"the policy {name} returned {kind_words(said)}; expected a mapping to remember, or None"
+        )
     try:
-        kept: JsonObject = json.loads(json.dumps(dict(said), allow_nan=False))
-    except (TypeError, ValueError, RecursionError) as error:
-        problem = f"the policy {name} wants to remember what JSON cannot hold: {error}"
+        kept: JsonObject = freeze(json.loads(json.dumps(dict(said), allow_nan=False)))
+    except Exception as error:
+        problem = f"the policy {name} wants to remember what JSON cannot hold: {failure_words(error)}"
         raise FatalError(problem) from error
     return kept
 
