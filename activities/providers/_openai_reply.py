@@ -139,15 +139,15 @@ class Gathered:
             self._say(choice.delta or choice.message or _Said())
 
     def tool_calls(self, position: int) -> tuple[ToolCall, ...]:
-        """The calls; one without an id gets one from the reply's position in the transcript."""
-        return tuple(
-            ToolCall(
-                id=slot.id or f"call_{position}_{number}",
-                name=slot.name,
-                arguments=_whole(slot.arguments),
-            )
-            for number, slot in enumerate(self._slots)
-        )
+        """The calls, each with an id of its own: a missing one, or one that came before, is made from
+        the reply's position in the transcript."""
+        made: dict[str, ToolCall] = {}
+        for number, slot in enumerate(self._slots):
+            own = slot.id if slot.id and slot.id not in made else f"call_{position}_{number}"
+            while own in made:
+                own += f"_{number}"
+            made[own] = ToolCall(id=own, name=slot.name, arguments=_whole(slot.arguments))
+        return tuple(made.values())
 
     def whole_text(self) -> str:
         """The text, fit for UTF-8."""

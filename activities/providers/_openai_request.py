@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import re
 from collections.abc import Collection
 from hashlib import sha256
@@ -17,6 +18,9 @@ __all__ = ["OPTIONAL_FIELDS", "header_key", "refused_field", "request_body"]
 
 OPTIONAL_FIELDS = ("temperature", "seed", "stream_options", "max_completion_tokens", "max_tokens")
 """Fields that are left out for a model that refuses them."""
+
+NAME_LIMIT = 64
+"""Characters of a function's name."""
 
 REFUSAL_CODES = ("unsupported_parameter", "unsupported_value", "unknown_parameter")
 REFUSAL_WORDS = re.compile(
@@ -78,13 +82,32 @@ def _message(message: Message) -> dict[str, Any]:
             {
                 "id": call.id,
                 "type": "function",
-                "function": {"name": call.name, "arguments": call.arguments},
+                "function": {"name": _name(call.name), "arguments": _arguments(call.arguments)},
             }
             for call in message.tool_calls
         ]
     if message.tool_call_id is not None:
         shaped["tool_call_id"] = message.tool_call_id
     return shaped
+
+
+def _name(name: str) -> str:
+    """A name as OpenAI takes it in old messages too: a model may have made one up that is none."""
+    return re.sub(r"[^a-zA-Z0-9_-]", "_", name)[:NAME_LIMIT] or "unnamed"
+
+
+def _arguments(text: str) -> str:
+    """Arguments as one JSON object: servers that parse those of old messages refuse the whole conversation
+    for one slip (vLLM, llama-server, SGLang). What the model wrote stays readable for it."""
+    if not text.strip():
+        return "{}"
+    try:
+        value = json.loads(text)
+        # Python reads more than JSON has: NaN, numbers beyond all bounds, half a character pair.
+        json.dumps(value, allow_nan=False, ensure_ascii=False).encode()
+    except (ValueError, RecursionError):
+        value = None
+    return text if isinstance(value, dict) else json.dumps({"invalid": text}, ensure_ascii=False)
 
 
 def _tool(tool: ToolSpec) -> dict[str, Any]:
