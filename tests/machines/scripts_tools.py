@@ -17,7 +17,7 @@ from workflows.kernel.design import Design, Parts
 from workflows.kernel.errors import FatalError
 from workflows.kernel.policies import PolicySpec
 
-__all__ = ["REPLIES", "SCRIPTS", "Raising", "call", "calls"]
+__all__ = ["REPLIES", "SCRIPTS", "Raising", "call", "calls", "cut"]
 
 
 def call(name: str = "tool", number: int = 1, **arguments: Any) -> ToolCall:
@@ -31,6 +31,11 @@ def calls(*made: ToolCall | str, text: str = "", cost: float = 0) -> ModelReplie
         call(one, number) if isinstance(one, str) else one for number, one in enumerate(made, start=1)
     )
     return ModelReplied(text=text, tool_calls=whole, finish_reason="tool_calls", cost_usd=cost)
+
+
+def cut(reply: ModelReplied) -> ModelReplied:
+    """The reply, ended by the limit of the model's output."""
+    return reply.model_copy(update={"finish_reason": "length"})
 
 
 @dataclass(frozen=True)
@@ -70,6 +75,7 @@ ASKS = calls("tool")
 
 SCRIPTS = (
     Script("answers at once", (said("42"),)),
+    Script("is cut off", (ASKS, tool_said(), cut(said("4")))),
     Script("asks for tools first", (calls("tool", "tool"), tool_said(), ASKS, tool_said(), said("42"))),
     Script("uses all its iterations", (ASKS, tool_said(), calls("tool", text="7")), {"max_iterations": 1}),
     Script("is stopped before its calls", (calls("tool", cost=2),), _policy("max_cost", 1)),
@@ -91,6 +97,8 @@ REPLIES = st.sampled_from(
         calls("tool", "tool", "tool", text="three"),
         calls(call("tool", 1, q="x"), call("tool", 1, q="x"), cost=0.1),
         calls("tool", "nosuch", "tool"),
+        cut(said("4")),
+        cut(calls("tool", ToolCall(id="b", name="tool", arguments='{"q": "x'))),
         calls(ToolCall(id="", name="tool", arguments="{bad")),
         calls(ToolCall(id="a", name="tool", arguments="[1]"), ToolCall(id="b", name="tool", arguments="")),
     ]

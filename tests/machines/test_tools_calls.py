@@ -15,7 +15,8 @@ from activities.contracts import CallTools, ToolCall, ToolResult, ToolsReturned
 from activities.tool_output import encode
 from tests.machines.answers import said, tool_failed, tool_said
 from tests.machines.driver import Play, run_script, tool
-from tests.machines.scripts_tools import call, calls
+from tests.machines.scripts_tools import call, calls, cut
+from workflows.machines.tools_calls import NOT_RUN
 
 ONE, TWO = tool("one", q={"type": "string"}), tool("two", q={"type": "string"})
 RAN = tool_said()
@@ -166,6 +167,107 @@ def test_R_001_7_a_tool_that_the_worker_no_longer_has_is_unknown_too(knob: str, 
     assert run.exit.reason == reason
     assert told(run) == [("c1", {"error": "Unknown tool: one"})]
     assert run.exit.raises == ("ToolNotFound" if knob == "raise" else None)
+
+
+@pytest.mark.parametrize("knob", ["raise", "report"])
+def test_R_001_7_calls_behind_a_tool_that_the_worker_no_longer_has_were_not_run(knob: str) -> None:
+    """R-001-7: the results end with it; each call behind it has its message all the same."""
+
+    def gone(effect: CallTools) -> ToolsReturned:
+        lost: Any = tool_failed("unknown_tool", "Unknown tool: two")(effect).results[1]
+        return ToolsReturned(results=(RAN(effect).results[0], lost))
+
+    run = tools(calls("one", "two", "one", "one"), gone, said("done"), unknown_tool=knob)
+    assert told(run) == [
+        ("c1", "found"),
+        ("c2", {"error": "Unknown tool: two"}),
+        ("c3", {"error": NOT_RUN}),
+        ("c4", {"error": NOT_RUN}),
+    ]
+    assert NOT_RUN.startswith("not run: ")
+    if knob == "report":
+        assert (run.exit.reason, run.exit.ok) == ("stop", True)
+    else:
+        assert (run.exit.reason, run.exit.raises) == ("failed", "ToolNotFound")
+        assert str(run.exit.error).startswith("Unknown tool: two. With `unknown_tool: report`")
+
+
+@pytest.mark.parametrize("knob", ["raise", "report"])
+def test_a_name_without_end_is_cut_wherever_it_is_named(knob: str) -> None:
+    run = tools(calls("n" * 1_000_000), said("done"), unknown_tool=knob)
+    ((_, answer),) = told(run)
+    assert answer["error"].startswith(f"there is no tool {'n' * 99}…; there are one, two")
+    assert len(str(run.exit.error)) < 300
+    assert all(len(record.reason) < 300 for record in run.records)
+
+
+def test_a_call_without_a_name_is_named_so() -> None:
+    run = tools(calls(ToolCall(id="a", name="")), said("done"), unknown_tool="report")
+    assert told(run) == [("a", {"error": 'there is no tool ""; there are one, two'})]
+
+
+# -- how many ----------------------------------------------------------------------------------------
+
+
+def test_calls_beyond_the_knob_are_not_run_and_the_model_is_told() -> None:
+    run = tools(calls("one", "two", "one", "nosuch"), RAN, said("done"), max_calls_per_reply=2)
+    assert [id for id, _, _ in wanted(run)] == ["c1", "c2"]
+    rest = "not run: a reply may ask for 2 tools at most (`max_calls_per_reply`); ask again for what is"
+    assert told(run)[:2] == [("c1", "found"), ("c2", "found")]
+    assert [(id, said["error"].startswith(rest)) for id, said in told(run)[2:]] == [
+        ("c3", True),
+        ("c4", True),
+    ]
+    assert run.exit.reason == "stop", "an unknown tool among the rest ends nothing"
+
+
+def test_by_default_a_reply_may_ask_for_a_hundred_tools() -> None:
+    run = tools(calls(*["one"] * 101), RAN, said("done"))
+    assert len(wanted(run)) == 100
+    assert len(told(run)) == 101
+
+
+# -- ids ---------------------------------------------------------------------------------------------
+
+
+def test_each_call_of_a_reply_has_an_id_of_its_own() -> None:
+    """A provider of one's own, or a script, may give none, or one twice; servers refuse such results."""
+    same = [ToolCall(id=id, name="one") for id in ("a", "a", "", "call_2_1")]
+    run = tools(calls(*same), RAN, said("done"))
+    ids = ["a", "call_2_1", "call_2_2", "call_2_3"]
+    assert [one.id for one in run.context.transcript.messages[2].tool_calls] == ids
+    assert [id for id, _, _ in wanted(run)] == ids
+    assert [id for id, _ in told(run)] == ids
+
+
+def test_replies_with_good_ids_stay_as_they_are() -> None:
+    reply = calls("one", "two", text="I look")
+    run = tools(reply, RAN, said("done"))
+    assert run.context.transcript.messages[2] == reply.message, "else the store would not know it"
+
+
+# -- a reply that is cut off -------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("arguments", ['{"q": "a long te', "", "  "])
+def test_a_call_that_was_cut_off_is_not_run_and_the_model_is_told_why(arguments: str) -> None:
+    half = ToolCall(id="half", name="one", arguments=arguments)
+    run = tools(cut(calls(call("two", 1, q="x"), half)), RAN, said("done"))
+    assert wanted(run) == [("c1", "two", {"q": "x"})]
+    (_, first), (id, second) = told(run)
+    assert (first, id) == ("found", "half")
+    assert "was cut off at the limit of the model's output (`max_output_tokens`)" in second["error"]
+    assert run.exit.reason == "stop"
+
+
+def test_whole_calls_of_a_reply_that_was_cut_off_are_run() -> None:
+    run = tools(cut(calls(ToolCall(id="a", name="one"), call("two", 1, q="x"))), RAN, said("done"))
+    assert wanted(run) == [("a", "one", {}), ("c1", "two", {"q": "x"})]
+
+
+def test_bad_arguments_of_a_whole_reply_are_not_blamed_on_its_length() -> None:
+    run = tools(calls(ToolCall(id="a", name="one", arguments="{bad")), said("done"))
+    assert "max_output_tokens" not in told(run)[0][1]["error"]
 
 
 # -- results as JSON ---------------------------------------------------------------------------------

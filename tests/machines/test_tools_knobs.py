@@ -15,6 +15,7 @@ from workflows.registry import design
 def test_the_defaults_are_those_of_the_spec() -> None:
     knobs = Options()
     assert (knobs.max_iterations, knobs.unknown_tool, knobs.parallel_tools) == (10, "raise", False)
+    assert knobs.max_calls_per_reply == 100
     assert (knobs.policies, knobs.max_tool_attempts, knobs.max_model_attempts) == ((), 1, 1)
 
 
@@ -29,6 +30,8 @@ def test_the_defaults_are_those_of_the_spec() -> None:
     ("policies", [{"type": "no_progress", "valeu": 3}], "Extra inputs"),
     ("max_tool_attempts", 0, "greater than or equal to 1"),
     ("max_model_attempts", 21, "less than or equal to 20"),
+    ("max_calls_per_reply", 0, "greater than or equal to 1"),
+    ("max_calls_per_reply", 10_001, "less than or equal to 10000"),
     ("max_iteration", 5, "Extra inputs"),
 ])  # fmt: skip
 def test_a_knob_outside_its_range_is_refused_with_the_range(knob: str, value: Any, words: str) -> None:

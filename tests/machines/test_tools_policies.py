@@ -85,6 +85,21 @@ def test_a_policy_sees_where_the_run_is() -> None:
     assert [c["memory"] for c in contexts] == [{}, {}, {"told": 1}, {"told": 1}, {"told": 1}]
 
 
+def test_a_policy_sees_the_results_of_a_turn_in_their_order() -> None:
+    def two(effect: Any) -> Any:
+        whole: Any = tool_said()(effect)
+        results = (r.model_copy(update={"output": str(n)}) for n, r in enumerate(whole.results, start=1))
+        return whole.model_copy(update={"results": tuple(results)})
+
+    seen, _ = recorded(calls("tool", "tool"), two, said("42"))
+    assert [c["last_result"] for _, c in seen] == ["", "1\n2", "1\n2", "1\n2", "1\n2"]
+
+
+def test_a_policy_sees_the_results_of_the_newest_turn_only() -> None:
+    seen, _ = recorded(ASKS, tool_said("a"), ASKS, tool_said("b"), said("42"))
+    assert seen[-1][1]["last_result"] == '"b"'
+
+
 def test_a_policy_sees_how_deep_the_run_is_nested() -> None:
     knobs = design("tools").options()
     context: Any = design("tools").begin(Brief("goal", "trace", tools=(TOOL,), depth=2), knobs)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from itertools import pairwise
 from typing import Any
 
@@ -11,14 +12,17 @@ from hypothesis import strategies as st
 
 from activities.contracts import CallModel, CallTools, ModelReplied
 from tests.machines.answers import failed, said, tool_failed, tool_said
-from tests.machines.driver import Play, run_script, tool
-from tests.machines.scripts_tools import REPLIES, Raising, calls
+from tests.machines.driver import Play, play, run_script, tool
+from tests.machines.scripts_tools import REPLIES, Raising, calls, cut
 from workflows.kernel.design import Brief, Parts
-from workflows.kernel.errors import FatalError
+from workflows.kernel.errors import FatalError, InvariantViolation
 from workflows.kernel.ledger import Ledger
-from workflows.kernel.step import Cause, close, reenter
+from workflows.kernel.step import Cause, advance, close, reenter
 from workflows.machines.stopping import STOPPED
+from workflows.machines.tools_calls import NOT_RUN
 from workflows.machines.tools_context import Options, S
+from workflows.machines.tools_events import LLMResponseReceived
+from workflows.machines.tools_reply import error_json
 from workflows.registry import design
 
 TOOL = tool("tool", q={"type": "string"})
@@ -104,6 +108,7 @@ def test_the_forced_call_may_not_use_tools_and_its_text_is_the_response() -> Non
     assert [call.tool_choice for call in run.prompts] == ["auto", "none"]
     assert run.prompts[1].offer == ("tool", "second"), "servers want the tools of the conversation declared"
     assert (run.exit.reason, run.exit.ok, run.exit.answer) == ("max_iterations", False, "so 42")
+    assert (run.context.open_calls, run.context.calls) == (False, ()), "nobody waits for their results"
     assert "2 tool calls in it are ignored" in run.records[-1].reason
     assert "`max_iterations`" in str(run.exit.error)
 
@@ -139,9 +144,41 @@ def test_at_most_n_tool_turns_and_n_plus_1_model_calls(data: st.DataObject, most
     assert sum(isinstance(effect, CallTools) for effect in run.effects) <= most
     forced = [call.tool_choice == "none" for call in run.prompts]
     assert forced == [False] * min(len(forced), most) + [True] * max(len(forced) - most, 0)
-    assert run.exit.reason in {"stop", "max_iterations", "failed"}
-    assert (run.exit.reason == "max_iterations") is (len(run.prompts) == most + 1)
-    assert (run.exit.reason == "failed") is (run.exit.raises == "ToolNotFound")
+    reason = run.exit.reason
+    assert reason in {"stop", "cut_off"} | ({"max_iterations"} if any(forced) else {"failed"})
+    assert (reason == "stop") <= (not any(forced))
+    assert (reason == "failed") is (run.exit.raises == "ToolNotFound")
+
+
+# -- a reply that is cut off -------------------------------------------------------------------------
+
+
+def test_an_answer_that_was_cut_off_is_kept_but_is_no_success() -> None:
+    run = tools(ASKS, RAN, cut(said("the first half")))
+    assert run.visited == f"INIT PROMPTING {TURN} DONE"
+    assert (run.exit.reason, run.exit.ok, run.exit.answer) == ("cut_off", False, "the first half")
+    assert "`max_output_tokens`" in str(run.exit.error)
+    assert run.exit.raises is None
+    assert "cut_off" in design("tools").exits
+
+
+@pytest.mark.parametrize("reply", [said("half"), calls("tool", text="half")])
+def test_the_forced_answer_may_be_cut_off_too(reply: ModelReplied) -> None:
+    run = tools(ASKS, RAN, cut(reply), options={"max_iterations": 1})
+    assert (run.exit.reason, run.exit.ok, run.exit.answer) == ("cut_off", False, "half")
+    assert "`max_output_tokens`" in str(run.exit.error)
+    assert "`max_iterations`" in str(run.exit.error)
+    assert "cut off" in run.records[-1].reason
+
+
+def test_only_the_newest_reply_counts_as_cut_off() -> None:
+    run = tools(cut(ASKS), RAN, said("42"))
+    assert (run.exit.reason, run.exit.ok) == ("stop", True)
+
+
+def test_a_policy_that_stops_comes_before_a_cut_off_answer() -> None:
+    run = tools(cut(said("half")), options={"policies": ["stops"]}, **stops_at(0))
+    assert run.exit.reason == "policy_stop"
 
 
 # -- finish reasons: policy_stop, then max_iterations, then stop -------------------------------------
@@ -225,7 +262,7 @@ def test_a_call_of_which_nobody_knows_what_it_did_ends_the_run_and_names_it() ->
     assert said_by_tools == [
         "1",
         '{"error": "nobody knows whether second() took effect"}',
-        '{"error": "it was not run"}',
+        error_json(NOT_RUN),
     ]
     assert [effect.kind for effect in run.effects] == ["call_model", "call_tools"]
 
@@ -323,6 +360,29 @@ def test_a_message_while_tools_run_comes_behind_their_results() -> None:
     assert (done.told, done.context.held) == ("hurry", ())
 
 
+def test_messages_while_tools_run_keep_their_order() -> None:
+    run = tools(calls("tool"))
+    first = steered(run, "hurry")
+    again = steered(Play(run.machine, (*run.steps, first)), "and be brief")
+    end = advance(run.machine, again, RAN(again.effect), now=10)
+    assert isinstance(end.effect, CallModel)
+    newest = [(m.role, m.content) for m in end.effect.transcript.messages[-2:]]
+    assert newest == [("user", "hurry"), ("user", "and be brief")]
+
+
+def test_a_reply_is_looked_at_only_while_its_calls_are_in_the_conversation() -> None:
+    """The invariant of PROMPTING: open calls are those of the newest message."""
+    machine = design("tools").build(Options(), Parts())
+
+    def broken(c: Any, reply: Any, at: Any) -> Any:
+        return {"transcript": (reply.message,), "open_calls": True}, LLMResponseReceived()
+
+    states = {**machine.states, S.INIT: replace(machine.states[S.INIT], resume=broken)}
+    context = design("tools").begin(brief(), Options())
+    with pytest.raises(InvariantViolation, match="the newest message has none"):
+        play(replace(machine, states=states), context, [said("42")])
+
+
 # -- the conversation --------------------------------------------------------------------------------
 
 
@@ -348,7 +408,7 @@ def test_every_prompt_extends_the_one_before_and_every_call_has_its_result(
         return next(waiting, said("42")) if isinstance(effect, CallModel) else RAN(effect)
 
     run = tools(*[answer] * 20, tools=(TOOL,), options={"unknown_tool": "report"})
-    assert run.exit.reason == "stop"
+    assert run.exit.reason in {"stop", "cut_off"}
     assert all(well_formed(call) for call in run.prompts)
     for earlier, later in pairwise(run.prompts):
         digests = later.transcript.digests

@@ -55,8 +55,8 @@ def _is_finished(c: Context, last: Record | None) -> str:
 
 def _states(nodes: Nodes) -> dict[Enum, State]:
     """What happens in each state, and what it may see, change and ask for."""
-    reply, end = {"transcript", "open_calls"}, {"finish", "error", "raises"}
-    shown = {"transcript", "open_calls", "iteration", "depth", "policy_memory"}
+    reply, end = {"transcript", "open_calls", "cut"}, {"finish", "error", "raises"}
+    shown = {"transcript", "open_calls", "cut", "iteration", "depth", "policy_memory"}
     return {
         S.INIT: State(
             enter=nodes.begin,

@@ -33,6 +33,8 @@ class Context(Frozen):
     transcript: Annotated[Transcript, APPEND] = Transcript()
     open_calls: bool = False
     """The newest message asks for tools, and their results are not there yet."""
+    cut: bool = False
+    """The newest reply ended at the limit of the model's output."""
     held: tuple[str, ...] = ()
     """What a person said while calls were open; nothing may come between calls and their results."""
     iteration: Annotated[int, COUNT] = 0
@@ -60,11 +62,11 @@ class Context(Frozen):
     @property
     def last_result(self) -> str:
         """What the last complete iteration brought; empty before the first."""
-        return brought(self.transcript.messages) if self.iteration else ""
+        return brought(self.transcript.messages)
 
 
 def brought(messages: tuple[Message, ...]) -> str:
-    """The contents of the newest tool turn, one below the other."""
+    """The contents of the newest tool turn, one below the other; empty before the first."""
     turn = dropwhile(lambda message: message.role != "tool", reversed(messages))
     contents = [message.content for message in takewhile(lambda message: message.role == "tool", turn)]
     return "\n".join(reversed(contents))
@@ -81,6 +83,12 @@ class Options(Strict):
     )
     parallel_tools: bool = Field(
         default=False, description="calls of one reply run side by side if all may be repeated [2.5]"
+    )
+    max_calls_per_reply: int = Field(
+        default=100,
+        ge=1,
+        le=10_000,
+        description="tool calls of one reply that may run; the model is told that the rest were not run",
     )
     policies: tuple[PolicySpec, ...] = Field(
         default=(),

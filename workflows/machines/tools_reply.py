@@ -10,11 +10,13 @@ import math
 from dataclasses import dataclass
 from typing import Any
 
-__all__ = ["BadArguments", "as_json", "error_json", "read_arguments"]
+__all__ = ["BadArguments", "as_json", "error_json", "read_arguments", "shown_name"]
 
 DEPTH_LIMIT = 50
 """Arguments may be nested so deep; no tool's schema comes near it."""
 SHOWN = 200
+NAME_SHOWN = 100
+"""Characters of a tool's name in errors and messages; no tool has so many."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -51,6 +53,13 @@ def as_json(output: str) -> str:
 def error_json(problem: str) -> str:
     """What the model is shown of a call that failed."""
     return _dumped({"error": _text(problem)})
+
+
+def shown_name(name: str) -> str:
+    """The name of a tool as a model gave it, which may be anything: cut, and visible if it is empty."""
+    if len(name) > NAME_SHOWN:
+        return f"{name[: NAME_SHOWN - 1]}…"
+    return name or '""'
 
 
 def _dumped(value: Any) -> str:
