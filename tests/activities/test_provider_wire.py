@@ -16,7 +16,7 @@ from activities.providers._openai_reply import Gathered, Piece
 from activities.providers._openai_request import request_body
 from activities.providers.openai import OpenAIProvider
 from activities.transcript import Message, ToolCall, Transcript
-from tests.activities.providerkit import ASKED, BOTH, ask, setup
+from tests.activities.providerkit import ASKED, BOTH, ask, failure, setup
 from tests.fake_openai import Answer, FakeOpenAI
 
 NAME = re.compile(r"[a-zA-Z0-9_-]{1,64}")
@@ -155,3 +155,22 @@ async def test_ids_that_a_server_gives_twice_are_told_apart(
         server.say(Answer(body=json.dumps({"choices": [{"message": part, "finish_reason": "tool_calls"}]})))
     reply = await ask(provider, setup("m", stream))
     assert [(call.id, call.name) for call in reply.tool_calls] == [("same", "f0"), ("call_2_1", "f1")]
+
+
+# -- servers without tools ---------------------------------------------------------------------------
+
+
+@BOTH
+@pytest.mark.parametrize("words", [
+    "registry.ollama.ai/library/gemma:2b does not support tools",
+    '"auto" tool choice requires --enable-auto-tool-choice and --tool-call-parser to be set',
+])  # fmt: skip
+async def test_a_server_without_native_tool_calls_fails_the_first_request_for_good_in_its_own_words(
+    provider: OpenAIProvider, server: FakeOpenAI, words: str, stream: bool
+) -> None:
+    """Chat completions have no way to ask for it before: it is not known until the first request."""
+    server.say(Answer(status=400, body=json.dumps({"error": {"message": words}})))
+    error = await failure(provider, setup("m", stream))
+    assert (error.error, error.type) == ("fatal", "HTTP400")
+    assert words in error.message
+    assert len(server.asked) == 1, "it is not asked again without the tools: the answer would be another"
