@@ -6,8 +6,6 @@ import json
 from typing import Any
 
 import pytest
-from hypothesis import given
-from hypothesis import strategies as st
 
 from activities.contracts import CallTools
 from tests.machines.answers import failed, tool_failed, tool_said
@@ -16,7 +14,6 @@ from tests.machines.plannerkit import path, planner, returned
 from tests.machines.scripts_planner import ANSWER, PLAN, calls
 from workflows.kernel.errors import PolicyViolation
 from workflows.kernel.step import Cause, advance, reenter
-from workflows.machines.planner_reply import NotJson, read_arguments, read_object, shown_value
 
 TWO = calls(("look", '{"q": "a"}'), ("write", '{"text": "b"}'))
 THREE = calls(("look", "{}"), ("look", '{"q": "bad"}'), ("write", "{}"))
@@ -102,6 +99,13 @@ def test_no_call_is_lost_to_an_id_that_looks_like_a_made_one() -> None:
     assert len({record["tool_call_id"] for record in run.context.observations}) == 2
 
 
+def test_no_call_is_lost_to_a_made_id_that_came_before_as_well() -> None:
+    one = calls(("look", "{}")).tool_calls[0]
+    ids = tuple(one.model_copy(update={"id": name}) for name in ("x", "x_2", "x"))
+    run = planner(PLAN, TWO.model_copy(update={"tool_calls": ids}), tool_said(), tool_said(), tool_said())
+    assert len({record["tool_call_id"] for record in run.context.observations}) == 3
+
+
 @pytest.mark.parametrize("text", ["", "  ", "null", "{}"])
 def test_missing_arguments_are_no_arguments(text: str) -> None:
     assert ran(planner(PLAN, calls(("look", text)))) == [("look", {})]
@@ -110,6 +114,13 @@ def test_missing_arguments_are_no_arguments(text: str) -> None:
 def test_r_003_10_a_successful_tool_sets_the_two_marks_and_its_own() -> None:
     """R-003-10: `tool_called` and `step_completed`, like the simple executor, and the tool's marks."""
     run = planner(PLAN, calls(("look", "{}")), returned("x", "found", "tool_called"))
+    assert run.context.marks == ("tool_called", "step_completed", "found")
+
+
+@pytest.mark.parametrize("following", ["look", "nosuch"])
+def test_r_003_10_marks_are_set_whatever_becomes_of_the_next_call(following: str) -> None:
+    """R-003-10: with several calls in one reply, when the next one is asked for and when it halts."""
+    run = planner(PLAN, calls(("look", "{}"), (following, "{}")), returned("x", "found"))
     assert run.context.marks == ("tool_called", "step_completed", "found")
 
 
@@ -224,6 +235,29 @@ def test_r_003_4_the_halt_is_decided_in_loop_check_and_nothing_is_lost() -> None
     assert [record["result"] for record in state["observations"]] == ["A"]
 
 
+def test_the_name_of_a_tool_that_there_is_not_is_cut() -> None:
+    reply = calls(("x" * 1_000_000, "{}"), ("y" * 1_000_000, "{oops"))
+    run = planner(PLAN, reply, on_tool_error="record")
+    assert sum(len(record.model_dump_json()) for record in run.records) < 50_000
+    assert str(run.exit.error).endswith("...: it is not JSON: Expecting property name enclosed in double "
+        "quotes: line 1 column 2 (char 1)")  # fmt: skip
+    assert run.context.observations[0]["error"] == f"Unknown tool: {'x' * 100}..."
+
+
+def test_calls_that_were_cut_name_the_length_limit() -> None:
+    reply = calls(("look", '{"q": "a"}'), ("look", '{"q": "b')).model_copy(update={"finish_reason": "length"})
+    run = planner(PLAN, reply, tool_said("A"))
+    assert (run.exit.reason, path(run)) == ("invalid_arguments", "I P D E O L H")
+    assert "Invalid tool call arguments" in str(run.exit.error)
+    assert "cut at its length limit (max_output_tokens)" in str(run.exit.error)
+
+
+def test_that_a_reply_was_cut_is_forgotten_with_its_calls() -> None:
+    reply = calls(("look", "{}")).model_copy(update={"finish_reason": "length"})
+    run = planner(PLAN, reply, tool_said(), calls(("look", "{oops")))
+    assert "length limit" not in str(run.exit.error)
+
+
 # -- policy points --------------------
 
 
@@ -313,53 +347,3 @@ def test_what_a_person_said_is_kept_when_the_run_halts() -> None:
     )
     step = advance(run.machine, step, failed("fatal"), now=2001)
     assert step.snapshot.context.transcript.messages[-1].content == "hurry"
-
-
-# -- the parser --------------------
-
-JSON = st.recursive(
-    st.none() | st.booleans() | st.integers() | st.floats(allow_nan=False, allow_infinity=False) | st.text(),
-    lambda inner: st.lists(inner, max_size=3) | st.dictionaries(st.text(), inner, max_size=3),
-    max_leaves=8,
-)
-
-
-@given(st.text())
-def test_the_parsers_never_raise_on_any_text(text: str) -> None:
-    assert isinstance(read_object(text), dict | NotJson)
-    assert isinstance(read_arguments(text), dict | NotJson)
-    shown_value(text)
-
-
-@given(st.dictionaries(st.text(), JSON, max_size=4), st.sampled_from(["{}", "```json\n{}\n```", "  {}\n"]))
-def test_an_object_is_read_with_and_without_a_fence(value: Any, around: str) -> None:
-    assert read_object(around.replace("{}", json.dumps(value))) == value
-
-
-@pytest.mark.parametrize(("text", "words"), [
-    ("", "it is empty"),
-    ("{", "it is not JSON"),
-    ('{"a": 1e999}', "too great"),
-    ('{"a": Infinity}', "Infinity is not JSON"),
-    ("[]", "a list came"),
-    ("null", "null came"),
-    ('"x"', "a text came"),
-    ("3", "a number came"),
-    ("true", "true or false came"),
-    ('{"a":' * 60 + "1" + "}" * 60, "nested more than 50 deep"),
-    ("[" * 100_000, "it is not JSON"),
-])  # fmt: skip
-def test_what_is_no_object_says_what_came(text: str, words: str) -> None:
-    read = read_object(text)
-    assert isinstance(read, NotJson)
-    assert words in read.problem
-
-
-def test_half_a_character_pair_is_replaced_in_keys_and_values() -> None:
-    assert read_object(r'{"\ud800": ["\udc00"]}') == {"?": ["?"]}
-
-
-def test_an_output_is_shown_as_the_object_or_list_that_it_is_and_else_as_text() -> None:
-    assert [shown_value(text) for text in ('{"a": 1}', " [1, 2]", "1.10", "{oops", "")] == [
-        {"a": 1}, [1, 2], "1.10", "{oops", "",
-    ]  # fmt: skip

@@ -47,9 +47,21 @@ def test_a_prompt_builder_writes_what_the_planner_is_asked() -> None:
     assert run.prompts[0].transcript.messages[-1].content == "Plan for find out, begun 1970"
 
 
+def test_a_prompt_builder_cannot_change_the_state() -> None:
+    def mine(text: Any, state: Any) -> str:
+        with pytest.raises(TypeError, match="read-only"):
+            state["goal"] = "mine"
+        with pytest.raises(TypeError, match="read-only"):
+            state["observations"].append({})
+        return "plan"
+
+    run = planner(prompt_builder="mine", hooks={"mine": mine})
+    assert (run.context.state["goal"], run.told) == ("find out", "plan")
+
+
 @pytest.mark.parametrize(("hook", "words"), [
     (lambda text, state: state["nothing"], "Plan failed: the prompt builder failed: KeyError: 'nothing'"),
-    (lambda text, state: 3, "Plan failed: the prompt builder answered 3; expected a text"),
+    (lambda text, state: 3, "Plan failed: the prompt builder answered a value of type int; expected a text"),
 ])  # fmt: skip
 def test_a_prompt_builder_that_fails_halts(hook: Any, words: str) -> None:
     run = planner(prompt_builder="mine", hooks={"mine": hook})
@@ -81,6 +93,23 @@ def test_the_model_that_carries_the_plan_out_sees_it() -> None:
     messages = planner(PLAN).prompts[-1].transcript.messages
     assert [m.role for m in messages] == ["user", "assistant", "user"]
     assert messages[1].content == PLAN.text
+
+
+def test_an_empty_goal_of_the_plan_is_not_replaced_by_the_input() -> None:
+    assert planner(plan("")).context.state["plan"]["goal"] == ""
+
+
+@pytest.mark.parametrize(
+    "text", ['{"goal": "a", "confidence": %s}' % ("9" * 400), '{"goal": %s}' % ("9" * 400)]
+)
+def test_a_number_of_400_digits_is_no_plan(text: str) -> None:
+    run = planner(said(text), plan_schema={"properties": {"goal": {"multipleOf": 0.1}}})
+    assert (path(run), run.exit.reason) == ("I P H", "plan_failed")
+
+
+def test_a_plan_that_was_cut_names_the_length_limit() -> None:
+    run = planner(said('{"goal": "a').model_copy(update={"finish_reason": "length"}))
+    assert "the plan cannot be read: the reply was cut at its length limit" in str(run.exit.error)
 
 
 # -- the schema --------------------

@@ -13,16 +13,16 @@ from activities.contracts import Frozen, JsonObject
 from tests.machines.answers import tool_failed, tool_said
 from tests.machines.driver import run_script
 from tests.machines.plannerkit import path, planner, returned
-from tests.machines.scripts_planner import ANSWER, PLAN, calls
+from tests.machines.scripts_planner import ANSWER, PLAN, calls, plan
 from workflows.kernel.errors import FatalError, PolicyViolation
 from workflows.kernel.fields import MERGE, freeze
 from workflows.kernel.ledger import Ledger
 from workflows.kernel.machine import At
+from workflows.machines.decisions import Decision, Policy, Progress, confidence_of, hook_named
 from workflows.machines.planner_context import Context, Options
 from workflows.machines.planner_events import GoesOn, Halted, Stopped
 from workflows.machines.planner_fsm import S
 from workflows.machines.planner_nodes import Nodes
-from workflows.machines.planner_policy import Decision, Policy, Progress, confidence_of, hook_named
 from workflows.machines.planner_schema import plan_schema
 
 LOOK = calls(("look", "{}"))
@@ -132,7 +132,7 @@ def _nothing(state: Any, progress: Any) -> Any:
 
 @pytest.mark.parametrize(("hook", "words"), [
     (_nothing, "the hook `converged` failed: KeyError: 'nothing'"),
-    (lambda state, progress: "yes", "answered 'yes'; expected True or False"),
+    (lambda state, progress: "yes", "answered a value of type str; expected True or False"),
     (lambda state, progress: state["observations"].append(1), "read-only"),
 ])  # fmt: skip
 def test_a_convergence_hook_that_fails_halts_the_run(hook: Any, words: str) -> None:
@@ -177,8 +177,8 @@ def _raise(error: Exception) -> Any:
     (_raise(PolicyViolation("not so")), "not so"),
     (_raise(PolicyViolation()), "the policy forbids it"),
     (_raise(ValueError("oops")), "the policy failed: ValueError: oops"),
-    (lambda decision, state: True, "the policy answered True; expected None or what is wrong in words"),
-    (lambda decision, state: False, "the policy answered False; expected None or what is wrong in words"),
+    (lambda decision, state: True, "the policy answered a value of type bool; expected None or what"),
+    (lambda decision, state: False, "the policy answered a value of type bool; expected None or what"),
     (lambda decision, state: state.update(a=1), "the policy failed: TypeError: a context is read-only"),
 ])  # fmt: skip
 def test_a_users_policy_is_asked_behind_the_shipped_checks(hook: Any, found: str) -> None:
@@ -186,6 +186,63 @@ def test_a_users_policy_is_asked_behind_the_shipped_checks(hook: Any, found: str
     assert policy.violation(Decision("look"), {}).startswith(found)
     assert bool(policy.violation(Decision("look"), {})) is bool(found)
     assert policy.violation(Decision(None), {}) == "the decision has no action"
+
+
+@pytest.mark.parametrize("confidence", [30, 1.01, -0.1, float("nan"), float("inf"), 10**400, -(10**400)])
+def test_a_confidence_outside_its_range_is_a_violation(confidence: Any) -> None:
+    policy = Policy(min_confidence=0)
+    found = policy.violation(Decision("look", confidence=confidence), {})
+    assert found == "the confidence is outside its range; expected a number from 0 to 1"
+    for edge in (0, 1, 0.0, 1.0):
+        assert policy.violation(Decision("look", confidence=edge), {}) == ""
+
+
+class Nonsense:
+    """What a hook may answer, or raise inside an error: nothing of it can be shown."""
+
+    def __repr__(self) -> str:
+        raise RuntimeError("no")
+
+    __str__ = __bool__ = __len__ = __repr__
+
+
+def _raise_nonsense(*_: Any) -> None:
+    raise ValueError(Nonsense())
+
+
+@pytest.mark.parametrize("hook", [lambda *_: Nonsense(), _raise_nonsense])
+@pytest.mark.parametrize("knob", ["policy", "converged", "decide", "prompt_builder"])
+def test_what_cannot_be_shown_ends_the_run_in_words(knob: str, hook: Any) -> None:
+    run = planner(PLAN, LOOK, tool_said(), **{knob: "hook"}, hooks={"hook": hook})
+    assert "Nonsense" in str(run.exit.error) or "ValueError: it cannot be shown" in str(run.exit.error)
+    assert run.visited.endswith("HALT")
+
+
+@pytest.mark.parametrize("knob", ["policy", "prompt_builder", "decide"])
+def test_halves_of_character_pairs_from_a_hook_do_no_harm(knob: str) -> None:
+    answers: dict[str, Any] = {"decide": {"continue": True, "reason": "a\ud800"}}
+    hook = {"hook": lambda *_: answers.get(knob, "a\ud800")}
+    run = planner(PLAN, ANSWER, **{knob: "hook"}, hooks=hook)
+    assert run.last.exit is not None
+
+
+@pytest.mark.parametrize("point", ["plan", "execute", "look"])
+def test_a_policy_cannot_change_what_it_is_asked_about(point: str) -> None:
+    asked: list[str] = []
+
+    def rule(decision: Any, state: Any) -> None:
+        if decision.action == point:
+            asked.append(point)
+            for mapping in (decision.params, *(v for v in decision.params.values() if isinstance(v, dict))):
+                with pytest.raises(TypeError, match="read-only"):
+                    mapping["q"] = "mine"
+
+    call = calls(("look", '{"q": "a", "more": {"q": "b"}}'))
+    run = planner(plan(more={"q": "b"}), call, policy="rule", hooks={"rule": rule}, plan_schema={})
+    effect: Any = run.last.effect
+    assert asked == [point]
+    assert effect.runs[0].arguments == {"q": "a", "more": {"q": "b"}}
+    assert (run.context.state["plan"]["more"], run.context.state["plan"]["goal"]) == ({"q": "b"}, "know it")
 
 
 def test_nothing_has_converged_unless_the_user_says_so() -> None:
@@ -197,7 +254,7 @@ def test_nothing_has_converged_unless_the_user_says_so() -> None:
 
 @pytest.mark.parametrize(("given", "found"), [
     ({}, None), ({"confidence": 1}, 1.0), ({"confidence": 0.3}, 0.3), ({"confidence": True}, None),
-    ({"confidence": "high"}, None),
+    ({"confidence": "high"}, None), ({"confidence": 10**400}, 10**400),
 ])  # fmt: skip
 def test_a_confidence_is_a_number(given: Any, found: float | None) -> None:
     assert confidence_of(given) == found

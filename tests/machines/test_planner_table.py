@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from types import MappingProxyType
 from typing import Any
 
 import pytest
@@ -15,11 +16,11 @@ from tests.machines.scripts_planner import ANSWER, PLAN, SCRIPTS, calls, decisio
 from workflows.kernel.ledger import Ledger
 from workflows.kernel.machine import At
 from workflows.kernel.step import Cause, advance, reenter
+from workflows.machines.decisions import Policy
 from workflows.machines.planner_context import Context, Options
 from workflows.machines.planner_events import Stopped
 from workflows.machines.planner_fsm import S
 from workflows.machines.planner_nodes import Nodes
-from workflows.machines.planner_policy import Policy
 from workflows.machines.planner_schema import plan_schema
 from workflows.registry import design
 
@@ -97,6 +98,20 @@ def test_a_reply_without_calls_is_appended_and_leads_to_finalize() -> None:
     assert (run.exit.answer, run.exit.ok, run.exit.reason) == ("forty-two", True, "answered")
 
 
+def test_an_answer_that_was_cut_is_no_answer() -> None:
+    run = planner(PLAN, said("forty-t").model_copy(update={"finish_reason": "length"}))
+    assert (path(run), run.exit.reason) == ("I P D E H", "execution_failed")
+    text = "Execution failed: the reply was cut at its length limit (max_output_tokens)"
+    assert run.exit.error == f"Agent halted: {text}"
+    assert run.exit.outcome["iterations"] == 1
+
+
+def test_halt_needs_a_reason() -> None:
+    holds: Any = planner().machine.states[S.HALT].holds
+    assert holds(Context(goal="g"), None) == "no reason was given"
+    assert holds(Context(goal="g", error="broken"), None) == ""
+
+
 @pytest.mark.parametrize("error", ["transient", "recoverable", "fatal", "unknown_outcome"])
 def test_any_failure_of_the_chat_call_leads_from_execute_to_halt(error: Any) -> None:
     run = planner(PLAN, failed(error, "no luck"))
@@ -120,6 +135,31 @@ def test_r_003_1_a_hooks_answer_without_a_boolean_continue_halts(answer: Any) ->
     assert path(run) == "I P D H"
     assert str(run.exit.error).startswith("Agent halted: Invalid decision")
     assert run.exit.reason == "invalid_decision"
+
+
+def test_r_003_1_a_hooks_answer_may_be_any_mapping() -> None:
+    """R-003-1: `continue` and `reason` are what counts, whatever holds them."""
+    answer = MappingProxyType({"continue": False, "reason": "enough"})
+    run = planner(PLAN, decide="mine", hooks={"mine": lambda plan, state: answer})
+    assert (path(run), run.context.history[-1]["reason"]) == ("I P D F", "enough")
+
+
+@pytest.mark.parametrize(("confidence", "words"), [
+    (0.1, "Low confidence"), (30, "outside its range"), (-1, "outside its range"),
+])  # fmt: skip
+def test_a_model_that_is_not_sure_of_its_decision_is_a_violation(confidence: float, words: str) -> None:
+    reply = said(f'{{"continue": true, "confidence": {confidence}}}')
+    run = planner(PLAN, reply, decide="model")
+    assert (path(run), run.exit.reason) == ("I P D H", "policy_violation")
+    assert words in str(run.exit.error)
+    sure = said('{"continue": true, "confidence": 0.5}')
+    assert path(planner(PLAN, sure, decide="model")) == "I P D E"
+
+
+def test_a_decision_that_was_cut_names_the_length_limit() -> None:
+    reply = said('{"continue": tr').model_copy(update={"finish_reason": "length"})
+    run = planner(PLAN, reply, decide="model")
+    assert "Invalid decision: the reply was cut at its length limit" in str(run.exit.error)
 
 
 def test_r_003_1_a_hook_that_raises_halts() -> None:
@@ -361,6 +401,13 @@ def test_a_summary_that_fails_takes_nothing_away() -> None:
     run = planner(PLAN, ANSWER, failed("fatal", "bad key"), finalize_summary=True)
     assert (run.exit.ok, run.exit.answer) == (True, "forty-two")
     assert run.exit.outcome["summary_error"] == "bad key"
+
+
+def test_a_summary_that_was_cut_takes_nothing_away() -> None:
+    cut = said("in sho").model_copy(update={"finish_reason": "length"})
+    run = planner(PLAN, ANSWER, cut, finalize_summary=True)
+    assert (run.exit.ok, run.exit.answer) == (True, "forty-two")
+    assert "cut at its length limit" in str(run.exit.outcome["summary_error"])
 
 
 def test_a_summary_for_which_no_limit_leaves_room_is_left_out() -> None:

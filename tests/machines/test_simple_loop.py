@@ -19,10 +19,10 @@ from tests.machines.scripts_simple import act, finish
 from workflows.kernel.design import Parts
 from workflows.kernel.errors import PolicyViolation
 from workflows.kernel.ledger import Ledger
-from workflows.machines.planner_policy import Decision
-from workflows.machines.planner_reply import NotJson
+from workflows.machines.decisions import Decision
+from workflows.machines.json_text import NotJson
 from workflows.machines.simple_context import Options
-from workflows.machines.simple_reply import normalised, read_decision
+from workflows.machines.simple_reply import NAME_LIMIT, read_decision
 
 LOOK = tool("look", q={"type": "string"})
 
@@ -197,8 +197,8 @@ def test_an_input_builder_gets_the_result_and_the_iteration() -> None:
 
 @pytest.mark.parametrize(("knobs", "hook", "words"), [
     ({"input_builder": "h"}, lambda result, n: result["x"], "the input builder failed: TypeError"),
-    ({"input_builder": "h"}, lambda result, n: None, "the input builder answered None; expected a text"),
-    ({"converged": "h"}, lambda state, progress: 1, "the hook `converged` answered 1"),
+    ({"input_builder": "h"}, lambda result, n: None, "the input builder answered a value of type NoneType"),
+    ({"converged": "h"}, lambda state, progress: 1, "the hook `converged` answered a value of type int"),
     ({"converged": "h"}, lambda state, progress: state["x"], "the hook `converged` failed: KeyError"),
 ])  # fmt: skip
 def test_a_hook_that_fails_raises_and_what_the_tool_returned_is_kept(
@@ -353,8 +353,104 @@ def test_the_parser_never_raises_on_any_object(value: Any) -> None:
 
 
 def test_params_are_normalised() -> None:
-    assert normalised({":q": 1, " limit ": 2, "path": {":x": 3}}) == {"q": 1, "limit": 2, "path": {":x": 3}}
+    read = read_decision('{"params": {":q": 1, " limit ": 2, "path": {":x": 3}, " : far ": 4}}')
+    assert read == Decision(None, {"q": 1, "limit": 2, "path": {":x": 3}, "far": 4})
     assert ran(simple(said('{"action": " look ", "params": {":q": "x"}}'))) == [{"q": "x"}]
+
+
+@pytest.mark.parametrize("key", [" path", "path ", ":path", " :path", ": path", "\\tpath\\n"])
+def test_the_policy_is_asked_about_exactly_what_runs(key: str) -> None:
+    """However the model spells a name, policy, tool and audit have the same parameters."""
+    seen: list[Any] = []
+
+    def rule(decision: Any, state: Any) -> str | None:
+        seen.append((decision.action, dict(decision.params)))
+        return "not that" if decision.params.get("path") == "/etc/passwd" else None
+
+    def reply(path: str) -> Any:
+        return said(f'{{"action": " look ", "params": {{"{key}": "{path}"}}}}')
+
+    refused = simple(reply("/etc/passwd"), policy="rule", hooks={"rule": rule})
+    assert (refused.exit.reason, ran(refused)) == ("policy_violation", [])
+    assert audit(refused)[0]["decision"]["params"] == {"path": "/etc/passwd"}
+    let_pass = simple(reply("notes.txt"), policy="rule", hooks={"rule": rule})
+    assert ran(let_pass) == [seen[1][1]] == [{"path": "notes.txt"}]
+
+
+@pytest.mark.parametrize("second", [":q", " q", ": q "])
+def test_parameters_of_the_same_name_are_refused(second: str) -> None:
+    run = simple(said(f'{{"action": "look", "params": {{"q": "a", "{second}": "b"}}}}'))
+    assert (run.exit.reason, ran(run)) == ("bad_decision", [])
+    assert "names one parameter twice" in str(run.exit.error)
+
+
+def test_an_action_that_is_too_long_is_refused_and_cut() -> None:
+    assert simple(act("x" * NAME_LIMIT)).exit.reason == "tool_failure"
+    run = simple(act("x" * 1_000_000))
+    assert run.exit.reason == "bad_decision"
+    assert len(str(run.exit.error)) < 300
+
+
+def test_a_policy_cannot_change_what_is_run() -> None:
+    for change in (
+        lambda decision: decision.params.update(q="mine"),
+        lambda decision: decision.params["l"].append("mine"),
+    ):
+
+        def rule(decision: Any, state: Any, change: Any = change) -> None:
+            with pytest.raises(TypeError, match="read-only"):
+                change(decision)
+
+        run = simple(act("look", q="a", l=["b"]), policy="rule", hooks={"rule": rule})
+        assert ran(run) == [{"q": "a", "l": ["b"]}]
+
+
+def test_an_input_builder_cannot_change_the_result() -> None:
+    def mine(result: Any, iteration: int) -> str:
+        with pytest.raises(TypeError, match="read-only"):
+            result["n"] = 2
+        with pytest.raises(TypeError, match="read-only"):
+            result["l"].append(1)
+        return "next"
+
+    run = simple(act("look"), tool_said('{"n": 1, "l": []}'), input_builder="mine", hooks={"mine": mine})
+    assert (run.visited, run.context.result) == ("decide act decide", {"n": 1, "l": []})
+
+
+@pytest.mark.parametrize("number", ["9" * 400, "-" + "9" * 400, "1e308", "30", "1.01", "-0.01"])
+def test_a_confidence_outside_its_range_ends_the_run(number: str) -> None:
+    run = simple(said(f'{{"action": "look", "params": {{}}, "confidence": {number}}}'))
+    assert (run.visited, run.exit.reason in ("policy_violation", "bad_decision")) == ("decide failed", True)
+
+
+def test_a_decision_that_was_cut_names_the_length_limit() -> None:
+    run = simple(said('{"action": "look", "par').model_copy(update={"finish_reason": "length"}))
+    assert (run.exit.reason, run.exit.raises) == ("bad_decision", "ExecutionError")
+    assert "cut at its length limit (max_output_tokens)" in str(run.exit.error)
+
+
+def test_finish_wins_over_a_tool_of_that_name() -> None:
+    run = simple(finish("42"), tools=(tool("finish", answer={"type": "string"}),))
+    assert (run.exit.reason, run.exit.answer, ran(run)) == ("finished", "42", [])
+
+
+def test_a_step_whose_model_fails_counts_all_the_same() -> None:
+    assert simple(failed("fatal")).exit.outcome["iterations"] == 1
+    assert simple(act("look"), tool_said(), failed("fatal")).exit.outcome["iterations"] == 2
+
+
+def test_a_decision_is_forgotten_when_its_step_is_done() -> None:
+    run = simple(act("look", q="a"))
+    assert run.context.decision == {"action": "look", "params": {"q": "a"}, "confidence": None}
+    assert simple(act("look", q="a"), tool_said()).context.decision is None
+
+
+@pytest.mark.parametrize("most", [0, 1, 2, 5])
+def test_the_limit_of_steps_is_reached_before_any_other(most: int) -> None:
+    """The machine's own bound on transitions leaves room for all of them."""
+    run = simple(*(act("look"), tool_said()) * most, max_iterations=most)
+    assert run.exit.reason == "max_iterations"
+    assert run.machine.max_transitions > len(run.visited.split())
 
 
 # -- knobs --------------------

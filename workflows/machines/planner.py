@@ -16,6 +16,7 @@ from workflows.kernel.design import Brief, Design, Parts
 from workflows.kernel.fields import Patch
 from workflows.kernel.log import Record
 from workflows.kernel.machine import Machine, Row, State
+from workflows.machines.decisions import hook_named, policy_of
 from workflows.machines.planner_context import Context, Options
 from workflows.machines.planner_events import (
     Answered,
@@ -35,7 +36,6 @@ from workflows.machines.planner_events import (
 from workflows.machines.planner_fsm import Fsm, S
 from workflows.machines.planner_nodes import Nodes
 from workflows.machines.planner_observe import Observer
-from workflows.machines.planner_policy import hook_named, policy_of
 from workflows.machines.planner_prompt import tool_lines
 from workflows.machines.planner_result import result_of
 from workflows.machines.planner_schema import plan_schema
@@ -64,7 +64,7 @@ TABLE = (
     _row(S.EXECUTE, ToolsRequested, S.OBSERVE),
     _row(S.EXECUTE, Answered, S.FINALIZE),
     _row(S.EXECUTE, ExecutionFailed, S.HALT),
-    _row(S.OBSERVE, Observed, S.LOOP_CHECK, "pending", "handled", "steered"),
+    _row(S.OBSERVE, Observed, S.LOOP_CHECK, "pending", "reply_cut", "handled", "steered"),
     _row(S.LOOP_CHECK, Halted, S.HALT),
     _row(S.LOOP_CHECK, Stopped, S.FINALIZE),
     _row(S.LOOP_CHECK, GoesOn, S.EXECUTE),
@@ -128,14 +128,14 @@ def _loop(nodes: Nodes, observer: Observer) -> dict[Enum, State]:
             grants={"call_model"},
             spends="iterations",
             reads={"transcript", "tools", "iteration"},
-            writes={*_ENDS, "transcript", "iteration", "pending"},
+            writes={*_ENDS, "transcript", "iteration", "pending", "reply_cut"},
         ),
         S.OBSERVE: State(
             enter=observer.observe,
             resume=observer.observed,
             on_error=_on_any(observer.failed),
             grants={"call_tools"},
-            reads={*_SHARED, "tools", "handled", "steered"},
+            reads={*_SHARED, "tools", "handled", "steered", "reply_cut"},
             writes={*_ENDS, "transcript", "observations", "handled", "marks"},
         ),
         S.LOOP_CHECK: State(

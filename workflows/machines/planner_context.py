@@ -32,6 +32,8 @@ class Context(Frozen):
     """Records `{tool_call_id, name, result}` or `{tool_call_id, name, error}` of this run (R-003-7)."""
     pending: tuple[ToolCall, ...] = ()
     """The calls of the newest reply, until they are observed."""
+    reply_cut: bool = False
+    """The reply with these calls was cut at its length limit."""
     handled: Annotated[int, COUNT] = 0
     """How many of them are done."""
     steered: Annotated[tuple[Message, ...], APPEND] = ()

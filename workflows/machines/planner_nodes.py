@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from typing import Any
@@ -11,6 +12,8 @@ from workflows.kernel.errors import FatalError, MaxIterationsExceeded
 from workflows.kernel.fields import freeze
 from workflows.kernel.ledger import price_of
 from workflows.kernel.machine import At, Said
+from workflows.machines.decisions import Decision, Hook, Policy, Progress, confidence_of, kind_of, raised
+from workflows.machines.json_text import CUT, NotJson, clean, cut, read_object, unread, was_cut
 from workflows.machines.planner_context import Context, Options
 from workflows.machines.planner_events import (
     Answered,
@@ -27,7 +30,6 @@ from workflows.machines.planner_events import (
     Undecided,
 )
 from workflows.machines.planner_fsm import MAX_ITERATIONS_EXCEEDED, Fsm, S
-from workflows.machines.planner_policy import Decision, Hook, Policy, Progress, confidence_of
 from workflows.machines.planner_prompt import (
     DECISION_SCHEMA,
     carry_out,
@@ -35,7 +37,6 @@ from workflows.machines.planner_prompt import (
     plan_prompt,
     summary_request,
 )
-from workflows.machines.planner_reply import NotJson, read_object
 from workflows.machines.planner_schema import PlanSchema
 
 __all__ = ["Nodes", "halt"]
@@ -92,16 +93,16 @@ class Nodes:
         try:
             text = build(c.goal, freeze(c.shared))
         except Exception as error:
-            raise FatalError(f"the prompt builder failed: {type(error).__name__}: {error}") from error
+            raise FatalError(f"the prompt builder failed: {raised(error)}") from error
         if not isinstance(text, str):
-            raise FatalError(f"the prompt builder answered {text!r}; expected a text")
-        return text
+            raise FatalError(f"the prompt builder answered {kind_of(text)}; expected a text")
+        return clean(text)
 
     def planned(self, c: Context, reply: ModelReplied, at: At) -> Said:
         """Hold the plan against the schema and the policy (R-003-11)."""
         given = read_object(reply.text)
         if isinstance(given, NotJson):
-            return _plan_failed(f"the plan cannot be read: {given.problem}")
+            return _plan_failed(f"the plan cannot be read: {unread(reply, given.problem)}")
         if problem := self.schema.problem(given):
             return _plan_failed(problem)
         plan = _completed(given, c.goal)
@@ -132,25 +133,30 @@ class Nodes:
             )
         if self.decider is None:
             return self._decided(c, {"continue": True})
+        shown = freeze(plan), freeze(c.shared)
         try:
-            return self._decided(c, self.decider(plan, freeze(c.shared)))
+            answer = self.decider(*shown)
+            decision = dict(answer) if isinstance(answer, Mapping) else answer
         except Exception as error:  # noqa: BLE001  # a user's hook may raise anything
-            return _undecided(f"Invalid decision: the hook failed: {type(error).__name__}: {error}")
+            return _undecided(f"Invalid decision: the hook failed: {raised(error)}")
+        return self._decided(c, decision)
 
     def decided(self, c: Context, reply: ModelReplied, at: At) -> Said:
         """What the model decided."""
         given = read_object(reply.text)
         return (
-            _undecided(f"Invalid decision: {given.problem}")
+            _undecided(f"Invalid decision: {unread(reply, given.problem)}")
             if isinstance(given, NotJson)
             else self._decided(c, given)
         )
 
     def _decided(self, c: Context, answer: Any) -> Said:
         if not isinstance(answer, dict) or not isinstance(answer.get("continue"), bool):
-            came = f"{answer!r} came; expected a mapping with `continue`, true or false"
-            return _undecided(f"Invalid decision: {came[:300]}")
-        reason = str(answer.get("reason") or "")
+            came = "a mapping without it" if isinstance(answer, dict) else kind_of(answer)
+            expected = "expected a mapping with `continue`, true or false"
+            return _undecided(f"Invalid decision: {came} came; {expected}")
+        said = answer.get("reason")
+        reason = clean(said) if isinstance(said, str) else ""
         kept: JsonObject = {"continue": answer["continue"], "reason": reason}
         patch: Changes = {"state": {"decision": kept}}
         if not answer["continue"]:
@@ -180,10 +186,15 @@ class Nodes:
         calls = _with_ids(reply.tool_calls, at)
         said = Message(role="assistant", content=reply.text, tool_calls=calls)
         patch: Changes = {"transcript": (said,), "iteration": 1}
+        if not calls and was_cut(reply):
+            text = f"Execution failed: {CUT}"
+            return {**patch, **halt("execution_failed", text)}, ExecutionFailed(text)
         if not calls:
             return {**patch, "exit_reason": "answered"}, Answered()
         names = "; ".join(f"{call.name}({call.arguments})" for call in calls)
-        return {**patch, "pending": calls}, ToolsRequested(f"Tool calls requested: {names[:300]}")
+        return {**patch, "pending": calls, "reply_cut": was_cut(reply)}, ToolsRequested(
+            f"Tool calls requested: {names[:300]}"
+        )
 
     def execution_failed(self, c: Context, failure: EffectFailed, at: At) -> Said:
         """The model could not be asked; the call counts all the same."""
@@ -233,7 +244,9 @@ class Nodes:
         return ({"summary_error": f"the limit is reached, {breach}"}, None) if breach else asked
 
     def summed_up(self, c: Context, reply: ModelReplied, at: At) -> Said:
-        """The summary is the last message."""
+        """The summary is the last message, if all of it is there."""
+        if was_cut(reply):
+            return {"summary_error": CUT}, None
         return {"transcript": (summary_request(), Message(role="assistant", content=reply.text))}, None
 
     def no_summary(self, c: Context, failure: EffectFailed, at: At) -> Said:
@@ -258,11 +271,14 @@ def _completed(given: JsonObject, goal: str | None) -> JsonObject:
 
 
 def _with_ids(calls: tuple[ToolCall, ...], at: At) -> tuple[ToolCall, ...]:
-    """A missing id, or one that came before in the reply, is made from the visit: no chance in it."""
+    """A missing id, or one that came before in the reply, is made from the visit: no chance in it.
+
+    Names are cut where no tool's could be so long: they would go into every record.
+    """
     seen: dict[str, ToolCall] = {}
     for index, call in enumerate(calls):
         known = call.id or f"call_{at.visit}_{index}"
         while known in seen:
             known = f"{known}_{index}"
-        seen[known] = call.model_copy(update={"id": known})
+        seen[known] = call.model_copy(update={"id": known, "name": cut(call.name)})
     return tuple(seen.values())

@@ -8,11 +8,11 @@ from typing import Any
 
 from activities.contracts import CallTools, EffectFailed, JsonObject, ToolCall, ToolRun, ToolsReturned
 from workflows.kernel.machine import At, Said
+from workflows.machines.decisions import STEP_COMPLETED, TOOL_CALLED, Decision, Policy
+from workflows.machines.json_text import CUT, NotJson, read_arguments, shown_value
 from workflows.machines.planner_context import Context, Options
 from workflows.machines.planner_events import Observed
-from workflows.machines.planner_policy import STEP_COMPLETED, TOOL_CALLED, Decision, Policy
 from workflows.machines.planner_prompt import tool_message
-from workflows.machines.planner_reply import NotJson, read_arguments, shown_value
 
 __all__ = ["Observer"]
 
@@ -85,7 +85,7 @@ class Observer:
         arguments = read_arguments(call.arguments)
         if isinstance(arguments, NotJson):
             came = f"{call.arguments[:200]!r} for {call.name}: {arguments.problem}"
-            text = f"Invalid tool call arguments {came}"
+            text = f"Invalid tool call arguments {came}{f'; {CUT}' if c.reply_cut else ''}"
             return _Problem("invalid_arguments", text, text)
         state = {**c.shared, "observations": [*c.observations, *records]}
         if violation := self.policy.violation(Decision(call.name, arguments), state):

@@ -12,7 +12,7 @@ from activities.contracts import ErrorClass, JsonObject, Message
 from workflows.kernel.design import Brief, Design, Parts
 from workflows.kernel.log import Record
 from workflows.kernel.machine import Exit, Machine, Row, State
-from workflows.machines.planner_policy import hook_named, policy_of
+from workflows.machines.decisions import hook_named, policy_of
 from workflows.machines.simple_context import Context, Options, S
 from workflows.machines.simple_events import Decided, Finished, Forbidden, GoesOn, LimitReached, StepFailed
 from workflows.machines.simple_nodes import Nodes

@@ -21,12 +21,12 @@ from activities.contracts import (
 from workflows.kernel.errors import FatalError
 from workflows.kernel.fields import MERGE, freeze
 from workflows.kernel.machine import At, Said
-from workflows.machines.planner_policy import STEP_COMPLETED, TOOL_CALLED, Hook, Policy, Progress
-from workflows.machines.planner_reply import NotJson, shown_value
+from workflows.machines.decisions import STEP_COMPLETED, TOOL_CALLED, Hook, Policy, Progress, kind_of, raised
+from workflows.machines.json_text import NotJson, clean, shown_value, unread
 from workflows.machines.simple_context import Context, Options
 from workflows.machines.simple_events import Decided, Finished, Forbidden, GoesOn, LimitReached, StepFailed
 from workflows.machines.simple_prompt import next_input
-from workflows.machines.simple_reply import DECISION_SCHEMA, FINISH, normalised, read_decision
+from workflows.machines.simple_reply import DECISION_SCHEMA, FINISH, read_decision
 
 __all__ = ["Nodes"]
 
@@ -74,15 +74,14 @@ class Nodes:
         said: Changes = {"transcript": (reply.message,), "iteration": 1}
         read = read_decision(reply.text)
         if isinstance(read, NotJson):
-            patch, event = _failed(
-                c.given, None, f"the decision cannot be read: {read.problem}", "bad_decision"
-            )
+            text = f"the decision cannot be read: {unread(reply, read.problem)}"
+            patch, event = _failed(c.given, None, text, "bad_decision")
             return {**said, **patch}, event
-        decision = {**read.to_json(), "params": normalised(read.params)}
+        decision = read.to_json()
         if violation := self.policy.violation(read, c.state):
             audited = _audited(c.given, decision, {"error": violation})
             return {**said, **audited, **_ended("policy_violation", violation)}, Forbidden(violation)
-        run = ToolRun(id="", tool=f"{read.action}", arguments=normalised(read.params))
+        run = ToolRun(id="", tool=f"{read.action}", arguments=dict(read.params))
         return {**said, "decision": decision}, Decided(run.title)
 
     def not_asked(self, c: Context, failure: EffectFailed, at: At) -> Said:
@@ -139,10 +138,10 @@ class Nodes:
         try:
             text = self.input_builder(freeze(value), c.iteration)
         except Exception as error:
-            raise FatalError(f"the input builder failed: {type(error).__name__}: {error}") from error
+            raise FatalError(f"the input builder failed: {raised(error)}") from error
         if not isinstance(text, str):
-            raise FatalError(f"the input builder answered {text!r}; expected a text")
-        return text
+            raise FatalError(f"the input builder answered {kind_of(text)}; expected a text")
+        return clean(text)
 
     def _step(self, c: Context, value: JsonValue) -> Changes:
         """The result, the state with it (what is no mapping is left out, spec 4.9), the audit record."""

@@ -1,15 +1,20 @@
-"""Policy and progress (spec 4.8, 4.9): what may be done, and when enough is done. Shared with `simple`."""
+"""What is proposed, whether it may be done, and when enough is done (spec 4.8, 4.9). Pure.
+
+The planner and the simple machine share it. Hooks are users' code: whatever they raise or answer is
+told in words that cannot fail themselves, and all that they are shown is read-only.
+"""
 
 from __future__ import annotations
 
 import difflib
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 from activities.contracts import JsonObject
 from workflows.kernel.errors import FatalError, PolicyViolation
 from workflows.kernel.fields import freeze
+from workflows.machines.json_text import clean, cut
 
 __all__ = [
     "STEP_COMPLETED",
@@ -20,7 +25,9 @@ __all__ = [
     "Progress",
     "confidence_of",
     "hook_named",
+    "kind_of",
     "policy_of",
+    "raised",
 ]
 
 TOOL_CALLED = "tool_called"
@@ -43,9 +50,26 @@ class Decision:
 
 
 def confidence_of(given: Mapping[str, Any]) -> float | None:
-    """The number under `confidence`, if it is one."""
+    """The number under `confidence`, if it is one; whether it is from 0 to 1 is the policy's affair."""
     value = given.get("confidence")
-    return float(value) if isinstance(value, int | float) and not isinstance(value, bool) else None
+    return value if isinstance(value, int | float) and not isinstance(value, bool) else None
+
+
+def kind_of(value: object) -> str:
+    """What a hook answered, by its type: the value itself may be huge, or fail when it is shown."""
+    return f"a value of type {cut(type(value).__name__)}"
+
+
+def raised(error: BaseException) -> str:
+    """What a hook raised, in words; also where the error fails when it is shown."""
+    return f"{cut(type(error).__name__)}: {_words(error)}"
+
+
+def _words(error: BaseException) -> str:
+    try:
+        return cut(clean(str(error)), 500)
+    except Exception:  # noqa: BLE001  # a user's error may raise anything
+        return "it cannot be shown"
 
 
 @dataclass(frozen=True, slots=True)
@@ -85,20 +109,26 @@ class Policy:
         """Why the decision is not allowed, or the empty string. A hook that fails allows nothing."""
         if not decision.action:
             return "the decision has no action"
-        if decision.confidence is not None and decision.confidence < self.min_confidence:
-            return f"Low confidence: {decision.confidence:g} is below {self.min_confidence:g}"
-        if self.validate is None:
-            return ""
+        sure = decision.confidence
+        if sure is not None and not 0 <= sure <= 1:
+            return "the confidence is outside its range; expected a number from 0 to 1"
+        if sure is not None and sure < self.min_confidence:
+            return f"Low confidence: {sure:g} is below {self.min_confidence:g}"
+        return self._users(decision, state) if self.validate else ""
+
+    def _users(self, decision: Decision, state: Mapping[str, Any]) -> str:
+        """What the user's hook says; it is shown a copy, so that it cannot change what is done."""
         try:
-            said = self.validate(decision, freeze(dict(state)))
+            shown = replace(decision, params=freeze(dict(decision.params)))
+            said = self.validate(shown, freeze(dict(state))) if self.validate else None
         except PolicyViolation as error:
-            return str(error) or "the policy forbids it"
+            return _words(error) or "the policy forbids it"
         except Exception as error:  # noqa: BLE001  # a user's hook may raise anything
-            return f"the policy failed: {type(error).__name__}: {error}"
+            return f"the policy failed: {raised(error)}"
         if said is None or isinstance(said, str):
-            return said or ""
+            return "" if said is None else clean(said)
         # A yes or no could be read either way, and a policy that lets everything pass guards nothing.
-        return f"the policy answered {said!r}; expected None or what is wrong in words"
+        return f"the policy answered {kind_of(said)}; expected None or what is wrong in words"
 
     def has_converged(self, state: Mapping[str, Any], progress: Progress) -> bool:
         """Is enough done? Raises FatalError when the hook fails or answers neither True nor False."""
@@ -109,9 +139,9 @@ class Policy:
         try:
             said = self.converged(freeze(dict(state)), progress)
         except Exception as error:
-            raise FatalError(f"the hook `converged` failed: {type(error).__name__}: {error}") from error
+            raise FatalError(f"the hook `converged` failed: {raised(error)}") from error
         if not isinstance(said, bool):
-            raise FatalError(f"the hook `converged` answered {said!r}; expected True or False")
+            raise FatalError(f"the hook `converged` answered {kind_of(said)}; expected True or False")
         return said
 
 
