@@ -219,6 +219,7 @@ def test_calls_beyond_the_knob_are_not_run_and_the_model_is_told() -> None:
         ("c4", True),
     ]
     assert run.exit.reason == "stop", "an unknown tool among the rest ends nothing"
+    assert run.records[2].reason == "one(); two(); and 2 more"
 
 
 def test_by_default_a_reply_may_ask_for_a_hundred_tools() -> None:
@@ -238,6 +239,11 @@ def test_each_call_of_a_reply_has_an_id_of_its_own() -> None:
     assert [one.id for one in run.context.transcript.messages[2].tool_calls] == ids
     assert [id for id, _, _ in wanted(run)] == ids
     assert [id for id, _ in told(run)] == ids
+
+
+def test_an_id_that_is_made_is_not_one_that_the_reply_has() -> None:
+    run = tools(calls(*[ToolCall(id=id, name="one") for id in ("call_2_1", "")]), RAN, said("done"))
+    assert [id for id, _ in told(run)] == ["call_2_1", "call_2_1_1"]
 
 
 def test_replies_with_good_ids_stay_as_they_are() -> None:

@@ -379,7 +379,7 @@ def test_a_reply_is_looked_at_only_while_its_calls_are_in_the_conversation() -> 
 
     states = {**machine.states, S.INIT: replace(machine.states[S.INIT], resume=broken)}
     context = design("tools").begin(brief(), Options())
-    with pytest.raises(InvariantViolation, match="the newest message has none"):
+    with pytest.raises(InvariantViolation, match="of PROMPTING does not hold: `open_calls` is set"):
         play(replace(machine, states=states), context, [said("42")])
 
 

@@ -63,11 +63,13 @@ class Calls:
 
     def in_words(self, c: Context) -> str:
         """The reply in one line, for people: what it says, and the calls as they would be written."""
+        most = self.options.max_calls_per_reply
         runs = (
             ToolRun(id=call.id, tool=shown_name(call.name), arguments=_named(_given(call)))
-            for call in c.calls[: self.options.max_calls_per_reply]
+            for call in c.calls[:most]
         )
-        titles = "; ".join(run.title for run in runs)
+        more = (f"and {len(c.calls) - most} more",) if len(c.calls) > most else ()
+        titles = "; ".join([*(run.title for run in runs), *more])
         return f"{c.reply} -> {titles}" if c.reply else titles
 
     def runs(self, c: Context) -> tuple[ToolRun, ...]:
