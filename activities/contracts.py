@@ -12,7 +12,20 @@ from typing import Annotated, Any, Literal
 
 from pydantic import Field
 
-from activities.specs import Frozen, JsonObject, ModelSpec, Price, ScriptedReply, Strict, ToolEffect, ToolSpec
+from activities.specs import (
+    Artifact,
+    ArtifactSpec,
+    ContextRef,
+    Frozen,
+    InnerLimits,
+    JsonObject,
+    ModelSpec,
+    Price,
+    ScriptedReply,
+    Strict,
+    ToolEffect,
+    ToolSpec,
+)
 from activities.transcript import Message, ToolCall, Transcript
 
 __all__ = [
@@ -27,6 +40,7 @@ __all__ = [
     "ToolSpec",
     "Effect",
     "CallModel",
+    "CallModels",
     "CallTools",
     "ToolRun",
     "ArtifactSpec",
@@ -38,6 +52,7 @@ __all__ = [
     "RunMachine",
     "Usage",
     "ModelReplied",
+    "ModelsReplied",
     "ToolError",
     "ToolResult",
     "ToolsReturned",
@@ -104,12 +119,22 @@ class CallModel(Effect):
         return self.label
 
 
-class ArtifactSpec(Frozen):
-    """A named result that a tool call is to produce (spec 5.3)."""
+class CallModels(Effect):
+    """Ask models side by side, at most ten at a time; each question stands for itself."""
 
-    name: str
-    type: str = "text"
-    kind: str = "data"
+    kind: Literal["call_models"] = "call_models"
+    calls: tuple[CallModel, ...] = Field(min_length=1)
+    label: str = "call models"
+
+    @property
+    def tools(self) -> tuple[str, ...]:
+        """The tools that are offered in any of them."""
+        return tuple(sorted({name for call in self.calls for name in call.offer}))
+
+    @property
+    def title(self) -> str:
+        """What the machine calls this step."""
+        return f"{self.label} ({len(self.calls)})"
 
 
 class ToolRun(Frozen):
@@ -162,28 +187,8 @@ class AskPerson(Effect):
         return f"ask a person: {self.text[:120]}"
 
 
-class ContextRef(Frozen):
-    """A long text in the durable store, by reference."""
-
-    digest: str
-    """Of its table of parts."""
-    chars: int = Field(ge=0)
-    bytes: int = Field(ge=0)
-
-
 GOAL_BYTES = 200_000
 """The longest goal of a run, in UTF-8."""
-
-
-class InnerLimits(Strict):
-    """What an inner machine may spend of its own; null: what the run has left."""
-
-    model_calls: int | None = Field(default=None, ge=0, le=10**12)
-    tool_calls: int | None = Field(default=None, ge=0, le=10**12)
-    tokens: int | None = Field(default=None, ge=0, le=10**12, description="input and output together")
-    cost_usd: float | None = Field(default=None, ge=0, le=10**12)
-    seconds: float | None = Field(default=None, gt=0, le=10**12)
-    max_transitions: int | None = Field(default=None, gt=0, le=10**12)
 
 
 class RunMachine(Effect):
@@ -258,20 +263,6 @@ class ModelReplied(Frozen):
 ToolError = Literal["unknown_tool", "bad_arguments", "failed", "transient", "timeout", "unknown_outcome"]
 
 
-class Artifact(Frozen):
-    """A named result: its body is in the durable store, this is what the state keeps."""
-
-    name: str
-    type: str = "text"
-    kind: str = "data"
-    digest: str | None = None
-    """Of the body in the durable store; None: there is no value."""
-    bytes: int = 0
-    preview: str = ""
-    """The first 200 characters."""
-    error: str | None = None
-
-
 class ToolResult(Frozen):
     """What one tool returned: its output as text, or an error in words for the model."""
 
@@ -331,6 +322,13 @@ class EffectFailed(Frozen):
     """What it cost all the same, by counter: an inner machine that broke a rule."""
 
 
+class ModelsReplied(Frozen):
+    """The replies to a `CallModels`, in the order of its calls, or why there is none."""
+
+    kind: Literal["models_replied"] = "models_replied"
+    replies: tuple[ModelReplied | EffectFailed, ...]
+
+
 class MachineEnded(Frozen):
     """How an inner machine ended."""
 
@@ -348,7 +346,8 @@ class MachineEnded(Frozen):
 
 
 Answer = Annotated[
-    ModelReplied | ToolsReturned | PersonDecided | MachineEnded | EffectFailed, Field(discriminator="kind")
+    ModelReplied | ModelsReplied | ToolsReturned | PersonDecided | MachineEnded | EffectFailed,
+    Field(discriminator="kind"),
 ]
 
 # -- requests to activities --------------------

@@ -11,7 +11,10 @@ from pydantic import BaseModel, ConfigDict, Field, JsonValue
 
 from activities.transcript import ToolCall
 
-__all__ = ["Frozen", "JsonObject", "ModelSpec", "Price", "ScriptedReply", "Strict", "ToolEffect", "ToolSpec"]
+__all__ = [
+    "Artifact", "ArtifactSpec", "ContextRef", "Frozen", "InnerLimits", "JsonObject", "ModelSpec", "Price",
+    "ScriptedReply", "Strict", "ToolEffect", "ToolSpec",
+]  # fmt: skip
 
 JsonObject = dict[str, JsonValue]
 
@@ -94,3 +97,45 @@ class ToolSpec(Frozen):
     def repeatable(self) -> bool:
         """May be run again when nobody knows whether the first run took effect."""
         return self.effect != "unsafe"
+
+
+class ArtifactSpec(Frozen):
+    """A named result that a tool call is to produce (spec 5.3)."""
+
+    name: str
+    type: str = "text"
+    kind: str = "data"
+
+
+class Artifact(Frozen):
+    """A named result: its body is in the durable store, this is what the state keeps."""
+
+    name: str
+    type: str = "text"
+    kind: str = "data"
+    digest: str | None = None
+    """Of the body in the durable store; None: there is no value."""
+    bytes: int = 0
+    preview: str = ""
+    """The first 200 characters."""
+    error: str | None = None
+
+
+class ContextRef(Frozen):
+    """A long text in the durable store, by reference."""
+
+    digest: str
+    """Of its table of parts."""
+    chars: int = Field(ge=0)
+    bytes: int = Field(ge=0)
+
+
+class InnerLimits(Strict):
+    """What an inner machine may spend of its own; null: what the run has left."""
+
+    model_calls: int | None = Field(default=None, ge=0, le=10**12)
+    tool_calls: int | None = Field(default=None, ge=0, le=10**12)
+    tokens: int | None = Field(default=None, ge=0, le=10**12, description="input and output together")
+    cost_usd: float | None = Field(default=None, ge=0, le=10**12)
+    seconds: float | None = Field(default=None, gt=0, le=10**12)
+    max_transitions: int | None = Field(default=None, gt=0, le=10**12)

@@ -9,7 +9,7 @@ from typing import Any
 from pydantic import BaseModel, TypeAdapter, ValidationError
 from temporalio.exceptions import ApplicationError
 
-from activities.contracts import AskPerson, CallModel, CallTools, Effect, RunMachine, ToolSpec
+from activities.contracts import AskPerson, CallModel, CallModels, CallTools, Effect, RunMachine, ToolSpec
 from activities.contracts_artifacts import ReadArtifacts
 from activities.contracts_code import RunCode
 from workflows import registry
@@ -24,7 +24,7 @@ from workflows.kernel.stack import Frame, Nesting, Stack
 
 __all__ = ["begin", "build", "carried", "faults", "nesting", "packed", "refused", "task_of"]
 
-Wanted = CallModel | CallTools | AskPerson | RunMachine | RunCode | ReadArtifacts
+Wanted = CallModel | CallModels | CallTools | AskPerson | RunMachine | RunCode | ReadArtifacts
 _EFFECTS: TypeAdapter[Wanted] = TypeAdapter(Wanted)
 
 

@@ -6,6 +6,7 @@ import asyncio
 import json
 import math
 from collections.abc import Sequence
+from dataclasses import replace
 from datetime import timedelta
 from typing import Any
 
@@ -21,6 +22,7 @@ from activities.contracts import (
     Answer,
     AskPerson,
     CallModel,
+    CallModels,
     CallTools,
     Effect,
     EffectFailed,
@@ -28,6 +30,7 @@ from activities.contracts import (
     ModelReplied,
     ModelRequest,
     ModelSpec,
+    ModelsReplied,
     PersonDecided,
     RunMachine,
     Setup,
@@ -47,11 +50,15 @@ __all__ = ["Performer", "failure_of", "tool_failure"]
 
 CRASHES = 10
 """Attempts beyond the declared ones, for those that died with their worker."""
+QUEUEING = 600
+"""Seconds that a block of code may wait for a free interpreter; a dead worker is noticed by its heartbeat."""
 MARGIN = 15
 """Seconds that an activity gets beyond the time limit it keeps itself."""
 STOPPING = {"unknown_outcome", "unknown_tool"}
 """Errors behind which calls of the same reply are not run: nobody knows what the world looks like now,
 or the worker lacks a tool that the task had (R-001-7)."""
+AT_ONCE = 10
+"""Model calls of one effect that run side by side."""
 HELD = 50
 """Digests that are carried to the next run of the chain."""
 WAIT = workflow.ActivityCancellationType.WAIT_CANCELLATION_COMPLETED
@@ -95,6 +102,8 @@ class Performer:
         match effect:
             case CallModel():
                 return await self._call_model(effect, where)
+            case CallModels():
+                return await self._call_models(effect, where)
             case CallTools():
                 return await self._call_tools(effect, where)
             case RunCode():
@@ -112,7 +121,7 @@ class Performer:
 
     # -- the model --------------------
 
-    async def _call_model(self, effect: CallModel, where: Where) -> Answer:
+    async def _call_model(self, effect: CallModel, where: Where) -> ModelReplied | EffectFailed:
         """Send what the store does not hold; when it lost what it held, send everything once."""
         offered = tuple(name for name in effect.offer if name in where.tools)
         if offered != effect.offer:
@@ -129,6 +138,18 @@ class Performer:
                 return failure_of(again)
         self._held[reply.transcript] = None
         return reply
+
+    async def _call_models(self, effect: CallModels, where: Where) -> ModelsReplied:
+        """Side by side, a few at a time: each is an activity of its own."""
+        free = asyncio.Semaphore(AT_ONCE)
+
+        async def one(number: int, call: CallModel) -> ModelReplied | EffectFailed:
+            async with free:
+                place = replace(where, activity_id=f"{where.activity_id}.{number}")
+                return await self._call_model(call, place)
+
+        calls = [one(number, call) for number, call in enumerate(effect.calls)]
+        return ModelsReplied(replies=tuple(await asyncio.gather(*calls)))
 
     async def _ask(self, effect: CallModel, where: Where, activity_id: str) -> ModelReplied:
         model = self.task.models.get(effect.role) or self.task.models["default"]
@@ -175,7 +196,7 @@ class Performer:
 
     async def _run_code(self, effect: RunCode, where: Where) -> CodeStepped | EffectFailed:
         """Run a block to its next call outside; it changes nothing, so it may be repeated."""
-        seconds = effect.limits.seconds + MARGIN
+        seconds = effect.limits.seconds + QUEUEING
         try:
             stepped: CodeStepped = await workflow.execute_activity(
                 "run_code",
@@ -302,7 +323,7 @@ def failure_of(error: ActivityError) -> EffectFailed:
             message=cause.message,
         )
     if isinstance(cause, TimeoutError):
-        text = "the model call timed out, or its worker died, again and again"
+        text = "the call timed out, or its worker died, again and again"
         return EffectFailed(error="transient", type="timeout", message=text)
     return EffectFailed(error="fatal", type=type(cause).__name__, message=str(cause or error))
 

@@ -24,9 +24,11 @@ from hypothesis import strategies as st
 from activities.contracts import (
     AskPerson,
     CallModel,
+    CallModels,
     CallTools,
     EffectFailed,
     ErrorClass,
+    ModelsReplied,
     PersonDecided,
     ToolResult,
     ToolsReturned,
@@ -160,6 +162,9 @@ def answer_to(effect: Any, given: ModuleType) -> st.SearchStrategy[Any]:
     fails = st.builds(EffectFailed, error=kinds, type=st.just("HTTP503"), message=st.text(max_size=5))
     if isinstance(effect, CallModel):
         return st.one_of(replies, replies, replies, fails)
+    if isinstance(effect, CallModels):
+        each = st.tuples(*[st.one_of(replies, replies, fails) for _ in effect.calls])
+        return each.map(lambda given: ModelsReplied(replies=given))
     if isinstance(effect, CallTools):
         errors = st.sampled_from(
             [None, None, None, "failed", "transient", "bad_arguments", "unknown_outcome"]

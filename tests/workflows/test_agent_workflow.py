@@ -7,10 +7,11 @@ import json
 from typing import Any
 
 import pytest
+from temporalio.api.enums.v1 import EventType
 from temporalio.client import Client, WorkflowFailureError
 
 from activities.archive import Archive
-from activities.contracts import ScriptedReply
+from activities.contracts import ModelSpec, ScriptedReply
 from activities.settings import Settings
 from client.agent import AgentClient
 from client.archived import ArchivedRuns
@@ -213,3 +214,36 @@ async def test_a_run_is_found_by_its_search_attributes(working: Client) -> None:
     memo = await (await handle.describe()).memo()
     assert memo["machine"] == "react 1"
     assert len(memo["definition"]) == 16
+
+
+def _echo(*words: str, delay: float = 0) -> ModelSpec:
+    """A script that answers `a` with `A`; it fails for a word that is not in it."""
+    entry = ScriptedReply(reply="{letter}!", expect=f"^(?P<letter>{'|'.join(words)})$", delay_seconds=delay)
+    return ModelSpec(provider="scripted", name="script", script=(entry,))
+
+
+async def test_models_are_asked_side_by_side_ten_at_a_time_and_answer_in_order(working: Client) -> None:
+    words = "abcdefghijkl"
+    given = task(machine="asking").model_copy(
+        update={"goal": " ".join(words), "models": {"default": _echo(*words, delay=0.5)}}
+    )
+    handle = await begin(working, given)
+    result = await handle.result()
+    assert result.answer == " ".join(f"{word}!" for word in words)
+    assert result.counters["model_calls"] == 12
+    kinds = [
+        EventType.Name(event.event_type).removeprefix("EVENT_TYPE_ACTIVITY_TASK_")
+        async for event in handle.fetch_history_events()
+        if "ACTIVITY_TASK" in EventType.Name(event.event_type)
+    ]
+    assert kinds[:10] == ["SCHEDULED"] * 10
+    assert kinds[10] != "SCHEDULED", "the eleventh waits for one that ends"
+
+
+async def test_one_model_call_of_several_may_fail(working: Client) -> None:
+    given = task(machine="asking").model_copy(
+        update={"goal": "a nonsense b", "models": {"default": _echo("a", "b")}}
+    )
+    assert (await (await begin(working, given)).result()).answer == "a! script_mismatch b!"
+    over = given.model_copy(update={"limits": Limits(model_calls=2)})
+    assert (await (await begin(working, over)).result()).exit_reason == "limit"

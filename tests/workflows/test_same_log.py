@@ -22,9 +22,11 @@ from temporalio.worker import Replayer
 from activities.contracts import (
     AskPerson,
     CallModel,
+    CallModels,
     CallTools,
     Effect,
     ModelReplied,
+    ModelsReplied,
     PersonDecided,
     RunMachine,
     ToolResult,
@@ -83,6 +85,11 @@ class Recorded:
         """What the world said to this effect."""
         if isinstance(effect, CallTools):
             return await self._tools(effect, place, specs)
+        if isinstance(effect, CallModels):
+            calls = enumerate(effect.calls)
+            return ModelsReplied(
+                replies=tuple([await self.answer(call, f"{place}.{n}", specs) for n, call in calls])
+            )
         if isinstance(effect, AskPerson):
             return PersonDecided(decision="unavailable", text="no person can be asked")
         if isinstance(effect, RunMachine):

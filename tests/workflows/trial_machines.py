@@ -9,11 +9,14 @@ from typing import Annotated, Any, Literal
 
 from activities.contracts import (
     CallModel,
+    CallModels,
     Frozen,
     InnerLimits,
     JsonObject,
     MachineEnded,
     Message,
+    ModelReplied,
+    ModelsReplied,
     Strict,
     Transcript,
 )
@@ -103,6 +106,35 @@ def _breaking(options: Strict, parts: Parts) -> Machine[Held]:
     )  # fmt: skip
 
 
+class Asked(Frozen):
+    """What was asked and answered side by side."""
+
+    goal: str = ""
+    answer: str = ""
+
+
+def _ask_all(c: Any, at: At) -> CallModels:
+    asked = [Transcript([Message(role="user", content=word)]) for word in c.goal.split()]
+    return CallModels(calls=tuple(CallModel(transcript=one, attempts=1) for one in asked))
+
+
+def _heard_all(c: Any, answer: ModelsReplied, at: At) -> Any:
+    said = [one.text if isinstance(one, ModelReplied) else one.type for one in answer.replies]
+    return {"answer": " ".join(said)}, Ended()
+
+
+def _asking(options: Strict, parts: Parts) -> Machine[Asked]:
+    asks = State(
+        enter=_ask_all, resume=_heard_all, grants={"call_models"}, reads={"goal"}, writes={"answer"},
+        spends="calls",
+    )  # fmt: skip
+    return Machine(
+        name="asking", context=Asked, initial=S.HOLD, final={S.END}, table=[Row(S.HOLD, Ended, S.END)],
+        states={S.HOLD: asks, S.END: State()}, step_state=S.HOLD,
+        result=lambda c, state: Exit(reason="done", ok=True, answer=c.answer),
+    )  # fmt: skip
+
+
 _HOLDING = tuple(
     Design(
         name=name,
@@ -122,5 +154,12 @@ DESIGNS = (
         options=Strict,
         build=_breaking,
         begin=lambda brief, options: Held(goal=brief.goal),
+    ),
+    Design(
+        name="asking",
+        description="Asks for each word of its goal, side by side.",
+        options=Strict,
+        build=_asking,
+        begin=lambda brief, options: Asked(goal=brief.goal),
     ),
 )

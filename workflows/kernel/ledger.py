@@ -14,12 +14,14 @@ from pydantic import BaseModel
 
 from activities.contracts import (
     CallModel,
+    CallModels,
     CallTools,
     Effect,
     EffectFailed,
     Frozen,
     MachineEnded,
     ModelReplied,
+    ModelsReplied,
     RunMachine,
     ToolsReturned,
 )
@@ -117,6 +119,8 @@ def price_of(effect: Effect) -> dict[str, float]:
     shared: dict[str, float] = {"cost_usd": 0, "seconds": 0}
     if isinstance(effect, CallModel):
         return {"model_calls": 1, "tokens": 0, **shared}
+    if isinstance(effect, CallModels):
+        return {"model_calls": len(effect.calls), "tokens": 0, **shared}
     if isinstance(effect, CallTools):
         return {"tool_calls": len(effect.runs), **shared}
     if isinstance(effect, RunMachine):
@@ -136,6 +140,12 @@ def spent_by(answer: BaseModel) -> dict[str, float]:
             "tokens": used.input_tokens + used.output_tokens,
             "cost_usd": answer.cost_usd,
         }
+    if isinstance(answer, ModelsReplied):
+        total: dict[str, float] = {}
+        for reply in answer.replies:
+            for name, amount in spent_by(reply).items():
+                total[name] = total.get(name, 0) + amount
+        return total
     if isinstance(answer, ToolsReturned):
         return {"cost_usd": sum(result.cost_usd for result in answer.results)}
     if isinstance(answer, MachineEnded | EffectFailed):

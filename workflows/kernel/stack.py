@@ -12,7 +12,15 @@ from typing import Any
 
 from pydantic import BaseModel
 
-from activities.contracts import GOAL_BYTES, CallModel, Effect, EffectFailed, MachineEnded, RunMachine
+from activities.contracts import (
+    GOAL_BYTES,
+    CallModel,
+    CallModels,
+    Effect,
+    EffectFailed,
+    MachineEnded,
+    RunMachine,
+)
 from workflows.kernel.errors import KernelError, MachineError, TransitionLimitExceeded, name_of
 from workflows.kernel.ledger import SHARED, Ledger
 from workflows.kernel.log import Record
@@ -87,13 +95,18 @@ class Stack:
         """What is to be performed; model roles of inner machines are given in the run's own terms."""
         wanted = None if self.exit else self.top.step.effect
         if isinstance(wanted, CallModel):
-            role = self._role(wanted.role)
-            return wanted if role == wanted.role else wanted.model_copy(update={"role": role})
+            return self._in_our_terms(wanted)
+        if isinstance(wanted, CallModels):
+            return wanted.model_copy(update={"calls": tuple(map(self._in_our_terms, wanted.calls))})
         if isinstance(wanted, RunMachine):
             named = {role for frame in self.frames if frame.call for role in frame.call.roles}
             roles = {role: wanted.roles.get(role, role) for role in sorted(named | set(wanted.roles))}
             return wanted.model_copy(update={"roles": {r: self._role(name) for r, name in roles.items()}})
         return wanted
+
+    def _in_our_terms(self, call: CallModel) -> CallModel:
+        role = self._role(call.role)
+        return call if role == call.role else call.model_copy(update={"role": role})
 
     def _role(self, role: str) -> str:
         """What the machine at work calls so, in the run's own terms."""
