@@ -9,14 +9,15 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from activities.contracts import ArtifactSpec
-from tests.machines.contractkit import say
+from activities.contracts import ArtifactSpec, ModelReplied
+from tests.machines.contractkit import done, say
 from workflows.kernel.fields import freeze
 from workflows.machines.contract_reply import (
     STRATEGIES,
     Decision,
     SlotMapping,
     WantedCall,
+    decision_of,
     read_decision,
     read_specs,
 )
@@ -104,7 +105,6 @@ def test_any_other_strategy_is_none(strategy: Any) -> None:
     [
         '```json\n{"action": "exit", "strategy": "exit"}\n```',
         'I am done. {"action": "exit", "strategy": "exit"} Good bye {',
-        'First {not json} then {"action": "exit", "strategy": "exit"}',
     ],
 )
 def test_the_object_is_found_in_a_fence_and_among_words(text: str) -> None:
@@ -116,9 +116,9 @@ def test_the_object_is_found_in_a_fence_and_among_words(text: str) -> None:
     [
         ("", "the reply is empty"),
         ("no", "the reply holds no JSON object"),
-        ('{"a": NaN}', "the reply is no JSON object: NaN is not JSON"),
-        ('{"a": 1e999}', "the reply is no JSON object: the number 1e999 is too great"),
-        ('{"a": ' + "[" * 60 + "]" * 60 + "}", "the reply is nested more than 40 levels deep"),
+        ('{"a": NaN}', "the reply cannot be used: it is not JSON: NaN is not JSON"),
+        ('{"a": 1e999}', "the reply cannot be used: it is not JSON: the number 1e999 is too great"),
+        ('{"a": ' + "[" * 60 + "]" * 60 + "}", "the reply cannot be used: it is nested more than 50 deep"),
         ('{"a": ' + "[" * 100_000, "the reply is no JSON object: "),
     ],
 )
@@ -126,6 +126,52 @@ def test_a_reply_that_cannot_be_read_is_an_empty_decision_that_says_why(text: st
     found = read_decision(text)
     assert found.problem.startswith(problem)
     assert found == Decision(problem=found.problem)
+
+
+CUT = """{"action":"call_tool","strategy":"explore","tool_call":{"tool_id":"tool","params":\
+{"action":"complete","strategy":"exit","completion_summary":"done"},"out_art"""
+
+
+@pytest.mark.parametrize(
+    "text",
+    [CUT, "words " + CUT, f"```json\n{CUT}\n```", '{not json} then {"action": "exit", "strategy": "exit"}'],
+)
+def test_an_object_inside_a_broken_one_is_never_the_decision(text: str) -> None:
+    found = read_decision(text)
+    assert found.problem.startswith("the reply is no JSON object: ")
+    assert found == Decision(problem=found.problem)
+
+
+def test_a_reply_that_was_cut_says_so() -> None:
+    found = decision_of(ModelReplied(text=CUT, finish_reason="length"))
+    assert found.problem.startswith(
+        "the reply was cut at its length limit (max_output_tokens): the reply is no"
+    )
+    assert "length" not in decision_of(ModelReplied(text=CUT)).problem
+    assert decision_of(ModelReplied(text=done().text, finish_reason="length")).problem == ""
+
+
+def test_lists_are_capped_and_what_is_beyond_is_counted() -> None:
+    names = [f"n{n}" for n in range(400)]
+    maps = [{"slot_name": "s", "source_path": name} for name in names]
+    spec = {"tool_id": "tool", "out_artifacts_spec": names}
+    shown: dict[str, Any] = {"show_artifacts": names, "show_skills": names, "clarification_questions": names}
+    found = read_decision(say("call_tool", tool_call=spec, map_slots=maps, **shown).text)
+    assert [len(found.map_slots), len(found.show_artifacts), len(found.show_skills)] == [100, 50, 50]
+    assert found.left_out == {"map_slots": 300, **dict.fromkeys(shown, 350)}
+    assert found.tool_call is not None
+    assert (len(found.tool_call.out_artifacts_spec), found.tool_call.more_artifacts) == (50, 350)
+
+
+def test_what_is_said_twice_counts_once() -> None:
+    same = {"slot_name": "s", "source_path": "a"}
+    found = read_decision(say(map_slots=[same] * 300, show_artifacts=["b", "a"] * 99).text)
+    assert (len(found.map_slots), found.show_artifacts, found.left_out) == (1, ("b", "a"), {})
+
+
+def test_kind_and_type_are_read_as_leniently_as_other_words() -> None:
+    specs, _ = read_specs([{"name": "A b", "type": " JSON", "kind": "Search "}])
+    assert specs == (ArtifactSpec(name="A b", type="json", kind="search"),)
 
 
 def test_one_thing_counts_as_a_list_of_it() -> None:
@@ -156,7 +202,7 @@ def test_a_long_parameter_is_not_cut() -> None:
     ],
 )
 def test_entries_of_a_spec_need_a_name(given: Any, names: list[str]) -> None:
-    assert [spec.name for spec in read_specs(given)] == names
+    assert [spec.name for spec in read_specs(given)[0]] == names
 
 
 ANYTHING: st.SearchStrategy[Any] = st.recursive(
@@ -164,7 +210,7 @@ ANYTHING: st.SearchStrategy[Any] = st.recursive(
     lambda inner: st.lists(inner, max_size=3) | st.dictionaries(st.text(max_size=8), inner, max_size=3),
     max_leaves=8,
 )
-FIELDS = [name for name in Decision.model_fields if name != "problem"]
+FIELDS = [name for name in Decision.model_fields if name not in ("problem", "left_out")]
 
 
 def _usable(decision: Decision) -> None:

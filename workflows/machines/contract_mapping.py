@@ -10,12 +10,15 @@ from activities.contracts import JsonObject
 from activities.contracts_artifacts import ArtifactRead, ArtifactText
 from workflows.machines.contract_context import FilledSlot
 from workflows.machines.contract_reply import Decision, SlotMapping
+from workflows.machines.json_text import cut
 
 __all__ = ["KEPT_CHARS", "Mapped", "Wish", "filled", "place_of", "reads_of", "wishes_of"]
 
 KEPT_CHARS = 4000
 """Longer texts stay in the durable store until the run ends."""
 PREVIEW = 200
+LOGGED = 300
+"""Characters of a path or a problem that the log has."""
 
 
 def place_of(path: str, known: Collection[str]) -> tuple[str, str] | None:
@@ -40,7 +43,8 @@ class Wish:
     def drop(self, problem: str) -> JsonObject:
         """For the log."""
         given = self.mapping
-        return {"slot": given.slot_name, "path": given.source_path, "reason": self.dropped, "why": problem}
+        names = {"slot": cut(given.slot_name), "path": cut(given.source_path, LOGGED)}
+        return {**names, "reason": self.dropped, "why": cut(problem, LOGGED)}
 
 
 def wishes_of(c: Any, decision: Decision) -> tuple[Wish, ...]:
@@ -100,7 +104,7 @@ def filled(wishes: Sequence[Wish], texts: Sequence[ArtifactText]) -> Mapped:
             problem = text.problem or "it is no text"
             lost = Wish(wish.mapping, dropped="not_resolvable_now")
             dropped.append(lost.drop(problem))
-            errors.append(f"{wish.mapping.source_path}: {problem}")
+            errors.append(cut(f"{wish.mapping.source_path}: {problem}", LOGGED))
             continue
         slots[wish.mapping.slot_name] = _slot(wish, text)
     return Mapped(slots, tuple(dropped), tuple(errors))

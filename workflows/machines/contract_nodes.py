@@ -34,7 +34,7 @@ from workflows.machines.contract_events import (
 from workflows.machines.contract_exit import resolved
 from workflows.machines.contract_journal import journal, shown_reads
 from workflows.machines.contract_mapping import KEPT_CHARS, Mapped, filled, reads_of, wishes_of
-from workflows.machines.contract_reply import Decision, WantedCall, read_decision
+from workflows.machines.contract_reply import Decision, WantedCall, decision_of
 from workflows.machines.contract_round import Gate, Round, end_reason, gate_of, judged, settled
 from workflows.machines.contract_verify import Verdict, verified
 
@@ -115,7 +115,7 @@ class Nodes:
 
     def _heard(self, c: Any, reply: ModelReplied, at: At) -> Said:
         """The decision came back; what it wants mapped is looked up before it counts."""
-        decision = read_decision(reply.text)
+        decision = decision_of(reply)
         patch: Changes = {"last_decision": decision, "iteration": 1, "transcript": (reply.message,)}
         reads = reads_of(wishes_of(c, decision))
         if reads:
@@ -154,6 +154,7 @@ class Nodes:
             "tool_id": call.tool_id if call and decision.action == "call_tool" else None,
             "focus_slot": decision.focus_slot,
             "notes": decision.notes[:500],
+            "left_out": dict(decision.left_out) or None,
         }
         events = [made, *done.events]
         if mapped is not None:

@@ -2,25 +2,33 @@
 
 from __future__ import annotations
 
-import itertools
 import json
-import math
-import re
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Any, Literal, get_args
 
 from pydantic import JsonValue
 
-from activities.contracts import ArtifactSpec, Frozen
+from activities.contracts import ArtifactSpec, Frozen, JsonObject, ModelReplied
+from workflows.machines.json_text import NotJson, read_object, unread
 
-__all__ = ["STRATEGIES", "Action", "Decision", "SlotMapping", "WantedCall", "read_decision", "read_specs"]
+__all__ = [
+    "MAPPINGS",
+    "SHOWS",
+    "SPECS",
+    "STRATEGIES",
+    "Action",
+    "Decision",
+    "SlotMapping",
+    "WantedCall",
+    "decision_of",
+    "read_decision",
+    "read_specs",
+]
 
 Action = Literal["call_tool", "decision", "clarify", "complete", "exit"]
 STRATEGIES = ("explore", "exploit", "render", "exit")
-DEPTH = 40
-"""Levels of nesting that a reply may have; what is deeper cannot be kept."""
-_OBJECTS = 20
-_FENCE = re.compile(r"\A\s*```[A-Za-z]*[ \t\r]*\n(.*?)\n?```\s*\Z", re.DOTALL)
+MAPPINGS, SPECS, SHOWS = 100, 50, 50
+"""Entries of `map_slots`, of `out_artifacts_spec` and of each other list that one decision may have."""
 
 
 class WantedCall(Frozen):
@@ -31,7 +39,9 @@ class WantedCall(Frozen):
     params: JsonValue = None
     """A mapping, if the model keeps to the protocol."""
     out_artifacts_spec: tuple[ArtifactSpec, ...] = ()
-    """The entries that have a name."""
+    """The entries that have a name; not yet checked."""
+    more_artifacts: int = 0
+    """Entries beyond the cap, which were left out."""
 
 
 class SlotMapping(Frozen):
@@ -62,13 +72,21 @@ class Decision(Frozen):
     clarification_questions: tuple[str, ...] = ()
     problem: str = ""
     """What was wrong with the reply, in words for the model."""
+    left_out: dict[str, int] = {}
+    """List -> how many entries were beyond its cap."""
+
+
+def decision_of(reply: ModelReplied) -> Decision:
+    """The decision of a reply; one that was cut at its length limit and cannot be read says so."""
+    found = read_decision(reply.text)
+    return found.model_copy(update={"problem": unread(reply, found.problem)}) if found.problem else found
 
 
 def read_decision(text: str) -> Decision:
     """The decision of a reply; what cannot be read at all is an empty decision with a `problem`."""
-    given, problem = _object(text)
-    if given is None:
-        return Decision(problem=problem)
+    given = _object(text)
+    if isinstance(given, NotJson):
+        return Decision(problem=given.problem)
     action = _word(given.get("action")) or "complete"
     if action not in get_args(Action):
         return Decision(problem=f"the action {action[:60]!r} is none of {', '.join(get_args(Action))}")
@@ -77,6 +95,7 @@ def read_decision(text: str) -> Decision:
         problem = f"the strategy {strategy[:60]!r} is none of {', '.join(STRATEGIES)}"
         strategy = ""
     regular = _word(given.get("next_decision_model")) == "regular"
+    lists, left_out = _lists(given)
     return Decision.model_validate(
         {
             "action": action,
@@ -85,75 +104,59 @@ def read_decision(text: str) -> Decision:
             "notes": _text(given.get("notes")),
             "next_decision_model": "regular" if regular else "strong",
             "tool_call": _call(given.get("tool_call")),
-            "map_slots": [_mapping(item) for item in _list(given.get("map_slots"))],
-            "show_artifacts": _texts(given.get("show_artifacts")),
-            "show_skills": _texts(given.get("show_skills")),
+            **lists,
             "completion_summary": _text(given.get("completion_summary")),
-            "clarification_questions": _texts(given.get("clarification_questions")),
             "problem": problem,
+            "left_out": left_out,
         }
     )
 
 
-def read_specs(given: Any) -> tuple[ArtifactSpec, ...]:
-    """The named entries of an `out_artifacts_spec`: a list of objects or of names."""
+def _lists(given: JsonObject) -> tuple[dict[str, Any], dict[str, int]]:
+    """The decision's lists, each entry once and not too many; and what was beyond the caps."""
+    found: dict[str, Any] = {"map_slots": [_mapping(item) for item in _list(given.get("map_slots"))]}
+    for name in ("show_artifacts", "show_skills", "clarification_questions"):
+        found[name] = _texts(given.get(name))
+    once: dict[str, Sequence[Any]] = {name: tuple(dict.fromkeys(items)) for name, items in found.items()}
+    caps = {name: MAPPINGS if name == "map_slots" else SHOWS for name in once}
+    left_out = {name: len(items) - caps[name] for name, items in once.items() if len(items) > caps[name]}
+    return {name: items[: caps[name]] for name, items in once.items()}, left_out
+
+
+def read_specs(given: Any) -> tuple[tuple[ArtifactSpec, ...], int]:
+    """The named entries of an `out_artifacts_spec`, a list of objects or of names; and how many more
+    there are than one call may have."""
     found = []
     for item in _list(given):
         entry = item if isinstance(item, Mapping) else {"name": item}
         name = _text(entry.get("name"))
         if name:
-            kind, of = _text(entry.get("kind")), _text(entry.get("type"))
+            kind, of = _word(entry.get("kind")), _word(entry.get("type"))
             found.append(ArtifactSpec(name=name, type=of or "text", kind=kind or "data"))
-    return tuple(found)
+    return tuple(found[:SPECS]), max(0, len(found) - SPECS)
 
 
 # -- one object out of a text --------------------
 
 
-def _object(text: str) -> tuple[dict[str, Any] | None, str]:
-    fenced = _FENCE.match(text)
-    body = (fenced.group(1) if fenced else text).strip()
-    problem = "the reply is empty" if not body else "the reply holds no JSON object"
-    for opening in itertools.islice(re.finditer(r"\{", body), _OBJECTS):
-        try:
-            # The first object counts; a model may go on talking behind it.
-            value = _DECODER.raw_decode(body, opening.start())[0]
-        except (ValueError, RecursionError) as error:
-            problem = f"the reply is no JSON object: {str(error)[:200]}"
-            continue
-        if _deeper(value, DEPTH):
-            return None, f"the reply is nested more than {DEPTH} levels deep"
-        cleaned: dict[str, Any] = _clean(value)
-        return cleaned, ""
-    return None, problem
+def _object(text: str) -> JsonObject | NotJson:
+    """The object at the first brace; words may stand around it.
+
+    Only there: a brace further on may be within an object that is broken or cut, and what is inside
+    such an object is not what the model decided.
+    """
+    start = text.find("{")
+    if start < 0:
+        return NotJson("the reply holds no JSON object" if text.strip() else "the reply is empty")
+    try:
+        end = _DECODER.raw_decode(text, start)[1]
+    except (ValueError, RecursionError) as error:
+        return NotJson(f"the reply is no JSON object: {str(error)[:200]}")
+    found = read_object(text[start:end])
+    return NotJson(f"the reply cannot be used: {found.problem}") if isinstance(found, NotJson) else found
 
 
-def _no_constant(name: str) -> Any:
-    raise ValueError(f"{name} is not JSON")
-
-
-def _finite(number: str) -> float:
-    value = float(number)
-    if not math.isfinite(value):
-        raise ValueError(f"the number {number[:40]} is too great")
-    return value
-
-
-_DECODER = json.JSONDecoder(parse_constant=_no_constant, parse_float=_finite)
-
-
-def _deeper(value: Any, depth: int) -> bool:
-    inner = value.values() if isinstance(value, dict) else value if isinstance(value, list) else ()
-    return depth == 0 or any(_deeper(item, depth - 1) for item in inner)
-
-
-def _clean(value: Any) -> Any:
-    """JSON can spell half a character pair, which no encoding can write."""
-    if isinstance(value, str):
-        return value.encode("utf-8", "replace").decode()
-    if isinstance(value, dict):
-        return {_clean(key): _clean(item) for key, item in value.items()}
-    return [_clean(item) for item in value] if isinstance(value, list) else value
+_DECODER = json.JSONDecoder()
 
 
 # -- lenient fields --------------------
@@ -183,11 +186,13 @@ def _texts(value: Any) -> list[str]:
 def _call(value: Any) -> WantedCall | None:
     if not isinstance(value, dict):
         return None
+    specs, more = read_specs(value.get("out_artifacts_spec"))
     return WantedCall(
         tool_id=_text(value.get("tool_id")),
         reasoning=_text(value.get("reasoning")),
         params=value.get("params"),
-        out_artifacts_spec=read_specs(value.get("out_artifacts_spec")),
+        out_artifacts_spec=specs,
+        more_artifacts=more,
     )
 
 
