@@ -5,15 +5,13 @@ from __future__ import annotations
 from typing import Any
 
 import pytest
-from hypothesis import given
-from hypothesis import strategies as st
 from pydantic import ValidationError
 
 from tests.machines.answers import said
 from tests.machines.plannerkit import path, planner
 from tests.machines.scripts_planner import PLAN, plan
 from workflows.machines.planner_context import Options
-from workflows.machines.planner_schema import DEFAULT_SCHEMA, plan_schema
+from workflows.machines.planner_schema import DEFAULT_SCHEMA
 
 # -- the one call --------------------
 
@@ -110,74 +108,6 @@ def test_a_number_of_400_digits_is_no_plan(text: str) -> None:
 def test_a_plan_that_was_cut_names_the_length_limit() -> None:
     run = planner(said('{"goal": "a').model_copy(update={"finish_reason": "length"}))
     assert "the plan cannot be read: the reply was cut at its length limit" in str(run.exit.error)
-
-
-# -- the schema --------------------
-
-
-@pytest.mark.parametrize(("text", "words"), [
-    ('{"goal": 3}', "goal: 3 is not of type 'string'"),
-    ('{"goal": "a", "initial_steps": "b"}', "initial_steps: 'b' is not of type 'array'"),
-    ('{"goal": "a", "initial_steps": [1]}', "initial_steps.0: 1 is not of type 'string'"),
-    ('{"goal": "a", "more": 1}', "Additional properties are not allowed ('more' was unexpected)"),
-])  # fmt: skip
-def test_what_does_not_fit_is_named_with_its_place(text: str, words: str) -> None:
-    assert planner(said(text)).exit.error == f"Agent halted: Plan failed: {words}"
-
-
-@pytest.mark.parametrize(("schema", "words"), [
-    ({"type": "plan"}, "no JSON schema of draft 2020-12"),
-    ({"properties": 3}, "no JSON schema of draft 2020-12: properties"),
-    ({"required": "goal"}, "no JSON schema"),
-    ({"$ref": "http://127.0.0.1:9/schema.json"}, "leads outside"),
-    ({"$ref": "https://json-schema.org/draft/2020-12/schema"}, "leads outside"),
-    ({"properties": {"a": {"$ref": "file:///etc/hostname"}}}, "leads outside"),
-    ({"$dynamicRef": "other.json"}, "leads outside"),
-    ({"$defs": {"a": {"items": [{"$ref": "x"}]}}}, "leads outside"),
-    ({"$ref": "#/$defs/nosuch"}, "a reference cannot be followed"),
-    ({"$ref": "#"}, "a reference cannot be followed"),
-    ({"allOf": [{"$ref": "#"}]}, "a reference cannot be followed"),
-    ({"patternProperties": {"(a+)+$": {}}}, "`patternProperties` is not supported"),
-    ({"properties": {"a": {"pattern": "("}}}, "plan_schema"),
-    ({"properties": {"a": {"pattern": "(?=a)b"}}}, "is no RE2 expression"),
-])  # fmt: skip
-def test_a_schema_that_cannot_be_used_is_refused_when_the_machine_is_built(schema: Any, words: str) -> None:
-    with pytest.raises(ValueError, match="plan_schema") as refused:
-        planner(plan_schema=schema)
-    assert words in str(refused.value)
-
-
-def test_a_schema_that_is_nested_too_deeply_is_refused() -> None:
-    schema: Any = {}
-    for _ in range(5000):
-        schema = {"not": schema}
-    with pytest.raises(ValueError, match="nested too deeply"):
-        plan_schema(schema)
-
-
-def test_a_reference_that_only_a_plan_reaches_halts_and_fetches_nothing() -> None:
-    schema = {"$id": "http://127.0.0.1:9/", "properties": {"goal": {"$ref": "#/$defs/nosuch"}}}
-    run = planner(PLAN, plan_schema=schema)
-    assert "Plan failed: `plan_schema` cannot be followed" in str(run.exit.error)
-
-
-def test_references_within_the_schema_are_followed() -> None:
-    schema = {"properties": {"goal": {"$ref": "#/$defs/short"}}, "$defs": {"short": {"maxLength": 3}}}
-    assert "'know it' is too long" in str(planner(PLAN, plan_schema=schema).exit.error)
-    assert path(planner(plan("see"), plan_schema=schema)) == "I P D E"
-
-
-def test_a_pattern_is_searched_in_a_time_that_no_text_can_blow_up() -> None:
-    schema = plan_schema({"properties": {"goal": {"pattern": "^(a+)+$"}}})
-    assert schema.problem({"goal": "aaa"}) == ""
-    assert "does not match" in schema.problem({"goal": "a" * 5000 + "!"})
-    assert schema.problem({"goal": 3}) == ""
-
-
-@given(st.dictionaries(st.text(max_size=5), st.none() | st.integers() | st.text(max_size=5), max_size=4))
-def test_the_default_schema_takes_or_refuses_any_object(value: Any) -> None:
-    fits = set(value) <= {"goal"} and isinstance(value.get("goal"), str)
-    assert (plan_schema(None).problem(value) == "") is fits
 
 
 # -- knobs --------------------

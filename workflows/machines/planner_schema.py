@@ -1,10 +1,14 @@
-"""The schema that a plan is held against (spec 4.3): JSON Schema, draft 2020-12. Fetches nothing."""
+"""The schema that a plan is held against (spec 4.3): JSON Schema, draft 2020-12. Fetches nothing.
+
+What may stand in a schema is in `planner_schema_rules`; here a plan is judged, with bounded work.
+"""
 
 from __future__ import annotations
 
 import json
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
+from functools import partial
 from typing import Any
 
 import re2  # type: ignore[import-untyped]  # google-re2 ships no types
@@ -13,6 +17,7 @@ from referencing import Registry
 from referencing.exceptions import Unresolvable
 
 from activities.contracts import JsonObject
+from workflows.machines.planner_schema_rules import check_rules
 
 __all__ = ["DEFAULT_SCHEMA", "PlanSchema", "plan_schema"]
 
@@ -27,6 +32,54 @@ DEFAULT_SCHEMA: JsonObject = {
     "additionalProperties": False,
 }
 """What a plan looks like unless the agent says otherwise."""
+PLAN_LIMIT = 100_000
+"""Characters of a plan as JSON."""
+_WORK = 4_000_000
+"""Nodes that may be looked at for one plan: a fraction of a second."""
+_KEYWORD = 200
+"""What asking one keyword costs, in nodes."""
+_LISTING = {"enum", "const", "required", "dependentRequired", "pattern", "type"}
+"""Keywords that look at all of their own value, too."""
+_LISTED = 4
+"""What comparing with a part of it costs, in nodes."""
+
+
+class _TakesTooLong(Exception):
+    """The schema looks at the plan too often."""
+
+
+class _Work:
+    """Counts what is looked at: a keyword costs the more the greater the value that it is asked of."""
+
+    def __init__(self, plan: JsonObject) -> None:
+        self._left = _WORK
+        self._sizes: dict[int, int] = {}
+        self._size(plan)
+
+    def _size(self, value: Any) -> int:
+        if isinstance(value, str):
+            return 1 + len(value) // 10
+        if not isinstance(value, dict | list):
+            return 1
+        known = self._sizes.get(id(value))
+        if known is None:
+            items = value.values() if isinstance(value, dict) else value
+            names = sum(map(self._size, value)) if isinstance(value, dict) else 0
+            known = self._sizes[id(value)] = 1 + names + sum(map(self._size, items))
+        return known
+
+    def counted(self, name: str, validator: Any, value: Any, instance: Any, schema: Any) -> Iterator[Any]:
+        """Ask a keyword, and count it with each fault that it finds; raises _TakesTooLong."""
+        cost = _KEYWORD + self._size(instance)
+        self._spend(cost + (_LISTED * self._size(value) if name in _LISTING else 0))
+        for fault in _CHECKS[name](validator, value, instance, schema) or ():
+            self._spend(cost)
+            yield fault
+
+    def _spend(self, cost: int) -> None:
+        self._left -= cost
+        if self._left < 0:
+            raise _TakesTooLong
 
 
 def _pattern(validator: Any, pattern: str, instance: Any, schema: Any) -> Iterator[ValidationError]:
@@ -35,8 +88,29 @@ def _pattern(validator: Any, pattern: str, instance: Any, schema: Any) -> Iterat
         yield ValidationError(f"{instance[:100]!r} does not match {pattern!r}")
 
 
+def _unique(validator: Any, wanted: bool, instance: Any, schema: Any) -> Iterator[ValidationError]:
+    """As the library does it, but in one pass: it compares each item with each."""
+    if wanted and isinstance(instance, list):
+        seen = {json.dumps(_same(item), sort_keys=True) for item in instance}
+        if len(seen) < len(instance):
+            yield ValidationError("an item is there more than once")
+
+
+def _same(value: Any) -> Any:
+    """Numbers that are equal are written in the same way."""
+    if isinstance(value, float) and value.is_integer():
+        return int(value)
+    if isinstance(value, dict):
+        return {key: _same(item) for key, item in value.items()}
+    return [_same(item) for item in value] if isinstance(value, list) else value
+
+
+_CHECKS: dict[str, Callable[[Any, Any, Any, Any], Any]] = {
+    **Draft202012Validator.VALIDATORS,
+    "pattern": _pattern,
+    "uniqueItems": _unique,
+}
 _extend: Any = validators.extend
-_Validator: Any = _extend(Draft202012Validator, {"pattern": _pattern})
 
 
 @dataclass(frozen=True, slots=True)
@@ -52,22 +126,36 @@ class PlanSchema:
 
     def problem(self, plan: JsonObject) -> str:
         """What does not fit, or the empty string."""
+        if len(json.dumps(plan, ensure_ascii=False)) > PLAN_LIMIT:
+            return f"the plan has more than {PLAN_LIMIT:,} characters as JSON"
         try:
-            found = sorted(self._faults(plan), key=lambda error: [str(p) for p in error.absolute_path])
-        except (Unresolvable, RecursionError) as error:
+            found = self._faults(plan)
+        except _TakesTooLong:
+            return (
+                "`plan_schema` takes too long to hold this plan against: it looks at the same parts too often"
+            )
+        except (Unresolvable, RecursionError, ArithmeticError) as error:
             return f"`plan_schema` cannot be followed: {str(error)[:200]}"
+        found.sort(key=lambda error: [str(part) for part in error.absolute_path])
         return "; ".join(_words(error) for error in found[:3])
 
     def check(self) -> None:
-        """Raises ValueError when a reference of the schema leads nowhere, or for ever in a circle."""
+        """Raises ValueError when not even an empty plan can be held against the schema."""
         try:
             self._faults({})
-        except (Unresolvable, RecursionError) as error:
-            raise ValueError(f"plan_schema: a reference cannot be followed: {str(error)[:200]}") from error
+        except _TakesTooLong as error:
+            raise ValueError("plan_schema: it takes too long, also with an empty plan") from error
+        except (Unresolvable, RecursionError, ArithmeticError) as error:
+            raise ValueError(f"plan_schema: it cannot be followed: {str(error)[:200]}") from error
 
     def _faults(self, plan: JsonObject) -> list[ValidationError]:
+        work = _Work(plan)
+        counted = {name: partial(work.counted, name) for name in _CHECKS}
+        # With `$schema` the library would go on with a validator of its own, without our checks.
+        schema = {key: value for key, value in self.schema.items() if key not in {"$schema", "$id"}}
         # A registry of our own, and an empty one: the library's would fetch over the network.
-        return list(_Validator(self.schema, registry=Registry()).iter_errors(plan))
+        made = _extend(Draft202012Validator, counted)(schema, registry=Registry())
+        return list(made.iter_errors(plan))
 
 
 def _words(error: ValidationError | SchemaError) -> str:
@@ -80,36 +168,14 @@ def plan_schema(schema: JsonObject | None) -> PlanSchema:
     if schema is None:
         return PlanSchema(DEFAULT_SCHEMA)
     try:
-        for key, value in _keys(schema):
-            _check(key, value)
+        check_rules(schema)
         Draft202012Validator.check_schema(schema)
     except SchemaError as error:
         raise ValueError(f"plan_schema: no JSON schema of draft 2020-12: {_words(error)}") from error
     except RecursionError as error:
         raise ValueError("plan_schema: it is nested too deeply") from error
+    except (ValueError, ArithmeticError) as error:
+        raise ValueError(f"plan_schema: {error}") from error
     made = PlanSchema(schema)
     made.check()
     return made
-
-
-def _keys(value: Any) -> Iterator[tuple[str, Any]]:
-    """Every key of every mapping in it, wherever it stands: a reference may lead anywhere."""
-    if isinstance(value, dict):
-        yield from value.items()
-    for item in value.values() if isinstance(value, dict) else value if isinstance(value, list) else ():
-        yield from _keys(item)
-
-
-def _check(key: str, value: Any) -> None:
-    if key in {"$ref", "$dynamicRef"} and isinstance(value, str) and not value.startswith("#"):
-        problem = f"{key} {value!r} leads outside; only references within the schema (`#...`) are followed"
-        raise ValueError(f"plan_schema: {problem}")
-    if key == "patternProperties":
-        raise ValueError("plan_schema: `patternProperties` is not supported; name the properties")
-    if key == "pattern" and isinstance(value, str):
-        options = re2.Options()
-        options.log_errors = False
-        try:
-            re2.compile(value, options)
-        except re2.error as error:
-            raise ValueError(f"plan_schema: the pattern {value!r} is no RE2 expression: {error}") from error
