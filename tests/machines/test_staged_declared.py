@@ -236,6 +236,22 @@ def test_a_model_stage_that_does_not_keep_to_its_declaration_fails(reply: Any, c
     assert (error.code, error.stage) == (code, "check")
 
 
+def test_a_model_stage_keeps_the_extensions_that_it_declared_and_no_other() -> None:
+    """R-002-1: as texts; an undeclared one is a refused write, and the whole patch is dropped."""
+    two = {"lifecycle": "Finished", "extensions": {"verdict": "yes", "remark": "nice"}}
+    play = run(NOTHING, ANSWER, said(json.dumps(two)), declared=REVIEWED)
+    error = play.context.last_error
+    assert (error.code, error.stage, play.context.extensions) == ("PermissionViolation", "check", {})
+    assert "the undeclared extension 'remark' was written; declared are verdict" in error.message
+    free = stages(observe={"exits": ["Checking", "Thinking"]}, check={**CHECK, "enforce": False})
+    play = run(NOTHING, ANSWER, said(json.dumps(two)), declared=free)
+    assert play.context.extensions == {"check": two["extensions"]}
+    assert "'remark' was written" in play.records[-1].reason
+    odd = {"lifecycle": "Finished", "extensions": {"verdict": ["yes", 1]}}
+    play = run(NOTHING, ANSWER, said(json.dumps(odd)), declared=REVIEWED)
+    assert play.context.extensions == {"check": {"verdict": '["yes", 1]'}}
+
+
 def test_a_model_stage_may_write_thought_and_observation() -> None:
     keys = {**CHECK, "writes": ["observation"], "extension": {}, "exits": ["Finished"]}
     declared = stages(observe={"exits": ["Checking", "Thinking"]}, check=keys)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from typing import Any
 
 import pytest
@@ -70,7 +71,9 @@ def test_a_lifecycle_that_is_not_among_the_exits() -> None:
     play = hooked(lambda view: ({"observation": DONE}, "Acting"))
     code, stage, message = error(play)
     assert (code, stage) == ("InvalidTransition", "observe")
-    assert "ToActing came; expected ToFinished or ToThinking" in message
+    assert message == (
+        "the stage observe asks for 'Acting'; by its exits it may lead to Finished or Thinking, or to Failed"
+    )
     assert play.context.last_error.details == {"lifecycle": "Observing", "iteration": 0}
 
 
@@ -259,11 +262,76 @@ def _raises(view: Any) -> Any:
     raise RuntimeError("oops")
 
 
-@pytest.mark.parametrize("hook", [_raises, lambda view: 7, lambda view: {"code": None}, lambda view: view.no])
+class _Mute(RuntimeError):
+    def __str__(self) -> str:
+        raise ValueError("no words")
+
+
+class _MuteFatal(FatalError):
+    __str__ = _Mute.__str__
+
+
+def _raises_mute(view: Any) -> Any:
+    raise _Mute
+
+
+FAULTS = [
+    _raises,
+    _raises_mute,
+    lambda view: 7,
+    lambda view: {"code": None},
+    lambda view: {"message": "\ud800"},
+    lambda view: {"details": {"a": float("nan")}},
+    lambda view: {"details": {"a": {1, 2}}},
+    lambda view: view.no,
+]
+
+
+@pytest.mark.parametrize("hook", FAULTS)
 def test_a_fault_of_the_error_handler_is_only_noted(hook: Any) -> None:
     play = handled(hook, failed("fatal"))
     assert error(play) == ("StageError", "think", "HTTP503: server is down")
     assert play.context.last_error.details["error_handler"]
+
+
+def test_an_error_handler_that_declared_no_reads_still_completes_the_error() -> None:
+    rescue = {"flow_type": "error_handler", "enters": "Failed", "hook": "rescue", "reads": []}
+    for hook in (lambda view: {"message": "sorry"}, lambda view: {"message": view.user_input}):
+        play = run(failed("fatal"), declared=stages(rescue=rescue), hooks={"rescue": hook})
+        assert error(play)[:2] == ("StageError", "think")
+    assert "PermissionViolation" in play.context.last_error.details["error_handler"]
+
+
+@pytest.mark.parametrize("key", ["hook", "check"])
+@pytest.mark.parametrize("mute", [_Mute, _MuteFatal])
+def test_an_error_that_cannot_be_written_ends_the_stage_with_its_type_alone(mute: Any, key: str) -> None:
+    def breaks(view: Any) -> Any:
+        raise mute
+
+    keys = {"flow_type": "hook", "hook": "hook", "writes": ["observation"], "check": "check"}
+    hooks = {"hook": lambda view: {}, "check": lambda view: True, key: breaks}
+    play = run(NOTHING, declared=stages(observe=keys), hooks=hooks)
+    assert error(play)[2] == f"FatalError: the hook of stage observe failed: {mute.__name__}"
+
+
+@pytest.mark.parametrize("field", ["material", "working", "degraded"])
+@pytest.mark.parametrize("flow", ["hook", "model"])
+def test_no_stage_of_ones_own_writes_what_is_the_machines(flow: str, field: str) -> None:
+    """The whole patch is dropped."""
+    patch = {"observation": DONE.model_dump(), "lifecycle": "Finished", field: []}
+    keys = {"flow_type": flow, "writes": ["observation"], **({"hook": "hook"} if flow == "hook" else {})}
+    play = run(
+        *(NOTHING, said(json.dumps(patch))), declared=stages(observe=keys), hooks={"hook": lambda view: patch}
+    )
+    assert error(play)[:2] == ("PermissionViolation", "observe")
+    assert play.context.observation is None
+
+
+@pytest.mark.parametrize("field", ["material", "working", "degraded"])
+def test_no_function_reads_what_is_the_machines(field: str) -> None:
+    code, _, message = error(hooked(lambda view: {"observation": getattr(view, field)}))
+    assert code == "PermissionViolation"
+    assert f"'{field}' was read" in message
 
 
 def test_an_error_handler_may_say_nothing() -> None:

@@ -29,7 +29,7 @@ from workflows.machines.staged_context import (
     lifecycles,
 )
 from workflows.machines.staged_custom import AskModel, CallHook, RunInner, handler, precondition
-from workflows.machines.staged_events import PassesExhausted, StageFailed, event_to
+from workflows.machines.staged_events import WRONG_EXIT, PassesExhausted, StageFailed, event_to
 from workflows.machines.staged_invariants import invariant
 from workflows.machines.staged_options import ROLES, Options, Stage
 from workflows.machines.staged_result import EXITS, result_of, stage_names, violated
@@ -95,6 +95,8 @@ def _recorded(stage: Stage) -> Callable[[Any, AgentState], Patch]:
     """What the orchestrator keeps of a failure."""
 
     def orchestrator(event: Any, c: AgentState) -> Patch:
+        if event.code == WRONG_EXIT:
+            raise NoTransitionError("staged", stage.enters, event.reason)
         _agree(c, stage.enters, FAILED)
         details = {"lifecycle": stage.enters, "iteration": c.iteration, **event.details}
         error = LastError(code=event.code, stage=stage.name, message=event.reason, details=details)
@@ -148,13 +150,14 @@ def _flow(plan: Plan, stage: Stage, ways: Ways) -> Any:
 def _state(plan: Plan, stage: Stage, events: Mapping[str, Any]) -> State:
     ways = Ways(stage, plan.options, plan.entry, events)
     flow = _flow(plan, stage, ways)
-    beside = {"material", "working"} if flow.grants else set()
+    material = {"material"} if flow.grants else set()
+    working = {"working"} if stage.flow_type == "act" else set()
     failures: dict[ErrorClass, Failing] = dict.fromkeys(CLASSES, ways.failed)
     return State(
         enter=flow.enter,
         resume=flow.resume,
-        reads=stage.may_read | beside,
-        writes=stage.may_write | (beside & {"working"}),
+        reads=stage.may_read | material | working,
+        writes=stage.may_write | working,
         grants=flow.grants,
         tools=None if stage.tools is None else frozenset(stage.tools),
         requires=precondition(stage.name, plan.hook(stage, "check")) if stage.check else None,
@@ -198,7 +201,7 @@ def _states(plan: Plan, states: Any, events: Mapping[str, Any]) -> dict[Enum, St
         if stage.enters == FAILED:
             made[states(FAILED)] = State(
                 enter=handler(plan.hook(stage, "hook")),
-                reads=stage.may_read,
+                reads=stage.may_read | {"last_error"},
                 writes=stage.may_write,
                 holds=invariant(FAILED, options),
             )

@@ -7,11 +7,16 @@ from collections.abc import Callable, Mapping
 from typing import Any
 
 from activities.contracts import CallModel, MachineEnded, ModelReplied, RunMachine
-from workflows.kernel.errors import EmptyPatch, FatalError, KernelError
+from workflows.kernel.errors import EmptyPatch, FatalError, KernelError, PermissionViolation
+from workflows.kernel.fields import Fields
 from workflows.kernel.log import Record
 from workflows.kernel.machine import At, Said
+from workflows.kernel.policies import failure_words, kind_words
+from workflows.machines.json_text import clean, unread
 from workflows.machines.staged_context import (
+    FAILED,
     Action,
+    AgentState,
     LastError,
     Observation,
     RequestedTool,
@@ -25,8 +30,6 @@ from workflows.machines.staged_ways import Left, Ways
 __all__ = ["AskModel", "CallHook", "RunInner", "handler", "precondition"]
 
 Hook = Callable[[Any], Any]
-NOWHERE = "Nowhere"
-"""Where a stage goes that has several exits and names none: no row leads there."""
 
 
 class AskModel:
@@ -51,9 +54,23 @@ class AskModel:
         """The reply's fields are the patch; whether it may write them the kernel says."""
         patch = object_in(reply.text)
         if patch is None:
-            return self.ways.fail("the reply is not a JSON object", reply=reply.text[:500])
+            problem = unread(reply, "the reply is not a JSON object")
+            return self.ways.fail(problem, reply=reply.text[:500])
         said = {name: value for name, value in patch.items() if name != "lifecycle"}
-        return _left(self.ways, at, patch, reason=json.dumps(said, ensure_ascii=False) if said else "")
+        reason = json.dumps(said, ensure_ascii=False) if said else ""
+        if isinstance(kept := patch.get("extensions"), Mapping):
+            extra = sorted(set(kept) - set(self.stage.extension))
+            if extra and self.stage.enforce:
+                raise PermissionViolation("staged", at.state, self._undeclared(extra))
+            reason = (
+                f"{self._undeclared(extra)} (let through, enforcement is off); {reason}" if extra else reason
+            )
+            patch = {**patch, "extensions": {name: _as_text(value) for name, value in kept.items()}}
+        return _left(self.ways, at, patch, reason=reason)
+
+    def _undeclared(self, extra: list[str]) -> str:
+        declared = ", ".join(self.stage.extension) or "none"
+        return f"the undeclared extension {extra[0][:100]!r} was written; declared are {declared}"
 
 
 class CallHook:
@@ -72,6 +89,10 @@ class CallHook:
         return None if patch is None else _left(self.ways, at, patch, target)
 
 
+def _as_text(value: Any) -> str:
+    return value if isinstance(value, str) else json.dumps(value, ensure_ascii=False)
+
+
 def _left(ways: Ways, at: At, patch: Any, target: Any = None, reason: str = "") -> Said:
     """Where a patch leads: to the lifecycle given, the one it sets, or the only exit there is."""
     name, exits = ways.stage.name, ways.stage.targets
@@ -80,10 +101,10 @@ def _left(ways: Ways, at: At, patch: Any, target: Any = None, reason: str = "") 
     if not patch and target is None:
         raise EmptyPatch("staged", at.state, f"the stage {name} returned an empty patch")
     chosen = target if target is not None else patch.get("lifecycle", exits[0] if len(exits) == 1 else None)
-    if not isinstance(chosen, str):
-        chosen = NOWHERE
     if isinstance(patch.get("extensions"), Mapping):
         patch = {**patch, "extensions": {name: patch["extensions"]}}
+    if not isinstance(chosen, str) or chosen not in (*exits, FAILED):
+        return ways.astray(patch, chosen)
     return ways.to(at, chosen, patch, reason=reason)
 
 
@@ -139,7 +160,7 @@ def precondition(name: str, hook: Hook) -> Callable[[Any, Record | None], bool |
         if isinstance(said, bool | str):
             return said
         raise FatalError(
-            f"the check of stage {name} answered {said!r}; expected true, false or what is wrong"
+            f"the check of stage {name} answered {kind_words(said)}; expected true, false or what is wrong"
         )
 
     return check
@@ -153,22 +174,37 @@ def handler(hook: Hook) -> Callable[[Any, At], Said]:
 
     def enter(c: Any, at: At) -> Said:
         try:
-            said = hook(c) or {}
-            error = LastError.model_validate({**c.last_error.model_dump(), **said})
+            error = _completed(c.last_error, hook(c) or {})
         except Exception as fault:  # noqa: BLE001  # users' code; see above
-            noted = f"{type(fault).__name__}: {fault}"[:500].encode("utf-8", "replace").decode()
-            details = {**c.last_error.details, "error_handler": noted}
+            details = {**c.last_error.details, "error_handler": clean(failure_words(fault))[:500]}
             error = c.last_error.model_copy(update={"details": details})
         return ({"last_error": error}, None) if error != c.last_error else None
 
     return enter
 
 
+def _completed(error: LastError, said: Mapping[str, Any]) -> LastError:
+    """The error with what the hook says of it. Raises ValueError for what the log cannot hold."""
+    fields = Fields.of(AgentState)
+    delta = fields.checked("last_error", LastError.model_validate({**error.model_dump(), **said}))
+    completed: LastError = fields.from_json("last_error", fields.to_json({"last_error": delta})["last_error"])
+    return completed
+
+
 def _called(name: str, hook: Hook, view: Any) -> Any:
     """What a user's function returns; what it raises ends the stage (7.10), a broken rule stays one."""
     try:
         return hook(view)
-    except KernelError:
-        raise
     except Exception as error:
-        raise FatalError(f"the hook of stage {name} failed: {type(error).__name__}: {error}") from error
+        if isinstance(error, KernelError) and _speaks(error):
+            raise
+        raise FatalError(clean(f"the hook of stage {name} failed: {failure_words(error)}")) from error
+
+
+def _speaks(error: Exception) -> bool:
+    """It has a text that can be written."""
+    try:
+        str(error).encode()
+    except Exception:  # noqa: BLE001  # users' code: any fault of it means no
+        return False
+    return True

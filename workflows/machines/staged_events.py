@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import re
 from collections.abc import Callable
 from dataclasses import dataclass, field, make_dataclass
 from typing import Any
@@ -11,6 +10,7 @@ from activities.contracts import JsonObject
 from workflows.machines.staged_context import ACTING, FINISHED, OBSERVING, THINKING, Degradation
 
 __all__ = [
+    "WRONG_EXIT",
     "PassesExhausted",
     "StageFailed",
     "ToActing",
@@ -54,6 +54,10 @@ class ToFinished:
     degraded: tuple[Degradation, ...] = ()
 
 
+WRONG_EXIT = "InvalidTransition"
+"""Code of a `StageFailed` that is no failure of the stage's work: it asked for what is no exit of it."""
+
+
 @dataclass(frozen=True, slots=True)
 class StageFailed:
     """A stage could not do its work."""
@@ -88,5 +92,4 @@ def event_to(lifecycle: str) -> Callable[..., Any]:
     if lifecycle in _STANDARD:
         return _STANDARD[lifecycle]
     fields: list[Any] = [("reason", str, ""), ("degraded", tuple, ())]
-    name = re.sub(r"\W", "", lifecycle, flags=re.ASCII)[:40]
-    return make_dataclass(f"To{name}", fields, frozen=True, slots=True)
+    return make_dataclass(f"To{lifecycle}", fields, frozen=True, slots=True)

@@ -10,7 +10,7 @@ from activities.contracts import EffectFailed, JsonObject
 from workflows.kernel.fields import Patch
 from workflows.kernel.machine import At
 from workflows.machines.staged_context import FAILED, Degradation
-from workflows.machines.staged_events import PassesExhausted, StageFailed, event_to
+from workflows.machines.staged_events import WRONG_EXIT, PassesExhausted, StageFailed
 from workflows.machines.staged_options import Options, Stage
 
 __all__ = ["Left", "Ways"]
@@ -53,8 +53,17 @@ class Ways:
             if self.options.on_max_iterations == "fail" or not others:
                 return _without_lifecycle(patch), self._exhausted()
             target, patch = others[0], _without_lifecycle(patch)
-        event = self.events.get(target) or event_to(target)
-        return patch, event(reason=reason, degraded=notes)
+        return patch, self.events[target](reason=reason, degraded=notes)
+
+    def astray(self, patch: Patch, chosen: object) -> Left:
+        """The stage names no exit of its own: the row refuses that, behind all that the patch may have
+        wrong (R-002-7, step 7)."""
+        what = f"asks for {chosen[:100]!r}" if isinstance(chosen, str) else "does not say where the run goes"
+        expected = " or ".join(self.stage.targets)
+        problem = (
+            f"the stage {self.stage.name} {what}; by its exits it may lead to {expected}, or to {FAILED}"
+        )
+        return patch, StageFailed(problem, code=WRONG_EXIT)
 
     def _exhausted(self) -> PassesExhausted:
         most = self.options.max_iterations
