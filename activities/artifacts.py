@@ -18,7 +18,7 @@ from temporalio.exceptions import ApplicationError
 from activities.contracts import TRANSIENT, Artifact, ArtifactSpec
 from activities.contracts_artifacts import ArtifactRead, ArtifactsRead, ArtifactText, ReadArtifacts
 from activities.store import BlobStore, StoreError, StoreUnavailable
-from activities.tool_output import MAX_KEPT_BYTES, Output
+from activities.tool_output import MAX_KEPT_BYTES, Output, readable
 
 __all__ = ["ArtifactActivities", "artifacts_of", "value_at"]
 
@@ -52,27 +52,42 @@ def _split(output: Output, specs: Sequence[ArtifactSpec]) -> list[Output | str |
     return [None if value is None else output, *([rest] * (len(specs) - 1))]
 
 
-def _body(value: Any) -> Output | None:
+def _body(value: Any) -> Output | str | None:
     if value is None:
         return None
-    text = value if isinstance(value, str) else _text_of(value)
-    text = text.encode("utf-8", "backslashreplace").decode()
+    try:
+        text = _text_of(value)
+    except ValueError as error:
+        return str(error)
     return Output(text, text.encode())
 
 
 async def _kept(spec: ArtifactSpec, body: Output | str | None, keep: Keep | None) -> Artifact:
     made = Artifact(name=spec.name, type=spec.type, kind=spec.kind)
     if not isinstance(body, Output):
-        return made.model_copy(update={"error": body})
+        return made.model_copy(update={"error": body if body is None else readable(body)})
     if keep is None:
         return made.model_copy(update={"error": "it was not kept: this worker has no durable store"})
     try:
-        digest = await keep(body.whole[:MAX_KEPT_BYTES])
+        whole = _fitting(body)
+        digest = await keep(whole)
     except Exception as error:  # the tool has run: its answer must not be lost
         log.error("artifact.not_kept", artifact=spec.name[:64], exc_info=error)
         return made.model_copy(update={"error": f"it could not be kept: {type(error).__name__}"})
     found = {"digest": digest, "bytes": len(body.whole), "preview": body.text[:PREVIEW]}
+    if len(whole) < len(body.whole):
+        found["error"] = f"it has {len(body.whole):,} bytes, only the first {len(whole):,} were kept"
     return made.model_copy(update=found)
+
+
+def _fitting(body: Output) -> bytes:
+    """As much of the body as is kept; a text is not cut within a character."""
+    whole, end = body.whole, MAX_KEPT_BYTES
+    if len(whole) <= end:
+        return whole
+    while body.is_text and whole[end] & 0xC0 == 0x80:  # it goes on with the character before
+        end -= 1
+    return whole[:end]
 
 
 _NO_JSON = object()
@@ -86,7 +101,14 @@ def _json(raw: bytes) -> Any:
 
 
 def _text_of(value: Any) -> str:
-    return json.dumps(value, ensure_ascii=False, separators=(",", ":"))
+    """A text as it is, any other value as JSON; raises ValueError for one that is nested too deeply."""
+    try:
+        text = (
+            value if isinstance(value, str) else json.dumps(value, ensure_ascii=False, separators=(",", ":"))
+        )
+    except RecursionError as error:
+        raise ValueError("the value is nested too deeply to be written as text") from error
+    return readable(text)
 
 
 def value_at(value: Any, path: str) -> Any:
@@ -166,10 +188,9 @@ def _text_at(body: bytes | str, read: ArtifactRead, chars: int) -> ArtifactText:
         return ArtifactText(problem="the artifact is no JSON, so there is no path into it")
     try:
         value = value_at(value, read.path)
+        if value is None:
+            raise ValueError(f"the value at {read.path[:200]!r} is null")
+        text = _text_of(value)
     except ValueError as error:
-        return ArtifactText(problem=str(error))
-    if value is None:
-        return ArtifactText(problem=f"the value at {read.path[:200]!r} is null")
-    text = value if isinstance(value, str) else _text_of(value)
-    text = text.encode("utf-8", "backslashreplace").decode()
+        return ArtifactText(problem=readable(str(error)))
     return ArtifactText(text=text[:chars], chars=len(text))

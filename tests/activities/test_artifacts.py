@@ -13,11 +13,12 @@ from hypothesis import strategies as st
 from temporalio.exceptions import ApplicationError
 from temporalio.testing import ActivityEnvironment
 
-from activities.artifacts import ArtifactActivities, value_at
+from activities.artifacts import ArtifactActivities, artifacts_of, value_at
 from activities.contracts import Artifact, ArtifactSpec, ToolRequest, ToolResult
 from activities.contracts_artifacts import ArtifactRead, ArtifactsRead, ArtifactText, ReadArtifacts
 from activities.sqlite import StoreUnavailable
 from activities.store import BlobStore
+from activities.tool_output import MAX_KEPT_BYTES, Output
 from tests.activities.toolkit import activities_of, environment, raising, returning
 
 
@@ -112,6 +113,62 @@ async def test_a_result_that_cannot_be_kept_is_not_lost() -> None:
     assert (result.output, result.artifacts[0].error) == ("x", "it could not be kept: StoreUnavailable")
 
 
+async def test_half_a_character_pair_in_a_key_does_not_lose_the_result(blobs: BlobStore) -> None:
+    """The tool has run: whatever its result looks like, the answer can be written down."""
+    raw = '{"\\ud83d": 1, "a": "\\ud83d!", "b": {"\\udc00": 2}}'
+    result = await kept(blobs, raw, "a", "b", "c")
+    assert await bodies(blobs, result.artifacts) == {"a": "\\ud83d!", "b": '{"\\udc00":2}', "c": None}
+    assert result.artifacts[2].error == "the result has no key of this name; it has a, b, \\ud83d"
+    assert ToolResult.model_validate_json(result.model_dump_json()) == result
+
+
+def _deep(levels: int) -> str:
+    return "[" * levels + "]" * levels
+
+
+async def test_a_value_that_is_nested_too_deeply_is_an_artifact_with_an_error(blobs: BlobStore) -> None:
+    """Some depths can be read as JSON but not be written again."""
+    for levels in (*range(900, 1010), 100_000):
+        raw = f'{{"deep": {_deep(levels)}, "flat": 1}}'
+        result = await kept(blobs, raw, "deep", "flat")
+        found = await bodies(blobs, result.artifacts)
+        assert found["deep"] in (_deep(levels), raw, None)
+        if found["deep"] is None:
+            assert result.artifacts[0].error == "the value is nested too deeply to be written as text"
+            assert found["flat"] == "1"
+
+
+async def test_a_text_that_is_nested_too_deeply_has_no_paths(blobs: BlobStore) -> None:
+    for levels in (*range(900, 1010), 100_000):
+        digest = await blobs.put(f'{{"deep": {_deep(levels)}}}'.encode())
+        (text,) = await read(blobs, (digest, ".deep"), chars=10)
+        assert text.text == "[" * 10 or text.problem in (
+            "the artifact is no JSON, so there is no path into it",
+            "the value is nested too deeply to be written as text",
+        )
+    assert text.problem == "the artifact is no JSON, so there is no path into it"
+
+
+async def test_what_is_too_long_to_be_kept_whole_says_so_and_is_cut_between_characters() -> None:
+    seen: list[bytes] = []
+
+    async def keep(content: bytes) -> str:
+        seen.append(content)
+        return "d"
+
+    text = "x" + "é" * (MAX_KEPT_BYTES // 2)
+    (artifact,) = await artifacts_of(Output(text, text.encode()), (ArtifactSpec(name="a"),), keep)
+    assert (len(seen[0]), seen[0][-2:]) == (MAX_KEPT_BYTES - 1, "é".encode())
+    assert (artifact.digest, artifact.bytes) == ("d", MAX_KEPT_BYTES + 1)
+    assert artifact.error == "it has 67,108,865 bytes, only the first 67,108,863 were kept"
+    raw = Output("bytes", b"\xa9" * (MAX_KEPT_BYTES + 1), is_text=False)
+    (artifact,) = await artifacts_of(raw, (ArtifactSpec(name="a"),), keep)
+    assert len(seen[1]) == MAX_KEPT_BYTES
+    fits = Output("bytes", b"\xa9" * MAX_KEPT_BYTES, is_text=False)
+    (artifact,) = await artifacts_of(fits, (ArtifactSpec(name="a"),), keep)
+    assert (len(seen[2]), artifact.error) == (MAX_KEPT_BYTES, None)
+
+
 # -- reading --------------------
 
 
@@ -166,6 +223,30 @@ async def test_a_lost_or_changed_body_is_a_problem_of_its_own_text(blobs: BlobSt
     assert "has no blob" in (lost.problem or "")
     assert fine == ArtifactText(text="good", chars=4)
     assert "have changed" in (changed.problem or "")
+
+
+async def test_half_a_character_pair_can_be_read_and_named(blobs: BlobStore) -> None:
+    digest = await blobs.put(b'{"a": "\\ud83d!", "\\udc00": 1}')
+    found, missing = await read(blobs, (digest, ".a"), (digest, ".b"))
+    assert found == ArtifactText(text="\\ud83d!", chars=7)
+    assert missing.problem == "there is nothing at '.b': an object with the keys a, \\udc00"
+
+
+class CountingStore(BlobStore):
+    """Counts what is read."""
+
+    gets = 0
+
+    async def get(self, digest: str) -> bytes:
+        self.gets += 1
+        return await super().get(digest)
+
+
+async def test_a_body_is_read_once_for_all_its_texts(tmp_path: Path) -> None:
+    blobs = CountingStore(tmp_path / "blobs.db", durable=True)
+    digest = await blobs.put(b'{"a": 1, "b": 2}')
+    found = await read(blobs, (digest, ".a"), (digest, ".b"), (digest, ""))
+    assert ([text.text for text in found], blobs.gets) == (["1", "2", '{"a": 1, "b": 2}'], 1)
 
 
 async def test_a_store_that_is_busy_is_tried_again(tmp_path: Path) -> None:
