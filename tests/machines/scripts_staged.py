@@ -104,6 +104,8 @@ REPLIES = st.sampled_from(
         TOOLS,
         thinks("tool", "nosuch"),
         thinks("nosuch"),
+        thinks("nosuch", "tool", "other"),
+        asks(*["tool"] * 60, q="x"),
         thinks("tool", intent="general_inquiry"),
         asks("tool", q="x"),
         asks("tool", "nosuch", "tool"),

@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from activities.contracts import CallModel, CallTools, ModelReplied, ToolCall
-from tests.machines.answers import said, tool_said
+from tests.machines.answers import said, tool_failed, tool_said
 from tests.machines.driver import run_script, tool
 from tests.machines.scripts_staged import ANSWER, MORE, NOTHING, TOOLS, asks, run, stages, thinks
 from workflows.machines.staged_context import Observation
@@ -137,6 +137,102 @@ def test_nothing_but_unknown_tools_needs_neither_model_nor_tool() -> None:
     assert "nosuch {} failed (unknown_tool):\nUnknown tool: nosuch" in play.told
     play = run(TOOLS, asks("other", q="x"), ANSWER)
     assert [effect.kind for effect in play.effects] == ["call_model"] * 3
+
+
+def outputs(play: Any) -> list[tuple[str, Any]]:
+    """Each output as tool and error."""
+    return [(output.tool, output.error) for output in play.context.action.tool_outputs]
+
+
+def degradations(play: Any) -> list[str]:
+    """The codes of what did not go well."""
+    return [note["code"] for note in play.exit.outcome["degrade_events"]]
+
+
+def test_each_unknown_suggestion_is_a_failed_output_beside_those_that_are_run() -> None:
+    """Spec 3.9: also where another one is known."""
+    play = run(thinks("nosuch", "tool", "other"), CALL, tool_said(), ANSWER)
+    assert play.prompts[1].offer == ("tool",)
+    assert outputs(play) == [("nosuch", "unknown_tool"), ("other", "unknown_tool"), ("tool", None)]
+    assert degradations(play) == ["unknown_tool"] * 2
+    assert "Unknown tool: nosuch; offered were tool" in play.told
+
+
+def test_one_reply_makes_at_most_50_calls_and_the_others_are_refused_in_one_note() -> None:
+    play = run(TOOLS, asks(*["tool"] * 20_000, q="x"), tool_said(), ANSWER)
+    effect = play.effects[2]
+    assert isinstance(effect, CallTools)
+    assert len(effect.runs) == 50
+    assert outputs(play) == [("tool", None)] * 50 + [("tool", "too_many_calls")]
+    assert degradations(play) == ["too_many_calls"]
+    assert "19950 calls are not run: one reply may make 50, and it makes 20000" in play.told
+    assert degradations(run(TOOLS, asks(*["tool"] * 50, q="x"), tool_said(), ANSWER)) == []
+
+
+def test_a_name_of_any_length_is_cut_where_it_is_shown() -> None:
+    play = run(TOOLS, asks("x" * 10_000, "\ud800"), ANSWER)
+    assert [len(output.tool) for output in play.context.action.tool_outputs] == [100, 1]
+
+
+def test_a_suggestion_whose_name_is_cut_is_still_no_tool() -> None:
+    play = run(thinks("y" * 10_000), ANSWER)
+    assert [len(output.tool) for output in play.context.action.tool_outputs] == [100]
+
+
+@pytest.mark.parametrize("error", ["unknown_tool", "unknown_outcome"])
+def test_calls_that_were_cut_off_are_failed_outputs_that_were_not_run(error: Any) -> None:
+    """The worker stops behind a tool that it does not have, or whose outcome nobody knows."""
+
+    def cut_off(effect: Any) -> Any:
+        first = tool_failed(error)(effect)
+        return first.model_copy(update={"results": first.results[:1]})
+
+    play = run(TOOLS, asks("tool", "nosuch", "tool", "tool", q="x"), cut_off, ANSWER)
+    assert outputs(play) == [
+        *(("tool", error), ("nosuch", "unknown_tool"), ("tool", "not_run"), ("tool", "not_run")),
+    ]
+    if error == "unknown_tool":
+        assert degradations(play) == ["unknown_tool", "unknown_tool", "not_run", "not_run"]
+        assert "not run, because a call before it could not be performed" in play.told
+
+
+# -- replies that were cut --------------------
+
+
+def cut(reply: ModelReplied) -> ModelReplied:
+    """The reply as one that was cut at the model's length limit."""
+    return reply.model_copy(update={"finish_reason": "length"})
+
+
+BROKEN = ModelReplied(text="", tool_calls=(ToolCall(id="1", name="tool", arguments='{"q": '),))
+
+
+@pytest.mark.parametrize(
+    "answers",
+    [
+        pytest.param((cut(said('{"intent": "diag')),), id="think"),
+        pytest.param((TOOLS, cut(said("I will"))), id="act"),
+        pytest.param((NOTHING, cut(said('{"observ'))), id="model"),
+    ],
+)
+def test_the_error_of_a_cut_reply_names_the_cause(answers: Any) -> None:
+    writes = {"flow_type": "model", "writes": ["observation"]}
+    play = run(*answers, declared=stages(observe=writes))
+    assert "length limit (max_output_tokens)" in play.context.last_error.message
+
+
+def test_arguments_that_were_cut_say_so() -> None:
+    play = run(TOOLS, cut(BROKEN), ANSWER)
+    assert "length limit (max_output_tokens)" in play.context.action.tool_outputs[0].output
+
+
+def test_a_cut_observation_is_noted() -> None:
+    """The raw text is the answer then, and only the note says why it ends in the middle."""
+    play = run(NOTHING, cut(said("It is 4")))
+    assert (play.exit.answer, degradations(play)) == ("It is 4", ["reply_cut"])
+    assert "max_output_tokens" in str(play.exit.outcome["degrade_events"])
+    play = run(NOTHING, cut(said("")), max_iterations=1)
+    assert degradations(play) == ["reply_cut", "fallback_used"]
 
 
 def test_what_the_model_asked_for_survives_until_the_tools_return() -> None:

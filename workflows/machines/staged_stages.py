@@ -16,6 +16,7 @@ from activities.contracts import (
     Transcript,
 )
 from workflows.kernel.machine import At, Said
+from workflows.machines.json_text import CUT, clean, unread, was_cut
 from workflows.machines.staged_context import (
     ACTING,
     FINISHED,
@@ -30,12 +31,15 @@ from workflows.machines.staged_context import (
 from workflows.machines.staged_prompt import OBSERVATION, offered, prompt, reminder, thought_schema
 from workflows.machines.staged_reply import BadReply, read_observation, read_thought
 from workflows.machines.staged_ways import Left, Ways
-from workflows.machines.tools_reply import BadArguments, read_arguments
+from workflows.machines.tools_reply import BadArguments, read_arguments, shown_name
 
 __all__ = ["Act", "Observe", "Think"]
 
 NO_TOOL = ToolOutput(tool="none", output="no tool needed")
 """The synthetic output of a stage that had nothing to do."""
+MOST_CALLS = 50
+"""Tool calls of one reply that are run, as many as a thought may suggest."""
+NOT_RUN = "not run, because a call before it could not be performed"
 
 
 class Think:
@@ -67,10 +71,11 @@ class Think:
         """Read the thought; in the pass that must answer it suggests no tools."""
         thought = read_thought(reply.text, self.options.intents)
         if isinstance(thought, BadReply):
+            problem = unread(reply, thought.problem)
             if at.call < self.options.max_format_attempts:
-                again = self._prompt(c, at).add(reply.message, reminder(thought.problem, self.options))
+                again = self._prompt(c, at).add(reply.message, reminder(problem, self.options))
                 return self._call(c, at, again)
-            problem = f"the reply is no thought: {thought.problem}"
+            problem = f"the reply is no thought: {problem}"
             return self.ways.fail(problem, reply=reply.text[:500], finish_reason=reply.finish_reason)
         if self.ways.answering(at):
             thought = thought.model_copy(update={"suggested_tools": ()})
@@ -95,7 +100,7 @@ class Act:
             return self._done(at, (), (NO_TOOL,))
         names = self._offer(c)
         if not names:
-            asked = [RequestedTool(tool=n, refused="unknown_tool", why=_unknown(n, ())) for n in suggested]
+            asked = self._unknown(c)
             return self._done(at, asked, _outputs(asked, ()))
         return CallModel(
             role=self.stage.model_role,
@@ -110,6 +115,11 @@ class Act:
         known = [tool.name for tool in offered(self.stage, c.material.tools)]
         return tuple(name for name in c.thought.suggested_tools if name in known)
 
+    def _unknown(self, c: Any) -> tuple[RequestedTool, ...]:
+        """The suggestions that cannot be offered; each is a failed output (spec 3.9)."""
+        names = self._offer(c)
+        return tuple(_refused(name, names) for name in c.thought.suggested_tools if name not in names)
+
     def resume(self, c: Any, answer: ModelReplied | ToolsReturned, at: At) -> Said:
         """First the model's reply, then what the tools returned."""
         if isinstance(answer, ToolsReturned):
@@ -117,11 +127,12 @@ class Act:
         names = self._offer(c)
         if not answer.tool_calls:
             problem = f"the tools {', '.join(names)} were suggested, but the model asks for none"
-            return self.ways.fail(problem, reply=answer.text[:500])
-        asked = tuple(_requested(call, names) for call in answer.tool_calls)
+            return self.ways.fail(unread(answer, problem), reply=answer.text[:500])
+        calls = [_requested(call, names, answer) for call in answer.tool_calls[:MOST_CALLS]]
+        asked = (*self._unknown(c), *calls, *_too_many(answer.tool_calls))
         runs = [
             ToolRun(id=f"{at.step}.{number}", tool=one.tool, arguments=one.arguments)
-            for number, one in enumerate(asked)
+            for number, one in enumerate(calls)
             if not one.refused
         ]
         if not runs:
@@ -144,36 +155,45 @@ class Act:
         return self.ways.to(at, self.ways.pick(OBSERVING), {"action": action}, *notes, reason=said)
 
 
-def _unknown(name: str, names: Sequence[str]) -> str:
-    return f"Unknown tool: {name}" + (f"; offered were {', '.join(names)}" if names else "")
+def _refused(name: str, names: Sequence[str]) -> RequestedTool:
+    """A tool that was not offered."""
+    shown = shown_name(clean(name))
+    why = f"Unknown tool: {shown}" + (f"; offered were {', '.join(names)}" if names else "")
+    return RequestedTool(tool=shown, refused="unknown_tool", why=why)
 
 
-def _requested(call: ToolCall, names: Sequence[str]) -> RequestedTool:
+def _requested(call: ToolCall, names: Sequence[str], reply: ModelReplied) -> RequestedTool:
     """A call as it can be run, or why it cannot."""
-    name = call.name.encode("utf-8", "replace").decode()
-    if name not in names:
-        return RequestedTool(tool=name, refused="unknown_tool", why=_unknown(name, names))
+    if call.name not in names:
+        return _refused(call.name, names)
     given = read_arguments(call.arguments)
     if isinstance(given, BadArguments):
-        return RequestedTool(tool=name, refused="bad_arguments", why=given.problem)
-    return RequestedTool(tool=name, arguments=given)
+        why = unread(reply, given.problem)
+        return RequestedTool(tool=call.name, refused="bad_arguments", why=why)
+    return RequestedTool(tool=call.name, arguments=given)
+
+
+def _too_many(calls: Sequence[ToolCall]) -> tuple[RequestedTool, ...]:
+    """One refusal for all calls beyond the most that are run."""
+    rest = calls[MOST_CALLS:]
+    if not rest:
+        return ()
+    why = f"{len(rest)} calls are not run: one reply may make {MOST_CALLS}, and it makes {len(calls)}"
+    return (RequestedTool(tool=shown_name(clean(rest[0].name)), refused="too_many_calls", why=why),)
 
 
 def _outputs(asked: Sequence[RequestedTool], results: Sequence[ToolResult]) -> tuple[ToolOutput, ...]:
-    """An output for each call, in order; fewer when the runs were cut off."""
+    """An output for each call, in order. Runs that were cut off have no result (6.1)."""
     returned = iter(results)
-    outputs: list[ToolOutput] = []
-    for one in asked:
-        if one.refused:
-            outputs.append(ToolOutput(tool=one.tool, output=one.why, error=one.refused))
-            continue
-        result = next(returned, None)
-        if result is None:
-            break
-        outputs.append(
-            ToolOutput(tool=one.tool, output=result.output, error=result.error, whole=result.whole)
-        )
-    return tuple(outputs)
+    return tuple(_output(one, None if one.refused else next(returned, None)) for one in asked)
+
+
+def _output(one: RequestedTool, result: ToolResult | None) -> ToolOutput:
+    if one.refused:
+        return ToolOutput(tool=one.tool, output=one.why, error=one.refused)
+    if result is None:
+        return ToolOutput(tool=one.tool, output=NOT_RUN, error="not_run")
+    return ToolOutput(tool=one.tool, output=result.output, error=result.error, whole=result.whole)
 
 
 class Observe:
@@ -197,6 +217,8 @@ class Observe:
     def resume(self, c: Any, reply: ModelReplied, at: At) -> Said:
         """Finished with an answer, or on to the next pass (spec 3.8)."""
         seen, notes = self._limited(read_observation(reply.text), at)
+        if was_cut(reply):
+            notes = (self.ways.note("reply_cut", CUT), *notes)
         done = seen.final_answer and not seen.need_loop
         target = (
             self.ways.pick(FINISHED, self.ways.entry) if done else self.ways.pick(self.ways.entry, FINISHED)
