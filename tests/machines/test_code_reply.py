@@ -8,7 +8,7 @@ import pytest
 from hypothesis import example, given
 from hypothesis import strategies as st
 
-from workflows.machines.code_reply import Reply, is_variable, read_reply
+from workflows.machines.code_reply import MOST_BLOCKS, Reply, is_variable, read_reply
 
 # -- blocks --------------------
 
@@ -162,14 +162,38 @@ def test_what_is_no_final_var_leaves_the_rest_as_it_is(text: str) -> None:
         ("```repl\nFINAL_VAR('x')\n```\nFINAL(1)", "1", None),
         ("```repl\nx = (\n```\nFINAL(1)", "1", None),
         ("FINAL(1)\n```repl\nFINAL(2)\n```", "1", None),
-        ("```repl\nFINAL(42)", None, None),
         ("FINAL(a\n```repl\n)\n```\nb)", "a\n\nb", None),
     ],
 )
 def test_R_001_5_an_answer_inside_a_block_is_not_one(text: str, final: str | None, name: str | None) -> None:
-    """R-001-5: text inside `repl` fences is code, and is not searched; also where the fence is left open."""
+    """R-001-5: text inside `repl` fences is code, and is not searched."""
     read = read_reply(text)
     assert (read.final, read.final_var) == (final, name)
+
+
+@pytest.mark.parametrize(
+    ("text", "final", "name"),
+    [
+        ("```repl\nx = 1\nFINAL(42)", "42", None),
+        ("```repl\nx = 1\nSo I am done.\nFINAL_VAR(x)", None, "x"),
+        ("FINAL(1)\n```repl\nx = 1", "1", None),
+        ("```repl\n1\n```\n```repl\n```repl\nFINAL(2)", "2", None),
+        ("FINAL(a\n```repl\nb)", "a\n\nb", None),
+    ],
+)
+def test_a_fence_that_is_left_open_is_ignored_and_an_answer_behind_it_counts(
+    text: str, final: str | None, name: str | None
+) -> None:
+    """Spec 2.3: unclosed fences are ignored, so what follows them is text."""
+    read = read_reply(text)
+    assert (read.final, read.final_var, read.open_fence) == (final, name, True)
+
+
+def test_only_so_many_blocks_of_a_reply_are_kept_and_the_others_are_counted() -> None:
+    many = "".join(f"```repl\n{n}\n```\n" for n in range(MOST_BLOCKS))
+    assert (len(read_reply(many).blocks), read_reply(many).not_run) == (MOST_BLOCKS, 0)
+    read = read_reply(many + "```repl\n```\n" * 7 + "FINAL(42)")
+    assert (read.blocks, read.not_run, read.final) == (read_reply(many).blocks, 7, "42")
 
 
 @pytest.mark.parametrize("name", ["x", "_x1", "é", "context"])

@@ -177,7 +177,7 @@ def test_a_reply_with_neither_uses_up_an_iteration() -> None:
 
 
 def test_a_block_that_is_left_open_is_not_run_and_the_model_is_told() -> None:
-    run = code(said("```repl\nFINAL(1)"), said("FINAL(42)"))
+    run = code(said("```repl\nx = 1"), said("FINAL(42)"))
     assert "the last repl block is not closed" in run.told.lower()
     assert run.exit.answer == "42"
 

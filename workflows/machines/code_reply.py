@@ -9,8 +9,10 @@ import keyword
 import re
 from dataclasses import dataclass
 
-__all__ = ["Reply", "is_variable", "read_reply"]
+__all__ = ["MOST_BLOCKS", "Reply", "is_variable", "read_reply"]
 
+MOST_BLOCKS = 50
+"""Of one reply that are run; those behind are counted only."""
 OPENING = "```repl"
 FENCE = "```"
 _FINAL = re.compile(r"^[ \t]*FINAL\(", re.MULTILINE)
@@ -23,19 +25,24 @@ class Reply:
     """What a reply asks for; an answer counts only behind its blocks."""
 
     blocks: tuple[str, ...] = ()
+    """The first `MOST_BLOCKS`."""
+    not_run: int = 0
+    """How many blocks there are behind those."""
     final: str | None = None
     """The text of `FINAL(...)`; the empty string for `FINAL()`."""
     final_var: str | None = None
     """What `FINAL_VAR(...)` names, which may be no variable's name; `FINAL` does not count beside it."""
     open_fence: bool = False
-    """A block was begun and never closed."""
+    """A block was begun and never closed; it is text like any other."""
 
 
 def read_reply(text: str) -> Reply:
     """The blocks and the final answer of a reply."""
     blocks, rest, open_fence = _fenced(text)
     name = _final_var(rest)
-    return Reply(blocks, _final(rest) if name is None else None, name, open_fence)
+    final = _final(rest) if name is None else None
+    more = max(len(blocks) - MOST_BLOCKS, 0)
+    return Reply(tuple(blocks[:MOST_BLOCKS]), more, final, name, open_fence)
 
 
 def is_variable(name: str) -> bool:
@@ -43,8 +50,11 @@ def is_variable(name: str) -> bool:
     return name.isidentifier() and not keyword.iskeyword(name)
 
 
-def _fenced(text: str) -> tuple[tuple[str, ...], str, bool]:
-    """The `repl` blocks, the text around them (R-001-5), and whether the last one was left open."""
+def _fenced(text: str) -> tuple[list[str], str, bool]:
+    """The `repl` blocks, the text around them (R-001-5), and whether the last one was left open.
+
+    What stands behind a fence that is never closed is text: the fence is ignored (spec 2.3).
+    """
     blocks: list[str] = []
     around: list[str] = []
     inside: list[str] | None = None
@@ -60,7 +70,7 @@ def _fenced(text: str) -> tuple[tuple[str, ...], str, bool]:
             inside = None
         else:
             inside.append(line)
-    return tuple(blocks), "\n".join(around), inside is not None
+    return blocks, "\n".join([*around, *(inside or ())]), inside is not None
 
 
 def _final_var(text: str) -> str | None:
@@ -85,7 +95,7 @@ def _final(text: str) -> str | None:
 def _closing(text: str, start: int, *, quotes: bool) -> int | None:
     """Where the bracket that was opened before `start` is closed; brackets between quotes do not count."""
     depth, quote = 1, ""
-    for mark in _MARKS.finditer(text, start, text.rfind(")", start) + 1):
+    for mark in _MARKS.finditer(text, start):
         sign = mark.group()
         if quote:
             quote = "" if sign == quote else quote
