@@ -6,6 +6,7 @@ machine gave are calls outside, what looks at the context is answered at once, a
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import Awaitable, Callable, Mapping
 from dataclasses import dataclass, field
 from typing import Any, Protocol
@@ -13,7 +14,7 @@ from typing import Any, Protocol
 import pydantic_monty as monty
 
 from activities.code_session import BadSession
-from activities.code_values import plain
+from activities.code_values import plain_call
 from activities.contracts_code import CodeCall, RunCode
 from activities.tool_output import readable
 
@@ -23,6 +24,9 @@ MOST_ENDS = 100
 """How often a block that catches its end may go on before it is cut off."""
 ERROR_CHARS = 4000
 """What is kept of an error's text."""
+NO_VALUE = "\nwhile 0: pass\nNone"
+"""Behind each block: the value of its last expression is not wanted, it could be anything. And no
+line that a backslash leaves open goes on with a `while`, so that this stays the error it is."""
 Snapshot = monty.AsyncSnapshot
 Resume = monty.ExternalResult
 """How a call is answered: `return_value`, or `exc_type` and `message`."""
@@ -118,8 +122,7 @@ class Stepper:
             # On their own, so that they are there even if the block is no Python.
             await self.session.feed_start("None", inputs=inputs)
         try:
-            # The value of the last expression is not wanted: it could be anything.
-            return await self.session.feed_start(f"{source}\n\nNone", print_callback=say)
+            return await self.session.feed_start(source.removesuffix("\n") + NO_VALUE, print_callback=say)
         except monty.MontySyntaxError:
             # Once more as it was written, for an error that speaks of nothing else.
             return await self.session.feed_start(source, print_callback=say)
@@ -169,7 +172,7 @@ class Stepper:
             args, named = at.args, at.kwargs
             if self.host is not None and name in self.host.names:
                 return {"return_value": await self.host.call(name, args, named)}
-            call = _call(name, args, named)
+            call = await asyncio.to_thread(_call, name, args, named)
         except ValueError as error:
             return _raised("ValueError", str(error))
         except (TypeError, OverflowError) as error:
@@ -203,11 +206,8 @@ STOP: Resume = {"exc_type": "SystemExit", "message": "final"}
 
 def _call(name: str, args: tuple[object, ...], named: dict[str, object]) -> CodeCall:
     """The call as others may see it; raises `NotPlain`."""
-    return CodeCall(
-        name=name,
-        args=tuple(plain(value, f"argument {n} of {name}") for n, value in enumerate(args, 1)),
-        named={readable(key): plain(value, f"{key} of {name}") for key, value in named.items()},
-    )
+    plain_args, plain_named = plain_call(name, args, named)
+    return CodeCall(name=name, args=plain_args, named=plain_named)
 
 
 def _raised(kind: monty.ExcType, message: str) -> Resume:

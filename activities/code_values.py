@@ -11,7 +11,7 @@ import dataclasses
 import datetime
 import json
 import math
-from collections.abc import Collection, Iterable, Set
+from collections.abc import Collection, Iterable, Mapping, Sequence, Set
 from decimal import Decimal
 from pathlib import PurePath
 from typing import Any
@@ -21,14 +21,17 @@ from pydantic_monty import MontyClassProxy
 
 from activities.tool_output import readable
 
-__all__ = ["MAX_DEPTH", "MAX_ITEMS", "MAX_TEXT", "NotPlain", "plain"]
+__all__ = ["MAX_ARGUMENTS", "MAX_DEPTH", "MAX_ITEMS", "MAX_TEXT", "NotPlain", "plain", "plain_call"]
+
+MAX_ARGUMENTS = 100
+"""Of one call, positional and named together."""
 
 MAX_DEPTH = 60
 """Lists in lists; what reads JSON elsewhere stops at about 200."""
 MAX_ITEMS = 100_000
-"""Values in all, so that lists that hold one list many times cannot explode."""
+"""Values of a call in all, so that lists that hold one list many times cannot explode."""
 MAX_TEXT = 4_000_000
-"""Characters in all."""
+"""Characters of a call in all."""
 MAX_INT_BITS = 3_300
 """About 1000 digits."""
 
@@ -39,7 +42,23 @@ class NotPlain(TypeError):
 
 def plain(value: object, what: str = "the value") -> JsonValue:
     """The JSON value; `what` names it in messages. Raises `NotPlain`."""
-    return _Walk(what).plain(value, 0)
+    return _Walk(what, f"{what} holds").plain(value, 0)
+
+
+def plain_call(
+    name: str, args: Sequence[object], named: Mapping[str, object]
+) -> tuple[tuple[JsonValue, ...], dict[str, JsonValue]]:
+    """The arguments of a call as JSON values; they share the bounds. Raises `NotPlain`."""
+    if len(args) + len(named) > MAX_ARGUMENTS:
+        raise NotPlain(
+            f"{name} was given {len(args) + len(named):,} arguments, at most {MAX_ARGUMENTS} are taken; "
+            "pass one list"
+        )
+    walk = _Walk(name, f"the call of {name} holds")
+    return (
+        tuple(walk.argument(value, f"argument {n} of {name}") for n, value in enumerate(args, 1)),
+        {walk.key(key): walk.argument(value, f"{key} of {name}") for key, value in named.items()},
+    )
 
 
 @dataclasses.dataclass(slots=True)
@@ -47,13 +66,20 @@ class _Walk:
     """One conversion as it goes on; its depth is bounded, so recursion is safe."""
 
     what: str
+    """What is at fault when something in it has no JSON form."""
+    all_holds: str
+    """How a message begins when all of it is too much."""
     items: int = 0
     chars: int = 0
+
+    def argument(self, value: object, what: str) -> JsonValue:
+        self.what = what
+        return self.plain(value, 0)
 
     def plain(self, value: object, depth: int) -> JsonValue:
         self.items += 1
         if self.items > MAX_ITEMS:
-            raise NotPlain(f"{self.what} holds more than {MAX_ITEMS:,} values; pass less at once")
+            raise NotPlain(f"{self.all_holds} more than {MAX_ITEMS:,} values; pass less at once")
         if depth > MAX_DEPTH:
             raise NotPlain(f"{self.what} is nested more than {MAX_DEPTH} deep; make it flatter")
         match value:
@@ -77,7 +103,7 @@ class _Walk:
     def _text(self, text: str) -> str:
         self.chars += len(text)
         if self.chars > MAX_TEXT:
-            raise NotPlain(f"{self.what} holds more than {MAX_TEXT:,} characters; pass less at once")
+            raise NotPlain(f"{self.all_holds} more than {MAX_TEXT:,} characters; pass less at once")
         return readable(text)
 
     def _number(self, number: int | float) -> int | float:
@@ -91,13 +117,13 @@ class _Walk:
     def _object(self, items: Iterable[tuple[object, object]], depth: int) -> JsonValue:
         found: dict[str, JsonValue] = {}
         for key, value in items:
-            name = self._key(key)
+            name = self.key(key)
             if name in found:
                 raise NotPlain(f"{self.what} holds two keys that are both {name[:60]!r} as text")
             found[name] = self.plain(value, depth + 1)
         return found
 
-    def _key(self, key: object) -> str:
+    def key(self, key: object) -> str:
         match key:
             case str():
                 return self._text(key)

@@ -64,7 +64,16 @@ async def test_constants_are_not_set_again_in_a_session_that_goes_on(sandbox: Sa
 
 
 async def test_a_bare_expression_prints_nothing_and_may_be_anything(sandbox: Sandbox) -> None:
-    for last in ("41 + 1", "ask", "lambda: 1", "list(range(100000))", "print", "x = 1  # the end"):
+    for last in (
+        "41 + 1",
+        "ask",
+        "lambda: 1",
+        "list(range(100000))",
+        "print",
+        "x = 1  # the end",
+        "# end \\",
+        "if 1:\n  2\n",
+    ):
         stepped = await sandbox.run(f"print('a')\n{last}")
         assert (stepped.printed, stepped.error) == ("a\n", None), last
 
@@ -110,7 +119,21 @@ async def test_source_that_is_not_supported_is_refused_with_its_line_before_anyt
 
 
 @pytest.mark.parametrize(
-    "source", ["x = (", "def f(:", "'''", "x = \\", "if True:", "\ud800 = 1", "@f", "\0"]
+    "source",
+    [
+        "x = (",
+        "def f(:",
+        "'''",
+        "x = \\",
+        "x = 1 \\",
+        "x = 1 \\\n",
+        "x = 1 + \\\n",
+        "if 1: \\",
+        "if True:",
+        "\ud800 = 1",
+        "@f",
+        "\0",
+    ],
 )
 async def test_a_syntax_error_speaks_of_what_was_written(sandbox: Sandbox, source: str) -> None:
     stepped = await sandbox.run(source)

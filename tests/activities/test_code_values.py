@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import asyncio
 import json
+import time
 from collections.abc import AsyncIterator
 from pathlib import Path
 
@@ -10,8 +12,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from activities.code_values import MAX_DEPTH, MAX_ITEMS, MAX_TEXT, NotPlain, plain
-from activities.contracts_code import CodeStepped
+from activities.code_values import MAX_ARGUMENTS, MAX_DEPTH, MAX_ITEMS, MAX_TEXT, NotPlain, plain
+from activities.contracts_code import CodeLimits, CodeStepped
 from tests.activities.codekit import Sandbox, sandbox_in
 
 
@@ -73,6 +75,12 @@ REFUSED = {
     "['x' * 1000] * 5000": f"more than {MAX_TEXT:,} characters",
     "[0] * 200_000": f"more than {MAX_ITEMS:,} values",
     "10**5000": "more than 900 digits",
+    "*['x' * 3_900_000] * 2": f"the call of ask holds more than {MAX_TEXT:,} characters",
+    "'x' * 3_900_000, named='x' * 200_000": f"more than {MAX_TEXT:,} characters",
+    "**{'x' * 3_900_000: 'x' * 200_000}": f"more than {MAX_TEXT:,} characters",
+    "*[list(range(30_000))] * 4": f"the call of ask holds more than {MAX_ITEMS:,} values",
+    "*range(101)": f"101 arguments, at most {MAX_ARGUMENTS} are taken",
+    "*range(60), **{f'k{n}': n for n in range(41)}": "101 arguments",
 }
 
 
@@ -97,6 +105,32 @@ async def test_anything_else_is_an_error_at_the_call_that_the_block_can_catch(
     assert [call.args for call in sandbox.calls] == [("next",)]
     assert stepped.printed.startswith("refused:")
     assert REFUSED[value] in stepped.printed
+
+
+async def test_a_call_with_millions_of_arguments_does_not_hold_up_the_worker(sandbox: Sandbox) -> None:
+    longest = 0.0
+
+    async def watch() -> None:
+        nonlocal longest
+        while True:
+            began = time.monotonic()
+            await asyncio.sleep(0.01)
+            longest = max(longest, time.monotonic() - began)
+
+    watching = asyncio.create_task(watch())
+    try:
+        stepped = await sandbox.run("ask(*range(2_000_000))", limits=CodeLimits(seconds=20))
+    finally:
+        watching.cancel()
+    assert stepped.error is not None
+    assert "2,000,000 arguments" in stepped.error
+    assert longest < 0.5
+
+
+async def test_as_many_arguments_as_are_allowed_pass(sandbox: Sandbox) -> None:
+    stepped = await sandbox.run(f"ask(*range({MAX_ARGUMENTS - 1}), last=1)")
+    assert stepped.error is None
+    assert len(sandbox.calls[0].args) == MAX_ARGUMENTS - 1
 
 
 async def test_a_list_that_holds_itself_leaves_as_what_it_shows(sandbox: Sandbox) -> None:
