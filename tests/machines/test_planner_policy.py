@@ -218,6 +218,15 @@ def test_what_cannot_be_shown_ends_the_run_in_words(knob: str, hook: Any) -> Non
     assert run.visited.endswith("HALT")
 
 
+@pytest.mark.parametrize("knob", ["policy", "decide"])
+def test_a_reason_that_quotes_a_megabyte_is_cut(knob: str) -> None:
+    much = "x" * 1_000_000
+    answers: dict[str, Any] = {"policy": much, "decide": {"continue": False, "reason": much}}
+    run = planner(PLAN, **{knob: "hook"}, hooks={"hook": lambda *_: answers[knob]})
+    assert run.last.exit is not None
+    assert sum(len(record.model_dump_json()) for record in run.records) < 50_000
+
+
 @pytest.mark.parametrize("knob", ["policy", "prompt_builder", "decide"])
 def test_halves_of_character_pairs_from_a_hook_do_no_harm(knob: str) -> None:
     answers: dict[str, Any] = {"decide": {"continue": True, "reason": "a\ud800"}}

@@ -144,6 +144,11 @@ def test_many_unique_items_are_looked_at_once_each() -> None:
     assert plan_schema({"properties": {"goal": {"uniqueItems": True}}}).problem({"goal": many}) == ""
 
 
+def test_a_place_in_the_plan_is_cut() -> None:
+    schema = plan_schema({"additionalProperties": {"type": "null"}})
+    assert len(schema.problem({"x" * 90_000: 1})) < 1_000
+
+
 def test_a_plan_that_is_too_long_is_not_looked_at() -> None:
     assert "more than 100,000 characters" in plan_schema(None).problem({"goal": "x" * 100_000})
     assert plan_schema(None).problem({"goal": "x" * 99_000}) == ""
@@ -172,6 +177,13 @@ def test_schema_and_id_at_the_top_change_nothing() -> None:
         }  # fmt: skip
         assert "too long" in plan_schema(schema).problem({"goal": "much"})
         assert "too long" in plan_schema(schema).problem({"all": [{"goal": "much"}]})
+
+
+def test_our_own_checks_hold_behind_a_reference_too() -> None:
+    """The library would go on with its own validator where a schema names its draft; RE2 shows which."""
+    properties: JsonObject = {"name": {"pattern": "^a$"}, "all": {"items": {"$ref": "#"}}}
+    schema = plan_schema({"$schema": DRAFT, "properties": properties})
+    assert "all.0.name: 'a\\n' does not match" in schema.problem({"all": [{"name": "a\n"}]})
 
 
 @pytest.mark.parametrize("name", ["a/b", "a~b", "a b", "%41"])

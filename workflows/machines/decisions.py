@@ -17,6 +17,7 @@ from workflows.kernel.fields import freeze
 from workflows.machines.json_text import clean, cut
 
 __all__ = [
+    "REASON_LIMIT",
     "STEP_COMPLETED",
     "TOOL_CALLED",
     "Decision",
@@ -32,6 +33,8 @@ __all__ = [
 
 TOOL_CALLED = "tool_called"
 STEP_COMPLETED = "step_completed"
+REASON_LIMIT = 1_000
+"""Characters of a reason that a hook or a model gives: it may quote anything."""
 Hook = Callable[..., Any]
 
 
@@ -67,7 +70,7 @@ def raised(error: BaseException) -> str:
 
 def _words(error: BaseException) -> str:
     try:
-        return cut(clean(str(error)), 500)
+        return cut(clean(str(error)), REASON_LIMIT)
     except Exception:  # noqa: BLE001  # a user's error may raise anything
         return "it cannot be shown"
 
@@ -126,7 +129,7 @@ class Policy:
         except Exception as error:  # noqa: BLE001  # a user's hook may raise anything
             return f"the policy failed: {raised(error)}"
         if said is None or isinstance(said, str):
-            return "" if said is None else clean(said)
+            return "" if said is None else cut(clean(said), REASON_LIMIT)
         # A yes or no could be read either way, and a policy that lets everything pass guards nothing.
         return f"the policy answered {kind_of(said)}; expected None or what is wrong in words"
 

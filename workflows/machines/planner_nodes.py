@@ -12,7 +12,16 @@ from workflows.kernel.errors import FatalError, MaxIterationsExceeded
 from workflows.kernel.fields import freeze
 from workflows.kernel.ledger import price_of
 from workflows.kernel.machine import At, Said
-from workflows.machines.decisions import Decision, Hook, Policy, Progress, confidence_of, kind_of, raised
+from workflows.machines.decisions import (
+    REASON_LIMIT,
+    Decision,
+    Hook,
+    Policy,
+    Progress,
+    confidence_of,
+    kind_of,
+    raised,
+)
 from workflows.machines.json_text import CUT, NotJson, clean, cut, read_object, unread, was_cut
 from workflows.machines.planner_context import Context, Options
 from workflows.machines.planner_events import (
@@ -156,7 +165,7 @@ class Nodes:
             expected = "expected a mapping with `continue`, true or false"
             return _undecided(f"Invalid decision: {came} came; {expected}")
         said = answer.get("reason")
-        reason = clean(said) if isinstance(said, str) else ""
+        reason = cut(clean(said), REASON_LIMIT) if isinstance(said, str) else ""
         kept: JsonObject = {"continue": answer["continue"], "reason": reason}
         patch: Changes = {"state": {"decision": kept}}
         if not answer["continue"]:
@@ -192,9 +201,8 @@ class Nodes:
         if not calls:
             return {**patch, "exit_reason": "answered"}, Answered()
         names = "; ".join(f"{call.name}({call.arguments})" for call in calls)
-        return {**patch, "pending": calls, "reply_cut": was_cut(reply)}, ToolsRequested(
-            f"Tool calls requested: {names[:300]}"
-        )
+        patch |= {"reply_cut": True} if was_cut(reply) else {}
+        return {**patch, "pending": calls}, ToolsRequested(f"Tool calls requested: {names[:300]}")
 
     def execution_failed(self, c: Context, failure: EffectFailed, at: At) -> Said:
         """The model could not be asked; the call counts all the same."""

@@ -17,6 +17,7 @@ from referencing import Registry
 from referencing.exceptions import Unresolvable
 
 from activities.contracts import JsonObject
+from workflows.machines.json_text import cut
 from workflows.machines.planner_schema_rules import check_rules
 
 __all__ = ["DEFAULT_SCHEMA", "PlanSchema", "plan_schema"]
@@ -160,7 +161,7 @@ class PlanSchema:
 
 def _words(error: ValidationError | SchemaError) -> str:
     place = ".".join(str(part) for part in error.absolute_path)
-    return f"{place}: {error.message[:300]}" if place else error.message[:300]
+    return f"{cut(place, 200)}: {error.message[:300]}" if place else error.message[:300]
 
 
 def plan_schema(schema: JsonObject | None) -> PlanSchema:
