@@ -32,6 +32,10 @@ __all__ = ["CodeActivities"]
 
 GRACE = 3.0
 """Seconds beyond the limit until a step is ended from outside: the interpreter should do it itself."""
+OVERHEAD = 12.0
+"""Seconds beyond the limit for the whole step, its session and the store with it."""
+TRY_SECONDS = 5.0
+"""For trying a state out; if that takes longer, the state counts as one that fits."""
 TIGHT = 32
 """A state may take so many times more memory when it is loaded; beyond that it is tried out first."""
 RESTORED = "The variables are again as they were before this block."
@@ -49,11 +53,14 @@ class _Ended:
 
 
 class CodeActivities:
-    """The activity around one pool of interpreters; `store` keeps sessions and long texts."""
+    """The activity around one pool of interpreters; `store` keeps sessions and long texts.
 
-    def __init__(self, store: BlobStore) -> None:
-        self.store = store
-        self.pool = Pool()
+    `overhead`: seconds that a step may take beyond its limit before it is given up as a whole.
+    """
+
+    def __init__(self, store: BlobStore, overhead: float = OVERHEAD) -> None:
+        self.store, self.overhead = store, overhead
+        self.pool = Pool(store.path.parent)
 
     async def close(self) -> None:
         """End the interpreters."""
@@ -63,14 +70,16 @@ class CodeActivities:
     async def run_code(self, effect: RunCode) -> CodeStepped:
         """Run a block to its next call, its end or its error.
 
+        When all interpreters are busy it waits under heartbeats; its time begins behind that.
+
         Raises `ApplicationError` of type `Fatal` for a session or a blob that cannot be used, and
         of type `Transient` when the store cannot be used or no interpreter can be had.
         """
-        started = time.monotonic()
         printed = Printed(effect.limits.output_chars)
-        async with beating():
+        async with beating(), self.pool.places:
+            started = time.monotonic()
             try:
-                ended = await self._step(effect, printed)
+                ended = await self._in_time(effect, printed)
             except (BadSession, BadContext, BlobMissing, BlobCorrupt) as error:
                 raise ApplicationError(str(error), type=FATAL, non_retryable=True) from error
             except (StoreError, OSError) as error:
@@ -86,6 +95,17 @@ class CodeActivities:
             left_out=printed.left_out,
             seconds=seconds,
         )
+
+    async def _in_time(self, effect: RunCode, printed: Printed) -> _Ended:
+        most = effect.limits.seconds + self.overhead
+        try:
+            async with asyncio.timeout(most) as limit:
+                return await self._step(effect, printed)
+        except TimeoutError:
+            if not limit.expired():
+                raise
+            told = f"TimeoutError: the step took longer than {most:g} s\n{RESTORED}"
+            return _Ended(effect.before, Reached(error=told), fatal=True)
 
     async def _step(self, effect: RunCode, printed: Printed) -> _Ended:
         saved = await load_session(effect.session, self.store) if effect.session else None
@@ -105,12 +125,15 @@ class CodeActivities:
 
     async def _try_out(self, effect: RunCode, dump: bytes) -> None:
         """Raise `Crashed` if the next block could not begin: it would fail for ever with such a state."""
-        async with self.pool.session(effect.limits) as session:
-            try:
+        try:
+            async with asyncio.timeout(TRY_SECONDS), self.pool.session(effect.limits) as session:
                 await session.load_session(dump)
                 await session.feed_start("None")
-            except monty.MontyRuntimeError as error:
-                raise Crashed(f"{error}: the variables leave no memory for another block") from error
+        except monty.MontyRuntimeError as error:
+            raise Crashed(f"{error}: the variables leave no memory for another block") from error
+        except OSError as error:
+            # The block is done and its state is good as far as anybody knows: it is not thrown away.
+            log.warning("code.not_tried", error=str(error))
 
     async def _answer(self, answer: CodeAnswer | None) -> Resume | None:
         """What the interpreter is told; None: the block is to end."""
@@ -165,7 +188,8 @@ async def _dumped(stepper: Stepper) -> bytes:
     if len(dump) > most:
         raise Crashed(
             f"MemoryError: the variables take {len(dump):,} bytes, at most {most:,} are kept from step to "
-            "step; keep less in them"
+            "step, and at each outside call; keep less in them: results instead of whole texts, and "
+            "`del` what is no longer needed"
         )
     return dump
 

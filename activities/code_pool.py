@@ -2,20 +2,21 @@
 
 The interpreter offers what runs in it no file, no socket, no clock and no chance. As a second fence
 its process is started by a few lines of shell where there is one: it works in the root folder,
-writes no files and no dumps of memory, and ends by itself should its worker be lost.
+writes no files and no dumps of memory, and ends by itself should its worker be lost. Those lines
+are a file of the data directory, because they name the interpreter by its path and hand nothing on.
 """
 
 from __future__ import annotations
 
 import asyncio
+import hashlib
 import os
 import shlex
 import shutil
 import subprocess
 import sysconfig
-import tempfile
 from collections.abc import AsyncIterator
-from contextlib import asynccontextmanager
+from contextlib import AsyncExitStack, asynccontextmanager
 from datetime import UTC, datetime
 from pathlib import Path
 
@@ -24,11 +25,12 @@ import structlog
 
 from activities.contracts_code import CodeLimits
 
-__all__ = ["Pool"]
+__all__ = ["NoInterpreter", "Pool"]
 
-PROCESSES = 16
+PROCESSES = max(2, os.cpu_count() or 2)
 """Blocks that run at the same time in one worker; more wait."""
 CHECKOUT_SECONDS = 8
+"""Whoever holds a place finds an interpreter at once, but for the moment in which one ends."""
 SUSPENSIONS = 200_000
 """Questions to the host per step: names, reads of a long context, calls that are refused."""
 POLICY: monty.OSPolicy = {
@@ -49,30 +51,57 @@ exec {binary} "$@" 2>/dev/null
 log = structlog.get_logger(__name__)
 
 
-class Pool:
-    """Opened at first use, in the event loop that uses it."""
+class NoInterpreter(OSError):
+    """None could be started just now."""
 
-    def __init__(self) -> None:
+
+class Pool:
+    """Opened at first use, in the event loop that uses it; `folder` is where it puts its fence."""
+
+    def __init__(self, folder: Path) -> None:
+        self.places = asyncio.Semaphore(PROCESSES)
+        """Hold one around all that a step does with its interpreters: whoever has none waits here."""
+        self._folder = folder
         self._pool: monty.AsyncMonty | None = None
-        self._folder: tempfile.TemporaryDirectory[str] | None = None
         self._opening = asyncio.Lock()
+        self._used = 0
 
     @asynccontextmanager
     async def session(self, limits: CodeLimits) -> AsyncIterator[monty.AsyncMontySession]:
-        """A fresh interpreter. Raises TimeoutError when all are busy for long, and OSError."""
-        pool = await self._opened()
-        async with pool.checkout(limits=_limits(limits), os_policy=POLICY) as session:
+        """A fresh interpreter. Raises OSError when none can be had, also as TimeoutError."""
+        async with AsyncExitStack() as stack:
+            self._used += 1
+            stack.callback(self._give_back)
+            try:
+                session = await stack.enter_async_context(await self._checkout(limits))
+            except (RuntimeError, monty.MontyCrashedError) as error:
+                log.warning("code.no_interpreter", error=str(error))
+                if self._used > 1:
+                    raise NoInterpreter(f"no interpreter could be started: {error}") from error
+                session = await self._anew(stack, limits)
             yield session
 
     async def close(self) -> None:
         """End all interpreters; a later call opens the pool again."""
         async with self._opening:
             pool, self._pool = self._pool, None
-            folder, self._folder = self._folder, None
         if pool is not None:
             await pool.__aexit__(None, None, None)
-        if folder is not None:
-            await asyncio.to_thread(folder.cleanup)
+
+    async def _anew(self, stack: AsyncExitStack, limits: CodeLimits) -> monty.AsyncMontySession:
+        """Once more with a pool that was opened anew: what it starts may have been moved or removed."""
+        await self.close()
+        try:
+            return await stack.enter_async_context(await self._checkout(limits))
+        except (RuntimeError, monty.MontyCrashedError) as error:
+            await self.close()
+            raise NoInterpreter(f"no interpreter could be started: {error}") from error
+
+    async def _checkout(self, limits: CodeLimits) -> monty.AsyncMontySession:
+        return (await self._opened()).checkout(limits=_limits(limits), os_policy=POLICY)
+
+    def _give_back(self) -> None:
+        self._used -= 1
 
     async def _opened(self) -> monty.AsyncMonty:
         async with self._opening:
@@ -93,16 +122,24 @@ class Pool:
         binary = _interpreter()
         if binary is None:
             return None
-        self._folder = tempfile.TemporaryDirectory(prefix="ratchet-sandbox-", ignore_cleanup_errors=True)
-        fence = Path(self._folder.name) / "interpreter"
+        source = FENCE.format(binary=shlex.quote(binary))
+        name = hashlib.sha256(source.encode()).hexdigest()[:16]
+        fence = Path(os.path.abspath(self._folder)) / f"interpreter-{name}.sh"
         try:
-            fence.write_text(FENCE.format(binary=shlex.quote(binary)))
-            fence.chmod(0o700)
+            _write_program(fence, source)
             subprocess.run([fence, "--version"], check=True, capture_output=True, timeout=30)
         except (OSError, subprocess.SubprocessError) as error:
             log.warning("code.no_fence", error=str(error))
             return None
         return str(fence)
+
+
+def _write_program(path: Path, source: str) -> None:
+    """Whole or not at all; the name stands for the content, so that workers may share the folder."""
+    draft = path.with_name(f"{path.name}.{os.getpid()}")
+    draft.write_text(source)
+    draft.chmod(0o700)
+    draft.replace(path)
 
 
 def _interpreter() -> str | None:

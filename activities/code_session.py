@@ -4,6 +4,9 @@ A small one travels itself, as `inline:<base64 of zlib>`; a larger one is kept i
 and travels as `digest:<sha256>`. The interpreter does not check what it is given back, so only
 bytes that it wrote itself may reach it: the digest is checked on loading, and an inline session has
 never left the history.
+
+The store keeps every state, since a run may be replayed or go on from any of them: it grows with
+each outside call by the packed size of the variables, at most `CodeLimits.state_bytes`.
 """
 
 from __future__ import annotations

@@ -11,6 +11,7 @@ import asyncio
 import inspect
 import json
 from collections.abc import Awaitable, Callable
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from typing import Any, Protocol
 
@@ -42,7 +43,10 @@ MATCH_CHARS = 2000
 SLICE_CHARS = 16 * 2**20
 """Given by one slice."""
 PATTERN_CHARS = 1000
-PATTERN_MEMORY = 16 * 1024 * 1024
+PATTERN_MEMORY = 2**20
+"""Bytes; a pattern that needs more may take seconds for a single part."""
+SEARCHERS = ThreadPoolExecutor(2, thread_name_prefix="context-search")
+"""Searches have threads of their own, so that slow patterns hold up no one who waits for the store."""
 FORMAT = 1
 
 
@@ -198,7 +202,9 @@ class ContextFunctions:
         for number in range(at // size, -(-self.text.chars // size)):
             window = await _Window.of(self.text, number)
             # One more than is given, to know whether there are more.
-            matches = await asyncio.to_thread(window.matches, compiled, at, MATCHES + 1 - len(found))
+            matches = await asyncio.get_running_loop().run_in_executor(
+                SEARCHERS, window.matches, compiled, at, MATCHES + 1 - len(found)
+            )
             found += matches
             if len(found) > MATCHES:
                 self._say(

@@ -19,12 +19,20 @@ __all__ = ["CodeAnswer", "CodeCall", "CodeLimits", "CodeStepped", "RunCode"]
 class CodeLimits(Strict):
     """What a block may use; always set (an interpreter without limits burns a core for ever)."""
 
-    seconds: float = Field(default=300, gt=0, le=3600, description="of computing per block [2.4]")
+    seconds: float = Field(
+        default=300,
+        gt=0,
+        le=3600,
+        description="that a block may run, by the clock, without its outside calls [2.4]",
+    )
     memory_bytes: int = Field(default=256 * 2**20, ge=2**20, le=4 * 2**30, description="of the interpreter")
     output_chars: int = Field(default=20_000, ge=100, le=1_000_000, description="shown to the model [2.4]")
     recursion: int = Field(default=200, ge=10, le=1000, description="depth of calls inside a block")
     state_bytes: int = Field(
-        default=64 * 2**20, ge=2**16, le=2**30, description="of the variables kept from step to step"
+        default=8 * 2**20,
+        ge=2**16,
+        le=2**30,
+        description="of the variables kept from step to step; each outside call keeps them once more",
     )
     calls: int = Field(default=1000, ge=1, le=100_000, description="outside calls per block")
 
@@ -104,3 +112,4 @@ class CodeStepped(Frozen):
     fatal: bool = False
     """Out of time or memory, or the interpreter died: `session` is the one before the block."""
     seconds: float = 0
+    """What it took by the clock, without waiting for a free interpreter."""

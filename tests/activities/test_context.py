@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import json
 import time
 from collections.abc import AsyncIterator
@@ -210,6 +211,7 @@ async def test_the_text_of_a_long_match_is_cut_and_its_end_is_true() -> None:
         ("context_search", (r"(?=a)",), {}, "no look-around"),
         ("context_search", ("a" * 1001,), {}, "at most 1,000 are allowed"),
         ("context_search", (r"(?:a{1000}){1000}",), {}, "cannot be used"),
+        ("context_search", (r"(?:\pL?){100}y",), {}, "pattern too large"),
     ],
 )
 async def test_a_wrong_call_says_what_is_expected(
@@ -217,6 +219,34 @@ async def test_a_wrong_call_says_what_is_expected(
 ) -> None:
     with pytest.raises((TypeError, ValueError), match=says):
         await functions("abc").call(name, args, named)
+
+
+async def test_slow_patterns_do_not_hold_up_the_store(sandbox: Sandbox) -> None:
+    """More searches than the host has common threads, each busy for a while."""
+    text, pattern = "é" * 2 * PART_CHARS, r"(?:\pL?){50}y"
+    searches = [
+        asyncio.create_task(functions(text).call("context_search", (pattern,), {})) for _ in range(40)
+    ]
+    await asyncio.sleep(0.1)
+    started = time.monotonic()
+    for n in range(5):
+        await sandbox.store.put(b"%d" % n)
+    assert time.monotonic() - started < 1.5
+    for search in searches:
+        search.cancel()
+    await asyncio.gather(*searches, return_exceptions=True)
+
+
+async def test_a_search_that_takes_too_long_is_ended_with_its_block(sandbox: Sandbox) -> None:
+    """The interpreter's own clock stands while it waits for an answer: the step is ended from outside."""
+    ref = await keep_context("é" * 60 * PART_CHARS, sandbox.store)
+    block = "x = 1\ncontext_search(r'(?:\\pL?){50}y')"
+    started = time.monotonic()
+    stepped = await sandbox.run(block, context=ref, limits=CodeLimits(seconds=0.5))
+    assert time.monotonic() - started < 6
+    assert stepped.fatal
+    assert stepped.error is not None
+    assert "TimeoutError" in stepped.error
 
 
 async def test_a_slice_that_is_too_large_is_refused() -> None:
