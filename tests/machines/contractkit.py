@@ -109,6 +109,7 @@ def contract(
     slots: Iterable[Any] = (SLOT,),
     tools: Iterable[ToolSpec] = (TOOL,),
     changed: Mapping[str, Any] | None = None,
+    reader: Callable[[ReadArtifacts], Any] = read,
     **options: Any,
 ) -> Play:
     """A run that gets these answers, by default over the slot `answer`; texts are read by themselves."""
@@ -121,7 +122,7 @@ def contract(
         reads = isinstance(effect, ReadArtifacts) and not (waiting and isinstance(waiting[0], ArtifactsRead))
         if not waiting and not reads:
             break
-        reaction: Any = read if reads else waiting.pop(0)
+        reaction: Any = reader if reads else waiting.pop(0)
         answer = reaction(effect) if callable(reaction) else reaction
         steps.append(advance(machine, steps[-1], answer, now=next(clock)))
     return Play(machine, tuple(steps), unused=len(waiting))

@@ -463,3 +463,10 @@ def test_a_text_that_was_read_is_not_charged_when_it_fills_a_slot() -> None:
     run = contract(call(), made("x"), done(("answer", "found")), slots=[WIDE])
     assert run.exit.ok
     assert run.context.budget.used("context_reads") == 0
+
+
+@pytest.mark.parametrize("name", [" answer", "answer\n", " "])
+def test_a_slot_name_with_blanks_around_it_is_refused(name: str) -> None:
+    """What a model says is stripped, so nothing could ever fill such a slot."""
+    with pytest.raises(ValueError, match="slot names with blanks around them can never be filled"):
+        contract(slots=[{"name": name}])

@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from activities.contracts import ModelReplied
+from activities.contracts import ModelReplied, ToolsReturned
 from tests.machines.answers import failed, said, tool_failed
 from tests.machines.contractkit import call, clarify, contract, done, events, made, rerun, say
 from tests.machines.driver import Play
@@ -124,6 +124,26 @@ def test_a_run_that_failed_is_not_held_back() -> None:
     assert (run.exit.reason, wraps_up(run)) == ("error", False)
 
 
+def test_a_run_that_the_wrap_up_round_completed_has_no_error() -> None:
+    run = contract(*MAKES, done(), done(("answer", "found")), caps={"tool_calls": 1, "exploit": 0})
+    assert run.context.wrapup_trigger_reason == "max_iterations"
+    assert (run.exit.reason, run.exit.ok, run.exit.outcome["error"]) == ("complete", True, None)
+    run = contract(done(), caps={"tool_calls": 0, "exploit": 0})
+    assert run.exit.outcome["error"]["code"] == "budget_exhausted"  # type: ignore[index,call-overload]  # it is an object
+
+
+def test_rounds_around_a_wrap_up_follow_each_other_without_a_gap() -> None:
+    timings = contract(*MAKES, done(), done(("answer", "found"))).context.round_timings
+    assert [timing.round for timing in timings] == [1, 2, 3]
+    assert timings[2].started == timings[1].ended
+
+
+def test_only_questions_of_a_decision_to_clarify_are_kept() -> None:
+    run = contract(done(clarification_questions=["which?"]), slots=[])
+    assert run.exit.outcome["clarification_questions"] == []
+    assert run.exit.answer == "all done"
+
+
 def test_a_wrap_up_round_is_always_marked_as_used() -> None:
     with pytest.raises(Exception, match="a wrap-up round is not marked as used"):
         contract(done(), changed={"is_wrapup_round": True})
@@ -179,6 +199,11 @@ def test_a_model_that_fails_ends_the_run_and_raises_nothing(kind: Any) -> None:
 def test_a_tool_that_crashes_the_node_ends_the_run() -> None:
     run = contract(call(), failed("fatal", "the worker is gone"))
     assert (run.exit.reason, run.visited.split()[-2:]) == ("error", ["tool_execution", "exit"])
+
+
+def test_a_tool_call_without_a_result_ends_the_run() -> None:
+    run = contract(call(), ToolsReturned(results=()))
+    assert (run.exit.reason, run.exit.error) == ("error", "tool: no result came back")
 
 
 def test_an_unknown_outcome_of_an_unsafe_tool_ends_the_run_naming_it() -> None:

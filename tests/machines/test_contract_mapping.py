@@ -8,11 +8,14 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from activities.contracts import CallModel, Message
 from activities.contracts_artifacts import ArtifactsRead, ArtifactText, ReadArtifacts
-from tests.machines.answers import tool_failed
-from tests.machines.contractkit import call, contract, done, events, made, maps, rerun, say
+from tests.machines.answers import failed, tool_failed
+from tests.machines.contractkit import call, contract, done, events, made, maps, read, rerun, say
 from tests.machines.driver import Play
-from workflows.machines.contract_mapping import KEPT_CHARS, place_of
+from workflows.kernel.step import Cause, advance, close, reenter
+from workflows.machines.contract_mapping import KEPT_CHARS, place_of, wishes_of
+from workflows.machines.contract_reply import read_decision
 
 FILE = [{"name": "answer", "type": "file"}]
 DRAFT = [{"slot_name": "answer", "source_path": "found", "draft": True}]
@@ -156,17 +159,112 @@ def test_a_long_text_stays_in_the_store_until_the_run_ends() -> None:
     assert run.exit.outcome["slots"]["answer"]["text"] == long  # type: ignore[index,call-overload]  # it is an object
 
 
-def test_a_slot_is_cut_at_its_limit_in_the_result() -> None:
+def test_a_slot_is_cut_at_its_limit_in_the_result_and_says_so() -> None:
     run = contract(call(), made("x" * 9000), done(("answer", "found")), slot_chars=5000)
     slot = run.context.slots["answer"]
-    assert (len(slot.text or ""), slot.chars) == (5000, 9000)
+    assert (slot.text, slot.chars, slot.cut) == (
+        "x" * 5000 + "\n[4000 of 9000 characters left out]", 9000, 4000,
+    )  # fmt: skip
+    assert (run.exit.ok, run.exit.answer) == (True, slot.text)
+    assert events(run, "slot_cut") == [
+        {"event": "slot_cut", "round": 2, "slot": "answer", "left_out": 4000, "chars": 9000}
+    ]
 
 
-def test_a_long_text_that_is_lost_at_the_end_leaves_its_preview() -> None:
-    long, lost = "x" * 9000, ArtifactText(problem="lost")
-    texts = ArtifactsRead(texts=(ArtifactText(text=long[:KEPT_CHARS], chars=9000),))
-    run = contract(call(), made(long), done(("answer", "found")), texts, ArtifactsRead(texts=(lost,)))
-    assert (run.exit.ok, run.exit.answer) == (True, "x" * 200)
+LONG = "x" * 9000
+FOUND = ArtifactsRead(texts=(ArtifactText(text=LONG[:KEPT_CHARS], chars=9000),))
+
+
+@pytest.mark.parametrize(
+    ("answer", "problem"),
+    [
+        (
+            ArtifactsRead(texts=(ArtifactText(problem="the store has no such blob"),)),
+            "the store has no such blob",
+        ),
+        (ArtifactsRead(texts=(ArtifactText(binary=True),)), "its body is no text any more"),
+        (ArtifactsRead(texts=()), "nothing was read"),
+    ],
+)
+def test_a_slot_whose_text_is_lost_at_the_end_is_not_filled(answer: ArtifactsRead, problem: str) -> None:
+    run = contract(call(), made(LONG), done(("answer", "found")), FOUND, answer)
+    assert (run.exit.ok, run.exit.reason, run.exit.outcome["missing"]) == (
+        False, "incomplete_contract", ["answer"],
+    )  # fmt: skip
+    assert run.exit.answer == f"{'x' * 200}\n[the text is lost: {problem}; 8800 of 9000 characters left out]"
+    assert events(run, "slot_lost") == [
+        {"event": "slot_lost", "round": 2, "slot": "answer", "problem": problem}
+    ]
+    (report,) = events(run, "contract_validation_failed")
+    assert (report["missing"], report["filled"]) == (["answer"], [])
+    assert [event["event"] for event in events(run)][-1] == "exit"
+
+
+def test_a_store_that_cannot_be_asked_at_the_end_loses_the_texts_but_not_the_run() -> None:
+    def reader(effect: ReadArtifacts) -> Any:
+        return failed("transient") if effect.label == "read the texts of the slots" else read(effect)
+
+    slots = [{"name": "answer"}, {"name": "short"}]
+    pairs = (("answer", "a"), ("short", "b"))
+    run = contract(call("a", "b"), made(LONG, "42"), done(*pairs), slots=slots, reader=reader)
+    assert (run.exit.ok, run.exit.reason, run.exit.outcome["missing"]) == (
+        False, "incomplete_contract", ["answer"],
+    )  # fmt: skip
+    assert run.context.slots["answer"].problem == "HTTP503: server is down"
+    assert run.context.slots["short"].text == "42"
+
+
+def test_a_run_that_is_closed_before_a_long_text_was_read_says_what_is_left_out() -> None:
+    run = contract(call(), made(LONG), rerun("found", **maps(("answer", "found"))))
+    step = close(run.machine, run.last, "cancelled", now=2000)
+    assert step.exit is not None
+    assert step.exit.answer == f"{'x' * 200}\n[8800 of 9000 characters left out]"
+
+
+def test_only_what_was_there_when_the_decision_was_asked_for_can_be_mapped() -> None:
+    """The snapshot of the round counts, not what is there now (spec 5.7, 3; 5.10)."""
+    c = contract(call(), made("42")).context
+    decision = read_decision(done(("answer", "found")).text)
+    (wish,) = wishes_of(c, decision)
+    assert wish.dropped is None
+    (wish,) = wishes_of(c.model_copy(update={"round_snapshot_artifact_ids": ()}), decision)
+    assert wish.dropped == "not_in_round_snapshot"
+
+
+def test_a_part_of_a_file_does_not_fill_a_file_slot() -> None:
+    run = contract(call(), made([1], type="file"), done(("answer", "found[0]")), done(), slots=FILE)
+    assert run.context.slots == {}
+    assert drops(run) == [("found[0]", "not_resolvable_now")]
+
+
+def test_bytes_are_no_draft() -> None:
+    raw = ArtifactsRead(texts=(ArtifactText(binary=True),))
+    draft = done(("answer", "found"), map_slots=DRAFT)
+    run = contract(call(), made("42", type="file"), draft, raw, done(), slots=FILE)
+    assert run.context.slots == {}
+    assert report(run)["errors"] == ["found: it is no text"]
+
+
+def test_a_message_while_a_mapping_is_looked_up_supersedes_the_decision() -> None:
+    """The model is asked again in the same round; nothing was mapped or charged for what it said."""
+    run = contract(call(), made("42"), done(("answer", "found")))
+    (waits,) = [
+        step for step in run.steps if step.effect is not None and step.effect.kind == "read_artifacts"
+    ]
+    patch = {"transcript": (Message(role="user", content="use metres"),)}
+    step = reenter(run.machine, waits, Cause("Steered", by="ann"), now=2000, patch=patch)
+    assert isinstance(step.effect, CallModel)
+    told = step.effect.transcript.messages
+    assert [m.role for m in told[-3:]] == ["assistant", "user", "user"]
+    assert told[-1].content.startswith("JOURNAL of round 2\n")
+    assert "- answer (inline) pending" in told[-1].content
+    c = step.snapshot.context
+    assert (c.slots, c.round_index, c.budget.spent["decisions"]) == ({}, 2, 1)
+    step = advance(run.machine, step, done(("answer", "found")), now=2001)
+    assert isinstance(step.effect, ReadArtifacts)
+    step = advance(run.machine, step, read(step.effect), now=2002)
+    assert step.exit is not None
+    assert (step.exit.answer, step.snapshot.context.budget.spent["decisions"]) == ("42", 2)
 
 
 # -- paths --------------------

@@ -315,3 +315,10 @@ def test_one_resolver_says_why_a_run_ends(
 def test_the_pending_reason_is_cleared_when_it_is_promoted() -> None:
     run = contract(clarify(), slots=[])
     assert (run.context.exit_reason, run.context.pending_exit_reason) == ("clarify", None)
+
+
+def test_a_decision_without_a_strategy_is_a_violation_also_when_no_rerun_is_left() -> None:
+    run = contract(said("?"), caps={"decision_reruns": 0})
+    assert run.exit.reason == "decision_reruns_exhausted"
+    assert run.context.protocol_violation_count == 1
+    assert run.context.last_protocol_violation["code"] == "decision_invalid_strategy"

@@ -11,6 +11,7 @@ from __future__ import annotations
 from enum import Enum
 from typing import Any
 
+from activities.contracts import ErrorClass
 from activities.transcript import Message
 from workflows.kernel.design import Brief, Design, Parts
 from workflows.kernel.log import Record
@@ -35,6 +36,8 @@ __all__ = ["DESIGN"]
 
 ANEW = ("round_started",)
 """Forgotten on the way to the next round."""
+
+FAILURES: tuple[ErrorClass, ...] = ("transient", "recoverable", "fatal", "unknown_outcome")
 
 TABLE = (
     Row(S.DECISION, ToolWanted, S.PROTOCOL_VERIFY),
@@ -113,6 +116,7 @@ def _states(nodes: Nodes) -> dict[Enum, State]:
             grants={"read_artifacts"},
             max_effects=1,
             holds=_has_reason,
+            on_error=dict.fromkeys(FAILURES, nodes.unread),
             reads={"exit_reason", "output_contract", "slots", "round_index", "wrapup_trigger_reason"},
             writes={"exit_reason", "session_log", "slots"},
         ),
@@ -131,7 +135,7 @@ def _build(options: Options, parts: Parts) -> Machine[Context]:
         states=_states(nodes),
         result=result_of,
         step_state=S.DECISION,
-        on_error=dict.fromkeys(("transient", "recoverable", "fatal", "unknown_outcome"), nodes.failed),
+        on_error=dict.fromkeys(FAILURES, nodes.failed),
         # Node visits (5.13); the first visit needs no transition.
         max_transitions=max(25, 4 * int(rounds) + 10) - 1,
         hold_back=wrap_up,

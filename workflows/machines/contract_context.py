@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable, Mapping
 from enum import Enum
 from typing import Annotated, Literal
 
@@ -14,7 +15,7 @@ from workflows.kernel.ledger import Ledger
 from workflows.machines.contract_budget import CHARGE, Caps, derived
 from workflows.machines.contract_reply import Decision
 
-__all__ = ["Context", "FilledSlot", "KeptArtifact", "Options", "RoundTiming", "S", "SlotSpec"]
+__all__ = ["Context", "FilledSlot", "KeptArtifact", "Options", "RoundTiming", "S", "SlotSpec", "missing_of"]
 
 
 class S(Enum):
@@ -71,6 +72,16 @@ class Options(Strict):
 
     @field_validator("slots")
     @classmethod
+    def _plain_names(cls, slots: tuple[SlotSpec, ...]) -> tuple[SlotSpec, ...]:
+        blank = [slot.name for slot in slots if slot.name != slot.name.strip()]
+        if blank:
+            raise ValueError(
+                f"slot names with blanks around them can never be filled: {blank}; take them off"
+            )
+        return slots
+
+    @field_validator("slots")
+    @classmethod
     def _one_of_each(cls, slots: tuple[SlotSpec, ...]) -> tuple[SlotSpec, ...]:
         names = [slot.name for slot in slots]
         twice = sorted({name for name in names if names.count(name) > 1})
@@ -112,6 +123,16 @@ class FilledSlot(Frozen):
     binary: bool = False
     draft: bool = False
     gaps: str = ""
+    cut: int = 0
+    """Characters that the text leaves out; it says so at its end."""
+    problem: str | None = None
+    """Why its text is lost; such a slot is not filled."""
+
+
+def missing_of(contract: Iterable[SlotSpec], slots: Mapping[str, FilledSlot]) -> tuple[str, ...]:
+    """The declared slots that nothing fills, or whose text is lost."""
+    there = {name for name, slot in slots.items() if slot.problem is None}
+    return tuple(slot.name for slot in contract if slot.name not in there)
 
 
 class RoundTiming(Frozen):
@@ -178,7 +199,7 @@ class Context(Frozen):
     @property
     def pending_slots(self) -> tuple[str, ...]:
         """Declared slots that nothing fills, in the contract's order."""
-        return tuple(slot.name for slot in self.output_contract if slot.name not in self.slots)
+        return missing_of(self.output_contract, self.slots)
 
     @property
     def unmapped_artifacts(self) -> tuple[str, ...]:

@@ -2,17 +2,28 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from enum import Enum
 from typing import Any
 
 from activities.contracts import JsonObject
+from activities.contracts_artifacts import ArtifactText
 from workflows.kernel.machine import At, Exit, Move
-from workflows.machines.contract_context import Context, FilledSlot
+from workflows.machines.contract_context import Context, FilledSlot, missing_of
 from workflows.machines.contract_events import ExitAsked, WrapUpStarted
 from workflows.machines.contract_round import wish_of
 
-__all__ = ["EXITS", "closed", "granted", "resolved", "result_of", "wrap_up"]
+__all__ = [
+    "EXITS",
+    "by_reference",
+    "closed",
+    "ended",
+    "granted",
+    "resolved",
+    "result_of",
+    "with_texts",
+    "wrap_up",
+]
 
 EXITS: Mapping[str, str] = {
     "complete": "the model is done; every slot is filled, or none was declared",
@@ -65,10 +76,62 @@ def wrap_up(c: Context, move: Move, at: At) -> tuple[dict[str, Any], object] | N
         "exploit_overdraft_total": 0,
         "exit_reason": None,
         "pending_exit_reason": None,
+        "error": None,
         "round_index": 1,
         "session_log": (started,),
     }
     return patch, WrapUpStarted(reason=f"{reason}; pending: {', '.join(pending)}")
+
+
+def by_reference(c: Any) -> dict[str, FilledSlot]:
+    """The slots whose texts are still in the durable store."""
+    return {name: slot for name, slot in c.slots.items() if slot.text is None and not slot.binary}
+
+
+def with_texts(slots: Mapping[str, FilledSlot], texts: Sequence[ArtifactText]) -> dict[str, FilledSlot]:
+    """The slots with their texts; one whose text cannot be read any more has a `problem` instead."""
+    answers = iter(texts)
+    return {name: _with_text(slot, next(answers, _UNREAD)) for name, slot in slots.items()}
+
+
+_UNREAD = ArtifactText(problem="nothing was read")
+
+
+def _with_text(slot: FilledSlot, text: ArtifactText) -> FilledSlot:
+    problem = "its body is no text any more" if text.binary else text.problem
+    if problem is not None:
+        return slot.model_copy(update={"problem": problem})
+    left = max(0, text.chars - len(text.text))
+    whole = f"{text.text}\n{_left_out(left, text.chars)}" if left else text.text
+    return slot.model_copy(update={"text": whole, "cut": left})
+
+
+def _left_out(left: int, chars: int) -> str:
+    return f"[{left} of {chars} characters left out]"
+
+
+def ended(c: Any, read: Mapping[str, FilledSlot]) -> dict[str, Any]:
+    """The last override and the last events; `read` are slots that have got their texts now, or lost them."""
+    slots = {**c.slots, **read}
+    reason, missing = c.exit_reason, list(missing_of(c.output_contract, slots))
+    events: list[JsonObject] = [*_told(read)]
+    patch: dict[str, Any] = {"slots": dict(read)} if read else {}
+    if reason == "complete" and missing:
+        reason = patch["exit_reason"] = "incomplete_contract"
+        report: JsonObject = {"declared": [slot.name for slot in c.output_contract], "missing": list(missing)}
+        filled = [name for name in slots if name not in missing]
+        events.append({"event": "contract_validation_failed", **report, "filled": list(filled)})
+    events.append({"event": "exit", "reason": reason, "trigger": c.wrapup_trigger_reason})
+    patch["session_log"] = tuple({"event": e["event"], "round": c.round_index, **e} for e in events)
+    return patch
+
+
+def _told(slots: Mapping[str, FilledSlot]) -> Iterator[JsonObject]:
+    for name, slot in slots.items():
+        if slot.problem is not None:
+            yield {"event": "slot_lost", "slot": name, "problem": slot.problem[:500]}
+        elif slot.cut:
+            yield {"event": "slot_cut", "slot": name, "left_out": slot.cut, "chars": slot.chars}
 
 
 def closed(c: Context, reason: str) -> dict[str, Any]:
@@ -107,7 +170,10 @@ def _answer(c: Context, reason: str) -> str | None:
 def _text(slot: FilledSlot) -> str:
     if slot.text is not None:
         return slot.text
-    return f"(a file that is no text: {slot.digest})" if slot.binary else slot.preview
+    if slot.binary:
+        return f"(a file that is no text: {slot.digest})"
+    lost = f"the text is lost: {slot.problem}; " if slot.problem is not None else ""
+    return f"{slot.preview}\n[{lost}{_left_out(slot.chars - len(slot.preview), slot.chars)[1:]}"
 
 
 def _error(c: Context, reason: str) -> str:

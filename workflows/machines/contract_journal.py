@@ -7,6 +7,7 @@ model asked to see. The conversation only grows, so each message travels once.
 from __future__ import annotations
 
 import json
+import re
 from collections.abc import Iterable, Sequence
 from typing import Any
 
@@ -17,15 +18,14 @@ from workflows.kernel.design import Brief
 from workflows.machines.contract_budget import budget_line
 from workflows.machines.contract_context import FilledSlot, KeptArtifact, Options
 from workflows.machines.contract_mapping import place_of
-from workflows.machines.contract_round import Gate
+from workflows.machines.contract_round import SHOWN_ITEMS, Gate
 
 __all__ = ["journal", "opening", "shown_reads"]
 
 INDEXED = 60
 """Artifacts that a journal lists; older ones are counted."""
 EVENT_CHARS = 600
-SHOWN_ITEMS = 20
-"""Artifacts that one journal shows."""
+FLAT_CHARS = 500
 
 _PROTOCOL = """\
 You decide, round by round, how to fill the slots of an output contract. Tools make artifacts; you map
@@ -49,8 +49,10 @@ Answer with one JSON object and nothing else:
 - `strategy` is needed in every answer: explore looks around, exploit works on what was found, render
   writes the result. Leave out any other field that you do not need.
 - call_tool runs one tool. Its result becomes the artifacts that `out_artifacts_spec` names: the keys of
-  an object by name, any other result as the first one. Kind `search` marks findings that fill no slot.
+  an object by name, any other result as the first one. Kind `search` marks findings: they
+  can be mapped, but no wrap-up round is held for them.
 - decision asks again after showing you `show_artifacts` and `show_skills`; it must name something.
+  What an artifact holds is shown between <<< and >>>; the marks are longer if it holds such marks itself.
 - `map_slots` goes with any action. It can only use artifacts that the journal lists, not those of
   the tool call beside it. `source_path` is an artifact's id, and behind it a path into a JSON value.
   A file slot takes an artifact of type file, or any text with `draft` true.
@@ -118,7 +120,7 @@ def _slot(spec: Any, filled: FilledSlot | None) -> str:
     if filled is None:
         return f"{text}pending: {spec.description}" if spec.description else f"{text}pending"
     more = " as a draft" if filled.draft else ""
-    return f"{text}filled from {filled.artifact_id}{filled.path}{more}"
+    return f"{text}filled from {filled.artifact_id}{_flat(filled.path)}{more}"
 
 
 def _index(c: Any) -> list[str]:
@@ -160,10 +162,14 @@ def _shown(c: Any, options: Options, texts: Sequence[ArtifactText]) -> list[str]
     answers, parts = iter(texts), []
     for path in c.shown_artifacts[:SHOWN_ITEMS]:
         text = next(answers, ArtifactText(problem="nothing was read")) if _readable(c, path) else None
-        parts.append(_body(f"artifact {path}", text))
+        parts.append(_body(f"artifact {_flat(path)}", text))
     for name in c.shown_skills[:SHOWN_ITEMS]:
         known = options.skills.get(name)
         parts.append(f"SHOWN skill {name}\n{known}" if known is not None else f"There is no skill {name!r}.")
+    for what, wanted in (("artifacts", c.shown_artifacts), ("skills", c.shown_skills)):
+        if len(wanted) > SHOWN_ITEMS:
+            left = len(wanted) - SHOWN_ITEMS
+            parts.append(f"{left} more {what} were not shown: a journal shows at most {SHOWN_ITEMS}.")
     return parts
 
 
@@ -173,7 +179,15 @@ def _body(title: str, text: ArtifactText | None) -> str:
     if text.binary:
         return f"SHOWN {title}: it is no text"
     if text.problem is not None:
-        return f"SHOWN {title}: {text.problem}"
+        return f"SHOWN {title}: {_flat(text.problem)}"
     left = text.chars - len(text.text)
-    cut = f"\n[{left} of {text.chars} characters left out]" if left else ""
-    return f"SHOWN {title}\n<<<\n{text.text}{cut}\n>>>"
+    cut = f"\n[{left} of {text.chars} characters left out]" if left > 0 else ""
+    # The marks do not occur in the text, so it cannot end before its end.
+    marks = max((len(run) for run in re.findall("<+|>+", text.text)), default=0) + 1
+    begin, end = "<" * max(3, marks), ">" * max(3, marks)
+    return f"SHOWN {title}\n{begin}\n{text.text}\n{end}{cut}"
+
+
+def _flat(text: str) -> str:
+    """On one line, so that it cannot look like a line of the journal."""
+    return " ".join(text[:FLAT_CHARS].split())

@@ -31,7 +31,7 @@ from workflows.machines.contract_events import (
     Verified,
     Violated,
 )
-from workflows.machines.contract_exit import resolved
+from workflows.machines.contract_exit import by_reference, ended, resolved, with_texts
 from workflows.machines.contract_journal import journal, shown_reads
 from workflows.machines.contract_mapping import KEPT_CHARS, Mapped, filled, reads_of, wishes_of
 from workflows.machines.contract_reply import Decision, WantedCall, decision_of
@@ -114,7 +114,11 @@ class Nodes:
         return self._closed(c, c.last_decision, answer, at)
 
     def _heard(self, c: Any, reply: ModelReplied, at: At) -> Said:
-        """The decision came back; what it wants mapped is looked up before it counts."""
+        """The decision came back; what it wants mapped is looked up before it counts.
+
+        A person's message during that look-up supersedes the decision: the model is asked again in the
+        same round, with its answer and the message before it, and nothing was charged or mapped.
+        """
         decision = decision_of(reply)
         patch: Changes = {"last_decision": decision, "iteration": 1, "transcript": (reply.message,)}
         reads = reads_of(wishes_of(c, decision))
@@ -227,6 +231,8 @@ class Nodes:
 
     def executed(self, c: Any, answer: ToolsReturned, at: At) -> Said:
         """Register the artifacts, also those of a tool that failed; the round is charged."""
+        if not answer.results:
+            return _failed(f"{c.call.tool}: no result came back")
         result: ToolResult = answer.results[0]
         if result.error == "unknown_outcome":
             return _failed(f"{result.tool}: {result.output}")
@@ -252,29 +258,22 @@ class Nodes:
     # -- exit (5.13) --------------------
 
     def leave(self, c: Any, at: At) -> Said:
-        """The last override, the last event, and the texts that slots hold by reference."""
-        patch: dict[str, Any] = {}
-        events: list[JsonObject] = []
-        reason, missing = c.exit_reason, list(c.pending_slots)
-        if reason == "complete" and missing:
-            reason = patch["exit_reason"] = "incomplete_contract"
-            report: JsonObject = {"declared": [slot.name for slot in c.output_contract], "missing": missing}
-            events.append({"event": "contract_validation_failed", **report, "filled": list(c.slots)})
-        events.append({"event": "exit", "reason": reason, "trigger": c.wrapup_trigger_reason})
-        patch["session_log"] = _logged(c, *events)
-        reads = tuple(ArtifactRead(digest=slot.digest, path=slot.path) for slot in _by_reference(c).values())
-        if not reads:
-            return patch, None
-        return patch, self._read(reads, "read the texts of the slots", self.options.slot_chars)
+        """The texts that slots hold by reference, then the last override and the last event."""
+        held = by_reference(c).values()
+        reads = tuple(ArtifactRead(digest=slot.digest, path=slot.path) for slot in held)
+        if reads:
+            return {}, self._read(reads, "read the texts of the slots", self.options.slot_chars)
+        return ended(c, {}), None
 
     def left(self, c: Any, answer: ArtifactsRead, at: At) -> Said:
-        """Slots get their texts; one that cannot be read keeps its preview."""
-        slots = {
-            name: slot.model_copy(update={"text": text.text})
-            for (name, slot), text in zip(_by_reference(c).items(), answer.texts, strict=True)
-            if text.problem is None and not text.binary
-        }
-        return {"slots": slots}, None
+        """Slots get their texts; one whose text is lost is not filled."""
+        return ended(c, with_texts(by_reference(c), answer.texts)), None
+
+    def unread(self, c: Any, failure: EffectFailed, at: At) -> Said:
+        """The store could not be asked: the slots' texts are lost, the run ends nevertheless."""
+        lost = ArtifactText(problem=f"{failure.type}: {failure.message}")
+        held = by_reference(c)
+        return ended(c, with_texts(held, [lost] * len(held))), None
 
     # -- failures --------------------
 
@@ -331,7 +330,3 @@ def _overdraft(c: Any, done: Round) -> Changes:
         "exploit_overdraft_used": done.gate.used,
         "exploit_overdraft_total": done.gate.total,
     }
-
-
-def _by_reference(c: Any) -> dict[str, Any]:
-    return {name: slot for name, slot in c.slots.items() if slot.text is None and not slot.binary}

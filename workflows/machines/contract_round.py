@@ -14,6 +14,7 @@ from workflows.machines.contract_budget import Spent, added, must_finish, overdr
 from workflows.machines.contract_reply import Decision
 
 __all__ = [
+    "SHOWN_ITEMS",
     "BEFORE_MAPPING",
     "BEHIND_MAPPING",
     "Gate",
@@ -24,6 +25,9 @@ __all__ = [
     "settled",
     "wish_of",
 ]
+
+SHOWN_ITEMS = 20
+"""Artifacts, and skills, that one journal shows."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -127,8 +131,10 @@ def _show_items(c: Any, r: Round) -> Round:
         return r
     if c.budget.left("context_reads") > 0:
         r = replace(r.charged({"context_reads": 1}), show=True)
-        r = r.noted("show_artifacts", items=list(d.show_artifacts)) if d.show_artifacts else r
-        return r.noted("show_skills", items=list(d.show_skills)) if d.show_skills else r
+        shown = {"show_artifacts": d.show_artifacts, "show_skills": d.show_skills}
+        for event, items in shown.items():
+            r = r.noted(event, items=list(items[:SHOWN_ITEMS])) if items else r
+        return r
     return r.exits("context_reads_exhausted") if r.action == "decision" else r
 
 
