@@ -6,9 +6,9 @@ import os
 from collections.abc import Iterable
 from dataclasses import dataclass
 
-from pydantic import ValidationError
+from pydantic import BaseModel, ValidationError
 
-from activities.contracts import ModelSpec, ToolSpec
+from activities.contracts import JsonObject, ModelSpec, ToolSpec
 from activities.extensions import ExtensionError, load_extensions
 from activities.settings import Settings
 from client.agentfile import AgentFile, Draft
@@ -82,7 +82,7 @@ class Catalog:
         except UsageError as error:
             yield ("version",), str(error)
             return
-        yield from _options(agent, design)
+        yield from _options(agent.options, design, ("options",))
         for role in agent.models:
             if role not in design.roles:
                 yield (
@@ -107,17 +107,42 @@ class Catalog:
                 yield ("tools", index), f"`{name}` stands twice"
 
 
-def _options(agent: AgentFile, design: Design) -> Iterable[Problem]:
+def _options(given: JsonObject, design: Design, where: KeyPath) -> Iterable[Problem]:
+    """What is wrong with a machine's knobs, and with those of machines that run inside it."""
     from workflows import registry
 
     try:
-        options = design.options.model_validate(agent.options)
+        options = design.options.model_validate(given)
         design.build(options, registry.parts())
     except ValidationError as error:
-        for where, what in problems(error, design.options):
-            yield ("options", *where), what
+        for place, what in problems(error, design.options):
+            yield (*where, *place), what
+        return
     except Exception as error:  # noqa: BLE001  # whatever the machine says against its options
-        yield ("options",), str(error)
+        yield where, str(error)
+        return
+    yield from _inner_machines(options, where)
+
+
+def _inner_machines(value: object, where: KeyPath) -> Iterable[Problem]:
+    """A run would find these only when it comes to the machine inside."""
+    from workflows import registry
+    from workflows.machines.staged_options import InnerMachine
+
+    if isinstance(value, InnerMachine):
+        try:
+            # As the run looks it up, which takes the oldest where no version is named.
+            inner = registry.design(value.name, value.version, newest=False)
+        except ValueError as error:
+            yield (*where, "name"), str(error)
+            return
+        yield from _options(value.options, inner, (*where, "options"))
+    elif isinstance(value, BaseModel):
+        for name in type(value).model_fields:
+            yield from _inner_machines(getattr(value, name), (*where, name))
+    elif isinstance(value, tuple):
+        for index, item in enumerate(value):
+            yield from _inner_machines(item, (*where, index))
 
 
 def check_key(models: Iterable[ModelSpec]) -> None:

@@ -105,6 +105,37 @@ BAD = [
         stages(check={**CHECK, "tools": ["t"]}), "tools: a stage of type model has none", id="tools"
     ),
     pytest.param(
+        stages(observe={"tools": []}), "tools: a stage of type observe has none", id="an empty list of tools"
+    ),
+    pytest.param(
+        stages(check={**CHECK, "extension": {}}), "check: extension: is missing", id="no names of extensions"
+    ),
+    pytest.param(
+        stages(check={**CHECK, "writes": [], "extension": {}, "exits": ["Finished"]}),
+        "stage check: writes: none are named, and there is one exit",
+        id="nothing to say",
+    ),
+    pytest.param(
+        stages(rescue={"flow_type": "error_handler", "enters": "Failed", "hook": "h", "writes": []}),
+        "stage rescue: writes: 'last_error' is missing",
+        id="error handler that writes nothing",
+    ),
+    pytest.param(
+        stages(
+            rescue={"flow_type": "error_handler", "enters": "Failed", "hook": "h", "writes": ["observation"]}
+        ),
+        "stage rescue: writes: 'observation' is not for a stage of type error_handler",
+        id="error handler that writes more",
+    ),
+    pytest.param(
+        [
+            *({**stage, "enforce": False} for stage in stages()),
+            {"name": "rescue", "flow_type": "error_handler", "enters": "Failed", "hook": "h"},
+        ],
+        "not for all",
+        id="enforcement of the error handler alone",
+    ),
+    pytest.param(
         stages(check={**CHECK, "writes": ["observation"]}),
         "extension: 'extensions' is not among its writes",
         id="extension without the right",
@@ -137,7 +168,9 @@ def test_a_bad_declaration_is_refused_and_names_stage_and_key(declared: Any, wor
 
 UNSOUND = [
     pytest.param(
-        stages(think={"exits": ["Observing"]}), "unreachable from Initialized: Acting", id="unreachable"
+        stages(think={"exits": ["Observing"]}),
+        "stages: .*unreachable from Initialized: Acting; Acting is entered by act; each must be",
+        id="unreachable",
     ),
     pytest.param(
         stages(observe={"exits": ["Thinking"]}),
@@ -146,7 +179,8 @@ UNSOUND = [
     ),
     pytest.param(
         stages(act={"exits": ["Observing", "Checking"]}, check={**CHECK, "exits": ["Acting"]}),
-        "a cycle without a counting state.*Acting -> Checking -> Acting.*loop only through Thinking",
+        "cycle without a counting state.*Acting -> Checking -> Acting"
+        ".*; Acting is entered by act; Checking is entered by check; .*loop only through Thinking",
         id="uncounted loop",
     ),
 ]

@@ -3,9 +3,12 @@
 from __future__ import annotations
 
 import csv
+import re
 import shutil
 from pathlib import Path
 from typing import Any
+
+import pytest
 
 from activities.contracts import CallModel, CallTools, Setup, ToolResult, ToolsReturned
 from activities.provider import ProviderCall
@@ -13,7 +16,10 @@ from activities.providers import load_providers
 from activities.settings import Settings
 from activities.toolbox import Toolbox, ToolCallContext
 from client.agentfile import AgentFile, Draft, find_agent
+from client.catalog import Catalog
+from client.errors import UsageError
 from client.yamltext import YamlText
+from tests.machines.scripts_staged import stages
 from workflows.kernel.design import Brief, Parts
 from workflows.kernel.machine import Exit
 from workflows.kernel.step import advance, start
@@ -101,3 +107,52 @@ async def test_with_nothing_open_the_answer_says_so(tmp_path: Path) -> None:
     (files / "alerts.csv").write_text(text.replace(",open,", ",resolved,"))
     ended, _ = await triage(tmp_path)
     assert "no SEV1 alert is open" in (ended.answer or "")
+
+
+# -- a machine inside --------------------
+
+INNER: dict[str, Any] = {
+    "name": "one",
+    "flow_type": "machine",
+    "enters": "Working",
+    "exits": ["Finished"],
+    "writes": ["extensions"],
+}
+
+
+@pytest.mark.parametrize(
+    ("machine", "words"),
+    [
+        ({"name": "raect"}, "options.stages[2].machine.name: unknown machine raect"),
+        (
+            {"name": "react", "version": "99"},
+            "options.stages[2].machine.name: unknown machine react of version",
+        ),
+        (
+            {"name": "react", "options": {"max_step": 3}},
+            "options.stages[2].machine.options.max_step: unknown key; did you mean `max_steps`?",
+        ),
+        (
+            {"name": "staged", "options": {"stages": stages(observe={"exits": ["Thinking"]})}},
+            "options.stages[2].machine.options: stages: machine staged: unreachable from Initialized: Finished",
+        ),
+        (
+            {"name": "staged", "options": {"stages": [{**INNER, "machine": {"name": "nosuch"}}]}},
+            "options.stages[2].machine.options.stages[0].machine.name: unknown machine nosuch",
+        ),
+    ],
+)
+def test_a_machine_inside_is_checked_when_the_agent_is_loaded(machine: Any, words: str) -> None:
+    """Spec 3.11: a declaration that can only fail is no declaration."""
+    observe: dict[str, Any] = {**INNER, "machine": machine, "enters": "Observing"}
+    agent = {"machine": "staged", "options": {"stages": stages(observe=observe)}}
+    with pytest.raises(UsageError, match=re.escape(words)):
+        _checked(agent)
+    observe["machine"] = {"name": "react", "options": {"max_steps": 3}}
+    _checked({**agent, "options": {"stages": stages(observe=observe)}})
+
+
+def _checked(agent: Any) -> None:
+    text = {"name": "a", "models": {"default": {"provider": "scripted", "name": "s"}}, **agent}
+    draft = Draft(values=text)
+    Catalog.load(Settings()).check(draft.finish(), draft)

@@ -235,9 +235,10 @@ def _build(options: Options, parts: Parts) -> Machine[AgentState]:
             fold_steer=lambda c, text: {"user_input": f"{c.user_input}\n\n{text}"},
         )
     except DefinitionError as error:
-        hint = "each must be reached, lead on to Finished, and loop"
+        named = [f"{s.enters} is entered by {s.name}" for s in plan.running if s.enters in str(error)]
+        hint = "each must be reached, lead on to Finished, and loop only through"
         raise DefinitionError(
-            f"{error} (in `stages`: {hint} only through {plan.entry}, where passes are counted)"
+            "; ".join((f"stages: {error}", *named, f"{hint} {plan.entry}, where passes are counted"))
         ) from error
 
 

@@ -145,7 +145,7 @@ class Stage(Strict):
 
     def _keys(self) -> Iterable[str]:
         for key, takers in _TAKEN_BY.items():
-            if getattr(self, key) and self.flow_type not in takers:
+            if self.flow_type not in takers and getattr(self, key) not in (None, "", {}):
                 yield f"{key}: a stage of type {self.flow_type} has none; {_list(takers)} have"
         if self.flow_type in _TAKEN_BY["hook"] and not self.hook:
             yield "hook: is missing; name a function that the worker has loaded"
@@ -153,10 +153,21 @@ class Stage(Strict):
             yield "machine: is missing; name the machine to run"
         if self.machine and self.machine.merge not in self.may_write:
             yield f"machine.merge: {self.machine.merge!r} is not among its writes"
+        if self.flow_type == "error_handler" and "last_error" not in self.may_write:
+            yield "writes: 'last_error' is missing, and an error_handler does nothing else"
+        if self.flow_type == "model":
+            yield from self._reply()
+
+    def _reply(self) -> Iterable[str]:
+        """What a model stage's reply could hold."""
         if self.extension and "extensions" not in self.may_write:
             yield "extension: 'extensions' is not among its writes"
-        if self.flow_type == "model" and "action" in self.may_write:
+        if "extensions" in self.may_write and not self.extension:
+            yield "extension: is missing; name the texts that it writes into `extensions`"
+        if "action" in self.may_write:
             yield "writes: 'action' is written by acting: use flow_type act, machine or hook"
+        if self.may_write == {"lifecycle"} and len(self.targets) == 1:
+            yield "writes: none are named, and there is one exit, so its reply could say nothing"
 
     @property
     def targets(self) -> tuple[str, ...]:
