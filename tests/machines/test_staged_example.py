@@ -134,7 +134,7 @@ INNER: dict[str, Any] = {
         ),
         (
             {"name": "staged", "options": {"stages": stages(observe={"exits": ["Thinking"]})}},
-            "options.stages[2].machine.options: stages: machine staged: unreachable from Initialized: Finished",
+            "options.stages[2].machine.options: stages: machine staged: unreachable from Initialized",
         ),
         (
             {"name": "staged", "options": {"stages": [{**INNER, "machine": {"name": "nosuch"}}]}},

@@ -229,8 +229,8 @@ def _build(options: Options, parts: Parts) -> Machine[AgentState]:
             step_state=states(plan.entry),
             fail_state=states(FAILED),
             on_violation=violated(stages),
-            # Every loop leads through the first stage, so this is never reached.
-            max_transitions=options.max_iterations * (len(names) + 1) + 2,
+            # Every loop leads through the first stage, so no run needs more; the last one is always free.
+            max_transitions=options.max_iterations * len(names),
             on_close=_closed(stages),
             fold_steer=lambda c, text: {"user_input": f"{c.user_input}\n\n{text}"},
         )

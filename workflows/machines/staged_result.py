@@ -128,7 +128,7 @@ def transition_events(records: Sequence[Record], stages: Sequence[Stage]) -> tup
         if record.within:
             continue  # of a machine that runs inside a stage
         open_.append(record)
-        if record.event == STARTED or (record.to is None and record.event != "Finished"):
+        if record.event == STARTED or record.to is None:
             continue
         events.append(_event(session, names, open_))
         open_ = []
@@ -141,8 +141,7 @@ def _event(session: str, names: Mapping[str, str], records: Sequence[Record]) ->
     for record in records:
         patch = {**{name: value for name, value in patch.items() if name not in record.reset}, **record.patch}
     failed = last.to == FAILED
-    if failed:
-        last_error, patch = patch.pop("last_error", None), patch if _merged(last) else {}
+    last_error = patch.pop("last_error", None) if failed else None
     hidden = {"lifecycle", "working"}
     return TransitionEvent.model_validate(
         {
@@ -158,11 +157,6 @@ def _event(session: str, names: Mapping[str, str], records: Sequence[Record]) ->
             "cleared": [n for r in records for n in r.reset if n != "working"],
             "started_at": records[0].started,
             "finished_at": last.finished,
-            "err": last_error if failed else None,
+            "err": last_error,
         }
     )
-
-
-def _merged(record: Record) -> bool:
-    """A stage that fails by itself has its patch merged; one that broke a rule has it refused."""
-    return record.error is None
