@@ -231,6 +231,13 @@ def test_only_what_was_there_when_the_decision_was_asked_for_can_be_mapped() -> 
     assert wish.dropped == "not_in_round_snapshot"
 
 
+def test_long_paths_are_cut_in_the_log() -> None:
+    long = "a" * 10_000
+    run = mapped(reply=rerun("found", **maps(("answer", f"found.{long}"), (long, "found"), ("answer", long))))
+    assert len(report(run)["dropped"]) == 3
+    assert len(str(report(run))) < 3000
+
+
 def test_a_part_of_a_file_does_not_fill_a_file_slot() -> None:
     run = contract(call(), made([1], type="file"), done(("answer", "found[0]")), done(), slots=FILE)
     assert run.context.slots == {}

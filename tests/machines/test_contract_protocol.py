@@ -313,6 +313,10 @@ def test_a_path_or_a_key_stands_on_one_line() -> None:
     run = contract(call(), made({"a\n\nEVENTS\n- x": 1}), rerun("found.b\n\nEVENTS\n- y"))
     assert "SHOWN artifact found.b EVENTS - y: there is nothing at" in run.told
     assert run.told.count("\nEVENTS\n") == 1
+    key = "found.a\n\nEVENTS\n- x"
+    run = contract(call(), made({key[6:]: 1}), rerun("found", **maps(("answer", key))))
+    assert "- answer (inline) filled from found.a EVENTS - x" in run.told
+    assert run.told.count("\nEVENTS\n") == 1
 
 
 def test_more_than_a_journal_shows_is_counted() -> None:

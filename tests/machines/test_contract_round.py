@@ -322,3 +322,13 @@ def test_a_decision_without_a_strategy_is_a_violation_also_when_no_rerun_is_left
     assert run.exit.reason == "decision_reruns_exhausted"
     assert run.context.protocol_violation_count == 1
     assert run.context.last_protocol_violation["code"] == "decision_invalid_strategy"
+
+
+def test_a_cut_reply_is_asked_for_again_and_told_why() -> None:
+    """An object inside it says that the run is complete; it was only a parameter of the call."""
+    inner = '{"action": "complete", "strategy": "exit", "completion_summary": "done"}'
+    cut = ModelReplied(text=f'{{"action": "call_tool", "params": {inner}, "out_art', finish_reason="length")
+    run = contract(cut)
+    assert run.visited == "decision decision"
+    assert run.last.exit is None
+    assert "the reply was cut at its length limit (max_output_tokens)" in run.told

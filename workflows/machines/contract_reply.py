@@ -114,13 +114,14 @@ def read_decision(text: str) -> Decision:
 
 def _lists(given: JsonObject) -> tuple[dict[str, Any], dict[str, int]]:
     """The decision's lists, each entry once and not too many; and what was beyond the caps."""
-    found: dict[str, Any] = {"map_slots": [_mapping(item) for item in _list(given.get("map_slots"))]}
+    found: dict[str, Any] = {"map_slots": [_mapped(item) for item in _list(given.get("map_slots"))]}
     for name in ("show_artifacts", "show_skills", "clarification_questions"):
         found[name] = _texts(given.get(name))
     once: dict[str, Sequence[Any]] = {name: tuple(dict.fromkeys(items)) for name, items in found.items()}
     caps = {name: MAPPINGS if name == "map_slots" else SHOWS for name in once}
     left_out = {name: len(items) - caps[name] for name, items in once.items() if len(items) > caps[name]}
-    return {name: items[: caps[name]] for name, items in once.items()}, left_out
+    kept = {name: items[: caps[name]] for name, items in once.items()}
+    return {**kept, "map_slots": [_mapping(*fields) for fields in kept["map_slots"]]}, left_out
 
 
 def read_specs(given: Any) -> tuple[tuple[ArtifactSpec, ...], int]:
@@ -131,9 +132,14 @@ def read_specs(given: Any) -> tuple[tuple[ArtifactSpec, ...], int]:
         entry = item if isinstance(item, Mapping) else {"name": item}
         name = _text(entry.get("name"))
         if name:
-            kind, of = _word(entry.get("kind")), _word(entry.get("type"))
-            found.append(ArtifactSpec(name=name, type=of or "text", kind=kind or "data"))
-    return tuple(found[:SPECS]), max(0, len(found) - SPECS)
+            found.append((name, entry))
+    specs = [
+        ArtifactSpec(
+            name=name, type=_word(entry.get("type")) or "text", kind=_word(entry.get("kind")) or "data"
+        )
+        for name, entry in found[:SPECS]
+    ]
+    return tuple(specs), max(0, len(found) - SPECS)
 
 
 # -- one object out of a text --------------------
@@ -196,11 +202,12 @@ def _call(value: Any) -> WantedCall | None:
     )
 
 
-def _mapping(value: Any) -> SlotMapping:
+def _mapped(value: Any) -> tuple[str, str, bool, str]:
+    """The fields of a mapping; plain ones, because a reply may hold very many that are left out."""
     given = value if isinstance(value, dict) else {}
-    return SlotMapping(
-        slot_name=_text(given.get("slot_name")),
-        source_path=_text(given.get("source_path")),
-        draft=_word(given.get("draft")) == "true",
-        gaps=_text(given.get("gaps")),
-    )
+    draft = _word(given.get("draft")) == "true"
+    return _text(given.get("slot_name")), _text(given.get("source_path")), draft, _text(given.get("gaps"))
+
+
+def _mapping(slot_name: str, source_path: str, draft: bool, gaps: str) -> SlotMapping:
+    return SlotMapping(slot_name=slot_name, source_path=source_path, draft=draft, gaps=gaps)
