@@ -19,6 +19,7 @@ import re2  # type: ignore[import-untyped]  # google-re2 ships no types
 
 from activities.contracts import ContextRef
 from activities.store import BlobStore
+from activities.utf8 import Utf8
 
 __all__ = [
     "MATCHES",
@@ -54,19 +55,21 @@ class BadContext(ValueError):
     """The reference names no context that this worker could read; trying again does not help."""
 
 
-async def keep_context(text: str, store: BlobStore) -> ContextRef:
+async def keep_context(text: str | Utf8, store: BlobStore) -> ContextRef:
     """Put a text into the store in parts; the reference to it.
 
     Raises ValueError when it is no text (lone surrogates), and `StoreError`.
     """
     try:
-        size = len(text.encode())
+        given = text if isinstance(text, Utf8) else await asyncio.to_thread(Utf8.of, text)
     except UnicodeEncodeError as error:
         raise ValueError(f"the context holds a lone surrogate at character {error.start}") from None
-    parts = [await store.put(text[at : at + PART_CHARS].encode()) for at in range(0, len(text), PART_CHARS)]
-    table = {"format": FORMAT, "chars": len(text), "part_chars": PART_CHARS, "parts": parts}
+    parts, left = [], given.parts(PART_CHARS)
+    while (part := await asyncio.to_thread(next, left, None)) is not None:
+        parts.append(await store.put(part))
+    table = {"format": FORMAT, "chars": given.chars, "part_chars": PART_CHARS, "parts": parts}
     digest = await store.put(json.dumps(table, separators=(",", ":")).encode())
-    return ContextRef(digest=digest, chars=len(text), bytes=size)
+    return ContextRef(digest=digest, chars=given.chars, bytes=len(given.data))
 
 
 class Text(Protocol):

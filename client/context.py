@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import asyncio
+import stat
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 from activities.contracts import ContextRef
 from activities.store import BlobStore, StoreError
+from activities.utf8 import Utf8
 from client.errors import RatchetError, UsageError
 from workflows import registry
 from workflows.api import AgentTask
@@ -19,43 +21,58 @@ if TYPE_CHECKING:
 
 __all__ = ["Material", "check_takes_context", "context_for", "read_context", "store_of", "with_context"]
 
-Material = str | bytes | Path
-"""A text, its UTF-8, or the file that holds it."""
 SHORT_BYTES = 100_000
 """A longer text goes to the store, and its reference into the task."""
 MOST_BYTES = 2**28
+Material = str | bytes | Path | Utf8
+"""A text, its UTF-8, the file that holds it, or what `read_context` made of one of these."""
 
 
-async def read_context(material: Material) -> str:
-    """The text.
+async def read_context(material: Material) -> Utf8:
+    """The text, without a byte order mark; what was read before is given as it is.
 
     Raises:
         UsageError: there is no such file, or what is in it is no UTF-8 text, is empty or too large.
     """
+    return material if isinstance(material, Utf8) else await asyncio.to_thread(_read, material)
+
+
+def _read(material: str | bytes | Path) -> Utf8:
     what = str(material) if isinstance(material, Path) else "the context"
     try:
-        raw = await asyncio.to_thread(_bytes, material)
+        raw = _bytes(material)
         if len(raw) > MOST_BYTES:
             raise UsageError(f"{what} is {len(raw):,} bytes; at most {MOST_BYTES:,} are taken as context")
-        text = raw.decode("utf-8-sig")
+        text = Utf8.checked(raw)
     except OSError as error:
         raise UsageError(f"{what} cannot be read as context: {error.strerror or error}") from error
     except UnicodeError as error:
         raise UsageError(
             f"{what} is no UTF-8 text ({error}); convert it, for example with `iconv -t UTF-8`"
         ) from error
-    if not text:
+    if not text.chars:
         raise UsageError(f"{what} is empty; leave it out, or give the text that the run is about")
     return text
 
 
-def _bytes(material: Material) -> bytes:
+def _bytes(material: str | bytes | Path) -> bytes:
     if isinstance(material, Path):
-        if material.stat().st_size > MOST_BYTES:
-            size = material.stat().st_size
-            raise UsageError(f"{material} is {size:,} bytes; at most {MOST_BYTES:,} are taken as context")
-        return material.read_bytes()
+        return _content(material)
     return material.encode() if isinstance(material, str) else material
+
+
+def _content(path: Path) -> bytes:
+    """What a file holds, and at most one byte more than is taken: it may grow while it is read."""
+    found = path.stat()
+    if not stat.S_ISREG(found.st_mode) and not stat.S_ISDIR(found.st_mode):
+        raise UsageError(
+            f"{path} cannot be read as context: it is a pipe, a socket or a device; put its content "
+            "into a file, and give that"
+        )
+    if found.st_size > MOST_BYTES:
+        raise UsageError(f"{path} is {found.st_size:,} bytes; at most {MOST_BYTES:,} are taken as context")
+    with path.open("rb") as file:
+        return file.read(MOST_BYTES + 1)
 
 
 async def context_for(material: Material, store: BlobStore) -> str | ContextRef:
@@ -68,8 +85,8 @@ async def context_for(material: Material, store: BlobStore) -> str | ContextRef:
     from activities.context import keep_context
 
     text = await read_context(material)
-    if len(text.encode()) <= SHORT_BYTES:
-        return text
+    if len(text.data) <= SHORT_BYTES:
+        return text.data.decode()
     try:
         return await keep_context(text, store)
     except StoreError as error:

@@ -2,7 +2,11 @@
 
 from __future__ import annotations
 
+import asyncio
 import json
+import os
+import subprocess
+import sys
 from pathlib import Path
 from typing import Any
 
@@ -13,6 +17,7 @@ from activities.context import LongText
 from activities.contracts import ContextRef, ModelSpec, ScriptedReply
 from activities.settings import Settings
 from activities.store import BlobStore
+from activities.utf8 import Utf8
 from client.agent import AgentClient
 from client.context import MOST_BYTES, SHORT_BYTES, context_for, read_context, store_of
 from client.errors import RatchetError, UsageError
@@ -69,8 +74,66 @@ async def test_a_short_text_travels_itself_and_a_long_one_by_reference(store: Bl
 
 async def test_a_text_its_utf8_and_its_file_are_the_same(tmp_path: Path) -> None:
     (tmp_path / "file.txt").write_bytes(b"\xef\xbb\xbfh\xc3\xa9\r\n")
-    assert await read_context(tmp_path / "file.txt") == "hé\r\n"
-    assert await read_context(b"h\xc3\xa9\r\n") == await read_context("hé\r\n") == "hé\r\n"
+    for material in (tmp_path / "file.txt", b"h\xc3\xa9\r\n", "h\u00e9\r\n"):
+        assert await read_context(material) == Utf8(b"h\xc3\xa9\r\n", 4)
+
+
+async def test_a_byte_order_mark_is_taken_away_once(tmp_path: Path, store: BlobStore) -> None:
+    (tmp_path / "file.txt").write_bytes(b"\xef\xbb\xbf" * 2 + b"x")
+    read = await read_context(tmp_path / "file.txt")
+    assert await context_for(read, store) == await context_for(tmp_path / "file.txt", store) == "\ufeffx"
+
+
+async def test_a_large_text_is_kept_as_it_is_however_its_characters_lie(store: BlobStore) -> None:
+    """Characters of one to four bytes, at every place of the pieces in which it is read."""
+    for shift in range(4):
+        text = "x" * shift + "a\u00e9\u20ac\U0001f600" * 300_000
+        ref = await context_for(text, store)
+        assert isinstance(ref, ContextRef)
+        assert (ref.chars, ref.bytes) == (len(text), len(text.encode()))
+        kept = await LongText.open(ref, store)
+        assert "".join([await kept.part(n) for n in range(-(-ref.chars // kept.part_chars))]) == text
+
+
+PEAK = """
+import asyncio, resource, sys
+from pathlib import Path
+from activities.store import BlobStore
+from client.context import context_for
+
+async def main():
+    folder = Path(sys.argv[1])
+    store = BlobStore(folder / "blobs.db", durable=True)
+    before = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
+    longest = 0.0
+    async def watch():
+        nonlocal longest
+        clock = asyncio.get_running_loop().time
+        while True:
+            began = clock()
+            await asyncio.sleep(0.01)
+            longest = max(longest, clock() - began)
+    watching = asyncio.create_task(watch())
+    await asyncio.sleep(0)
+    await context_for(folder / "large.txt", store)
+    watching.cancel()
+    store.close()
+    print((resource.getrusage(resource.RUSAGE_SELF).ru_maxrss - before) // 1024, longest)
+
+asyncio.run(main())
+"""
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="other systems count memory in other units")
+def test_a_large_file_is_in_memory_once_and_holds_nothing_up(tmp_path: Path) -> None:
+    """In MB: 64 of them, where one character takes four bytes as Python keeps it."""
+    (tmp_path / "large.txt").write_bytes(("x" * 63 + "\U0001f600\n").encode() * 1_000_000)
+    command = [sys.executable, "-c", PEAK, str(tmp_path)]
+    done = subprocess.run(command, capture_output=True, text=True, check=False, timeout=60)
+    assert done.returncode == 0, done.stderr
+    grown, late = done.stdout.split()
+    assert int(grown) < 150, done.stdout
+    assert float(late) < 0.5, done.stdout
 
 
 @pytest.mark.parametrize(
@@ -79,6 +142,9 @@ async def test_a_text_its_utf8_and_its_file_are_the_same(tmp_path: Path) -> None
         ("", "the context is empty"),
         (b"", "the context is empty"),
         (b"ab\xff", "no UTF-8 text .*position 2.*iconv"),
+        (b"\xef\xbb\xbfab\xff", "no UTF-8 text .*position 5.*iconv"),
+        (b"\xef\xbb\xbf", "the context is empty"),
+        (Path("/dev/zero"), "/dev/zero cannot be read as context: .*device; put its content into a file"),
         ("a\ud800", "no UTF-8 text"),
         (Path("nowhere/file.txt"), "nowhere/file.txt cannot be read as context: No such file"),
         (Path(__file__).parent, "cannot be read as context: Is a directory"),
@@ -95,6 +161,30 @@ async def test_a_file_that_is_far_too_large_is_refused_before_it_is_read(tmp_pat
         file.truncate(MOST_BYTES + 1)
     with pytest.raises(UsageError, match=r"large.txt is 268,435,457 bytes; at most"):
         await read_context(large)
+
+
+async def test_what_is_wrong_with_a_large_text_is_told_by_its_place() -> None:
+    with pytest.raises(UsageError, match="position 3000000: unexpected end of data"):
+        await read_context(b"a" * 3_000_000 + b"\xe2\x82")
+    with pytest.raises(UsageError, match="position 0: invalid start byte"):
+        await read_context(b"\x80" * 3_000_000)
+
+
+async def test_bytes_that_are_far_too_many_are_refused() -> None:
+    with pytest.raises(UsageError, match=r"the context is 268,435,457 bytes; at most 268,435,456"):
+        await read_context(bytes(MOST_BYTES + 1))
+
+
+async def test_a_pipe_is_refused_at_once(tmp_path: Path) -> None:
+    os.mkfifo(tmp_path / "pipe")
+    with pytest.raises(UsageError, match="it is a pipe"):
+        await asyncio.wait_for(read_context(tmp_path / "pipe"), 5)
+
+
+@pytest.mark.skipif(not Path("/proc/self/status").exists(), reason="this system has no such file")
+async def test_a_file_that_says_nothing_of_its_size_is_read() -> None:
+    told = await read_context(Path("/proc/self/status"))
+    assert told.chars > 100
 
 
 async def test_a_store_that_cannot_be_used_is_an_error_that_says_that_nothing_started(tmp_path: Path) -> None:
