@@ -40,7 +40,7 @@ def facts(goods: int = 2000, **more: Any) -> Callable[[CallTools], ToolsReturned
     return tool_said(json.dumps({**known, **more}))
 
 
-def sign(kind: str = "damaged", quote: str = "came broken") -> ModelReplied:
+def sign(kind: str = "damaged", quote: str = "mug came broken") -> ModelReplied:
     """The model sorts the ticket."""
     return said(json.dumps({"signs": [{"kind": kind, "quote": quote}]}))
 
@@ -64,7 +64,7 @@ SCRIPTS = (
     Script("has no books", (ONE, sign(), failed("fatal"))),
     Script("does not know the order", (ONE, sign(), tool_failed("failed"), TOLD)),
     Script("finds another's order", (ONE, sign(), facts(customer="bob"), TOLD)),
-    Script("owes nothing", (ONE, sign("late"), facts(delivered="2026-03-10"), TOLD)),
+    Script("owes nothing", (ONE, sign("late", "two days late"), facts(delivered="2026-03-10"), TOLD)),
     Script("is out of budget", (*DEAR, TOLD), {"budget_cents": 10_000}),
     Script("is approved", (*DEAR, decided("resume"), PAID, TOLD)),
     Script("is given less", (*DEAR, decided("answer", "12.50"), PAID, TOLD)),
@@ -80,7 +80,13 @@ SCRIPTS = (
 
 
 REPLIES = st.sampled_from(
-    [sign(), sign("late", "late"), sign("changed_mind", "changed  my mind"), sign("late", "no"), said("?")]
+    [
+        sign(),
+        sign("late", "two days late"),
+        sign("changed_mind", "changed  my mind"),
+        sign("late", "no"),
+        said("?"),
+    ]
 )
 """What a model may say in random runs."""
 

@@ -21,6 +21,8 @@ from hypothesis import strategies as st
 
 from activities.contracts import AskPerson, CallModel, CallTools
 from activities.extensions import load_modules
+from activities.settings import Settings
+from activities.toolbox import ToolCallContext
 from tests.machines import scripts_refund_desk as scripts
 from tests.machines.answers import decided, tool_failed, tool_said
 from tests.machines.driver import Play
@@ -151,6 +153,75 @@ def test_only_a_clear_yes_lets_money_go(answer: Any, outcome: tuple[str, int, st
     assert (outcomes(play), play.context.asked, play.unused) == ([outcome], 1, 0)
 
 
+def told(play: Play) -> list[str]:
+    """What customers were written."""
+    asked = (effect for effect in play.effects if isinstance(effect, CallTools))
+    return [
+        str(run.arguments["text"]) for effect in asked for run in effect.runs if run.tool == "tell_customer"
+    ]
+
+
+def test_what_a_person_says_of_a_customer_stays_in_the_ledger() -> None:
+    words = "I think she is a fraud " * 1_000
+    for answer in (decided("abort", words), decided("answer", words)):
+        play = run(scripts.tickets("A-1"), scripts.sign(), scripts.facts(90_000), answer, tool_said())
+        assert [text for text in told(play) if "fraud" in text] == []
+        (entry,) = play.context.decisions
+        assert "I think she is a fraud" in entry.why
+        assert len(entry.why) <= DESK.WHY_CHARS
+
+
+def test_who_declined_stands_in_the_ledger_when_no_reason_was_given() -> None:
+    play = run(scripts.tickets("A-1"), scripts.sign(), scripts.facts(90_000), decided("abort"), tool_said())
+    assert [entry.why for entry in play.context.decisions] == ["ann declined it"]
+    assert told(play) == ["We cannot pay anything back for order A-1. Write to us if you see it otherwise."]
+
+
+def test_a_reason_is_never_longer_than_the_tool_takes() -> None:
+    dear = scripts.facts(what="mug " * 1_000)
+    play = run(scripts.tickets("A-1"), scripts.sign(), dear, tool_said(), tool_said())
+    (pays,) = [e.runs[0] for e in play.effects if isinstance(e, CallTools) and e.tools == ("refund",)]
+    assert shop_tool("refund").params.model_validate(pays.arguments).cents == 2_500
+    assert outcomes(play) == [("refunded", 2_500, "policy")]
+
+
+@pytest.mark.parametrize(
+    ("quote", "counts"),
+    [
+        pytest.param("The mug came", True, id="three words"),
+        pytest.param("the  MUG\ncame broken", True, id="spaces and case do not matter"),
+        pytest.param("changed my", False, id="two words of ten characters"),
+        pytest.param("came broken", False, id="eleven characters"),
+        pytest.param("broken and two", True, id="words that show little, but three"),
+        pytest.param("and", False, id="a word that is in any ticket"),
+        pytest.param("", False, id="nothing"),
+        pytest.param("ug came broken", False, id="begins within a word"),
+        pytest.param("mug came brok", False, id="ends within a word"),
+        pytest.param("days late, so", True, id="a comma within"),
+        pytest.param("the mug is broken", False, id="not in the ticket"),
+        pytest.param("my mind.", False, id="eight characters"),
+        pytest.param("changed my mind.", True, id="up to the full stop"),
+    ],
+)
+def test_a_quote_counts_when_it_is_long_enough_and_whole_words_of_the_ticket(
+    quote: str, counts: bool
+) -> None:
+    play = run(scripts.tickets("A-1"), scripts.sign("damaged", quote))
+    assert isinstance(play.last.effect, CallTools)
+    asked = play.last.effect.tools
+    assert (play.context.kind, asked) == (
+        ("damaged", ("order_facts",)) if counts else (None, ("tell_customer",))
+    )
+
+
+def test_a_single_word_counts_from_twelve_characters_on_and_signs_are_no_words() -> None:
+    ticket = "Bruchstueck - - - -------------- Bruchstuecke"
+    quotes = ("Bruchstueck", "- - -", "--------------", "Bruchstueck - - -", "Bruchstuecke")
+    signs = [DESK.Sign(kind="damaged", quote=quote) for quote in quotes]
+    found = [DESK.shown_kind(DESK.Reply(signs=(sign,)), ticket) for sign in signs]
+    assert found == [None, None, None, None, signs[-1]]
+
+
 @pytest.mark.parametrize(
     ("kind", "more", "cents"),
     [
@@ -166,7 +237,7 @@ def test_only_a_clear_yes_lets_money_go(answer: Any, outcome: tuple[str, int, st
     ],
 )
 def test_what_is_due_follows_from_the_order(kind: str, more: dict[str, Any], cents: int) -> None:
-    quote = {"damaged": "broken", "late": "late", "changed_mind": "changed my mind"}[kind]
+    quote = {"damaged": "mug came broken", "late": "two days late", "changed_mind": "changed my mind"}[kind]
     paid = (tool_said(),) if cents else ()
     play = run(scripts.tickets("A-1"), scripts.sign(kind, quote), scripts.facts(**more), *paid, tool_said())
     assert (play.context.paid_cents, play.exit.ok) == (cents, True)
@@ -180,7 +251,7 @@ def test_the_budget_of_a_run_holds_also_over_several_tickets() -> None:
 
 
 def test_a_ticket_that_was_put_off_is_tried_once_more_behind_the_others() -> None:
-    late, down = scripts.sign("late", "late"), tool_failed("timeout")
+    late, down = scripts.sign("late", "two days late"), tool_failed("timeout")
     whole = (scripts.facts(), tool_said(), tool_said())
     play = run(scripts.tickets("A-1", "A-2"), late, down, late, *whole, late, *whole)
     assert [entry.ticket for entry in play.context.decisions] == ["T-2", "T-1"]
@@ -219,6 +290,16 @@ def test_an_outcome_that_nobody_knows_ends_the_run_and_names_the_ticket() -> Non
     play = run(scripts.tickets("A-1", "A-2"), scripts.sign(), scripts.facts(), unknown)
     assert (play.exit.reason, play.exit.ok) == ("halted", False)
     assert str(play.exit.error).startswith("T-1: nobody knows")
+
+
+@given(st.text(), st.text())
+def test_holding_a_quote_against_a_ticket_never_raises(quote: str, ticket: str) -> None:
+    """And a ticket that holds a quote as whole words makes it count by its length alone."""
+    sign = DESK.Sign(kind="late", quote=quote)
+    assert DESK.shown_kind(DESK.Reply(signs=(sign,)), ticket) in (sign, None)
+    found = DESK.shown_kind(DESK.Reply(signs=(sign,)), f"x {quote} y")
+    words = [word for word in quote.casefold().split() if re.search(r"\w", word)]
+    assert (found == sign) == (len(words) >= 3 or len(" ".join(words)) >= 12)
 
 
 @given(st.text())
@@ -278,6 +359,55 @@ def test_a_budget_that_the_code_forgets_is_still_an_invariant() -> None:
     )  # fmt: skip
     assert play.exit.reason == "halted"
     assert "25.00 EUR would be paid, allowed are 1.00 EUR" in str(play.exit.error)
+
+
+def test_a_ticket_that_the_code_forgets_breaks_the_invariant_of_the_end() -> None:
+    forgets = dataclasses.replace(built(), hold_back=None)
+    whole = (scripts.sign(), scripts.facts(), tool_said(), tool_said())
+    play = _play(forgets, scripts.tickets("A-1", "A-2"), scripts.sign(), tool_failed("timeout"), *whole)
+    assert (play.exit.reason, play.exit.ok) == ("halted", False)
+    assert "tickets ['T-1', 'T-2'], decisions ['T-2']" in str(play.exit.error)
+
+
+# -- its tools --------------------
+
+
+def shop_tool(name: str) -> Any:
+    """One of the shop's tools."""
+    (module,) = load_modules([str(ROOT / "examples" / "tools" / "shop.py")])
+    return next(tool for tool in module.TOOLS if tool.name == name)
+
+
+def asked_for(data_dir: Path, name: str, key: str, **arguments: Any) -> Any:
+    """What a tool of the shop returns to a call with this key."""
+    tool = shop_tool(name)
+    call = ToolCallContext(key, ROOT, Settings(data_dir=data_dir), 1, lambda text: None, lambda: False)
+    return tool.call(tool.params.model_validate(arguments), call)
+
+
+def in_the_books(data_dir: Path, query: str) -> list[Any]:
+    """Rows of the shop's books."""
+    with closing(sqlite3.connect(data_dir / "shop.sqlite")) as books:
+        return books.execute(query).fetchall()
+
+
+def test_a_refund_that_is_called_twice_with_one_key_pays_once(tmp_path: Path) -> None:
+    whole = {"order": "A-2207", "cents": 2_380, "why": "came damaged"}
+    said = [asked_for(tmp_path, "refund", "run/refund#1:1", **whole) for _ in range(2)]
+    assert said == [{"order": "A-2207", "paid_cents": 2_380}] * 2
+    assert in_the_books(tmp_path, "SELECT key, sale, cents FROM refund") == [
+        ("run/refund#1:1", "A-2207", 2_380)
+    ]
+    with pytest.raises(ValueError, match="2380 cents are more than the 0 that are left of A-2207"):
+        asked_for(tmp_path, "refund", "run/refund#2:1", **whole)
+    assert asked_for(tmp_path, "order_facts", "any", order="A-2207")["refunded_cents"] == 2_380
+
+
+def test_a_message_that_is_sent_twice_with_one_key_is_in_the_outbox_once(tmp_path: Path) -> None:
+    for text in ("Hello", "Hello", "Hello again"):
+        key = "other" if text == "Hello again" else "one"
+        asked_for(tmp_path, "tell_customer", key, to="ann", text=text)
+    assert in_the_books(tmp_path, "SELECT text FROM message ORDER BY key") == [("Hello",), ("Hello again",)]
 
 
 # -- loaded, listed, drawn and run like ours --------------------
@@ -382,7 +512,7 @@ def test_it_is_listed_told_and_drawn_like_ours(shop: Path) -> None:
             "    desk = Desk(options)\n    return", "    desk = Desk(options.knobs)\n    return",
             "the machine refund_desk cannot be built: AttributeError", id="a bug",
         ),
-        pytest.param("class Ticket(Frozen):", "class Ticket(Frozen:", "line 6", id="no Python"),
+        pytest.param("class Ticket(Frozen):", "class Ticket(Frozen:", "line 7", id="no Python"),
         pytest.param("DESIGN = Design(", "DESIGN = dict(", "is not a Design", id="no design"),
     ],
 )  # fmt: skip
