@@ -62,7 +62,7 @@ def test_the_longest_run_is_not_cut_off_by_the_kernels_bound() -> None:
 def test_a_failure_tells_in_which_lifecycle_and_pass() -> None:
     details = run(NOTHING, MORE, NOTHING, failed("fatal")).context.last_error.details
     assert (details["lifecycle"], details["iteration"]) == ("Observing", 1)
-    options = {"max_iterations": 2, "on_max_iterations": "fail"}
+    options: Any = {"max_iterations": 2, "on_max_iterations": "fail"}
     details = run(NOTHING, MORE, NOTHING, MORE, **options).context.last_error.details
     assert details == {"lifecycle": "Observing", "iteration": 1, "max_iterations": 2}
 
