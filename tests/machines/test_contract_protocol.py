@@ -19,7 +19,8 @@ from workflows.kernel.step import Cause, advance, reenter
 from workflows.machines.contract import DESIGN
 from workflows.machines.contract_artifacts import free_id
 from workflows.machines.contract_context import Context, Options, S
-from workflows.machines.contract_reply import WantedCall
+from workflows.machines.contract_reply import MAPPINGS, SHOWS, SPECS, WantedCall
+from workflows.machines.contract_round import SHOWN_ITEMS
 from workflows.machines.contract_verify import verified
 
 SPEC = [{"name": "found"}]
@@ -344,6 +345,13 @@ def test_the_protocol_tells_the_truth_about_findings() -> None:
     assert (run.exit.answer, run.exit.ok) == ("42", True)
     system = run.context.transcript.messages[0].content
     assert "can be mapped, but no wrap-up round is held for them" in system
+
+
+def test_the_protocol_names_the_limits_that_hold() -> None:
+    system = contract().context.transcript.messages[0].content
+    assert SPECS == SHOWS
+    assert f"At most {MAPPINGS} entries of `map_slots` are read, {SPECS} of any other list." in system
+    assert f"A journal shows at most {SHOWN_ITEMS} artifacts\n  and {SHOWN_ITEMS} skills." in system
 
 
 def test_a_message_from_a_person_comes_behind_the_journal_which_is_not_said_twice() -> None:

@@ -53,6 +53,10 @@ Answer with one JSON object and nothing else:
   can be mapped, but no wrap-up round is held for them.
 - decision asks again after showing you `show_artifacts` and `show_skills`; it must name something.
   What an artifact holds is shown between <<< and >>>; the marks are longer if it holds such marks itself.
+- An artifact's name has letters, digits, blanks and _.@/-, at most 100, and begins with a letter, a digit
+  or _; its type and kind are one word each.
+- At most 100 entries of `map_slots` are read, 50 of any other list. A journal shows at most 20 artifacts
+  and 20 skills.
 - `map_slots` goes with any action. It can only use artifacts that the journal lists, not those of
   the tool call beside it. `source_path` is an artifact's id, and behind it a path into a JSON value.
   A file slot takes an artifact of type file, or any text with `draft` true.

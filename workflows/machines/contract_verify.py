@@ -101,7 +101,7 @@ def _wrong(spec: ArtifactSpec) -> list[str]:
     look like a part of it."""
     found = []
     if not _NAME.fullmatch(spec.name):
-        has = "letters, digits, blanks and _.@/-, at most 100, and begin with a letter or a digit"
+        has = "letters, digits, blanks and _.@/-, at most 100, and begin with a letter, a digit or _"
         found.append(f"the artifact name {cut(spec.name, 60)!r} cannot be used; it must have {has}")
     for field, word in (("type", spec.type), ("kind", spec.kind)):
         if not _WORD.fullmatch(word):
