@@ -6,12 +6,12 @@ from typing import Any
 
 from hypothesis import strategies as st
 
-from activities.contracts import Effect, EffectFailed, MachineEnded, RunMachine
+from activities.contracts import Effect, EffectFailed, MachineEnded, ModelReplied, ModelsReplied, RunMachine
 from activities.contracts_code import CodeCall, CodeStepped, RunCode
 from tests.machines.answers import failed, said, tool_failed, tool_said
 from tests.machines.script import Script
 
-__all__ = ["REPLIES", "SCRIPTS", "answers", "block", "broke", "calls", "ran", "wrote"]
+__all__ = ["REPLIES", "SCRIPTS", "answers", "block", "broke", "calls", "ran", "together", "wrote"]
 
 
 def wrote(*blocks: str, before: str = "", behind: str = "") -> str:
@@ -39,6 +39,11 @@ def calls(name: str, *args: Any, printed: str = "", session: str = "s1", **named
     """A block waits for a call."""
     call = CodeCall(name=name, args=args, named=named)
     return CodeStepped(session=session, printed=printed, call=call)
+
+
+def together(*replies: Any) -> Any:
+    """Models that were asked side by side replied so."""
+    return ModelsReplied(replies=replies)
 
 
 LOST: Any = broke("NameError: name 'x' is not defined")
@@ -73,8 +78,7 @@ SCRIPTS = (
         (
             block("llm_query_batched(['a', 'b'])"),
             calls("llm_query_batched", ["a", "b"]),
-            said("A"),
-            failed("fatal"),
+            together(said("A"), failed("fatal")),
             calls("FINAL", 1),
             ran(),
         ),
@@ -127,12 +131,13 @@ REPLIES = st.sampled_from(
     [
         block("print(context)"),
         block("a = llm_query('x')", "tool('y')"),
-        block("x = 1", behind="FINAL_VAR(x)"),
-        block("x = 1", behind="FINAL(it's 1)"),
+        block("x = 1", "", behind="FINAL_VAR(x)"),
+        block("", "x = 1", behind="FINAL(it's 1)"),
         said("FINAL_VAR(x)"),
         said("FINAL(42)", cost=0.1),
         said("hm"),
         said("```repl\nnever closed"),
+        ModelReplied(text="It is", finish_reason="length"),
     ]
 )
 """What a model may say in random runs."""

@@ -6,11 +6,11 @@ from typing import Any
 
 import pytest
 
-from activities.contracts import CallModel, CallTools, ContextRef, ToolResult, ToolsReturned
+from activities.contracts import CallModel, CallModels, CallTools, ContextRef, ToolResult, ToolsReturned
 from activities.contracts_code import CodeAnswer, RunCode
 from tests.machines.answers import failed, said, tool_failed, tool_said
 from tests.machines.driver import Play, run_script, tool
-from tests.machines.scripts_code import block, broke, calls, ran
+from tests.machines.scripts_code import block, broke, calls, ran, together
 from workflows.kernel.ledger import Ledger
 from workflows.machines.code_calls import BUILT_IN
 
@@ -218,25 +218,54 @@ def test_a_failing_sub_query_gives_a_text_that_begins_with_error(kind: Any) -> N
     assert answered(run) == CodeAnswer(value="Error: HTTP529: overloaded")
 
 
-def test_a_batch_gives_one_list_in_the_same_order() -> None:
-    run = code(
-        block("..."),
-        calls("llm_query_batched", ["a", "b", "c"]),
-        said("A"),
-        failed("fatal", "no", "X"),
-        said("C"),
-    )
-    assert [c.transcript.messages[0].content for c in run.prompts[1:]] == ["a", "b", "c"]
+def test_a_batch_is_asked_side_by_side_and_gives_one_list_in_the_same_order() -> None:
+    batch = calls("llm_query_batched", ["a", "b", "c"], model="default")
+    run = code(block("..."), batch, together(said("A"), failed("fatal", "no", "X"), said("C")))
+    asked = run.effects[2]
+    assert isinstance(asked, CallModels)
+    assert [[m.content for m in one.transcript] for one in asked.calls] == [["a"], ["b"], ["c"]]
+    assert {(one.role, one.offer, one.attempts) for one in asked.calls} == {("default", (), 1)}
+    assert asked.label == "llm_query 1-3"
     assert answered(run) == CodeAnswer(value=["A", "Error: X: no", "C"])
+    assert run.last.ledger.used("model_calls") == 4
+
+
+def test_a_large_batch_is_asked_in_several_parts() -> None:
+    prompts = [str(n) for n in range(250)]
+    parts = [together(*[said(f"{n}!") for n in range(a, b)]) for a, b in ((0, 100), (100, 200), (200, 250))]
+    run = code(block("..."), calls("llm_query_batched", prompts), *parts)
+    asked = [effect for effect in run.effects if isinstance(effect, CallModels)]
+    assert [len(effect.calls) for effect in asked] == [100, 100, 50]
+    assert [effect.label for effect in asked] == ["llm_query 1-100", "llm_query 101-200", "llm_query 201-250"]
+    assert answered(run).value == [f"{n}!" for n in prompts]
+
+
+def test_a_batch_of_one_is_one_plain_call_and_still_gives_a_list() -> None:
+    run = code(block("..."), calls("llm_query_batched", ["a"]), said("A"))
+    assert isinstance(run.effects[2], CallModel)
+    assert answered(run) == CodeAnswer(value=["A"])
 
 
 def test_batches_and_queries_of_one_block_do_not_mix() -> None:
     run = code(
-        block("..."), calls("llm_query", "a"), said("A"), calls("llm_query_batched", ["b", "c"]), said("B"),
-        said("C"), calls("llm_query_batched", ["d"]), said("D"), calls("llm_query", "e"), said("E"), ran(),
+        block("..."), calls("llm_query", "a"), said("A"), calls("llm_query_batched", ["b", "c"]),
+        together(said("B"), said("C")), calls("llm_query_batched", ["d"]), said("D"), calls("llm_query", "e"),
+        said("E"), ran(),
     )  # fmt: skip
     answers = [step.answer.value for step in steps(run) if step.answer]
     assert answers == ["A", ["B", "C"], ["D"], "E"]
+
+
+@pytest.mark.parametrize("kind", ["transient", "recoverable", "fatal"])
+def test_a_batch_that_fails_as_a_whole_gives_an_error_for_each_of_its_prompts(kind: Any) -> None:
+    run = code(block("..."), calls("llm_query_batched", ["a", "b"]), failed(kind, "gone", "X"))
+    assert answered(run) == CodeAnswer(value=["Error: X: gone"] * 2)
+
+
+def test_a_batch_beyond_the_limit_of_model_calls_ends_the_run() -> None:
+    batch = calls("llm_query_batched", ["a", "b"])
+    run = code(block("..."), batch, ledger=Ledger(caps={"model_calls": 2}))
+    assert (run.exit.reason, run.exit.answer) == ("limit", None)
 
 
 def test_an_empty_batch_asks_nobody() -> None:
@@ -274,7 +303,7 @@ def test_more_calls_than_a_block_may_make_give_an_error_text() -> None:
     run = code(block("..."), calls("llm_query_batched", ["a"] * 11), block={"calls": 10})
     assert "more than 10 calls in one block" in str(answered(run).value)
     run = code(
-        block("...", "2"), calls("llm_query_batched", ["a"] * 2), said("b"), said("c"),
+        block("...", "2"), calls("llm_query_batched", ["a"] * 2), together(said("b"), said("c")),
         calls("llm_query", "d"), ran(), calls("llm_query", "e"), block={"calls": 2},
     )  # fmt: skip
     assert "more than 2 calls" in str(steps(run)[2].answer)

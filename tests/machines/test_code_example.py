@@ -14,7 +14,15 @@ from temporalio.testing import ActivityEnvironment
 
 from activities.code import CodeActivities
 from activities.context import keep_context
-from activities.contracts import CallModel, ContextRef, ModelSpec, Setup
+from activities.contracts import (
+    CallModel,
+    CallModels,
+    ContextRef,
+    ModelReplied,
+    ModelSpec,
+    ModelsReplied,
+    Setup,
+)
 from activities.contracts_code import RunCode
 from activities.provider import ProviderCall
 from activities.providers.scripted import ScriptedProvider
@@ -48,6 +56,10 @@ async def kept(text: str, store: BlobStore) -> Exit:
     made = design(agent.machine)
     knobs = made.options.model_validate(agent.options)
     models, provider = {role: _at_once(spec) for role, spec in agent.models.items()}, ScriptedProvider()
+
+    async def reply(ask: CallModel) -> ModelReplied:
+        return await provider.complete(models[ask.role], ask.transcript, ProviderCall())
+
     code, world = CodeActivities(store), ActivityEnvironment()
     material: str | ContextRef = await keep_context(text, store) if len(text) > 100_000 else text
     brief = Brief("Which promises were not kept?", "trace", agent.instructions, context=material)
@@ -57,8 +69,10 @@ async def kept(text: str, store: BlobStore) -> Exit:
         for now in itertools.count(1):
             match step.effect:
                 case CallModel() as ask:
-                    answer = await provider.complete(models[ask.role], ask.transcript, ProviderCall())
-                    step = advance(machine, step, answer, now=now)
+                    step = advance(machine, step, await reply(ask), now=now)
+                case CallModels() as many:
+                    replies = tuple([await reply(ask) for ask in many.calls])
+                    step = advance(machine, step, ModelsReplied(replies=replies), now=now)
                 case RunCode() as block:
                     stepped = await world.run(code.run_code, block)
                     step = advance(machine, step, stepped, now=now)

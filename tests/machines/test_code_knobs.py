@@ -192,7 +192,7 @@ def test_R_001_6_an_error_that_a_hook_names_is_raised_as_it_is() -> None:
         return False
 
     batch = calls("llm_query_batched", ["a", "b"])
-    run = nested("mine", block("..."), batch, said("A"), hooks={"mine": hook})
+    run = nested("mine", block("..."), batch, hooks={"mine": hook})
     assert (run.exit.raises, run.exit.error) == ("PolicyViolation", "not b")
 
 

@@ -200,9 +200,34 @@ def test_a_variable_is_printed_whole_and_stripped() -> None:
     assert (run.exit.answer, run.exit.reason) == ("two words", "stop")
 
 
-def test_a_variable_that_is_cut_says_so() -> None:
-    run = code(said("FINAL_VAR(x)"), ran("abc", left_out=1234))
-    assert run.exit.answer == "abc\n[1,234 characters left out]"
+@pytest.mark.parametrize("first", [(said("FINAL_VAR(x)"),), (block("1", behind="FINAL_VAR(x)"), ran())])
+def test_a_variable_that_is_too_long_for_an_answer_is_told_and_never_cut(first: Any) -> None:
+    run = code(*first, ran("a" * 1_000_000, left_out=234), said("FINAL(1)"))
+    assert run.told.startswith("FINAL_VAR gives no answer: it has 1,000,234 characters, at most 1,000,000")
+    assert run.exit.answer == "1"
+    run = code(*first, ran("a" * 1_000_000))
+    assert (run.exit.ok, len(run.exit.answer or "")) == (True, 1_000_000)
+
+
+@pytest.mark.parametrize("knob", ["retry", "answer"])
+@pytest.mark.parametrize("in_blocks", [False, True])
+def test_a_look_up_that_wants_to_call_something_finds_no_variable(in_blocks: bool, knob: Any) -> None:
+    """A block may have defined a `print` of its own, which asks a model."""
+    first = (
+        (block("1", behind="FINAL_VAR(x)"), ran(session="s7"))
+        if in_blocks
+        else (block("1"), ran(session="s7"), said("FINAL_VAR(x)"))
+    )
+    run = code(*first, calls("llm_query", "1", session="waits"), said("FINAL(2)"), final_var_missing=knob)
+    look_up = next(e for e in run.effects if isinstance(e, RunCode) and e.label.startswith("look up"))
+    assert (look_up.block, look_up.names) == ("print(x)", ())
+    assert run.context.session == "s7", "the session before the look-up is gone on with"
+    problem = "to print it, llm_query would have to be called, which is not done here"
+    if knob == "answer":
+        assert run.exit.answer == problem
+    else:
+        assert run.told.startswith(f"FINAL_VAR gives no answer: {problem}")
+        assert run.exit.answer == "2"
 
 
 def test_a_variable_may_be_named_beside_blocks() -> None:

@@ -31,12 +31,13 @@ from workflows.machines.code_nested import Nesting
 from workflows.machines.code_nodes import Nodes
 from workflows.machines.code_policies import Watch
 from workflows.machines.code_prompt import opening, shallow
+from workflows.machines.code_reply import MOST_BLOCKS
 from workflows.machines.code_result import EXITS, result_of
 from workflows.machines.stopping import Policies
 
 __all__ = ["DESIGN"]
 
-_VISIT = ("place", "printed", "asked", "answers")
+_VISIT = ("place", "printed", "asked", "answers", "visit_bytes")
 """What a visit of EXECUTING begins without."""
 
 TABLE = (
@@ -55,22 +56,26 @@ TABLE = (
     Row(S.EXECUTING, CodeExecuted, S.PROMPTING, reset=("missing",)),
     Row(S.EXECUTING, Failed, S.DONE),
 )
-MOST_EFFECTS = 1_000_000
-"""In one visit of EXECUTING. What bounds a visit before that: `block.calls`, and the agent's limits."""
+
+
+def _most_effects(options: Options) -> int:
+    """In one visit of EXECUTING: each call of a block with the step behind it, the block's first step and a
+    look-up; then the next reply. The sandbox ends a block with more calls."""
+    return MOST_BLOCKS * (2 * options.block.calls + 2) + 2
 
 
 def _is_finished(c: Context, last: Record | None) -> str:
     return "" if c.finish else "`finish` is not set"
 
 
-def _states(nodes: Nodes) -> dict[Enum, State]:
+def _states(nodes: Nodes, most_effects: int) -> dict[Enum, State]:
     """What happens in each state, and what it may see, change and ask for."""
     sent = {"transcript", "dropped", "iteration", "depth"}
-    boxed = {"session", "goal", "material", "tools", "trace_id", "place"}
-    reply, end = {"transcript", "tokens"}, {"finish", "error", "raises"}
+    boxed = {"session", "goal", "material", "tools", "trace_id", "place", "reaches"}
+    reply, end = {"transcript", "tokens", "cut", "reaches"}, {"finish", "error", "raises"}
     judged = {"policy", "policy_memory", "answer"}
     shown = {"policy_memory", "last_result", "answer", "blocks"}
-    visit = {"place", "printed", "asked", "answers", "missing"}
+    visit = {"place", "printed", "asked", "answers", "missing", "visit_bytes", "run_bytes"}
     return {
         S.INIT: State(
             enter=nodes.begin, resume=nodes.begun, grants={"call_model"}, reads=sent, writes=reply | end
@@ -93,10 +98,14 @@ def _states(nodes: Nodes) -> dict[Enum, State]:
         S.EXECUTING: State(
             enter=nodes.blocks.execute,
             resume=nodes.blocks.executed,
-            grants={"run_code", "call_model", "call_tools", "run_machine"},
-            max_effects=MOST_EFFECTS,
-            reads={"tokens"} | sent | boxed | shown | visit,
-            writes={"session", "iteration", "dropped", "last_result"} | visit | reply | judged | end,
+            grants={"run_code", "call_model", "call_models", "call_tools", "run_machine"},
+            max_effects=most_effects,
+            reads={"tokens", "cut"} | sent | boxed | shown | visit,
+            writes={"session", "iteration", "dropped", "last_result", "unsure"}
+            | visit
+            | reply
+            | judged
+            | end,
         ),
         S.DONE: State(holds=_is_finished),
     }
@@ -112,7 +121,7 @@ def _build(options: Options, parts: Parts) -> Machine[Context]:
         initial=S.INIT,
         final={S.DONE},
         table=TABLE,
-        states=_states(nodes),
+        states=_states(nodes, _most_effects(options)),
         result=result_of(options),
         step_state=S.PROMPTING,
         on_error=dict.fromkeys(("transient", "recoverable", "fatal", "unknown_outcome"), nodes.fail),

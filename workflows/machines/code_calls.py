@@ -16,14 +16,19 @@ from activities.contracts_code import CodeCall
 from workflows.machines.code_context import Offered, Query
 
 __all__ = [
+    "ANSWER_CHARS",
     "BUILT_IN",
     "FINAL",
     "FINAL_VAR",
+    "ONE_CALL_CHARS",
     "ROLES",
+    "RUN_BYTES",
+    "VISIT_BYTES",
     "Bad",
     "Batch",
     "answer_text",
     "arguments",
+    "crowded",
     "offered",
     "only",
     "queries",
@@ -36,9 +41,23 @@ _OWN = "context context_len context_slice context_search DEPTH CORRELATION_ID"
 _PYTHON = """\
 abs all any ascii bin bool bytes chr complex dict divmod enumerate eval exec filter float format frozenset
 getattr hasattr hash hex id int isinstance iter len list locals map max min next object oct open ord pow
-print range repr reversed round set setattr slice sorted str sum tuple type zip"""
+print property range repr reversed round set setattr slice sorted str sum tuple type zip
+Ellipsis NotImplemented __debug__ __doc__ __name__ __package__ __spec__
+ArithmeticError AssertionError AttributeError BaseException Exception FileExistsError FileNotFoundError
+ImportError IndexError IsADirectoryError KeyError KeyboardInterrupt LookupError MemoryError
+ModuleNotFoundError NameError NotADirectoryError NotImplementedError OSError OverflowError PermissionError
+RecursionError RuntimeError StopIteration SyntaxError SystemExit TimeoutError TypeError UnboundLocalError
+UnicodeDecodeError UnicodeEncodeError ValueError ZeroDivisionError"""
 RESERVED = (*BUILT_IN, *_OWN.split(), *_PYTHON.split())
 """Names that a block has already: a tool of that name could not be called."""
+ONE_CALL_CHARS = 400_000
+"""Of one prompt, or of the arguments of one tool call: all of it is kept in the run's log."""
+VISIT_BYTES = 8_000_000
+"""What the blocks of one reply may send outside and get back, in UTF-8."""
+RUN_BYTES = 64_000_000
+"""The same for a whole run: the log is written in one piece, and has to be so in time."""
+ANSWER_CHARS = 1_000_000
+"""The longest answer that a block or a variable may give; a longer one is an error, never cut."""
 ROLES = ("default", "sub")
 """Model roles that `llm_query(model=...)` may name."""
 
@@ -111,11 +130,37 @@ def queries(call: CodeCall) -> Batch | Bad:
     prompts = given[what] if many else [given[what]]
     if not isinstance(prompts, list):
         return Bad(f"{call.name} takes a list of texts, not {_kind(prompts)}")
-    for number, prompt in enumerate(prompts):
-        if not isinstance(prompt, str):
-            where = f"a list of texts; item {number} is" if many else "a text, not"
-            return Bad(f"{call.name} takes {where} {_kind(prompt)}")
+    bad = (_bad_prompt(call.name, prompt, n if many else None) for n, prompt in enumerate(prompts))
+    if (first := next((one for one in bad if one), None)) is not None:
+        return first
     return Batch(tuple(str(prompt) for prompt in prompts), role, many)
+
+
+def _bad_prompt(name: str, prompt: JsonValue, number: int | None) -> Bad | None:
+    """What is wrong with a prompt; `number`: which of a list."""
+    if not isinstance(prompt, str):
+        where = "a text, not" if number is None else f"a list of texts; item {number} is"
+        return Bad(f"{name} takes {where} {_kind(prompt)}")
+    if (count := len(prompt)) > ONE_CALL_CHARS:
+        which = "the prompt" if number is None else f"item {number}"
+        most = f"at most {ONE_CALL_CHARS:,} are allowed"
+        return Bad(f"{name}: {which} has {count:,} characters, {most}; ask about parts of it")
+    return None
+
+
+def crowded(visit: int, run: int, size: int) -> Bad | None:
+    """Does a call of so many bytes go beyond what a reply's blocks, or a run, may send and get?"""
+    if visit + size > VISIT_BYTES:
+        return Bad(
+            f"the calls of one reply may send and bring {VISIT_BYTES:,} bytes in all; {visit:,} are used, "
+            f"this call needs {size:,}; go on in the next reply, with shorter texts"
+        )
+    if run + size > RUN_BYTES:
+        return Bad(
+            f"the calls of a run may send and bring {RUN_BYTES:,} bytes in all; {run:,} are used, "
+            f"this call needs {size:,}; answer with what you have"
+        )
+    return None
 
 
 def _kind(value: JsonValue) -> str:
@@ -123,11 +168,20 @@ def _kind(value: JsonValue) -> str:
 
 
 def only(call: CodeCall) -> JsonValue | Bad:
-    """The one value that is given to FINAL or FINAL_VAR, by whatever name; nothing is the empty text."""
+    """The one value that is given to FINAL or FINAL_VAR, by whatever name; nothing is the empty text.
+
+    A value that is too long for an answer is a bad one.
+    """
     values = [*call.args, *call.named.values()]
     if len(values) > 1:
         return Bad(f"{call.name} takes one value, {len(values)} were given")
-    return values[0] if values else ""
+    value = values[0] if values else ""
+    if (count := len(answer_text(value))) > ANSWER_CHARS:
+        return Bad(
+            f"{call.name}: the answer would have {count:,} characters, at most {ANSWER_CHARS:,} are allowed; "
+            "give a shorter one"
+        )
+    return value
 
 
 def answer_text(value: JsonValue) -> str:

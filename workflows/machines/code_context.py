@@ -58,7 +58,7 @@ class Place(Frozen):
     calls: int = 0
     """Outside calls of the block so far, each prompt of a batch counted."""
     since: int = 0
-    """The first of `asked` that belongs to the call at hand."""
+    """How many answers there were before the call at hand."""
     batched: bool = False
     run: ToolRun | None = None
     shown: int = 0
@@ -82,6 +82,10 @@ class Context(Frozen):
     transcript: Annotated[Transcript, APPEND] = Transcript()
     tokens: int = 0
     """Of the newest main model call, input and output."""
+    cut: bool = False
+    """The newest reply was cut at its length limit."""
+    reaches: bool = False
+    """Some reply names `context_slice` or its like, which read what travels with the step."""
     dropped: int = 0
     """Messages before this one are not sent any more, but for the first two; 0: all are sent."""
     iteration: Annotated[int, COUNT] = 0
@@ -92,9 +96,14 @@ class Context(Frozen):
     place: Place = Place()
     printed: Annotated[tuple[str, ...], APPEND] = ()
     """What blocks printed before they called something."""
-    asked: Annotated[tuple[Query, ...], APPEND] = ()
+    asked: tuple[Query, ...] = ()
+    """The sub-queries of the call at hand; empty once all of them are answered."""
     answers: Annotated[tuple[str, ...], APPEND] = ()
-    """To `asked`, in their order."""
+    """To sub-queries, in their order."""
+    visit_bytes: Annotated[int, COUNT] = 0
+    """What the blocks of the reply at hand have sent outside and got back, in UTF-8."""
+    run_bytes: Annotated[int, COUNT] = 0
+    """The same of the whole run."""
     missing: bool = False
     """The reply's `FINAL_VAR` names no variable, and the model has been told so."""
     answer: Annotated[str | None, FIRST] = None
@@ -106,6 +115,8 @@ class Context(Frozen):
     error: str | None = None
     raises: str | None = None
     """Name of the error that leaves the run."""
+    unsure: bool = False
+    """The run ended because nobody knows what an unsafe tool did."""
     policy_memory: Annotated[JsonObject, MERGE] = {}
     last_result: str = ""
     """For policies: what the last complete iteration brought."""

@@ -5,18 +5,27 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Any
 
-from activities.contracts import CallModel, CallTools, ContextRef, Effect, ModelReplied, RunMachine
+from activities.contracts import (
+    CallModel,
+    CallModels,
+    CallTools,
+    ContextRef,
+    Effect,
+    ModelReplied,
+    RunMachine,
+)
 from activities.contracts_code import CodeStepped, RunCode
 from activities.transcript import Message, Transcript
-from workflows.machines.code_calls import BUILT_IN
-from workflows.machines.code_context import Ahead, Context, Options
+from workflows.machines.code_calls import ANSWER_CHARS, BUILT_IN
+from workflows.machines.code_context import Ahead, Context, Options, Query
 from workflows.machines.code_nested import Nesting
-from workflows.machines.code_prompt import compressed, left_out
+from workflows.machines.code_prompt import compressed
+from workflows.machines.json_text import was_cut
 
-__all__ = ["Effects", "replied", "value_of"]
+__all__ = ["Effects", "after_look_up", "replied", "value_of"]
 
-LONGEST = 1_000_000
-"""Characters of a variable that `FINAL_VAR` gives as the answer."""
+SIDE_BY_SIDE = 100
+"""Plain sub-queries that are asked as one effect, so that no effect is very large."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -51,14 +60,18 @@ class Effects:
         )
 
     def look_up(self, c: Context | Ahead, name: str) -> RunCode:
-        """Print a variable, whole. The name was checked: it is an identifier and nothing more."""
-        limits = self.options.block.model_copy(update={"output_chars": LONGEST})
-        return self._run(c, block=f"print({name})", before=c.session, limits=limits, label=f"look up {name}")
+        """Print a variable, whole. The name was checked: it is an identifier and nothing more.
+
+        Nothing outside can be called: a block may have put anything in the place of `print`.
+        """
+        limits = self.options.block.model_copy(update={"output_chars": ANSWER_CHARS})
+        label = f"look up {name}"
+        return self._run(c, block=f"print({name})", before=c.session, names=(), limits=limits, label=label)
 
     def _run(self, c: Context | Ahead, **more: Any) -> RunCode:
         material = c.goal if c.material is None else c.material
         # The session holds a short context from its first block on; it need not travel again.
-        needed = not c.session or isinstance(material, ContextRef) or _reaches(c.transcript)
+        needed = not c.session or isinstance(material, ContextRef) or c.reaches
         what = {
             "session": c.session,
             "names": (*BUILT_IN, *(tool.name for tool in c.tools)),
@@ -69,13 +82,27 @@ class Effects:
         }
         return RunCode(**{**what, **more})
 
-    def _query(self, c: Context | Ahead) -> CallModel | RunMachine:
-        """The next sub-query: one plain model call, or a run of its own."""
-        number = len(c.answers)
-        query = c.asked[number]
-        label = f"llm_query {number + 1}: {' '.join(query.prompt[:80].split())}"
-        if self.nesting.wants(query.prompt, c.depth):
-            return self.nesting.run(query, c.tools, label)
+    def group(self, c: Context | Ahead) -> tuple[Query, ...]:
+        """The sub-queries that are asked next: one that is a run of its own, or plain ones side by side."""
+        left = c.asked[len(c.answers) - c.place.since :][:SIDE_BY_SIDE]
+        for count, query in enumerate(left):
+            if self.nesting.wants(query.prompt, c.depth):
+                return left[: max(count, 1)]
+        return left
+
+    def _query(self, c: Context | Ahead) -> CallModel | CallModels | RunMachine:
+        """The next sub-queries: plain model calls, or one run of its own."""
+        queries = self.group(c)
+        first = len(c.answers) + 1
+        label = f"llm_query {first}: {' '.join(queries[0].prompt[:80].split())}"
+        if self.nesting.wants(queries[0].prompt, c.depth):
+            return self.nesting.run(queries[0], c.tools, label)
+        calls = tuple(self._plain(query, label) for query in queries)
+        if len(calls) == 1:
+            return calls[0]
+        return CallModels(calls=calls, label=f"llm_query {first}-{first + len(calls) - 1}")
+
+    def _plain(self, query: Query, label: str) -> CallModel:
         return CallModel(
             role=query.role,
             transcript=Transcript([Message(role="user", content=query.prompt)]),
@@ -84,22 +111,33 @@ class Effects:
         )
 
 
-def _reaches(transcript: Transcript) -> bool:
-    """Does code of the model use `context_slice` and its like, which read what travels with the step?"""
-    return any(m.role == "assistant" and "context_" in m.content for m in transcript)
-
-
 def replied(reply: ModelReplied) -> dict[str, Any]:
     """What is kept of a reply to a main model call."""
     used = reply.usage
-    return {"transcript": (reply.message,), "tokens": used.input_tokens + used.output_tokens}
+    return {
+        "transcript": (reply.message,),
+        "tokens": used.input_tokens + used.output_tokens,
+        "cut": was_cut(reply),
+        **({"reaches": True} if "context_" in reply.text else {}),
+    }
+
+
+def after_look_up(stepped: CodeStepped) -> dict[str, Any]:
+    """The session behind `look_up`; where it waits for a call, the one before is gone on with."""
+    return {"session": stepped.session} if stepped.call is None else {}
 
 
 def value_of(stepped: CodeStepped) -> tuple[str | None, str]:
     """What `look_up` found: the answer, or None and why there is none (spec 2.3)."""
     printed = stepped.printed.strip()
+    if stepped.call is not None:
+        return None, f"to print it, {stepped.call.name} would have to be called, which is not done here"
     if stepped.left_out:
-        printed = f"{printed}\n{left_out(stepped.left_out)}"
+        size = len(stepped.printed) + stepped.left_out
+        return (
+            None,
+            f"it has {size:,} characters, at most {ANSWER_CHARS:,} are allowed; give a shorter answer",
+        )
     if stepped.error is not None and not printed:
         return None, stepped.error.strip()
     return printed, ""

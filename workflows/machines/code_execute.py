@@ -5,29 +5,48 @@ A visit goes on from its `Place` alone, so that it may be interrupted at any eff
 
 from __future__ import annotations
 
+import json
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from activities.contracts import MachineEnded, ModelReplied, ToolRun, ToolsReturned
+from activities.contracts import (
+    EffectFailed,
+    MachineEnded,
+    ModelReplied,
+    ModelsReplied,
+    ToolRun,
+    ToolsReturned,
+)
 from activities.contracts_code import CodeAnswer, CodeCall, CodeStepped
 from activities.transcript import Message
 from workflows.kernel.errors import AgentError
 from workflows.kernel.machine import At, Said
-from workflows.machines.code_calls import FINAL, FINAL_VAR, Bad, answer_text, arguments, only, queries
+from workflows.machines.code_calls import (
+    FINAL,
+    FINAL_VAR,
+    ONE_CALL_CHARS,
+    Bad,
+    answer_text,
+    arguments,
+    crowded,
+    only,
+    queries,
+)
 from workflows.machines.code_context import Ahead, Context, Options, Place
-from workflows.machines.code_effects import Effects, replied, value_of
+from workflows.machines.code_effects import Effects, after_look_up, replied, value_of
 from workflows.machines.code_events import CodeExecuted, FinalAnswerFound, MaxIterationsReached
 from workflows.machines.code_policies import Watch
 from workflows.machines.code_prompt import (
     FINAL_REQUEST,
     left_out,
     look_back,
-    no_block,
     not_found,
     observed,
+    remarks,
 )
 from workflows.machines.code_reply import is_variable, read_reply
-from workflows.machines.code_result import failed, raised, stopped
+from workflows.machines.code_result import raised, stopped, unsure
 
 __all__ = ["Blocks", "no_variable"]
 
@@ -52,7 +71,7 @@ class Blocks:
             case "block":
                 return self._stepped(c, answer, at)
             case "query":
-                return self.answered(c, _text_of(answer), at)
+                return self._replied(c, answer, at)
             case "tool":
                 return self._returned(c, answer, at)
             case "lookup":
@@ -63,8 +82,11 @@ class Blocks:
                 return _forced(answer)
 
     def _go(self, c: Context, patch: Changes, at: At) -> Said:
-        """On with the place as the patch has it."""
+        """On with the place as the patch has it; blocks without code need no sandbox."""
         ahead = Ahead(c, patch)
+        while _is_empty(ahead):
+            _say(patch, observed("", ""))
+            patch["place"] = Place(index=ahead.place.index + 1, shown=len(ahead.printed))
         if ahead.place.stage == "block" and ahead.place.index >= len(ahead.blocks):
             return self._read(c, patch, at)
         try:
@@ -112,8 +134,12 @@ class Blocks:
         if tool is None:
             return self._asked(c, patch, place, call, at)
         given = arguments(call, tool.parameters)
+        sent = _size(json.dumps(call.model_dump(mode="json"), ensure_ascii=False))
+        if not isinstance(given, Bad):
+            given = _too_long(call.name, sent) or crowded(c.visit_bytes, c.run_bytes, sent) or given
         if isinstance(given, Bad):
             return self._go_on(c, patch, place, CodeAnswer(error=given.problem), at)
+        _count(patch, sent)
         name = f"{c.iteration + 1}.{place.index + 1}.{place.calls + 1}"
         run = ToolRun(id=name, tool=tool.tool, arguments=given)
         patch["place"] = place.model_copy(update={"stage": "tool", "run": run, "calls": place.calls + 1})
@@ -135,23 +161,40 @@ class Blocks:
         batch, most = queries(call), self.options.block.calls
         if not isinstance(batch, Bad) and place.calls + len(batch.prompts) > most:
             batch = Bad(f"more than {most:,} calls in one block; use several blocks")
+        if not isinstance(batch, Bad):
+            sent = sum(map(_size, batch.prompts))
+            batch = crowded(c.visit_bytes, c.run_bytes, sent) or batch
         if isinstance(batch, Bad):
             return self._go_on(c, patch, place, CodeAnswer(value=f"Error: {batch.problem}"), at)
         if not batch.prompts:
             return self._go_on(c, patch, place, CodeAnswer(value=[]), at)
+        _count(patch, sent)
         patch["asked"] = batch.queries(place.index)
         calls = place.calls + len(batch.prompts)
-        waits = {"stage": "query", "since": len(c.asked), "batched": batch.many, "calls": calls}
+        waits = {"stage": "query", "since": len(c.answers), "batched": batch.many, "calls": calls}
         patch["place"] = place.model_copy(update=waits)
         return self._go(c, patch, at)
 
-    def answered(self, c: Context, text: str, at: At) -> Said:
-        """One sub-query is answered: on to the next of the batch, or back into the block."""
-        patch: Changes = {"answers": (text,)}
-        ahead = Ahead(c, patch)
-        if len(ahead.answers) < len(ahead.asked):
+    def _replied(self, c: Context, answer: ModelReplied | ModelsReplied | MachineEnded, at: At) -> Said:
+        """Sub-queries are answered, or a run of its own does not know what it has done."""
+        replies = answer.replies if isinstance(answer, ModelsReplied) else (answer,)
+        lost = next((text for text in map(_lost, replies) if text), "")
+        if lost:
+            return unsure(lost)
+        return self.answered(c, [_text_of(reply) for reply in replies], at)
+
+    def queries_failed(self, c: Context, text: str, at: At) -> Said:
+        """None of the sub-queries that were asked together has an answer."""
+        return self.answered(c, [f"Error: {text}"] * len(self.effects.group(c)), at)
+
+    def answered(self, c: Context, given: Sequence[str], at: At) -> Said:
+        """Sub-queries are answered: on to the next of the batch, or back into the block."""
+        patch: Changes = {"answers": tuple(given)}
+        _count(patch, sum(map(_size, given)))
+        texts = Ahead(c, patch).answers[c.place.since :]
+        if len(texts) < len(c.asked):
             return self._go(c, patch, at)
-        texts = ahead.answers[c.place.since :]
+        patch["asked"] = ()
         value = CodeAnswer(value=list(texts) if c.place.batched else texts[0])
         return self._go_on(c, patch, c.place, value, at)
 
@@ -159,11 +202,13 @@ class Blocks:
         """A tool's result goes back into the block; its error is raised there."""
         result = answer.results[-1]
         if result.error == "unknown_outcome":
-            return failed("ExecutionError", result.output)
+            return unsure(result.output)
         if not result.ok:
             return self.tool_failed(c, result.output or str(result.error), at)
         value = CodeAnswer(value=result.output, whole=result.whole, parse=True)
-        return self._go_on(c, {}, c.place, value, at)
+        patch: Changes = {}
+        _count(patch, _size(result.output))
+        return self._go_on(c, patch, c.place, value, at)
 
     def tool_failed(self, c: Context, problem: str, at: At) -> Said:
         """The tool's error is raised inside the block."""
@@ -183,8 +228,8 @@ class Blocks:
             return self.finish(c, {**patch, "answer": read.final}, at)
         if read.final_var is not None and not ahead.missing:
             return self._look_up(c, patch, read.final_var, at)
-        if read.open_fence or not (ahead.blocks or ahead.missing):
-            _say(patch, no_block(read.open_fence))
+        for remark in remarks(read, ahead.cut, nothing=not (ahead.blocks or ahead.missing)):
+            _say(patch, remark)
         return self._iterate(c, patch, at)
 
     def _look_up(self, c: Context, patch: Changes, name: str, at: At) -> Said:
@@ -195,7 +240,7 @@ class Blocks:
         return self._go(c, patch, at)
 
     def _looked_up(self, c: Context, stepped: CodeStepped, at: At) -> Said:
-        patch: Changes = {"session": stepped.session}
+        patch: Changes = after_look_up(stepped)
         value, problem = value_of(stepped)
         if value is None:
             return self._not_found(c, patch, problem, at)
@@ -265,11 +310,45 @@ def _output(printed: str, cut: int, error: str | None) -> str:
     return "\n".join(part for part in parts if part)
 
 
-def _text_of(answer: ModelReplied | MachineEnded) -> str:
+def _text_of(answer: ModelReplied | MachineEnded | EffectFailed) -> str:
     """The text of a sub-query's answer; a failure is a text too (spec 2.4)."""
     if isinstance(answer, ModelReplied):
         return answer.text
+    if isinstance(answer, EffectFailed):
+        return f"Error: {answer.type}: {answer.message}"
     return answer.answer if answer.answer is not None else f"Error: {answer.error or answer.exit_reason}"
+
+
+def _lost(answer: ModelReplied | MachineEnded | EffectFailed) -> str:
+    """What an unsafe tool may have done, where nobody knows; empty where it is known."""
+    if isinstance(answer, EffectFailed):
+        return f"{answer.type}: {answer.message}" if answer.error == "unknown_outcome" else ""
+    if isinstance(answer, ModelReplied):
+        return ""
+    lost = answer.exit_reason == "unknown_outcome" or answer.outcome.get("unknown_outcome") is True
+    words = answer.error or f"nobody knows what a tool of {answer.machine} did"
+    return f"the run of a sub-query ended: {words}" if lost else ""
+
+
+def _is_empty(c: Ahead) -> bool:
+    """Is a block to be begun that has no code?"""
+    waits = c.place.stage == "block" and c.place.answer is None and c.place.index < len(c.blocks)
+    return bool(waits) and not c.blocks[c.place.index]
+
+
+def _size(text: str) -> int:
+    return len(text.encode("utf-8", "replace"))
+
+
+def _too_long(name: str, size: int) -> Bad | None:
+    """Are the arguments of a tool too long? Their texts in the sandbox may be of any length."""
+    if size <= ONE_CALL_CHARS:
+        return None
+    return Bad(f"{name}: the arguments have {size:,} bytes, at most {ONE_CALL_CHARS:,} are allowed")
+
+
+def _count(patch: Changes, size: int) -> None:
+    patch.update(visit_bytes=size, run_bytes=size)
 
 
 def _say(patch: Changes, message: Message) -> None:

@@ -10,13 +10,13 @@ from activities.contracts_code import CodeStepped
 from workflows.kernel.errors import AgentError
 from workflows.kernel.machine import At, Said
 from workflows.machines.code_context import Context, Options, S
-from workflows.machines.code_effects import Effects, replied, value_of
+from workflows.machines.code_effects import Effects, after_look_up, replied, value_of
 from workflows.machines.code_events import CodeBlocksFound, DepthExceeded, LLMResponseReceived
 from workflows.machines.code_execute import Blocks, no_variable
 from workflows.machines.code_policies import Watch
 from workflows.machines.code_prompt import not_found
 from workflows.machines.code_reply import Reply, is_variable, read_reply
-from workflows.machines.code_result import failed, raised, stopped
+from workflows.machines.code_result import failed, raised, stopped, unsure
 
 __all__ = ["Nodes"]
 
@@ -78,8 +78,8 @@ class Nodes:
         value, problem = value_of(stepped)
         if value is None:
             patch, event = self._not_found(c, problem, at)
-            return {**patch, "session": stepped.session}, event
-        return self.blocks.finish(c, {"session": stepped.session, "answer": value}, at)
+            return {**patch, **after_look_up(stepped)}, event
+        return self.blocks.finish(c, {**after_look_up(stepped), "answer": value}, at)
 
     def _not_found(self, c: Context, problem: str, at: At) -> tuple[Changes, Any]:
         if self.options.final_var_missing == "answer":
@@ -94,15 +94,15 @@ class Nodes:
         or tool is told to the block (2.4)."""
         text = f"{failure.type}: {failure.message}"
         stage = c.place.stage if at.state is S.EXECUTING else ""
-        if failure.error != "unknown_outcome":
-            if stage == "query":
-                return self.blocks.answered(c, f"Error: {text}", at)
-            if stage == "tool":
-                return self.blocks.tool_failed(c, text, at)
+        if stage in ("query", "tool"):
+            if failure.error == "unknown_outcome":
+                return unsure(text)
+            told = self.blocks.queries_failed if stage == "query" else self.blocks.tool_failed
+            return told(c, text, at)
         asked = at.state in (S.INIT, S.SHALLOW_CALL) or stage in ("reply", "forced")
         return failed("ModelError" if asked else "ExecutionError", text)
 
 
 def _found(read: Reply) -> str:
-    count = len(read.blocks)
+    count = len(read.blocks) + read.not_run
     return f"{count} block{'' if count == 1 else 's'}" if count else "no block and no answer"

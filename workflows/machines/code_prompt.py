@@ -8,19 +8,20 @@ from collections.abc import Sequence
 from activities.contracts import ContextRef, ToolSpec
 from activities.transcript import Message, Transcript
 from workflows.kernel.design import Brief
-from workflows.machines.code_calls import offered
+from workflows.machines.code_calls import ANSWER_CHARS, ONE_CALL_CHARS, offered
 from workflows.machines.code_context import Compression, Options
+from workflows.machines.code_reply import MOST_BLOCKS, Reply
 
 __all__ = [
     "FINAL_REQUEST",
     "compressed",
     "left_out",
     "look_back",
-    "no_block",
     "not_found",
     "observed",
     "opening",
     "outputs",
+    "remarks",
     "shallow",
 ]
 
@@ -40,7 +41,10 @@ The sandbox runs a subset of Python, without files, network and processes. There
 `async with`, `dir`, `vars`, `globals`, `callable`, `input`, `re.sub` with a function, `str.translate`.
 Generator expressions are lists. Modules: base64 binascii bisect collections copy csv dataclasses datetime
 decimal functools hashlib itertools json math random re typing unicodedata. The clock stands still, and
-chance has a fixed seed. A block that runs longer than {seconds:g} s or takes too much memory is stopped.
+chance has a fixed seed. Code that computes longer than {seconds:g} s by the clock, or takes too much
+memory, is stopped, and so is a block with more than {calls:,} calls of what is outside: models and tools.
+All variables together may hold {state:g} MB: keep places and short findings, not copies of the context.
+At most {blocks} blocks of a reply are run.
 
 In every block there are:
 {names}
@@ -48,16 +52,22 @@ Call these in loops, comprehensions and functions of your own; not within map, f
 
 To end, write FINAL(your answer) at the start of a line outside of the blocks, or FINAL_VAR(name) to answer
 with what a variable holds. Answer only when you have seen what you need: blocks of the same reply are run
-first. Within a block, FINAL(value) and FINAL_VAR("name") end it and give the answer. You have {rounds}."""
+first. Within a block, FINAL(value) and FINAL_VAR("name") end it and give the answer. An answer has at most
+{answer:,} characters. You have {rounds}."""
 _QUERY = """\
 - llm_query(prompt, model=None): asks a language model and returns its text; it sees nothing but the prompt,
-  so put what it needs into it. model is "sub" or "default". A failure is a text that begins with Error:.
+  so put what it needs into it, at most {most:,} characters. model is "sub" or "default". A failure is a
+  text that begins with Error:.
 - llm_query_batched(prompts, model=None): the same for a list of prompts; returns a list in the same order.
+  {together}
 - DEPTH and CORRELATION_ID: constants of this run."""
 _TEXT = "- context: the whole context, a text of {chars:,} characters."
-_LONG = """\
-- The context is a text of {chars:,} characters, too long for a variable: context_len(), context_slice(a, b)
-  for the characters from a up to b, and context_search(pattern) for matches of a regular expression."""
+_LONG = "- The context is a text of {chars:,} characters, too long for a variable; it is read in parts."
+_PARTS = """\
+- context_len(); context_slice(a, b): the characters from a up to b; context_search(pattern, start=0): a list
+  of matches as {"start": ..., "end": ..., "text": ...}, in order from the character start on. A pattern is
+  a regular expression of RE2, without look-around and back-references. At most 1,000 matches are given, and
+  of each one's text at most 2,000 characters; search on from behind the last one for more."""
 _LOOK = "Look at the context with a block first; you have not seen it yet. Do not answer before that."
 FINAL_REQUEST = Message(
     role="user",
@@ -65,16 +75,19 @@ FINAL_REQUEST = Message(
     "Code is not run any more, and variables are not looked up.",
 )
 """The one extra call (spec 2.2)."""
-_NOTHING = Message(
-    role="user",
-    content="There is no repl block in that, and no FINAL(...) at the start of a line. Go on with a block, "
-    "or give your answer.",
+_NOTHING = (
+    "There is no repl block in that, and no FINAL(...) at the start of a line. Go on with a block, or give "
+    "your answer."
 )
-_OPEN = Message(
-    role="user",
-    content="The last repl block is not closed, so it was not run: end it with three backticks on a line of "
-    "their own.",
+_OPEN = (
+    "The last repl block is not closed, so it was not run: end it with three backticks on a line of "
+    "their own."
 )
+_CUT = (
+    "Your reply was cut at its length limit (max_output_tokens), so its end is missing. Go on in shorter "
+    "replies."
+)
+_TOO_MANY = "At most {most} blocks of a reply are run: {count:,} more were not. Write fewer, longer blocks."
 LEFT_OUT = "[{count} earlier messages are left out here; the variables of your blocks are still there]"
 
 
@@ -84,12 +97,24 @@ def opening(brief: Brief, options: Options) -> Transcript:
     words = _WORDS.format(
         cut=options.block.output_chars,
         seconds=options.block.seconds,
-        names="\n".join([_context(brief), _QUERY, *_tools(brief.tools)]),
+        calls=options.block.calls,
+        state=options.block.state_bytes / 2**20,
+        blocks=MOST_BLOCKS,
+        answer=ANSWER_CHARS,
+        names="\n".join([_context(brief), _PARTS, _query(options), *_tools(brief.tools)]),
         rounds="one reply" if count == 1 else f"{count} replies",
     )
     system = "\n\n".join(part for part in (brief.instructions.strip(), words) if part)
     first = f"{brief.goal}\n\n{_LOOK}"
     return Transcript([Message(role="system", content=system), Message(role="user", content=first)])
+
+
+def _query(options: Options) -> str:
+    if options.nested.policy == "never":
+        together = "They are asked side by side, so it is quicker than a loop."
+    else:
+        together = "Those that become runs of their own are asked one after the other."
+    return _QUERY.format(most=ONE_CALL_CHARS, together=together)
 
 
 def _context(brief: Brief) -> str:
@@ -163,9 +188,18 @@ def outputs(transcript: Transcript, blocks: Sequence[str]) -> list[str]:
     return found
 
 
-def no_block(open_fence: bool) -> Message:
-    """Told after a reply with which nothing can be done."""
-    return _OPEN if open_fence else _NOTHING
+def remarks(read: Reply, cut: bool, nothing: bool) -> list[Message]:
+    """Told of a reply without an answer: what of it was not run, and why; `nothing`: it has no blocks."""
+    found = []
+    if read.not_run:
+        found.append(_TOO_MANY.format(most=MOST_BLOCKS, count=read.not_run))
+    if cut:
+        found.append(_CUT)
+    if read.open_fence:
+        found.append(_OPEN)
+    elif nothing and not cut:
+        found.append(_NOTHING)
+    return [Message(role="user", content=text) for text in found]
 
 
 def not_found(problem: str) -> Message:
