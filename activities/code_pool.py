@@ -31,7 +31,7 @@ PROCESSES = max(2, os.cpu_count() or 2)
 """Blocks that run at the same time in one worker; more wait."""
 CHECKOUT_SECONDS = 8
 """Whoever holds a place finds an interpreter at once, but for the moment in which one ends."""
-SUSPENSIONS = 200_000
+SUSPENSIONS = 50_000
 """Questions to the host per step: names, reads of a long context, calls that are refused."""
 POLICY: monty.OSPolicy = {
     "datetime": datetime(2025, 1, 1, tzinfo=UTC),

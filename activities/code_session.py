@@ -52,9 +52,12 @@ async def save_session(saved: SavedSession, store: BlobStore) -> str:
     return f"digest:{await store.put(packed)}"
 
 
-async def load_session(text: str, store: BlobStore) -> SavedSession:
-    """The session of a text. Raises `BadSession`, or `StoreUnavailable` when the store is."""
-    return await asyncio.to_thread(_unpacked, await _fetched(text, store))
+async def load_session(text: str, store: BlobStore, most: int = MOST_BYTES) -> SavedSession:
+    """The session of a text, of at most so many bytes.
+
+    Raises `BadSession`, or `StoreUnavailable` when the store is.
+    """
+    return await asyncio.to_thread(_unpacked, await _fetched(text, store), most)
 
 
 async def _fetched(text: str, store: BlobStore) -> bytes:
@@ -77,10 +80,10 @@ def _packed(saved: SavedSession) -> bytes:
     return zlib.compress(head.encode() + b"\n" + saved.dump, level=1)
 
 
-def _unpacked(packed: bytes) -> SavedSession:
+def _unpacked(packed: bytes, most: int) -> SavedSession:
     try:
         unpacker = zlib.decompressobj()
-        content = unpacker.decompress(packed, MOST_BYTES)
+        content = unpacker.decompress(packed, most)
         if not unpacker.eof:
             raise ValueError("it is cut off, or too large")
         line, _, dump = content.partition(b"\n")

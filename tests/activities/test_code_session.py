@@ -119,6 +119,23 @@ async def test_a_missing_output_of_a_tool_is_refused_for_good(sandbox: Sandbox) 
     assert raised.value.type == "Fatal"
 
 
+async def test_an_output_of_a_tool_whose_bytes_have_changed_is_refused_for_good(sandbox: Sandbox) -> None:
+    waiting = await sandbox.step(block="ask()")
+    digest = await sandbox.store.put(b"output")
+    with sandbox.store.database.transaction() as connection:
+        connection.execute("UPDATE blobs SET content=? WHERE digest=?", (b"forged", digest))
+    with pytest.raises(ApplicationError, match="have changed") as raised:
+        await sandbox.step(session=waiting.session, answer=CodeAnswer(whole=digest))
+    assert (raised.value.type, raised.value.non_retryable) == ("Fatal", True)
+
+
+async def test_a_session_unpacks_to_no_more_than_a_state_may_have(sandbox: Sandbox) -> None:
+    bomb = packed(HEAD + bytes(100_000))
+    assert len((await load_session(bomb, sandbox.store)).dump) == 100_000
+    with pytest.raises(BadSession, match="too large"):
+        await load_session(bomb, sandbox.store, most=100_000)
+
+
 @settings(max_examples=200, deadline=None)
 @given(
     text=st.text(max_size=60)
