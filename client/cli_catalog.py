@@ -177,7 +177,7 @@ def _catalog(place: Place, agent: str | None) -> Any:
     from client.workerconfig import Allowed
 
     modules = Choice(agent=agent).finish()[0].modules if agent else ()
-    return Catalog.load(place.settings(Allowed(modules=modules)))
+    return Catalog.load(place.worker_settings(Allowed(modules=modules)))
 
 
 def _agents_here() -> list[Path]:

@@ -42,7 +42,7 @@ async def doctor(
 
     chosen, _ = Choice(agent=agent).finish()
     models = list(chosen.models.values())
-    settings = place.settings(Allowed.of(chosen.modules, models))
+    settings = place.worker_settings(Allowed.of(chosen.modules, models))
     checks = [check async for check in _server(place, settings, fix)]
     checks += [_tools(settings, chosen.tools), await _store(settings)]
     checks += [check async for check in _providers(settings, models)]

@@ -112,7 +112,7 @@ async def task(  # noqa: PLR0913  # one parameter for each option of the command
     from client.workerconfig import Allowed
 
     chosen, draft = Choice(agent, model, base_url, None, tool or (), sets or ()).finish()
-    settings = place.settings(Allowed.of(chosen.modules, chosen.models.values()))
+    settings = place.worker_settings(Allowed.of(chosen.modules, chosen.models.values()))
     if not unchecked:
         Catalog.load(settings).check(chosen, draft)
     made = pinned(chosen.task(await read_goal(goal)))

@@ -96,6 +96,18 @@ class Place:
 
         return load_settings(self.data_dir, allowed)
 
+    def worker_settings(self, allowed: Allowed) -> Settings:
+        """The same for a worker that starts now; remembered modules that are broken are left out, aloud."""
+        from activities.settings import Settings
+        from client.view import notes
+        from client.workerconfig import load_settings, loadable
+
+        fixed = load_settings(self.data_dir, allowed)
+        settings, left_out = loadable(fixed, (*Settings().modules, *allowed.modules))
+        for words in left_out:
+            notes().print(words)
+        return settings
+
     def client(
         self, settings: Settings | None = None, logs: Literal["file", "terminal"] = "file"
     ) -> AbstractAsyncContextManager[AgentClient]:

@@ -48,7 +48,7 @@ async def perform(place: Place, order: Order) -> int:
     task = agent.task(await read_goal(order.goal))
     allowed = Allowed.of(agent.modules, agent.models.values())
     allowed |= Allowed(openai_base_url=order.choice.base_url)
-    settings = place.settings(allowed)
+    settings = place.worker_settings(allowed)
     own_worker = order.worker or place.remote() is None
     if own_worker:
         _use_base_url(order.choice)
@@ -180,7 +180,7 @@ def _settings_for(place: Place, choice: Choice) -> Settings:
     if choice.agent is not None:
         agent, _ = choice.finish()
         allowed |= Allowed.of(agent.modules, agent.models.values())
-    settings = place.settings(allowed)
+    settings = place.worker_settings(allowed)
     use_remembered_server(settings)
     return settings
 

@@ -7,7 +7,7 @@ import sys
 import time
 from collections.abc import Iterable
 from types import TracebackType
-from typing import Self
+from typing import Any, Self
 
 from rich.console import Console, Group
 from rich.panel import Panel
@@ -63,9 +63,18 @@ def record_block(record: Record) -> Text:
     block.append(f"   {' · '.join(marks)}", style="dim")
     if record.reason:
         block.append(_indented(record.reason))
+    for content in _returned(record):
+        block.append(_indented(f"← {content}"), style="dim")
     if record.error:
         block.append(_indented(f"refused: {record.error}"), style="bold red")
     return block
+
+
+def _returned(record: Record) -> list[str]:
+    """What tools returned to the model in this record, where the machine keeps a conversation."""
+    said: Any = record.patch.get("transcript")
+    messages = [one for one in said if isinstance(one, dict)] if isinstance(said, list) else []
+    return [str(one.get("content", "")) for one in messages if one.get("role") == "tool"]
 
 
 def result_text(result: AgentResult, console: Console) -> Group:

@@ -21,7 +21,7 @@ from activities.contracts import ModelSpec
 from activities.settings import Settings
 from client.errors import UsageError
 
-__all__ = ["Allowed", "load_settings", "remember"]
+__all__ = ["Allowed", "load_settings", "loadable", "remember"]
 
 
 class Allowed(BaseModel):
@@ -90,6 +90,34 @@ def _memory(data_dir: Path) -> Path:
         raise UsageError(f"{error}; name a folder for Ratchet's state with XDG_STATE_HOME") from error
     digest = hashlib.sha256(os.fsencode(data_dir.resolve())).hexdigest()
     return home / "ratchet" / f"{digest[:32]}.json"
+
+
+def loadable(settings: Settings, named: Iterable[str]) -> tuple[Settings, tuple[str, ...]]:
+    """The settings without remembered modules that cannot be loaded, and a word about each of those.
+
+    What is `named` now, or by the environment, stays: there a fault is an error.
+    """
+    from activities.extensions import ExtensionError, load_modules
+    from workflows import registry
+
+    kept, left_out = list(dict.fromkeys(name for name in named if name in settings.modules)), []
+    try:
+        for module in load_modules(kept):
+            registry.add_module(module)
+    except (ExtensionError, ValueError, TypeError):
+        return settings, ()  # said by whoever loads them
+    for name in settings.modules:
+        try:
+            for module in load_modules([] if name in kept else [name]):
+                registry.add_module(module)
+        except (ExtensionError, ValueError, TypeError) as error:
+            left_out.append(
+                f"{name}, which an earlier run of this directory named, is left out: {error}. "
+                f"Mend it, or forget what was named by deleting {_memory(settings.data_dir)}"
+            )
+        else:
+            kept += [] if name in kept else [name]
+    return settings.model_copy(update={"modules": tuple(kept)}), tuple(left_out)
 
 
 def load_settings(data_dir: Path | None = None, allowed: Allowed | None = None) -> Settings:

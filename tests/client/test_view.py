@@ -9,7 +9,7 @@ from io import StringIO
 from rich.console import Console
 
 from client.listing import RunLine
-from client.view import LiveView, change_block, listing, spent
+from client.view import LiveView, change_block, listing, record_block, spent
 from workflows.kernel.errors import error_named
 from workflows.kernel.log import Record
 
@@ -64,3 +64,11 @@ def test_an_error_is_raised_by_its_name() -> None:
         error = error_named(name, "m", "a", "why")
         assert (type(error).__name__, "why" in str(error)) == (name, True)
     assert "SomethingElse: why" in str(error_named("SomethingElse", "m", "a", "why"))
+
+
+def test_what_tools_returned_is_shown() -> None:
+    said = [{"role": "tool", "content": "two lines\nof it"}, {"role": "user", "content": "not this"}]
+    record = Record(seq=1, machine="m", state="a", event="E", patch={"transcript": said})
+    shown = record_block(record).plain
+    assert "← two lines\n      of it" in shown
+    assert "not this" not in shown

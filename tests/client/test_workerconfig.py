@@ -11,7 +11,7 @@ import pytest
 
 from client.errors import UsageError
 from client.server import usable
-from client.workerconfig import Allowed, load_settings, remember
+from client.workerconfig import Allowed, load_settings, loadable, remember
 from tests.client.conftest import Ratchet, run_ratchet
 
 EVIL = "from pathlib import Path\nPath(__file__).with_name('ran').touch()\n"
@@ -84,3 +84,21 @@ def test_a_link_in_a_data_directory_leads_no_writing_elsewhere(data_dir: Path, n
     assert "unexpected" not in ended.stderr
     assert outside.read_text() == "mine\n"
     (data_dir / name).unlink()
+
+
+def test_a_remembered_module_that_broke_meanwhile_is_left_out_aloud_and_one_that_is_named_is_not(
+    tmp_path: Path,
+) -> None:
+    broken, sound = tmp_path / "broken.py", tmp_path / "sound.py"
+    broken.write_text("def half(:\n")
+    sound.write_text("TOOLS = ()\n")
+    home = usable(tmp_path / "home")
+    remember(home, Allowed(modules=(str(broken), str(sound))))
+    settings, words = loadable(load_settings(home), ())
+    assert settings.modules == (str(sound),)
+    assert len(words) == 1
+    assert f"{broken}, which an earlier run of this directory named, is left out" in words[0]
+    assert "SyntaxError" in words[0]
+    assert "deleting" in words[0]
+    settings, words = loadable(load_settings(home), (str(broken),))
+    assert (str(broken) in settings.modules, words) == (True, ())
