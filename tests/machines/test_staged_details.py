@@ -45,11 +45,22 @@ def test_a_patch_must_agree_with_the_way_to_failed_too() -> None:
     assert (play.context.last_error.code, play.context.observation) == ("InvalidTransition", None)
 
 
+@pytest.mark.parametrize("key", ["check", "hook"])
+def test_half_a_character_pair_in_what_a_function_says_does_not_keep_the_run_from_failing(key: str) -> None:
+    """What cannot be written is shown as a question mark."""
+    keys = {"flow_type": "hook", "hook": "hook", "check": "check", "writes": ["observation"]}
+    wrong = {"check": lambda view: "no: \ud800", "hook": lambda view: ({"\ud800": 1}, "\ud800")}
+    hooks: dict[str, Any] = {"check": lambda view: True, "hook": lambda view: {}, key: wrong[key]}
+    error = run(NOTHING, declared=stages(observe=keys), hooks=hooks).context.last_error
+    assert error.code == ("PreconditionFailed" if key == "check" else "PermissionViolation")
+    error.message.encode()
+
+
 def test_a_stage_is_granted_the_tools_that_it_declared() -> None:
     """The kernel refuses any other, whatever the stage's own code offers."""
     options = Options.model_validate({"stages": stages(act={"tools": ["search"]})})
     machine = DESIGN.build(options, Parts())
-    assert machine.states[machine.state_named("Acting")].tools == {"search"}
+    assert machine.states[machine.state_named("Acting")].tools == frozenset({"search"})
     assert machine.states[machine.state_named("Thinking")].tools is None
 
 

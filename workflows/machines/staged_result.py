@@ -12,6 +12,7 @@ from workflows.kernel.errors import MachineError, name_of
 from workflows.kernel.fields import Patch
 from workflows.kernel.log import STARTED, Record
 from workflows.kernel.machine import Exit
+from workflows.machines.json_text import clean
 from workflows.machines.staged_context import (
     FAILED,
     FIELDS,
@@ -49,7 +50,7 @@ def violated(names: Mapping[str, str]) -> Callable[[MachineError, AgentState], P
         last = LastError(
             code=_CODES.get(kind, kind),
             stage=names.get(error.state, ORCHESTRATOR),
-            message=error.problem,
+            message=clean(error.problem),
             details={"lifecycle": error.state, "iteration": c.iteration},
         )
         return {"last_error": last, "lifecycle": FAILED, "working": ()}
