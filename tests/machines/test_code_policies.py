@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from activities.contracts import JsonObject
+from activities.contracts import JsonObject, ModelReplied, Usage
 from tests.machines.answers import said
 from tests.machines.driver import Play, run_script
 from tests.machines.scripts_code import block, calls, ran
@@ -186,3 +186,27 @@ def test_shipped_policies_work_in_code_mode() -> None:
 def test_without_policies_nothing_is_remembered() -> None:
     run = run_script("code", TURNS)
     assert (run.context.policy_memory, run.context.last_result) == ({}, "")
+
+
+def test_policies_see_the_whole_of_the_run_each_time() -> None:
+    """Every field, with values of this run that are not the default ones."""
+    watcher = Watcher()
+    parts = Parts(policies={"watcher": lambda spec: watcher})
+    first = ModelReplied(
+        text="```repl\na\n```", cost_usd=0.25, usage=Usage(input_tokens=30, output_tokens=12)
+    )
+    options = {"policies": ["watcher"], "max_iterations": 7, "max_depth": 2}
+    answers = (first, ran("A"), said("FINAL(42)", cost=0.5))
+    run = run_script("code", answers, options=options, changed={"depth": 1}, parts=parts)
+    history = [message.model_dump(mode="json") for message in run.context.transcript]
+    same = {"mode": "code", "max_iterations": 7, "depth": 1, "tokens": 42}
+    wanted = {"name": "repl", "arguments": "a"}
+    before = {
+        **same, "iteration": 0, "history": history[:3], "last_result": "", "calls": [wanted],
+        "cost_usd": 0.25, "memory": {},
+    }  # fmt: skip
+    told = {**before, "history": history[:4], "last_result": "A", "calls": [{**wanted, "result": "A"}]}
+    after = {**told, "iteration": 1, "memory": {"seen": 1}}
+    second = {**after, "history": history, "calls": [], "cost_usd": 0.75}
+    assert watcher.asked == [before, after, second]
+    assert watcher.told == [(told, "A"), (second, "42")]
