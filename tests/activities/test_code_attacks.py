@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import resource
 import subprocess
 import sys
 import time
@@ -131,7 +132,7 @@ async def test_a_block_that_wants_all_memory_gets_none(sandbox: Sandbox, attack:
 
 async def test_a_block_without_memory_goes_back_to_the_state_before_it(sandbox: Sandbox) -> None:
     before = sandbox.session
-    stepped = await sandbox.run(f"x = 'changed'\n{GREEDY['text']}")
+    stepped = await sandbox.run(f"x = 'changed'\n{GREEDY['padding']}")
     assert (stepped.fatal, stepped.session) == (True, before)
     assert stepped.error is not None
     assert "MemoryError" in stepped.error
@@ -170,8 +171,11 @@ async def test_an_error_whose_text_is_huge_is_cut(sandbox: Sandbox) -> None:
 
 @pytest.mark.skipif(not Path("/proc/self/cwd").exists(), reason="this system shows no processes as files")
 async def test_the_interpreter_works_in_the_root_folder_without_an_environment(sandbox: Sandbox) -> None:
+    soft, hard = resource.getrlimit(resource.RLIMIT_CORE)
+    resource.setrlimit(resource.RLIMIT_CORE, (hard, hard))
     async with sandbox.activities.pool.session(LIMITS) as session:
         await session.feed_start("None")
+        resource.setrlimit(resource.RLIMIT_CORE, (soft, hard))
         process = Path(f"/proc/{session.worker_pid}")
         assert os.readlink(process / "cwd") == "/"
         environment = (process / "environ").read_bytes()

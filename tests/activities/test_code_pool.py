@@ -84,7 +84,7 @@ async def test_a_finished_block_is_kept_though_its_state_cannot_be_tried_out(
 ) -> None:
     """While the block runs, the means to start another interpreter go away."""
     pool = sandbox.activities.pool
-    block = f"n = 0\nwhile n < 1_000_000: n += 1\nx = 'x' * {len(LARGE)}"
+    block = f"n = 0\nwhile n < 20_000_000: n += 1\nx = 'x' * {len(LARGE)}"
     async with pool.session(SHORT):
         running = asyncio.create_task(sandbox.step(block=block, limits=LONGER))
         await asyncio.sleep(0.2)
