@@ -6,6 +6,7 @@ import asyncio
 from pathlib import Path
 
 import pytest
+from temporalio.api.workflowservice.v1 import DescribeWorkflowExecutionResponse
 from temporalio.client import Client
 
 from activities.contracts import ModelSpec
@@ -14,6 +15,7 @@ from client.agent import AgentClient
 from client.archived import ArchivedRuns
 from client.errors import DuplicateRun, NoWorker, RatchetError, RunFailed, UnknownRun
 from client.listing import list_filter
+from client.live import Now, moment
 from tests.conftest import TOOLS, real_server
 from tests.workflows.trials import act, final, task
 from worker import build_worker
@@ -188,3 +190,20 @@ async def test_watching_goes_on_through_continue_as_new(tmp_path: Path) -> None:
         assert [line.id for line in await agents.list(running=True)] == []
     assert result.run_id != first, "the run was continued as new"
     assert seen == list(range(result.records))
+
+
+async def test_what_fails_and_is_tried_again_is_told_in_one_line(working: Client) -> None:
+    described = DescribeWorkflowExecutionResponse()
+    assert await moment(working, described) == Now()
+    described.pending_workflow_task.attempt = 2
+    assert (await moment(working, described)).trouble is None
+    described.pending_workflow_task.attempt = 3
+    assert (await moment(working, described)).trouble == (
+        "the workflow itself fails again and again; the cause is in worker.log"
+    )
+    described.pending_activities.add(activity_id="think#1")
+    failing = described.pending_activities.add(activity_id="act#2")
+    failing.last_failure.message = "HTTP 503:\n  " + "busy " * 100
+    assert (await moment(working, described)).trouble == (
+        f"act#2 failed and is tried again: {('HTTP 503: ' + 'busy ' * 100)[:300]}"
+    )
