@@ -11,7 +11,7 @@ from pydantic import BaseModel, ValidationError
 from activities.contracts import JsonObject, ModelSpec, ToolSpec
 from activities.extensions import ExtensionError, load_extensions
 from activities.settings import Settings
-from client.agentfile import AgentFile, Draft
+from client.agentfile import SCRIPTED, AgentFile, Draft
 from client.errors import UsageError
 from client.yamltext import KeyPath, nearest, problems
 from workflows.kernel.design import Design
@@ -19,6 +19,14 @@ from workflows.kernel.design import Design
 __all__ = ["Catalog", "check_key"]
 
 Problem = tuple[KeyPath, str]
+_TALKING_OTHERWISE = {
+    "code": "promise_keeper",
+    "contract": "delivery_report",
+    "planner": "login_audit",
+    "simple": "csv_question",
+    "staged": "incident_triage",
+}
+"""Shipped machines whose replies an unscripted stand-in cannot make -> a shipped agent with a script."""
 
 
 @dataclass(frozen=True)
@@ -91,11 +99,19 @@ class Catalog:
                 )
 
     def _models(self, agent: AgentFile) -> Iterable[Problem]:
+        scripted = any(spec.script for spec in agent.models.values())
         for role, spec in agent.models.items():
             if spec.provider not in self.providers:
                 yield (
                     ("models", role, "provider"),
                     f"there is no provider `{spec.provider}`; " + nearest(spec.provider, self.providers),
+                )
+            elif spec.provider == SCRIPTED and not scripted and agent.machine in _TALKING_OTHERWISE:
+                example = _TALKING_OTHERWISE[agent.machine]
+                yield (
+                    ("models", role),
+                    f"without a script the provider `{SCRIPTED}` understands only react and tools; for "
+                    f"{agent.machine} write one (docs/scripts.md), or try the agent {example}",
                 )
 
     def _tools(self, agent: AgentFile) -> Iterable[Problem]:

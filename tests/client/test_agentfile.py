@@ -15,6 +15,7 @@ from client.errors import UsageError
 from client.yamltext import YamlText
 from tests.client.conftest import Ratchet
 from workflows.api import GOAL_BYTES
+from workflows.registry import shipped
 
 
 @pytest.fixture(scope="module")
@@ -60,7 +61,9 @@ def load(folder: Path, text: str, catalog: Catalog) -> None:
             id="misspelt part of a script",
         ),
         pytest.param(
-            "limits: {tokens: 0}\n", "limits.tokens: input should be greater than 0, got 0", id="zero"
+            "limits: {tokens: -1}\n",
+            "limits.tokens: input should be greater than or equal to 0, got -1",
+            id="negative",
         ),
         pytest.param(
             "limits: {seconds: -1.5}\n",
@@ -144,7 +147,7 @@ def test_bad_agent_file_is_refused_with_its_place(
 
 def test_everything_wrong_is_said_at_once(tmp_path: Path, catalog: Catalog) -> None:
     with pytest.raises(UsageError) as refused:
-        load(tmp_path, "tool: []\nlimits:\n  tokens: 0\n  sconds: 3\n", catalog)
+        load(tmp_path, "tool: []\nlimits:\n  tokens: -1\n  sconds: 3\n", catalog)
     assert len(str(refused.value).splitlines()) == 3
 
 
@@ -256,3 +259,17 @@ def test_broken_module_is_named_with_its_line(tmp_path: Path) -> None:
     (tmp_path / "broken.py").write_text("x = 1\ny = nonsense\n")
     with pytest.raises(UsageError, match=r"broken\.py: line 2: NameError"):
         Catalog.load(Settings(data_dir=tmp_path, modules=(str(tmp_path / "broken.py"),)))
+
+
+@pytest.mark.parametrize("machine", sorted(design.name for design in shipped()))
+def test_the_stand_in_without_a_script_is_refused_where_it_cannot_speak(
+    tmp_path: Path, catalog: Catalog, machine: str
+) -> None:
+    text = f"machine: {machine}\nmodels: {{default: scripted}}\n"
+    if machine in ("react", "tools"):
+        load(tmp_path, text, catalog)
+        return
+    with pytest.raises(UsageError, match="understands only react and tools") as refused:
+        load(tmp_path, text, catalog)
+    example = str(refused.value).rsplit(" ", 1)[-1]
+    assert find_agent(example).exists()

@@ -9,7 +9,7 @@ import pytest
 
 from activities.contracts import MachineEnded
 from tests.machines.answers import failed, said, tool_said
-from tests.machines.driver import Play
+from tests.machines.driver import Play, run_script
 from tests.machines.scripts_staged import ANSWER, MORE, NOTHING, TOOLS, asks, run, stages
 from workflows.kernel.design import Parts
 from workflows.kernel.errors import name_of
@@ -156,3 +156,23 @@ def test_what_a_machine_inside_did_is_no_event_of_the_stages() -> None:
 
 def _other() -> Play:
     return run(TOOLS, CALL, tool_said(), ANSWER)
+
+
+# -- acting without a thought --------------------
+
+GATHER = {"name": "gather", "flow_type": "act", "enters": "Gathering", "exits": ["Judging"]}
+JUDGE = {"name": "judge", "flow_type": "observe", "enters": "Judging", "exits": ["Finished"]}
+
+
+def test_a_stage_that_acts_cannot_be_the_first() -> None:
+    with pytest.raises(ValueError, match="stage gather: flow_type: act needs a thought"):
+        Options.model_validate({"stages": [GATHER, JUDGE]})
+
+
+def test_a_stage_that_acts_where_nobody_thought_fails_the_run_in_words() -> None:
+    look = {**MODEL, "name": "look", "enters": "Looking", "exits": ["Gathering"]}
+    reply = said(json.dumps({"extensions": {"verdict": "yes"}}))
+    play = run_script("staged", (reply,), options={"stages": [look, GATHER, JUDGE]})
+    error = play.context.last_error
+    assert (error.code, error.stage) == ("StageError", "gather")
+    assert "`thought` is not set" in error.message

@@ -256,6 +256,8 @@ def _crowded(stages: tuple[Stage, ...]) -> Iterable[str]:
         if first is not stage:
             yield f"stage {stage.name}: enters: {first.name} runs in {stage.enters} already"
         names[stage.name] = stage
+    if running and running[0].flow_type == "act":
+        yield f"stage {running[0].name}: flow_type: act needs a thought, so it cannot be the first stage"
     if running and not any(stage.enforce for stage in running):
         yield "enforce: it may be switched off for a named stage, not for all (spec 3.7)"
 

@@ -95,6 +95,8 @@ class Act:
 
     def enter(self, c: Any, at: At) -> Said:
         """Ask the model, if there is anything to do."""
+        if c.thought is None:
+            return self.ways.fail("`thought` is not set: a stage that writes it must run before this one")
         suggested = c.thought.suggested_tools
         if c.thought.intent == GENERAL or not suggested or self.ways.answering(at):
             return self._done(at, (), (NO_TOOL,))
