@@ -88,6 +88,18 @@ def test_answers_count_too() -> None:
     assert str(given(run).value).startswith("Error: the calls of one reply may send")
 
 
+def test_a_reply_may_send_just_as_much_as_is_allowed() -> None:
+    for size, fits in ((VISIT_BYTES - 3, True), (VISIT_BYTES - 2, False)):
+        run = code(block("."), calls("llm_query", ""), said("x" * size), calls("llm_query", "abc"))
+        assert isinstance(run.last.effect, CallModel) is fits
+
+
+def test_what_a_tool_returns_counts_too() -> None:
+    run = code(block("."), calls("search", "a"), tool_said("z" * 1000))
+    sent: Any = run.records[-2].patch["visit_bytes"]
+    assert run.context.visit_bytes == run.context.run_bytes == sent + 1000
+
+
 def test_what_a_whole_run_sends_is_bounded() -> None:
     before = {"run_bytes": RUN_BYTES - 3}
     run = run_script("code", (block("."), calls("llm_query", "four")), changed=before)
@@ -132,6 +144,13 @@ def test_an_empty_block_has_run_with_no_output_and_needs_no_sandbox() -> None:
     told = [m.content.split("\n", 2)[2] for m in run.context.transcript if m.content.startswith("Code:")]
     nothing = "\n```\nOutput:\n(nothing was printed)"
     assert told == [nothing, "one\n```\nOutput:\n1", nothing, nothing, "two\n```\nOutput:\n2", nothing]
+
+
+def test_behind_an_empty_block_nothing_is_shown_that_an_earlier_one_has_printed() -> None:
+    earlier = (calls("llm_query", "a", printed="one\n"), said("b"), ran("two"))
+    run = code(block("1", "", "2"), *earlier, ran("three"), said("FINAL(1)"))
+    shown = [m.content.partition("Output:\n")[2] for m in run.context.transcript if "Output:" in m.content]
+    assert shown == ["one\ntwo", "(nothing was printed)", "three"]
 
 
 def test_three_thousand_empty_blocks_cost_no_step() -> None:
