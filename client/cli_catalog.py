@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import shlex
 from collections.abc import Callable, Coroutine
 from pathlib import Path
 from typing import Annotated, Any, Literal
@@ -12,6 +13,8 @@ import typer
 from client.place import Json, Place
 
 __all__ = ["COMMANDS"]
+
+VersionOption = Annotated[str | None, typer.Option("--version", help="Of the machine; else the newest.")]
 
 SetOption = Annotated[list[str] | None, typer.Option("--set", help="KEY=VALUE: an option of the machine.")]
 
@@ -70,7 +73,7 @@ async def tools(place: Place, agent: AgentOption = None, as_json: Json = False) 
 async def machines(
     place: Place,
     machine: Annotated[str | None, typer.Argument(help="Name of one, to read all about it.")] = None,
-    version: Annotated[str | None, typer.Option("--version", help="Of the machine; else the newest.")] = None,
+    version: VersionOption = None,
     sets: SetOption = None,
     agent: AgentOption = None,
     as_json: Json = False,
@@ -95,11 +98,14 @@ async def machines(
     if as_json:
         typer.echo(json.dumps(found, indent=2, ensure_ascii=False))
         return
-    _tell(found, f" --agent {agent}" if agent else "")
+    given = {"--version": version, "--agent": agent}
+    words = [word for name, value in given.items() if value for word in (name, value)]
+    words += [word for setting in sets or () for word in ("--set", setting)]
+    _tell(found, shlex.join(["ratchet", "diagram", machine, *words]))
 
 
-def _tell(found: dict[str, Any], agent: str) -> None:
-    """All about one machine, a section after the other."""
+def _tell(found: dict[str, Any], drawn: str) -> None:
+    """All about one machine, a section after the other, and the command that draws it."""
     from client.machinefacts import sections
     from client.view import out, pairs
 
@@ -109,15 +115,16 @@ def _tell(found: dict[str, Any], agent: str) -> None:
         out().print(pairs((f"  {name}", text) for name, text in rows))
     if not found["states"]:
         out().print("  they follow from the options that must be given: name an agent file, or use --set")
-    drawn = f"ratchet diagram {found['machine']}{agent}"
     out().print(f"\nDraw it: {drawn} (Mermaid), {drawn} --form table")
 
 
-async def diagram(
+async def diagram(  # noqa: PLR0913  # one parameter for each option of the command line
     place: Place,
+    *,
     machine: Annotated[str, typer.Argument(help="Name of a machine, or id of a run with --run.")],
     form: Annotated[Literal["mermaid", "table"], typer.Option("--form", "-f")] = "mermaid",
     run: Annotated[bool, typer.Option("--run", help="Of a run, its state marked.")] = False,
+    version: VersionOption = None,
     sets: SetOption = None,
     agent: AgentOption = None,
 ) -> None:
@@ -130,7 +137,7 @@ async def diagram(
             typer.echo(await client.diagram(machine))
         return
     catalog = _catalog(place, agent)
-    design = catalog.design(machine)
+    design = catalog.design(machine, version)
     options = _options(catalog, design, agent, sets)
     if options is None:
         raise UsageError(f"{machine} has options that must be given: name an agent file of it, or use --set")

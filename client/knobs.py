@@ -15,6 +15,8 @@ from pydantic_core import to_jsonable_python
 __all__ = ["Knob", "allowed_at", "knobs"]
 
 Schema = Mapping[str, Any]
+Above = tuple[str, ...]
+"""References to the types that something stands in: a user's type may hold itself."""
 _SOURCE = re.compile(r"\s*\[((?:R-\d+-\d+|\d+(?:\.\d+)+)(?:, *(?:R-\d+-\d+|\d+(?:\.\d+)+))*)\]\s*$")
 """At the end of a description: the part of the specification that a knob comes from."""
 _LONG = 60
@@ -46,7 +48,7 @@ def allowed_at(model: type[BaseModel], where: Iterable[str | int]) -> str | None
     whole = model.model_json_schema()
     schema: Schema | None = whole
     for part in where:
-        below = (_below(way, part) for way in _ways(schema or {}, whole))
+        below = (_below(way, part) for way, _ in _ways(schema or {}, whole))
         schema = next((found for found in below if found is not None), None)
     return None if schema is None else _allowed(schema, whole)
 
@@ -97,15 +99,22 @@ def _arguments(annotation: Any) -> list[Any]:
 
 def _resolved(schema: Schema, whole: Schema) -> Schema:
     name = str(schema.get("$ref", "")).rpartition("/")[2]
-    found: Schema = whole.get("$defs", {}).get(name, schema) if name else schema
+    found: Schema = whole.get("$defs", {}).get(name, {}) if name else schema
     return found
 
 
-def _ways(schema: Schema, whole: Schema) -> list[Schema]:
-    """The alternatives of a schema."""
-    schema = _resolved(schema, whole)
+def _ways(schema: Schema, whole: Schema, above: Above = ()) -> list[tuple[Schema, Above]]:
+    """The alternatives of a schema, each with the types that it stands in.
+
+    A type that is one of those already is left as its `$ref`: nothing inside of it is new.
+    """
+    reference = schema.get("$ref")
+    if reference in above:
+        return [(schema, above)]
+    if reference is not None:
+        return _ways(_resolved(schema, whole), whole, (*above, reference))
     ways = schema.get("anyOf") or schema.get("oneOf")
-    return [found for way in ways for found in _ways(way, whole)] if ways else [schema]
+    return [found for way in ways for found in _ways(way, whole, above)] if ways else [(schema, above)]
 
 
 def _below(schema: Schema, part: str | int) -> Schema | None:
@@ -116,12 +125,14 @@ def _below(schema: Schema, part: str | int) -> Schema | None:
     return inside if isinstance(inside, Mapping) else None
 
 
-def _allowed(schema: Schema, whole: Schema) -> str:
-    ways = [_one(way, whole) for way in _ways(schema, whole)]
+def _allowed(schema: Schema, whole: Schema, above: Above = ()) -> str:
+    ways = [_one(way, whole, inside) for way, inside in _ways(schema, whole, above)]
     return " or ".join(dict.fromkeys(ways))
 
 
-def _one(schema: Schema, whole: Schema) -> str:
+def _one(schema: Schema, whole: Schema, above: Above) -> str:
+    if "$ref" in schema:
+        return "the same"
     if "const" in schema:
         return f"`{schema['const']}`"
     if "enum" in schema:
@@ -133,9 +144,10 @@ def _one(schema: Schema, whole: Schema) -> str:
             pattern = f" matching `{schema['pattern']}`" if "pattern" in schema else ""
             return f"text{_count(schema, 'Length', 'characters')}{pattern}"
         case "array":
-            return f"list of {_allowed(schema.get('items', {}), whole)}{_count(schema, 'Items', 'items')}"
+            items = _allowed(schema.get("items", {}), whole, above)
+            return f"list of {items}{_count(schema, 'Items', 'items')}"
         case "object":
-            return _mapping(schema, whole)
+            return _mapping(schema, whole, above)
         case other:
             return {"null": "`null`", "boolean": "`true`, `false`"}.get(other, str(other))
 
@@ -157,11 +169,11 @@ def _count(schema: Schema, what: str, unit: str) -> str:
     return f", {', '.join(words)} {unit}" if words else ""
 
 
-def _mapping(schema: Schema, whole: Schema) -> str:
+def _mapping(schema: Schema, whole: Schema, above: Above) -> str:
     named = schema.get("patternProperties", {})
     inside = next(iter(named.values()), schema.get("additionalProperties"))
     if "properties" in schema or not isinstance(inside, Mapping):
         return "object"
     names = schema.get("propertyNames", {})
     keys = f" of {_allowed(names, whole)}" if "enum" in names else ""
-    return f"mapping{keys} to {_allowed(inside, whole)}"
+    return f"mapping{keys} to {_allowed(inside, whole, above)}"

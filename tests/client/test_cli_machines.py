@@ -4,11 +4,13 @@ from __future__ import annotations
 
 import json
 import re
+import shlex
 from pathlib import Path
 from typing import Annotated, Literal
 
 import pytest
-from pydantic import Field
+from pydantic import Field, JsonValue
+from typing_extensions import TypeAliasType
 
 from activities.contracts import Strict
 from client.cli import execute
@@ -64,6 +66,16 @@ def test_default_range_unit_and_source_stand_beside_a_knob(
     assert lines[at + 1] == "steps, failed drafts included [1.7]"
     assert any(line.startswith("rules[].type ") for line in lines)
     assert any("asks for: call_model" in line for line in lines)
+
+
+def test_what_a_row_resets_is_told(capsys: pytest.CaptureFixture[str], data_dir: Path) -> None:
+    for design in designs():
+        found = json.loads(told(capsys, data_dir, design.name, "--version", design.version, "--json"))
+        rows = design.build(design.options(), registry.parts()).rows
+        assert [row["resets"] for row in found["transitions"]] == [list(row.reset) for row in rows]
+    found = json.loads(told(capsys, data_dir, "staged", "--json"))
+    (again,) = [row["resets"] for row in found["transitions"] if row["event"] == "ToThinking"][1:]
+    assert {"thought", "action"} <= set(again)
 
 
 def test_as_json_it_is_all_there(capsys: pytest.CaptureFixture[str], data_dir: Path) -> None:
@@ -136,6 +148,72 @@ def test_a_machine_made_from_data_is_told_and_drawn_as_the_agent_file_makes_it(
     assert (broken.returncode, "Traceback" in broken.stderr) == (2, False)
 
 
+MADE_TWICE = f"""{MADE_FROM_DATA}
+import dataclasses
+
+class Stops(Strict):
+    stops: tuple[str, ...]
+
+def build_second(options, parts):
+    return dataclasses.replace(build(Options(places=options.stops), parts), version="2")
+
+DESIGNS = [DESIGN, dataclasses.replace(DESIGN, version="2", options=Stops, build=build_second)]
+del DESIGN
+"""
+
+
+@pytest.fixture
+def elsewhere(tmp_path: Path) -> Path:
+    """An agent file of another machine, which loads one of two versions with different knobs."""
+    folder = tmp_path / "my tours"
+    folder.mkdir()
+    (folder / "tours.py").write_text(MADE_TWICE)
+    agent = folder / "react.yaml"
+    agent.write_text("machine: react\nmodules: [tours.py]\noptions: {max_steps: 5}\ntools: []\n")
+    return agent
+
+
+FIRST = ["--version", "1", "--set", "places=[home, sea]"]
+SECOND = ["--set", "stops=[hut, peak]"]
+
+
+def test_an_older_version_is_told_and_drawn_by_its_own_options(ratchet: Ratchet, elsewhere: Path) -> None:
+    place = ["--agent", str(elsewhere)]
+    told = ratchet("machines", "tour", *FIRST, *place)
+    assert "tour 1\n" in told.stdout, told.stderr
+    assert re.search(r"home +initial", told.stdout)
+    drawn = ratchet("diagram", "tour", *FIRST, *place)
+    assert "home --> sea: Went" in drawn.stdout, drawn.stderr
+    newest = ratchet("diagram", "tour", *SECOND, *place)
+    assert "hut --> peak: Went" in newest.stdout, newest.stderr
+    mixed = ratchet("diagram", "tour", "--version", "1", *SECOND, *place)
+    assert (mixed.returncode, "options.stops" in mixed.stderr) == (2, True)
+    missing = ratchet("diagram", "tour", "--version", "77", *place)
+    assert (missing.returncode, "unknown machine tour of version 77" in missing.stderr) == (2, True)
+
+
+@pytest.mark.parametrize("chosen", [pytest.param(FIRST, id="older"), pytest.param(SECOND, id="newest")])
+def test_the_line_that_says_how_to_draw_draws_the_machine_that_was_told(
+    ratchet: Ratchet, elsewhere: Path, chosen: list[str]
+) -> None:
+    told = ratchet("machines", "tour", *chosen, "--agent", str(elsewhere)).stdout
+    line = re.search(r"Draw it: (.*) \(Mermaid\), (.*)", told)
+    assert line is not None, told
+    plain, table = (shlex.split(command) for command in line.groups())
+    direct = ratchet("diagram", "tour", *chosen, "--agent", str(elsewhere)).stdout
+    assert " --> " in direct
+    assert (plain[0], ratchet(*plain[1:]).stdout) == ("ratchet", direct)
+    assert ratchet(*table[1:]).stdout.startswith("| from | event | to |")
+
+
+def test_options_of_another_machines_file_are_left_aside(
+    capsys: pytest.CaptureFixture[str], data_dir: Path, elsewhere: Path
+) -> None:
+    for command in ("machines", "diagram"):
+        words = [command, "simple", "--agent", str(elsewhere), "--data-dir", str(data_dir)]
+        assert execute(words) == 0, capsys.readouterr().err
+
+
 @pytest.mark.parametrize(
     ("words", "said"),
     [
@@ -192,6 +270,10 @@ class Inner(Strict):
     parts: tuple[Inner, ...] = ()
 
 
+Nest = TypeAliasType("Nest", "str | list[Nest] | dict[str, Nest | Inner]")
+"""A type that holds itself by name, as a user's knobs may."""
+
+
 class Outer(Strict):
     """Options of all kinds."""
 
@@ -203,6 +285,8 @@ class Outer(Strict):
     by_name: dict[str, Inner] = Field(default_factory=dict)
     one: Inner = Inner(name="one")
     free: object = None
+    nest: Nest = ""
+    json_value: JsonValue = None
 
 
 def test_every_kind_of_knob_is_told_with_the_keys_inside_of_it() -> None:
@@ -223,6 +307,14 @@ def test_every_kind_of_knob_is_told_with_the_keys_inside_of_it() -> None:
     assert found["by_name.*.name"].source == "3.11"
     assert found["one.share"].default == "0.5"
     assert found["free"].allowed == "anything"
+
+
+def test_a_type_that_holds_itself_is_told_once() -> None:
+    found = {knob.name: knob for knob in knobs(Outer)}
+    assert found["nest"].allowed == "text or list of the same or mapping to the same or object"
+    assert found["json_value"].allowed == "anything"
+    assert allowed_at(Outer, ("nest", 0, 0, 0)) == found["nest"].allowed
+    assert [name for name in found if name.startswith("nest")] == ["nest"]
 
 
 @pytest.mark.parametrize(
