@@ -10,7 +10,7 @@ from workflows.kernel.design import COMMON_EXITS, Design
 from workflows.kernel.errors import name_of
 from workflows.kernel.machine import Machine, Row, State
 
-__all__ = ["facts", "sections", "summary"]
+__all__ = ["facts", "sections", "summary", "unmatched"]
 
 
 def summary(design: Design) -> dict[str, Any]:
@@ -32,9 +32,22 @@ def facts(design: Design, machine: Machine[Any] | None) -> dict[str, Any]:
         "knobs": [asdict(knob) for knob in knobs(design.options)],
         "states": [_state(machine, *each) for each in machine.states.items()] if machine else [],
         "transitions": [_row(row) for row in machine.rows] if machine else [],
+        "unmatched": unmatched(machine) if machine else "",
         "exits": dict(design.exits),
         "common_exits": dict(COMMON_EXITS),
     }
+
+
+def unmatched(machine: Machine[Any]) -> str:
+    """What an event does for which the state has no row, in a sentence."""
+    fail = machine.fail_state
+    broken = "a rule: the run fails" if fail is None else f"a rule, which leads to `{name_of(fail)}`"
+    words = {
+        "end": "ends the run (`dead_end`)",
+        "stay": f"is recorded, and the state is entered again; more than {machine.max_unmatched} in a row "
+        f"break {broken}",
+    }
+    return f"An event for which a state has no row {words.get(machine.on_unmatched, f'breaks {broken}')}."
 
 
 def _state(machine: Machine[Any], state: Any, stage: State) -> dict[str, Any]:
@@ -72,7 +85,11 @@ def sections(found: dict[str, Any]) -> dict[str, list[tuple[str, str]]]:
     roles = ", ".join(found["roles"])
     own = [*found["exits"].items()]
     return {
-        "": [("model roles", roles), ("takes --context", "yes" if found["takes_context"] else "no")],
+        "": [
+            ("model roles", roles),
+            ("takes --context", "yes" if found["takes_context"] else "no"),
+            *([("not in the table", found["unmatched"])] if found["unmatched"] else []),
+        ],
         "knobs": [(knob["name"], _knob(knob)) for knob in found["knobs"]],
         "states": [(state["state"], _words(state)) for state in found["states"]],
         "exit reasons": [*own, ("of every machine", ", ".join(found["common_exits"]))],

@@ -7,6 +7,7 @@ from collections.abc import Iterable, Mapping
 from pathlib import Path
 
 from client.knobs import knobs
+from client.machinefacts import unmatched
 from workflows import registry
 from workflows.kernel.design import COMMON_EXITS, Design
 from workflows.kernel.diagram import mermaid, stages, table
@@ -17,8 +18,9 @@ PAGE = Path(__file__).parent / "machines.md"
 HEAD = """# Machines
 
 Made by `make docs` from the declarations in `workflows/machines/`; do not edit. The table is what
-runs: rows are tried in order, and a move that is not in it is refused. The same for a machine of
-yours: `ratchet machines NAME` and `ratchet diagram NAME`; how to write one: [own-machine.md](own-machine.md).
+runs: rows are tried in order, and no move is made that is not in it; what happens then is said below
+each table. The same for a machine of yours: `ratchet machines NAME` and `ratchet diagram NAME`; how to
+write one: [own-machine.md](own-machine.md).
 `spec` names the part of the specification that a knob comes from; times are seconds.
 """
 EXITS = """## Exit reasons of every machine
@@ -79,6 +81,7 @@ def _section(design: Design) -> str:
             f"```mermaid\n{mermaid(machine)}```\n",
             "### Transitions\n",
             table(machine),
+            f"{unmatched(machine)}\n",
             "### States\n",
             stages(machine),
             "### Knobs\n",

@@ -9,15 +9,22 @@ import re
 import subprocess
 import sys
 from collections.abc import Iterator
+from enum import Enum
 from pathlib import Path
+from typing import Any
 
 import pytest
 
+from activities.contracts import Frozen
 from client.knobs import knobs
+from client.machinefacts import unmatched
 from docs.generate import PAGE, page
 from tests.machines.test_all_machines import plays
 from workflows import registry
 from workflows.kernel.design import COMMON_EXITS, Design
+from workflows.kernel.errors import NoTransitionError, name_of
+from workflows.kernel.machine import Exit, Machine, Row, State
+from workflows.kernel.step import start
 from workflows.registry import shipped
 
 ROOT = Path(__file__).parents[1]
@@ -65,6 +72,76 @@ def test_the_page_tells_every_knob_and_exit_reason_of_a_machine(design: Design) 
     assert set(re.findall(r"^\| `(\w+)` \|", text[: text.index("(version")], re.MULTILINE)) == set(
         COMMON_EXITS
     )
+
+
+class Stray: ...
+
+
+class Reached: ...
+
+
+class Blank(Frozen): ...
+
+
+S = Enum("S", {"GO": "go", "DONE": "done", "FAILED": "failed"})
+
+
+def of_its_own_way(**more: Any) -> Machine[Any]:
+    """A machine that says an event for which it has no row."""
+    ends = {S.DONE, *([S.FAILED] if "fail_state" in more else [])}
+    return Machine(
+        name="stray",
+        context=Blank,
+        initial=S.GO,
+        final=ends,
+        step_state=S.GO,
+        states={S.GO: State(enter=lambda c, at: Stray()), **{end: State() for end in ends}},
+        table=[Row(S.GO, Reached, S.DONE)],
+        result=lambda c, state: Exit(reason="there", ok=state is S.DONE),
+        **more,
+    )
+
+
+RAISES, LEADS = "a rule: the run fails", "a rule, which leads to `failed`"
+
+
+@pytest.mark.parametrize(
+    ("more", "words", "state"),
+    [
+        ({}, f"breaks {RAISES}", None),
+        ({"fail_state": S.FAILED}, f"breaks {LEADS}", "failed"),
+        ({"on_unmatched": "fail", "fail_state": S.FAILED}, f"breaks {LEADS}", "failed"),
+        ({"on_unmatched": "end"}, "ends the run (`dead_end`)", "go"),
+        ({"on_unmatched": "stay", "max_unmatched": 3}, f"more than 3 in a row break {RAISES}", None),
+        ({"on_unmatched": "stay", "fail_state": S.FAILED}, f"more than 100 in a row break {LEADS}", "failed"),
+    ],
+)
+def test_what_is_told_of_events_without_a_row_is_what_happens(
+    more: dict[str, Any], words: str, state: str | None
+) -> None:
+    """`state`: where the run ends; None: it raises."""
+    machine = of_its_own_way(**more)
+    assert words in unmatched(machine)
+    if state is None:
+        with pytest.raises(NoTransitionError) as raised:
+            start(machine, Blank(), now=0)
+        assert raised.value.step is not None
+        records = raised.value.step.records
+    else:
+        step = start(machine, Blank(), now=0)
+        assert (step.exit is not None, name_of(step.snapshot.state)) == (True, state)
+        records = step.records
+    assert sum(r.event == "Stray" for r in records) == (
+        machine.max_unmatched if machine.on_unmatched == "stay" else 0
+    )
+
+
+@pytest.mark.parametrize("design", DESIGNS)
+def test_the_page_says_of_each_machine_what_an_event_without_a_row_does(design: Design) -> None:
+    text = page()
+    section = text[text.index(f"## {design.name} (version {design.version})") :].split("\n## ")[0]
+    assert unmatched(design.build(design.options(), registry.parts())) in section
+    assert "is refused" not in text.split("\n## ")[0]
 
 
 @pytest.mark.parametrize("design", DESIGNS)

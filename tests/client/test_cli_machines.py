@@ -15,6 +15,7 @@ from typing_extensions import TypeAliasType
 from activities.contracts import Strict
 from client.cli import execute
 from client.knobs import Knob, allowed_at, knobs
+from client.machinefacts import unmatched
 from tests.client.conftest import Ratchet
 from workflows import registry
 from workflows.kernel.design import COMMON_EXITS, Design
@@ -54,6 +55,7 @@ def test_one_machine_is_told_in_full(
     for state, stage in machine.states.items():
         assert name_of(state) in text
         assert all(name in text for name in (*stage.reads, *stage.writes, *stage.grants))
+    assert unmatched(machine) in text
     assert f"ratchet diagram {design.name}" in text
 
 
@@ -134,6 +136,7 @@ def test_a_machine_made_from_data_is_told_and_drawn_as_the_agent_file_makes_it(
     told = ratchet("machines", "tour", "--agent", str(bare)).stdout
     assert "must be given; list of text" in told
     assert "they follow from the options that must be given" in told
+    assert "not in the table" not in told
     refused = ratchet("diagram", "tour", "--agent", str(bare))
     assert (refused.returncode, refused.stdout) == (2, "")
     assert "name an agent file of it, or use --set" in refused.stderr
