@@ -55,7 +55,10 @@ def refused(payload: Payload, wanted: type = AgentTask) -> ApplicationError:
         ("[1, 2]", "the whole input: Input should be"),
         ('{"goal": "  "}', "goal: Value error, the goal is blank; say what the agent shall do"),
         ('{"goal": "g", "toools": []}', "toools: Extra inputs are not permitted"),
-        ('{"goal": "g", "limits": {"model_calls": 0}}', "limits.model_calls: Input should be greater than 0"),
+        (
+            '{"goal": "g", "limits": {"model_calls": -1}}',
+            "limits.model_calls: Input should be greater than or equal to 0",
+        ),
         ('{"goal": "g", "models": {"default": {"temperature": 9}}}', "models.default.temperature: Input"),
     ],
 )

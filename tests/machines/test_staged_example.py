@@ -153,6 +153,6 @@ def test_a_machine_inside_is_checked_when_the_agent_is_loaded(machine: Any, word
 
 
 def _checked(agent: Any) -> None:
-    text = {"name": "a", "models": {"default": {"provider": "scripted", "name": "s"}}, **agent}
+    text = {"name": "a", "models": {"default": {"name": "gpt-5-mini"}}, **agent}
     draft = Draft(values=text)
     Catalog.load(Settings()).check(draft.finish(), draft)
