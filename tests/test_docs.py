@@ -15,16 +15,22 @@ from typing import Any
 
 import pytest
 
+from activities.context import MATCH_CHARS, MATCHES, SLICE_CHARS, USAGE
 from activities.contracts import Frozen
+from activities.contracts_code import CodeLimits
+from client.context import MOST_BYTES, SHORT_BYTES
 from client.knobs import knobs
 from client.machinefacts import unmatched
 from docs.generate import PAGE, page
 from tests.machines.test_all_machines import plays
 from workflows import registry
-from workflows.kernel.design import COMMON_EXITS, Design
+from workflows.kernel.design import COMMON_EXITS, Brief, Design
 from workflows.kernel.errors import NoTransitionError, name_of
 from workflows.kernel.machine import Exit, Machine, Row, State
 from workflows.kernel.step import start
+from workflows.machines.code_calls import BUILT_IN
+from workflows.machines.code_context import Options
+from workflows.machines.code_prompt import opening
 from workflows.registry import shipped
 
 ROOT = Path(__file__).parents[1]
@@ -172,6 +178,34 @@ def test_the_reasons_of_every_machine_are_those_that_kernel_and_workflow_give() 
     files = [*(ROOT / "workflows" / "kernel").glob("*.py"), *(ROOT / "workflows").glob("*.py")]
     found = {reason for file in files for reason in reasons_in(ast.parse(file.read_text()))}
     assert found == set(COMMON_EXITS)
+
+
+def test_the_page_of_the_code_machine_tells_its_limits_and_names() -> None:
+    text = (ROOT / "docs" / "code.md").read_text()
+    told = dict(re.findall(r"^\| `(\w+)` \| (\d+) \|", text, re.MULTILINE))
+    assert told == {knob.name: knob.default for knob in knobs(CodeLimits)}
+    assert {name for name in re.findall(r"`(\w+)\(", text)} == {*USAGE, *BUILT_IN}
+    for usage in USAGE.values():
+        assert f"`{usage}`" in text
+    for number in (SLICE_CHARS, MATCHES, MATCH_CHARS, SHORT_BYTES):
+        assert re.search(rf"\b{number:,}\b", text)
+    assert f"{MOST_BYTES // 2**20} MB" in text
+    options = Options()
+    assert f"(`{options.max_iterations}`)".replace("`", "") in text
+    assert f"The default is {options.max_depth}, so set {options.max_depth + 1}" in text
+
+
+def test_the_sandbox_has_the_modules_that_prompt_and_page_name() -> None:
+    text = (ROOT / "docs" / "code.md").read_text()
+    named = re.findall(r"`(\w+)`", text.split("modules are")[1].split(".")[0])
+    prompt = str(opening(Brief(goal="?", trace_id="t"), Options()).messages[0].content)
+    listed = re.sub(r"\s+", " ", prompt).split("Modules: ")[1].split(".")[0].split()
+    assert named == listed
+
+
+def test_every_page_is_linked_from_the_readme() -> None:
+    linked = set(re.findall(r"\]\(docs/([\w-]+\.md)", README))
+    assert {path.name for path in (ROOT / "docs").glob("*.md")} - linked == set()
 
 
 @pytest.mark.parametrize("paper", ["own-machine.md", "rules.md", "tools.md"])
