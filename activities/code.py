@@ -189,7 +189,7 @@ async def _dumped(stepper: Stepper) -> bytes:
         raise Crashed(
             f"MemoryError: the variables take {len(dump):,} bytes, at most {most:,} are kept from step to "
             "step, and at each outside call; keep less in them: results instead of whole texts, and "
-            "`del` what is no longer needed"
+            "set variables that are no longer needed to None"
         )
     return dump
 
