@@ -52,7 +52,18 @@ async def agents(place: Place, as_json: Json = False) -> None:
     if as_json:
         typer.echo(json.dumps(rows, indent=2, ensure_ascii=False))
         return
-    out().print(pairs((row["agent"], row.get("description") or row.get("error", "")) for row in rows))
+    out().print(pairs((row["agent"], _about(row)) for row in rows))
+
+
+def _about(row: dict[str, Any]) -> str:
+    """An agent in a few words: what for, which machine, whether it needs a model."""
+    from client.agentfile import SCRIPTED
+
+    if "error" in row:
+        return str(row["error"])
+    offline = set(row["models"].values()) == {SCRIPTED}
+    needs = "follows a script, needs no model" if offline else f"models: {', '.join(row['models'].values())}"
+    return f"{row['description']}\nmachine {row['machine']} · {needs}".lstrip("\n")
 
 
 async def tools(place: Place, agent: AgentOption = None, as_json: Json = False) -> None:

@@ -207,7 +207,7 @@ def test_a_task_is_printed_as_the_input_of_a_workflow(capsys: pytest.CaptureFixt
     [
         pytest.param(["tools"], "search_files (read)", id="tools"),
         pytest.param(["machines"], "Think, check the thought", id="machines"),
-        pytest.param(["agents"], "log_detective", id="agents"),
+        pytest.param(["agents"], "machine staged · follows a script, needs no model", id="agents"),
         pytest.param(["diagram", "react"], "stateDiagram-v2", id="diagram"),
         pytest.param(["diagram", "react", "--form", "table"], "| from | event | to |", id="table"),
     ],
