@@ -11,22 +11,14 @@ from pydantic import BaseModel, ValidationError
 from activities.contracts import JsonObject, ModelSpec, ToolSpec
 from activities.extensions import ExtensionError, load_extensions
 from activities.settings import Settings
-from client.agentfile import SCRIPTED, AgentFile, Draft
+from client.agentfile import SCRIPTED, AgentFile, Draft, shipped_agents
 from client.errors import UsageError
-from client.yamltext import KeyPath, nearest, problems
+from client.yamltext import KeyPath, YamlText, nearest, problems
 from workflows.kernel.design import Design
 
 __all__ = ["Catalog", "check_key"]
 
 Problem = tuple[KeyPath, str]
-_TALKING_OTHERWISE = {
-    "code": "promise_keeper",
-    "contract": "delivery_report",
-    "planner": "login_audit",
-    "simple": "csv_question",
-    "staged": "incident_triage",
-}
-"""Shipped machines whose replies an unscripted stand-in cannot make -> a shipped agent with a script."""
 
 
 @dataclass(frozen=True)
@@ -106,13 +98,11 @@ class Catalog:
                     ("models", role, "provider"),
                     f"there is no provider `{spec.provider}`; " + nearest(spec.provider, self.providers),
                 )
-            elif spec.provider == SCRIPTED and not scripted and agent.machine in _TALKING_OTHERWISE:
-                example = _TALKING_OTHERWISE[agent.machine]
-                yield (
-                    ("models", role),
-                    f"without a script the provider `{SCRIPTED}` understands only react and tools; for "
-                    f"{agent.machine} write one (docs/scripts.md), or try the agent {example}",
-                )
+            elif spec.provider == SCRIPTED and not scripted and not self._stands_in(agent):
+                yield ("models", role), _without_a_script(agent.machine)
+
+    def _stands_in(self, agent: AgentFile) -> bool:
+        return all(design.stand_in for design in self.designs if design.name == agent.machine)
 
     def _tools(self, agent: AgentFile) -> Iterable[Problem]:
         names = [tool.name for tool in self.tools]
@@ -121,6 +111,14 @@ class Catalog:
                 yield ("tools", index), f"there is no tool `{name}`; {nearest(name, names)}"
             elif name in agent.tools[:index]:
                 yield ("tools", index), f"`{name}` stands twice"
+
+
+def _without_a_script(machine: str) -> str:
+    """Why a model without a script is refused, and which shipped agent has one."""
+    said = f"without a script the provider `{SCRIPTED}` cannot reply as {machine} expects it; write one"
+    texts = {path.stem: YamlText(path).values for path in shipped_agents()}
+    examples = [name for name, values in texts.items() if values.get("machine") == machine]
+    return f"{said} (docs/scripts.md)" + (f", or try the agent {examples[0]}" if examples else "")
 
 
 def _options(given: JsonObject, design: Design, where: KeyPath) -> Iterable[Problem]:

@@ -22,6 +22,7 @@ from client.context import MOST_BYTES, SHORT_BYTES
 from client.knobs import knobs
 from client.machinefacts import unmatched
 from docs.generate import PAGE, page
+from tests.client.conftest import ratchet_in
 from tests.machines.test_all_machines import plays
 from workflows import registry
 from workflows.kernel.design import COMMON_EXITS, Brief, Design
@@ -43,26 +44,6 @@ DESIGNS = [pytest.param(design, id=f"{design.name}-{design.version}") for design
 def program_of(paper: str) -> str:
     """The Python blocks of a page as one program."""
     return "\n".join(re.findall(r"```python\n(.*?)```", (ROOT / "docs" / paper).read_text(), re.DOTALL))
-
-
-def ratchet(folder: Path, *words: str) -> subprocess.CompletedProcess[str]:
-    """The command line in a process of its own: what it loads is not loaded here."""
-    foreign = ("RATCHET_", "TEMPORAL_", "OPENAI_")
-    kept = {name: value for name, value in os.environ.items() if not name.startswith(foreign)}
-    own = {
-        "PYTHONPATH": str(ROOT),
-        "XDG_STATE_HOME": str(folder / "state"),
-        "TEMPORAL_CONFIG_FILE": os.devnull,
-    }
-    return subprocess.run(
-        [sys.executable, "-c", "from client.start import main; main()", *words],
-        cwd=folder,
-        env={**kept, **own},
-        capture_output=True,
-        text=True,
-        timeout=120,
-        check=False,
-    )
 
 
 def test_the_machines_page_is_what_the_code_says() -> None:
@@ -232,9 +213,9 @@ def test_the_machine_of_the_page_is_verified_drawn_and_run(tmp_path: Path) -> No
         "machine: summary\nmodules: [summary.py]\ntools: [read_file]\noptions: {max_words: 2}\n"
         f"models: {{default: {{provider: scripted, script: {script}}}}}\n"
     )
-    drawn = ratchet(tmp_path, "diagram", "summary", "--agent", "summary.yaml")
+    drawn = ratchet_in(tmp_path, "diagram", "summary", "--agent", "summary.yaml")
     assert "check --> write: TooLong [may_try_again]" in drawn.stdout, drawn.stderr
-    ran = ratchet(tmp_path, "run", "--agent", "summary.yaml", "--json", "notes.txt")
+    ran = ratchet_in(tmp_path, "run", "--agent", "summary.yaml", "--json", "notes.txt")
     assert ran.returncode == 0, ran.stderr
     result = json.loads(ran.stdout.splitlines()[-1])
     assert (result["answer"], result["exit_reason"], result["steps"]) == ("it holds", "summed_up", 2)

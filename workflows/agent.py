@@ -125,15 +125,14 @@ class AgentWorkflow:
             self._note(cause)
 
     async def _loop(self, performer: Performer) -> None:
-        if self.stack is None or self.nesting is None:
-            return  # cancelled before it began
+        inner = self._nesting()
         while (effect := self._stack().effect) is not None:
             await self._continue_as_new(performer)
             if cancelling():
                 self._cancelled("")
                 return
             try:
-                top, depth = self._stack().top, self.nesting.depth + len(self._stack().frames)
+                top, depth = self._stack().top, inner.depth + len(self._stack().frames)
                 branch, ledger = top.step.snapshot.branch, top.step.ledger
                 where = Where(bounded(top.place), branch, depth, ledger, top.tools)
                 answer = await performer.perform(effect, where)
@@ -141,7 +140,7 @@ class AgentWorkflow:
                     self.stack = charged(self._stack(), spent_by(answer))
                     self._cancelled("", answer.error)
                     return
-                self._keep(answered(self._stack(), answer, self.nesting, now=_now()))
+                self._keep(answered(self._stack(), answer, inner, now=_now()))
                 if cancelling() and not self.exit:
                     self._cancelled("")
             except BaseException as error:
@@ -339,6 +338,11 @@ class AgentWorkflow:
         if self.design is None or self.machine is None:
             raise ApplicationError("the run has not begun: its input was refused", type="NotBegun")
         return self.design, self.machine
+
+    def _nesting(self) -> Nesting:
+        if self.nesting is None:
+            raise ApplicationError("the run has not begun", type="NotBegun")
+        return self.nesting
 
     def _stack(self) -> Stack:
         if self.stack is None:

@@ -43,7 +43,8 @@ def state_home(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
 def bare_environment(**more: str) -> dict[str, str]:
     """The environment of a process that shall know nothing of whoever runs the tests."""
     kept = {name: value for name, value in os.environ.items() if not name.startswith(FOREIGN)}
-    kept["XDG_STATE_HOME"] = os.environ["XDG_STATE_HOME"]
+    if "XDG_STATE_HOME" in os.environ:  # the tests' own, see `state_home`
+        kept["XDG_STATE_HOME"] = os.environ["XDG_STATE_HOME"]
     return {**kept, "PYTHONPATH": str(ROOT), "TEMPORAL_CONFIG_FILE": os.devnull, **more}
 
 
@@ -84,6 +85,19 @@ def run_ratchet(
         cwd=ROOT,
         env=bare_environment(RATCHET_DATA_DIR=str(data_dir), **environment),
         timeout=120,
+    )
+
+
+def ratchet_in(folder: Path, *words: str) -> subprocess.CompletedProcess[str]:
+    """The same in a folder of a user's, with the data directory there; what it loads is not loaded here."""
+    return subprocess.run(
+        [*PROGRAM, *words],
+        cwd=folder,
+        env=bare_environment(XDG_STATE_HOME=str(folder / "state")),
+        capture_output=True,
+        text=True,
+        timeout=120,
+        check=False,
     )
 
 

@@ -269,7 +269,7 @@ def test_the_stand_in_without_a_script_is_refused_where_it_cannot_speak(
     if machine in ("react", "tools"):
         load(tmp_path, text, catalog)
         return
-    with pytest.raises(UsageError, match="understands only react and tools") as refused:
+    with pytest.raises(UsageError, match="cannot reply as") as refused:
         load(tmp_path, text, catalog)
     example = str(refused.value).rsplit(" ", 1)[-1]
     assert find_agent(example).exists()

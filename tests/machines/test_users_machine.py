@@ -5,12 +5,9 @@ from __future__ import annotations
 
 import dataclasses
 import json
-import os
 import re
 import shutil
 import sqlite3
-import subprocess
-import sys
 from contextlib import closing
 from pathlib import Path
 from typing import Any
@@ -23,6 +20,7 @@ from activities.contracts import AskPerson, CallModel, CallTools
 from activities.extensions import load_modules
 from activities.settings import Settings
 from activities.toolbox import ToolCallContext
+from tests.client.conftest import ratchet_in
 from tests.machines import scripts_refund_desk as scripts
 from tests.machines.answers import decided, tool_failed, tool_said
 from tests.machines.driver import Play
@@ -423,28 +421,8 @@ def shop(tmp_path: Path) -> Path:
 AGENT = "examples/agents/refund_desk.yaml"
 
 
-def ratchet(folder: Path, *words: str) -> subprocess.CompletedProcess[str]:
-    """The command line in a process of its own: what it loads is not loaded here."""
-    foreign = ("RATCHET_", "TEMPORAL_", "OPENAI_")
-    kept = {name: value for name, value in os.environ.items() if not name.startswith(foreign)}
-    own = {
-        "PYTHONPATH": str(ROOT),
-        "XDG_STATE_HOME": str(folder / "state"),
-        "TEMPORAL_CONFIG_FILE": os.devnull,
-    }
-    return subprocess.run(
-        [sys.executable, "-c", "from client.start import main; main()", *words],
-        cwd=folder,
-        env={**kept, **own},
-        capture_output=True,
-        text=True,
-        timeout=120,
-        check=False,
-    )
-
-
 def test_it_runs_on_the_real_server_pays_once_and_what_it_decides_follows_from_the_data(shop: Path) -> None:
-    first = ratchet(shop, "run", "--agent", AGENT, "--json", "Work through the open tickets")
+    first = ratchet_in(shop, "run", "--agent", AGENT, "--json", "Work through the open tickets")
     assert first.returncode == 0, first.stderr
     result = json.loads(first.stdout.splitlines()[-1])
     assert (result["machine"], result["exit_reason"]) == ("refund_desk", "some_parked")
@@ -458,7 +436,7 @@ def test_it_runs_on_the_real_server_pays_once_and_what_it_decides_follows_from_t
 
     orders = shop / "examples" / "data" / "shop" / "orders.jsonl"
     orders.write_text(orders.read_text().replace('"goods_cents": 38900', '"goods_cents": 4900'))
-    again = ratchet(shop, "run", "--agent", AGENT, "--json", "Work through the open tickets")
+    again = ratchet_in(shop, "run", "--agent", AGENT, "--json", "Work through the open tickets")
     assert again.returncode == 0, again.stderr
     result = json.loads(again.stdout.splitlines()[-1])
     found = {entry["ticket"]: (entry["outcome"], entry["cents"]) for entry in result["outcome"]["decisions"]}
@@ -470,13 +448,13 @@ def test_it_runs_on_the_real_server_pays_once_and_what_it_decides_follows_from_t
 
 
 def test_it_is_listed_told_and_drawn_like_ours(shop: Path) -> None:
-    listed = ratchet(shop, "machines", "--agent", AGENT)
+    listed = ratchet_in(shop, "machines", "--agent", AGENT)
     assert re.search(r"^refund_desk 1 +Work through refund requests", listed.stdout, re.MULTILINE)
-    drawn = ratchet(shop, "diagram", "refund_desk", "--agent", AGENT)
+    drawn = ratchet_in(shop, "diagram", "refund_desk", "--agent", AGENT)
     assert "decide --> refund: Proposed [needs_nobody]" in drawn.stdout
-    told = ratchet(shop, "machines", "refund_desk", "--agent", AGENT)
+    told = ratchet_in(shop, "machines", "refund_desk", "--agent", AGENT)
     assert "asks for: call_tools of refund" in told.stdout
-    refused = ratchet(shop, "run", "--agent", AGENT, "--set", "return_days=400", "go")
+    refused = ratchet_in(shop, "run", "--agent", AGENT, "--set", "return_days=400", "go")
     assert refused.returncode == 2
     assert "options.return_days" in refused.stderr
     assert "allowed is integer from 0 to 365" in refused.stderr
@@ -522,7 +500,7 @@ def test_a_broken_file_is_refused_with_its_name_and_the_culprit(
     file = shop / "examples" / "machines" / "refund_desk.py"
     assert file.read_text().count(text) == 1
     file.write_text(file.read_text().replace(text, instead))
-    refused = ratchet(shop, "machines", "--agent", AGENT)
+    refused = ratchet_in(shop, "machines", "--agent", AGENT)
     assert (refused.returncode, refused.stdout) == (2, "")
     assert f"{file}: " in refused.stderr
     assert said in refused.stderr

@@ -70,6 +70,9 @@ class Design:
     version: str = "1"
     roles: tuple[str, ...] = ("default",)
     """Model roles that the machine can use; only `default` must be given."""
+    stand_in: bool = True
+    """A model that only looks around and answers in plain words (the provider `scripted` without a script)
+    can take part; where replies have a form of their own it cannot."""
     takes_context: bool = False
     """The machine uses `Brief.context`; a task that gives one to any other is refused."""
     exits: Mapping[str, str] = field(default_factory=dict)

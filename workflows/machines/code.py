@@ -153,6 +153,7 @@ def _begin(brief: Brief, options: Options) -> Context:
 
 DESIGN = Design(
     name="code",
+    stand_in=False,
     description="Write blocks of code about a long context, run them in a sandbox, query models from within.",
     options=Options,
     build=_build,

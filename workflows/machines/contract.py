@@ -157,6 +157,7 @@ def _begin(brief: Brief, options: Options) -> Context:
 
 DESIGN = Design(
     name="contract",
+    stand_in=False,
     description="Fill named slots from what tools make, within budgets, and wrap up before the end.",
     options=Options,
     build=_build,

@@ -20,6 +20,7 @@ __all__ = [
     "NotJson",
     "clean",
     "cut",
+    "is_json",
     "read_arguments",
     "read_object",
     "shown_value",
@@ -65,6 +66,15 @@ def shown_value(output: str) -> Any:
         return output
     value = _read(output)
     return output if isinstance(value, NotJson) else value
+
+
+def is_json(text: str) -> bool:
+    """Is the text one JSON value, and nothing else?"""
+    try:
+        _ANY_SIZE.decode(text)
+    except (ValueError, RecursionError):
+        return False
+    return True
 
 
 def clean(text: str) -> str:
@@ -122,11 +132,14 @@ def _bounded(number: str) -> int:
     return int(number)
 
 
+_ANY_SIZE = json.JSONDecoder(parse_constant=_no_constant, parse_float=_finite)
 _DECODER = json.JSONDecoder(parse_constant=_no_constant, parse_float=_finite, parse_int=_bounded)
 
 
 def _depth_fits(value: Any, left: int = DEPTH_LIMIT) -> bool:
-    items = value.values() if isinstance(value, dict) else value if isinstance(value, list) else ()
+    if not isinstance(value, dict | list):
+        return True
+    items = value.values() if isinstance(value, dict) else value
     return left > 0 and all(_depth_fits(item, left - 1) for item in items)
 
 

@@ -213,6 +213,7 @@ EXITS = {
 
 DESIGN = Design(
     name="planner",
+    stand_in=False,
     description="Plan once, decide, then propose and observe in a bounded loop of eight numbered states.",
     options=Options,
     build=_build,

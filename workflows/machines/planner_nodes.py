@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from datetime import UTC, datetime
 from typing import Any
 
-from activities.contracts import CallModel, EffectFailed, JsonObject, Message, ModelReplied, ToolCall
+from activities.contracts import CallModel, EffectFailed, JsonObject, Message, ModelReplied
 from workflows.kernel.errors import FatalError, MaxIterationsExceeded
 from workflows.kernel.fields import freeze
 from workflows.kernel.ledger import price_of
@@ -23,6 +23,7 @@ from workflows.machines.decisions import (
     raised,
 )
 from workflows.machines.json_text import CUT, NotJson, clean, cut, read_object, unread, was_cut
+from workflows.machines.native_calls import with_own_ids
 from workflows.machines.planner_context import Context, Options
 from workflows.machines.planner_events import (
     Answered,
@@ -192,8 +193,10 @@ class Nodes:
 
     def executed(self, c: Context, reply: ModelReplied, at: At) -> Said:
         """Keep the reply with its calls (R-003-3); count the iteration."""
-        calls = _with_ids(reply.tool_calls, at)
-        said = Message(role="assistant", content=reply.text, tool_calls=calls)
+        # Names are cut where no tool's could be so long: they would go into every record.
+        cut_short = tuple(call.model_copy(update={"name": cut(call.name)}) for call in reply.tool_calls)
+        said = with_own_ids(reply.message.model_copy(update={"tool_calls": cut_short}), len(c.transcript))
+        calls = said.tool_calls
         patch: Changes = {"transcript": (said,), "iteration": 1}
         if not calls and was_cut(reply):
             text = f"Execution failed: {CUT}"
@@ -276,17 +279,3 @@ def _completed(given: JsonObject, goal: str | None) -> JsonObject:
     own = given.get("goal")
     lists: JsonObject = {key: given.get(key) or [] for key in ("required_capabilities", "initial_steps")}
     return {**given, "goal": goal if own is None else own, **lists}
-
-
-def _with_ids(calls: tuple[ToolCall, ...], at: At) -> tuple[ToolCall, ...]:
-    """A missing id, or one that came before in the reply, is made from the visit: no chance in it.
-
-    Names are cut where no tool's could be so long: they would go into every record.
-    """
-    seen: dict[str, ToolCall] = {}
-    for index, call in enumerate(calls):
-        known = call.id or f"call_{at.visit}_{index}"
-        while known in seen:
-            known = f"{known}_{index}"
-        seen[known] = call.model_copy(update={"id": known, "name": cut(call.name)})
-    return tuple(seen.values())

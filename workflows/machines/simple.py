@@ -117,6 +117,7 @@ EXITS = {
 
 DESIGN = Design(
     name="simple",
+    stand_in=False,
     description="Decide on one action, check it against the policy, do it, until it is done.",
     options=Options,
     build=_build,

@@ -81,7 +81,7 @@ class Nodes:
         if violation := self.policy.violation(read, c.state):
             audited = _audited(c.given, decision, {"error": violation})
             return {**said, **audited, **_ended("policy_violation", violation)}, Forbidden(violation)
-        run = ToolRun(id="", tool=f"{read.action}", arguments=dict(read.params))
+        run = ToolRun(id="", tool=read.action or "", arguments=dict(read.params))
         return {**said, "decision": decision}, Decided(run.title)
 
     def not_asked(self, c: Context, failure: EffectFailed, at: At) -> Said:

@@ -264,6 +264,7 @@ def _begin(brief: Brief, options: Options) -> AgentState:
 
 DESIGN = Design(
     name="staged",
+    stand_in=False,
     description="Think, act, observe in passes: declared stages over one typed state; stages are data.",
     options=Options,
     build=_build,

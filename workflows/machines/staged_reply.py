@@ -7,8 +7,8 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
+from workflows.machines.json_text import NotJson, read_object
 from workflows.machines.staged_context import Observation, Thought
-from workflows.machines.tools_reply import BadArguments, read_arguments
 
 __all__ = ["RAW_LIMIT", "BadReply", "object_in", "read_observation", "read_thought"]
 
@@ -28,8 +28,8 @@ def object_in(text: str) -> dict[str, Any] | None:
     """The JSON object that a reply is, or that its outermost braces hold."""
     whole = text.strip()
     for part in (whole, whole[whole.find("{") : whole.rfind("}") + 1]):
-        found = read_arguments(part) if part.startswith("{") else None
-        if found is not None and not isinstance(found, BadArguments):
+        found = read_object(part) if part.startswith("{") else None
+        if found is not None and not isinstance(found, NotJson):
             return found
     return None
 

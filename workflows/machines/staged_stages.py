@@ -16,7 +16,8 @@ from activities.contracts import (
     Transcript,
 )
 from workflows.kernel.machine import At, Said
-from workflows.machines.json_text import CUT, clean, unread, was_cut
+from workflows.machines.json_text import CUT, NotJson, clean, unread, was_cut
+from workflows.machines.native_calls import arguments_of, shown_name
 from workflows.machines.staged_context import (
     ACTING,
     FINISHED,
@@ -31,7 +32,6 @@ from workflows.machines.staged_context import (
 from workflows.machines.staged_prompt import OBSERVATION, offered, prompt, reminder, thought_schema
 from workflows.machines.staged_reply import BadReply, read_observation, read_thought
 from workflows.machines.staged_ways import Left, Ways
-from workflows.machines.tools_reply import BadArguments, read_arguments, shown_name
 
 __all__ = ["Act", "Observe", "Think"]
 
@@ -168,8 +168,8 @@ def _requested(call: ToolCall, names: Sequence[str], reply: ModelReplied) -> Req
     """A call as it can be run, or why it cannot."""
     if call.name not in names:
         return _refused(call.name, names)
-    given = read_arguments(call.arguments)
-    if isinstance(given, BadArguments):
+    given = arguments_of(call)
+    if isinstance(given, NotJson):
         why = unread(reply, given.problem)
         return RequestedTool(tool=call.name, refused="bad_arguments", why=why)
     return RequestedTool(tool=call.name, arguments=given)

@@ -8,11 +8,13 @@ from typing import Any
 
 from activities.contracts import JsonObject, ToolResult, ToolRun
 from activities.transcript import Message, ToolCall
+from workflows.machines.json_text import NotJson
+from workflows.machines.native_calls import arguments_of, shown_name
 from workflows.machines.stopping import Call
 from workflows.machines.tools_context import Context, Options
-from workflows.machines.tools_reply import BadArguments, as_json, error_json, read_arguments, shown_name
+from workflows.machines.tools_reply import as_json, error_json
 
-__all__ = ["Calls", "Done", "with_own_ids"]
+__all__ = ["Calls", "Done"]
 
 CUT_OFF = "the reply was cut off at the limit of the model's output (`max_output_tokens`); write less at once"
 NOT_RUN = (
@@ -110,7 +112,7 @@ class Calls:
                     return
             else:
                 read = _read(call, cut=c.cut, last=number == len(c.calls))
-                if isinstance(read, BadArguments):
+                if isinstance(read, NotJson):
                     yield _Plan(call, problem=read.problem)
                 else:
                     yield _Plan(call, read)
@@ -130,25 +132,13 @@ class Calls:
         return "ToolNotFound", f"{problem}. With `unknown_tool: report` the model would be told instead"
 
 
-def with_own_ids(message: Message, position: int) -> Message:
-    """The reply with an id of its own for each call: a missing one, or one that came before, is made
-    from the reply's position in the conversation. Servers refuse two results of one id."""
-    made: dict[str, ToolCall] = {}
-    for number, call in enumerate(message.tool_calls):
-        own = call.id if call.id and call.id not in made else f"call_{position}_{number}"
-        while own in made:
-            own += f"_{number}"
-        made[own] = call.model_copy(update={"id": own})
-    return message.model_copy(update={"tool_calls": tuple(made.values())})
-
-
-def _read(call: ToolCall, *, cut: bool, last: bool) -> JsonObject | BadArguments:
+def _read(call: ToolCall, *, cut: bool, last: bool) -> JsonObject | NotJson:
     """The arguments. Where the reply was cut off, its last call has none because they did not come."""
-    read = read_arguments(call.arguments)
+    read = arguments_of(call)
     if cut and last and not call.arguments.strip():
-        return BadArguments(f"the arguments are missing: {CUT_OFF}")
-    if cut and isinstance(read, BadArguments):
-        return BadArguments(f"{read.problem}; {CUT_OFF}")
+        return NotJson(f"the arguments are missing: {CUT_OFF}")
+    if cut and isinstance(read, NotJson):
+        return NotJson(f"{read.problem}; {CUT_OFF}")
     return read
 
 
@@ -158,5 +148,5 @@ def _named(given: Any) -> dict[str, Any]:
 
 def _given(call: ToolCall) -> Any:
     """A call's arguments for policies: as read, or the text that cannot be read."""
-    arguments = read_arguments(call.arguments)
-    return call.arguments if isinstance(arguments, BadArguments) else arguments
+    arguments = arguments_of(call)
+    return call.arguments if isinstance(arguments, NotJson) else arguments

@@ -18,8 +18,9 @@ from activities.transcript import Message, Transcript
 from workflows.kernel.errors import AgentError
 from workflows.kernel.ledger import Ledger
 from workflows.kernel.machine import At, Said
+from workflows.machines.native_calls import with_own_ids
 from workflows.machines.stopping import Call, Policies, PolicyContext
-from workflows.machines.tools_calls import Calls, with_own_ids
+from workflows.machines.tools_calls import Calls
 from workflows.machines.tools_context import Context, Options, brought
 from workflows.machines.tools_events import (
     Failed,
