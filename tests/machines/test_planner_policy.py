@@ -214,7 +214,7 @@ def _raise_nonsense(*_: Any) -> None:
 @pytest.mark.parametrize("knob", ["policy", "converged", "decide", "prompt_builder"])
 def test_what_cannot_be_shown_ends_the_run_in_words(knob: str, hook: Any) -> None:
     run = planner(PLAN, LOOK, tool_said(), **{knob: "hook"}, hooks={"hook": hook})
-    assert "Nonsense" in str(run.exit.error) or "ValueError: it cannot be shown" in str(run.exit.error)
+    assert "Nonsense" in str(run.exit.error) or "ValueError" in str(run.exit.error)
     assert run.visited.endswith("HALT")
 
 

@@ -26,6 +26,7 @@ A bad reply, a failed tool or an empty budget is not here: each is an event.
 
 from __future__ import annotations
 
+from contextlib import suppress
 from enum import Enum
 from typing import Any
 
@@ -54,8 +55,14 @@ __all__ = [
     "TransitionLimitExceeded",
     "UnknownAction",
     "error_named",
+    "failure_words",
+    "kind_words",
     "name_of",
+    "text_of",
 ]
+
+MOST_WORDS = 1000
+"""Characters of what users' code says of itself."""
 
 
 def name_of(state: object) -> str:
@@ -171,3 +178,22 @@ def error_named(name: str, machine: str, state: str, message: str) -> KernelErro
     if isinstance(found, type) and issubclass(found, KernelError):
         return found(message)
     return RunError(f"{name}: {message}")
+
+
+def kind_words(value: object) -> str:
+    """What a user's code gave, by its type alone: what it says of itself may be long, or raise."""
+    return f"a value of type {type(value).__name__[:100]}"
+
+
+def text_of(error: BaseException) -> str:
+    """What a user's error says, cut and writable; empty when it cannot be shown."""
+    text = ""
+    with suppress(Exception):
+        text = str(error).encode("utf-8", "replace").decode()
+    return text if len(text) <= MOST_WORDS else f"{text[: MOST_WORDS - 1]}…"
+
+
+def failure_words(error: BaseException) -> str:
+    """A user's error with its type in front; the type alone when it cannot be shown."""
+    name, text = type(error).__name__[:100], text_of(error)
+    return f"{name}: {text}" if text else name

@@ -16,17 +16,14 @@ from __future__ import annotations
 
 import difflib
 from collections.abc import Callable, Mapping, Sequence
-from contextlib import suppress
 from typing import Any, Protocol, runtime_checkable
 
 from pydantic import Field, model_validator
 
 from activities.contracts import JsonObject, Strict
+from workflows.kernel.errors import failure_words, kind_words
 
-__all__ = ["PolicySpec", "PolicyType", "StoppingPolicy", "build_policies", "failure_words", "kind_words"]
-
-MOST_WORDS = 1000
-"""Characters of what a user's error says."""
+__all__ = ["PolicySpec", "PolicyType", "StoppingPolicy", "build_policies"]
 
 
 @runtime_checkable
@@ -69,21 +66,6 @@ def build_policies(
 ) -> tuple[tuple[str, StoppingPolicy], ...]:
     """The policies with their names, in order; raises ValueError for one that cannot be made."""
     return tuple((spec.type, _made(spec, types)) for spec in specs)
-
-
-def kind_words(value: object) -> str:
-    """What a user's code gave, by its type alone: what it says of itself may be long, or raise."""
-    return f"a value of type {type(value).__name__}"
-
-
-def failure_words(error: Exception) -> str:
-    """A user's error in words, cut; its type alone when it cannot be written."""
-    text = ""
-    with suppress(Exception):
-        text = str(error)
-    if len(text) > MOST_WORDS:
-        text = f"{text[: MOST_WORDS - 1]}…"
-    return f"{type(error).__name__}: {text}" if text else type(error).__name__
 
 
 def _made(spec: PolicySpec, types: Mapping[str, PolicyType]) -> StoppingPolicy:

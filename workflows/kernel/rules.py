@@ -14,7 +14,7 @@ from typing import Any, Literal
 from pydantic import Field, model_validator
 
 from activities.contracts import JsonObject, Strict
-from workflows.kernel.errors import AgentError, FatalError
+from workflows.kernel.errors import AgentError, FatalError, failure_words, kind_words
 
 __all__ = ["Rule", "RuleSpec", "RuleType", "RuleViolation", "Verdict", "build_rules", "judge"]
 
@@ -104,11 +104,13 @@ def _asked(rule: Rule, step: Any, context: Any) -> str | None:
     except AgentError:
         raise
     except Exception as error:
-        raise FatalError(f"the rule {rule.name} failed: {type(error).__name__}: {error}") from error
+        raise FatalError(f"the rule {rule.name} failed: {failure_words(error)}") from error
     if message is None or isinstance(message, str):
         return message
     # A yes or no would be read the wrong way round, and a rule that always holds guards nothing.
-    raise FatalError(f"the rule {rule.name} answered {message!r}; expected None or what is wrong in words")
+    raise FatalError(
+        f"the rule {rule.name} answered {kind_words(message)}; expected None or what is wrong in words"
+    )
 
 
 def build_rules(specs: Sequence[RuleSpec], types: Mapping[str, RuleType]) -> tuple[Rule, ...]:
@@ -130,7 +132,7 @@ def _made(spec: RuleSpec, maker: RuleType) -> Rule:
     except ValueError:
         raise
     except Exception as error:
-        raise ValueError(f"rule {spec.type} cannot be made: {type(error).__name__}: {error}") from error
+        raise ValueError(f"rule {spec.type} cannot be made: {failure_words(error)}") from error
     if not isinstance(rule, Rule):
-        raise ValueError(f"rule {spec.type}: its maker returned {rule!r}; expected a Rule")
+        raise ValueError(f"rule {spec.type}: its maker returned {kind_words(rule)}; expected a Rule")
     return rule

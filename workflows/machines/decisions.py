@@ -12,7 +12,7 @@ from dataclasses import dataclass, field, replace
 from typing import Any
 
 from activities.contracts import JsonObject
-from workflows.kernel.errors import FatalError, PolicyViolation
+from workflows.kernel.errors import FatalError, PolicyViolation, failure_words, kind_words, text_of
 from workflows.kernel.fields import freeze
 from workflows.machines.json_text import clean, cut
 
@@ -26,9 +26,7 @@ __all__ = [
     "Progress",
     "confidence_of",
     "hook_named",
-    "kind_of",
     "policy_of",
-    "raised",
 ]
 
 TOOL_CALLED = "tool_called"
@@ -56,23 +54,6 @@ def confidence_of(given: Mapping[str, Any]) -> float | None:
     """The number under `confidence`, if it is one; whether it is from 0 to 1 is the policy's affair."""
     value = given.get("confidence")
     return value if isinstance(value, int | float) and not isinstance(value, bool) else None
-
-
-def kind_of(value: object) -> str:
-    """What a hook answered, by its type: the value itself may be huge, or fail when it is shown."""
-    return f"a value of type {cut(type(value).__name__)}"
-
-
-def raised(error: BaseException) -> str:
-    """What a hook raised, in words; also where the error fails when it is shown."""
-    return f"{cut(type(error).__name__)}: {_words(error)}"
-
-
-def _words(error: BaseException) -> str:
-    try:
-        return cut(clean(str(error)), REASON_LIMIT)
-    except Exception:  # noqa: BLE001  # a user's error may raise anything
-        return "it cannot be shown"
 
 
 @dataclass(frozen=True, slots=True)
@@ -125,13 +106,13 @@ class Policy:
             shown = replace(decision, params=freeze(dict(decision.params)))
             said = self.validate(shown, freeze(dict(state))) if self.validate else None
         except PolicyViolation as error:
-            return _words(error) or "the policy forbids it"
+            return text_of(error) or "the policy forbids it"
         except Exception as error:  # noqa: BLE001  # a user's hook may raise anything
-            return f"the policy failed: {raised(error)}"
+            return f"the policy failed: {failure_words(error)}"
         if said is None or isinstance(said, str):
             return "" if said is None else cut(clean(said), REASON_LIMIT)
         # A yes or no could be read either way, and a policy that lets everything pass guards nothing.
-        return f"the policy answered {kind_of(said)}; expected None or what is wrong in words"
+        return f"the policy answered {kind_words(said)}; expected None or what is wrong in words"
 
     def has_converged(self, state: Mapping[str, Any], progress: Progress) -> bool:
         """Is enough done? Raises FatalError when the hook fails or answers neither True nor False."""
@@ -142,9 +123,9 @@ class Policy:
         try:
             said = self.converged(freeze(dict(state)), progress)
         except Exception as error:
-            raise FatalError(f"the hook `converged` failed: {raised(error)}") from error
+            raise FatalError(f"the hook `converged` failed: {failure_words(error)}") from error
         if not isinstance(said, bool):
-            raise FatalError(f"the hook `converged` answered {kind_of(said)}; expected True or False")
+            raise FatalError(f"the hook `converged` answered {kind_words(said)}; expected True or False")
         return said
 
 

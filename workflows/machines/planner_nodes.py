@@ -8,7 +8,7 @@ from datetime import UTC, datetime
 from typing import Any
 
 from activities.contracts import CallModel, EffectFailed, JsonObject, Message, ModelReplied
-from workflows.kernel.errors import FatalError, MaxIterationsExceeded
+from workflows.kernel.errors import FatalError, MaxIterationsExceeded, failure_words, kind_words
 from workflows.kernel.fields import freeze
 from workflows.kernel.ledger import price_of
 from workflows.kernel.machine import At, Said
@@ -19,8 +19,6 @@ from workflows.machines.decisions import (
     Policy,
     Progress,
     confidence_of,
-    kind_of,
-    raised,
 )
 from workflows.machines.json_text import CUT, NotJson, clean, cut, read_object, unread, was_cut
 from workflows.machines.native_calls import with_own_ids
@@ -103,9 +101,9 @@ class Nodes:
         try:
             text = build(c.goal, freeze(c.shared))
         except Exception as error:
-            raise FatalError(f"the prompt builder failed: {raised(error)}") from error
+            raise FatalError(f"the prompt builder failed: {failure_words(error)}") from error
         if not isinstance(text, str):
-            raise FatalError(f"the prompt builder answered {kind_of(text)}; expected a text")
+            raise FatalError(f"the prompt builder answered {kind_words(text)}; expected a text")
         return clean(text)
 
     def planned(self, c: Context, reply: ModelReplied, at: At) -> Said:
@@ -148,7 +146,7 @@ class Nodes:
             answer = self.decider(*shown)
             decision = dict(answer) if isinstance(answer, Mapping) else answer
         except Exception as error:  # noqa: BLE001  # a user's hook may raise anything
-            return _undecided(f"Invalid decision: the hook failed: {raised(error)}")
+            return _undecided(f"Invalid decision: the hook failed: {failure_words(error)}")
         return self._decided(c, decision)
 
     def decided(self, c: Context, reply: ModelReplied, at: At) -> Said:
@@ -162,7 +160,7 @@ class Nodes:
 
     def _decided(self, c: Context, answer: Any) -> Said:
         if not isinstance(answer, dict) or not isinstance(answer.get("continue"), bool):
-            came = "a mapping without it" if isinstance(answer, dict) else kind_of(answer)
+            came = "a mapping without it" if isinstance(answer, dict) else kind_words(answer)
             expected = "expected a mapping with `continue`, true or false"
             return _undecided(f"Invalid decision: {came} came; {expected}")
         said = answer.get("reason")

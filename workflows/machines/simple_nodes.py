@@ -18,10 +18,10 @@ from activities.contracts import (
     ToolRun,
     ToolsReturned,
 )
-from workflows.kernel.errors import FatalError
+from workflows.kernel.errors import FatalError, failure_words, kind_words
 from workflows.kernel.fields import MERGE, freeze
 from workflows.kernel.machine import At, Said
-from workflows.machines.decisions import STEP_COMPLETED, TOOL_CALLED, Hook, Policy, Progress, kind_of, raised
+from workflows.machines.decisions import STEP_COMPLETED, TOOL_CALLED, Hook, Policy, Progress
 from workflows.machines.json_text import NotJson, clean, shown_value, unread
 from workflows.machines.simple_context import Context, Options
 from workflows.machines.simple_events import Decided, Finished, Forbidden, GoesOn, LimitReached, StepFailed
@@ -138,9 +138,9 @@ class Nodes:
         try:
             text = self.input_builder(freeze(value), c.iteration)
         except Exception as error:
-            raise FatalError(f"the input builder failed: {raised(error)}") from error
+            raise FatalError(f"the input builder failed: {failure_words(error)}") from error
         if not isinstance(text, str):
-            raise FatalError(f"the input builder answered {kind_of(text)}; expected a text")
+            raise FatalError(f"the input builder answered {kind_words(text)}; expected a text")
         return clean(text)
 
     def _step(self, c: Context, value: JsonValue) -> Changes:

@@ -6,7 +6,8 @@ What is read here is what the policy is asked about, what runs and what is audit
 from __future__ import annotations
 
 from activities.contracts import JsonObject
-from workflows.machines.decisions import Decision, kind_of
+from workflows.kernel.errors import kind_words
+from workflows.machines.decisions import Decision
 from workflows.machines.json_text import NotJson, cut, read_object
 
 __all__ = ["DECISION_SCHEMA", "FINISH", "read_decision"]
@@ -38,13 +39,13 @@ def read_decision(text: str) -> Decision | NotJson:
     if isinstance(params, NotJson):
         return params
     if isinstance(confidence, bool) or not isinstance(confidence, int | float | None):
-        return NotJson(f"`confidence` must be a number from 0 to 1, not {kind_of(confidence)}")
+        return NotJson(f"`confidence` must be a number from 0 to 1, not {kind_words(confidence)}")
     return Decision(action or None, params, confidence)
 
 
 def _action(given: object) -> str | NotJson:
     if not isinstance(given, str | None):
-        return NotJson(f"`action` must be a text, not {kind_of(given)}")
+        return NotJson(f"`action` must be a text, not {kind_words(given)}")
     name = (given or "").strip()
     if len(name) > NAME_LIMIT:
         return NotJson(f"`action` must have at most {NAME_LIMIT} characters, not {len(name)}: {cut(name)}")
@@ -54,7 +55,7 @@ def _action(given: object) -> str | NotJson:
 def _params(given: object) -> JsonObject | NotJson:
     """Parameters by plain names: without spaces around them, without a symbol's colon in front."""
     if not isinstance(given, dict | None):
-        return NotJson(f"`params` must be an object, not {kind_of(given)}")
+        return NotJson(f"`params` must be an object, not {kind_words(given)}")
     plain = {key.strip().removeprefix(":").strip(): value for key, value in (given or {}).items()}
     if len(plain) < len(given or {}):
         return NotJson("`params` names one parameter twice (spaces and a colon in front do not count)")

@@ -7,11 +7,17 @@ from collections.abc import Callable, Mapping
 from typing import Any
 
 from activities.contracts import CallModel, MachineEnded, ModelReplied, RunMachine
-from workflows.kernel.errors import EmptyPatch, FatalError, KernelError, PermissionViolation
+from workflows.kernel.errors import (
+    EmptyPatch,
+    FatalError,
+    KernelError,
+    PermissionViolation,
+    failure_words,
+    kind_words,
+)
 from workflows.kernel.fields import Fields
 from workflows.kernel.log import Record
 from workflows.kernel.machine import At, Said
-from workflows.kernel.policies import failure_words, kind_words
 from workflows.machines.json_text import clean, unread
 from workflows.machines.staged_context import (
     FAILED,

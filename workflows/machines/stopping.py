@@ -16,7 +16,7 @@ from typing import Any, Literal
 
 from activities.contracts import JsonObject, Message
 from workflows.kernel.design import Parts
-from workflows.kernel.errors import AgentError, FatalError
+from workflows.kernel.errors import AgentError, FatalError, failure_words, kind_words
 from workflows.kernel.fields import MERGE, freeze
 from workflows.kernel.ledger import Ledger
 from workflows.kernel.policies import (
@@ -24,8 +24,6 @@ from workflows.kernel.policies import (
     PolicyType,
     StoppingPolicy,
     build_policies,
-    failure_words,
-    kind_words,
 )
 
 __all__ = ["POLICY_TYPES", "STOPPED", "Call", "PolicyContext", "Policies"]
