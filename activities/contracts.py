@@ -260,7 +260,10 @@ class ModelReplied(Frozen):
         return Message(role="assistant", content=self.text, tool_calls=self.tool_calls)
 
 
-ToolError = Literal["unknown_tool", "bad_arguments", "failed", "transient", "timeout", "unknown_outcome"]
+ToolError = Literal[
+    "unknown_tool", "bad_arguments", "failed", "transient", "timeout", "unknown_outcome", "rejected", "expired",
+]  # fmt: skip
+"""rejected: a person said no. expired: nobody decided in time. Neither was run."""
 
 
 class ToolResult(Frozen):

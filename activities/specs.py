@@ -92,6 +92,10 @@ class ToolSpec(Frozen):
     """For one attempt."""
     cache: Literal["none", "run"] = "none"
     """`run`: an equal call in the same run is answered from memory (design section 13, 9)."""
+    reconciles: bool = False
+    """It can find out whether a call took effect whose worker died."""
+    compensates: bool = False
+    """It can undo a call that was made."""
 
     @property
     def repeatable(self) -> bool:

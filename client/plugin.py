@@ -28,10 +28,13 @@ __all__ = ["PASSED_THROUGH", "RatchetPlugin", "connect"]
 
 PASSED_THROUGH = (
     "activities",
+    "cryptography",
     "workflows.api",
+    "workflows.gate",
     "workflows.kernel",
     "workflows.machines",
     "workflows.pages",
+    "workflows.people",
     "workflows.registry",
     "ratchet_user",
 )

@@ -9,12 +9,15 @@ from pydantic import Field, StringConstraints, field_validator
 from activities.contracts import GOAL_BYTES, ContextRef, Frozen, JsonObject, Message, ModelSpec, Strict
 from workflows.kernel.errors import error_named
 from workflows.kernel.log import Record
+from workflows.people import Approvals, Decided, People
 
 __all__ = [
     "AgentResult",
     "AgentStatus",
     "AgentTask",
     "Carry",
+    "Fork",
+    "Origin",
     "Limits",
     "LogPage",
     "Name",
@@ -90,6 +93,28 @@ class Carry(Frozen):
     """Digests of set-ups and conversations that the store holds."""
     remembered: dict[str, JsonObject] = {}
     """Results of tools with `cache: run`, by call."""
+    people: JsonObject = {}
+    """Open requests, remembered approvals, what waits to be told, calls that were made."""
+
+
+class Origin(Frozen):
+    """Where a forked run comes from."""
+
+    workflow_id: str
+    run_id: str
+    """Id of the first execution of its chain."""
+    step: int
+    """The step that the fork began again."""
+
+
+class Fork(Frozen):
+    """Another run's log up to a step: the new run goes on from there."""
+
+    origin: Origin
+    records: tuple[JsonObject, ...]
+    """Of the whole source run up to the step, as in its log."""
+    retold: bool = True
+    """What changed in goal, instructions and tools replaces what the source run began with."""
 
 
 class AgentTask(Strict):
@@ -120,6 +145,9 @@ class AgentTask(Strict):
     )
     depth: int = Field(default=0, ge=0, le=50, description="how deep this run is nested in others")
     values: JsonObject = Field(default_factory=dict, description="what of an outer machine it begins with")
+    approvals: Approvals = Approvals()
+    people: People = People()
+    fork: Fork | None = None
     carry: Carry | None = None
 
     @field_validator("context")
@@ -175,6 +203,11 @@ class AgentStatus(Frozen):
     caps: dict[str, float] = {}
     records: int = 0
     """How many records the log has."""
+    waiting: str = ""
+    """Kind of the oldest open request, or `paused`; empty: the run waits for nobody."""
+    requests: int = 0
+    """Open requests; see the query `requests`."""
+    origin: Origin | None = None
     unusable_messages: tuple[str, ...] = ()
     """Signals that could not be understood; each is in the log too."""
 
@@ -248,6 +281,12 @@ class AgentResult(Frozen):
     records: int
     log_head: str
     """Hash of the last record; the archive's chain must end in it."""
+    branch: int = 0
+    """How often the run was rolled back."""
+    decisions: tuple[Decided, ...] = ()
+    """The newest 100 requests that were decided, expired or withdrawn, oldest first."""
+    origin: Origin | None = None
+    """The run that this one was forked from."""
     raises: str | None = None
     """The error that the machine ended with, where it raises instead of returning: the workflow has
     failed then, with this type, and this result in the error's details."""

@@ -18,6 +18,8 @@ __all__ = ["COMMON_EXITS", "Brief", "Design", "Parts"]
 COMMON_EXITS: Mapping[str, str] = {
     "limit": "a limit of the agent is reached: calls, tokens, money or time; the error names it",
     "max_transitions": "the machine moved as often as it may",
+    "aborted": "a person ended the run with `abort`",
+    "expired": "nobody decided in time, and the request's deadline ends the run",
     "cancelled": "somebody ended the run through Temporal or `ratchet cancel`",
     "dead_end": "an event came for which the state has no row (machines with `on_unmatched: end`)",
     "broken_rule": "the machine broke a rule that it declared; the run fails with the rule's name",

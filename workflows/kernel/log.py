@@ -58,13 +58,18 @@ class Record(Frozen):
     """Who caused it: `machine`, `kernel`, or a person."""
     within: str = ""
     """The effect of the outer machine in which this happened, such as `research#3:1`; empty: in none."""
+    back_to: int | None = None
+    """A rollback or fork: of the records before this one, those up to this number still hold (-1: none)."""
+    about: JsonObject = Field(default_factory=dict)
+    """What a person's message or a request was about: id, kind, digest, arguments, who decided."""
 
     @model_serializer(mode="wrap")
     def _lean(self, write: SerializerFunctionWrapHandler) -> dict[str, Any]:
-        """Without `within` where it is empty: the hashes of older logs hold."""
+        """Without what is empty of the fields that came later: the hashes of older logs hold."""
         values: dict[str, Any] = write(self)
-        if not self.within:
-            values.pop("within", None)
+        for name, empty in (("within", ""), ("back_to", None), ("about", {})):
+            if name in values and values[name] == empty:
+                del values[name]
         return values
 
 

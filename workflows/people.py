@@ -1,0 +1,311 @@
+"""What people and runs exchange: who may decide, which calls are asked about, requests, decisions, commands.
+
+`Approvals` and `People` stand in the agent file and travel with the task; a `Request` is what a run asks,
+a `Decision` answers it, a `Command` steers the run. All of it is plain data: no text of a model or a tool
+can change it. `workflows/gate/` holds what is done with it.
+"""
+
+from __future__ import annotations
+
+from typing import Annotated, Literal
+
+from pydantic import Field, JsonValue, StringConstraints
+
+from activities.contracts import Frozen, JsonObject, Strict, ToolEffect
+
+__all__ = [
+    "Approvals", "ApprovalRule", "Asking", "AtDeadline", "Command", "CommandDone", "Condition", "Decided",
+    "Decision", "DoneCall", "EffectsPage", "Group", "Kind", "Mode", "Moment", "Outcome", "People", "Person",
+    "Remember", "Request", "RequestsPage", "Verb", "Vote", "EFFECTS_ASKED",
+]  # fmt: skip
+
+Person = Annotated[str, StringConstraints(pattern=r"^[^\s\x00-\x1f][^\x00-\x1f]{0,99}$")]
+"""A person's name as it stands in the log: 1 to 100 characters."""
+Key = Annotated[str, StringConstraints(pattern=r"^[A-Za-z0-9+/]{43}=$")]
+"""An Ed25519 public key: its 32 bytes in base64."""
+GroupName = Annotated[str, StringConstraints(pattern=r"^[A-Za-z0-9][A-Za-z0-9_.-]{0,63}$")]
+Seconds = Annotated[float, Field(gt=0, le=10 * 366 * 86_400)]
+
+Kind = Literal["approval", "question", "interrupt", "escalation", "limit", "outcome", "trouble"]
+"""approval: may this tool be called? question, escalation: a machine asks. interrupt: the run stands at a
+step or state that was named. limit: a limit is reached. outcome: did an unsafe call take effect? trouble: a
+model refuses for good, such as a key."""
+Verb = Literal["approve", "reject", "edit", "answer", "resume", "retry", "topup", "finish", "abort"]
+"""retry: make the call again (trouble: it is mended; outcome: the call did not happen). finish: end as the
+limit would have it. answer: the text is the answer (outcome: it happened, with this result)."""
+AtDeadline = Literal["approve", "reject", "abort", "escalate"]
+"""What an unanswered request comes to. approve and reject mean for kinds other than approval: go on, and
+do without (a question is answered `unavailable`, a limit finishes, an unknown outcome stays unknown)."""
+Moment = Literal["opened", "expiring", "closed"]
+Mode = Literal["always", "never", "first_time", "rules"]
+"""rules: only a rule that fits asks."""
+
+EFFECTS_ASKED: dict[ToolEffect, Mode] = {"unsafe": "always"}
+
+# -- the agent's part: what is asked, and whom --------------------
+
+
+class Group(Strict):
+    """People who may decide. With `keys`, only decisions signed with one of them count."""
+
+    members: tuple[Person, ...] = Field(default=(), description="none and no keys: anybody")
+    keys: dict[Person, Key] = Field(default_factory=dict, description="member -> Ed25519 public key, base64")
+    quorum: int = Field(default=1, ge=1, le=100, description="people who must say the same")
+
+
+class Asking(Strict):
+    """How a request is put to people."""
+
+    group: GroupName | None = Field(default=None, description="null: anybody")
+    quorum: int | None = Field(default=None, ge=1, le=100, description="null: the group's")
+    deadline_seconds: Seconds | None = Field(default=None, description="null: it waits for ever")
+    at_deadline: AtDeadline = "reject"
+    escalate_to: tuple[GroupName, ...] = Field(
+        default=(), description="for `escalate`: one group after the other; the last one's silence rejects"
+    )
+    warn_seconds: Seconds | None = Field(default=None, description="notify so long before the deadline")
+
+
+class Condition(Strict):
+    """What an argument must be; all that is given must hold. A missing argument fits nothing but `absent`."""
+
+    equals: JsonValue = None
+    """null stands for: not asked (use `absent` or `one_of` for null itself)."""
+    one_of: tuple[JsonValue, ...] = ()
+    matches: str | None = Field(default=None, max_length=1000, description="RE2, found anywhere in the text")
+    above: float | None = None
+    below: float | None = None
+    longer_than: int | None = Field(default=None, ge=0, description="characters or items")
+    absent: bool = False
+
+
+class ApprovalRule(Strict):
+    """One rule: the first that fits a call decides."""
+
+    tools: tuple[str, ...] = Field(default=(), description="names, `*` and `?` allowed; none: every tool")
+    effects: tuple[ToolEffect, ...] = Field(default=(), description="none: every effect")
+    arguments: dict[str, Condition] = Field(
+        default_factory=dict, description="by name; `order.total` looks inside an object"
+    )
+    cost_above: float | None = Field(default=None, ge=0, description="USD that the run has spent by then")
+    ask: Literal["always", "never", "first_time"] = "always"
+    asking: Asking | None = Field(default=None, description="null: as `people` says for approvals")
+
+
+class Approvals(Strict):
+    """Which tool calls wait for a person. Rules first, in order; then by tool; then by effect."""
+
+    rules: tuple[ApprovalRule, ...] = ()
+    tools: dict[str, Mode] = Field(default_factory=dict)
+    effects: dict[ToolEffect, Mode] = Field(
+        default_factory=lambda: dict(EFFECTS_ASKED), description="unsafe calls ask unless this says otherwise"
+    )
+
+
+class People(Strict):
+    """Who decides, when the run stands still by itself, and who is told."""
+
+    groups: dict[GroupName, Group] = Field(default_factory=dict)
+    asking: Asking = Field(default=Asking(), description="for every kind that has nothing of its own")
+    kinds: dict[Kind, Asking] = Field(default_factory=dict)
+    commands: GroupName | None = Field(
+        default=None, description="who may pause, steer, abort, ...; null: anybody"
+    )
+    unattended: bool = Field(
+        default=False, description="nobody is there: questions get `unavailable`, calls that ask are rejected"
+    )
+    interrupt_every: int | None = Field(default=None, ge=1, description="steps [R-000-13]")
+    interrupt_states: tuple[str, ...] = Field(default=(), description="stand still on entering these")
+    on_limit: Literal["stop", "ask"] = "stop"
+    on_trouble: Literal["fail", "ask"] = "fail"
+    notify: tuple[Moment, ...] = Field(default=(), description="when the worker's hook is called")
+
+
+# -- what a run asks --------------------
+
+
+class Remember(Strict):
+    """Approve later calls of the same tool, too, for the rest of this run: those whose arguments fit."""
+
+    arguments: dict[str, Condition] = Field(default_factory=dict, description="none: whatever they are")
+
+
+class Vote(Frozen):
+    """One decision that counts for a request, as it came."""
+
+    id: str
+    verb: Verb
+    by: str
+    verified: bool
+    """The signature was checked against the group's key; else the name is only claimed."""
+    at: float
+    text: str = ""
+    arguments: JsonObject | None = None
+    digest: str = ""
+    """Of what was decided upon; for an edit, of the new arguments."""
+    amounts: dict[str, float] = {}
+    remember: Remember | None = None
+
+
+Outcome = Literal[
+    "open", "approved", "rejected", "edited", "answered", "resumed", "retried", "topped_up", "finished",
+    "aborted", "expired", "withdrawn",
+]  # fmt: skip
+"""expired: nobody decided in time. withdrawn: a rollback, an abort or the end of the run came first."""
+
+
+class Request(Frozen):
+    """What a run asks people."""
+
+    id: str
+    """`r1`, `r2`, ... in the order in which they were opened; unique in the run."""
+    kind: Kind
+    run: str
+    """Workflow id."""
+    machine: str
+    state: str
+    step: int
+    place: str
+    """Activity id of what waits, such as `action#3:1`."""
+    text: str
+    """What is asked, for a person."""
+    tool: str | None = None
+    arguments: JsonObject | None = None
+    """What the tool is to be called with."""
+    digest: str
+    """32 hexadecimal characters over run, place, kind, tool and arguments: a decision must name it."""
+    options: tuple[Verb, ...]
+    created: float
+    """Seconds since 1970, as all times here."""
+    deadline: float | None = None
+    at_deadline: AtDeadline = "reject"
+    group: str | None = None
+    approvers: tuple[str, ...] = ()
+    """Empty: anybody."""
+    signed: bool = False
+    """Only decisions signed by one of the approvers count."""
+    quorum: int = 1
+    escalate_to: tuple[str, ...] = ()
+    """Groups that are asked next."""
+    warn_at: float | None = None
+    votes: tuple[Vote, ...] = ()
+    outcome: Outcome = "open"
+    closed: float | None = None
+    settled: Vote | None = None
+    """The vote that decided: verb, text, arguments, amounts; None when nobody did."""
+
+
+class RequestsPage(Frozen):
+    """Requests: those that are open, then the newest closed ones."""
+
+    open: tuple[Request, ...]
+    closed: tuple[Request, ...] = ()
+    next: int
+    """Of the open ones, where to ask on from."""
+    total: int
+    """How many are open."""
+    paused: bool = False
+
+
+class Decided(Frozen):
+    """A closed request, as the result and the updates tell of it."""
+
+    request: str
+    kind: Kind
+    outcome: Outcome
+    text: str = ""
+    tool: str | None = None
+    by: tuple[str, ...] = ()
+    verified: bool = False
+    """All who decided had signed."""
+    digest: str = ""
+    at: float = 0
+    votes: int = 0
+    needed: int = 1
+    """As long as `outcome` is open: so many must say the same."""
+
+
+# -- what people say --------------------
+
+Id = Annotated[str, StringConstraints(max_length=200)]
+Words = Annotated[str, StringConstraints(max_length=20_000)]
+
+
+class Decision(Strict):
+    """An answer to a request; signal and update `decide`."""
+
+    request: str = Field(max_length=100)
+    digest: str = Field(max_length=64, description="the request's: what you saw is what you decide upon")
+    decision: Verb
+    id: Id = Field(default="", description="of this decision; a repeat of it is harmless")
+    by: str = Field(default="", max_length=100)
+    text: Words = Field(default="", description="comment, answer or result")
+    arguments: JsonObject | None = Field(default=None, description="for `edit`: all of the new ones")
+    amounts: dict[str, float] = Field(
+        default_factory=dict, description="for `topup`: counter -> how much more"
+    )
+    remember: Remember | None = None
+    signature: str = Field(default="", max_length=200, description="Ed25519, base64; see `gate/signing.py`")
+
+
+class Command(Strict):
+    """An order to a run; signal and update `command`."""
+
+    command: Literal["pause", "resume", "abort", "steer", "rollback", "limits"]
+    id: Id = ""
+    by: str = Field(default="", max_length=100)
+    text: Words = Field(default="", description="steer: the message; else the reason")
+    at_once: bool = Field(default=False, description="pause: do not wait for the current effect")
+    step: int | None = Field(
+        default=None, ge=0, description="rollback: the step to begin again; 0: the start"
+    )
+    compensate: bool = Field(default=False, description="rollback: undo what can be undone since then")
+    limits: dict[str, float | None] = Field(
+        default_factory=dict, description="counter -> new cap of the run; null: none"
+    )
+    signature: str = Field(default="", max_length=200)
+
+
+class CommandDone(Frozen):
+    """What became of a command."""
+
+    command: str
+    text: str
+    """For a person."""
+    step: int = 0
+    branch: int = 0
+    paused: bool = False
+    undone: tuple[str, ...] = ()
+    """What compensations did."""
+
+
+# -- what was done --------------------
+
+
+class DoneCall(Frozen):
+    """A call that changed something outside, or may have; for the report before a rollback."""
+
+    step: int
+    branch: int
+    place: str
+    tool: str
+    arguments: JsonObject
+    effect: ToolEffect
+    output: str = ""
+    """Cut."""
+    error: str | None = None
+    key: str = ""
+    """Its idempotency key."""
+    undoable: bool = False
+    """The tool declares a compensation."""
+    undone: str | None = None
+    """What the compensation said."""
+
+
+class EffectsPage(Frozen):
+    """Calls with outside effects since a step, oldest first."""
+
+    since_step: int
+    calls: tuple[DoneCall, ...]
+    next: int
+    total: int
