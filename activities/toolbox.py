@@ -1,8 +1,9 @@
 """What a tool is, and the registry of those that a worker has.
 
 A tool is one file: a pydantic model of its arguments whose docstring the model reads, a function,
-a declared effect, and the constant `TOOL`. The folder `activities/tools` is the registry; users'
-modules (constant `TOOL` or `TOOLS`) add to it and may replace a shipped tool.
+a declared effect, and the constant `TOOL`; it may also find out whether a call took effect, and
+undo one. The folder `activities/tools` is the registry; users' modules (constant `TOOL` or `TOOLS`)
+add to it and may replace a shipped tool.
 """
 
 from __future__ import annotations
@@ -25,7 +26,9 @@ from activities.contracts import JsonObject, ToolEffect, ToolSpec
 from activities.extensions import ExtensionError, load_extensions
 from activities.settings import Settings
 
-__all__ = ["Tool", "ToolCallContext", "ToolReturn", "Toolbox", "TransientError"]
+__all__ = [
+    "Happened", "NotHappened", "Tool", "ToolCallContext", "ToolReturn", "Toolbox", "TransientError",
+]  # fmt: skip
 
 NAME = re.compile(r"[A-Za-z0-9_-]{1,64}")
 """What providers accept as the name of a function."""
@@ -37,7 +40,7 @@ class TransientError(Exception):
 
 @dataclass(frozen=True, slots=True)
 class ToolCallContext:
-    """What a tool may know of its call, as the second parameter of `run`."""
+    """What a tool may know of its call, as the last parameter of its functions."""
 
     key: str
     """Idempotency key: the same for every attempt of this call, different for every other call."""
@@ -50,6 +53,8 @@ class ToolCallContext:
     """Tell people in a few words how far the work is; at most the newest is shown each second."""
     cancelled: Callable[[], bool]
     """True once nobody waits for the answer: a long-running synchronous tool should then stop."""
+    undoes: str = ""
+    """For `compensate`: the key of the call that is undone; `key` is the undoing's own."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -67,6 +72,22 @@ class ToolReturn:
             raise ValueError(f"cost_usd must be 0 or more, not {self.cost_usd}")
 
 
+@dataclass(frozen=True, slots=True)
+class Happened:
+    """`reconcile` says: the call took effect."""
+
+    output: object
+    """What `run` would have returned: text, something with a JSON form, or a `ToolReturn`."""
+
+
+@dataclass(frozen=True, slots=True)
+class NotHappened:
+    """`reconcile` says: the call took no effect, and will take none any more. It may be made again."""
+
+    why: str = ""
+    """For people."""
+
+
 P = TypeVar("P", bound=BaseModel)
 
 
@@ -77,6 +98,7 @@ class Tool(Generic[P]):
     `run(params)` or `run(params, call)`, synchronous (it gets a thread of its own) or asynchronous
     (it must not block). It returns text, anything that can be written as JSON, bytes, or a
     `ToolReturn`; it raises what went wrong, `TransientError` when it is worth another try.
+    `reconcile` and `compensate` are functions of the same kind.
     """
 
     name: str
@@ -87,10 +109,15 @@ class Tool(Generic[P]):
     timeout_seconds: float = 60
     """For one attempt."""
     cache: Literal["none", "run"] = "none"
+    reconcile: Callable[[str, P], object] | Callable[[str, P, ToolCallContext], object] | None = None
+    """`(key, params)`: whether the call with this key took effect, when its worker died in the middle.
+    Returns `Happened`, `NotHappened`, or None when it cannot tell. It only looks: it may be run again."""
+    compensate: Callable[[P, str], object] | Callable[[P, str, ToolCallContext], object] | None = None
+    """`(params, output)`: undo the call with this output; returns what it did, in words for people."""
 
     def __post_init__(self) -> None:
         """Refuse a tool that could not be offered or called; raises `ValueError`."""
-        problem = self._problem()
+        problem = self._problem() or self._problem_of_functions()
         if problem:
             raise ValueError(f"tool {self.name!r}: {problem}")
 
@@ -107,18 +134,22 @@ class Tool(Generic[P]):
             return f"timeout_seconds must be more than 0, not {self.timeout_seconds}"
         if self.cache == "run" and self.effect not in ("pure", "read"):
             return f"only a pure or read tool may be cached, not one that is {self.effect}"
-        if self._arity() not in (1, 2):
-            return f"run must be a function of (params) or (params, call), not {self.run!r}"
         return None
 
-    def _arity(self) -> int:
-        """How many parameters `run` takes; 0 for something that does not say."""
-        kinds = (inspect.Parameter.POSITIONAL_ONLY, inspect.Parameter.POSITIONAL_OR_KEYWORD)
-        try:
-            parameters = inspect.signature(self.run).parameters.values()
-        except (TypeError, ValueError):
-            return 0
-        return sum(parameter.kind in kinds for parameter in parameters)
+    def _problem_of_functions(self) -> str | None:
+        if _arity(self.run) not in (1, 2):
+            return _misshapen("run", "params", self.run)
+        if self.reconcile is not None:
+            if _arity(self.reconcile) not in (2, 3):
+                return _misshapen("reconcile", "key, params", self.reconcile)
+            if self.repeatable:
+                return f"reconcile is for unsafe tools; one that is {self.effect} is run again instead"
+        if self.compensate is not None:
+            if _arity(self.compensate) not in (2, 3):
+                return _misshapen("compensate", "params, output", self.compensate)
+            if self.effect in ("pure", "read"):
+                return f"there is nothing to undo of a tool that is {self.effect}; it has no compensate"
+        return None
 
     @property
     def description(self) -> str:
@@ -132,8 +163,17 @@ class Tool(Generic[P]):
 
     def call(self, params: P, call: ToolCallContext) -> object:
         """Run the tool, with as many parameters as it takes; may answer an awaitable."""
-        run: Callable[..., object] = self.run
-        return run(params, call) if self._arity() == 2 else run(params)
+        return _called(self.run, (params,), call)
+
+    def find_out(self, params: P, call: ToolCallContext) -> object:
+        """Ask `reconcile`, which there must be; may answer an awaitable."""
+        assert self.reconcile is not None
+        return _called(self.reconcile, (call.key, params), call)
+
+    def undo(self, params: P, output: str, call: ToolCallContext) -> object:
+        """Run `compensate`, which there must be; may answer an awaitable."""
+        assert self.compensate is not None
+        return _called(self.compensate, (params, output), call)
 
     def spec(self) -> ToolSpec:
         """The declaration as it travels with a run."""
@@ -144,7 +184,28 @@ class Tool(Generic[P]):
             effect=self.effect,
             timeout_seconds=self.timeout_seconds,
             cache=self.cache,
+            reconciles=self.reconcile is not None,
+            compensates=self.compensate is not None,
         )
+
+
+def _arity(function: Callable[..., object]) -> int:
+    """How many parameters a function takes; 0 for something that does not say."""
+    kinds = (inspect.Parameter.POSITIONAL_ONLY, inspect.Parameter.POSITIONAL_OR_KEYWORD)
+    try:
+        parameters = inspect.signature(function).parameters.values()
+    except (TypeError, ValueError):
+        return 0
+    return sum(parameter.kind in kinds for parameter in parameters)
+
+
+def _misshapen(name: str, parameters: str, function: object) -> str:
+    return f"{name} must be a function of ({parameters}) or ({parameters}, call), not {function!r}"
+
+
+def _called(function: Callable[..., object], given: tuple[object, ...], call: ToolCallContext) -> object:
+    """The function's value, called with the context too if it takes it."""
+    return function(*given, call) if _arity(function) > len(given) else function(*given)
 
 
 class _Untitled(GenerateJsonSchema):
