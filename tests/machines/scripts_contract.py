@@ -11,6 +11,7 @@ from activities.contracts_artifacts import ArtifactsRead, ArtifactText, ReadArti
 from tests.machines.answers import failed, said, tool_failed
 from tests.machines.contractkit import call, clarify, done, made, read, rerun, say
 from tests.machines.script import Script
+from workflows.machines.declined import DECLINED
 
 __all__ = ["REPLIES", "SCRIPTS", "answers"]
 
@@ -81,7 +82,7 @@ def answers(effect: Any) -> st.SearchStrategy[Any] | None:
         id=st.just(run.id),
         tool=st.just(run.tool),
         output=st.text(max_size=5),
-        error=st.sampled_from([None, None, None, "failed", "bad_arguments", "unknown_outcome"]),
+        error=st.sampled_from([None, None, None, "failed", "bad_arguments", "unknown_outcome", *DECLINED]),
         artifacts=st.tuples(*artifacts),
     )
     kinds: st.SearchStrategy[ErrorClass] = st.sampled_from(["transient", "recoverable", "fatal"])

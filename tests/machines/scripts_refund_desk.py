@@ -11,6 +11,7 @@ from hypothesis import strategies as st
 from activities.contracts import CallTools, ErrorClass, ModelReplied, ToolResult, ToolSpec, ToolsReturned
 from tests.machines.answers import decided, failed, said, tool_failed, tool_said
 from tests.machines.script import Script
+from workflows.machines.declined import DECLINED
 
 __all__ = ["REPLIES", "SCRIPTS", "SPECS", "TEXT", "answers", "facts", "sign", "tickets"]
 
@@ -103,7 +104,9 @@ def answers(effect: Any) -> st.SearchStrategy[Any] | None:
         "tell_customer": [tool_said()],
     }
     good = st.sampled_from(texts[run.tool]).map(lambda answer: answer(effect))
-    errors = st.sampled_from(["failed", "transient", "timeout", "bad_arguments", "unknown_outcome"])
+    errors = st.sampled_from(
+        ["failed", "transient", "timeout", "bad_arguments", "unknown_outcome", *DECLINED]
+    )
     bad = st.builds(
         ToolResult, id=st.just(run.id), tool=st.just(run.tool), output=st.just("no"), error=errors
     )

@@ -45,6 +45,7 @@ from workflows.kernel.machine import Machine
 from workflows.kernel.rebuild import rebuild
 from workflows.kernel.snapshot import Step, dump, load
 from workflows.kernel.step import advance, start
+from workflows.machines.declined import DECLINED
 from workflows.registry import shipped
 
 DESIGNS = [pytest.param(design, id=f"{design.name}-{design.version}") for design in shipped()]
@@ -167,7 +168,7 @@ def answer_to(effect: Any, given: ModuleType) -> st.SearchStrategy[Any]:
         return each.map(lambda given: ModelsReplied(replies=given))
     if isinstance(effect, CallTools):
         errors = st.sampled_from(
-            [None, None, None, "failed", "transient", "bad_arguments", "unknown_outcome"]
+            [None, None, None, "failed", "transient", "bad_arguments", "unknown_outcome", *DECLINED]
         )
         made = [
             st.builds(
@@ -234,7 +235,8 @@ def ends_by_the_rules(design: Design, data: st.DataObject) -> None:
     fail = name_of(machine.fail_state) if machine.fail_state else None
     assert {move for move in moves - rows if move[2] != fail} == set()
     assert [r.event for r in records if r.event in BROKEN] == []
-    assert step.exit.reason in {*design.exits, "limit", "max_transitions", *machine.limit_reasons.values()}
+    of_kernel = {"limit", "max_transitions", "aborted", *machine.limit_reasons.values()}
+    assert step.exit.reason in {*design.exits, *of_kernel}
 
 
 @every_machine

@@ -23,10 +23,12 @@ from activities.toolbox import ToolCallContext
 from tests.client.conftest import ratchet_in
 from tests.machines import scripts_refund_desk as scripts
 from tests.machines.answers import decided, tool_failed, tool_said
+from tests.machines.deskkit import DESIGN, DESK
+from tests.machines.deskkit import desk as run
 from tests.machines.driver import Play
 from tests.machines.script import Script
 from tests.machines.test_all_machines import random_run
-from workflows.kernel.design import Brief, Design, Parts
+from workflows.kernel.design import Parts
 from workflows.kernel.errors import name_of
 from workflows.kernel.log import Record
 from workflows.kernel.machine import Machine
@@ -35,27 +37,11 @@ from workflows.kernel.snapshot import dump, load
 from workflows.kernel.step import Cause, close, reenter
 
 ROOT = Path(__file__).resolve().parents[2]
-FILE = ROOT / "examples" / "machines" / "refund_desk.py"
-(DESK,) = load_modules([str(FILE)])
-"""The module, as a worker loads it; it is not registered, so other tests do not see it."""
-
-
-def _with_tools(brief: Brief, options: Any) -> Any:
-    return DESK.DESIGN.begin(dataclasses.replace(brief, tools=scripts.SPECS), options)
-
-
-DESIGN: Design = dataclasses.replace(DESK.DESIGN, begin=_with_tools)
-"""The design for an agent that has the shop's tools."""
 
 
 def built(**options: Any) -> Machine[Any]:
     """The machine under these knobs."""
     return DESIGN.build(DESIGN.options.model_validate(options), Parts())
-
-
-def run(*answers: Any, **options: Any) -> Play:
-    """A run over these answers."""
-    return Script("", answers, options).run(DESIGN)
 
 
 def outcomes(play: Play) -> list[tuple[str, int, str]]:

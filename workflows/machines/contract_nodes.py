@@ -37,6 +37,7 @@ from workflows.machines.contract_mapping import KEPT_CHARS, Mapped, filled, read
 from workflows.machines.contract_reply import Decision, WantedCall, decision_of
 from workflows.machines.contract_round import Gate, Round, end_reason, gate_of, judged, settled
 from workflows.machines.contract_verify import Verdict, verified
+from workflows.machines.declined import declined
 
 __all__ = ["Nodes"]
 
@@ -236,12 +237,15 @@ class Nodes:
         result: ToolResult = answer.results[0]
         if result.error == "unknown_outcome":
             return _failed(f"{result.tool}: {result.output}")
-        new = registered(c, result)
-        writes = c.last_strategy == "render" or result.tool in self.options.write_tools
+        ran = not declined(result)
+        new = registered(c, result) if ran else {}
+        writes = c.last_strategy == "render" or (ran and result.tool in self.options.write_tools)
         render: Spent = {"render": 1} if writes else {}
-        amounts = {"decisions": 1, "tools": 1, **strategy_of(c.last_strategy), **render}
+        # A call that a person did not let through costs the round, as one that breaks the protocol (5.6).
+        tools: Spent = {"tools": 1} if ran else {}
+        amounts = {"decisions": 1, **tools, **strategy_of(c.last_strategy), **render}
         event: JsonObject = {
-            "event": "tool_finished" if result.ok else "tool_error",
+            "event": "tool_finished" if result.ok else "tool_error" if ran else "tool_not_run",
             "tool_id": result.tool,
             "artifacts": list(new),
             "error": None if result.ok else result.output[:500],
@@ -253,7 +257,7 @@ class Nodes:
             "round_index": 1,
             "session_log": _logged(c, event),
         }
-        return patch, ToolFinished(reason=f"{result.tool}: {', '.join(new)}")
+        return patch, ToolFinished(reason=f"{result.tool}: {', '.join(new) if ran else result.output}")
 
     # -- exit (5.13) --------------------
 

@@ -86,7 +86,9 @@ class Options(Strict):
     )
     finalize_summary: bool = Field(default=False, description="one call more, of the role `summary` [4.3]")
     on_tool_error: Literal["halt", "record"] = Field(
-        default="halt", description="record: the model is told, and the next call goes on [4.4, R-003-5]"
+        default="halt",
+        description="record: the model is told, and the next call goes on; so it is always for a call that "
+        "a person rejects [4.4, R-003-5]",
     )
     on_policy_violation: Literal["halt", "record"] = Field(
         default="halt", description="the same for a call that the policy forbids [4.4, R-003-5]"

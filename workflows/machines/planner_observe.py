@@ -9,6 +9,7 @@ from typing import Any
 from activities.contracts import CallTools, EffectFailed, JsonObject, ToolCall, ToolRun, ToolsReturned
 from workflows.kernel.machine import At, Said
 from workflows.machines.decisions import STEP_COMPLETED, TOOL_CALLED, Decision, Policy
+from workflows.machines.declined import declined
 from workflows.machines.json_text import CUT, NotJson, read_arguments, shown_value
 from workflows.machines.planner_context import Context, Options
 from workflows.machines.planner_events import Observed
@@ -52,6 +53,9 @@ class Observer:
         if result.ok:
             marks = (TOOL_CALLED, STEP_COMPLETED, *result.marks)
             return self._from(c, [_record(call, result=shown_value(result.output))], marks)
+        if declined(result):
+            # Neither the tool failed nor a policy forbids it: the model is told, whatever the knobs say.
+            return self._from(c, [_record(call, error=result.output)])
         kind = "unknown_outcome" if result.error == "unknown_outcome" else "tool_failure"
         return self._met(c, call, _failure(call.name, result.output or result.error or "", kind))
 

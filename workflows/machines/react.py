@@ -157,7 +157,6 @@ EXITS = {
     "cost_limit": "the run spent more than `cost_limit`, or reached the agent's limit `cost_usd`",
     "rule_violation": "a thought broke a terminal rule",
     "retries_exhausted": "more thoughts were rejected than allowed, and no person could be asked",
-    "aborted": "a person who was asked ended the run",
     "fatal_error": "a model, a rule or a parser failed for good, or nobody knows what an unsafe tool did",
     "flagged": "something set `terminated` in the run's state, and the step was closed after that",
 }

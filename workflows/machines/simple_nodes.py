@@ -22,6 +22,7 @@ from workflows.kernel.errors import FatalError, failure_words, kind_words
 from workflows.kernel.fields import MERGE, freeze
 from workflows.kernel.machine import At, Said
 from workflows.machines.decisions import STEP_COMPLETED, TOOL_CALLED, Hook, Policy, Progress
+from workflows.machines.declined import declined
 from workflows.machines.json_text import NotJson, clean, shown_value, unread
 from workflows.machines.simple_context import Context, Options
 from workflows.machines.simple_events import Decided, Finished, Forbidden, GoesOn, LimitReached, StepFailed
@@ -107,6 +108,8 @@ class Nodes:
     def acted(self, c: Context, answer: ToolsReturned, at: At) -> Said:
         """Merge what the tool returned into the state; end, or go on with the next input."""
         result = answer.results[0]
+        if declined(result):
+            return self._without(c, {"error": result.output})
         if not result.ok:
             kind = "unknown_outcome" if result.error == "unknown_outcome" else "tool_failure"
             return _failed(
@@ -122,6 +125,16 @@ class Nodes:
             # The tool has run: what it returned is kept, whatever a hook of the user's does.
             patch, event = _failed(c.given, c.decision, str(error), "hook_failed")
             return {**kept, "result": value, **patch}, event
+
+    def _without(self, c: Context, value: JsonObject) -> Said:
+        """A person did not let the tool run. That is no failure: the step ends without it, the model is
+        told, and state, marks and answer stay as they were."""
+        try:
+            text = self._built_input(c, value)
+        except FatalError as error:
+            return _failed(c.given, c.decision, str(error), "hook_failed")
+        audited = {"result": value, **_audited(c.given, c.decision, value)}
+        return {**audited, "given": text, "transcript": (Message(role="user", content=text),)}, GoesOn(text)
 
     def _next(self, c: Context, value: JsonValue, kept: Changes) -> Said:
         merged = MERGE.fold(c.state, value) if isinstance(value, dict) else c.state

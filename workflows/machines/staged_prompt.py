@@ -8,6 +8,7 @@ from typing import Any
 
 from activities.contracts import JsonObject
 from activities.transcript import Message, Transcript
+from workflows.machines.declined import DECLINED
 from workflows.machines.staged_context import Action, Observation, OfferedTool, Thought
 from workflows.machines.staged_options import Options, Stage
 
@@ -142,6 +143,7 @@ def _action(action: Action) -> str:
         asked = action.requested_tools[number : number + 1]
         given = f" {json.dumps(asked[0].arguments, ensure_ascii=False)}" if asked else ""
         ended = f"failed ({output.error})" if output.error else "returned"
+        ended = "was not run" if output.error in DECLINED else ended
         told.append(f"{output.tool}{given} {ended}:\n{output.output}")
     return "\n\n".join(["tools:", *told])
 
