@@ -8,13 +8,15 @@
   + UnknownRun          no run has that id
   + DuplicateRun        a run with that id exists already
   + RunFailed           the workflow failed instead of giving a result
+  + Refused             a run does not take a decision or a command, exit code 3
+  + NotConfirmed        a person did not say yes, so nothing was done, exit code 4
 """
 
 from __future__ import annotations
 
 __all__ = [
-    "DuplicateRun", "NoWorker", "RatchetError", "RunFailed", "ServerError", "UnknownRun",
-    "Unreachable", "UsageError",
+    "DuplicateRun", "NoWorker", "NotConfirmed", "RatchetError", "Refused", "RunFailed", "ServerError",
+    "UnknownRun", "Unreachable", "UsageError",
 ]  # fmt: skip
 
 
@@ -52,3 +54,15 @@ class DuplicateRun(RatchetError):
 
 class RunFailed(RatchetError):
     """The workflow failed, was terminated or timed out, so that there is no result."""
+
+
+class Refused(RatchetError):
+    """The run does not take a decision or a command as it stands; nothing was changed."""
+
+    exit_code = 3
+
+
+class NotConfirmed(RatchetError):
+    """A person did not confirm what was asked for, or nobody could be asked; nothing was done."""
+
+    exit_code = 4

@@ -95,6 +95,8 @@ def cause_of(error: RuntimeError) -> str:
 
 
 def _in_words(error: RPCError, where: str, run_id: str) -> RatchetError:
+    if error.status is RPCStatusCode.NOT_FOUND and run_id and "already completed" in error.message:
+        return RatchetError(f"run {run_id} is over, so nothing was changed; `ratchet show {run_id}` shows it")
     if error.status is RPCStatusCode.NOT_FOUND and run_id:
         return UnknownRun(f"there is no run {run_id} at {where}; `ratchet list` shows what there is")
     if error.status in SLOW and run_id:
