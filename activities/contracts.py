@@ -261,7 +261,8 @@ class ModelReplied(Frozen):
 
 
 ToolError = Literal[
-    "unknown_tool", "bad_arguments", "failed", "transient", "timeout", "unknown_outcome", "rejected", "expired",
+    "unknown_tool", "bad_arguments", "failed", "transient", "timeout", "unknown_outcome", "rejected",
+    "expired",
 ]  # fmt: skip
 """rejected: a person said no. expired: nobody decided in time. Neither was run."""
 

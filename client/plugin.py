@@ -97,12 +97,15 @@ class RatchetPlugin(SimplePlugin):
         from activities.providers import load_providers
         from activities.store import TranscriptCache
         from activities.tool import ToolActivities
+        from activities.tool_after import AfterActivities
         from activities.toolbox import Toolbox
 
         providers = load_providers(self.settings)
         cache = BlobStore(self.settings.data_dir / "cache.db", durable=False)
         models = ModelActivities(providers, TranscriptCache(cache))
-        tools = ToolActivities(Toolbox.load(self.settings), self.settings, self.blobs.put)
+        toolbox = Toolbox.load(self.settings)
+        tools = ToolActivities(toolbox, self.settings, self.blobs.put)
+        after = AfterActivities(toolbox, self.settings, self.blobs.put)
         archive = ArchiveActivities(self.settings.data_dir / "archive.db")
         code = CodeActivities(self.blobs)
         self._closing += [*(provider.close for provider in providers.values()), code.close]
@@ -110,6 +113,8 @@ class RatchetPlugin(SimplePlugin):
             models.call_model,
             tools.call_tool,
             tools.describe_tools,
+            after.reconcile_tool,
+            after.compensate_tool,
             ArtifactActivities(self.blobs).read_artifacts,
             archive.archive_log,
             code.run_code,
