@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from types import MappingProxyType
 from typing import Any
 
@@ -447,3 +448,15 @@ def test_r_003_7_observations_are_those_of_this_run() -> None:
     first = planner(PLAN, *LOOKS, ANSWER)
     assert len(first.context.observations) == 1
     assert planner(PLAN).context.observations == ()
+
+
+def test_what_a_person_says_as_the_run_ends_is_no_final_message() -> None:
+    run = planner(PLAN, LOOKS[0], converged=["tool_called"])
+    steer: Any = run.machine.fold_steer
+    step = reenter(
+        run.machine, run.last, Cause("Steered", "ann"), now=1010, patch=steer(run.context, "hurry")
+    )
+    step = advance(run.machine, step, tool_said("found")(step.effect), now=1011)  # type: ignore[arg-type]  # it asks for a tool
+    assert step.exit is not None
+    assert step.exit.reason == "converged"
+    assert json.loads(str(step.exit.answer)) == {"name": "look", "result": "found"}

@@ -314,7 +314,7 @@ def test_an_error_that_cannot_be_written_ends_the_stage_with_its_type_alone(mute
     assert error(play)[2] == f"FatalError: the hook of stage observe failed: {mute.__name__}"
 
 
-@pytest.mark.parametrize("field", ["material", "working", "degraded"])
+@pytest.mark.parametrize("field", ["material", "notes", "working", "degraded"])
 @pytest.mark.parametrize("flow", ["hook", "model"])
 def test_no_stage_of_ones_own_writes_what_is_the_machines(flow: str, field: str) -> None:
     """The whole patch is dropped."""
@@ -327,7 +327,7 @@ def test_no_stage_of_ones_own_writes_what_is_the_machines(flow: str, field: str)
     assert play.context.observation is None
 
 
-@pytest.mark.parametrize("field", ["material", "working", "degraded"])
+@pytest.mark.parametrize("field", ["material", "notes", "working", "degraded"])
 def test_no_function_reads_what_is_the_machines(field: str) -> None:
     code, _, message = error(hooked(lambda view: {"observation": getattr(view, field)}))
     assert code == "PermissionViolation"

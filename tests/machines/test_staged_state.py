@@ -9,6 +9,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from pydantic import ValidationError
 
+from activities.contracts import CallModel
 from tests.machines.answers import tool_said
 from tests.machines.scripts_staged import (
     ANSWER,
@@ -24,7 +25,7 @@ from tests.machines.scripts_staged import (
 from tests.machines.test_all_machines import random_run
 from workflows.kernel.design import Parts
 from workflows.kernel.errors import name_of
-from workflows.kernel.step import Cause, reenter
+from workflows.kernel.step import Cause, advance, reenter
 from workflows.machines.staged import DESIGN
 from workflows.machines.staged_context import (
     FIELDS,
@@ -334,3 +335,20 @@ def test_a_persons_message_is_added_to_the_users_input() -> None:
     patch = fold(play.context, "in Bern")
     step = reenter(play.machine, play.last, Cause("Steered", by="ann"), now=2000, patch=patch)
     assert "find out\n\nin Bern" in step.effect.transcript.messages[-1].content  # type: ignore[union-attr]  # it asks the model
+
+
+def test_a_stage_that_does_not_see_the_users_input_is_told_a_persons_message_too() -> None:
+    """Once each: in the input where the stage sees it, else behind what the stage sees."""
+    play = run(TOOLS)
+    fold = play.machine.fold_steer
+    assert fold is not None
+    patch = fold(play.context, "in Bern")
+    step = reenter(play.machine, play.last, Cause("Steered", by="ann"), now=2000, patch=patch)
+    seen = []
+    for answer in (CALL, tool_said(), MORE, NOTHING, None):
+        if isinstance(step.effect, CallModel):
+            seen.append(step.effect.transcript.messages[-1].content)
+        reaction: Any = answer(step.effect) if callable(answer) else answer
+        step = advance(play.machine, step, reaction, now=2001) if reaction else step
+    assert [text.count("in Bern") for text in seen] == [1] * 4
+    assert [text.endswith("The user says: in Bern") for text in seen] == [True, True, False, True]

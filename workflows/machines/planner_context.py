@@ -58,8 +58,11 @@ class Context(Frozen):
 
     @property
     def final_message(self) -> str:
-        """The content of the last message, whatever its role (spec 4.7)."""
-        return self.transcript.messages[-1].content if len(self.transcript) else ""
+        """The content of the last message, whatever its role (spec 4.7); but what a person says on the way,
+        even as the run ends, is no answer."""
+        messages = self.transcript.messages
+        found = next((m for m in reversed(messages) if m.role != "user"), messages[-1] if messages else None)
+        return found.content if found else ""
 
 
 class Options(Strict):

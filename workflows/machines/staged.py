@@ -150,7 +150,7 @@ def _flow(plan: Plan, stage: Stage, ways: Ways) -> Any:
 def _state(plan: Plan, stage: Stage, events: Mapping[str, Any]) -> State:
     ways = Ways(stage, plan.options, plan.entry, events)
     flow = _flow(plan, stage, ways)
-    material = {"material"} if flow.grants else set()
+    material = {"material", "notes"} if flow.grants else set()
     working = {"working"} if stage.flow_type == "act" else set()
     failures: dict[ErrorClass, Failing] = dict.fromkeys(CLASSES, ways.failed)
     return State(
@@ -232,7 +232,7 @@ def _build(options: Options, parts: Parts) -> Machine[AgentState]:
             # Every loop leads through the first stage, so no run needs more; the last one is always free.
             max_transitions=options.max_iterations * len(names),
             on_close=_closed(stages),
-            fold_steer=lambda c, text: {"user_input": f"{c.user_input}\n\n{text}"},
+            fold_steer=lambda c, text: {"user_input": f"{c.user_input}\n\n{text}", "notes": (text,)},
         )
     except DefinitionError as error:
         named = [f"{s.enters} is entered by {s.name}" for s in plan.running if s.enters in str(error)]

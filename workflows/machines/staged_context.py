@@ -141,13 +141,15 @@ class AgentState(Frozen):
     """Stage -> what it keeps beyond the fields above (R-002-1); only that stage writes there."""
 
     material: Material = Material()
+    notes: Annotated[tuple[str, ...], APPEND] = ()
+    """What people said on the way; the user's input holds it too, but most stages do not see that."""
     working: tuple[RequestedTool, ...] = ()
     """What the stage that runs now has in hand between two of its effects; empty between stages."""
     degraded: Annotated[tuple[Degradation, ...], APPEND] = ()
     """The orchestrator's notes on what did not go well."""
 
 
-BESIDE = frozenset({"material", "working", "degraded"})
+BESIDE = frozenset({"material", "notes", "working", "degraded"})
 FIELDS: tuple[str, ...] = tuple(name for name in AgentState.model_fields if name not in BESIDE)
 """The fields that a stage may declare."""
 
