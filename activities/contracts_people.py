@@ -15,10 +15,14 @@ from activities.contracts import Frozen, JsonObject, ToolRequest, ToolResult
 
 __all__ = [
     "Compensated", "CompensateRequest", "Moment", "Notice", "Noticed", "ReconcileRequest", "Reconciled",
+    "Way",
 ]  # fmt: skip
 
 Moment = Literal["opened", "expiring", "closed"]
 """Of a request to people: it was opened, its deadline is near, it was decided or given up."""
+
+Way = Literal["webhook", "command"]
+"""How a worker tells people outside."""
 
 
 class ReconcileRequest(ToolRequest):
@@ -79,6 +83,6 @@ class Noticed(Frozen):
 
     ok: bool = True
     """Nothing went wrong; also true when there is nobody to tell."""
-    sent: tuple[Literal["webhook", "command"], ...] = ()
+    sent: tuple[Way, ...] = ()
     text: str = ""
     """What went wrong, or that the worker has no hook."""

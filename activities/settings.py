@@ -5,8 +5,9 @@ from __future__ import annotations
 import json
 from pathlib import Path
 from typing import Annotated
+from urllib.parse import urlsplit
 
-from pydantic import BeforeValidator, Field
+from pydantic import AfterValidator, BeforeValidator, Field, SecretStr
 from pydantic_settings import BaseSettings, NoDecode, SettingsConfigDict
 
 __all__ = ["Settings"]
@@ -25,7 +26,16 @@ def _listed(value: object) -> object:
     return found
 
 
+def _http(address: SecretStr) -> SecretStr:
+    parts = urlsplit(address.get_secret_value())
+    if parts.scheme not in ("http", "https") or not parts.hostname:
+        raise ValueError("expected an address such as https://host/path")
+    return address
+
+
 Names = Annotated[tuple[str, ...], NoDecode, BeforeValidator(_listed)]
+Address = Annotated[SecretStr, AfterValidator(_http)]
+"""A secret: the path of a webhook often is its password."""
 
 
 class Settings(BaseSettings):
@@ -57,5 +67,14 @@ class Settings(BaseSettings):
     shutdown_seconds: float = Field(
         default=30, ge=0, le=3600, description="a worker that is stopped lets calls end for so long"
     )
+    notify_url: Address | None = Field(
+        default=None, description="webhook that is told of requests to people, by POST"
+    )
+    notify_secret: SecretStr | None = Field(default=None, description="signs what the webhook is sent")
+    notify_command: Names = Field(
+        default=(),
+        description="program and its words (JSON list) that is told of requests, on standard input",
+    )
+    notify_seconds: float = Field(default=10, gt=0, le=300, description="for one telling of either")
     log_format: str = Field(default="console", pattern="^(console|json)$")
     log_level: str = Field(default="info", pattern="^(debug|info|warning|error)$")

@@ -5,12 +5,9 @@ Messages carry what the server said, cut and cleared of the key: servers do repe
 
 from __future__ import annotations
 
-import math
 import re
 from collections.abc import Mapping
 from dataclasses import dataclass, field
-from datetime import UTC, datetime
-from email.utils import parsedate_to_datetime
 
 import httpx2
 import openai
@@ -18,6 +15,7 @@ from pydantic import ValidationError
 
 from activities.contracts import ErrorClass
 from activities.provider import ProviderError
+from activities.retry_after import retry_after
 
 __all__ = ["Problem", "ReplyTooLarge", "Server", "bad_response", "classify", "explain", "problem_of"]
 
@@ -134,7 +132,7 @@ def classify(problem: Problem, server: Server) -> ProviderError:
         error, cause, advice = known
         return _error(error, cause, server, f"{text}; {advice}")
     if _worth_a_retry(problem):
-        wait = _retry_after(problem.headers)
+        wait = retry_after(problem.headers, LONGEST_WAIT)
         cause = status if problem.status else code or "error_in_reply"
         return _error("transient", cause, server, text, wait)
     advice = (
@@ -180,23 +178,6 @@ def _worth_a_retry(problem: Problem) -> bool:
     if problem.status is None:
         return "invalid_request_error" not in problem.names
     return problem.status in (408, 409, 425, 429) or problem.status >= 500
-
-
-def _retry_after(headers: Mapping[str, str]) -> float | None:
-    """Seconds to wait, from milliseconds, seconds or an HTTP date; None without a usable one."""
-    for name, divisor in (("retry-after-ms", 1000), ("retry-after", 1)):
-        try:
-            seconds = float(headers[name]) / divisor
-        except (KeyError, ValueError):
-            continue
-        return min(max(seconds, 0.0), LONGEST_WAIT) if math.isfinite(seconds) else None
-    try:
-        moment = parsedate_to_datetime(headers.get("retry-after", ""))
-    except (ValueError, OverflowError):  # the latter for a time zone that there is not
-        return None
-    if moment.tzinfo is None:
-        moment = moment.replace(tzinfo=UTC)
-    return min(max((moment - datetime.now(UTC)).total_seconds(), 0.0), LONGEST_WAIT)
 
 
 def _error(

@@ -1,0 +1,109 @@
+"""The two ways of telling people outside: a signed POST to a webhook, and a command.
+
+Where they lead is the worker's configuration, never the task's, so private addresses are allowed.
+The webhook's address and secret are in no error: both are passwords.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import hashlib
+import hmac
+import os
+import signal
+import time
+
+import httpx2
+import structlog
+from pydantic import SecretStr
+
+from activities.retry_after import retry_after
+
+__all__ = ["Untold", "post", "run_command", "signature"]
+
+PASSING = (408, 425, 429)
+"""Statuses below 500 that go away by themselves."""
+LONGEST_WAIT = 300.0
+"""Seconds; a later notice is of little use."""
+TEMPFAIL = 75
+"""Exit code of a command that wants to be run again (EX_TEMPFAIL of sysexits.h)."""
+
+log = structlog.get_logger(__name__)
+
+
+class Untold(Exception):
+    """Nobody was told, and why; `passing` when another try may help, after `wait` seconds if given."""
+
+    def __init__(self, why: str, *, passing: bool = False, wait: float | None = None) -> None:
+        super().__init__(why)
+        self.passing, self.wait = passing, wait
+
+
+def signature(secret: SecretStr, moment: int, body: bytes) -> str:
+    """Value of `X-Ratchet-Signature`: the time in Unix seconds, and an HMAC-SHA256 over time and body."""
+    signed = b"%d.%b" % (moment, body)
+    digest = hmac.new(secret.get_secret_value().encode(), signed, hashlib.sha256).hexdigest()
+    return f"t={moment},v1={digest}"
+
+
+async def post(address: SecretStr, secret: SecretStr | None, event: str, body: bytes, seconds: float) -> None:
+    """POST the body to the webhook; redirects are not followed. Raises `Untold`."""
+    headers = {"Content-Type": "application/json", "User-Agent": "ratchet", "X-Ratchet-Event": event}
+    if secret is not None:
+        headers["X-Ratchet-Signature"] = signature(secret, int(time.time()), body)
+    try:
+        url = httpx2.URL(address.get_secret_value())
+    except httpx2.InvalidURL:
+        raise Untold("RATCHET_NOTIFY_URL is no usable address; correct it") from None
+    host = f"the webhook at {url.host}"
+    try:
+        async with (
+            asyncio.timeout(seconds),
+            httpx2.AsyncClient(timeout=None) as client,
+            client.stream("POST", url, content=body, headers=headers) as response,
+        ):
+            status, wait = response.status_code, retry_after(response.headers, LONGEST_WAIT)
+    except TimeoutError:
+        raise Untold(f"{host} did not answer within {seconds:g} s", passing=True) from None
+    except httpx2.TransportError as error:
+        why = str(error) or type(error).__name__
+        raise Untold(f"{host} cannot be reached: {why}", passing=True) from None
+    except Exception as error:  # noqa: BLE001  # a proxy of the environment can be wrong in many ways
+        # Its type alone: the text may hold the proxy's password.
+        raise Untold(f"{host} cannot be asked: {type(error).__name__}; check the proxy settings") from None
+    if status in PASSING or status >= 500:
+        raise Untold(f"{host} answered HTTP {status}", passing=True, wait=wait)
+    if not 200 <= status < 300:
+        advice = "a redirect is not followed; " if status < 400 else ""
+        raise Untold(f"{host} answered HTTP {status}; {advice}check RATCHET_NOTIFY_URL and the receiver")
+
+
+async def run_command(words: tuple[str, ...], body: bytes, seconds: float) -> None:
+    """Run the command with the body on its standard input. Raises `Untold`."""
+    name = f"the command {words[0]}"
+    pipe, nowhere = asyncio.subprocess.PIPE, asyncio.subprocess.DEVNULL
+    try:
+        process = await asyncio.create_subprocess_exec(
+            *words, stdin=pipe, stdout=nowhere, stderr=pipe, start_new_session=True
+        )
+    except (OSError, ValueError) as error:
+        why = getattr(error, "strerror", None) or "its words cannot be passed on"
+        raise Untold(f"{name} cannot be started: {why}; check RATCHET_NOTIFY_COMMAND") from None
+    try:
+        async with asyncio.timeout(seconds):
+            _, said = await process.communicate(body)
+    except BaseException as error:  # whatever ends the wait, the command does not outlive it
+        with contextlib.suppress(ProcessLookupError):
+            os.killpg(process.pid, signal.SIGKILL)  # with what it has started
+        await process.wait()
+        if isinstance(error, TimeoutError):
+            raise Untold(f"{name} did not end within {seconds:g} s and was stopped") from None
+        raise
+    if process.returncode != 0:
+        # For whoever runs the worker: a command's own words may hold what history must not.
+        log.warning(
+            "notify.command_failed", code=process.returncode, stderr=said[-2000:].decode(errors="replace")
+        )
+        passing = process.returncode == TEMPFAIL
+        raise Untold(f"{name} ended with exit code {process.returncode}", passing=passing)
