@@ -9,14 +9,15 @@ from __future__ import annotations
 
 from typing import Annotated, Literal
 
-from pydantic import Field, JsonValue, StringConstraints
+from pydantic import AfterValidator, Field, JsonValue, StringConstraints, model_validator
 
 from activities.contracts import Frozen, JsonObject, Strict, ToolEffect
+from workflows.gate.patterns import check_pattern
 
 __all__ = [
     "Approvals", "ApprovalRule", "Asking", "AtDeadline", "Command", "CommandDone", "Condition", "Decided",
-    "Decision", "DoneCall", "EffectsPage", "Group", "Kind", "Mode", "Moment", "Outcome", "People", "Person",
-    "Remember", "Request", "RequestsPage", "Verb", "Vote", "EFFECTS_ASKED",
+    "Decision", "DoneCall", "EffectsPage", "Group", "Kind", "Mode", "Moment", "Outcome", "People",
+    "Person", "Remember", "Request", "RequestsPage", "Verb", "Vote", "EFFECTS_ASKED",
 ]  # fmt: skip
 
 Person = Annotated[str, StringConstraints(pattern=r"^[^\s\x00-\x1f][^\x00-\x1f]{0,99}$")]
@@ -24,6 +25,11 @@ Person = Annotated[str, StringConstraints(pattern=r"^[^\s\x00-\x1f][^\x00-\x1f]{
 Key = Annotated[str, StringConstraints(pattern=r"^[A-Za-z0-9+/]{43}=$")]
 """An Ed25519 public key: its 32 bytes in base64."""
 GroupName = Annotated[str, StringConstraints(pattern=r"^[A-Za-z0-9][A-Za-z0-9_.-]{0,63}$")]
+Pattern = Annotated[str, StringConstraints(max_length=1000), AfterValidator(check_pattern)]
+"""An RE2 expression."""
+ToolPattern = Annotated[str, StringConstraints(pattern=r"^[^\s\[\]]{1,100}$")]
+"""A tool's name; `*` stands for any characters, `?` for one."""
+Path = Annotated[str, StringConstraints(min_length=1, max_length=500)]
 Seconds = Annotated[float, Field(gt=0, le=10 * 366 * 86_400)]
 
 Kind = Literal["approval", "question", "interrupt", "escalation", "limit", "outcome", "trouble"]
@@ -52,6 +58,30 @@ class Group(Strict):
     keys: dict[Person, Key] = Field(default_factory=dict, description="member -> Ed25519 public key, base64")
     quorum: int = Field(default=1, ge=1, le=100, description="people who must say the same")
 
+    @property
+    def approvers(self) -> tuple[str, ...]:
+        """Who may decide; empty: anybody."""
+        return tuple(self.keys) or self.members
+
+    @model_validator(mode="after")
+    def _can_decide(self) -> Group:
+        names = self.members
+        twice = [name for number, name in enumerate(names) if name in names[:number]]
+        if twice:
+            raise ValueError(f"members: {', '.join(twice)} stands there twice; one person has one vote")
+        if self.keys and names and (lacking := [name for name in names if name not in self.keys]):
+            raise ValueError(
+                f"keys: {', '.join(lacking)} has none and could never decide; give one, or take the name out"
+            )
+        if self.keys and names and (strange := [name for name in self.keys if name not in names]):
+            raise ValueError(f"keys: {', '.join(strange)} is not among the members {', '.join(names)}")
+        keys = list(self.keys.values())
+        if any(key in keys[:number] for number, key in enumerate(keys)):
+            raise ValueError("keys: two people have the same key; one of them could decide for both")
+        if self.approvers and self.quorum > len(self.approvers):
+            raise ValueError(f"quorum: {self.quorum} people must agree, the group has {len(self.approvers)}")
+        return self
+
 
 class Asking(Strict):
     """How a request is put to people."""
@@ -65,26 +95,52 @@ class Asking(Strict):
     )
     warn_seconds: Seconds | None = Field(default=None, description="notify so long before the deadline")
 
+    @model_validator(mode="after")
+    def _ends(self) -> Asking:
+        if self.at_deadline == "escalate" and (self.deadline_seconds is None or not self.escalate_to):
+            raise ValueError("at_deadline: `escalate` needs `deadline_seconds` and groups in `escalate_to`")
+        if self.escalate_to and self.at_deadline != "escalate":
+            raise ValueError(
+                f"escalate_to: with `at_deadline: {self.at_deadline}` these groups are never asked; "
+                "write `at_deadline: escalate`"
+            )
+        if self.warn_seconds is not None and self.warn_seconds >= (self.deadline_seconds or 0):
+            raise ValueError("warn_seconds: it must be less than `deadline_seconds`, which must be given")
+        return self
+
 
 class Condition(Strict):
-    """What an argument must be; all that is given must hold. A missing argument fits nothing but `absent`."""
+    """What an argument must be; all that is given must hold; nothing given: it must be there.
+
+    A missing argument fits nothing but `absent`. Numbers are equal by value (`1` is `1.0`); true is no
+    number. A value of another type than is asked for, such as "5000" where `above: 1000` is, is not
+    judged: tools may read it as a number. A rule that asks then asks, one that says `never` does not fit.
+    """
 
     equals: JsonValue = None
     """null stands for: not asked (use `absent` or `one_of` for null itself)."""
     one_of: tuple[JsonValue, ...] = ()
-    matches: str | None = Field(default=None, max_length=1000, description="RE2, found anywhere in the text")
+    matches: Pattern | None = Field(default=None, description="RE2, found anywhere in the text")
     above: float | None = None
     below: float | None = None
     longer_than: int | None = Field(default=None, ge=0, description="characters or items")
     absent: bool = False
 
+    @model_validator(mode="after")
+    def _can_hold(self) -> Condition:
+        if self.absent and self != Condition(absent=True):
+            raise ValueError("absent: what is not there cannot be anything else, too; make two rules")
+        return self
+
 
 class ApprovalRule(Strict):
     """One rule: the first that fits a call decides."""
 
-    tools: tuple[str, ...] = Field(default=(), description="names, `*` and `?` allowed; none: every tool")
+    tools: tuple[ToolPattern, ...] = Field(
+        default=(), description="names, `*` and `?` allowed; none: every tool"
+    )
     effects: tuple[ToolEffect, ...] = Field(default=(), description="none: every effect")
-    arguments: dict[str, Condition] = Field(
+    arguments: dict[Path, Condition] = Field(
         default_factory=dict, description="by name; `order.total` looks inside an object"
     )
     cost_above: float | None = Field(default=None, ge=0, description="USD that the run has spent by then")
@@ -120,6 +176,46 @@ class People(Strict):
     on_trouble: Literal["fail", "ask"] = "fail"
     notify: tuple[Moment, ...] = Field(default=(), description="when the worker's hook is called")
 
+    def asking_of(self, kind: Kind) -> Asking:
+        """How requests of a kind are put."""
+        return self.kinds.get(kind, self.asking)
+
+    def group_of(self, name: str | None) -> Group:
+        """The group; anybody for none. Raises ValueError for one that there is not."""
+        if name is None:
+            return Group()
+        if name not in self.groups:
+            raise ValueError(f"there is no group {name!r}; there is {', '.join(self.groups) or 'none'}")
+        return self.groups[name]
+
+    def quorum_of(self, asking: Asking) -> int:
+        """So many people of the group that is asked must say the same."""
+        return asking.quorum or self.group_of(asking.group).quorum
+
+    def fault_of(self, asking: Asking) -> str:
+        """Why nobody could decide what is put so, or the empty string."""
+        for name in (asking.group, *asking.escalate_to):
+            try:
+                group = self.group_of(name)
+            except ValueError as error:
+                return str(error)
+            if group.approvers and (asking.quorum or 1) > len(group.approvers):
+                return f"quorum: {asking.quorum} people must agree, {name} has {len(group.approvers)}"
+        return ""
+
+    @model_validator(mode="after")
+    def _can_be_asked(self) -> People:
+        ways = {"asking": self.asking, **{f"kinds.{kind}": asking for kind, asking in self.kinds.items()}}
+        for place, asking in ways.items():
+            if fault := self.fault_of(asking):
+                raise ValueError(f"{place}: {fault}")
+        if self.commands is not None and self.group_of(self.commands).quorum > 1:
+            raise ValueError(
+                f"commands: {self.commands} has a quorum of {self.groups[self.commands].quorum}, but a "
+                "command is one person's; name a group with quorum 1"
+            )
+        return self
+
 
 # -- what a run asks --------------------
 
@@ -127,7 +223,10 @@ class People(Strict):
 class Remember(Strict):
     """Approve later calls of the same tool, too, for the rest of this run: those whose arguments fit."""
 
-    arguments: dict[str, Condition] = Field(default_factory=dict, description="none: whatever they are")
+    arguments: dict[Path, Condition] = Field(
+        default_factory=dict, description="an argument that is not named may be anything"
+    )
+    same: bool = Field(default=False, description="exactly the arguments of this request, and no others")
 
 
 class Vote(Frozen):
@@ -174,6 +273,8 @@ class Request(Frozen):
     """What the tool is to be called with."""
     digest: str
     """32 hexadecimal characters over run, place, kind, tool and arguments: a decision must name it."""
+    because: str = ""
+    """approval: the entry of `approvals` that asks, such as `rules.0` or `effects.unsafe`."""
     options: tuple[Verb, ...]
     created: float
     """Seconds since 1970, as all times here."""

@@ -1,0 +1,71 @@
+"""Who may give commands, and which came already. Pure."""
+
+from __future__ import annotations
+
+from workflows.gate.canonical import digest
+from workflows.gate.signing import signed_content, verified
+from workflows.gate.ticket import Refused, named
+from workflows.people import Command, Group, People
+
+__all__ = ["Commands"]
+
+UNSIGNED_IDS = 1_000
+"""Ids of unsigned commands that are known; of signed ones all are, or an old one could be sent again."""
+
+
+class Commands:
+    """The commands of one run: allowed by group and signature, counted once by id."""
+
+    def __init__(self, people: People, workflow_id: str, origin: str) -> None:
+        """`origin` is the first run id of the chain."""
+        self.people, self.workflow_id, self.origin = people, workflow_id, origin
+        self.counted: dict[str, str] = {}
+        """Id -> digest of what was ordered under it."""
+
+    @property
+    def _group(self) -> Group:
+        return self.people.group_of(self.people.commands)
+
+    def check(self, command: Command) -> None:
+        """Raises Refused for a person who may not, a signature that is not theirs, or an id used twice."""
+        group, name = self._group, command.by
+        if group.approvers and name not in group.approvers:
+            may = ", ".join(group.approvers[:10])
+            raise Refused(
+                f"{name or 'somebody without a name'} may not give commands to this run; {may} may "
+                f"({self.people.commands}): let one of them do it, and name them in `by`"
+            )
+        if group.keys:
+            self._signed(group, command)
+        if self.counted.get(command.id, _content(command)) != _content(command):
+            raise Refused(f"another command came under the id {command.id!r}; give each its own id")
+
+    def _signed(self, group: Group, command: Command) -> None:
+        content = signed_content(self.workflow_id, command, self.origin)
+        if not verified(group.keys, command.by, content, command.signature):
+            came = "a signature that is not theirs over this command" if command.signature else "no signature"
+            raise Refused(
+                f"commands to this run must be signed with the key of {command.by}, {came} came; sign it, "
+                "such as with `ratchet ... --key FILE`"
+            )
+        if not command.id:
+            raise Refused(
+                "a signed command needs an `id`, so that it counts once; give it one, and sign it anew"
+            )
+
+    def seen(self, command: Command) -> bool:
+        """It was counted already; commands without id are always new."""
+        return command.id in self.counted
+
+    def count(self, command: Command) -> str:
+        """Count it; who gave it, for the log. Raises Refused as `check` does."""
+        self.check(command)
+        if command.id:
+            self.counted[command.id] = _content(command)
+            if not self._group.keys and len(self.counted) > UNSIGNED_IDS:
+                del self.counted[next(iter(self.counted))]
+        return named(command.by, bool(self._group.keys))
+
+
+def _content(command: Command) -> str:
+    return digest(command.model_dump(mode="json", exclude={"id", "signature"}, exclude_defaults=True))

@@ -1,0 +1,401 @@
+"""All requests of one run: what is open, who decided, what was remembered, what is due. Pure.
+
+Nothing here waits or reads a clock: the loop brings the time, and takes `told` into the log. What is
+decided is decided by the order in which messages and deadlines are brought, and by nothing else.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Unpack
+
+from pydantic import Field
+
+from activities.contracts import Frozen, JsonObject, ToolRun, ToolSpec
+from workflows.gate.canonical import digest
+from workflows.gate.commands import Commands
+from workflows.gate.judge import ONCE, Judge
+from workflows.gate.policy import Asked, Remembered, asking_for, first_key, remembered
+from workflows.gate.ticket import (
+    OUTCOMES,
+    Matter,
+    Refused,
+    Ticket,
+    Told,
+    agreeing,
+    content_of,
+    decided_of,
+    digest_of,
+    id_of,
+    told,
+)
+from workflows.people import (
+    Approvals,
+    Asking,
+    Command,
+    Decided,
+    Decision,
+    Kind,
+    Outcome,
+    People,
+    Request,
+    Vote,
+)
+
+__all__ = ["Desk"]
+
+CLOSED = 100
+"""Closed requests that are kept; those of the newest request's step are kept besides."""
+
+
+class _Kept(Frozen):
+    """What a run of the chain hands to the next one."""
+
+    opened: int = 0
+    tickets: tuple[Ticket, ...] = ()
+    remembered: tuple[Remembered, ...] = ()
+    approved: tuple[str, ...] = ()
+    commands: dict[str, str] = Field(default_factory=dict)
+    told: tuple[Told, ...] = ()
+
+
+class Desk:
+    """The requests of one run. Times are seconds since 1970."""
+
+    def __init__(
+        self,
+        people: People,
+        approvals: Approvals,
+        *,
+        workflow_id: str,
+        origin: str,
+        specs: Mapping[str, ToolSpec],
+    ) -> None:
+        """`origin` is the first run id of the chain."""
+        self.people, self.approvals = people, approvals
+        self.run = (workflow_id, origin)
+        self.specs = specs
+        self.told: list[Told] = []
+        """What happened since the loop took it last, in order."""
+        self._judge = Judge(people, approvals, workflow_id, specs)
+        self._commands = Commands(people, workflow_id, origin)
+        self._tickets: dict[str, Ticket] = {}
+        self._opened = 0
+        self._remembered: list[Remembered] = []
+        self._approved: list[str] = []
+
+    # -- carried on --------------------
+
+    def dump(self) -> JsonObject:
+        """All that `load` needs, as JSON."""
+        kept = _Kept(
+            opened=self._opened,
+            tickets=tuple(self._tickets.values()),
+            remembered=tuple(self._remembered),
+            approved=tuple(self._approved),
+            commands=self._commands.counted,
+            told=tuple(self.told),
+        )
+        return kept.model_dump(mode="json")
+
+    @classmethod
+    def load(
+        cls,
+        kept: JsonObject,
+        people: People,
+        approvals: Approvals,
+        *,
+        workflow_id: str,
+        origin: str,
+        specs: Mapping[str, ToolSpec],
+    ) -> Desk:
+        """The desk of the run before. Raises ValueError for what is no dump of a desk."""
+        desk = cls(people, approvals, workflow_id=workflow_id, origin=origin, specs=specs)
+        known = _Kept.model_validate(kept)
+        desk._opened = known.opened
+        desk._tickets = {ticket.request.id: ticket for ticket in known.tickets}
+        desk._remembered = list(known.remembered)
+        desk._approved = list(known.approved)
+        desk._commands.counted.update(known.commands)
+        desk.told = list(known.told)
+        return desk
+
+    # -- which calls ask --------------------
+
+    def asks(self, run: ToolRun, *, spent_usd: float) -> Asked | None:
+        """How this call is to be put to people; None: it may be made.
+
+        It speaks of calls that were not asked about yet: what was decided on this very call is in its
+        request, also when a later approval would let it pass.
+        """
+        asked = self._policy(run, spent_usd)
+        if asked is None or remembered(self._remembered, run, asked, self.people):
+            return None
+        return asked
+
+    def remembered_by(self, run: ToolRun, *, spent_usd: float) -> tuple[str, ...]:
+        """Who approved this call beforehand; empty when nobody needs to, or somebody has to be asked."""
+        asked = self._policy(run, spent_usd)
+        known = remembered(self._remembered, run, asked, self.people) if asked else None
+        return tuple(name or "somebody" for name in known.by) if known else ()
+
+    def _policy(self, run: ToolRun, spent_usd: float) -> Asked | None:
+        spec = self.specs.get(run.tool)
+        approvals, people = self.approvals, self.people
+        return asking_for(approvals, people, spec, run, spent_usd=spent_usd, approved=self._approved)
+
+    # -- asking --------------------
+
+    def ask(
+        self, kind: Kind, place: str, *, now: float, asking: Asking | None = None, **matter: Unpack[Matter]
+    ) -> Request:
+        """Put a request to people; `asking` as `asks` said, else as `people` says of the kind.
+
+        What was asked at this place already, with the same arguments, is not asked again: its request is
+        returned, open or closed, unless it was withdrawn. Raises ValueError for a group that there is not.
+        """
+        tool, arguments = matter.get("tool"), matter.get("arguments")
+        mark = digest_of(self.run, place, kind, tool, arguments)
+        for ticket in reversed(self._tickets.values()):
+            request = ticket.request
+            if (request.kind, request.place, request.digest) == (kind, place, mark):
+                if request.outcome != "withdrawn":
+                    return request
+                break
+        how = asking or self.people.asking_of(kind)
+        asked = how if isinstance(how, Asked) else Asked.model_validate(how.model_dump())
+        values = {
+            **matter,
+            **self._put_to(asked, asked.group, now),
+            "kind": kind, "place": place, "digest": mark, "run": self.run[0], "created": now,
+            "id": f"r{self._opened + 1}", "because": asked.because,
+            "at_deadline": asked.at_deadline, "escalate_to": asked.escalate_to,
+        }  # fmt: skip
+        request = Request.model_validate(values)
+        self._opened += 1
+        self._keep(Ticket(request=request, asking=asked))
+        self._forget(request)
+        self.told.append(told("Requested", request, by="kernel"))
+        return request
+
+    def _put_to(self, asking: Asking, name: str | None, now: float) -> dict[str, object]:
+        """What of a request changes with the group that it is put to."""
+        group = self.people.group_of(name)
+        deadline = None if asking.deadline_seconds is None else now + asking.deadline_seconds
+        warn = None if deadline is None or asking.warn_seconds is None else deadline - asking.warn_seconds
+        return {
+            "group": name,
+            "approvers": group.approvers,
+            "signed": bool(group.keys),
+            "quorum": asking.quorum or group.quorum,
+            "deadline": deadline,
+            "warn_at": warn,
+        }
+
+    def _forget(self, newest: Request) -> None:
+        """Old closed requests go; those of the step at hand stay, since calls may wait for others there."""
+        closed = self.closed
+        for request in closed[: max(len(closed) - CLOSED, 0)]:
+            if (request.machine, request.step) != (newest.machine, newest.step):
+                del self._tickets[request.id]
+
+    # -- deciding --------------------
+
+    def check(self, decision: Decision, now: float) -> None:
+        """Would it count, or is it a repeat? Raises Refused with the reason; changes nothing."""
+        ticket = self._ticket(decision)
+        if not self._repeats(ticket, decision):
+            self._judge.check(ticket, decision, now)
+
+    def decide(self, decision: Decision, now: float) -> Decided:
+        """Count it; what its request has come to by it. A repeat counts once. Raises Refused, and changes
+        nothing then."""
+        self.check(decision, now)
+        ticket = self._ticket(decision)
+        if self._repeats(ticket, decision):
+            return decided_of(ticket.request)
+        vote = self._vote(ticket, decision, now)
+        heard = {**ticket.heard, vote.id: content_of(decision)}
+        request = ticket.request.model_copy(update={"votes": (*ticket.request.votes, vote)})
+        ticket = ticket.model_copy(update={"heard": heard})
+        agreed = agreeing(request, vote)
+        if vote.verb in ONCE or len(agreed) >= request.quorum:
+            request = self._close(ticket, request, OUTCOMES[vote.verb], now, vote)
+            self._learn(ticket, request, decision)
+            self.told.append(told("Decided", request, vote=vote))
+        else:
+            self._keep(ticket.model_copy(update={"request": request}))
+            self.told.append(told("Voted", request, vote=vote))
+        return decided_of(request)
+
+    def _ticket(self, decision: Decision) -> Ticket:
+        ticket = self._tickets.get(decision.request)
+        if ticket is None:
+            waiting = ", ".join(request.id for request in self.open[:10]) or "none"
+            raise Refused(f"there is no request {decision.request!r} in this run; open are: {waiting}")
+        return ticket
+
+    def _repeats(self, ticket: Ticket, decision: Decision) -> bool:
+        """It came before. Raises Refused when another decision came under its id."""
+        name, content = id_of(ticket, decision), content_of(decision)
+        for other in self._tickets.values():
+            if name in other.heard:
+                if other.heard[name] != content:
+                    raise Refused(
+                        f"another decision came under the id {name!r}, on {other.request.id}; "
+                        "give each its own id"
+                    )
+                return True
+        return False
+
+    def _vote(self, ticket: Ticket, decision: Decision, now: float) -> Vote:
+        request, mark = ticket.request, ticket.request.digest
+        if decision.arguments is not None:
+            mark = digest_of(self.run, request.place, request.kind, request.tool, decision.arguments)
+        return Vote(
+            id=id_of(ticket, decision),
+            verb=decision.decision,
+            by=decision.by,
+            verified=request.signed,
+            at=now,
+            text=decision.text,
+            arguments=decision.arguments,
+            digest=mark,
+            amounts=decision.amounts,
+            remember=decision.remember,
+        )
+
+    def _learn(self, ticket: Ticket, request: Request, decision: Decision) -> None:
+        """What an approval means for later calls."""
+        if request.kind != "approval" or request.tool is None or request.settled is None:
+            return
+        if request.outcome not in ("approved", "edited"):
+            return
+        key = first_key(request.tool, request.because)
+        if key not in self._approved:
+            self._approved.append(key)
+        votes = agreeing(request, request.settled)
+        wanted = request.settled.remember
+        # All who approved must have said so: remembering is a decision of its own.
+        if wanted is None or any(vote.remember != wanted for vote in votes):
+            return
+        self._remembered.append(
+            Remembered(
+                request=request.id,
+                tool=request.tool,
+                arguments=wanted.arguments,
+                same=digest(request.arguments or {}) if wanted.same else "",
+                group=ticket.asking.group,
+                by=tuple(vote.by for vote in votes),
+            )
+        )
+
+    # -- time --------------------
+
+    def due(self, now: float) -> None:
+        """Whatever the time brings by now: warnings, other groups, expiry."""
+        for request in self.open:
+            ticket = self._tickets[request.id]
+            if request.deadline is not None and now >= request.deadline:
+                self._escalate(ticket, now) if request.escalate_to else self._expire(ticket, now)
+            elif request.warn_at is not None and now >= request.warn_at:
+                warned = request.model_copy(update={"warn_at": None})
+                self._keep(ticket.model_copy(update={"request": warned}))
+                self.told.append(told("Warned", warned))
+
+    def next_moment(self) -> float | None:
+        """When `due` has something to do next; None: never, as things are."""
+        moments = [moment for r in self.open for moment in (r.deadline, r.warn_at) if moment is not None]
+        return min(moments, default=None)
+
+    def _escalate(self, ticket: Ticket, now: float) -> None:
+        """The next group has the whole time, from now on; what others said counts no more."""
+        before = ticket.request
+        name, *others = before.escalate_to
+        values = {
+            **self._put_to(ticket.asking, name, now),
+            "escalate_to": tuple(others),
+            "at_deadline": "escalate" if others else "reject",
+            "votes": (),
+        }
+        request = before.model_copy(update=values)
+        self._keep(ticket.model_copy(update={"request": request}))
+        reason = f"{before.group or 'nobody'} did not decide in time; {name} is asked"
+        self.told.append(told("Escalated", request, reason=reason))
+
+    def _expire(self, ticket: Ticket, now: float) -> None:
+        request = self._close(ticket, ticket.request, "expired", now)
+        reason = f"nobody decided in time; at the deadline: {request.at_deadline}"
+        self.told.append(told("Expired", request, reason=reason))
+
+    def withdraw(self, now: float, why: str) -> None:
+        """Close all open requests: a rollback, an abort or the end of the run came first."""
+        for request in self.open:
+            withdrawn = self._close(self._tickets[request.id], request, "withdrawn", now)
+            self.told.append(told("Withdrawn", withdrawn, by="kernel", reason=why))
+
+    # -- commands --------------------
+
+    def command_allowed(self, command: Command) -> None:
+        """Raises Refused when this person may not give it, or its signature or id is not right."""
+        self._commands.check(command)
+
+    def seen(self, command: Command) -> bool:
+        """It was counted already, so it must not be obeyed again; commands without id are always new."""
+        return self._commands.seen(command)
+
+    def count(self, command: Command) -> str:
+        """Count a command that is allowed and not seen; who gave it, as the log says it: `ann (verified)`.
+
+        Raises Refused as `command_allowed` does.
+        """
+        return self._commands.count(command)
+
+    # -- what there is --------------------
+
+    def get(self, request_id: str) -> Request:
+        """The request, open or closed. Raises KeyError for one that is not kept."""
+        return self._tickets[request_id].request
+
+    @property
+    def open(self) -> tuple[Request, ...]:
+        """Oldest first."""
+        return tuple(t.request for t in self._tickets.values() if t.request.closed is None)
+
+    @property
+    def closed(self) -> tuple[Request, ...]:
+        """In the order in which they were closed."""
+        closed = [t.request for t in self._tickets.values() if t.request.closed is not None]
+        return tuple(sorted(closed, key=lambda request: request.closed or 0))
+
+    def decided(self) -> tuple[Decided, ...]:
+        """The newest 100 that are closed, oldest first."""
+        return tuple(decided_of(request) for request in self.closed[-CLOSED:])
+
+    @property
+    def waiting(self) -> str:
+        """Kind of the oldest open request, or the empty string."""
+        return next((request.kind for request in self.open), "")
+
+    @property
+    def since(self) -> float | None:
+        """When the oldest open request was made."""
+        return next((request.created for request in self.open), None)
+
+    @property
+    def deadline(self) -> float | None:
+        """The earliest of all open requests."""
+        return min((r.deadline for r in self.open if r.deadline is not None), default=None)
+
+    # -- writing it down --------------------
+
+    def _keep(self, ticket: Ticket) -> None:
+        self._tickets[ticket.request.id] = ticket
+
+    def _close(
+        self, ticket: Ticket, request: Request, outcome: Outcome, now: float, settled: Vote | None = None
+    ) -> Request:
+        values = {"outcome": outcome, "closed": now, "settled": settled, "warn_at": None}
+        request = request.model_copy(update=values)
+        self._keep(ticket.model_copy(update={"request": request}))
+        return request

@@ -1,0 +1,172 @@
+"""Does a decision count? Each rule says for itself why not, in words for the person who sent it. Pure."""
+
+from __future__ import annotations
+
+import math
+import re
+from collections.abc import Mapping
+from dataclasses import dataclass
+from datetime import UTC, datetime
+
+from activities.contracts import ToolRun, ToolSpec
+from workflows.gate.policy import asking_for
+from workflows.gate.schema import problem
+from workflows.gate.signing import signed_content, verified
+from workflows.gate.ticket import Refused, Ticket
+from workflows.people import Approvals, Decision, Group, People, Request
+
+__all__ = ["Judge", "ago"]
+
+VOTES_LIMIT = 100
+"""Votes on one request that do not agree; then only `reject` and `abort` are left."""
+AMOUNT_LIMIT = 10**12
+NAME = re.compile(r"[^\s\x00-\x1f][^\x00-\x1f]{0,99}")
+ONCE = ("reject", "abort")
+"""Decide at once, whatever the quorum."""
+
+
+def ago(then: float, now: float) -> str:
+    """When something happened, for a person: `2026-05-01T12:00:00Z, 90 s ago`."""
+    stamp = datetime.fromtimestamp(then, UTC).isoformat(timespec="seconds").replace("+00:00", "Z")
+    return f"{stamp}, {max(now - then, 0):.0f} s ago"
+
+
+@dataclass(frozen=True, slots=True)
+class Judge:
+    """The rules that a decision is held against, and what they need to know of the run."""
+
+    people: People
+    approvals: Approvals
+    workflow_id: str
+    specs: Mapping[str, ToolSpec]
+
+    def check(self, ticket: Ticket, decision: Decision, now: float) -> None:
+        """Raises Refused with the first rule that is broken: what it is about, who, what it says."""
+        request = ticket.request
+        _still_asked(request, decision, now)
+        self._who(request, decision)
+        _fits_the_verb(request, decision)
+        if decision.decision == "edit":
+            self._edit(ticket, decision)
+        if decision.decision == "topup":
+            _amounts(request, decision)
+        if len(request.votes) >= VOTES_LIMIT and decision.decision not in ONCE:
+            raise Refused(
+                f"{request.id}: {VOTES_LIMIT} people do not agree; it can only be rejected or aborted"
+            )
+
+    def signed(self, request: Request, decision: Decision) -> bool:
+        """The signature is one of the group's, by the person named."""
+        content = signed_content(self.workflow_id, decision)
+        return verified(self._group(request).keys, decision.by, content, decision.signature)
+
+    def _group(self, request: Request) -> Group:
+        return self.people.group_of(request.group)
+
+    def _who(self, request: Request, decision: Decision) -> None:
+        name = decision.by
+        if (request.approvers or request.quorum > 1) and not name:
+            who = f"by {_named(request)}" if request.approvers else f"by {request.quorum} different people"
+            raise Refused(f"{request.id} is decided {who}; say who you are (`by`)")
+        if name and not NAME.fullmatch(name):
+            raise Refused(
+                f"`by` is {name[:100]!r}; a name of 1 to 100 characters in one line is expected, "
+                "not beginning with a blank"
+            )
+        if request.approvers and name not in request.approvers:
+            raise Refused(
+                f"{name} is not among those who may decide on {request.id}: {_named(request)}; "
+                "let one of them decide"
+            )
+        if request.signed and not self.signed(request, decision):
+            came = (
+                "a signature that is not theirs over this decision" if decision.signature else "no signature"
+            )
+            raise Refused(
+                f"{request.id} needs a decision signed with the key of {name}, {came} came; sign it, "
+                "such as with `ratchet ... --key FILE`"
+            )
+        if any(vote.by == name for vote in request.votes if name):
+            raise Refused(f"{name} has decided on {request.id} already; each person has one vote")
+
+    def _edit(self, ticket: Ticket, decision: Decision) -> None:
+        request, arguments = ticket.request, decision.arguments
+        spec = self.specs.get(request.tool or "")
+        if arguments is None or spec is None:
+            raise Refused(f"{request.id}: an edit needs `arguments`: all of the new ones, as a JSON object")
+        if fault := problem(spec.parameters, arguments):
+            raise Refused(
+                f"{request.id}: the arguments do not fit {spec.name}: {fault}; mend them and send again"
+            )
+        # Who may approve a small payment may not turn it into one that others must approve.
+        run = ToolRun(id=request.place, tool=spec.name, arguments=arguments)
+        asks = asking_for(self.approvals, self.people, spec, run, spent_usd=ticket.asking.spent_usd)
+        if asks is None:
+            return
+        needed = self.people.quorum_of(asks)
+        if asks.group != ticket.asking.group or needed > request.quorum:
+            who = f"the group {asks.group}" if asks.group else "anybody"
+            raise Refused(
+                f"{request.id}: with these arguments the call is for {who} to approve, {needed} of them "
+                f"({asks.because}); reject it with a comment, so that it is asked for anew"
+            )
+
+
+def _named(request: Request) -> str:
+    names = ", ".join(request.approvers[:10])
+    more = len(request.approvers) - 10
+    return f"{names}{f' and {more} more' if more > 0 else ''}{f' ({request.group})' if request.group else ''}"
+
+
+def _still_asked(request: Request, decision: Decision, now: float) -> None:
+    """The deadline itself is not looked at: what came while no worker ran still counts; what closes a
+    request is its expiry, and that comes behind the messages that were there first."""
+    if request.closed is not None:
+        by = f" by {request.settled.by or 'somebody'}" if request.settled else ""
+        raise Refused(f"{request.id} is closed: {request.outcome}{by} ({ago(request.closed, now)})")
+    if decision.digest != request.digest:
+        raise Refused(
+            f"{request.id} asks about {request.digest}, the decision is on {decision.digest or 'nothing'}: "
+            "what is asked is not what you saw; look at the request again and decide upon its digest"
+        )
+    if decision.decision not in request.options:
+        raise Refused(
+            f"{request.id} cannot be answered by {decision.decision!r}; "
+            f"its options are {', '.join(request.options)}"
+        )
+
+
+def _fits_the_verb(request: Request, decision: Decision) -> None:
+    """What belongs to another verb is refused: who sends new arguments does not mean `approve`."""
+    verb = decision.decision
+    stray = {
+        "arguments": decision.arguments is not None and verb != "edit",
+        "amounts": bool(decision.amounts) and verb != "topup",
+        "remember": decision.remember is not None and verb != "approve",
+    }
+    for name, there in stray.items():
+        if there:
+            goes = {"arguments": "edit", "amounts": "topup", "remember": "approve"}[name]
+            raise Refused(
+                f"{request.id}: `{name}` goes with {goes}, not with {verb}; leave it out or say {goes}"
+            )
+    if verb == "answer" and not decision.text.strip():
+        raise Refused(f"{request.id}: an answer needs `text`, it is blank; write the answer there")
+
+
+def _amounts(request: Request, decision: Decision) -> None:
+    counter = (request.arguments or {}).get("counter")
+    example = f'for example {{"{counter or "model_calls"}": 10}}'
+    if not decision.amounts:
+        raise Refused(f"{request.id}: a top-up needs `amounts`: counter -> how much more, {example}")
+    for name, amount in decision.amounts.items():
+        if counter is not None and name != counter:
+            raise Refused(
+                f"{request.id} is about {counter}, not {name[:100]!r}; top that up ({example}); "
+                "other limits are changed by the command `limits`"
+            )
+        if not (math.isfinite(amount) and 0 < amount <= AMOUNT_LIMIT):
+            raise Refused(
+                f"{request.id}: {name[:100]} {amount:g} is no amount; a number above 0 and at most "
+                f"{AMOUNT_LIMIT:g} is expected"
+            )

@@ -1,0 +1,102 @@
+"""Do arguments that a person wrote fit a tool's JSON schema? Pure; fetches nothing; bounded work."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable, Iterator
+from functools import partial
+from typing import Any
+
+from jsonschema import Draft202012Validator, ValidationError, validators
+from referencing import Registry
+from referencing.exceptions import Unresolvable
+
+from activities.contracts import JsonObject
+from workflows.gate.canonical import canonical
+from workflows.gate.patterns import check_pattern, found
+
+__all__ = ["ARGUMENTS_BYTES", "problem"]
+
+ARGUMENTS_BYTES = 64 * 1024
+"""The most that a person may give as arguments, as JSON."""
+_WORK = 2_000_000
+"""Characters that may be looked at in all: a fraction of a second."""
+_OPEN = ("additionalProperties", "patternProperties", "allOf", "anyOf", "oneOf", "if", "$ref", "$dynamicRef")
+_extend: Any = validators.extend
+
+
+class _TakesTooLong(Exception):
+    """The schema looks at the arguments too often."""
+
+
+def problem(schema: JsonObject, arguments: JsonObject) -> str:
+    """What does not fit, for a person; empty when all fits.
+
+    A schema that cannot be followed here (it refers to somewhere else) is not held against the
+    arguments: the tool reads them itself before it runs.
+    """
+    try:
+        text = json.dumps(arguments, allow_nan=False)
+    except ValueError:
+        return "NaN and Infinity are no JSON; give a number"
+    if len(text) > ARGUMENTS_BYTES:
+        return f"they have {len(text):,} bytes as JSON, at most {ARGUMENTS_BYTES:,} are allowed"
+    if strange := _strange(schema, arguments):
+        return strange
+    try:
+        faults = list(_faults(schema, arguments, len(text)))
+    except _TakesTooLong:
+        return "it takes too long to hold them against the tool's schema; give smaller ones"
+    except (Unresolvable, RecursionError, ArithmeticError):
+        return ""
+    faults.sort(key=lambda fault: [str(part) for part in fault.absolute_path])
+    return "; ".join(map(_words, faults[:3]))
+
+
+def _strange(schema: JsonObject, arguments: JsonObject) -> str:
+    """A tool drops arguments that it does not know, so a misspelt one would silently be its default."""
+    known = schema.get("properties")
+    if not isinstance(known, dict) or any(key in schema for key in _OPEN):
+        return ""
+    strange = [name for name in arguments if name not in known]
+    has = ", ".join(known) or "none"
+    return f"the tool has no argument {', '.join(strange)[:200]}; it has {has[:500]}" if strange else ""
+
+
+def _faults(schema: JsonObject, arguments: JsonObject, size: int) -> Iterator[ValidationError]:
+    left = [_WORK]
+
+    def counted(check: Callable[..., Any], *asked: Any) -> Iterator[ValidationError]:
+        # Each keyword costs as much as looking at all of it once: more than it does, never less.
+        left[0] -= 20 + size
+        if left[0] < 0:
+            raise _TakesTooLong
+        yield from check(*asked) or ()
+
+    checks = {**Draft202012Validator.VALIDATORS, "pattern": _pattern, "uniqueItems": _unique}
+    keywords = {name: partial(counted, check) for name, check in checks.items()}
+    # With `$schema` the library would go on with a validator of its own, without these checks.
+    whole = {key: value for key, value in schema.items() if key not in {"$schema", "$id"}}
+    made = _extend(Draft202012Validator, keywords)(whole, registry=Registry())
+    return made.iter_errors(arguments)  # type: ignore[no-any-return]  # the library's class is made here
+
+
+def _pattern(validator: Any, pattern: str, instance: Any, schema: Any) -> Iterator[ValidationError]:
+    """As the library does it, but with RE2; what RE2 cannot read is left to the tool."""
+    try:
+        check_pattern(pattern)
+    except ValueError:
+        return
+    if isinstance(instance, str) and found(pattern, instance) is False:
+        yield ValidationError(f"{instance[:100]!r} does not match {pattern!r}")
+
+
+def _unique(validator: Any, wanted: bool, instance: Any, schema: Any) -> Iterator[ValidationError]:
+    """As the library does it, but in one pass: it compares each item with each."""
+    if wanted and isinstance(instance, list) and len({canonical(item) for item in instance}) < len(instance):
+        yield ValidationError("an item is there more than once")
+
+
+def _words(error: ValidationError) -> str:
+    place = ".".join(str(part) for part in error.absolute_path)
+    return f"{place[:200]}: {error.message[:300]}" if place else error.message[:300]
