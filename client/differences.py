@@ -1,0 +1,95 @@
+"""Where two JSON values differ, key by key, in words that stay short. Pure."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator, Mapping, Sequence
+
+from activities.contracts import Frozen
+
+__all__ = ["Difference", "differences", "in_words"]
+
+MOST = 20
+"""Differences that are told of one value; a person looks at the first ones anyway."""
+AROUND = 24
+"""Characters before the place where two texts part, and twice as many behind it."""
+NOTHING = "(nothing)"
+"""What stands for a key or an item that one side lacks."""
+
+
+class Difference(Frozen):
+    """One place where two values differ; texts are cut to what is around it."""
+
+    at: str
+    """The way to it, such as `patch.steps[0].thought`; empty: the value itself."""
+    was: str
+    now: str
+
+
+def differences(was: object, now: object) -> tuple[Difference, ...]:
+    """The first places where two JSON values differ, at most `MOST`; empty: they are equal."""
+    found = _walk(was, now, "")
+    return tuple(one for one, _ in zip(found, range(MOST), strict=False))
+
+
+def in_words(found: Difference) -> str:
+    """A difference in one line."""
+    return f"{found.at or 'value'}: was {found.was}, now {found.now}"
+
+
+def _walk(was: object, now: object, at: str) -> Iterator[Difference]:
+    if isinstance(was, Mapping) and isinstance(now, Mapping):
+        yield from _keys(was, now, at)
+    elif _is_list(was) and _is_list(now):
+        yield from _items(was, now, at)  # type: ignore[arg-type]  # _is_list has looked
+    elif isinstance(was, str) and isinstance(now, str):
+        if was != now:
+            yield _texts(was, now, at)
+    elif was != now or isinstance(was, bool) != isinstance(now, bool):
+        yield Difference(at=at, was=_shown(was), now=_shown(now))
+
+
+def _is_list(value: object) -> bool:
+    return isinstance(value, Sequence) and not isinstance(value, str | bytes)
+
+
+def _keys(was: Mapping[str, object], now: Mapping[str, object], at: str) -> Iterator[Difference]:
+    for key in dict.fromkeys([*was, *now]):
+        where = f"{at}.{key}" if at else str(key)
+        if key not in now:
+            yield Difference(at=where, was=_shown(was[key]), now=NOTHING)
+        elif key not in was:
+            yield Difference(at=where, was=NOTHING, now=_shown(now[key]))
+        else:
+            yield from _walk(was[key], now[key], where)
+
+
+def _items(was: Sequence[object], now: Sequence[object], at: str) -> Iterator[Difference]:
+    for index in range(max(len(was), len(now))):
+        where = f"{at}[{index}]"
+        if index >= len(now):
+            yield Difference(at=where, was=_shown(was[index]), now=NOTHING)
+        elif index >= len(was):
+            yield Difference(at=where, was=NOTHING, now=_shown(now[index]))
+        else:
+            yield from _walk(was[index], now[index], where)
+
+
+def _texts(was: str, now: str, at: str) -> Difference:
+    """Two texts, each cut to what is around the first character that differs."""
+    shorter = min(len(was), len(now))
+    first = next((i for i in range(shorter) if was[i] != now[i]), shorter)
+    start = max(first - AROUND, 0)
+    return Difference(at=at, was=_window(was, start, first), now=_window(now, start, first))
+
+
+def _window(text: str, start: int, first: int) -> str:
+    end = first + 2 * AROUND
+    inner = json.dumps(text[start:end], ensure_ascii=False)
+    return f"{'…' if start else ''}{inner}{'…' if end < len(text) else ''}"
+
+
+def _shown(value: object) -> str:
+    text = json.dumps(value, ensure_ascii=False, default=str)
+    most = 4 * AROUND
+    return text if len(text) <= most else f"{text[:most]}…"

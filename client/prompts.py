@@ -1,0 +1,86 @@
+"""What a call was made with and what it would be made with now; of model calls the whole conversation."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from pydantic import ValidationError
+from pydantic_core import to_jsonable_python
+from temporalio.client import Client
+
+from activities.contracts import ArchiveRequest, ModelReplied, ModelRequest, Setup, Transcript
+from client.differences import Difference, differences
+from client.recorded import RecordedCall
+from client.witness import AskedCall
+from workflows.api import AgentResult
+
+__all__ = ["Prompts"]
+
+
+class Prompts:
+    """Compares calls in the order in which they were made.
+
+    A request to a model holds only what is new in the conversation; the rest is named by a digest.
+    So what requests and replies say is kept, and every prompt is compared as a whole.
+    """
+
+    def __init__(self, temporal: Client) -> None:
+        self._temporal = temporal
+        self._talks = {Transcript().digest: Transcript()}
+        """Conversations by digest, as they were recorded."""
+        self._setups: dict[str, Setup] = {}
+
+    async def changed(self, was: RecordedCall, now: AskedCall) -> tuple[Difference, ...]:
+        """What would be sent otherwise today; nothing when the two are the same."""
+        recorded = await was.input(self._temporal, type(now.argument))
+        if isinstance(now.argument, ModelRequest):
+            return await self._prompts(was, recorded, now.argument)
+        if isinstance(now.argument, ArchiveRequest):
+            return _results(recorded.result, now.argument.result)  # its records are compared as such
+        return differences(to_jsonable_python(recorded), to_jsonable_python(now.argument))
+
+    async def _prompts(
+        self, call: RecordedCall, was: ModelRequest, now: ModelRequest
+    ) -> tuple[Difference, ...]:
+        for request in (was, now):
+            if request.full_setup is not None:
+                self._setups[request.setup] = request.full_setup
+        found = differences(self._prompt(was), self._prompt(now))
+        await self._remember(call, was)
+        return found
+
+    def _prompt(self, request: ModelRequest) -> dict[str, Any]:
+        """All that the model is sent."""
+        setup = self._setups.get(request.setup)
+        known = self._talks.get(request.base or Transcript().digest)
+        before = {"base": request.base} if known is None else {}
+        messages = (*(known or ()), *request.messages)
+        return {
+            **before,
+            "messages": [message.model_dump(mode="json") for message in messages],
+            "tool_choice": request.tool_choice,
+            "setup": setup.model_dump(mode="json") if setup else request.setup,
+        }
+
+    async def _remember(self, call: RecordedCall, was: ModelRequest) -> None:
+        """The conversation with the reply behind it, under the digest that later requests name."""
+        reply = await call.answer(self._temporal, ModelReplied)
+        known = self._talks.get(was.base or Transcript().digest)
+        if reply is not None and known is not None:
+            self._talks[reply.transcript] = known.add(*was.messages, reply.message)
+
+
+def _results(was: dict[str, Any] | None, now: dict[str, Any] | None) -> tuple[Difference, ...]:
+    """Two results; the hash of the log differs wherever a record does, which is told elsewhere."""
+    return differences(_result(was), _result(now))
+
+
+def _result(told: dict[str, Any] | None) -> dict[str, Any] | None:
+    """A result with the fields that came later, as far as it is one."""
+    if told is None:
+        return None
+    try:
+        result = AgentResult.model_validate(told)
+    except ValidationError:
+        return told
+    return result.model_dump(mode="json", exclude={"log_head", "records"})

@@ -1,0 +1,153 @@
+"""Temporal's own replay of a recorded history, and what the code of today does in it.
+
+Nothing is called: what activities answered, what people said and what the time was comes from the
+history, and the workflow's code runs over it. A witness notes which calls the code asks for.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Any
+
+from pydantic_core import to_jsonable_python
+from temporalio import workflow
+from temporalio.client import Client, WorkflowHistory
+from temporalio.worker import (
+    ExecuteWorkflowInput,
+    Interceptor,
+    Replayer,
+    StartActivityInput,
+    StartChildWorkflowInput,
+    UnsandboxedWorkflowRunner,
+    WorkflowInboundInterceptor,
+    WorkflowInterceptorClassInput,
+    WorkflowOutboundInterceptor,
+)
+
+from client.errors import RatchetError
+from client.plugin import RatchetPlugin
+from workflows.agent import AgentWorkflow
+from workflows.api import PageQuery
+from workflows.kernel.log import Record
+
+__all__ = ["AskedCall", "Witnessed", "plugin_of", "replayed"]
+
+
+@dataclass(frozen=True)
+class AskedCall:
+    """A call that the code of today asks for."""
+
+    id: str
+    activity: str
+    argument: Any
+    """What it would be called with: the activity's own model."""
+    records: int
+    """How many records the log had by then."""
+
+    @property
+    def input(self) -> Any:
+        """The argument as JSON."""
+        return to_jsonable_python(self.argument)
+
+
+@dataclass
+class Witnessed:
+    """What the code of today did with a history."""
+
+    calls: list[AskedCall] = field(default_factory=list)
+    failure: Exception | None = None
+    """Why Temporal could not replay it to its end."""
+    run: AgentWorkflow | None = None
+
+    @property
+    def first(self) -> int:
+        """Sequence number of the first record that this execution holds."""
+        return self.run.log(PageQuery()).first if self.run else 0
+
+    @property
+    def records(self) -> tuple[Record, ...]:
+        """The log that the code of today writes."""
+        found: list[Record] = []
+        while self.run is not None:
+            page = self.run.log(PageQuery(since=self.first + len(found), full=True))
+            found += page.records
+            if not page.records or page.next >= page.total:
+                break
+        return tuple(found)
+
+
+async def replayed(temporal: Client, history: WorkflowHistory) -> Witnessed:
+    """Replay one execution with the code of today. Never raises for what the code does."""
+    witness = _Witness()
+    replayer = Replayer(
+        workflows=[],
+        plugins=[plugin_of(temporal)],
+        interceptors=[witness],
+        # The sandbox would hold the code of today at a distance, and it keeps nothing in that
+        # replay does not keep in anyway.
+        workflow_runner=UnsandboxedWorkflowRunner(),
+    )
+    outcome = await replayer.replay_workflow(history, raise_on_replay_failure=False)
+    witness.seen.failure = outcome.replay_failure
+    return witness.seen
+
+
+def plugin_of(temporal: Client) -> RatchetPlugin:
+    """The plugin that a client was made with.
+
+    Raises:
+        RatchetError: it was made without.
+    """
+    for plugin in temporal.config()["plugins"]:
+        if isinstance(plugin, RatchetPlugin):
+            return plugin
+    raise RatchetError(
+        "the Temporal client does not speak as Ratchet does; make it with "
+        "`plugins=[RatchetPlugin(settings)]`, or by `AgentClient.connect`"
+    )
+
+
+class _Witness(Interceptor):
+    def __init__(self) -> None:
+        self.seen = Witnessed()
+
+    def workflow_interceptor_class(
+        self, input: WorkflowInterceptorClassInput
+    ) -> type[WorkflowInboundInterceptor]:
+        seen = self.seen
+
+        class Inbound(WorkflowInboundInterceptor):
+            def init(self, outbound: WorkflowOutboundInterceptor) -> None:
+                super().init(_Outbound(outbound, seen))
+
+            async def execute_workflow(self, input: ExecuteWorkflowInput) -> Any:
+                seen.run = workflow.instance()
+                return await super().execute_workflow(input)
+
+        return Inbound
+
+
+class _Outbound(WorkflowOutboundInterceptor):
+    """Notes what is asked for; Temporal answers it from the history."""
+
+    def __init__(self, next: WorkflowOutboundInterceptor, seen: Witnessed) -> None:
+        super().__init__(next)
+        self._seen = seen
+
+    def start_activity(self, input: StartActivityInput) -> workflow.ActivityHandle[Any]:
+        self._note(input.activity_id or "", input.activity, input.args)
+        return super().start_activity(input)
+
+    async def start_child_workflow(
+        self, input: StartChildWorkflowInput
+    ) -> workflow.ChildWorkflowHandle[Any, Any]:
+        self._note(input.id, input.workflow, input.args)
+        return await super().start_child_workflow(input)
+
+    def _note(self, name: str, kind: str, arguments: Any) -> None:
+        run = self._seen.run
+        total = run.log(PageQuery()).total if run is not None and run.stack is not None else 0
+        argument = arguments[0] if arguments else None
+        kept = dict(argument) if isinstance(argument, Mapping) else argument
+        self._seen.calls.append(AskedCall(name, kind, kept, total))
