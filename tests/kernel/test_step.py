@@ -471,7 +471,7 @@ def test_reenter_makes_another_visit_of_the_same_step_with_a_fresh_effect() -> N
     assert (s.state, s.visit, s.call, s.step, s.context.hidden) == (S.A, 2, 1, 1, "told")
     assert again.effect == Ask()
     (record,) = again.records
-    assert (record.event, record.to, record.by, record.writes) == ("Steered", "a", "ann", ("hidden",))
+    assert (record.event, record.to, record.by, record.writes) == ("Steered", None, "ann", ("hidden",))
     with pytest.raises(BadPatch):
         reenter(play.machine, play.step, cause, now=9, patch={"total": "x"})
 

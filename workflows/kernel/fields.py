@@ -311,9 +311,25 @@ class Fields:
         adapter = self._fields[name].adapter(delta)
         return freeze(adapter.validate_json(to_json(delta), by_name=True, by_alias=False))
 
+    def whole(self, name: str, value: Any) -> Any:
+        """A field's whole value, frozen; raises ValueError when it does not fit."""
+        try:
+            return freeze(self._fields[name].value.validate_python(value))
+        except ValidationError as error:
+            raise _why(name, error) from error
+
+    def value_to_json(self, name: str, value: Any) -> Any:
+        """A field's whole value as JSON; raises ValueError."""
+        return _dump(self._fields[name].value, value)
+
+    def value_from_json(self, name: str, value: Any) -> Any:
+        """The whole value that `value_to_json` wrote; raises ValueError when it is none."""
+        adapter = self._fields[name].value
+        return freeze(adapter.validate_json(to_json(value), by_name=True, by_alias=False))
+
     def dump(self, context: BaseModel) -> dict[str, Any]:
         """The whole context as JSON values; raises ValueError for what JSON cannot hold."""
-        return {n: _dump(self._fields[n].value, getattr(context, n)) for n in self.names}
+        return {n: self.value_to_json(n, getattr(context, n)) for n in self.names}
 
     def load(self, values: Mapping[str, Any]) -> BaseModel:
         """A context from JSON values, frozen throughout; raises ValueError when they do not fit."""

@@ -26,7 +26,7 @@ from activities.contracts import (
     ToolsReturned,
 )
 
-__all__ = ["SHARED", "Breach", "Ledger", "plain", "price_of", "spent_by"]
+__all__ = ["SHARED", "Breach", "Ledger", "plain", "price_of", "reserved_for", "spent_by"]
 
 GLOBAL = ""
 SHARED = (
@@ -71,6 +71,10 @@ class Ledger(Frozen):
                 # Rounded: sums of prices must not differ from the price of the sum by a hair.
                 spent[name] = round(spent.get(name, 0) + amount, 9)
         return self.model_copy(update={"spent": spent})
+
+    def without(self, effect: Effect | None) -> Ledger:
+        """With the reservation for this effect taken back: it is not made, or is asked for anew."""
+        return self.charge({counter: -amount for counter, amount in reserved_for(effect).items()})
 
     def at_least(self, counter: str, amount: float) -> Ledger:
         """The counter raised to this amount; it never falls. For time."""
@@ -126,6 +130,11 @@ def price_of(effect: Effect) -> dict[str, float]:
     if isinstance(effect, RunMachine):
         return shared
     return {}
+
+
+def reserved_for(effect: Effect | None) -> dict[str, float]:
+    """What is charged when an effect is handed out."""
+    return {counter: amount for counter, amount in price_of(effect).items() if amount} if effect else {}
 
 
 def spent_by(answer: BaseModel) -> dict[str, float]:

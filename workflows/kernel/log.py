@@ -13,10 +13,16 @@ from pydantic import Field, SerializerFunctionWrapHandler, model_serializer
 
 from activities.contracts import Frozen, JsonObject
 
-__all__ = ["STARTED", "Record", "chain", "chained_hash"]
+__all__ = ["FORKED", "HELD_BACK", "ROLLED_BACK", "STARTED", "Record", "chain", "chained_hash", "lineage"]
 
 STARTED = "Started"
 """Event of the first record; its patch is the whole initial context."""
+ROLLED_BACK = "RolledBack"
+"""Event of a record that goes back to a step of this run."""
+FORKED = "Forked"
+"""Event of a record that goes on from a step of another run, whose records are in front of it."""
+HELD_BACK = "HeldBack"
+"""Event of a record of the gate before a final state."""
 
 
 class Record(Frozen):
@@ -32,7 +38,7 @@ class Record(Frozen):
     event: str
     """Name of the event, or of the answer that was folded in."""
     to: str | None = None
-    """Where the event led; None for a patch inside a visit and for a refusal."""
+    """Where the event led; None for a patch inside a visit, a state entered again, and a refusal."""
     reason: str = ""
     """For people: what was thought, called, returned or violated."""
     step: int = 0
@@ -48,7 +54,8 @@ class Record(Frozen):
     patch: JsonObject = Field(default_factory=dict)
     """The change as deltas, one per field, for the field's reducer."""
     reset: tuple[str, ...] = ()
-    """Fields that went back to their defaults, before the patch."""
+    """Fields that went back to their defaults, before the patch. Of a record with `back_to`: fields whose
+    whole value the patch has."""
     started: float = 0
     """When the visit or the call began, in seconds since 1970."""
     finished: float = 0
@@ -71,6 +78,17 @@ class Record(Frozen):
             if name in values and values[name] == empty:
                 del values[name]
         return values
+
+
+def lineage(records: Iterable[Record]) -> list[Record]:
+    """The records that still hold: what a rollback or a fork went back behind is left out."""
+    kept: list[Record] = []
+    for record in records:
+        if record.back_to is not None:
+            while kept and kept[-1].seq > record.back_to:
+                kept.pop()
+        kept.append(record)
+    return kept
 
 
 def chained_hash(previous: str, record: Record) -> str:

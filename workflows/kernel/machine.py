@@ -10,7 +10,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Mapping, Set
 from dataclasses import dataclass, field, replace
 from enum import Enum
-from typing import Any, Generic, Literal, TypeVar
+from typing import TYPE_CHECKING, Any, Generic, Literal, TypeVar
 
 from pydantic import BaseModel
 
@@ -19,6 +19,9 @@ from workflows.kernel.errors import DefinitionError, MachineError, name_of
 from workflows.kernel.fields import Patch
 from workflows.kernel.ledger import Breach, Ledger
 from workflows.kernel.log import Record
+
+if TYPE_CHECKING:
+    from workflows.kernel.snapshot import Snapshot
 
 __all__ = ["At", "Exit", "Machine", "Move", "Row", "Said", "State"]
 
@@ -102,6 +105,10 @@ class State:
     """Effects in one visit."""
     on_error: Mapping[ErrorClass, Resume] = field(default_factory=dict)
     """Class of error -> what to say instead of `resume`; wins over the machine's."""
+    again: bool | Callable[[Any], bool] = False
+    """Entering it again in the middle of a visit asks for the pending model call alone, and for nothing that
+    was done before it; or a function of the context that says so. Where it is the visit's first call, that
+    goes without saying. A message from a person is put before such a call."""
     enforce: bool = True
     """False: undeclared reads and writes of this one state are merged and logged as a warning."""
 
@@ -178,6 +185,13 @@ class Machine(Generic[C]):
     """What a close in the middle (cancel, abort, a limit) writes, given the exit reason."""
     fold_steer: Callable[[C, str], Patch] | None = None
     """How a message from a person, given while the run is on its way, gets into the context."""
+    on_rollback: Callable[[C, C], Patch] | None = None
+    """(context before the rollback, context that is restored) -> what the restored one is to know of it."""
+    steps_done: Callable[[C], int] | None = None
+    """How many steps are done, for whom counts them (R-000-13); None: those that have begun."""
+    hold: Callable[[Snapshot[C]], bool] | None = None
+    """Asked once at each arrival in a state, before it is entered: True hands out a `Hold` instead. It is the
+    run's, not the definition's."""
 
     def __post_init__(self) -> None:
         from workflows.kernel.verify import verify

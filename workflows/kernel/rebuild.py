@@ -1,4 +1,7 @@
-"""The state, folded from the log alone; a test proves for every machine that it equals the state."""
+"""The state, folded from the log alone; a test proves for every machine that it equals the state.
+
+What rollbacks went back behind does not count: the records that still hold are the log's lineage.
+"""
 
 from __future__ import annotations
 
@@ -9,7 +12,7 @@ from typing import Any, TypeVar
 from pydantic import BaseModel
 
 from workflows.kernel.fields import Fields
-from workflows.kernel.log import STARTED, Record
+from workflows.kernel.log import STARTED, Record, lineage
 from workflows.kernel.machine import Machine
 
 __all__ = ["rebuild"]
@@ -27,7 +30,7 @@ def rebuild(machine: Machine[C], records: Iterable[Record], within: str = "") ->
     fields = Fields.of(machine.context)
     context: BaseModel | None = None
     state = machine.initial
-    for record in records:
+    for record in lineage(records):
         if record.within != within:
             continue
         if context is None:
@@ -44,8 +47,13 @@ def rebuild(machine: Machine[C], records: Iterable[Record], within: str = "") ->
 
 
 def _folded(fields: Fields, context: BaseModel, record: Record) -> BaseModel:
-    values: dict[str, Any] = {name: fields.default(name) for name in record.reset}
+    values: dict[str, Any] = {}
+    if record.back_to is None:
+        values = {name: fields.default(name) for name in record.reset}
     for name, delta in record.patch.items():
+        if record.back_to is not None and name in record.reset:
+            values[name] = fields.value_from_json(name, delta)
+            continue
         old = values.get(name, getattr(context, name))
         values[name] = fields.fold(name, old, fields.from_json(name, delta))
     return context.model_copy(update=values)

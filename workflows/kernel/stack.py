@@ -6,6 +6,7 @@ One log holds the records of all, numbered in one sequence; `Record.within` name
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass, replace
 from typing import Any
@@ -26,9 +27,12 @@ from workflows.kernel.ledger import SHARED, Ledger
 from workflows.kernel.log import Record
 from workflows.kernel.machine import Exit, Machine
 from workflows.kernel.snapshot import Step
-from workflows.kernel.step import Cause, advance, close, note, start
+from workflows.kernel.step import Cause, Inside, advance, close, note, start
 
-__all__ = ["Frame", "Nesting", "Stack", "answered", "began", "caps_left", "charged", "closed", "noted"]
+__all__ = [
+    "Frame", "Nesting", "Stack", "alone", "answered", "began", "caps_left", "charged", "closed",
+    "ledger_inside", "moved", "noted", "settled",
+]  # fmt: skip
 
 MOST_OPENED = 100
 """Machines in one move, without anything performed in between."""
@@ -120,7 +124,8 @@ class Stack:
         total = self.first.step.ledger
         for frame in self.frames[1:]:
             total = total.charge(_shared(frame.step.ledger))
-        return total
+        # Machines below the one at work have not looked at the clock since it began.
+        return total.at_least("seconds", self.top.step.snapshot.entered - self.first.step.snapshot.began)
 
 
 def began(
@@ -134,26 +139,30 @@ def began(
 ) -> Stack:
     """Start the run's machine, and those that it opens at once. Raises MachineError for a broken rule."""
     step = start(machine, context, now=now, ledger=ledger)
-    return _settled(Stack((Frame(machine, step, frozenset(tools)),), step.records), nesting, now)
+    return settled(Stack((Frame(machine, step, frozenset(tools)),), step.records), nesting, now=now)
 
 
 def answered(stack: Stack, answer: BaseModel, nesting: Nesting, *, now: float) -> Stack:
     """Give the answer to the machine at work. Raises MachineError when the first breaks a rule."""
-    return _settled(_told(Stack(stack.frames), answer, now), nesting, now)
+    return settled(_told(Stack(stack.frames), answer, now), nesting, now=now)
 
 
 def closed(stack: Stack, reason: str, *, now: float, error: str | None = None, by: str = "kernel") -> Stack:
     """End the run in the state it is in, the innermost machine first."""
+    left = alone(stack, reason, now=now, error=error, by=by)
+    step = _closed(left.first, reason, now, error, by)
+    return Stack((replace(left.first, step=step),), (*left.records, *step.records))
+
+
+def alone(stack: Stack, reason: str, *, now: float, error: str | None = None, by: str = "kernel") -> Stack:
+    """Close the machines inside, the innermost first: only the first one is left, with what they spent."""
     records: tuple[Record, ...] = ()
     frames = list(stack.frames)
-    while frames:
-        frame = frames.pop()
-        step = _closed(frame, reason, now, error, by)
+    while len(frames) > 1:
+        step = _closed(frames.pop(), reason, now, error, by)
         records += step.records
-        if not frames:
-            return Stack((replace(frame, step=step),), records)
         frames[-1] = _after(frames[-1], step)
-    raise ValueError("a stack has at least one frame")
+    return Stack(tuple(frames), records)
 
 
 def _closed(frame: Frame, reason: str, now: float, error: str | None, by: str) -> Step[Any]:
@@ -185,6 +194,17 @@ def caps_left(call: RunMachine, ledger: Ledger) -> dict[str, float]:
     return caps
 
 
+def ledger_inside(call: RunMachine, ledger: Ledger) -> Ledger:
+    """The ledger that an inner machine begins with.
+
+    Where the outer machine's cap is the binding one and people are asked about that, they are asked
+    here too; the inner machine's own limits end it.
+    """
+    caps, own = caps_left(call, ledger), call.limits.model_dump(exclude_none=True)
+    asked = (name for name in ledger.advice if name in caps and ledger.left(name) < own.get(name, math.inf))
+    return Ledger(caps=caps, advice=tuple(asked))
+
+
 def _shared(ledger: Ledger) -> dict[str, float]:
     return {name: amount for name, amount in ledger.spent.items() if name in SHARED and amount}
 
@@ -204,10 +224,18 @@ def _after(outer: Frame, inner: Step[Any], *, charge: bool = True) -> Frame:
 
 
 def _told(stack: Stack, answer: BaseModel, now: float) -> Stack:
-    """One answer to the topmost machine; when it breaks a rule, the one below is told so."""
+    """One answer to the topmost machine."""
+    return moved(stack, lambda top: advance(top.machine, top.step, answer, now=now), now=now)
+
+
+def moved(stack: Stack, move: Callable[[Frame], Step[Any]], *, now: float) -> Stack:
+    """One move of the topmost machine; when it breaks a rule, the one below is told so.
+
+    Its records come behind those of the stack. Raises MachineError when the first machine breaks a rule.
+    """
     top = stack.top
     try:
-        step = advance(top.machine, top.step, answer, now=now)
+        step = move(top)
     except MachineError as error:
         if error.step is None:
             raise
@@ -224,7 +252,7 @@ def _broken(error: Exception, spent: dict[str, float] | None = None) -> EffectFa
     return EffectFailed(error="fatal", type=type(error).__name__, message=str(error), spent=spent or {})
 
 
-def _settled(stack: Stack, nesting: Nesting, now: float) -> Stack:
+def settled(stack: Stack, nesting: Nesting, *, now: float) -> Stack:
     """Open what the top machine asks for, close what has ended, until there is something to perform."""
     opened = 0
     while True:
@@ -284,10 +312,10 @@ def _opened(stack: Stack, call: RunMachine, nesting: Nesting, depth: int, now: f
         machine, context = nesting.make(call, depth)
     except (ValueError, KernelError) as error:
         return _told(stack, _broken(error), now)
-    ledger = Ledger(caps=caps_left(call, outer.step.ledger))
-    seq = outer.step.snapshot.seq
+    ledger, s = ledger_inside(call, outer.step.ledger), outer.step.snapshot
     try:
-        step = start(machine, context, now=now, ledger=ledger, seq=seq, within=outer.place)
+        inside = Inside(outer.place, s.seq, s.branch)
+        step = start(machine, context, now=now, ledger=ledger, inside=inside)
     except MachineError as error:
         if error.step is None:
             return _told(stack, _broken(error), now)

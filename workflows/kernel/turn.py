@@ -17,7 +17,8 @@ from workflows.kernel.errors import (
     name_of,
 )
 from workflows.kernel.fields import Fields, Patch
-from workflows.kernel.ledger import Ledger
+from workflows.kernel.hold import Hold
+from workflows.kernel.ledger import Breach, Ledger
 from workflows.kernel.log import Record
 from workflows.kernel.machine import At, Check, Machine, Resume, State
 from workflows.kernel.snapshot import Snapshot
@@ -44,6 +45,7 @@ class Change:
         self.patch: dict[str, Any] = {}
         self.reset: tuple[str, ...] = ()
         self.warnings: list[str] = []
+        self._whole: tuple[str, ...] = ()
 
     def apply(self, patch: Patch | None, writes: frozenset[str] | None) -> None:
         """Fold a patch in as a whole; `writes` is what it may touch, None: everything.
@@ -93,10 +95,29 @@ class Change:
         self.reset = names
         self.patch = {name: delta for name, delta in self.patch.items() if name not in names}
 
+    def put(self, values: Mapping[str, Any]) -> None:
+        """Fields get these whole values, whatever their reducers, before any patch: when a run goes back.
+
+        Raises BadPatch when one does not fit.
+        """
+        try:
+            whole = {name: self._fields.whole(name, value) for name, value in values.items()}
+        except ValueError as error:
+            raise self._turn.error(BadPatch, f"a value does not fit: {error}") from error
+        self.context = self._base = self._base.model_copy(update=whole)
+        self.reset = self._whole = tuple(whole)
+
+    @property
+    def writes(self) -> tuple[str, ...]:
+        """The fields that were changed."""
+        return (*self._whole, *(name for name in self.patch if name not in self._whole))
+
     def written(self) -> dict[str, Any]:
         """The patch as JSON values; raises BadPatch for what the log cannot hold."""
+        deltas = {name: delta for name, delta in self.patch.items() if name not in self._whole}
         try:
-            return self._fields.to_json(self.patch)
+            whole = {n: self._fields.value_to_json(n, getattr(self.context, n)) for n in self._whole}
+            return {**whole, **self._fields.to_json(deltas)}
         except ValueError as error:
             raise self._turn.error(BadPatch, f"the log cannot hold the patch: {error}") from error
 
@@ -129,6 +150,10 @@ class Turn:
         """`on_error` has been asked in this visit, so it is not asked again."""
         self.failing = False
         """The machine is on its way to the fail state, so no broken rule leads there again."""
+        self.held: Hold | None = None
+        """The machine has arrived and is to stand still."""
+        self.refused: Breach | None = None
+        """The limit at which the effect that is asked for next ends, whatever the ledger says."""
 
     @property
     def state(self) -> Enum:
@@ -214,11 +239,12 @@ class Turn:
         if more.get("error"):
             more["error"] = _cut(more["error"])
         if change:
-            kept = {"writes": tuple(change.patch), "patch": change.written(), "reset": change.reset}
+            kept = {"writes": change.writes, "patch": change.written(), "reset": change.reset}
             more = {**kept, **more}
         return Record(
-            seq=s.seq, branch=s.branch, machine=self.machine.name, state=name_of(s.state),
-            event=event, step=s.step, visit=s.visit, counters=spent, reads=fields_read(self.view),
+            seq=s.seq, branch=s.branch, machine=self.machine.name,
+            state=more.pop("state", name_of(s.state)), event=event, step=s.step, visit=s.visit,
+            counters=spent, reads=fields_read(self.view),
             started=self.call_began, finished=self.now, reason=_cut("; ".join(w for w in words if w)),
             within=s.within, **more,
         )  # fmt: skip
