@@ -2,7 +2,8 @@
 
 A worker may die after the message is stored and before that is recorded. The call is then made
 again, with the same `call.key`; the key makes the second time do nothing. Give such a key to your
-payment or mail service in the same way (often as a header named `Idempotency-Key`).
+payment or mail service in the same way (often as a header named `Idempotency-Key`). A message that is
+still in the outbox can be taken back, so the tool can undo a call.
 """
 
 from __future__ import annotations
@@ -45,4 +46,19 @@ def _queue(outbox: sqlite3.Connection, key: str, params: Params) -> int:
     return int(row[0])
 
 
-TOOL = Tool(name="outbox", params=Params, run=run, effect="keyed")
+def compensate(params: Params, output: str, call: ToolCallContext) -> str:
+    """Take the undone call's message out of the outbox; raises `ValueError` if it was delivered."""
+    try:
+        with closing(sqlite3.connect(call.files_root / "outbox.sqlite", timeout=5)) as outbox, outbox:
+            outbox.execute("CREATE TABLE IF NOT EXISTS undone (key TEXT PRIMARY KEY)")
+            if outbox.execute("DELETE FROM message WHERE key = ?", (call.undoes,)).rowcount:
+                outbox.execute("INSERT INTO undone VALUES (?)", (call.key,))
+            done = outbox.execute("SELECT 1 FROM undone WHERE key = ?", (call.key,)).fetchone()
+    except sqlite3.OperationalError as error:
+        raise TransientError(f"the outbox cannot be used just now: {error}") from error
+    if not done:
+        raise ValueError(f"the message to {params.to} has left the outbox")
+    return f"taken back: the message to {params.to}"
+
+
+TOOL = Tool(name="outbox", params=Params, run=run, effect="keyed", compensate=compensate)

@@ -13,7 +13,9 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from activities.contracts import ToolRequest
+from activities.contracts_people import CompensateRequest, ReconcileRequest
 from activities.tool import ToolActivities
+from activities.tool_after import AfterActivities
 from activities.toolbox import Toolbox
 from tests.activities.toolkit import called, environment, request_for, settings_on
 
@@ -42,6 +44,54 @@ async def test_a_keyed_tool_acts_once_for_a_key_however_often_it_is_called(tmp_p
     ]
     with closing(sqlite3.connect(tmp_path / "outbox.sqlite")) as outbox:
         assert outbox.execute("SELECT count(*) FROM message").fetchone() == (2,)
+
+
+def after_with(example: str, folder: Path) -> AfterActivities:
+    worker = settings_on(folder, modules=(str(EXAMPLES / example),))
+    return AfterActivities(Toolbox.load(worker), worker)
+
+
+def undoing(request: ToolRequest, output: str = "") -> CompensateRequest:
+    return CompensateRequest(tool=request.tool, arguments=request.arguments, output=output, key=request.key)
+
+
+async def test_a_message_that_still_waits_is_taken_back_and_no_other_one(tmp_path: Path) -> None:
+    activities, after = activities_with("outbox.py", tmp_path), after_with("outbox.py", tmp_path)
+    first = request_for("outbox", to="ann", text="hello")
+    for key in (first.key, "another"):
+        await environment().run(activities.call_tool, first.model_copy(update={"key": key}))
+    said = [await environment(n).run(after.compensate_tool, undoing(first)) for n in (1, 2)]
+    assert [(one.ok, one.text) for one in said] == [(True, "taken back: the message to ann")] * 2
+    unsent = first.model_copy(update={"key": "never used"})
+    gone = await environment().run(after.compensate_tool, undoing(unsent))
+    assert (gone.ok, gone.text) == (False, "outbox: ValueError: the message to ann has left the outbox")
+    with closing(sqlite3.connect(tmp_path / "outbox.sqlite")) as outbox:
+        assert outbox.execute("SELECT key FROM message").fetchall() == [("another",)]
+
+
+async def test_the_bank_knows_whether_a_transfer_happened(tmp_path: Path) -> None:
+    activities, after = activities_with("transfer.py", tmp_path), after_with("transfer.py", tmp_path)
+    request = request_for("transfer", to="ann", cents=1990)
+    asked = ReconcileRequest.model_validate(request.model_dump())
+    before = await environment().run(after.reconcile_tool, asked)
+    assert (before.outcome, before.text) == ("not_happened", "no payment to ann has this reference")
+    made = await environment().run(activities.call_tool, request)
+    found = await environment().run(after.reconcile_tool, asked)
+    assert (found.outcome, found.result and found.result.output) == ("happened", made.output)
+    assert made.output == "payment 1: 1990 cents from us to ann"
+
+
+async def test_a_transfer_is_paid_back_once(tmp_path: Path) -> None:
+    activities, after = activities_with("transfer.py", tmp_path), after_with("transfer.py", tmp_path)
+    request = request_for("transfer", to="ann", cents=1990)
+    never = await environment().run(after.compensate_tool, undoing(request))
+    assert (never.ok, never.text) == (
+        False,
+        "transfer: ValueError: the statement has no such payment to ann",
+    )
+    made = await environment().run(activities.call_tool, request)
+    back = [await environment().run(after.compensate_tool, undoing(request, made.output)) for _ in range(2)]
+    assert [(one.ok, one.text) for one in back] == [(True, "payment 2: 1990 cents from ann to us")] * 2
 
 
 JSON = st.recursive(
