@@ -94,6 +94,7 @@ class RatchetPlugin(SimplePlugin):
         from activities.artifacts import ArtifactActivities
         from activities.code import CodeActivities
         from activities.model import ModelActivities
+        from activities.notify import NotifyActivities
         from activities.providers import load_providers
         from activities.store import TranscriptCache
         from activities.tool import ToolActivities
@@ -115,6 +116,7 @@ class RatchetPlugin(SimplePlugin):
             tools.describe_tools,
             after.reconcile_tool,
             after.compensate_tool,
+            NotifyActivities(self.settings).notify,
             ArtifactActivities(self.blobs).read_artifacts,
             archive.archive_log,
             code.run_code,
