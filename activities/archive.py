@@ -21,7 +21,7 @@ from pydantic_core import to_json
 from temporalio import activity
 from temporalio.exceptions import ApplicationError
 
-from activities.contracts import ArchiveRequest, JsonObject
+from activities.contracts import ArchiveRequest, JsonObject, LogRead, LogWanted
 from activities.sqlite import Database
 
 __all__ = ["CONFLICT", "Archive", "ArchiveActivities", "ArchivedRun"]
@@ -55,6 +55,14 @@ class ArchiveActivities:
         head = await asyncio.to_thread(self._write, request)
         log.info("archive.written", workflow_id=request.workflow_id, records=len(request.records))
         return head
+
+    @activity.defn(name="read_log")
+    async def read_log(self, wanted: LogWanted) -> LogRead:
+        """The records that the archive has of a run, in order. Raises `StoreUnavailable` (worth a retry)."""
+        sql = "SELECT json FROM records WHERE workflow_id=? AND run_id=? ORDER BY seq"
+        run = (wanted.workflow_id, wanted.run_id)
+        rows = await asyncio.to_thread(self._database.rows, sql, run)
+        return LogRead(records=tuple(json.loads(text) for (text,) in rows))
 
     def close(self) -> None:
         """Close the file; a later call opens it again."""

@@ -66,6 +66,8 @@ __all__ = [
     "ToolsWanted",
     "ToolsDescribed",
     "ArchiveRequest",
+    "LogRead",
+    "LogWanted",
     "TRANSCRIPT_MISSING",
     "TRANSIENT",
     "RECOVERABLE",
@@ -438,3 +440,17 @@ class ArchiveRequest(Frozen):
     records: tuple[dict[str, Any], ...]
     result: JsonObject | None = None
     """The run's result, with the last part."""
+
+
+class LogWanted(Frozen):
+    """Input of the activity `read_log`."""
+
+    workflow_id: str
+    run_id: str
+    """Of the first run of the chain."""
+
+
+class LogRead(Frozen):
+    """Answer of `read_log`: the records as JSON, in order."""
+
+    records: tuple[dict[str, Any], ...]

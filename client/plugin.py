@@ -119,6 +119,7 @@ class RatchetPlugin(SimplePlugin):
             NotifyActivities(self.settings).notify,
             ArtifactActivities(self.blobs).read_artifacts,
             archive.archive_log,
+            archive.read_log,
             code.run_code,
         ]
         return [*(given or ()), *ours]

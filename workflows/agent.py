@@ -1,21 +1,15 @@
-"""`AgentWorkflow`: the loop. It starts a machine, performs what it asks for, and advances it."""
+"""`AgentWorkflow`: one run on Temporal. It begins the machine, lets the loop drive it, and hears people."""
 
 from __future__ import annotations
 
-import asyncio
 from collections.abc import Sequence
 from typing import Any
 
 from temporalio import workflow
 from temporalio.common import RawValue, SearchAttributeKey, SearchAttributeUpdate
-from temporalio.exceptions import ApplicationError, is_cancelled_exception
+from temporalio.exceptions import ApplicationError
 
-from activities.contracts import (
-    MachineEnded,
-    Message,
-    RunMachine,
-    ToolSpec,
-)
+from activities.contracts import Message, RunMachine, ToolSpec
 from workflows.api import (
     NO_COUNTERS,
     WORKFLOW_TYPE,
@@ -23,26 +17,31 @@ from workflows.api import (
     AgentStatus,
     AgentTask,
     Carry,
+    EffectsQuery,
     LogPage,
     PageQuery,
     StepsPage,
     TranscriptPage,
 )
+from workflows.around import Around, cancelling, now
 from workflows.child import child_id
 from workflows.equipment import described
-from workflows.intake import begin, build, carried, nesting, packed, task_of
+from workflows.gate.desk import Desk
+from workflows.intake import begin, build, carried, forked_from, nesting, packed, task_of, unattended
 from workflows.kernel.design import Design
 from workflows.kernel.diagram import mermaid
 from workflows.kernel.errors import MachineError, name_of
-from workflows.kernel.ledger import Ledger, spent_by
+from workflows.kernel.ledger import Ledger
 from workflows.kernel.machine import Exit, Machine
-from workflows.kernel.stack import Frame, Nesting, Stack, answered, began, charged, closed, noted
-from workflows.kernel.step import Cause
+from workflows.kernel.stack import Frame, Stack, began
 from workflows.kernel.verify import definition_hash
 from workflows.logbook import Logbook
-from workflows.pages import details, log_page, steps_page, transcript_page
+from workflows.loop import Loop
+from workflows.messages import Messages
+from workflows.pages import details, effects_page, log_page, requests_page, steps_page, transcript_page
+from workflows.people import Command, CommandDone, Decided, Decision, EffectsPage, RequestsPage
 from workflows.perform import Performer
-from workflows.where import Where, bounded
+from workflows.where import bounded
 
 __all__ = ["AgentWorkflow"]
 
@@ -62,10 +61,8 @@ class AgentWorkflow:
         self.design: Design | None = None
         self.machine: Machine[Any] | None = None
         self.stack: Stack | None = None
-        self.nesting: Nesting | None = None
         self.book = Logbook(workflow.info().run_id)
-        self.unusable: list[str] = []
-        self.early: list[Cause] = []
+        self.messages = Messages()
         self.published = ""
         self.exit: Exit | None = None
 
@@ -76,16 +73,12 @@ class AgentWorkflow:
         The signature takes anything: a typed one would be retried for ever when the input is missing
         or there are two, as happens with `temporal workflow start`.
         """
+        # Runs that began before people could command them go on as they began.
+        commanded = workflow.patched("people")
+        around: Around | None = None
         try:
-            self.task = task = task_of(inputs)
-            self.design, self.machine, options = build(task)
-            self._publish()
-            specs = await described(task.tools)
-            if specs is None:
-                self.exit = Exit(reason="cancelled", error="the run was cancelled before it began")
-            else:
-                self._begin(task, specs, options)
-                await self._loop(Performer(task, specs, self.book.origin))
+            self.task = task_of(inputs) if commanded else unattended(task_of(inputs))
+            around = await self._live(self.task, commanded=commanded)
         except MachineError as error:
             await self._broken(error)
             raise self._raised(str(error), type(error).__name__) from error
@@ -93,13 +86,32 @@ class AgentWorkflow:
             self.exit = Exit(reason="bug" if self.stack else "refused")
             workflow.upsert_search_attributes([_EXIT.value_set(self.exit.reason)])
             raise
+        finally:
+            self.messages.end()
         result = self._result(self.exit or Exit(reason="bug", error="the loop ended without an exit"))
-        await self.book.archive(result.model_dump(mode="json"))
+        if around is not None:
+            await around.settle()
+        await self.book.archive(self._evidence(result))
         await workflow.wait_condition(workflow.all_handlers_finished)
         if self.exit and self.exit.raises:
             # The machine's way to fail (spec 6, 7.5): the whole result goes with the error.
             raise self._raised(result.error or result.exit_reason, self.exit.raises)
         return result
+
+    async def _live(self, task: AgentTask, *, commanded: bool) -> Around | None:
+        """From the task to the machine's end; None when the run is cancelled before it begins."""
+        self.design, self.machine, options = build(task)
+        self._publish()
+        specs = await described(task.tools)
+        if specs is None:
+            self.exit = Exit(reason="cancelled", error="the run was cancelled before it began")
+            return None
+        origin = task.carry.origin_run_id if task.carry else workflow.info().run_id
+        around = Around(self, Performer(task, specs, origin))
+        loop = self._begin(task, specs, options, around)
+        self.messages.begin(loop, commanded=commanded)
+        await loop.run()
+        return around
 
     def _raised(self, text: str, kind: str) -> ApplicationError:
         """The error with which the workflow fails: the whole result is in its details."""
@@ -107,73 +119,64 @@ class AgentWorkflow:
         # A message is no payload: a long one would pass no limit of the server.
         return ApplicationError(text[:MESSAGE], *details, type=kind, non_retryable=True)
 
-    def _begin(self, task: AgentTask, specs: tuple[ToolSpec, ...], options: Any) -> None:
-        """Start the machine, or take over what the run before this one has carried on."""
+    def _evidence(self, result: AgentResult) -> dict[str, Any]:
+        """What the archive keeps of the end: the result, and the task for those who look at the run later."""
+        task = self._task().model_dump(mode="json", exclude={"carry", "fork"})
+        return {**result.model_dump(mode="json"), "task": task, "origin_run_id": self.book.origin}
+
+    def _begin(self, task: AgentTask, specs: tuple[ToolSpec, ...], options: Any, around: Around) -> Loop:
+        """Start the machine, take over what the run before has carried on, or go on from a fork's step."""
         design, machine = self._known()
-        workflow_id = workflow.info().workflow_id
-        self.nesting = nesting(task, specs, workflow_id)
+        info = workflow.info()
+        inner = nesting(task, specs, info.workflow_id)
+        limits = task.limits.model_dump(exclude=NO_COUNTERS, exclude_none=True)
+        ledger = Ledger(caps=limits, advice=tuple(limits) if task.people.on_limit == "ask" else ())
         if carry := task.carry:
-            stack, records = carried(machine, carry, self.nesting, task.tools)
+            stack, records = carried(machine, carry, inner, task.tools)
             self.book = Logbook(carry.origin_run_id, carry.log_head, records)
-            self._keep(stack)
+        elif task.fork:
+            context = begin(design, options, task, specs, info.workflow_id)
+            stack, records = forked_from(machine, task, inner, context, ledger, now())
+            self.book = Logbook(info.run_id, "", records)
         else:
-            context = begin(design, options, task, specs, workflow_id)
-            limits = task.limits.model_dump(exclude=NO_COUNTERS, exclude_none=True)
-            ledger = Ledger(caps=limits)
-            self._keep(began(machine, context, self.nesting, now=_now(), ledger=ledger, tools=task.tools))
-        for cause in self.early:
-            self._note(cause)
+            context = begin(design, options, task, specs, info.workflow_id)
+            stack = began(machine, context, inner, now=now(), ledger=ledger, tools=task.tools)
+        kept: dict[str, Any] = dict(task.carry.people) if task.carry else {}
+        desk = Desk.load(
+            kept.get("desk") or {},
+            task.people,
+            task.approvals,
+            workflow_id=info.workflow_id,
+            origin=self.book.origin,
+            specs={spec.name: spec for spec in specs},
+        )
+        loop = Loop(around, stack, inner, desk, task.people)
+        loop.load(kept)
+        self.messages.loop = loop
+        self.keep(stack)
+        return loop
 
-    async def _loop(self, performer: Performer) -> None:
-        inner = self._nesting()
-        while (effect := self._stack().effect) is not None:
-            await self._continue_as_new(performer)
-            if cancelling():
-                self._cancelled("")
-                return
-            try:
-                top, depth = self._stack().top, inner.depth + len(self._stack().frames)
-                branch, ledger = top.step.snapshot.branch, top.step.ledger
-                where = Where(bounded(top.place), branch, depth, ledger, top.tools)
-                answer = await performer.perform(effect, where)
-                if cancelling() and isinstance(answer, MachineEnded) and answer.exit_reason == "cancelled":
-                    self.stack = charged(self._stack(), spent_by(answer))
-                    self._cancelled("", answer.error)
-                    return
-                self._keep(answered(self._stack(), answer, inner, now=_now()))
-                if cancelling() and not self.exit:
-                    self._cancelled("")
-            except BaseException as error:
-                if not is_cancelled_exception(error):
-                    raise
-                self._cancelled(performer.unsafe(effect))
-
-    def _cancelled(self, unsafe: str, inside: str | None = None) -> None:
-        """End in the state it is in; a call that was interrupted is named, also one of a child run."""
-        text = inside or "the run was cancelled by a request to Temporal"
-        text += f"; nobody knows whether {unsafe} took effect" if unsafe else ""
-        self._keep(closed(self._stack(), "cancelled", now=_now(), error=text, by="person"))
-
-    async def _continue_as_new(self, performer: Performer) -> None:
+    async def continue_as_new(self, performer: Performer) -> None:
         """A run has no maximum length: between two effects it may go on with an empty history."""
-        if not workflow.info().is_continue_as_new_suggested():
-            return
         await self.book.archive()
         await workflow.wait_condition(workflow.all_handlers_finished)
-        design, _ = self._known()
-        if cancelling() or self._stack().effect is None:
+        design, loop = self._known()[0], self.messages.loop
+        if loop is None or cancelling() or loop.inbox or self._stack().effect is None:
             return
         carry = Carry(
             origin_run_id=self.book.origin,
             **packed(self._stack()),
             log_head=self.book.archived_head,
             records=self.book.unarchived,
+            people=loop.dump(),
             **performer.carry(),
         )
-        pinned = {"machine_version": design.version, "carry": carry}
-        workflow.continue_as_new(self._task().model_copy(update=pinned))
+        task = self._task()
+        fork = task.fork.model_copy(update={"records": ()}) if task.fork else None
+        pinned = {"machine_version": design.version, "carry": carry, "fork": fork}
+        workflow.continue_as_new(task.model_copy(update=pinned))
 
-    def _keep(self, stack: Stack) -> None:
+    def keep(self, stack: Stack) -> None:
         """Take a move over: its records, what it wants done, what people see of it."""
         self.stack, self.exit = stack, stack.exit
         self.book.records.extend(stack.records)
@@ -181,24 +184,39 @@ class AgentWorkflow:
             fields = {"step": r.step, "state": r.state, "event": r.event, "to": r.to, "error": r.error}
             workflow.logger.info("agent.transition", extra={"ratchet": fields})
         self._publish_state()
-        workflow.set_current_details(details(self.status(), self._task().goal, self.book.records))
+        self._show()
+
+    def _show(self) -> None:
+        loop = self.messages.loop
+        asked = loop.desk.open if loop else ()
+        told = details(self.status(), self._task().goal, self.book.records, asked)
+        workflow.set_current_details(told)
 
     # -- messages --------------------
 
     @workflow.signal(dynamic=True)
     def on_signal(self, name: str, inputs: Sequence[RawValue]) -> None:
-        """Anything that comes as a signal; what cannot be used is recorded and never harms the run."""
-        self.unusable = [*self.unusable, name[:100]][-20:]
-        cause = Cause("UnusableSignal", by="signal", reason=f"{name[:100]!r} with {len(inputs)} values")
-        if self.stack is None:
-            self.early.append(cause)
-        else:
-            self._note(cause)
+        """`decide` and `command`, for Temporal's own CLI and UI. What cannot be used is recorded and never
+        harms the run: a typed handler would be poisoned by a missing input (facts/temporal.md, 2)."""
+        self.messages.signal(name, inputs)
 
-    def _note(self, cause: Cause) -> None:
-        if self.exit is None:
-            error = "no such signal is known to this run; it was ignored"
-            self._keep(noted(self._stack(), cause, now=_now(), error=error))
+    @workflow.update(name="decide")
+    async def decide(self, decision: Decision) -> Decided:
+        """Answer a request; refused with the reason when it is not valid."""
+        return await self.messages.decide(decision)
+
+    @decide.validator
+    def _check_decision(self, decision: Decision) -> None:
+        self.messages.check_decision(decision)
+
+    @workflow.update(name="command")
+    async def command(self, command: Command) -> CommandDone:
+        """Pause, resume, abort, steer, rollback, limits; answered when it is done."""
+        return await self.messages.command(command)
+
+    @command.validator
+    def _check_command(self, command: Command) -> None:
+        self.messages.check_command(command)
 
     # -- what Temporal knows of the run --------------------
 
@@ -240,11 +258,11 @@ class AgentWorkflow:
             workflow.upsert_search_attributes([_EXIT.value_set("broken_rule")])
             return
         self._publish_state()
-        workflow.set_current_details(details(self.status(), self._task().goal, self.book.records))
-        await self.book.archive(self._result(self.exit).model_dump(mode="json"))
+        self._show()
+        await self.book.archive(self._evidence(self._result(self.exit)))
 
     def _result(self, ended: Exit) -> AgentResult:
-        info, status = workflow.info(), self.status()
+        info, status, loop = workflow.info(), self.status(), self.messages.loop
         return AgentResult(
             ok=ended.ok,
             exit_reason=ended.reason,
@@ -261,6 +279,9 @@ class AgentWorkflow:
             run_id=info.run_id,
             records=status.records,
             log_head=self.book.head,
+            branch=status.branch,
+            decisions=loop.desk.decided() if loop else (),
+            origin=status.origin,
             raises=ended.raises,
         )
 
@@ -272,6 +293,7 @@ class AgentWorkflow:
         task, stack, ended, design = self._task(), self.stack, self.exit, self.design
         snapshot = stack.first.step.snapshot if stack else None
         doing = stack.effect if stack else None
+        loop = self.messages.loop if not ended else None
         return AgentStatus(
             agent=task.agent,
             machine=task.machine,
@@ -288,7 +310,11 @@ class AgentWorkflow:
             counters=dict(stack.ledger.spent) if stack else {},
             caps=dict(stack.ledger.caps) if stack else {},
             records=stack.top.step.snapshot.seq if stack else 0,
-            unusable_messages=tuple(self.unusable),
+            waiting=(loop.desk.waiting or ("paused" if loop.paused else "")) if loop else "",
+            paused=loop.paused if loop else False,
+            requests=len(loop.desk.open) if loop else 0,
+            origin=task.fork.origin if task.fork else None,
+            unusable_messages=tuple(self.messages.unusable),
         )
 
     def _inside(self) -> tuple[str, ...]:
@@ -312,6 +338,16 @@ class AgentWorkflow:
     def steps(self, query: PageQuery | None = None) -> StepsPage:
         """The steps in one line each, by pages."""
         return steps_page(self.book.records, query or PageQuery())
+
+    @workflow.query
+    def requests(self, query: PageQuery | None = None) -> RequestsPage:
+        """What the run asks people, and what was decided last."""
+        return requests_page(self.messages.loop, query or PageQuery())
+
+    @workflow.query
+    def effects(self, query: EffectsQuery | None = None) -> EffectsPage:
+        """Calls with outside effects since a step: what a rollback would leave behind, or undo."""
+        return effects_page(self.messages.loop, query or EffectsQuery())
 
     @workflow.query
     def transcript(self, query: PageQuery | None = None) -> TranscriptPage:
@@ -339,22 +375,7 @@ class AgentWorkflow:
             raise ApplicationError("the run has not begun: its input was refused", type="NotBegun")
         return self.design, self.machine
 
-    def _nesting(self) -> Nesting:
-        if self.nesting is None:
-            raise ApplicationError("the run has not begun", type="NotBegun")
-        return self.nesting
-
     def _stack(self) -> Stack:
         if self.stack is None:
             raise ApplicationError("the run has not begun", type="NotBegun")
         return self.stack
-
-
-def cancelling() -> bool:
-    """The run was asked to stop, also when a call ended before it noticed."""
-    task = asyncio.current_task()
-    return task is not None and task.cancelling() > 0
-
-
-def _now() -> float:
-    return workflow.now().timestamp()

@@ -16,6 +16,7 @@ __all__ = [
     "AgentStatus",
     "AgentTask",
     "Carry",
+    "EffectsQuery",
     "Fork",
     "Origin",
     "Limits",
@@ -205,6 +206,7 @@ class AgentStatus(Frozen):
     """How many records the log has."""
     waiting: str = ""
     """Kind of the oldest open request, or `paused`; empty: the run waits for nobody."""
+    paused: bool = False
     requests: int = 0
     """Open requests; see the query `requests`."""
     origin: Origin | None = None
@@ -217,6 +219,13 @@ class PageQuery(Strict):
 
     since: int = Field(default=0, ge=0)
     full: bool = Field(default=False, description="false: long values are cut to fit into the page")
+
+
+class EffectsQuery(Strict):
+    """Which calls with outside effects a query wants: of step `step` and later ones, from `since` on."""
+
+    step: int = Field(default=0, ge=0)
+    since: int = Field(default=0, ge=0)
 
 
 class LogPage(Frozen):

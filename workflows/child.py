@@ -96,6 +96,8 @@ def _task(task: AgentTask, effect: RunMachine, depth: int, caps: dict[str, float
         context=effect.context,
         values=effect.values,
         depth=depth,
+        approvals=task.approvals,
+        people=task.people.model_copy(update={"interrupt_every": None, "interrupt_states": ()}),
     )
 
 

@@ -14,17 +14,26 @@ from activities.contracts_artifacts import ReadArtifacts
 from activities.contracts_code import RunCode
 from workflows import registry
 from workflows.api import AgentTask, Carry
+from workflows.gate.standing import standing_still
 from workflows.kernel.design import Brief, Design
-from workflows.kernel.errors import DefinitionError
+from workflows.kernel.errors import DefinitionError, MachineError
+from workflows.kernel.fields import Fields
+from workflows.kernel.hold import Hold
 from workflows.kernel.ledger import Ledger
 from workflows.kernel.log import Record
 from workflows.kernel.machine import Machine
+from workflows.kernel.moves import forked
 from workflows.kernel.snapshot import Step, dump, load
 from workflows.kernel.stack import Frame, Nesting, Stack
+from workflows.kernel.step import Cause
+from workflows.people import EFFECTS_ASKED, Approvals, People
 
-__all__ = ["begin", "build", "carried", "faults", "nesting", "packed", "refused", "task_of"]
+__all__ = [
+    "begin", "build", "carried", "faults", "forked_from", "nesting", "packed", "refused", "task_of",
+    "unattended",
+]  # fmt: skip
 
-Wanted = CallModel | CallModels | CallTools | AskPerson | RunMachine | RunCode | ReadArtifacts
+Wanted = CallModel | CallModels | CallTools | AskPerson | RunMachine | RunCode | ReadArtifacts | Hold
 _EFFECTS: TypeAdapter[Wanted] = TypeAdapter(Wanted)
 
 
@@ -55,7 +64,17 @@ def build(task: AgentTask) -> tuple[Design, Machine[Any], Any]:
         raise refused(str(error)) from error
     _check_names(task, design)
     limit = task.limits.max_transitions
-    return design, machine.with_limit(limit) if limit else machine, options
+    machine = machine.with_limit(limit) if limit else machine
+    try:
+        return design, standing_still(machine, task.people), options
+    except ValueError as error:
+        raise refused(str(error)) from error
+
+
+def unattended(task: AgentTask) -> AgentTask:
+    """The task as runs took it that began before people could command them: nobody is asked for anything."""
+    nobody = Approvals(effects=dict.fromkeys(EFFECTS_ASKED, "never"))
+    return task.model_copy(update={"people": People(unattended=True), "approvals": nobody})
 
 
 def begin(
@@ -145,6 +164,39 @@ def carried(
         return Stack(tuple(frames)), [Record.model_validate(record) for record in carry.records]
     except (ValueError, KeyError, TypeError, DefinitionError) as error:
         raise refused("`carry` is no state of this machine; leave it out to start a new run") from error
+
+
+def forked_from(
+    machine: Machine[Any], task: AgentTask, nesting: Nesting, context: BaseModel, ledger: Ledger, now: float
+) -> tuple[Stack, list[Record]]:
+    """The stack of a run that goes on from another one's step, and the records that came before.
+
+    What the task says otherwise than the source run did is told anew, where the machine keeps it.
+    """
+    fork = task.fork
+    if fork is None:
+        raise refused("there is no `fork`")
+    try:
+        records = [Record.model_validate(record) for record in fork.records]
+        if not records:
+            raise ValueError("its `records` are empty")
+        before = Fields.of(machine.context).load(records[0].patch)
+        origin = fork.origin
+        reason = f"from run {origin.workflow_id}, step {origin.step}"
+        stack = forked(
+            machine,
+            records,
+            origin.step,
+            nesting,
+            cause=Cause("Forked", by="person", reason=reason, about=origin.model_dump(mode="json")),
+            now=now,
+            ledger=ledger,
+            tools=task.tools,
+            retell=(before, context) if fork.retold else None,
+        )
+    except (ValueError, KeyError, TypeError, MachineError) as error:
+        raise refused(f"fork: {machine.name} cannot go on from there: {error}") from error
+    return stack, records
 
 
 def _check_names(task: AgentTask, design: Design) -> None:

@@ -9,8 +9,9 @@ from datetime import timedelta
 
 from temporalio import workflow
 from temporalio.common import RetryPolicy
+from temporalio.exceptions import ActivityError
 
-from activities.contracts import ArchiveRequest, JsonObject
+from activities.contracts import ArchiveRequest, JsonObject, LogRead, LogWanted
 from workflows.kernel.log import Record, chain
 
 __all__ = ["Logbook"]
@@ -23,7 +24,8 @@ class Logbook:
         self.origin = origin
         self.records = list(records)
         self._archived = 0
-        self._archived_head = head
+        self._archived_head = self._before = head
+        self._earlier: list[Record] | None = None
 
     @property
     def head(self) -> str:
@@ -39,6 +41,36 @@ class Logbook:
     def unarchived(self) -> tuple[JsonObject, ...]:
         """The records that the archive has not, as JSON values."""
         return tuple(record.model_dump(mode="json") for record in self.records[self._archived :])
+
+    async def whole(self) -> list[Record]:
+        """All records of the run; those of earlier runs of the chain come from the archive.
+
+        Raises ValueError when the archive cannot be read, or is not what was written.
+        """
+        if not self._before:
+            return list(self.records)
+        if self._earlier is None:
+            self._earlier = await self._read()
+        return [*self._earlier, *self.records]
+
+    async def _read(self) -> list[Record]:
+        try:
+            found: LogRead = await workflow.execute_activity(
+                "read_log",
+                LogWanted(workflow_id=workflow.info().workflow_id, run_id=self.origin),
+                result_type=LogRead,
+                activity_id="read-log",
+                summary="read the log's beginning from the archive",
+                start_to_close_timeout=timedelta(seconds=60),
+                retry_policy=RetryPolicy(maximum_attempts=5),
+            )
+        except ActivityError as error:
+            raise ValueError(f"the archive cannot be read: {error.cause or error}") from error
+        earlier = [Record.model_validate(record) for record in found.records]
+        earlier = [r for r in earlier if not self.records or r.seq < self.records[0].seq]
+        if chain(earlier) != self._before:
+            raise ValueError("the archive's log is not the one that this run has written; nothing was done")
+        return earlier
 
     async def archive(self, result: JsonObject | None = None) -> None:
         """Write what is new where Temporal's retention does not reach; `result` with the last part.

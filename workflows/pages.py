@@ -2,18 +2,38 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Sequence
-from typing import Any, TypeVar
+from typing import TYPE_CHECKING, Any, TypeVar
 
 from pydantic import BaseModel
 
 from activities.contracts import Message
-from workflows.api import PAGE_BYTES, AgentStatus, LogPage, PageQuery, StepLine, StepsPage, TranscriptPage
+from workflows.api import (
+    PAGE_BYTES,
+    AgentStatus,
+    EffectsQuery,
+    LogPage,
+    PageQuery,
+    StepLine,
+    StepsPage,
+    TranscriptPage,
+)
 from workflows.kernel.log import Record
+from workflows.people import EffectsPage, Request, RequestsPage
 
-__all__ = ["details", "log_page", "steps_of", "steps_page", "transcript_page"]
+if TYPE_CHECKING:
+    from workflows.loop import Loop
+
+__all__ = [
+    "details", "effects_page", "log_page", "requests_page", "steps_of", "steps_page", "transcript_page",
+]  # fmt: skip
 
 M = TypeVar("M", bound=BaseModel)
+CLOSED = 5
+"""Closed requests in the answer of `requests`."""
+SHOWN_REQUESTS = 3
+"""Requests in the text for Temporal's UI."""
 CUT = 400
 """Characters that are left of a long text in a page that is cut."""
 
@@ -97,8 +117,28 @@ def steps_page(records: Sequence[Record], query: PageQuery) -> StepsPage:
     return StepsPage(steps=page, next=upto, total=len(steps))
 
 
-def details(status: AgentStatus, goal: str, records: Sequence[Record]) -> str:
-    """What the agent is doing, in Markdown, for Temporal's UI: newest transitions first.
+def requests_page(loop: Loop | None, query: PageQuery) -> RequestsPage:
+    """Open requests from index `since` on, and the newest closed ones where they fit."""
+    if loop is None:
+        return RequestsPage(open=(), next=0, total=0)
+    waiting = loop.desk.open
+    page, upto = _page(waiting, query)
+    closed: tuple[Request, ...] = ()
+    if upto == len(waiting) and not page:
+        newest = tuple(reversed(loop.desk.closed[-CLOSED:]))
+        closed, _ = _page(newest, PageQuery(full=query.full))
+    return RequestsPage(open=page, closed=closed, next=upto, total=len(waiting), paused=loop.paused)
+
+
+def effects_page(loop: Loop | None, query: EffectsQuery) -> EffectsPage:
+    """Calls with outside effects from index `since` on."""
+    calls = loop.calls.since(query.step) if loop else ()
+    page, upto = _page(calls, PageQuery(since=query.since))
+    return EffectsPage(since_step=query.step, calls=page, next=upto, total=len(calls))
+
+
+def details(status: AgentStatus, goal: str, records: Sequence[Record], asked: Sequence[Request] = ()) -> str:
+    """What the agent is doing, in Markdown, for Temporal's UI: what it asks, then the newest transitions.
 
     Texts of models and tools are shown as code, so that they cannot draw links or pictures.
     """
@@ -108,12 +148,32 @@ def details(status: AgentStatus, goal: str, records: Sequence[Record]) -> str:
     lines = [
         f"**{status.agent}** ({machine}), state {_code(status.state)}, step {status.step}",
         *([f"Inside: {_code(' / '.join(status.inside))}"] if status.inside else []),
+        *(['**Paused.** Signal `command` with `{"command": "resume"}` goes on.'] if status.paused else []),
+        *(_asked(request) for request in asked[:SHOWN_REQUESTS]),
         _code(goal, 300),
         now,
         f"Spent: {spent or 'nothing yet'}",
         "\n".join(_told(record) for record in reversed(records[-10:])),
     ]
     return "\n\n".join(lines)
+
+
+def _asked(request: Request) -> str:
+    """A request, and the JSON that answers it: to be pasted as the input of the signal `decide`."""
+    given = json.dumps(request.arguments, ensure_ascii=False) if request.arguments is not None else ""
+    answer = {
+        "request": request.id,
+        "digest": request.digest,
+        "decision": request.options[0],
+        "by": "YOUR NAME",
+    }
+    lines = [
+        f"**Waits for a person: {request.kind} {request.id}**. {_code(request.text, 1000)}",
+        f"Arguments: {_code(given, 1000)}" if given else "",
+        f"One of: {', '.join(request.options)}. To answer, send the signal `decide` with the input",
+        f"```json\n{json.dumps(answer)}\n```",
+    ]
+    return "\n\n".join(line for line in lines if line)
 
 
 def _code(text: str, most: int = 200) -> str:

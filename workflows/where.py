@@ -5,6 +5,7 @@ from __future__ import annotations
 import hashlib
 from dataclasses import dataclass, field
 
+from activities.contracts import CallTools
 from workflows.kernel.ledger import Ledger
 
 __all__ = ["Where", "bounded"]
@@ -26,6 +27,12 @@ class Where:
     """Of the machine that asks."""
     tools: frozenset[str] = frozenset()
     """Tools that the machine that asks may use."""
+
+    def calls(self, effect: CallTools) -> tuple[str, ...]:
+        """Activity ids of the effect's calls: `<place>.<n>` where there are several."""
+        if len(effect.runs) == 1:
+            return (self.activity_id,)
+        return tuple(f"{self.activity_id}.{n}" for n in range(len(effect.runs)))
 
 
 def bounded(name: str) -> str:

@@ -1,0 +1,158 @@
+"""The tool calls of the effect at hand: what people said of each, what came back, what was done so far."""
+
+from __future__ import annotations
+
+import json
+from typing import Any
+
+from pydantic import Field
+
+from activities.contracts import CallTools, Frozen, JsonObject, ToolResult, ToolRun, ToolsReturned
+from activities.contracts_people import Reconciled
+from workflows.gate import words
+from workflows.people import DoneCall, Request
+from workflows.where import Where
+from workflows.world import World
+
+__all__ = ["Calls"]
+
+SHOWN = 500
+"""Characters of an output, and of a long argument of a call that cannot be undone, in the report."""
+NOT_RUN = {"rejected", "expired", "unknown_tool", "bad_arguments"}
+HARMLESS = {"pure", "read"}
+
+
+class Calls(Frozen):
+    """By activity id; mutable inside, emptied when the effect is answered. `history` stays for the run."""
+
+    asked: dict[str, str] = Field(default_factory=dict)
+    """Requests that were opened for calls."""
+    edits: dict[str, JsonObject] = Field(default_factory=dict)
+    settled: dict[str, ToolResult] = Field(default_factory=dict)
+    reconciled: list[str] = Field(default_factory=list)
+    tries: dict[str, int] = Field(default_factory=dict)
+    """How often a person said that a call did not happen."""
+    troubles: list[float] = Field(default_factory=list)
+    """When people were asked about a model that refuses."""
+    counted: list[str] = Field(default_factory=list)
+    history: list[DoneCall] = Field(default_factory=list)
+
+    def begin_anew(self) -> None:
+        """The effect is answered, or left for good."""
+        for name in ("asked", "edits", "settled", "reconciled", "tries", "troubles", "counted"):
+            getattr(self, name).clear()
+
+    # -- what people said --------------------
+
+    def decided(self, run: ToolRun, name: str, request: Request) -> None:
+        """Take over what a closed approval request has come to; without effect on a call that has run."""
+        if name in self.settled:
+            return
+        vote = request.settled
+        if request.outcome == "edited" and vote is not None and vote.arguments is not None:
+            self.edits[name] = vote.arguments
+        elif request.outcome == "expired" and request.at_deadline != "approve":
+            self.settled[name] = words.not_run(run, "expired", words.expired(request))
+        elif request.outcome not in {"approved", "edited", "expired"}:
+            self.settled[name] = words.not_run(run, "rejected", words.rejected(request))
+
+    def edited(self, effect: CallTools, names: tuple[str, ...]) -> CallTools:
+        """The effect with the arguments that people gave."""
+        runs = tuple(
+            run.model_copy(update={"arguments": self.edits.get(name, run.arguments)})
+            for run, name in zip(effect.runs, names, strict=True)
+        )
+        return effect.model_copy(update={"runs": runs})
+
+    def told(self, answer: ToolsReturned, names: tuple[str, ...]) -> ToolsReturned:
+        """The answer for the machine, which hears of changed arguments."""
+        results = tuple(
+            r
+            if name not in self.edits
+            else r.model_copy(update={"output": _edited(self.edits[name], r.output)})
+            for r, name in zip(answer.results, names, strict=False)
+        )
+        return ToolsReturned(results=results)
+
+    # -- outcomes that nobody knows --------------------
+
+    def found(self, name: str, found: Reconciled) -> bool:
+        """What the tool found out by itself; True when the call's fate is known now."""
+        if found.outcome == "happened" and found.result is not None:
+            self.settled[name] = found.result
+        elif found.outcome == "not_happened":
+            self._make_again(name)
+        else:
+            return False
+        return True
+
+    def cleared(self, run: ToolRun, name: str, request: Request) -> bool:
+        """What a person knows of it; True when the call's fate is known now."""
+        vote = request.settled
+        if request.outcome == "retried":
+            self._make_again(name)
+        elif request.outcome == "answered" and vote is not None:
+            text = f"(Told by {words.who(request)}, who looked what became of the call:)\n{vote.text}"
+            self.settled[name] = ToolResult(id=run.id, tool=run.tool, output=text, bytes=len(text.encode()))
+        else:
+            return False
+        return True
+
+    def _make_again(self, name: str) -> None:
+        self.settled.pop(name, None)
+        self.tries[name] = self.tries.get(name, 0) + 1
+        if name in self.reconciled:
+            self.reconciled.remove(name)
+        if name in self.counted:
+            self.counted.remove(name)
+
+    # -- what was done --------------------
+
+    def note(self, effect: CallTools, names: tuple[str, ...], where: Where, step: int, world: World) -> None:
+        """Remember the calls with outside effects that have ended, or were cut off, since the last time."""
+        cut_off = world.under_way()
+        for run, name in zip(effect.runs, names, strict=True):
+            result = self.settled.get(name)
+            kind: Any = world.effect_of(run.tool)
+            begun = (result is not None and result.error not in NOT_RUN) or (
+                result is None and name in cut_off
+            )
+            if not begun or kind in HARMLESS or name in self.counted:
+                continue
+            if result is not None:
+                self.counted.append(name)
+            undoable = world.undoable(run.tool)
+            call = DoneCall(
+                step=step,
+                branch=where.branch,
+                place=name,
+                tool=run.tool,
+                arguments=run.arguments if undoable else _cut(run.arguments),
+                effect=kind,
+                output=(result.output if undoable else result.output[:SHOWN]) if result else "",
+                error=result.error if result else "cut off: nobody knows whether it took effect",
+                key=world.key(where, name),
+                undoable=undoable,
+            )
+            self.history[:] = [one for one in self.history if one.key != call.key] + [call]
+
+    def since(self, step: int) -> tuple[DoneCall, ...]:
+        """Calls of this step and later ones that nothing has undone, oldest first, of every branch."""
+        return tuple(call for call in self.history if call.step >= step and call.undone is None)
+
+    def undone(self, call: DoneCall, text: str) -> None:
+        """Its compensation was run."""
+        at = self.history.index(call)
+        self.history[at] = call.model_copy(update={"undone": text})
+
+
+def _cut(arguments: JsonObject) -> JsonObject:
+    cut: JsonObject = {}
+    for name, value in arguments.items():
+        text = json.dumps(value, ensure_ascii=False)
+        cut[name] = value if len(text) <= SHOWN else f"{text[:SHOWN]} [... {len(text):,} characters]"
+    return cut
+
+
+def _edited(arguments: JsonObject, output: str) -> str:
+    return f"(A person changed the arguments to {json.dumps(arguments, ensure_ascii=False)}.)\n{output}"

@@ -1,0 +1,138 @@
+"""Commands, one by one: what each does to a run, and what is said of it."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from activities.contracts import JsonObject
+from workflows.kernel.errors import MachineError
+from workflows.kernel.moves import capped, rolled_back, steered
+from workflows.kernel.step import Cause
+from workflows.people import Command, CommandDone
+
+if TYPE_CHECKING:
+    from workflows.loop import Loop, Order
+
+__all__ = ["obey"]
+
+
+async def obey(loop: Loop, order: Order) -> None:
+    """Do it, or say why not; a refusal changes nothing and is in the log."""
+    command = order.command
+    try:
+        match command.command:
+            case "abort":
+                loop.calls.begin_anew()
+                order.done = _aborted(loop, order)
+            case "pause" | "resume":
+                order.done = _paused(loop, order)
+            case "steer":
+                order.done = _steered(loop, order)
+            case "rollback":
+                order.done = await _rolled_back(loop, order)
+            case "limits":
+                order.done = _limited(loop, order)
+    except (ValueError, MachineError) as error:
+        refuse(loop, order, str(error))
+
+
+def refuse(loop: Loop, order: Order, reason: str) -> None:
+    """The command is not obeyed; the log says why."""
+    order.refused = reason
+    loop.note(_cause("RefusedCommand", order), error=reason)
+
+
+def _cause(event: str, order: Order, reason: str | None = None) -> Cause:
+    command = order.command
+    empty = Command(command=command.command)
+    said = {
+        k: v
+        for k, v in command.model_dump(mode="json").items()
+        if v != getattr(empty, k) and k != "signature"
+    }
+    about: JsonObject = {"command": command.command, **said}
+    return Cause(event, by=order.by, reason=command.text if reason is None else reason, about=about)
+
+
+def _done(loop: Loop, order: Order, text: str, undone: tuple[str, ...] = ()) -> CommandDone:
+    snapshot = loop.stack.first.step.snapshot
+    return CommandDone(
+        command=order.command.command,
+        text=text,
+        step=snapshot.step,
+        branch=snapshot.branch,
+        paused=loop.paused,
+        undone=undone,
+    )
+
+
+def _aborted(loop: Loop, order: Order) -> CommandDone:
+    said = f": {order.command.text}" if order.command.text else ""
+    doubt = loop.world.in_doubt()
+    unsafe = f"; nobody knows whether {doubt} took effect" if doubt else ""
+    loop.close("aborted", f"{order.by} ended the run{said}{unsafe}", by=order.by)
+    return _done(loop, order, "the run is ended")
+
+
+def _paused(loop: Loop, order: Order) -> CommandDone:
+    pause = order.command.command == "pause"
+    if loop.paused == pause:
+        raise ValueError(
+            "the run is paused already"
+            if pause
+            else "the run is not paused; what waits for a decision is answered with `decide`"
+        )
+    loop.paused = pause
+    loop.note(_cause("Paused" if pause else "Resumed", order))
+    return _done(loop, order, "the run stands still" if pause else "the run goes on")
+
+
+def _steered(loop: Loop, order: Order) -> CommandDone:
+    if not order.command.text.strip():
+        raise ValueError("a message to the model is expected as `text`, it is blank")
+    now = loop.world.now()
+    cause = _cause("Steered", order)
+    loop.keep(steered(loop.stack, order.command.text, loop.nesting, cause=cause, now=now))
+    return _done(loop, order, "the message comes before the next model call")
+
+
+async def _rolled_back(loop: Loop, order: Order) -> CommandDone:
+    step = order.command.step
+    if step is None:
+        raise ValueError("a rollback needs a `step`: the one that is to begin again; `steps` lists them")
+    cause = _cause("RolledBack", order)
+    records = await loop.world.log()
+    rolled_back(loop.stack, records, step, loop.nesting, cause=cause, now=loop.world.now())  # may refuse
+    loop.desk.withdraw(loop.world.now(), f"the run is rolled back to step {step}")
+    loop.tell()
+    undone = await _compensated(loop, step) if order.command.compensate else ()
+    records = await loop.world.log()
+    loop.calls.begin_anew()
+    now = loop.world.now()
+    loop.keep(rolled_back(loop.stack, records, step, loop.nesting, cause=cause, now=now))
+    return _done(loop, order, f"back at the beginning of step {step}", undone)
+
+
+async def _compensated(loop: Loop, step: int) -> tuple[str, ...]:
+    """Undo what can be undone since the step, the newest first; a failure is told, and the next one tried."""
+    undone: list[str] = []
+    for call in reversed(loop.calls.since(step)):
+        if not call.undoable:
+            continue
+        text = await loop.world.compensate(call)
+        loop.calls.undone(call, text)
+        loop.note(Cause("Compensated", by="kernel", reason=f"{call.tool} at {call.place}: {text}"))
+        undone.append(f"{call.tool} ({call.place}): {text}")
+    return tuple(undone)
+
+
+def _limited(loop: Loop, order: Order) -> CommandDone:
+    limits = order.command.limits
+    if not limits:
+        raise ValueError('no limit is named; expected `limits` such as {"model_calls": 100}, null for none')
+    loop.keep(capped(loop.stack, limits))
+    told = ", ".join(
+        f"{name} {'none' if cap is None else f'{cap:g}'}" for name, cap in sorted(limits.items())
+    )
+    loop.note(_cause("LimitsSet", order, told))
+    return _done(loop, order, f"limits now: {told}")

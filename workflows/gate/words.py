@@ -1,0 +1,90 @@
+"""What is said to people and models about requests, in one place."""
+
+from __future__ import annotations
+
+import json
+
+from activities.contracts import EffectFailed, ToolError, ToolResult, ToolRun
+from workflows.people import Request
+
+__all__ = [
+    "aborted", "approval", "expired", "interrupt", "limit", "not_run", "outcome", "rejected", "trouble",
+    "unattended", "who",
+]  # fmt: skip
+
+SHOWN = 2000
+
+
+def who(request: Request) -> str:
+    """Who decided: `ann (claimed)`, `ann, bob (verified)`; `deadline` when nobody did."""
+    vote = request.settled
+    if vote is None:
+        return "deadline"
+    same = [v for v in request.votes if v.verb == vote.verb and v.digest == vote.digest]
+    names = ", ".join(v.by or "somebody" for v in same) or vote.by or "somebody"
+    return f"{names} ({'verified' if all(v.verified for v in same) and vote.verified else 'claimed'})"
+
+
+def approval(run: ToolRun) -> str:
+    """May it be called?"""
+    given = json.dumps(run.arguments, ensure_ascii=False, sort_keys=True)
+    return f"May the agent call {run.tool} with {given[:SHOWN]}{'…' if len(given) > SHOWN else ''}?"
+
+
+def interrupt(state: str, step: int) -> str:
+    """Shall it go on?"""
+    return f"The run stands still before {state}, step {step}. Shall it go on?"
+
+
+def limit(breach: str) -> str:
+    """More, or the end?"""
+    return (
+        f"A limit is reached, {breach}. Top it up, finish now as the limit says, or abort; "
+        "`amounts` says how much more"
+    )
+
+
+def outcome(result: ToolResult) -> str:
+    """Did it happen?"""
+    return (
+        f"{result.output[:SHOWN]}\nLook what became of it. It happened: answer with its result. "
+        "It did not: retry, and it is called now. Or abort."
+    )
+
+
+def trouble(failure: EffectFailed) -> str:
+    """Mend it?"""
+    return (
+        f"The model refuses for good: {failure.type}: {failure.message[:SHOWN]}. Mend it and retry, or abort."
+    )
+
+
+def aborted(request: Request) -> str:
+    """Why the run ended."""
+    said = request.settled.text if request.settled else ""
+    return f"{who(request)} ended the run at request {request.id}{f': {said}' if said else ''}"
+
+
+def rejected(request: Request) -> str:
+    """What the model is told of a call that a person did not want."""
+    said = request.settled.text if request.settled else ""
+    return f"A person rejected this call, so it was not made{f': {said}' if said else '.'}"
+
+
+def expired(request: Request) -> str:
+    """Nobody decided."""
+    return f"nobody decided on request {request.id} in time"
+
+
+def not_run(run: ToolRun, error: ToolError, text: str) -> ToolResult:
+    """The result of a call that was not made."""
+    words = text if error == "rejected" else f"This call was not made: {text}."
+    return ToolResult(
+        id=run.id, tool=run.tool, output=words, error=error, attempts=0, bytes=len(words.encode())
+    )
+
+
+def unattended(run: ToolRun) -> ToolResult:
+    """The result of a call that needs a person where nobody is there."""
+    text = f"{run.tool} needs a person's approval, and the run is unattended: it was not called."
+    return ToolResult(id=run.id, tool=run.tool, output=text, error="rejected", attempts=0)

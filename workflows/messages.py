@@ -1,0 +1,170 @@
+"""What people say to a run, by signal and by update: into one inbox, whoever it comes from.
+
+A signal is never fatal: what cannot be used, and what is refused, is in the log. An update is answered: it
+is refused with the reason, before it costs the history anything.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from pydantic import ValidationError
+from temporalio import workflow
+from temporalio.common import RawValue
+from temporalio.exceptions import ApplicationError
+
+from workflows.gate.orders import refuse
+from workflows.gate.ticket import Refused
+from workflows.intake import faults
+from workflows.kernel.step import Cause
+from workflows.loop import Loop, Order
+from workflows.people import Command, CommandDone, Decided, Decision
+
+__all__ = ["Messages"]
+
+KEPT = 20
+"""Names of unusable signals that `status` shows."""
+
+
+class Messages:
+    """Signals and updates of one run; those that come before it has begun wait."""
+
+    def __init__(self) -> None:
+        self.loop: Loop | None = None
+        self.unusable: list[str] = []
+        self._commanded = True
+        self._begun = False
+        self._over = False
+        self._early: list[tuple[str, Sequence[RawValue]]] = []
+        self._orders: dict[str, Order] = {}
+
+    def begin(self, loop: Loop, *, commanded: bool) -> None:
+        """The run has begun. `commanded` is False for runs from before people could command them."""
+        self.loop, self._commanded, self._begun = loop, commanded, True
+        early, self._early = self._early, []
+        for name, inputs in early:
+            self.signal(name, inputs)
+
+    def end(self) -> None:
+        """The run is over: whatever comes now is refused."""
+        self._over = True
+
+    # -- signals --------------------
+
+    def signal(self, name: str, inputs: Sequence[RawValue]) -> None:
+        """A signal of any name with any number of values."""
+        if self._over:
+            return
+        if not self._begun or self.loop is None:
+            self._early.append((name, inputs))
+            return
+        try:
+            if not self._commanded:
+                raise ValueError("this run began before people could command it")
+            if name == "decide":
+                self._decided(self.loop, Decision.model_validate(_only(inputs)))
+            elif name == "command":
+                self._ordered(self.loop, Command.model_validate(_only(inputs)))
+            else:
+                raise ValueError("no such signal is known to this run; it was ignored")
+        except Exception as error:  # noqa: BLE001  # a signal in the history would harm the run for ever
+            self._useless(self.loop, name, inputs, error)
+
+    def _decided(self, loop: Loop, decision: Decision) -> None:
+        try:
+            loop.desk.decide(decision, loop.world.now())
+        except Refused as refused:
+            about = decision.model_dump(mode="json", exclude={"signature"}, exclude_defaults=True)
+            by = f"{decision.by or 'somebody'} (claimed)"
+            loop.note(Cause("RefusedDecision", by=by, about=about), error=str(refused))
+        loop.tell()
+
+    def _ordered(self, loop: Loop, command: Command) -> None:
+        try:
+            self._order(loop, command)
+        except Refused as refused:
+            refuse(loop, Order(command, f"{command.by or 'somebody'} (claimed)"), str(refused))
+
+    def _useless(self, loop: Loop, name: str, inputs: Sequence[RawValue], error: Exception) -> None:
+        self.unusable = [*self.unusable, name[:100]][-KEPT:]
+        problem = faults(error) if isinstance(error, ValidationError) else str(error)
+        reason = f"{name[:100]!r} with {len(inputs)} values"
+        loop.note(Cause("UnusableSignal", by="signal", reason=reason), error=problem[:1000])
+
+    # -- updates --------------------
+
+    def check_decision(self, decision: Decision) -> None:
+        """Refuse what is not valid now; raises ApplicationError of type `Refused`."""
+        self._check_open()
+        if self.loop is not None and self._begun:
+            try:
+                self.loop.desk.check(decision, self.loop.world.now())
+            except Refused as refused:
+                raise _refusal(str(refused)) from refused
+
+    def check_command(self, command: Command) -> None:
+        """Refuse what nobody of the group has said; raises ApplicationError of type `Refused`."""
+        self._check_open()
+        if self.loop is not None and self._begun and not self.loop.desk.seen(command):
+            try:
+                self.loop.desk.command_allowed(command)
+            except Refused as refused:
+                raise _refusal(str(refused)) from refused
+
+    def _check_open(self) -> None:
+        if self._over:
+            raise _refusal("the run is over; nothing can be decided or commanded any more")
+        if not self._commanded:
+            raise _refusal("this run began before people could command it; it can only be cancelled")
+
+    async def decide(self, decision: Decision) -> Decided:
+        """Count a decision; what its request has come to."""
+        loop = await self._loop()
+        try:
+            decided = loop.desk.decide(decision, loop.world.now())
+        except Refused as refused:
+            raise _refusal(str(refused)) from refused
+        loop.tell()
+        return decided
+
+    async def command(self, command: Command) -> CommandDone:
+        """Put a command into the inbox and wait until it is obeyed."""
+        loop = await self._loop()
+        try:
+            order = self._order(loop, command)
+        except Refused as refused:
+            raise _refusal(str(refused)) from refused
+        await workflow.wait_condition(lambda: order.over)
+        if order.done is None:
+            raise _refusal(order.refused)
+        return order.done
+
+    def _order(self, loop: Loop, command: Command) -> Order:
+        """The command in the inbox; one that came before is the same order. Raises Refused."""
+        if loop.desk.seen(command):
+            text = "it was obeyed before"
+            before = CommandDone(command=command.command, text=text, paused=loop.paused)
+            return self._orders.get(command.id) or Order(command, command.by, done=before)
+        order = Order(command, loop.desk.count(command))
+        loop.inbox.append(order)
+        if command.id:
+            self._orders[command.id] = order
+        return order
+
+    async def _loop(self) -> Loop:
+        await workflow.wait_condition(lambda: self._begun or self._over)
+        self._check_open()
+        if self.loop is None:
+            raise _refusal("the run ended before it began")
+        return self.loop
+
+
+def _only(inputs: Sequence[RawValue]) -> object:
+    if len(inputs) != 1:
+        raise ValueError(f"one JSON object is expected as input, {len(inputs)} values came")
+    value: object = workflow.payload_converter().from_payload(inputs[0].payload)
+    return value
+
+
+def _refusal(reason: str) -> ApplicationError:
+    return ApplicationError(reason, type="Refused", non_retryable=True)
