@@ -74,8 +74,8 @@ class Notice(Frozen):
     run: str
     """Workflow id."""
     agent: str = ""
-    attempts: int = 8
-    """In all, for transient failures: a minute or two of an outage."""
+    attempts: int = 6
+    """In all, for transient failures: half a minute of an outage, and the time of the attempts."""
 
 
 class Noticed(Frozen):

@@ -12,6 +12,7 @@ import json
 import shlex
 from collections.abc import Awaitable, Callable
 from datetime import timedelta
+from typing import NoReturn
 
 import structlog
 from temporalio import activity
@@ -42,30 +43,35 @@ class NotifyActivities:
 
     @activity.defn(name="notify")
     async def notify(self, notice: Notice) -> Noticed:
-        """Tell the webhook, then the command; raises `ApplicationError` of type `Transient`.
+        """Tell webhook and command; raises `ApplicationError` of type `Transient`.
 
-        The command waits until the webhook is told or given up: each attempt of this activity
-        begins anew, and a command should not be run once more for each failure of the webhook.
+        An attempt tells those that the attempts before it have neither told nor given up: these are
+        handed on in the heartbeat. Should it be lost with its worker, one is told twice, by one name.
         """
         event = _event()
-        body = _body(notice, event)
-        ways = self._ways(event, body)
+        ways = self._ways(event, _body(notice, event))
         if not ways:
             return Noticed(
                 text="the worker has no hook: neither RATCHET_NOTIFY_URL nor RATCHET_NOTIFY_COMMAND"
             )
-        sent: list[Way] = []
-        problems: list[str] = []
-        async with beating():
-            for way, tell in ways.items():
+        last = activity.info().attempt >= notice.attempts
+        settled, passing = _settled(), list[Untold]()
+        async with beating(lambda: settled):
+            for way in [way for way in ways if way not in settled]:
                 try:
-                    await tell()
-                    sent.append(way)
+                    await ways[way]()
+                    settled[way] = ""
                 except Untold as error:
-                    _raise_to_repeat(error, notice.attempts)
-                    problems.append(str(error))
-        log.info("notify.told", moment=notice.moment, sent=sent, problems=problems)
-        return Noticed(ok=not problems, sent=tuple(sent), text="; ".join(problems))
+                    if error.passing and not last:
+                        passing.append(error)
+                    else:
+                        settled[way] = str(error)
+        problems = [settled[way] for way in ways if settled.get(way)]
+        log.info("notify.told", moment=notice.moment, settled=list(settled), problems=problems)
+        if passing:
+            _raise_to_repeat(passing, settled)
+        sent = tuple(way for way in ways if not settled[way])
+        return Noticed(ok=not problems, sent=sent, text="; ".join(problems))
 
     def _ways(self, event: str, body: bytes) -> dict[Way, Callable[[], Awaitable[None]]]:
         its = self.settings
@@ -105,7 +111,17 @@ def _command(notice: Notice) -> str:
     return shlex.join(["ratchet", str(options[0]), notice.run, str(notice.request.get("id", ""))])
 
 
-def _raise_to_repeat(error: Untold, attempts: int) -> None:
-    if error.passing and activity.info().attempt < attempts:
-        wait = None if error.wait is None else timedelta(seconds=error.wait)
-        raise ApplicationError(str(error), type=TRANSIENT, next_retry_delay=wait) from None
+def _settled() -> dict[str, str]:
+    """The ways that earlier attempts have settled: told, the empty string, or given up, and why."""
+    for details in activity.info().heartbeat_details:
+        if isinstance(details, dict):
+            return {str(way): str(problem) for way, problem in details.items()}
+    return {}
+
+
+def _raise_to_repeat(errors: list[Untold], settled: dict[str, str]) -> NoReturn:
+    activity.heartbeat(settled)
+    waits = [error.wait for error in errors if error.wait is not None]
+    delay = timedelta(seconds=max(waits)) if waits else None
+    said = "; ".join(map(str, errors))
+    raise ApplicationError(said, type=TRANSIENT, next_retry_delay=delay)

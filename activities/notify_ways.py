@@ -24,7 +24,7 @@ __all__ = ["Untold", "post", "run_command", "signature"]
 
 PASSING = (408, 425, 429)
 """Statuses below 500 that go away by themselves."""
-LONGEST_WAIT = 300.0
+LONGEST_WAIT = 60.0
 """Seconds; a later notice is of little use."""
 TEMPFAIL = 75
 """Exit code of a command that wants to be run again (EX_TEMPFAIL of sysexits.h)."""

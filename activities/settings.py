@@ -75,6 +75,6 @@ class Settings(BaseSettings):
         default=(),
         description="program and its words (JSON list) that is told of requests, on standard input",
     )
-    notify_seconds: float = Field(default=10, gt=0, le=300, description="for one telling of either")
+    notify_seconds: float = Field(default=10, gt=0, le=25, description="for one telling of either")
     log_format: str = Field(default="console", pattern="^(console|json)$")
     log_level: str = Field(default="info", pattern="^(debug|info|warning|error)$")

@@ -229,12 +229,12 @@ async def test_a_worker_without_a_hook_says_so() -> None:
 async def test_what_goes_away_by_itself_is_tried_again_and_in_the_end_told(hook: Hook, line: str) -> None:
     activities = hooked(notify_url=hook.url)
     said = f"the webhook at 127.0.0.1 answered HTTP {line[:3]}"
-    for attempt in (1, 7):
+    for attempt in (1, 5):
         hook.answers.append(status(line))
         error = await refused(activities, attempt)
         assert (error.message, error.next_retry_delay) == (said, None)
     hook.answers.append(status(line))
-    assert await told(activities, attempt=8) == Noticed(ok=False, text=said)
+    assert await told(activities, attempt=6) == Noticed(ok=False, text=said)
 
 
 @pytest.mark.parametrize(
@@ -242,8 +242,8 @@ async def test_what_goes_away_by_itself_is_tried_again_and_in_the_end_told(hook:
     [
         ("7", 7, 7),
         ("0.5", 0.5, 0.5),
-        ("86400", 300, 300),
-        (timedelta(seconds=200), 100, 200),
+        ("86400", 60, 60),
+        (timedelta(seconds=50), 0.1, 50),
     ],
     ids=["seconds", "part of a second", "too long", "date"],
 )
@@ -307,7 +307,7 @@ async def test_neither_address_nor_secret_is_in_history_logs_or_errors(hook: Hoo
     hook.answers += [status("500 Oops"), b"never", status("404 Gone")]
     with structlog.testing.capture_logs() as logs:
         failures = [await refused(which) for which in (activities, late, gone)]
-        answers = [await told(activities), await told(gone, attempt=8)]
+        answers = [await told(activities), await told(gone, attempt=6)]
     everything = [
         *map(written, failures),
         *map(repr, failures),
@@ -352,7 +352,7 @@ async def test_a_command_that_fails_is_not_run_again_and_its_words_are_for_the_w
 async def test_a_command_may_ask_to_be_run_again(tmp_path: Path) -> None:
     activities = hooked(notify_command=keeping(tmp_path / "told", code=75))
     assert (await refused(activities)).message.endswith("ended with exit code 75")
-    assert not (await told(activities, attempt=8)).ok
+    assert not (await told(activities, attempt=6)).ok
     assert len((tmp_path / "told").read_text().splitlines()) == 2
 
 
@@ -396,7 +396,7 @@ async def test_a_command_that_does_not_end_is_stopped_with_its_children(tmp_path
 @pytest.mark.skipif(not os.path.exists("/proc/self/stat"), reason="looks at processes as Linux shows them")
 async def test_a_cancelled_activity_stops_its_command(tmp_path: Path) -> None:
     pid = tmp_path / "pid"
-    activities = hooked(notify_command=starting(pid, "wait"), notify_seconds=60)
+    activities = hooked(notify_command=starting(pid, "wait"), notify_seconds=25)
     place = environment()
     running = asyncio.ensure_future(place.run(activities.notify, notice()))
     await until(lambda: pid.exists() and pid.read_text().endswith("\n"))
@@ -406,14 +406,30 @@ async def test_a_cancelled_activity_stops_its_command(tmp_path: Path) -> None:
     await until(lambda: gone(int(pid.read_text())))
 
 
-async def test_the_command_is_not_run_once_more_for_each_failure_of_the_webhook(
-    hook: Hook, tmp_path: Path
-) -> None:
+async def test_who_was_told_or_given_up_is_not_asked_again(hook: Hook, tmp_path: Path) -> None:
     activities = hooked(notify_url=hook.url, notify_command=keeping(tmp_path / "told"))
-    hook.answers += [status("500 Oops")] * 3
-    await refused(activities, attempt=1)
-    await refused(activities, attempt=2)
-    assert not (tmp_path / "told").exists()
-    answer = await told(activities, attempt=8)
-    assert (answer.ok, answer.sent) == (False, ("command",))
-    assert len((tmp_path / "told").read_text().splitlines()) == 1
+    hook.answers += [status("500 Oops"), status("204 No Content")]
+    beats: list[Any] = []
+    first, second = environment(attempt=1), environment(attempt=2)
+    first.on_heartbeat = beats.append
+    with pytest.raises(ApplicationError):
+        await first.run(activities.notify, notice())
+    assert beats[-1] == {"command": ""}
+    second.info = dataclasses.replace(second.info, heartbeat_details=[beats[-1]])
+    assert await second.run(activities.notify, notice()) == Noticed(sent=("webhook", "command"))
+    assert (len(hook.bodies), len((tmp_path / "told").read_text().splitlines())) == (2, 1)
+
+
+async def test_a_failure_for_good_is_told_in_the_end_with_what_was_sent(hook: Hook, tmp_path: Path) -> None:
+    hook.answers.append(status("404 Gone"))
+    place, beats = environment(), list[Any]()
+    place.on_heartbeat = beats.append
+    activities = hooked(notify_url=hook.url, notify_command=keeping(tmp_path / "told", code=75))
+    with pytest.raises(ApplicationError):
+        await place.run(activities.notify, notice())
+    place = environment(attempt=6)
+    place.info = dataclasses.replace(place.info, heartbeat_details=[beats[-1]])
+    answer = await place.run(activities.notify, notice())
+    assert (answer.ok, answer.sent, len(hook.bodies)) == (False, (), 1)
+    assert "HTTP 404" in answer.text
+    assert answer.text.endswith("ended with exit code 75")
