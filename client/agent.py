@@ -1,4 +1,4 @@
-"""The SDK: start agent runs, follow them, read what they did and what came out."""
+"""The SDK: start agent runs, follow and command them, read what they did and what came out."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from temporalio.exceptions import WorkflowAlreadyStartedError
 from client.context import Material, check_takes_context, context_for, store_of
 from client.errors import DuplicateRun
 from client.listing import GOAL_KEY, GOAL_SHOWN, start_attributes
-from client.reading import RunReader
+from client.people import RunCommander
 from client.rpc import clear_errors
 from workflows import registry
 from workflows.api import TASK_QUEUE, WORKFLOW_TYPE, AgentResult, AgentTask
@@ -21,10 +21,10 @@ from workflows.api import TASK_QUEUE, WORKFLOW_TYPE, AgentResult, AgentTask
 __all__ = ["AgentClient", "pinned"]
 
 
-class AgentClient(RunReader):
+class AgentClient(RunCommander):
     """Everything a program does with runs; made by `AgentClient.connect`.
 
-    What it reads is in `client/reading.py`.
+    What it reads is in `client/reading.py`, what people decide and order in `client/people.py`.
     """
 
     @classmethod

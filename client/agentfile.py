@@ -16,6 +16,7 @@ from client.errors import UsageError
 from client.yamlparse import parse
 from client.yamltext import KeyPath, YamlText, dotted, nearest, problems
 from workflows.api import AgentTask, Limits, Name
+from workflows.people import Approvals, People
 
 __all__ = ["SHIPPED", "AgentFile", "Draft", "find_agent", "shipped_agents"]
 
@@ -41,6 +42,8 @@ class AgentFile(Strict):
     limits: Limits = Limits()
     visibility: Literal["basic", "state"] = "basic"
     heartbeat_seconds: float = Field(default=10, ge=3, le=600)
+    approvals: Approvals = Field(default=Approvals(), description="which tool calls wait for a person")
+    people: People = Field(default=People(), description="who decides, how long they have, who is told")
 
     @field_validator("models", mode="before")
     @classmethod
@@ -76,6 +79,8 @@ class AgentFile(Strict):
                 limits=self.limits,
                 visibility=self.visibility,
                 heartbeat_seconds=self.heartbeat_seconds,
+                approvals=self.approvals,
+                people=self.people,
             )
         except ValidationError as error:
             said = [detail["msg"].removeprefix("Value error, ") for detail in error.errors()]

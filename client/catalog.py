@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 from collections.abc import Iterable
 from dataclasses import dataclass
+from typing import Any
 
 from pydantic import BaseModel, ValidationError
 
@@ -14,7 +15,10 @@ from activities.settings import Settings
 from client.agentfile import SCRIPTED, AgentFile, Draft, shipped_agents
 from client.errors import UsageError
 from client.yamltext import KeyPath, YamlText, nearest, problems
+from workflows.gate.problems import problems as people_problems
 from workflows.kernel.design import Design
+from workflows.kernel.errors import name_of
+from workflows.kernel.machine import Machine
 
 __all__ = ["Catalog", "check_key"]
 
@@ -66,6 +70,7 @@ class Catalog:
     def check(self, agent: AgentFile, draft: Draft) -> None:
         """Hold an agent against what there is; raises UsageError with everything that is wrong."""
         found = [*self._machine(agent), *self._models(agent), *self._tools(agent)]
+        found += people_problems(agent.approvals, agent.people, agent.tools)
         if found:
             raise UsageError(draft.wrong(found))
 
@@ -82,7 +87,8 @@ class Catalog:
         except UsageError as error:
             yield ("version",), str(error)
             return
-        yield from _options(agent.options, design, ("options",))
+        wrong = [*_options(agent.options, design, ("options",))]
+        yield from wrong or _states(agent, _built(agent.options, design))
         for role in agent.models:
             if role not in design.roles:
                 yield (
@@ -136,6 +142,21 @@ def _options(given: JsonObject, design: Design, where: KeyPath) -> Iterable[Prob
         yield where, str(error)
         return
     yield from _inner_machines(options, where)
+
+
+def _built(given: JsonObject, design: Design) -> Machine[Any]:
+    from workflows import registry
+
+    return design.build(design.options.model_validate(given), registry.parts())
+
+
+def _states(agent: AgentFile, machine: Machine[Any]) -> Iterable[Problem]:
+    """States of `interrupt_states` that the machine does not have: nobody would be asked there."""
+    there = [name_of(state) for state in machine.states]
+    for index, name in enumerate(agent.people.interrupt_states):
+        if name not in there:
+            where: KeyPath = ("people", "interrupt_states", index)
+            yield where, f"machine {agent.machine} has no state `{name}`; {nearest(name, there)}"
 
 
 def _inner_machines(value: object, where: KeyPath) -> Iterable[Problem]:

@@ -164,6 +164,7 @@ def _options(catalog: Any, design: Any, agent: str | None, sets: list[str] | Non
     from pydantic import ValidationError
 
     from client.choose import Choice
+    from workflows.people import Approvals
 
     chosen, draft = Choice(agent=agent, settings=sets or ()).finish()
     if agent is None or chosen.machine != design.name:
@@ -173,7 +174,7 @@ def _options(catalog: Any, design: Any, agent: str | None, sets: list[str] | Non
             return design.options()
         except ValidationError:
             return None
-    bare = {"tools": (), "version": design.version}
+    bare = {"tools": (), "approvals": Approvals(), "version": design.version}
     catalog.check(chosen.model_copy(update=bare), draft)
     return design.options.model_validate(chosen.options)
 

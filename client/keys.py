@@ -1,8 +1,9 @@
-"""A person's Ed25519 key: made, read from a file, and used to sign decisions and commands."""
+"""A person's Ed25519 key: made, read from a file, and what they say is signed with it."""
 
 from __future__ import annotations
 
 import base64
+import getpass
 import os
 from dataclasses import dataclass
 from pathlib import Path
@@ -13,32 +14,29 @@ from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
 
 from client.errors import UsageError
 
-__all__ = ["PASSPHRASE", "Signer", "new_key", "public_key"]
+__all__ = ["PASSPHRASE", "Speaker", "new_key", "public_key", "speaker"]
 
 PASSPHRASE = "RATCHET_KEY_PASSPHRASE"
 """Name of the environment variable with the passphrase of a key file that has one."""
 
 
 @dataclass(frozen=True)
-class Signer:
-    """A person with a private key: what they decide is signed, so that a run can verify who it was."""
+class Speaker:
+    """A person; with a private key they sign what they say, so that a run can verify who it was."""
 
     name: str
-    """As the agent file lists it beside the public key."""
-    key: Ed25519PrivateKey
+    """As the agent file lists it, beside the public key if there is one."""
+    key: Ed25519PrivateKey | None = None
 
     @classmethod
-    def load(cls, name: str, path: str | Path) -> Signer:
-        """Read the key from a PEM file (PKCS8); its passphrase, if it has one, from RATCHET_KEY_PASSPHRASE.
+    def load(cls, name: str, path: str | Path) -> Speaker:
+        """A person who signs, with the key in a PEM file (PKCS8); its passphrase, if it has one, is in
+        RATCHET_KEY_PASSPHRASE.
 
         Raises:
             UsageError: the file cannot be read, or is no Ed25519 private key.
         """
         return cls(name, _read(Path(path)))
-
-    def sign(self, content: bytes) -> str:
-        """The signature in base64."""
-        return base64.b64encode(self.key.sign(content)).decode()
 
 
 def new_key(path: Path) -> str:
@@ -90,3 +88,21 @@ def _read(path: Path) -> Ed25519PrivateKey:
 
 def _passphrase() -> bytes:
     return os.environ.get(PASSPHRASE, "").encode()
+
+
+def speaker(by: str | None = None, key: Path | None = None) -> Speaker:
+    """Who speaks from this process: RATCHET_BY or the login name unless given, with the key of RATCHET_KEY.
+
+    Raises:
+        UsageError: the key cannot be used.
+    """
+    name = by or os.environ.get("RATCHET_BY", "").strip() or _login()
+    path = key or (Path(found) if (found := os.environ.get("RATCHET_KEY", "").strip()) else None)
+    return Speaker(name) if path is None else Speaker.load(name, path)
+
+
+def _login() -> str:
+    try:
+        return getpass.getuser()
+    except (KeyError, OSError):
+        return ""  # a container without an entry for its user: nobody in particular

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from contextlib import suppress
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from temporalio.api.workflowservice.v1 import DescribeWorkflowExecutionResponse
 from temporalio.client import Client
@@ -20,10 +20,21 @@ class Now:
     reports of its progress. At most a second old."""
     trouble: str | None = None
     """What fails and is tried again, in one line; None when all goes well."""
+    children: tuple[str, ...] = ()
+    """Ids of the runs at work inside."""
+    asks: bytes = b""
+    """What it asks people, as the server keeps it: to see that it has changed."""
 
 
 async def moment(temporal: Client, about: DescribeWorkflowExecutionResponse) -> Now:
     """Read it out of a description."""
+    doing = await _doing(temporal, about)
+    children = tuple(child.workflow_id for child in about.pending_children)
+    asks = about.workflow_execution_info.memo.fields.get("asks")
+    return replace(doing, children=children, asks=asks.data if asks else b"")
+
+
+async def _doing(temporal: Client, about: DescribeWorkflowExecutionResponse) -> Now:
     text = ""
     for pending in about.pending_activities:
         if pending.HasField("last_failure"):

@@ -14,6 +14,7 @@ import typer
 from activities.settings import Settings
 from client.agent import AgentClient
 from client.agentfile import SCRIPTED
+from client.asking import hearing
 from client.catalog import Catalog, check_key
 from client.choose import Choice, read_goal
 from client.connection import working
@@ -25,6 +26,7 @@ from client.view import LiveView, notes, out, result_text
 from client.waiting import check_waiting, telling_trouble, use_remembered_server
 from client.workerconfig import Allowed, remember
 from workflows.api import TASK_QUEUE, AgentTask
+from workflows.people import Request
 
 __all__ = ["Order", "follow", "perform", "resume_all", "serve"]
 
@@ -108,16 +110,26 @@ async def serve(place: Place, choice: Choice) -> int:
 
 
 async def follow(agents: AgentClient, run_id: str, *, as_json: bool, since: int = 0) -> int:
-    """Show a run until it is over, and its result; the exit code."""
+    """Show a run until it is over, and its result; the exit code.
+
+    What it asks meanwhile is asked on the terminal; without one it is told on standard error, once each.
+    """
     console = out()
     if as_json:
-        async for record in agents.watch(run_id, since):
-            typer.echo(record.model_dump_json())
+        async with hearing(agents, None) as hearer:
+            async for news in agents.watch_all(run_id, since):
+                if isinstance(news, Request):
+                    hearer.heard(news)
+                else:
+                    typer.echo(news.model_dump_json())
     else:
         with LiveView(console) as view:
-            async with telling_trouble(agents, run_id, view):
-                async for record in agents.watch(run_id, since):
-                    view.show(record)
+            async with telling_trouble(agents, run_id, view), hearing(agents, view) as hearer:
+                async for news in agents.watch_all(run_id, since):
+                    if isinstance(news, Request):
+                        hearer.heard(news)
+                    else:
+                        view.show(news)
     result = await agents.result(run_id)
     if as_json:
         typer.echo(result.model_dump_json())

@@ -5,7 +5,9 @@ from __future__ import annotations
 import json
 import sys
 import time
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
+from contextlib import contextmanager
+from datetime import datetime
 from types import TracebackType
 from typing import Any, Self
 
@@ -104,18 +106,41 @@ def status_lines(line: RunLine | None, status: AgentStatus) -> Table:
         "step": str(status.step),
         "inside": " / ".join(status.inside),
         "doing": "" if status.finished else status.doing,
+        "waits for": _waits(line, status),
         "progress": line.progress if line else ("finished" if status.finished else "running"),
         "exit": status.exit_reason or "",
         "answer": status.answer or "",
         "spent": spent(status.counters),
         "of at most": ", ".join(f"{name} {cap:g}" for name, cap in status.caps.items()),
         "records": str(status.records),
+        "branch": f"{status.branch} (rolled back as often)" if status.branch else "",
+        "forked from": _origin(status),
         "not understood": "\n".join(status.unusable_messages),
     }
     for name, value in rows.items():
         if value:
             table.add_row(Text(name, style="dim"), Text(plain(value)))
     return table
+
+
+def _waits(line: RunLine | None, status: AgentStatus) -> str:
+    """For what people are waited for, since when, and where to read on."""
+    if not status.waiting or status.finished:
+        return ""
+    since = f" since {_clock(line.waiting_since)}" if line and line.waiting_since else ""
+    deadline = f", deadline {_clock(line.deadline)}" if line and line.deadline else ""
+    more = f" ({_counted(status.requests, 'open request')}: `ratchet inbox`)" if status.requests else ""
+    how = f" (`ratchet resume {line.id}`)" if line and status.waiting == "paused" else more
+    return f"{status.waiting}{since}{deadline}{how}"
+
+
+def _origin(status: AgentStatus) -> str:
+    origin = status.origin
+    return f"{origin.workflow_id}, step {origin.step}" if origin else ""
+
+
+def _clock(at: datetime) -> str:
+    return f"{at.astimezone():%Y-%m-%d %H:%M:%S}"
 
 
 def change_block(record: Record, *, full: bool) -> Text:
@@ -145,10 +170,12 @@ def listing(lines: Iterable[RunLine], width: int = 200) -> Table:
 
 
 def _row(line: RunLine, wide: bool) -> dict[str, str]:
-    why = line.exit_reason or line.waiting or line.state
-    row = {"run": line.id, "progress": plain(why or line.progress)}
+    waits = f"waits: {line.waiting}" if line.waiting and line.progress == "running" else ""
+    if waits and wide and line.deadline:
+        waits += f" until {_clock(line.deadline)}"
+    row = {"run": line.id, "progress": plain(line.exit_reason or waits or line.state or line.progress)}
     if wide:
-        row["started"] = f"{line.started.astimezone():%Y-%m-%d %H:%M:%S}"
+        row["started"] = _clock(line.started)
         row["agent"] = line.agent if line.machine in line.agent else f"{line.agent} ({line.machine})"
     return {**row, "goal": plain(line.goal[:80])}
 
@@ -202,9 +229,14 @@ class _Waiting:
         self._state, self._since = state, time.monotonic()
         self.text = ""
         """What a model is saying; the end of it is shown."""
+        self.person = ""
+        """What people are asked meanwhile; it is shown instead."""
 
     def __rich__(self) -> Text:
         line = " ".join(plain(self.text).split())
+        if self.person:
+            waits = f"waits for a person: {plain(self.person)}  {time.monotonic() - self._since:.0f} s"
+            return Text(waits, style="yellow")
         tail = f"  … {line[-SAID_CHARACTERS:]}" if line else ""
         return Text(f"{self._state} {time.monotonic() - self._since:.0f} s{tail}", style="dim")
 
@@ -220,9 +252,26 @@ class LiveView:
     def show(self, record: Record) -> None:
         """Print a record, and wait for what comes after it."""
         self._console.print(record_block(record))
+        person = self._waiting.person
         self._waiting = _Waiting(record.to or record.state)
+        self._waiting.person = person
         if self._status is not None:
             self._status.update(self._waiting)
+
+    def asking(self, what: str) -> None:
+        """Show what people are asked; empty: nothing any more."""
+        self._waiting.person = what
+
+    @contextmanager
+    def still(self) -> Iterator[Console]:
+        """Meanwhile nothing moves, so that a person can type; what they read is printed there."""
+        if self._status is not None:
+            self._status.stop()
+        try:
+            yield self._console
+        finally:
+            if self._status is not None:
+                self._status.start()
 
     def saying(self, text: str) -> None:
         """Show what a model has said so far in the call under way."""

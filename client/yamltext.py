@@ -104,6 +104,8 @@ def _problem(detail: ErrorDetails, model: type[BaseModel]) -> tuple[KeyPath, str
     if detail["type"] == "missing":
         return where, "is missing"
     said = detail["msg"].removeprefix("Value error, ")
+    if where[-1:] == ("[key]",):  # as Pydantic says that a mapping's key is no key of it
+        where, said = where[:-1], said.replace("Input should", "The key should", 1)
     got = repr(detail["input"])
     got = got if len(got) <= 80 else f"{got[:77]}..."
     allowed = allowed_at(model, where) if detail["type"].endswith(_RANGED) else None

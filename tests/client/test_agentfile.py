@@ -44,7 +44,7 @@ def load(folder: Path, text: str, catalog: Catalog) -> None:
         ),
         pytest.param("limits: {tokens: 1, tokens: 2}", "limits.tokens stands twice", id="twice inside"),
         pytest.param("tool: [x]\n", "bad.yaml:1: tool: unknown key; did you mean `tools`?", id="misspelt"),
-        pytest.param("zzz: 1\n", "zzz: unknown key; there is `description`", id="unknown key"),
+        pytest.param("zzz: 1\n", "zzz: unknown key; there is `approvals`", id="unknown key"),
         pytest.param(
             "limits:\n  tokns: 5\n",
             "bad.yaml:2: limits.tokns: unknown key; did you mean `tokens`?",
@@ -90,6 +90,47 @@ def load(folder: Path, text: str, catalog: Catalog) -> None:
         pytest.param("models: {default: 5}\n", "models.default: ", id="a number as model"),
         pytest.param(
             "visibility: all\n", "visibility: input should be 'basic' or 'state', got 'all'", id="no choice"
+        ),
+        pytest.param(
+            "tools: [calculator]\napprovals:\n  tools:\n    calculater: always\n",
+            "bad.yaml:4: approvals.tools.calculater: there is no tool 'calculater'; the agent has calculator",
+            id="approval of a tool that the agent lacks",
+        ),
+        pytest.param(
+            "tools: [calculator]\napprovals:\n  rules:\n    - {tools: [calculator, 'calk*']}\n",
+            "bad.yaml:4: approvals.rules[0].tools[1]: no tool fits 'calk*'",
+            id="rule for no tool",
+        ),
+        pytest.param(
+            "approvals: {rules: [{effects: [unsafe], asking: {group: ops}}]}\n",
+            "approvals.rules[0].asking: there is no group 'ops'; there is none",
+            id="rule that asks no group",
+        ),
+        pytest.param(
+            "approvals: {rules: [{arguments: {to: {matches: '('}}}]}\n",
+            "approvals.rules[0].arguments.to.matches: ",
+            id="no pattern",
+        ),
+        pytest.param(
+            "people:\n  kinds:\n    aproval: {}\n",
+            "bad.yaml:3: people.kinds.aproval: the key should be 'approval', 'question'",
+            id="misspelt kind",
+        ),
+        pytest.param(
+            "people:\n  asking: {deadline_second: 4}\n",
+            "bad.yaml:2: people.asking.deadline_second: unknown key; did you mean `deadline_seconds`?",
+            id="misspelt deadline",
+        ),
+        pytest.param(
+            "people: {groups: {ops: {members: [Ada], quorum: 2}}}\n",
+            "people.groups.ops: quorum: 2 people must agree, the group has 1",
+            id="quorum of nobody",
+        ),
+        pytest.param(
+            "people:\n  interrupt_states: [acton]\n",
+            "bad.yaml:2: people.interrupt_states[0]: machine react has no state `acton`; "
+            "did you mean `action`?",
+            id="no state to stand still at",
         ),
         pytest.param("options: {at: 2026-01-01}\n", "options.at", id="a date as option"),
         pytest.param("modules: [none.py]\n", "modules[0]: there is no Python file", id="missing module"),
@@ -232,6 +273,20 @@ def test_options_of_the_command_line_change_the_agent(tmp_path: Path) -> None:
     )
     assert agent.tools == ("calculator", "read_file")
     assert (agent.options, agent.limits.tokens) == ({"max_steps": 3}, 10)
+
+
+def test_who_is_asked_travels_with_the_task_and_is_set_from_the_command_line(tmp_path: Path) -> None:
+    path = tmp_path / "a.yaml"
+    path.write_text(
+        "tools: [calculator]\napprovals: {tools: {calculator: always}}\n"
+        "people: {groups: {ops: {members: [Ada]}}, asking: {group: ops}}\n"
+    )
+    settings = ["people.unattended=true", "approvals.effects.unsafe=never"]
+    agent, _ = Choice(agent=str(path), settings=settings).finish()
+    task = agent.task("go")
+    assert (task.approvals.tools, task.approvals.effects) == ({"calculator": "always"}, {"unsafe": "never"})
+    assert (task.people.unattended, task.people.groups["ops"].members) == (True, ("Ada",))
+    assert task.people.asking.group == "ops"
 
 
 def test_naming_the_scripted_model_keeps_the_script_of_the_file() -> None:

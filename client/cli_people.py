@@ -1,0 +1,390 @@
+"""Commands with which people decide and command: inbox, approve, pause, rollback, key, and their kin.
+
+Exit codes: 0 it is done (or sent, when no worker runs); 1 there is no such run or request, or the run is
+over; 2 what was said makes no sense; 3 the run refused it, and said why; 4 nobody confirmed, so nothing
+was done.
+"""
+
+from __future__ import annotations
+
+import json
+import time
+from collections.abc import Callable, Coroutine
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any, Literal
+
+import typer
+
+from client.errors import UsageError
+from client.place import Json, Place
+
+if TYPE_CHECKING:
+    from client.talk import Talk
+
+__all__ = ["COMMANDS"]
+
+Run = Annotated[str, typer.Argument(help="Id of the run, or its beginning or end.", metavar="RUN")]
+Asked = Annotated[
+    str | None,
+    typer.Argument(help="Id of the request, such as r1; left out: the only one.", metavar="REQUEST"),
+]
+By = Annotated[
+    str | None,
+    typer.Option(
+        "--by", envvar="RATCHET_BY", help="Who says it; else the login name.", rich_help_panel="Who"
+    ),
+]
+Key = Annotated[
+    Path | None,
+    typer.Option(
+        "--key", envvar="RATCHET_KEY", help="Private key (PEM) to sign it with.", rich_help_panel="Who"
+    ),
+]
+Comment = Annotated[str, typer.Option("--comment", "-m", help="For the log; the model may see it.")]
+Reason = Annotated[str, typer.Option("--reason", "--comment", "-m", help="For the log.")]
+Signal = Annotated[
+    bool, typer.Option("--signal", help="Send it as a signal: no answer, in force when a worker takes it.")
+]
+
+
+def _talk(place: Place, run: str, by: str | None, key: Path | None, how: tuple[bool, bool]) -> Talk:
+    """Who says what to whom; `how` is whether by signal, and whether told in JSON."""
+    from client.keys import speaker
+    from client.talk import Talk
+
+    return Talk(place, run, speaker(by, key), signal=how[0], as_json=how[1])
+
+
+# -- what waits --------------------
+
+
+async def inbox(
+    place: Place,
+    run: Annotated[str | None, typer.Argument(help="Show all that this run asks, in full.")] = None,
+    as_json: Json = False,
+) -> None:
+    """List the runs that wait for people, those that have waited longest first."""
+    from client.finding import find_run, open_requests
+    from client.inboxview import answers, inbox_table, request_block
+    from client.view import notes, out
+
+    async with place.client() as agents:
+        if run is not None:
+            run_id = await find_run(agents, run)
+            asked = await open_requests(agents, run_id)
+        else:
+            lines = await agents.inbox()
+    if run is None and as_json:
+        _print_json([line.model_dump(mode="json") for line in lines])
+    elif run is None and lines:
+        out().print(inbox_table(lines, datetime.now(UTC), out().width))
+        notes().print("`ratchet inbox RUN` shows all that a run asks, and how it is answered")
+    elif run is None:
+        notes().print("no run waits for anybody")
+    elif as_json:
+        _print_json([request.model_dump(mode="json") for request in asked])
+    else:
+        for request in asked:
+            out().print(request_block(request, run_id, time.time(), full=True))
+            out().print("\n".join(f"  {way}" for way in answers(request, run_id)))
+        if not asked:
+            notes().print(f"run {run_id} asks nothing at present")
+
+
+# -- decisions --------------------
+
+
+async def approve(  # noqa: PLR0913  # one parameter for each option of the command line
+    place: Place,
+    *,
+    run: Run,
+    request: Asked = None,
+    comment: Comment = "",
+    remember: Annotated[
+        bool, typer.Option("--remember", help="The same call with the same arguments: for all of this run.")
+    ] = False,
+    remember_any: Annotated[
+        bool, typer.Option("--remember-any", help="This tool, whatever its arguments: for all of this run.")
+    ] = False,
+    remember_where: Annotated[
+        list[str] | None,
+        typer.Option("--remember-where", help="NAME=VALUE: this tool with such an argument; repeatable."),
+    ] = None,
+    by: By = None,
+    key: Key = None,
+    signal: Signal = False,
+    as_json: Json = False,
+) -> int:
+    """Let a tool be called."""
+    from client.talk import remembered
+
+    where = {name: value for name, value in map(_pair, remember_where or ())}
+    content = remembered(comment, remember, remember_any, where)
+    return await _talk(place, run, by, key, (signal, as_json)).decide(request, "approve", content)
+
+
+async def edit(  # noqa: PLR0913  # one parameter for each option of the command line
+    place: Place,
+    *,
+    run: Run,
+    request: Asked = None,
+    args: Annotated[
+        str | None, typer.Option("--args", help="All of the new arguments, as JSON or YAML; else $EDITOR.")
+    ] = None,
+    comment: Comment = "",
+    by: By = None,
+    key: Key = None,
+    signal: Signal = False,
+    as_json: Json = False,
+) -> int:
+    """Change the arguments of a tool's call, then let it be called."""
+    from client.talk import changed
+
+    talk = _talk(place, run, by, key, (signal, as_json))
+    return await talk.decide(request, "edit", changed(comment, args))
+
+
+async def answer(  # noqa: PLR0913  # one parameter for each option of the command line
+    place: Place,
+    *,
+    run: Run,
+    words: Annotated[list[str], typer.Argument(metavar="[REQUEST] TEXT", help="The answer; - reads stdin.")],
+    by: By = None,
+    key: Key = None,
+    signal: Signal = False,
+    as_json: Json = False,
+) -> int:
+    """Answer a question; of a call whose outcome nobody knew: what it returned."""
+    from client.talk import said
+
+    if len(words) > 2:
+        raise UsageError(f"one answer is expected, {len(words)} words came; put it into quotes")
+    *request, text = words
+    content = said(await _text(text, "the answer"))
+    talk = _talk(place, run, by, key, (signal, as_json))
+    return await talk.decide(request[0] if request else None, "answer", content)
+
+
+async def topup(  # noqa: PLR0913  # one parameter for each option of the command line
+    place: Place,
+    *,
+    run: Run,
+    words: Annotated[
+        list[str], typer.Argument(metavar="[REQUEST] COUNTER=MORE...", help="Such as cost_usd=5 tokens=1000.")
+    ],
+    comment: Comment = "",
+    by: By = None,
+    key: Key = None,
+    signal: Signal = False,
+    as_json: Json = False,
+) -> int:
+    """Give a run that has reached a limit more of it."""
+    from client.amounts import amounts_of
+
+    request = words[0] if "=" not in words[0] else None
+    amounts = amounts_of(words if request is None else words[1:])
+
+    async def content(_: Any) -> dict[str, Any]:
+        return {"text": comment, "amounts": amounts}
+
+    return await _talk(place, run, by, key, (signal, as_json)).decide(request, "topup", content)
+
+
+async def resume(  # noqa: PLR0913  # one parameter for each option of the command line
+    place: Place,
+    *,
+    run: Run,
+    request: Asked = None,
+    comment: Comment = "",
+    by: By = None,
+    key: Key = None,
+    signal: Signal = False,
+    as_json: Json = False,
+) -> int:
+    """Let a run go on: answers what it asks so, else takes a pause back."""
+    return await _talk(place, run, by, key, (signal, as_json)).resume(request, comment)
+
+
+def _plain_decision(verb: Any, doc: str) -> Callable[..., Coroutine[Any, Any, int]]:
+    """A command for a decision that needs nothing but a comment."""
+
+    async def decide(  # noqa: PLR0913  # one parameter for each option of the command line
+        place: Place,
+        *,
+        run: Run,
+        request: Asked = None,
+        comment: Comment = "",
+        by: By = None,
+        key: Key = None,
+        signal: Signal = False,
+        as_json: Json = False,
+    ) -> int:
+        from client.talk import said
+
+        return await _talk(place, run, by, key, (signal, as_json)).decide(request, verb, said(comment))
+
+    decide.__name__, decide.__doc__ = verb, doc
+    return decide
+
+
+# -- commands --------------------
+
+
+async def pause(  # noqa: PLR0913  # one parameter for each option of the command line
+    place: Place,
+    *,
+    run: Run,
+    at_once: Annotated[
+        bool, typer.Option("--at-once", help="Do not wait for the current call: it is made again later.")
+    ] = False,
+    reason: Reason = "",
+    by: By = None,
+    key: Key = None,
+    signal: Signal = False,
+    as_json: Json = False,
+) -> int:
+    """Let a run stand still until `ratchet resume`."""
+    from workflows.people import Command
+
+    order = Command(command="pause", text=reason, at_once=at_once)
+    return await _talk(place, run, by, key, (signal, as_json)).command(order)
+
+
+async def abort(  # noqa: PLR0913  # one parameter for each option of the command line
+    place: Place,
+    *,
+    run: Run,
+    reason: Reason = "",
+    by: By = None,
+    key: Key = None,
+    signal: Signal = False,
+    as_json: Json = False,
+) -> int:
+    """End a run where it is; it gives a result, with the exit reason `aborted`."""
+    from workflows.people import Command
+
+    order = Command(command="abort", text=reason)
+    return await _talk(place, run, by, key, (signal, as_json)).command(order)
+
+
+async def steer(  # noqa: PLR0913  # one parameter for each option of the command line
+    place: Place,
+    *,
+    run: Run,
+    text: Annotated[str, typer.Argument(help="What to say to the model; - reads stdin.")],
+    by: By = None,
+    key: Key = None,
+    signal: Signal = False,
+    as_json: Json = False,
+) -> int:
+    """Say something to the model before its next call."""
+    from workflows.people import Command
+
+    order = Command(command="steer", text=await _text(text, "the message"))
+    return await _talk(place, run, by, key, (signal, as_json)).command(order)
+
+
+async def rollback(  # noqa: PLR0913  # one parameter for each option of the command line
+    place: Place,
+    *,
+    run: Run,
+    step: Annotated[int, typer.Option("--step", min=0, help="The step to begin again; 0: the whole run.")],
+    compensate: Annotated[
+        bool, typer.Option("--compensate", help="Undo what can be undone of what was done since.")
+    ] = False,
+    yes: Annotated[bool, typer.Option("--yes", "-y", help="Do not ask.")] = False,
+    reason: Reason = "",
+    by: By = None,
+    key: Key = None,
+    signal: Signal = False,
+    as_json: Json = False,
+) -> int:
+    """Take a run back to the beginning of a step; shows first what was done since."""
+    from workflows.people import Command
+
+    order = Command(command="rollback", step=step, compensate=compensate, text=reason)
+    return await _talk(place, run, by, key, (signal, as_json)).rollback(order, yes=yes)
+
+
+async def limits(  # noqa: PLR0913  # one parameter for each option of the command line
+    place: Place,
+    *,
+    run: Run,
+    words: Annotated[
+        list[str], typer.Argument(metavar="COUNTER=CAP...", help="Such as model_calls=300 tokens=none.")
+    ],
+    reason: Reason = "",
+    by: By = None,
+    key: Key = None,
+    signal: Signal = False,
+    as_json: Json = False,
+) -> int:
+    """Set limits of a run that goes on."""
+    from client.amounts import caps_of
+    from workflows.people import Command
+
+    order = Command(command="limits", limits=caps_of(words), text=reason)
+    return await _talk(place, run, by, key, (signal, as_json)).command(order)
+
+
+async def key(
+    place: Place,
+    action: Annotated[Literal["new", "show"], typer.Argument(help="Make one, or show its public half.")],
+    file: Annotated[Path, typer.Argument(help="Of the private key.")],
+    by: By = None,
+) -> None:
+    """Make a key that decisions are signed with; prints the line for the agent file."""
+    from client.keys import new_key, public_key, speaker
+    from client.view import notes
+
+    if action == "new":
+        name, public = speaker(by, None).name, new_key(file)
+        notes().print(f"wrote {file}, which only you may read; sign with --key {file}, or RATCHET_KEY")
+    else:
+        who = speaker(by, file)
+        name, public = who.name, public_key(who.key) if who.key else ""
+    notes().print("for the agent file, under people.groups.GROUP.keys:")
+    typer.echo(f"{json.dumps(name, ensure_ascii=False)}: {public}")
+
+
+async def _text(typed: str, what: str) -> str:
+    """A text from the command line, or from standard input when it is `-`."""
+    from client.choose import read_goal
+
+    text = await read_goal(typed)
+    if not text.strip():
+        raise UsageError(f"{what} is blank")
+    return text
+
+
+def _pair(word: str) -> tuple[str, Any]:
+    from client.yamlparse import parse
+
+    name, equals, text = word.partition("=")
+    if not equals or not name:
+        raise UsageError(f"--remember-where {word}: expected NAME=VALUE, such as account=17")
+    return name, parse(text, f"--remember-where {word[:80]}")[1]
+
+
+def _print_json(value: object) -> None:
+    typer.echo(json.dumps(value, indent=2, ensure_ascii=False))
+
+
+COMMANDS: dict[str, Callable[..., Coroutine[Any, Any, int | None]]] = {
+    "inbox": inbox,
+    "approve": approve,
+    "reject": _plain_decision("reject", "Do not let a tool be called; the model is told so, and why."),
+    "edit": edit,
+    "answer": answer,
+    "resume": resume,
+    "retry": _plain_decision("retry", "Let a call be made again: it is mended, or it did not happen."),
+    "topup": topup,
+    "finish": _plain_decision("finish", "Let a run that has reached a limit end as the limit would have it."),
+    "pause": pause,
+    "abort": abort,
+    "steer": steer,
+    "rollback": rollback,
+    "limits": limits,
+    "key": key,
+}

@@ -1,0 +1,176 @@
+"""One person's word to one run, as a command of the command line says it."""
+
+from __future__ import annotations
+
+import json
+import time
+from collections.abc import Awaitable, Callable
+from dataclasses import dataclass
+from typing import Any
+
+import typer
+
+from activities.contracts import JsonObject
+from client.agent import AgentClient
+from client.errors import NotConfirmed, NoWorker, UsageError
+from client.finding import find_request, find_run, open_requests
+from client.inbox import Ask
+from client.inboxview import decided_text, done_text, effects_table, request_block
+from client.keys import Speaker
+from client.place import Place
+from client.sending import Sent
+from client.terminal import arguments_from, confirm, edited
+from client.view import notes, out
+from workflows.people import (
+    Command,
+    CommandDone,
+    Condition,
+    Decided,
+    Decision,
+    DoneCall,
+    Remember,
+    Request,
+    Verb,
+)
+
+__all__ = ["Talk", "changed", "remembered"]
+
+Content = Callable[[Request | Ask], Awaitable[dict[str, Any]]]
+"""What belongs to a decision besides request and verb, once the person has seen the request."""
+
+
+@dataclass(frozen=True)
+class Talk:
+    """Who says it and how it is sent and told."""
+
+    place: Place
+    run: str
+    """As it was typed: shortened perhaps."""
+    who: Speaker
+    signal: bool
+    as_json: bool
+
+    async def decide(self, request: str | None, verb: Verb, content: Content) -> int:
+        """Show the request, decide it, say what has become of it; the exit code."""
+        async with self.place.client() as agents:
+            run_id = await find_run(agents, self.run)
+            seen = await find_request(agents, run_id, request, (verb,))
+            return await self._decide(agents, run_id, seen, verb, content)
+
+    async def command(self, command: Command) -> int:
+        """Send a command, say what it did; the exit code."""
+        async with self.place.client() as agents:
+            run_id = await find_run(agents, self.run)
+            done = await agents.command(run_id, command, by=self.who, signal=self.signal)
+        self._tell_done(run_id, done)
+        return 0
+
+    async def resume(self, request: str | None, text: str) -> int:
+        """Answer what the run asks with `resume`, or `retry`; a run that asks no such thing is let go on."""
+        verbs: tuple[Verb, ...] = ("resume", "retry")
+        async with self.place.client() as agents:
+            run_id = await find_run(agents, self.run)
+            known = await open_requests(agents, run_id)
+            if request is None and not any(verb in one.options for one in known for verb in verbs):
+                done = await agents.resume(run_id, text, by=self.who, signal=self.signal)
+                self._tell_done(run_id, done)
+                return 0
+            seen = await find_request(agents, run_id, request, verbs)
+            verb: Verb = "resume" if "resume" in seen.options else "retry"
+            return await self._decide(agents, run_id, seen, verb, said(text))
+
+    async def rollback(self, command: Command, *, yes: bool) -> int:
+        """Show what was done since the step, ask, then go back to it; the exit code."""
+        async with self.place.client() as agents:
+            run_id = await find_run(agents, self.run)
+            calls = await self._effects(agents, run_id, command)
+            if not yes:
+                await confirm(f"Roll {run_id} back to step {command.step}?")
+            done = await agents.command(run_id, command, by=self.who, signal=self.signal)
+        self._tell_done(run_id, done, effects=[call.model_dump(mode="json") for call in calls])
+        return 0
+
+    async def _effects(self, agents: AgentClient, run_id: str, command: Command) -> tuple[DoneCall, ...]:
+        try:
+            calls = await agents.effects(run_id, command.step or 0)
+        except NoWorker as error:
+            notes().print(f"what was done since step {command.step} cannot be listed: {error}")
+            return ()
+        if calls:
+            notes().print(f"done since step {command.step} began, and not taken back by a rollback:")
+            notes().print(effects_table(calls))
+        if calls and not command.compensate and any(call.undoable for call in calls):
+            notes().print("--compensate undoes those that can be undone, the newest first")
+        if not calls:
+            notes().print(f"nothing was changed outside since step {command.step} began")
+        return calls
+
+    async def _decide(
+        self, agents: AgentClient, run_id: str, seen: Request | Ask, verb: Verb, content: Content
+    ) -> int:
+        if not self.as_json:
+            out().print(request_block(seen, run_id, time.time()))
+        decision = Decision(request=seen.id, digest=seen.digest, decision=verb, **await content(seen))
+        done = await agents.decide(run_id, decision, by=self.who, signal=self.signal)
+        if self.as_json:
+            _print(run_id, done, request=seen.model_dump(mode="json"))
+        else:
+            out().print(decided_text(done, seen))
+        return 0
+
+    def _tell_done(self, run_id: str, done: CommandDone | Sent, **more: Any) -> None:
+        if self.as_json:
+            _print(run_id, done, **more)
+        else:
+            out().print(f"run {run_id}: {done_text(done)}")
+
+
+def said(text: str) -> Content:
+    """A decision with a comment alone."""
+
+    async def content(_: Request | Ask) -> dict[str, Any]:
+        return {"text": text}
+
+    return content
+
+
+def changed(text: str, typed: str | None) -> Content:
+    """New arguments: those that were typed as JSON or YAML, else as the person edits them."""
+
+    async def content(seen: Request | Ask) -> dict[str, Any]:
+        if typed is not None:
+            return {"text": text, "arguments": arguments_from(typed, "--args")}
+        if seen.arguments is None:
+            raise UsageError(
+                f"the arguments of {seen.id} are not at hand while no worker runs; give all of the new "
+                "ones with --args"
+            )
+        arguments = await edited(seen.arguments)
+        if arguments is None:
+            raise NotConfirmed("nothing was changed, so nothing was decided")
+        return {"text": text, "arguments": arguments}
+
+    return content
+
+
+def remembered(text: str, same: bool, anything: bool, where: JsonObject) -> Content:
+    """An approval, of later calls too when one of these is given."""
+    if sum((same, anything, bool(where))) > 1:
+        raise UsageError("give one of --remember, --remember-any and --remember-where")
+    conditions = {name: _equals(value) for name, value in where.items()}
+    memory = Remember(arguments=conditions, same=same) if same or anything or where else None
+
+    async def content(_: Request | Ask) -> dict[str, Any]:
+        return {"text": text, "remember": memory}
+
+    return content
+
+
+def _equals(value: Any) -> Condition:
+    return Condition(one_of=(None,)) if value is None else Condition(equals=value)
+
+
+def _print(run_id: str, done: Decided | CommandDone | Sent, **more: Any) -> None:
+    key = "sent" if isinstance(done, Sent) else "decided" if isinstance(done, Decided) else "done"
+    found = {"run": run_id, **more, key: done.model_dump(mode="json")}
+    typer.echo(json.dumps(found, indent=2, ensure_ascii=False))

@@ -1,0 +1,104 @@
+"""Following a run with what it asks: its records, and requests of its own and of runs inside it."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncIterator
+from contextlib import suppress
+from typing import TYPE_CHECKING
+
+from client.errors import RatchetError
+from workflows.kernel.log import Record
+from workflows.people import Request
+
+if TYPE_CHECKING:
+    from client.people import RunCommander
+
+__all__ = ["watch_all"]
+
+LOOK_SECONDS = 1.0
+"""How often it is looked whether runs inside a run ask something; their parent's history does not say."""
+News = asyncio.Queue[Record | Request | None]
+"""None: the run is over."""
+
+
+async def watch_all(agents: RunCommander, run_id: str, since: int) -> AsyncIterator[Record | Request]:
+    """Records as `watch` gives them; a request when it opens, at each vote, and when it closes."""
+    news: News = asyncio.Queue(maxsize=100)
+    requests = _Requests(agents)
+    await requests.skip_closed(run_id)
+    inside = asyncio.create_task(_look_inside(agents, run_id, requests, news))
+    own = asyncio.create_task(_follow(agents, run_id, since, requests, news))
+    try:
+        while (one := await news.get()) is not None:
+            yield one
+        await own  # raises what ended it
+    finally:
+        for task in (inside, own):
+            task.cancel()
+            with suppress(asyncio.CancelledError, Exception):
+                await task
+
+
+class _Requests:
+    """What has been told of each request, so that it is told once."""
+
+    def __init__(self, agents: RunCommander) -> None:
+        self._agents = agents
+        self._told: dict[tuple[str, str], tuple[object, ...]] = {}
+
+    async def skip_closed(self, run_id: str) -> None:
+        """What was over before we looked is no news."""
+        with suppress(RatchetError):  # of a run that is over there may be the archive alone
+            for request in await self._agents.known_requests(run_id):
+                if request.outcome != "open":
+                    self._told[request.run, request.id] = _seen(request)
+
+    async def changed(self, run_id: str) -> tuple[Request, ...]:
+        """Requests of a run that have opened, or changed, since the last time."""
+        found: tuple[Request, ...] = ()
+        with suppress(RatchetError):  # the worker went away for a moment: the next record asks again
+            found = await self._agents.known_requests(run_id)
+        new = [request for request in found if self._told.get((request.run, request.id)) != _seen(request)]
+        self._told.update({(request.run, request.id): _seen(request) for request in new})
+        return tuple(new)
+
+
+def _seen(request: Request) -> tuple[object, ...]:
+    return request.outcome, len(request.votes), request.group, request.deadline
+
+
+async def _follow(agents: RunCommander, run_id: str, since: int, requests: _Requests, news: News) -> None:
+    """Records of the run; one that is about people is followed by the requests that it changed."""
+    try:
+        async for record in agents.watch(run_id, since):
+            await news.put(record)
+            if record.about:
+                for request in await requests.changed(run_id):
+                    await news.put(request)
+    finally:
+        await news.put(None)
+
+
+async def _look_inside(agents: RunCommander, run_id: str, requests: _Requests, news: News) -> None:
+    """Requests of the runs inside this one, however deep."""
+    known: dict[str, bytes] = {}
+    while True:
+        await asyncio.sleep(LOOK_SECONDS)
+        with suppress(RatchetError):
+            now = await _inside(agents, run_id)
+            ended = {inner: b"" for inner in known if inner not in now}
+            moved = [inner for inner, asked in {**now, **ended}.items() if known.get(inner, b"") != asked]
+            known = now
+            for inner in moved:
+                for request in await requests.changed(inner):
+                    await news.put(request)
+
+
+async def _inside(agents: RunCommander, run_id: str) -> dict[str, bytes]:
+    """The runs at work inside a run, with what each of them asks as its memo has it."""
+    found: dict[str, bytes] = {}
+    for child in (await agents.now(run_id)).children:
+        found[child] = (await agents.now(child)).asks
+        found |= await _inside(agents, child)
+    return found
