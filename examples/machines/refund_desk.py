@@ -629,6 +629,7 @@ def states(desk: Desk) -> dict[S, State]:
             reads={*case, "instructions", "notes", "transcript", "second_try"},
             writes={"transcript", "kind", "trouble"},
             grants={"call_model"},
+            again=True,
         ),
         S.GATHER: State(
             enter=desk.gather,

@@ -13,7 +13,7 @@ from pydantic import ValidationError
 
 from activities.contracts import CallModel, CallTools
 from tests.machines.answers import act, decided, failed, final, said, thought, tool_failed, tool_said
-from tests.machines.driver import Play, run_script, tool
+from tests.machines.driver import Play, play, run_script, tool
 from workflows.machines.react_context import S
 
 SEARCH = tool("search", q={"type": "string"})
@@ -43,9 +43,12 @@ def _reaction(dice: int) -> Any:
     return answer
 
 
-def random_run(dice: list[int], **options: Any) -> Play:
-    """A run over random answers."""
-    return run_script("react", [_reaction(n) for n in dice], tools=(SEARCH,), options=options)
+def random_run(dice: list[int], context: Any = None, **options: Any) -> Play:
+    """A run over random answers, from its beginning or from a context."""
+    reactions = [_reaction(n) for n in dice]
+    if context is not None:
+        return play(run_script("react", []).machine, context, reactions)
+    return run_script("react", reactions, tools=(SEARCH,), options=options)
 
 
 DICE = st.lists(st.integers(0, 419), max_size=60)

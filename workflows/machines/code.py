@@ -100,6 +100,7 @@ def _states(nodes: Nodes, most_effects: int) -> dict[Enum, State]:
             resume=nodes.blocks.executed,
             grants={"run_code", "call_model", "call_models", "call_tools", "run_machine"},
             max_effects=most_effects,
+            again=lambda c: c.place.stage in ("reply", "forced"),
             reads={"tokens", "cut"} | sent | boxed | shown | visit,
             writes={"session", "iteration", "dropped", "last_result", "unsure"}
             | visit

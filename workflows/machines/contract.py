@@ -89,6 +89,7 @@ def _states(nodes: Nodes) -> dict[Enum, State]:
             enter=nodes.decide,
             resume=nodes.decided,
             grants={"call_model", "read_artifacts"},
+            again=True,
             spends="rounds",
             max_effects=3,
             holds=_wrapped_up_once,

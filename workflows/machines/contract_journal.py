@@ -20,7 +20,7 @@ from workflows.machines.contract_context import FilledSlot, KeptArtifact, Option
 from workflows.machines.contract_mapping import place_of
 from workflows.machines.contract_round import SHOWN_ITEMS, Gate
 
-__all__ = ["journal", "opening", "shown_reads"]
+__all__ = ["heading", "journal", "opening", "shown_reads"]
 
 INDEXED = 60
 """Artifacts that a journal lists; older ones are counted."""
@@ -91,11 +91,16 @@ def _readable(c: Any, path: str) -> ArtifactRead | None:
     return ArtifactRead(digest=digest, path=place[1]) if place and digest else None
 
 
+def heading(round_index: int) -> str:
+    """What a journal begins with."""
+    return f"JOURNAL of round {round_index}\n"
+
+
 def journal(c: Any, options: Options, gate: Gate, texts: Sequence[ArtifactText]) -> Message:
     """The message before a decision; `texts` are what `shown_reads` asked for."""
     line = budget_line(c.budget, c.stage, wrapup=c.is_wrapup_round, overdraft=gate.overdraft)
     parts = [
-        f"JOURNAL of round {c.round_index}\n{line}",
+        heading(c.round_index) + line,
         *_notices(c, gate),
         "CONTRACT\n" + _lines(_slot(slot, c.slots.get(slot.name)) for slot in c.output_contract),
         "ARTIFACTS\n" + _lines(_index(c)),

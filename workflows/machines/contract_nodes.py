@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from itertools import takewhile
 from typing import Any
 
 from activities.contracts import (
@@ -15,6 +16,7 @@ from activities.contracts import (
     ToolResult,
     ToolRun,
     ToolsReturned,
+    Transcript,
 )
 from activities.contracts_artifacts import ArtifactRead, ArtifactsRead, ArtifactText, ReadArtifacts
 from workflows.kernel.machine import At, Said
@@ -32,7 +34,7 @@ from workflows.machines.contract_events import (
     Violated,
 )
 from workflows.machines.contract_exit import by_reference, ended, resolved, with_texts
-from workflows.machines.contract_journal import journal, shown_reads
+from workflows.machines.contract_journal import heading, journal, shown_reads
 from workflows.machines.contract_mapping import KEPT_CHARS, Mapped, filled, reads_of, wishes_of
 from workflows.machines.contract_reply import Decision, WantedCall, decision_of
 from workflows.machines.contract_round import Gate, Round, end_reason, gate_of, judged, settled
@@ -57,14 +59,12 @@ def _timed(c: Any, at: At, reason: str) -> tuple[RoundTiming, ...]:
     )
 
 
-def _unanswered(c: Any, message: Any) -> bool:
-    """Has the model been sent this since it last spoke? Then the state was entered again."""
-    for sent in reversed(c.transcript.messages):
-        if sent.role == "assistant":
-            return False
-        if sent == message:
-            return True
-    return False
+def _is_told(c: Any) -> bool:
+    """Has the model got this round's journal, and not answered it yet? Then the state was entered again."""
+    if c.round_started is None:
+        return False
+    unanswered = takewhile(lambda sent: sent.role != "assistant", reversed(c.transcript.messages))
+    return any(sent.content.startswith(heading(c.round_index)) for sent in unanswered)
 
 
 @dataclass(frozen=True, slots=True)
@@ -83,6 +83,8 @@ class Nodes:
         if gate.state == "exhausted" and self.options.exhausted_round == "skip":
             pending = {"pending_exit_reason": "max_iterations", "allow_exploit_overdraft": False}
             return {**pending, **_exhausted()}, ExitAsked(reason="max_iterations")
+        if _is_told(c):
+            return self._call(c, c.transcript)
         reads = shown_reads(c)
         if reads:
             return {"round_started": at.now}, self._read(reads, "read what the model asked to see")
@@ -93,15 +95,17 @@ class Nodes:
 
     def _ask(self, c: Any, at: At, gate: Gate, texts: Sequence[ArtifactText]) -> Said:
         message = journal(c, self.options, gate, texts)
-        new = () if _unanswered(c, message) else (message,)
         there = [id for id in c.artifacts if id not in c.round_snapshot_artifact_ids]
-        patch: Changes = {"transcript": new, "round_snapshot_artifact_ids": tuple(there)}
+        patch: Changes = {"transcript": (message,), "round_snapshot_artifact_ids": tuple(there)}
         if c.round_started is None:
             patch["round_started"] = at.now
+        return patch, self._call(c, c.transcript.add(message))
+
+    def _call(self, c: Any, transcript: Transcript) -> CallModel:
         model = c.last_decision.next_decision_model if c.last_decision else "strong"
-        return patch, CallModel(
+        return CallModel(
             role=model,
-            transcript=c.transcript.add(*new),
+            transcript=transcript,
             attempts=self.options.max_model_attempts,
             label=f"decide #{c.round_index}",
         )
@@ -117,8 +121,8 @@ class Nodes:
     def _heard(self, c: Any, reply: ModelReplied, at: At) -> Said:
         """The decision came back; what it wants mapped is looked up before it counts.
 
-        A person's message during that look-up supersedes the decision: the model is asked again in the
-        same round, with its answer and the message before it, and nothing was charged or mapped.
+        Entered again during that look-up, the state asks the model again in the same round, with its answer
+        before it: nothing was charged or mapped for what it had said.
         """
         decision = decision_of(reply)
         patch: Changes = {"last_decision": decision, "iteration": 1, "transcript": (reply.message,)}

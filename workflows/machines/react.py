@@ -39,6 +39,7 @@ from workflows.machines.react_events import (
 from workflows.machines.react_nodes import Nodes
 from workflows.machines.react_prompt import JSON_OR_LABELS, ReplyFormat, opening
 from workflows.machines.react_result import result_of
+from workflows.machines.react_rollback import went_back
 from workflows.machines.react_rules import RULE_TYPES
 
 __all__ = ["DESIGN", "design"]
@@ -87,6 +88,7 @@ def _states(nodes: Nodes) -> dict[Enum, State]:
             enter=nodes.think,
             resume=nodes.thought,
             grants={"call_model"},
+            again=True,
             spends="steps",
             reads={*known, "transcript", "cache", "tools"},
             writes={*known, "transcript", "cache", "terminated"},
@@ -136,6 +138,8 @@ def _build(name: str, reply_format: ReplyFormat, options: Options, parts: Parts)
         max_transitions=(options.max_transitions or 10 * options.max_steps) - 1,
         on_close=lambda c, reason: {"metadata": {"exit_reason": reason}, "terminated": True},
         limit_reasons={"cost_usd": "cost_limit"},
+        steps_done=lambda c: len(c.steps),
+        on_rollback=went_back,
         fold_steer=lambda c, text: {"transcript": (Message(role="user", content=text),)},
     )
 

@@ -41,6 +41,8 @@ class ReasoningStep(Frozen):
     status: Literal["draft", "validated", "executed", "committed", "failed"] = "draft"
     timestamp: float = 0
     """Seconds since 1970."""
+    messages: int = 0
+    """How long the conversation was with the reply that made the step; 0: unknown."""
 
     @property
     def closed(self) -> bool:

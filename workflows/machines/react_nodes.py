@@ -95,7 +95,7 @@ class Nodes:
         known = c.cache.get(transcript.digest)
         read = None if known is None else self._read(known)
         if known is not None and isinstance(read, Thought):
-            patch, event = self._draft(c, at, read)
+            patch, event = self._draft(c, at, read, len(transcript))
             reply = Message(role="assistant", content=known)
             return {**patch, "transcript": (*reminder, reply)}, event
         asked = self._call(c, transcript)
@@ -139,7 +139,7 @@ class Nodes:
             metadata = {**patch.get("metadata", {}), **cost}
             return {**patch, **_noted(**metadata), "transcript": said}, event
         if isinstance(read, Thought):
-            patch, event = self._draft(c, at, read)
+            patch, event = self._draft(c, at, read, len(c.transcript))
             cached = {c.transcript.digest: reply.text}
             return {**patch, **_noted(**cost), "transcript": said, "cache": cached}, event
         cut = reply.finish_reason == "length"
@@ -155,15 +155,19 @@ class Nodes:
     def _raised(self, c: Context, error: AgentError, at: At) -> tuple[Changes, object]:
         kind: ErrorClass = "fatal" if isinstance(error, FatalError) else "recoverable"
         failure = EffectFailed(error=kind, type=type(error).__name__, message=str(error))
-        return self.halt(c, failure, at) if kind == "fatal" else self.recover(c, failure, at)
+        if kind == "fatal":
+            return self.halt(c, failure, at)
+        return _unthought(c, failure, at, len(c.transcript) + 1)
 
-    def _draft(self, c: Context, at: At, read: Thought) -> tuple[Changes, Drafted]:
+    def _draft(self, c: Context, at: At, read: Thought, before: int) -> tuple[Changes, Drafted]:
+        """The step that a reply makes; `before`: so many messages were said before the reply."""
         step = ReasoningStep(
             id=len(c.steps),
             thought=read.text,
             action=read.action,
             action_input=read.action_input,
             timestamp=at.now,
+            messages=before + 1,
         )
         run = ToolRun(id="", tool=read.action, arguments=read.action_input) if read.action else None
         title = f" -> {run.title}" if run else ""
@@ -267,14 +271,11 @@ class Nodes:
 
         The step fails with it, so that a thought whose rules could not be checked is not acted upon.
         """
-        text = f"{failure.type}: {failure.message}"
         if at.state is S.HUMAN_APPROVAL:
             return _nobody(failure.message)
         if at.state is S.THOUGHT:
-            step = ReasoningStep(
-                id=len(c.steps), thought="", observation=text, status="failed", timestamp=at.now
-            )
-            return {"steps": {step.id: step}}, Drafted(reason=text)
+            return _unthought(c, failure, at, len(c.transcript))
+        text = f"{failure.type}: {failure.message}"
         event = Accepted(reason=text) if at.state is S.VALIDATE else Acted(reason=text)
         return _newest(c, observation=text, status="failed"), event
 
@@ -283,6 +284,15 @@ class Nodes:
         if at.state is S.HUMAN_APPROVAL:
             return _nobody(failure.message)
         return _failed(f"{failure.type}: {failure.message}")
+
+
+def _unthought(c: Context, failure: EffectFailed, at: At, messages: int) -> tuple[Changes, Drafted]:
+    """A step without a thought, because of a failure; so many messages were said by then."""
+    text = f"{failure.type}: {failure.message}"
+    step = ReasoningStep(
+        id=len(c.steps), thought="", observation=text, status="failed", timestamp=at.now, messages=messages
+    )
+    return {"steps": {step.id: step}}, Drafted(reason=text)
 
 
 def _end(c: Context, reason: str) -> object:

@@ -10,7 +10,7 @@ from pydantic import Field
 from activities.contracts import Frozen, JsonObject
 from workflows.kernel.errors import MachineError, name_of
 from workflows.kernel.fields import Patch
-from workflows.kernel.log import STARTED, Record
+from workflows.kernel.log import STARTED, Record, lineage
 from workflows.kernel.machine import Exit
 from workflows.machines.json_text import clean
 from workflows.machines.staged_context import (
@@ -34,6 +34,7 @@ EXITS = {
 }
 _CODES = {"NoTransitionError": "InvalidTransition", "BadPatch": "StageError"}
 """The kernel's names -> those of spec 3.7."""
+CLOSED = "Closed"
 _PASSES = "MaxIterationsExceeded"
 
 
@@ -120,20 +121,32 @@ def transition_events(records: Sequence[Record], stages: Sequence[Stage]) -> tup
     """The log of a run, from its first record on, as one event per stage run (R-002-9).
 
     What a stage writes between two of its effects belongs to its one event; the first context
-    belongs to the orchestrator's. From the events the final state can be rebuilt.
+    belongs to the orchestrator's, as does what people say. Of what a rollback went back behind there are
+    no events. From the events the final state can be rebuilt.
     """
     names, events = stage_names(stages), list[TransitionEvent]()
     session = str(records[0].patch.get("session_id", "")) if records else ""
     open_: list[Record] = []
-    for record in records:
+    for record in lineage(records):
         if record.within:
             continue  # of a machine that runs inside a stage
+        if _is_said(record):
+            events.append(_event(session, names, [record]))
+            continue
         open_.append(record)
         if record.event == STARTED or record.to is None:
             continue
         events.append(_event(session, names, open_))
         open_ = []
     return (*events, _event(session, names, open_)) if any(r.patch for r in open_) else tuple(events)
+
+
+_OURS = ("machine", "kernel")
+
+
+def _is_said(record: Record) -> bool:
+    """A person's message, which comes between what a stage does."""
+    return record.by not in _OURS and record.to is None and record.event != CLOSED and bool(record.patch)
 
 
 def _event(session: str, names: Mapping[str, str], records: Sequence[Record]) -> TransitionEvent:
@@ -147,9 +160,7 @@ def _event(session: str, names: Mapping[str, str], records: Sequence[Record]) ->
     return TransitionEvent.model_validate(
         {
             "session_id": session,
-            "stage": names.get(last.state, ORCHESTRATOR)
-            if last.by in ("machine", "kernel")
-            else ORCHESTRATOR,
+            "stage": names.get(last.state, ORCHESTRATOR) if last.by in _OURS else ORCHESTRATOR,
             "from": last.state,
             "to": last.to or last.state,
             "read_set": [n for n in dict.fromkeys(n for r in records for n in r.reads) if n in FIELDS],

@@ -76,6 +76,7 @@ def _states(nodes: Nodes) -> dict[Enum, State]:
             resume=nodes.executed,
             holds=_calls_are_answered,
             grants={"call_tools", "call_model"},
+            again=lambda c: not c.open_calls,
             spends="iterations",
             reads={*shown, "tools", "held"},
             writes={*reply, *end, "held", "iteration", "policy", "policy_memory"},
