@@ -6,10 +6,12 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
+from pydantic import ValidationError
+
 from activities.archive import Archive
 from activities.sqlite import StoreError
 from client.errors import RatchetError
-from workflows.api import AgentResult, AgentStatus, LogPage
+from workflows.api import AgentResult, AgentStatus, AgentTask, LogPage
 from workflows.kernel.log import Record
 
 __all__ = ["ArchivedRuns"]
@@ -34,6 +36,16 @@ class ArchivedRuns:
         with _explained():
             found = await self._archive.result(run_id)
         return None if found is None else AgentResult.model_validate(found)
+
+    async def begun(self, run_id: str) -> tuple[AgentTask | None, str]:
+        """The task of a run and the id of its first execution, where its end was archived with them."""
+        with _explained():
+            found = await self._archive.result(run_id) or {}
+        try:
+            task = AgentTask.model_validate(found["task"])
+        except (KeyError, ValidationError):  # of a run that ended before tasks were archived
+            task = None
+        return task, str(found.get("origin_run_id", ""))
 
     async def log(self, run_id: str, since: int) -> LogPage | None:
         """The records from `since` on as one page; None when the run is not archived."""

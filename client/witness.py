@@ -21,6 +21,8 @@ from temporalio.worker import (
     StartChildWorkflowInput,
     UnsandboxedWorkflowRunner,
     WorkflowInboundInterceptor,
+    WorkflowInstance,
+    WorkflowInstanceDetails,
     WorkflowInterceptorClassInput,
     WorkflowOutboundInterceptor,
 )
@@ -59,6 +61,9 @@ class Witnessed:
     failure: Exception | None = None
     """Why Temporal could not replay it to its end."""
     run: AgentWorkflow | None = None
+    total: int = 0
+    """How many records the log had when the history was at its end. When a replay is over, the workflow is
+    cancelled to be thrown away, and may write that down too."""
 
     @property
     def first(self) -> int:
@@ -69,12 +74,17 @@ class Witnessed:
     def records(self) -> tuple[Record, ...]:
         """The log that the code of today writes."""
         found: list[Record] = []
-        while self.run is not None:
-            page = self.run.log(PageQuery(since=self.first + len(found), full=True))
+        since = self.first
+        while self.run is not None and since < self.total:
+            page = self.run.log(PageQuery(since=since, full=True))
             found += page.records
-            if not page.records or page.next >= page.total:
-                break
-        return tuple(found)
+            since = page.next
+        return tuple(record for record in found if record.seq < self.total)
+
+    def count(self) -> int:
+        """How many records the log has at this moment."""
+        begun = self.run is not None and self.run.stack is not None
+        return self.run.log(PageQuery()).total if self.run is not None and begun else 0
 
 
 async def replayed(temporal: Client, history: WorkflowHistory) -> Witnessed:
@@ -84,9 +94,8 @@ async def replayed(temporal: Client, history: WorkflowHistory) -> Witnessed:
         workflows=[],
         plugins=[plugin_of(temporal)],
         interceptors=[witness],
-        # The sandbox would hold the code of today at a distance, and it keeps nothing in that
-        # replay does not keep in anyway.
-        workflow_runner=UnsandboxedWorkflowRunner(),
+        # Without the sandbox, which would give the workflow and the witness copies of our modules.
+        workflow_runner=_Runner(witness.seen),
     )
     outcome = await replayer.replay_workflow(history, raise_on_replay_failure=False)
     witness.seen.failure = outcome.replay_failure
@@ -128,6 +137,39 @@ class _Witness(Interceptor):
         return Inbound
 
 
+class _Runner(UnsandboxedWorkflowRunner):
+    """Makes workflow instances that are looked at behind each activation."""
+
+    def __init__(self, seen: Witnessed) -> None:
+        self._seen = seen
+
+    def create_instance(self, det: WorkflowInstanceDetails) -> WorkflowInstance:
+        return _Instance(super().create_instance(det), self._seen)
+
+
+class _Instance(WorkflowInstance):
+    def __init__(self, inner: WorkflowInstance, seen: Witnessed) -> None:
+        self._inner, self._seen = inner, seen
+
+    def activate(self, act: Any) -> Any:
+        done = self._inner.activate(act)
+        if not any(job.HasField("remove_from_cache") for job in act.jobs):
+            self._seen.total = self._seen.count()
+        return done
+
+    def get_serialization_context(self, command_info: Any) -> Any:
+        return self._inner.get_serialization_context(command_info)
+
+    def get_external_store_context(self, command_info: Any) -> Any:
+        return self._inner.get_external_store_context(command_info)
+
+    def get_info(self) -> workflow.Info:
+        return self._inner.get_info()
+
+    def get_thread_id(self) -> int | None:
+        return self._inner.get_thread_id()
+
+
 class _Outbound(WorkflowOutboundInterceptor):
     """Notes what is asked for; Temporal answers it from the history."""
 
@@ -146,8 +188,6 @@ class _Outbound(WorkflowOutboundInterceptor):
         return await super().start_child_workflow(input)
 
     def _note(self, name: str, kind: str, arguments: Any) -> None:
-        run = self._seen.run
-        total = run.log(PageQuery()).total if run is not None and run.stack is not None else 0
         argument = arguments[0] if arguments else None
         kept = dict(argument) if isinstance(argument, Mapping) else argument
-        self._seen.calls.append(AskedCall(name, kind, kept, total))
+        self._seen.calls.append(AskedCall(name, kind, kept, self._seen.count()))
