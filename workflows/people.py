@@ -128,7 +128,7 @@ class Condition(Strict):
 
     @model_validator(mode="after")
     def _can_hold(self) -> Condition:
-        if self.absent and self != Condition(absent=True):
+        if self.absent and self.model_dump(exclude_defaults=True) != {"absent": True}:
             raise ValueError("absent: what is not there cannot be anything else, too; make two rules")
         return self
 
@@ -146,6 +146,12 @@ class ApprovalRule(Strict):
     cost_above: float | None = Field(default=None, ge=0, description="USD that the run has spent by then")
     ask: Literal["always", "never", "first_time"] = "always"
     asking: Asking | None = Field(default=None, description="null: as `people` says for approvals")
+
+    @model_validator(mode="after")
+    def _asks(self) -> ApprovalRule:
+        if self.ask == "never" and self.asking is not None:
+            raise ValueError("asking: with `ask: never` nobody is asked; leave it out")
+        return self
 
 
 class Approvals(Strict):

@@ -16,6 +16,7 @@ from workflows.gate.canonical import digest
 from workflows.gate.commands import Commands
 from workflows.gate.judge import ONCE, Judge
 from workflows.gate.policy import Asked, Remembered, asking_for, first_key, remembered
+from workflows.gate.problems import problems
 from workflows.gate.ticket import (
     OUTCOMES,
     Matter,
@@ -71,7 +72,9 @@ class Desk:
         origin: str,
         specs: Mapping[str, ToolSpec],
     ) -> None:
-        """`origin` is the first run id of the chain."""
+        """`origin` is the first run id of the chain. Raises ValueError for a rule that asks nobody."""
+        if faults := problems(approvals, people):
+            raise ValueError("; ".join(f"{'.'.join(map(str, place))}: {fault}" for place, fault in faults))
         self.people, self.approvals = people, approvals
         self.run = (workflow_id, origin)
         self.specs = specs
@@ -269,7 +272,7 @@ class Desk:
         """What an approval means for later calls."""
         if request.kind != "approval" or request.tool is None or request.settled is None:
             return
-        if request.outcome not in ("approved", "edited"):
+        if request.outcome != "approved":
             return
         key = first_key(request.tool, request.because)
         if key not in self._approved:

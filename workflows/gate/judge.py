@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import math
-import re
 from collections.abc import Mapping
 from dataclasses import dataclass
 from datetime import UTC, datetime
@@ -20,7 +19,6 @@ __all__ = ["Judge", "ago"]
 VOTES_LIMIT = 100
 """Votes on one request that do not agree; then only `reject` and `abort` are left."""
 AMOUNT_LIMIT = 10**12
-NAME = re.compile(r"[^\s\x00-\x1f][^\x00-\x1f]{0,99}")
 ONCE = ("reject", "abort")
 """Decide at once, whatever the quorum."""
 
@@ -68,10 +66,10 @@ class Judge:
         if (request.approvers or request.quorum > 1) and not name:
             who = f"by {_named(request)}" if request.approvers else f"by {request.quorum} different people"
             raise Refused(f"{request.id} is decided {who}; say who you are (`by`)")
-        if name and not NAME.fullmatch(name):
+        if name and not (name.isprintable() and name == name.strip()):
             raise Refused(
-                f"`by` is {name[:100]!r}; a name of 1 to 100 characters in one line is expected, "
-                "not beginning with a blank"
+                f"`by` is {name[:100]!r}; a name of printable characters is expected, "
+                "without blanks around it"
             )
         if request.approvers and name not in request.approvers:
             raise Refused(
@@ -104,11 +102,10 @@ class Judge:
         if asks is None:
             return
         needed = self.people.quorum_of(asks)
-        if asks.group != ticket.asking.group or needed > request.quorum:
-            who = f"the group {asks.group}" if asks.group else "anybody"
+        if asks.group not in (None, ticket.asking.group) or needed > request.quorum:
             raise Refused(
-                f"{request.id}: with these arguments the call is for {who} to approve, {needed} of them "
-                f"({asks.because}); reject it with a comment, so that it is asked for anew"
+                f"{request.id}: with these arguments {needed} of {asks.group or 'all people'} must approve "
+                f"the call ({asks.because}); reject it with a comment, so that it is asked for anew"
             )
 
 
@@ -155,7 +152,7 @@ def _fits_the_verb(request: Request, decision: Decision) -> None:
 
 
 def _amounts(request: Request, decision: Decision) -> None:
-    counter = (request.arguments or {}).get("counter")
+    counter = (request.arguments or {}).get("counter")  # as the loop puts a limit to people
     example = f'for example {{"{counter or "model_calls"}": 10}}'
     if not decision.amounts:
         raise Refused(f"{request.id}: a top-up needs `amounts`: counter -> how much more, {example}")

@@ -19,8 +19,10 @@ __all__ = ["ARGUMENTS_BYTES", "problem"]
 
 ARGUMENTS_BYTES = 64 * 1024
 """The most that a person may give as arguments, as JSON."""
-_WORK = 2_000_000
+_WORK = 4_000_000
 """Characters that may be looked at in all: a fraction of a second."""
+_KEYWORD = 200
+"""What asking one keyword costs besides."""
 _OPEN = ("additionalProperties", "patternProperties", "allOf", "anyOf", "oneOf", "if", "$ref", "$dynamicRef")
 _extend: Any = validators.extend
 
@@ -44,7 +46,7 @@ def problem(schema: JsonObject, arguments: JsonObject) -> str:
     if strange := _strange(schema, arguments):
         return strange
     try:
-        faults = list(_faults(schema, arguments, len(text)))
+        faults = list(_faults(schema, arguments))
     except _TakesTooLong:
         return "it takes too long to hold them against the tool's schema; give smaller ones"
     except (Unresolvable, RecursionError, ArithmeticError):
@@ -63,18 +65,35 @@ def _strange(schema: JsonObject, arguments: JsonObject) -> str:
     return f"the tool has no argument {', '.join(strange)[:200]}; it has {has[:500]}" if strange else ""
 
 
-def _faults(schema: JsonObject, arguments: JsonObject, size: int) -> Iterator[ValidationError]:
-    left = [_WORK]
+class _Work:
+    """Counts what is looked at: a keyword costs as much as the value that it is asked of is long."""
 
-    def counted(check: Callable[..., Any], *asked: Any) -> Iterator[ValidationError]:
-        # Each keyword costs as much as looking at all of it once: more than it does, never less.
-        left[0] -= 20 + size
-        if left[0] < 0:
+    def __init__(self) -> None:
+        self._left = _WORK
+        self._sizes: dict[int, int] = {}
+
+    def _size(self, value: Any) -> int:
+        if isinstance(value, str):
+            return len(value)
+        if not isinstance(value, dict | list):
+            return 1
+        if id(value) not in self._sizes:
+            parts = [*value, *value.values()] if isinstance(value, dict) else value
+            self._sizes[id(value)] = 1 + sum(map(self._size, parts))
+        return self._sizes[id(value)]
+
+    def counted(self, check: Callable[..., Any], *asked: Any) -> Iterator[ValidationError]:
+        """Ask a keyword of (validator, its own value, the value, schema). Raises _TakesTooLong."""
+        self._left -= _KEYWORD + self._size(asked[2])
+        if self._left < 0:
             raise _TakesTooLong
         yield from check(*asked) or ()
 
+
+def _faults(schema: JsonObject, arguments: JsonObject) -> Iterator[ValidationError]:
+    work = _Work()
     checks = {**Draft202012Validator.VALIDATORS, "pattern": _pattern, "uniqueItems": _unique}
-    keywords = {name: partial(counted, check) for name, check in checks.items()}
+    keywords = {name: partial(work.counted, check) for name, check in checks.items()}
     # With `$schema` the library would go on with a validator of its own, without these checks.
     whole = {key: value for key, value in schema.items() if key not in {"$schema", "$id"}}
     made = _extend(Draft202012Validator, keywords)(whole, registry=Registry())

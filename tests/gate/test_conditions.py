@@ -1,0 +1,158 @@
+"""What an argument must be; what cannot be told is neither yes nor no."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from pydantic import ValidationError
+
+from workflows.gate.canonical import canonical, digest, same
+from workflows.gate.conditions import fits
+from workflows.people import Condition
+
+NAN = float("nan")
+
+
+@pytest.mark.parametrize(
+    ("condition", "value", "expected"),
+    [
+        ({"equals": 1}, 1, True),
+        ({"equals": 1}, 1.0, True),
+        ({"equals": 1}, 2, False),
+        ({"equals": 1}, True, None),
+        ({"equals": 1}, "1", None),
+        ({"equals": True}, True, True),
+        ({"equals": True}, False, False),
+        ({"equals": True}, 1, None),
+        ({"equals": False}, 0, None),
+        ({"equals": "a"}, "a", True),
+        ({"equals": "a"}, "A", False),
+        ({"equals": "a"}, None, False),
+        ({"equals": "a"}, ["a"], False),
+        ({"equals": [1, "a"]}, [1.0, "a"], True),
+        ({"equals": [1, "a"]}, ["a", 1], None),
+        ({"equals": [1]}, [1, 1], False),
+        ({"equals": [1]}, ["1"], None),
+        ({"equals": {"a": 1}}, {"a": 1}, True),
+        ({"equals": {"a": 1}}, {"a": "1"}, None),
+        ({"equals": {"a": 1}}, {"a": 1, "b": 2}, False),
+        ({"equals": {"a": 1}}, {"b": 1}, False),
+        ({"equals": {"a": [1, 2]}}, {"a": [1, "x"]}, None),
+        ({"one_of": ["a", "b"]}, "b", True),
+        ({"one_of": ["a", "b"]}, "c", False),
+        ({"one_of": ["a", 2]}, "2", None),
+        ({"one_of": [None]}, None, True),
+        ({"one_of": [None]}, 0, False),
+        ({"matches": "^/etc"}, "/etc/passwd", True),
+        ({"matches": "etc"}, "/etc/passwd", True),
+        ({"matches": "^/etc"}, "/tmp", False),
+        ({"matches": "^/etc"}, ["/etc/passwd"], None),
+        ({"matches": "."}, "\ud800", None),
+        ({"matches": "."}, None, False),
+        ({"matches": "1"}, 1, None),
+        ({"above": 10}, 11, True),
+        ({"above": 10}, 10, False),
+        ({"above": 10}, 10.5, True),
+        ({"above": 10}, float("inf"), True),
+        ({"above": 10}, "11", None),
+        ({"above": 0}, True, None),
+        ({"above": 10}, None, False),
+        ({"above": 10}, [11], None),
+        ({"above": 10}, NAN, None),
+        ({"below": 10}, 9, True),
+        ({"below": 10}, 10, False),
+        ({"below": 10}, False, None),
+        ({"above": 1, "below": 3}, 2, True),
+        ({"above": 1, "below": 3}, 3, False),
+        ({"above": 1, "below": 3}, "2", None),
+        ({"longer_than": 2}, "abc", True),
+        ({"longer_than": 2}, "ab", False),
+        ({"longer_than": 2}, [1, 2, 3], True),
+        ({"longer_than": 0}, {"a": 1}, True),
+        ({"longer_than": 2}, 12345, None),
+        ({"longer_than": 2}, None, False),
+        ({}, None, True),
+        ({"absent": True}, None, False),
+    ],
+)
+def test_an_argument_fits_or_does_not_or_cannot_be_judged(
+    condition: dict[str, Any], value: Any, expected: bool | None
+) -> None:
+    assert fits({"x": Condition.model_validate(condition)}, {"x": value}) is expected
+
+
+@pytest.mark.parametrize(
+    "condition",
+    [{}, {"equals": 1}, {"one_of": [None]}, {"matches": ""}, {"above": 0}, {"below": 0}, {"longer_than": 0}],
+)
+def test_a_missing_argument_fits_nothing_but_absent(condition: dict[str, Any]) -> None:
+    assert fits({"x": Condition.model_validate(condition)}, {"y": 1}) is False
+    assert fits({"x": Condition(absent=True)}, {"y": 1}) is True
+
+
+def test_all_arguments_that_are_named_must_fit_and_others_may_be_anything() -> None:
+    conditions = {"a": Condition(equals=1), "b": Condition(above=1)}
+    assert fits(conditions, {"a": 1, "b": 2, "c": "whatever"}) is True
+    assert fits(conditions, {"a": 1, "b": 1}) is False
+    assert fits(conditions, {"a": "1", "b": 1}) is False, "one that does not fit settles it"
+    assert fits(conditions, {"a": "1", "b": 2}) is None
+    assert fits({}, {"a": 1}) is True
+
+
+def test_a_dot_leads_inside_an_object_and_nowhere_else() -> None:
+    total = {"order.total": Condition(above=10)}
+    assert fits(total, {"order": {"total": 11}}) is True
+    assert fits(total, {"order": {"total": 9}, "order.total": 11}) is False, (
+        "a key of that spelling is no way round"
+    )
+    assert fits(total, {"order": [{"total": 11}]}) is False
+    assert fits({"a.b.c": Condition(equals="x")}, {"a": {"b": {"c": "x"}}}) is True
+
+
+@pytest.mark.parametrize("pattern", ["(", "(?=a)", r"(a)\1", "a{2000}", "[", "\ud800"])
+def test_a_pattern_that_re2_cannot_read_is_refused_with_the_model(pattern: str) -> None:
+    with pytest.raises(ValidationError, match=r"RE2|valid string"):
+        Condition(matches=pattern)
+
+
+def test_what_is_absent_cannot_be_anything_else() -> None:
+    with pytest.raises(ValidationError, match="make two rules"):
+        Condition(absent=True, above=1)
+
+
+def test_a_pattern_cannot_hang() -> None:
+    """It is matched in time linear in the text."""
+    assert fits({"x": Condition(matches="^(a+)+$")}, {"x": "a" * 100_000 + "b"}) is False
+
+
+json_values = st.recursive(
+    st.none() | st.booleans() | st.integers() | st.floats(allow_nan=False) | st.text(max_size=3),
+    lambda inner: st.lists(inner, max_size=3) | st.dictionaries(st.text(max_size=2), inner, max_size=3),
+    max_leaves=8,
+)
+
+
+@given(json_values, json_values)
+def test_equal_values_fit_and_a_fit_is_equality(one: Any, other: Any) -> None:
+    if one is None:
+        return
+    condition = {"x": Condition(equals=one)}
+    assert fits(condition, {"x": one}) is True
+    assert (fits(condition, {"x": other}) is True) == same(one, other)
+
+
+@given(json_values, json_values)
+def test_equal_spellings_are_equal_values(one: Any, other: Any) -> None:
+    if canonical(one) == canonical(other):
+        assert same(one, other)
+        assert digest(one) == digest(other)
+    if not same(one, other):
+        assert digest(one) != digest(other)
+
+
+def test_the_spelling_does_not_depend_on_order_or_script() -> None:
+    assert canonical({"b": 1, "a": "é"}) == '{"a":"\\u00e9","b":1}'
+    assert canonical("\ud800") == '"\\ud800"'

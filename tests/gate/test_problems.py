@@ -1,0 +1,128 @@
+"""What is wrong with people and approvals is said before a run begins."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+from pydantic import ValidationError
+
+from tests.gate.house import PEOPLE, desk, public
+from workflows.gate.problems import problems
+from workflows.people import Approvals, Asking, Group, People
+
+GROUPS: dict[str, Any] = {
+    "team": {"members": ["ann", "bob"]},
+    "two": {"members": ["ann", "bob"], "quorum": 2},
+}
+
+
+@pytest.mark.parametrize(
+    ("group", "words"),
+    [
+        ({"members": ["ann", "ann"]}, "ann stands there twice"),
+        ({"members": ["ann"], "quorum": 2}, "2 people must agree, the group has 1"),
+        ({"keys": {"ann": public("ann")}, "quorum": 2}, "the group has 1"),
+        ({"members": ["ann", "bob"], "keys": {"ann": public("ann")}}, "bob has none"),
+        ({"members": ["ann"], "keys": {"ann": public("ann"), "eve": public("eve")}}, "eve is not among"),
+        ({"keys": {"ann": public("ann"), "bob": public("ann")}}, "the same key"),
+        ({"keys": {"ann": "AAAA"}}, "pattern"),
+        ({"keys": {"ann": "!" * 43 + "="}}, "pattern"),
+        ({"members": [" ann"]}, "pattern"),
+        ({"members": [""]}, "pattern"),
+        ({"quorum": 0}, "greater than"),
+    ],
+)
+def test_a_group_that_could_never_decide_is_refused(group: dict[str, Any], words: str) -> None:
+    with pytest.raises(ValidationError, match=words):
+        Group.model_validate(group)
+
+
+@pytest.mark.parametrize(
+    ("asking", "words"),
+    [
+        ({"at_deadline": "escalate", "escalate_to": ["team"]}, "needs `deadline_seconds`"),
+        ({"at_deadline": "escalate", "deadline_seconds": 5}, "groups in `escalate_to`"),
+        ({"deadline_seconds": 5, "escalate_to": ["team"]}, "write `at_deadline: escalate`"),
+        ({"warn_seconds": 5}, "less than `deadline_seconds`"),
+        ({"warn_seconds": 5, "deadline_seconds": 5}, "less than `deadline_seconds`"),
+        ({"deadline_seconds": 0}, "greater than 0"),
+    ],
+)
+def test_a_way_of_asking_that_cannot_end_as_written_is_refused(asking: dict[str, Any], words: str) -> None:
+    with pytest.raises(ValidationError, match=words):
+        Asking.model_validate(asking)
+
+
+@pytest.mark.parametrize(
+    ("people", "words"),
+    [
+        ({"asking": {"group": "nobody"}}, "asking: there is no group 'nobody'; there is team, two"),
+        ({"kinds": {"limit": {"group": "nobody"}}}, "kinds.limit: there is no group 'nobody'"),
+        ({"asking": {"group": "team", "quorum": 3}}, "3 people must agree, team has 2"),
+        (
+            {
+                "asking": {
+                    "group": "team",
+                    "deadline_seconds": 5,
+                    "at_deadline": "escalate",
+                    "escalate_to": ["boss"],
+                }
+            },
+            "there is no group 'boss'",
+        ),
+        ({"commands": "nobody"}, "there is no group 'nobody'"),
+        ({"commands": "two"}, "a command is one person's"),
+    ],
+)
+def test_a_group_that_is_asked_must_be_there_and_large_enough(people: dict[str, Any], words: str) -> None:
+    with pytest.raises(ValidationError, match=words):
+        People.model_validate({"groups": GROUPS, **people})
+
+
+def test_what_can_be_answered_is_accepted() -> None:
+    people = {
+        "groups": GROUPS,
+        "asking": {"group": "team", "quorum": 2, "deadline_seconds": 5, "warn_seconds": 4.5},
+        "kinds": {
+            "approval": {"deadline_seconds": 5, "at_deadline": "escalate", "escalate_to": ["team", "two"]}
+        },
+        "commands": "team",
+    }
+    assert People.model_validate(people).kinds["approval"].escalate_to == ("team", "two")
+    assert People.model_validate({"asking": {"quorum": 3}}).asking.quorum == 3, "three of anybody"
+
+
+def test_rules_are_held_against_the_groups_and_names_against_the_tools() -> None:
+    approvals = Approvals.model_validate(
+        {
+            "rules": [
+                {"tools": ["pay"], "asking": {"group": "nobody"}},
+                {"tools": ["p*", "sned"], "asking": {"group": "boss", "quorum": 2}},
+            ],
+            "tools": {"pay": "always", "raed": "never"},
+        }
+    )
+    found = problems(approvals, PEOPLE, ["pay", "send"])
+    assert [place for place, _ in found] == [
+        ("approvals", "rules", 0, "asking"),
+        ("approvals", "rules", 1, "asking"),
+        ("approvals", "rules", 1, "tools", 1),
+        ("approvals", "tools", "raed"),
+    ]
+    assert [text for _, text in found] == [
+        "there is no group 'nobody'; there is team, two, signed, signed_two, boss",
+        "quorum: 2 people must agree, boss has 1",
+        "no tool fits 'sned'; the agent has pay, send",
+        "there is no tool 'raed'; the agent has pay, send",
+    ]
+    assert len(problems(approvals, PEOPLE)) == 2, "without the tools, names are not looked at"
+    with pytest.raises(ValueError, match="there is no group 'nobody'"):
+        desk(approvals=approvals)
+
+
+def test_people_and_approvals_come_back_from_json_as_they_were() -> None:
+    approvals = Approvals.model_validate({"rules": [{"arguments": {"a.b": {"equals": [1, "x", None]}}}]})
+    assert Approvals.model_validate_json(approvals.model_dump_json()) == approvals
+    assert People.model_validate_json(PEOPLE.model_dump_json()) == PEOPLE
+    assert Approvals.model_validate({}) == Approvals()

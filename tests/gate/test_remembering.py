@@ -1,0 +1,153 @@
+"""Approvals given beforehand: for one tool, such arguments, and the group that said so."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+from pydantic import ValidationError
+
+from tests.gate.house import again, ask, call, desk, events, say
+from workflows.gate.desk import Desk
+from workflows.people import Approvals, Remember, Verb
+
+BELOW = {"arguments": {"amount": {"below": 10}}}
+
+
+def remember(at: Desk, what: dict[str, Any], *by: str, verb: Verb = "approve", **arguments: Any) -> None:
+    """People approve a call and say what of later ones."""
+    request = ask(at, **arguments)
+    for name in by or ("ann",):
+        more = {"remember": Remember.model_validate(what)} if verb == "approve" else {}
+        at.decide(say(request, verb, by=name, **more), 1)
+
+
+def asked(at: Desk, tool: str = "pay", **arguments: Any) -> bool:
+    """Whether such a call is put to people."""
+    return at.asks(call(tool, **arguments), spent_usd=0) is not None
+
+
+def test_later_calls_that_fit_are_not_asked_about_and_the_log_can_say_who_let_them() -> None:
+    at = desk("team")
+    remember(at, BELOW, amount=5)
+    assert not asked(at, amount=9, to="whoever")
+    assert at.remembered_by(call(amount=9), spent_usd=0) == ("ann",)
+    assert asked(at, amount=10)
+    assert at.remembered_by(call(amount=10), spent_usd=0) == ()
+    assert events(at) == ["Requested", "Decided"], "what is not asked is no request"
+
+
+def test_a_plain_approval_is_for_one_call() -> None:
+    at = desk("team")
+    at.decide(say(ask(at)), 1)
+    assert asked(at, amount=5)
+
+
+def test_without_conditions_the_arguments_may_be_anything() -> None:
+    at = desk("team")
+    remember(at, {})
+    assert not asked(at, amount=5000)
+
+
+def test_it_is_for_the_tool_alone() -> None:
+    at = desk("team", Approvals.model_validate({"effects": {"keyed": "always"}}))
+    remember(at, {})
+    assert asked(at, "send", amount=5)
+
+
+def test_an_argument_that_cannot_be_judged_is_not_let_pass() -> None:
+    at = desk("team")
+    remember(at, BELOW, amount=5)
+    assert asked(at, amount="9")
+    assert asked(at, to="x")
+
+
+def test_equal_arguments_are_those_and_no_others() -> None:
+    """`equals` on each says nothing of further arguments; `same` does."""
+    at = desk("team")
+    remember(at, {"arguments": {"amount": {"equals": 5}}}, amount=5)
+    assert not asked(at, amount=5.0, to="eve")
+    exact = desk("team")
+    remember(exact, {"same": True}, amount=5)
+    assert not asked(exact, amount=5)
+    assert asked(exact, amount=5, to="eve")
+    assert asked(exact, amount=6)
+    assert asked(exact, amount=True)
+
+
+def test_same_and_conditions_must_both_hold() -> None:
+    at = desk("team")
+    remember(at, {"same": True, **BELOW}, amount=50)
+    assert asked(at, amount=50)
+
+
+def test_it_does_not_speak_for_another_group_or_for_more_people() -> None:
+    rules = [
+        {"arguments": {"amount": {"above": 1000}}, "asking": {"group": "boss"}},
+        {"arguments": {"amount": {"above": 100}}, "asking": {"group": "team", "quorum": 2}},
+    ]
+    at = desk("team", Approvals.model_validate({"rules": rules}))
+    remember(at, {}, amount=5)
+    assert not asked(at, amount=50)
+    assert asked(at, amount=500)
+    assert asked(at, amount=5000)
+    remember(at, {}, "ann", "bob", amount=500)
+    assert not asked(at, amount=500)
+    assert asked(at, amount=5000)
+
+
+def test_all_who_approve_must_have_said_so() -> None:
+    at = desk("two")
+    request = ask(at)
+    at.decide(say(request, remember=Remember()), 1)
+    at.decide(say(request, by="bob"), 1)
+    assert at.get("r1").outcome == "approved"
+    assert asked(at, amount=5)
+    second = ask(at, "act#2")
+    at.decide(say(second, remember=Remember()), 1)
+    at.decide(say(second, by="bob", remember=Remember(same=True)), 1)
+    assert asked(at, amount=5)
+    third = ask(at, "act#3")
+    at.decide(say(third, remember=Remember()), 1)
+    assert asked(at, amount=5), "one of two is not enough"
+    at.decide(say(third, by="bob", remember=Remember()), 1)
+    assert at.remembered_by(call(amount=5), spent_usd=0) == ("ann", "bob")
+
+
+def test_whom_an_unanswered_request_went_to_speaks_for_those_who_were_asked_first() -> None:
+    up: dict[str, Any] = {"deadline_seconds": 60, "at_deadline": "escalate", "escalate_to": ("boss",)}
+    at = desk("team", **up)
+    request = ask(at)
+    at.due(60)
+    at.decide(say(request, by="eve", remember=Remember()), 61)
+    assert not asked(at, amount=7)
+    assert at.remembered_by(call(amount=7), spent_usd=0) == ("eve",)
+
+
+def test_an_expired_request_teaches_nothing() -> None:
+    once = Approvals.model_validate({"tools": {"pay": "first_time"}})
+    at = desk("team", once, deadline_seconds=60, at_deadline="approve")
+    ask(at)
+    at.due(60)
+    assert asked(at, amount=5)
+
+
+@pytest.mark.parametrize(("verb", "later"), [("approve", False), ("reject", True), ("edit", True)])
+def test_first_time_is_over_when_a_person_approved_a_call_as_it_was(verb: Verb, later: bool) -> None:
+    at = desk("team", Approvals.model_validate({"tools": {"pay": "first_time"}}))
+    what: dict[str, Any] = {"arguments": {"amount": 1}} if verb == "edit" else {}
+    at.decide(say(ask(at), verb, **what), 1)
+    assert asked(at, amount=6) is later
+    assert asked(again(at), amount=6) is later
+    assert at.remembered_by(call(amount=6), spent_usd=0) == ()
+
+
+def test_names_that_nobody_gave_are_said_to_be_somebodys() -> None:
+    at = desk()
+    remember(at, {}, "")
+    assert at.remembered_by(call(amount=5), spent_usd=0) == ("somebody",)
+
+
+def test_a_condition_that_cannot_be_read_is_refused_with_the_decision() -> None:
+    with pytest.raises(ValidationError):
+        say(ask(desk()), remember={"arguments": {"x": {"matches": "("}}})
