@@ -62,7 +62,7 @@ class ArchiveActivities:
         sql = "SELECT json FROM records WHERE workflow_id=? AND run_id=? ORDER BY seq"
         run = (wanted.workflow_id, wanted.run_id)
         rows = await asyncio.to_thread(self._database.rows, sql, run)
-        return LogRead(records=tuple(json.loads(text) for (text,) in rows))
+        return LogRead(records=tuple(json.loads(str(text)) for (text,) in rows))
 
     def close(self) -> None:
         """Close the file; a later call opens it again."""

@@ -31,6 +31,8 @@ FIELDS = (
     *("created", "deadline", "approvers", "outcome"),
 )
 """What of a request is passed on."""
+BLANKS = {"answer": " <text>", "topup": " <counter>=<more>"}
+"""What a person must fill in; a shell refuses it as it stands."""
 
 log = structlog.get_logger(__name__)
 
@@ -108,7 +110,9 @@ def _command(notice: Notice) -> str:
     options = notice.request.get("options")
     if notice.moment == "closed" or not isinstance(options, list) or not options:
         return ""
-    return shlex.join(["ratchet", str(options[0]), notice.run, str(notice.request.get("id", ""))])
+    verb = str(options[0])
+    words = shlex.join(["ratchet", verb, notice.run, str(notice.request.get("id", ""))])
+    return words + BLANKS.get(verb, "")
 
 
 def _settled() -> dict[str, str]:

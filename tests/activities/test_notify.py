@@ -169,6 +169,28 @@ async def test_a_closed_request_needs_no_command(hook: Hook) -> None:
     assert (said["moment"], said["command"], said["request"]["outcome"]) == ("closed", "", "approved")
 
 
+@pytest.mark.parametrize(
+    ("options", "command"),
+    [
+        (["resume", "abort"], "ratchet resume 'run 1' r1"),
+        (["answer", "abort"], "ratchet answer 'run 1' r1 <text>"),
+        (["topup", "finish", "abort"], "ratchet topup 'run 1' r1 <counter>=<more>"),
+        ([], ""),
+    ],
+    ids=str,
+)
+async def test_the_command_decides_by_the_first_option(
+    hook: Hook, tmp_path: Path, options: list[str], command: str
+) -> None:
+    await told(hooked(notify_url=hook.url), what=notice(options=options))
+    assert json.loads(hook.bodies[0])["command"] == command
+    if "<" in command:
+        pasted = await asyncio.create_subprocess_exec(
+            "/bin/sh", "-c", f"echo {command}", stderr=-3, cwd=tmp_path
+        )
+        assert await pasted.wait() != 0, "a shell takes no blank for an answer"
+
+
 async def test_a_notice_has_one_name_for_all_its_attempts(hook: Hook) -> None:
     def at(place: ActivityEnvironment, activity_id: str) -> ActivityEnvironment:
         place.info = dataclasses.replace(place.info, activity_id=activity_id)
