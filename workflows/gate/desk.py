@@ -12,10 +12,10 @@ from typing import Unpack
 from pydantic import Field
 
 from activities.contracts import Frozen, JsonObject, ToolRun, ToolSpec
-from workflows.gate.canonical import digest
 from workflows.gate.commands import Commands
 from workflows.gate.judge import ONCE, Judge
-from workflows.gate.policy import Asked, Remembered, asking_for, first_key, remembered
+from workflows.gate.memory import Memory, Remembered
+from workflows.gate.policy import Asked, asking_for
 from workflows.gate.problems import problems
 from workflows.gate.ticket import (
     OUTCOMES,
@@ -84,8 +84,7 @@ class Desk:
         self._commands = Commands(people, workflow_id, origin)
         self._tickets: dict[str, Ticket] = {}
         self._opened = 0
-        self._remembered: list[Remembered] = []
-        self._approved: list[str] = []
+        self._memory = Memory()
 
     # -- carried on --------------------
 
@@ -94,8 +93,8 @@ class Desk:
         kept = _Kept(
             opened=self._opened,
             tickets=tuple(self._tickets.values()),
-            remembered=tuple(self._remembered),
-            approved=tuple(self._approved),
+            remembered=tuple(self._memory.remembered),
+            approved=tuple(self._memory.approved),
             commands=self._commands.counted,
             told=tuple(self.told),
         )
@@ -117,8 +116,7 @@ class Desk:
         known = _Kept.model_validate(kept)
         desk._opened = known.opened
         desk._tickets = {ticket.request.id: ticket for ticket in known.tickets}
-        desk._remembered = list(known.remembered)
-        desk._approved = list(known.approved)
+        desk._memory = Memory(known.remembered, known.approved)
         desk._commands.counted.update(known.commands)
         desk.told = list(known.told)
         return desk
@@ -132,20 +130,21 @@ class Desk:
         request, also when a later approval would let it pass.
         """
         asked = self._policy(run, spent_usd)
-        if asked is None or remembered(self._remembered, run, asked, self.people):
-            return None
-        return asked
+        return None if asked is None or self._covering(run, asked) else asked
 
     def remembered_by(self, run: ToolRun, *, spent_usd: float) -> tuple[str, ...]:
         """Who approved this call beforehand; empty when nobody needs to, or somebody has to be asked."""
         asked = self._policy(run, spent_usd)
-        known = remembered(self._remembered, run, asked, self.people) if asked else None
+        known = self._covering(run, asked) if asked else None
         return tuple(name or "somebody" for name in known.by) if known else ()
 
     def _policy(self, run: ToolRun, spent_usd: float) -> Asked | None:
         spec = self.specs.get(run.tool)
         approvals, people = self.approvals, self.people
-        return asking_for(approvals, people, spec, run, spent_usd=spent_usd, approved=self._approved)
+        return asking_for(approvals, people, spec, run, spent_usd=spent_usd, approved=self._memory.approved)
+
+    def _covering(self, run: ToolRun, asked: Asked) -> Remembered | None:
+        return self._memory.covering(run, asked, self.people.quorum_of(asked))
 
     # -- asking --------------------
 
@@ -224,7 +223,7 @@ class Desk:
         agreed = agreeing(request, vote)
         if vote.verb in ONCE or len(agreed) >= request.quorum:
             request = self._close(ticket, request, OUTCOMES[vote.verb], now, vote)
-            self._learn(ticket, request, decision)
+            self._memory.learn(request, ticket.asking.group)
             self.told.append(told("Decided", request, vote=vote))
         else:
             self._keep(ticket.model_copy(update={"request": request}))
@@ -266,31 +265,6 @@ class Desk:
             digest=mark,
             amounts=decision.amounts,
             remember=decision.remember,
-        )
-
-    def _learn(self, ticket: Ticket, request: Request, decision: Decision) -> None:
-        """What an approval means for later calls."""
-        if request.kind != "approval" or request.tool is None or request.settled is None:
-            return
-        if request.outcome != "approved":
-            return
-        key = first_key(request.tool, request.because)
-        if key not in self._approved:
-            self._approved.append(key)
-        votes = agreeing(request, request.settled)
-        wanted = request.settled.remember
-        # All who approved must have said so: remembering is a decision of its own.
-        if wanted is None or any(vote.remember != wanted for vote in votes):
-            return
-        self._remembered.append(
-            Remembered(
-                request=request.id,
-                tool=request.tool,
-                arguments=wanted.arguments,
-                same=digest(request.arguments or {}) if wanted.same else "",
-                group=ticket.asking.group,
-                by=tuple(vote.by for vote in votes),
-            )
         )
 
     # -- time --------------------

@@ -9,22 +9,18 @@ from __future__ import annotations
 from collections.abc import Collection
 from fnmatch import fnmatchcase
 
-from pydantic import Field
-
-from activities.contracts import Frozen, JsonObject, ToolRun, ToolSpec
-from workflows.gate.canonical import digest
+from activities.contracts import ToolRun, ToolSpec
 from workflows.gate.conditions import fits
 from workflows.people import (
     EFFECTS_ASKED,
     ApprovalRule,
     Approvals,
     Asking,
-    Condition,
     Mode,
     People,
 )
 
-__all__ = ["Asked", "Remembered", "asking_for", "first_key", "remembered"]
+__all__ = ["Asked", "asking_for", "first_key"]
 
 
 class Asked(Asking):
@@ -88,38 +84,3 @@ def _fits(rule: ApprovalRule, spec: ToolSpec, run: ToolRun, spent_usd: float) ->
     if rule.cost_above is not None and not spent_usd > rule.cost_above:
         return False
     return fits(rule.arguments, run.arguments)
-
-
-class Remembered(Frozen):
-    """Later calls that people have approved beforehand: of one tool, with arguments that fit.
-
-    An argument that the conditions do not name may be anything; `same` allows no others.
-    """
-
-    request: str
-    tool: str
-    arguments: dict[str, Condition] = Field(default_factory=dict)
-    same: str = ""
-    """Digest of the only arguments that fit; empty: any that the conditions let through."""
-    group: str | None
-    """Whom the approved call was put to first; calls that ask another group are asked about."""
-    by: tuple[str, ...]
-    """All who said so; empty names are those who gave none."""
-
-    def covers(self, run: ToolRun, asking: Asking, needed: int) -> bool:
-        """The people who would be asked, and enough of them, have approved this call already."""
-        if run.tool != self.tool or asking.group != self.group or len(self.by) < needed:
-            return False
-        return _same(self.same, run.arguments) and fits(self.arguments, run.arguments) is True
-
-
-def _same(wanted: str, arguments: JsonObject) -> bool:
-    return not wanted or digest(arguments) == wanted
-
-
-def remembered(
-    known: Collection[Remembered], run: ToolRun, asking: Asking, people: People
-) -> Remembered | None:
-    """The first approval given beforehand that covers the call."""
-    needed = people.quorum_of(asking)
-    return next((one for one in known if one.covers(run, asking, needed)), None)

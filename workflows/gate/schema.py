@@ -23,7 +23,7 @@ _WORK = 4_000_000
 """Characters that may be looked at in all: a fraction of a second."""
 _KEYWORD = 200
 """What asking one keyword costs besides."""
-_OPEN = ("additionalProperties", "patternProperties", "allOf", "anyOf", "oneOf", "if", "$ref", "$dynamicRef")
+_OPEN = ("patternProperties", "allOf", "anyOf", "oneOf", "if", "$ref", "$dynamicRef")
 _extend: Any = validators.extend
 
 
@@ -58,7 +58,8 @@ def problem(schema: JsonObject, arguments: JsonObject) -> str:
 def _strange(schema: JsonObject, arguments: JsonObject) -> str:
     """A tool drops arguments that it does not know, so a misspelt one would silently be its default."""
     known = schema.get("properties")
-    if not isinstance(known, dict) or any(key in schema for key in _OPEN):
+    closed = schema.get("additionalProperties", False) is False
+    if not isinstance(known, dict) or not closed or any(key in schema for key in _OPEN):
         return ""
     strange = [name for name in arguments if name not in known]
     has = ", ".join(known) or "none"

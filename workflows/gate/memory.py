@@ -1,0 +1,83 @@
+"""What approvals mean for later calls: first times, and what people approved beforehand. Pure.
+
+It is the run's: a rollback takes back what the machine did, not what people have decided.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+
+from pydantic import Field
+
+from activities.contracts import Frozen, JsonObject, ToolRun
+from workflows.gate.canonical import digest
+from workflows.gate.conditions import fits
+from workflows.gate.policy import first_key
+from workflows.gate.ticket import agreeing
+from workflows.people import Asking, Condition, Request
+
+__all__ = ["Memory", "Remembered"]
+
+
+class Remembered(Frozen):
+    """Later calls that people have approved beforehand: of one tool, with arguments that fit.
+
+    An argument that the conditions do not name may be anything; `same` allows no others.
+    """
+
+    request: str
+    tool: str
+    arguments: dict[str, Condition] = Field(default_factory=dict)
+    same: str = ""
+    """Digest of the only arguments that fit; empty: any that the conditions let through."""
+    group: str | None
+    """Whom the approved call was put to first; calls that ask another group are asked about."""
+    by: tuple[str, ...]
+    """All who said so; empty names are those who gave none."""
+
+    def covers(self, run: ToolRun, asking: Asking, needed: int) -> bool:
+        """The people who would be asked, and enough of them, have approved this call already."""
+        if run.tool != self.tool or asking.group != self.group or len(self.by) < needed:
+            return False
+        return _same(self.same, run.arguments) and fits(self.arguments, run.arguments) is True
+
+
+def _same(wanted: str, arguments: JsonObject) -> bool:
+    return not wanted or digest(arguments) == wanted
+
+
+class Memory:
+    """What was approved in one run."""
+
+    def __init__(self, remembered: Iterable[Remembered] = (), approved: Iterable[str] = ()) -> None:
+        self.remembered = list(remembered)
+        """Oldest first."""
+        self.approved = list(approved)
+        """The `first_key`s of calls that people approved as they were."""
+
+    def covering(self, run: ToolRun, asking: Asking, needed: int) -> Remembered | None:
+        """The first approval given beforehand that covers a call about which so many would be asked."""
+        return next((one for one in self.remembered if one.covers(run, asking, needed)), None)
+
+    def learn(self, request: Request, group: str | None) -> None:
+        """Take over what an approved request says of later calls; `group` was asked first."""
+        vote, tool = request.settled, request.tool
+        if request.outcome != "approved" or request.kind != "approval" or vote is None or tool is None:
+            return
+        key = first_key(tool, request.because)
+        if key not in self.approved:
+            self.approved.append(key)
+        votes, wanted = agreeing(request, vote), vote.remember
+        # All who approved must have said so: remembering is a decision of its own.
+        if wanted is None or any(other.remember != wanted for other in votes):
+            return
+        self.remembered.append(
+            Remembered(
+                request=request.id,
+                tool=tool,
+                arguments=wanted.arguments,
+                same=digest(request.arguments or {}) if wanted.same else "",
+                group=group,
+                by=tuple(other.by for other in votes),
+            )
+        )
