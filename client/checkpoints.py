@@ -232,7 +232,7 @@ def _lines(points: Sequence[Checkpoint], records: Sequence[Record]) -> Iterable[
     holding = {record.seq for record in lineage(records)}
     groups: dict[tuple[bool, int, int], list[Record]] = {}
     for record in records:
-        if not record.within:
+        if not record.within and record.back_to is None:
             held = record.seq in holding
             groups.setdefault((held, -1 if held else record.branch, record.step), []).append(record)
     lines = [_line(point, groups.get((True, -1, point.step), []), records) for point in points]

@@ -1,0 +1,118 @@
+"""`fork`: a new run from a step of another one, which may be live or over, without paying for it again."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+from client.agentfile import AgentFile, Draft, find_agent
+from client.checkpoints import Source, source_of
+from client.errors import RatchetError, UsageError
+from client.yamltext import YamlText
+from workflows.api import AgentTask, Fork, Origin
+
+if TYPE_CHECKING:
+    from client.agent import AgentClient
+
+__all__ = ["Changes", "changed", "fork", "forked_task"]
+
+RENAMED = {"name": "agent", "version": "machine_version"}
+"""Keys of an agent file that have another name in a task."""
+CANNOT = "machine, machine version and material (`context`) stay those of the source run"
+
+
+@dataclass(frozen=True)
+class Changes:
+    """What the new run has otherwise than its source."""
+
+    agent: str | None = None
+    """An agent file, or the name of a shipped agent; None: the source's agent."""
+    goal: str | None = None
+    settings: Sequence[str] = ()
+    """`key=value` each, as `--set` takes them."""
+
+    def draft(self, task: AgentTask | None) -> Draft:
+        """The agent file, or the source's agent, with the settings laid over it.
+
+        Raises:
+            UsageError: the file cannot be read, or a setting makes no sense.
+            RatchetError: neither an agent nor the source's task is known.
+        """
+        if self.agent is not None:
+            draft = Draft(YamlText(find_agent(self.agent)))
+        elif task is not None:
+            draft = Draft(values=_as_file(task))
+        else:
+            raise RatchetError("the source's agent is not known: name it with --agent")
+        for assignment in self.settings:
+            draft.assign(assignment)
+        return draft
+
+
+async def fork(
+    agents: AgentClient, run_id: str, step: int, *, changes: Changes | None = None, new_id: str | None = None
+) -> str:
+    """Start a run that goes on where a step of another one begins; its id.
+
+    Its log begins with the source's up to there, its ledger at 0. No earlier call is made again.
+
+    Raises:
+        UnknownRun: neither Temporal nor the archive knows the source.
+        DuplicateRun: there is a run with the new id.
+        UsageError: the source has no such step, or the changes do not fit it.
+    """
+    return await agents.start(await forked_task(agents, run_id, step, changes or Changes()), new_id)
+
+
+async def forked_task(agents: AgentClient, run_id: str, step: int, changes: Changes) -> AgentTask:
+    """The input of the new run. Raises as `fork`."""
+    source = await source_of(agents, run_id)
+    task = changed(source, changes)
+    ready = Source.of(run_id, source.first_run_id, task, source.records)
+    point = ready.checkpoint(step)
+    ready.snapshot(step)  # the machine as it is now can go on from there
+    origin = Origin(workflow_id=run_id, run_id=source.first_run_id, step=step)
+    records = tuple(r.model_dump(mode="json") for r in source.records if r.seq <= point.seq)
+    return task.model_copy(update={"fork": Fork(origin=origin, records=records)})
+
+
+def changed(source: Source, changes: Changes) -> AgentTask:
+    """The task of the new run, without its fork.
+
+    Raises:
+        UsageError: the agent has another machine, or something in it is wrong.
+        RatchetError: of a run that only the archive knows, agent or goal are not known and not given.
+    """
+    draft = changes.draft(source.task)
+    agent = draft.finish()
+    was = _machine_of(source)
+    if agent.machine != was[0] or (agent.version and agent.version != was[1]):
+        raise UsageError(
+            f"run {source.run_id} ran on the machine {was[0]} (version {was[1]}), and the agent "
+            f"{agent.name} has {agent.machine}{f' (version {agent.version})' if agent.version else ''}: its "
+            f"states are others. {CANNOT}; start a new run for another machine"
+        )
+    goal = changes.goal or (source.task.goal if source.task else "")
+    if not goal:
+        raise RatchetError(
+            f"only the archive knows run {source.run_id}, and not what its goal was: give it with --goal"
+        )
+    made = agent.task(goal)
+    old = source.task
+    kept: dict[str, Any] = {"machine_version": was[1]}
+    if old is not None:
+        kept |= {"context": old.context, "values": old.values, "depth": old.depth}
+    return made.model_copy(update=kept)
+
+
+def _machine_of(source: Source) -> tuple[str, str]:
+    machine = source.known()
+    return machine.name, machine.version
+
+
+def _as_file(task: AgentTask) -> dict[str, Any]:
+    """A task's agent as an agent file would say it."""
+    said = task.model_dump(mode="json")
+    keys = {key: RENAMED.get(key, key) for key in AgentFile.model_fields}
+    return {key: said[there] for key, there in keys.items() if there in said}

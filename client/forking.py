@@ -1,0 +1,88 @@
+"""What `ratchet fork` does, from the step of a run to the last word of the new one."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+from contextlib import AsyncExitStack
+from dataclasses import dataclass
+
+import typer
+
+from client.agent import AgentClient
+from client.catalog import Catalog, check_key
+from client.errors import NoWorker
+from client.finding import find_run
+from client.fork import Changes, forked_task
+from client.place import INTERRUPTED, Place
+from client.running import follow, own_worker
+from client.view import notes
+from client.workerconfig import Allowed, remember
+from workflows.api import TASK_QUEUE, AgentTask
+
+__all__ = ["ForkOrder", "perform"]
+
+
+@dataclass(frozen=True)
+class ForkOrder:
+    """One `ratchet fork`."""
+
+    source: str
+    step: int
+    changes: Changes
+    run_id: str | None
+    detach: bool
+    worker: bool
+    as_json: bool
+
+
+async def perform(place: Place, order: ForkOrder) -> int:
+    """Start the new run, show it until it is over; the exit code."""
+    own = order.worker or place.remote() is None
+    allowed = Allowed()
+    if order.changes.agent is not None:
+        draft = order.changes.draft(None)
+        agent = draft.finish()
+        allowed = Allowed.of(agent.modules, agent.models.values())
+    settings = place.worker_settings(allowed)
+    if own and order.changes.agent is not None:
+        Catalog.load(settings).check(agent, draft)
+    started: list[str] = []
+    try:
+        async with AsyncExitStack() as stack:
+            agents = await stack.enter_async_context(place.client(settings))
+            source = await find_run(agents, order.source)
+            task = await forked_task(agents, source, order.step, order.changes)
+            if own:
+                check_key(task.models.values())
+                remember(settings.data_dir, allowed)
+            if own and not order.detach:
+                await stack.enter_async_context(own_worker(agents, settings))
+            return await _start(agents, task, order, started)
+    except asyncio.CancelledError:
+        if started:
+            notes().print(f"interrupted; {started[0]} is kept. `ratchet run --resume` goes on with it")
+        return INTERRUPTED
+
+
+async def _start(agents: AgentClient, task: AgentTask, order: ForkOrder, started: list[str]) -> int:
+    has_worker = agents.worker_here or await agents.has_worker()
+    if not has_worker and not order.detach:
+        raise NoWorker(
+            f"no worker polls the task queue {TASK_QUEUE!r} at {agents.where}, so nothing was "
+            "started; start one with `python worker.py`, or run one here with --worker"
+        )
+    run_id = await agents.start(task, order.run_id)
+    started.append(run_id)
+    if order.detach:
+        typer.echo(json.dumps({"id": run_id}) if order.as_json else run_id)
+        if not has_worker:
+            notes().print("no worker runs; `ratchet run --resume` or `ratchet dev` goes on with it")
+        return 0
+    copied = len(task.fork.records) if task.fork else 0
+    if not order.as_json:
+        notes().print(
+            f"run {run_id}, from step {order.step} of {order.source}: {copied} records are its source's; "
+            f"`ratchet log {run_id}` shows them too"
+        )
+    return await follow(agents, run_id, as_json=order.as_json, since=copied)

@@ -1,0 +1,223 @@
+"""How steps, snapshots, replays and comparisons look on a terminal."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterable, Iterator
+from itertools import groupby
+
+from rich.console import Group
+from rich.table import Table
+from rich.text import Text
+
+from client.checkpoints import CheckpointLine, StepSnapshot
+from client.compare import Comparison, Pair, Side, StepOf
+from client.differences import Difference, in_words
+from client.replay import ChangedCall, Replayed
+from client.view import plain, spent
+
+__all__ = ["comparison", "replay_text", "snapshot_text", "steps_listing"]
+
+SAID = 160
+"""Characters of what was said in a step that two runs are compared by."""
+LINES = 6
+"""Of them, lines."""
+VALUE = 2_000
+"""Characters of one field of a context."""
+
+
+def steps_listing(lines: Iterable[CheckpointLine]) -> Table:
+    """Steps as a table; those that the run cannot go back to are dim."""
+    rows = list(lines)
+    branches = any(line.branch for line in rows)
+    table = Table(box=None, padding=(0, 2, 0, 0), header_style="dim")
+    for name in ("step", *(["branch"] if branches else []), "from", "states", "what", "spent by its end"):
+        table.add_column(name, overflow="fold")
+    for line in rows:
+        style = "" if line.held else "dim"
+        cells = [str(line.step), *([str(line.branch)] if branches else []), f"record {line.seq}"]
+        cells += [" → ".join(line.states) or line.state, _one_line(line.said, SAID), spent(line.counters)]
+        cells[0] += "" if line.held else " (left behind)"
+        table.add_row(*(Text(plain(cell), style=style) for cell in cells))
+    return table
+
+
+# -- a snapshot --------------------
+
+
+def snapshot_text(snapshot: StepSnapshot) -> Group:
+    """A snapshot: where, at which price, every field of the context, and what came next."""
+    head = _grid()
+    branch = f" (branch {snapshot.branch})" if snapshot.branch else ""
+    rows = {
+        "run": snapshot.run,
+        "machine": f"{snapshot.machine} {snapshot.version}",
+        "step": f"{snapshot.step}{branch}, after {snapshot.records} records",
+        "state": f"{snapshot.state}, about to be entered",
+        "spent": spent(snapshot.counters) or "nothing yet",
+        "so far": f"{snapshot.transitions} transitions, {snapshot.visit} visits",
+    }
+    for name, value in rows.items():
+        head.add_row(Text(name, style="dim"), Text(plain(value)))
+    fields = _grid()
+    for field, content in snapshot.context.items():
+        fields.add_row(Text(field, style="bold"), Text(_value(content)))
+    came = [Text(f"\n{'what came next' if snapshot.next else 'nothing came of it yet'}", style="dim")]
+    came += [
+        _moved(one.seq, f"{one.state}: {one.event}", one.to, one.error or one.reason) for one in snapshot.next
+    ]
+    notes = [Text(f"\n{note}", style="yellow") for note in snapshot.notes]
+    return Group(head, Text("\ncontext", style="dim"), fields, *came, *notes)
+
+
+def _grid() -> Table:
+    table = Table.grid(padding=(0, 2))
+    table.add_column(no_wrap=True)
+    table.add_column(overflow="fold")
+    return table
+
+
+def _value(value: object) -> str:
+    text = value if isinstance(value, str) else json.dumps(value, ensure_ascii=False, indent=1)
+    return plain(
+        text if len(text) <= VALUE else f"{text[:VALUE]} [... {len(text):,} characters; --json shows all]"
+    )
+
+
+def _moved(seq: int, what: str, to: str | None, why: str) -> Text:
+    way = f"{what} → {to}" if to else what
+    line = Text(f"{seq:>4}  {way}")
+    if why:
+        line.append(f"  {_one_line(why, SAID)}", style="dim")
+    return line
+
+
+# -- a replay --------------------
+
+
+def replay_text(told: Replayed) -> Group:
+    """The verdict of a replay: what is the same, what differs first, what could not be looked at."""
+    upto = f" before step {told.step}" if told.step is not None else ""
+    looked = f"{told.records} records and {told.calls} calls{upto} were looked at; nothing was called"
+    parts = [Text(f"run {told.run}: "), Text(looked, style="dim")]
+    if told.same:
+        parts[0].append("code and machine of today do the same", style="green")
+    else:
+        parts[0].append("today something differs", style="bold red")
+    parts += [Text(f"Temporal: {plain(told.trouble)}", style="red")] if told.trouble else []
+    if told.record is not None:
+        record = told.record
+        parts.append(Text(f"The log parts at record {record.seq} (step {record.step}):", style="bold"))
+        parts.append(Text(plain(f"  was {record.was or 'nothing'}, now {record.now or 'nothing'}")))
+        parts += _differences(record.differences)
+    if told.changed:
+        count = told.changed_calls
+        parts.append(Text(f"Called otherwise today: {count} call{'' if count == 1 else 's'}", style="bold"))
+        parts += [line for call in told.changed[:1] for line in _call(call)]
+        if told.changed[1:]:
+            parts.append(Text(plain(f"  and {', '.join(c.place for c in told.changed[1:])}"), style="dim"))
+    return Group(*parts, *(Text(plain(note), style="yellow") for note in told.notes))
+
+
+def _call(call: ChangedCall) -> Iterator[Text]:
+    yield Text(plain(f"  {call.place} ({call.activity})"))
+    yield from _differences(call.differences)
+
+
+def _differences(found: Iterable[Difference]) -> list[Text]:
+    return [Text(plain(f"    {in_words(one)}")) for one in found]
+
+
+# -- a comparison --------------------
+
+
+def comparison(told: Comparison, width: int = 100) -> Group:
+    """Two runs side by side: who they are, the steps, where they part."""
+    heads = _sides(told, width)
+    steps = Table(box=None, padding=(0, 2, 0, 0), header_style="dim", width=width)
+    steps.add_column("step", no_wrap=True)
+    room = (width - 10) // 2
+    for _ in range(2):
+        steps.add_column(width=room, overflow="fold")
+    for same, pairs in groupby(told.steps, key=lambda pair: pair.same):
+        group = list(pairs)
+        if same:
+            _add_same(steps, group)
+        else:
+            for pair in group:
+                steps.add_row(Text(str(pair.step)), _cell(pair.left), _cell(pair.right))
+    return Group(heads, Text(""), steps, Text(""), *_ending(told))
+
+
+def _add_same(steps: Table, group: list[Pair]) -> None:
+    first, last = group[0], group[-1]
+    name = str(first.step) if first is last else f"{first.step}-{last.step}"
+    cell = _cell(first.left) if first is last else Text("the same in both", style="dim")
+    steps.add_row(Text(name), cell, Text("the same", style="dim") if first is last else Text(""))
+
+
+def _sides(told: Comparison, width: int) -> Table:
+    table = Table(box=None, padding=(0, 2, 0, 0), show_header=False, width=width)
+    table.add_column(no_wrap=True, style="dim")
+    room = (width - 10) // 2
+    for _ in range(2):
+        table.add_column(width=room, overflow="fold")
+    for name in ("run", "agent", "goal", "came to", "answer", "steps", "spent", "from"):
+        left, right = _about(told.left)[name], _about(told.right)[name]
+        if left or right:
+            table.add_row(name, Text(_cut(left)), Text(_cut(right)))
+    return table
+
+
+def _about(side: Side) -> dict[str, str]:
+    exit_reason = side.exit_reason or "not over"
+    branch = f", branch {side.branch}" if side.branch else ""
+    origin = side.origin
+    return {
+        "run": side.run,
+        "agent": f"{side.agent} (machine {side.machine} {side.version})",
+        "goal": side.goal,
+        "came to": f"{exit_reason} in state {side.state}",
+        "answer": side.answer or side.error or "",
+        "steps": f"{side.steps}{branch}",
+        "spent": spent(side.counters),
+        "from": f"step {origin.step} of {origin.workflow_id}" if origin else "",
+    }
+
+
+def _cell(step: StepOf | None) -> Text:
+    if step is None:
+        return Text("-", style="dim")
+    cell = Text(plain(" → ".join(step.path)), style="cyan")
+    for line in step.said[:LINES]:
+        cell.append(f"\n{_one_line(line, SAID)}", style="default")
+    if len(step.said) > LINES:
+        cell.append(f"\n… {len(step.said) - LINES} more", style="dim")
+    if spent(step.spent):
+        cell.append(f"\n{spent(step.spent)}", style="dim")
+    return cell
+
+
+def _ending(told: Comparison) -> Iterator[Text]:
+    if told.common is not None:
+        yield Text(
+            f"Both have what came before step {told.common.step} from {told.common.workflow_id}: "
+            f"{told.shared} records are the very same."
+        )
+    elif told.shared:
+        yield Text(f"They have a common origin: {told.shared} records are the very same.")
+    if told.parts is None:
+        yield Text("They do the same, step by step.", style="green")
+        return
+    yield Text(f"They part in step {told.parts.step}:", style="bold")
+    for name, words in ((told.left.run, told.parts.left), (told.right.run, told.parts.right)):
+        yield Text(plain(f"  {name}: {_one_line(words, SAID) or '(nothing more)'}"))
+
+
+def _one_line(text: str, most: int) -> str:
+    line = " ".join(plain(text).split())
+    return line if len(line) <= most else f"{line[: most - 1]}…"
+
+
+def _cut(text: str) -> str:
+    return _one_line(text, 3 * SAID)
