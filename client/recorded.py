@@ -17,7 +17,7 @@ from client.errors import RatchetError
 from workflows.api import AgentTask
 from workflows.kernel.log import Record
 
-__all__ = ["ARCHIVE", "Begun", "Part", "RecordedCall", "begun", "parts_of"]
+__all__ = ["ARCHIVE", "Begun", "Part", "RecordedCall", "begun", "part_of", "parts_of"]
 
 ARCHIVE = "archive_log"
 """The activity that hands the log out of the workflow."""
@@ -110,10 +110,15 @@ async def parts_of(temporal: Client, workflow_id: str) -> tuple[Part, ...]:
 
 
 async def _part(temporal: Client, workflow_id: str, run_id: str | None) -> Part:
-    handle = temporal.get_workflow_handle(workflow_id, run_id=run_id)
-    history = await handle.fetch_history()
+    return await part_of(
+        temporal, await temporal.get_workflow_handle(workflow_id, run_id=run_id).fetch_history()
+    )
+
+
+async def part_of(temporal: Client, history: WorkflowHistory) -> Part:
+    """What a history holds. Raises RatchetError for one without events."""
     if not history.events:
-        raise RatchetError(f"the history of run {workflow_id} is empty, so there is nothing to replay")
+        raise RatchetError(f"the history of run {history.workflow_id} is empty: there is nothing to replay")
     return Part(await _begun(temporal, history.events[0]), history, _calls(history.events))
 
 

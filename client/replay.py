@@ -14,6 +14,7 @@ from dataclasses import dataclass
 from functools import cached_property
 from typing import TYPE_CHECKING, TypeVar
 
+from temporalio.client import Client
 from temporalio.workflow import NondeterminismError
 
 from activities.contracts import Frozen
@@ -29,7 +30,7 @@ from workflows.kernel.log import Record
 if TYPE_CHECKING:
     from client.agent import AgentClient
 
-__all__ = ["ChangedCall", "ChangedRecord", "Replayed", "first_changed", "replay"]
+__all__ = ["ChangedCall", "ChangedRecord", "Replayed", "first_changed", "judged", "replay"]
 
 MOST_CALLS = 10
 """Changed calls that are told; behind the first one the others mostly follow."""
@@ -104,8 +105,43 @@ async def replay(agents: AgentClient, run_id: str, step: int | None = None) -> R
         ) from error
     written, complete = await _written(agents, run_id, parts)
     upto = None if step is None else _records_before(run_id, step, parts, written)
-    seen = [await replayed(agents.temporal, part.history) for part in parts]
-    return await _verdict(agents, run_id, _Looked(parts, seen, written, complete, step, upto))
+    told = await judged(agents.temporal, parts, written, complete=complete, upto=upto)
+    return told.model_copy(update={"run": run_id, "step": step})
+
+
+async def judged(
+    temporal: Client,
+    parts: Sequence[Part],
+    written: BySeq,
+    *,
+    complete: bool,
+    upto: int | None = None,
+) -> Replayed:
+    """Replay the executions of a run and hold what today's code does against what was done.
+
+    Args:
+        written: the log, by sequence number, as far as it is known.
+        complete: the run is over, and that is all that it wrote.
+        upto: only so many records count, and the calls that were made by then.
+    """
+    seen = [await replayed(temporal, part.history) for part in parts]
+    looked = _Looked(parts, seen, written, complete, upto)
+    whole = complete and not any(one.failure for one in seen)
+    record, records = first_changed(written, looked.now, whole=whole, upto=upto)
+    changed, calls = await _changed_calls(temporal, looked)
+    trouble = _trouble(*looked.failed) if looked.failed else ""
+    return Replayed(
+        run=parts[-1].history.workflow_id,
+        same=not (trouble or record or changed),
+        goes_on=not trouble,
+        trouble=trouble,
+        records=records,
+        calls=calls,
+        record=record,
+        changed=tuple(changed[:MOST_CALLS]),
+        changed_calls=len(changed),
+        notes=tuple(_notes(looked)),
+    )
 
 
 async def _written(agents: AgentClient, run_id: str, parts: Sequence[Part]) -> tuple[dict[int, Record], bool]:
@@ -143,7 +179,6 @@ class _Looked:
     written: BySeq
     complete: bool
     """The run is over, and all that it wrote is here."""
-    step: int | None
     upto: int | None
     """How many records count; None: all of them."""
 
@@ -160,26 +195,6 @@ class _Looked:
                 reached = max((record.seq for record in seen.records), default=seen.first) + 1
                 return None if self.upto is not None and reached >= self.upto else (part, seen)
         return None
-
-
-async def _verdict(agents: AgentClient, run_id: str, looked: _Looked) -> Replayed:
-    whole = looked.complete and not any(one.failure for one in looked.seen)
-    record, records = first_changed(looked.written, looked.now, whole=whole, upto=looked.upto)
-    changed, calls = await _changed_calls(agents, looked)
-    trouble = _trouble(*looked.failed) if looked.failed else ""
-    return Replayed(
-        run=run_id,
-        step=looked.step,
-        same=not (trouble or record or changed),
-        goes_on=not trouble,
-        trouble=trouble,
-        records=records,
-        calls=calls,
-        record=record,
-        changed=tuple(changed[:MOST_CALLS]),
-        changed_calls=len(changed),
-        notes=tuple(_notes(looked)),
-    )
 
 
 def first_changed(
@@ -219,11 +234,11 @@ def _named(record: Record | None) -> str:
     return f"{record.state}: {record.event}" if record else ""
 
 
-async def _changed_calls(agents: AgentClient, looked: _Looked) -> tuple[list[ChangedCall], int]:
+async def _changed_calls(temporal: Client, looked: _Looked) -> tuple[list[ChangedCall], int]:
     """Calls that would be made with something else, and how many were looked at."""
     changed: list[ChangedCall] = []
     count = 0
-    prompts = Prompts(agents.temporal)
+    prompts = Prompts(temporal)
     for part, seen in zip(looked.parts, looked.seen, strict=True):
         recorded = dict(_numbered(part.calls))
         for key, asked in _numbered(seen.calls):

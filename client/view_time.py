@@ -4,14 +4,13 @@ from __future__ import annotations
 
 import json
 from collections.abc import Iterable, Iterator
-from itertools import groupby
 
 from rich.console import Group
 from rich.table import Table
 from rich.text import Text
 
 from client.checkpoints import CheckpointLine, StepSnapshot
-from client.compare import Comparison, Pair, Side, StepOf
+from client.compare import Comparison, Side, StepOf
 from client.differences import Difference, in_words
 from client.replay import ChangedCall, Replayed
 from client.view import plain, spent
@@ -22,6 +21,8 @@ SAID = 160
 """Characters of what was said in a step that two runs are compared by."""
 LINES = 6
 """Of them, lines."""
+NAMES = 8
+"""Columns of the names in front of a comparison."""
 VALUE = 2_000
 """Characters of one field of a context."""
 
@@ -78,9 +79,20 @@ def _grid() -> Table:
 
 
 def _value(value: object) -> str:
+    if _is_talk(value):
+        lines = (f"{one['role']}: {_one_line(str(one['content']), 3 * SAID)}" for one in value)  # type: ignore[attr-defined]  # _is_talk has looked
+        return "\n".join(lines)
     text = value if isinstance(value, str) else json.dumps(value, ensure_ascii=False, indent=1)
     return plain(
         text if len(text) <= VALUE else f"{text[:VALUE]} [... {len(text):,} characters; --json shows all]"
+    )
+
+
+def _is_talk(value: object) -> bool:
+    """A conversation with a model, as contexts hold it."""
+    messages = value if isinstance(value, list) else []
+    return bool(messages) and all(
+        isinstance(one, dict) and {"role", "content"} <= set(one) for one in messages
     )
 
 
@@ -133,40 +145,33 @@ def _differences(found: Iterable[Difference]) -> list[Text]:
 
 def comparison(told: Comparison, width: int = 100) -> Group:
     """Two runs side by side: who they are, the steps, where they part."""
-    heads = _sides(told, width)
-    steps = Table(box=None, padding=(0, 2, 0, 0), header_style="dim", width=width)
-    steps.add_column("step", no_wrap=True)
-    room = (width - 10) // 2
-    for _ in range(2):
-        steps.add_column(width=room, overflow="fold")
-    for same, pairs in groupby(told.steps, key=lambda pair: pair.same):
-        group = list(pairs)
-        if same:
-            _add_same(steps, group)
+    heads, steps = _columns(width), _columns(width)
+    left, right = _about(told.left), _about(told.right)
+    for name in left:
+        if left[name] or right[name]:
+            heads.add_row(Text(name, style="dim"), Text(_cut(left[name])), Text(_cut(right[name])))
+    for pair in told.steps:
+        number = Text(f"step {pair.step}", style="dim")
+        if pair.same and pair.left is not None:
+            steps.add_row(number, _short(pair.left), Text("the same", style="dim"))
         else:
-            for pair in group:
-                steps.add_row(Text(str(pair.step)), _cell(pair.left), _cell(pair.right))
+            steps.add_row(number, _cell(pair.left), _cell(pair.right))
     return Group(heads, Text(""), steps, Text(""), *_ending(told))
 
 
-def _add_same(steps: Table, group: list[Pair]) -> None:
-    first, last = group[0], group[-1]
-    name = str(first.step) if first is last else f"{first.step}-{last.step}"
-    cell = _cell(first.left) if first is last else Text("the same in both", style="dim")
-    steps.add_row(Text(name), cell, Text("the same", style="dim") if first is last else Text(""))
-
-
-def _sides(told: Comparison, width: int) -> Table:
+def _columns(width: int) -> Table:
+    """A name and two runs beside each other, over the whole width."""
     table = Table(box=None, padding=(0, 2, 0, 0), show_header=False, width=width)
-    table.add_column(no_wrap=True, style="dim")
-    room = (width - 10) // 2
+    table.add_column(no_wrap=True, width=NAMES)
     for _ in range(2):
-        table.add_column(width=room, overflow="fold")
-    for name in ("run", "agent", "goal", "came to", "answer", "steps", "spent", "from"):
-        left, right = _about(told.left)[name], _about(told.right)[name]
-        if left or right:
-            table.add_row(name, Text(_cut(left)), Text(_cut(right)))
+        table.add_column(width=(width - NAMES - 6) // 2, overflow="fold")
     return table
+
+
+def _short(step: StepOf) -> Text:
+    """A step that both did: in one line."""
+    said = next((line for line in step.said if line.strip()), "")
+    return Text(_one_line(said, SAID // 2) or plain(" → ".join(step.path)))
 
 
 def _about(side: Side) -> dict[str, str]:
