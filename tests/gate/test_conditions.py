@@ -118,6 +118,21 @@ def test_a_pattern_that_re2_cannot_read_is_refused_with_the_model(pattern: str) 
         Condition(matches=pattern)
 
 
+@pytest.mark.parametrize("value", [NAN, float("inf"), [NAN], {"a": NAN}, "\ud800", {"\ud800": 1}])
+def test_a_value_that_cannot_be_kept_is_refused_with_the_model(value: Any) -> None:
+    """NaN would come back from the carry as null, which asks for nothing at all."""
+    with pytest.raises(ValidationError, match=r"finite number|no text"):
+        Condition(equals=value)
+    with pytest.raises(ValidationError, match=r"finite number|no text"):
+        Condition(one_of=(1, value))
+
+
+@pytest.mark.parametrize("text", ['{"equals": NaN}', '{"one_of": [[Infinity]]}'])
+def test_what_is_no_json_is_refused_also_where_it_comes_as_text(text: str) -> None:
+    with pytest.raises(ValidationError, match="NaN and Infinity are no JSON"):
+        Condition.model_validate_json(text)
+
+
 def test_what_is_absent_cannot_be_anything_else() -> None:
     with pytest.raises(ValidationError, match="make two rules"):
         Condition(absent=True, above=1)

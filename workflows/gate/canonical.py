@@ -10,7 +10,10 @@ import json
 
 from pydantic import JsonValue
 
-__all__ = ["canonical", "digest", "same"]
+__all__ = ["canonical", "digest", "same", "unwritable"]
+
+DEPTH_LIMIT = 50
+"""Levels; what is nested deeper cannot be written wherever a decision goes."""
 
 
 def canonical(value: object) -> str:
@@ -22,6 +25,26 @@ def canonical(value: object) -> str:
 def digest(value: object) -> str:
     """The first 32 hexadecimal characters of SHA-256 over the canonical spelling."""
     return hashlib.sha256(canonical(value).encode()).hexdigest()[:32]
+
+
+def unwritable(value: object) -> str:
+    """Why the value cannot be kept and written as JSON; empty when it can."""
+    if not _depth_fits(value, DEPTH_LIMIT):
+        return f"nested more than {DEPTH_LIMIT} deep"
+    try:
+        json.dumps(value, allow_nan=False, ensure_ascii=False).encode()
+    except UnicodeEncodeError:
+        return "half of a character pair (a lone surrogate) is no text"
+    except ValueError:
+        return "NaN and Infinity are no JSON"
+    return ""
+
+
+def _depth_fits(value: object, left: int) -> bool:
+    if not isinstance(value, dict | list | tuple):
+        return True
+    items = value.values() if isinstance(value, dict) else value
+    return left > 0 and all(_depth_fits(item, left - 1) for item in items)
 
 
 def same(one: JsonValue, other: JsonValue) -> bool:

@@ -6,11 +6,13 @@ Each model refuses what could never be answered; `problems` holds them against e
 
 from __future__ import annotations
 
+import base64
 from typing import Annotated, Literal
 
 from pydantic import AfterValidator, Field, JsonValue, StringConstraints, model_validator
 
 from activities.contracts import Strict, ToolEffect
+from workflows.gate.canonical import unwritable
 from workflows.gate.patterns import check_pattern
 
 __all__ = [
@@ -71,7 +73,7 @@ class Group(Strict):
             )
         if self.keys and names and (strange := [name for name in self.keys if name not in names]):
             raise ValueError(f"keys: {', '.join(strange)} is not among the members {', '.join(names)}")
-        keys = list(self.keys.values())
+        keys = [base64.b64decode(key) for key in self.keys.values()]  # a key can be spelled in four ways
         if any(key in keys[:number] for number, key in enumerate(keys)):
             raise ValueError("keys: two people have the same key; one of them could decide for both")
         if self.approvers and self.quorum > len(self.approvers):
@@ -124,6 +126,8 @@ class Condition(Strict):
 
     @model_validator(mode="after")
     def _can_hold(self) -> Condition:
+        if fault := unwritable([self.equals, self.one_of]):
+            raise ValueError(f"equals, one_of: {fault}")
         if self.absent and self.model_dump(exclude_defaults=True) != {"absent": True}:
             raise ValueError("absent: what is not there cannot be anything else, too; make two rules")
         return self

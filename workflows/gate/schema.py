@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Callable, Iterator
 from functools import partial
 from typing import Any
@@ -12,7 +11,7 @@ from referencing import Registry
 from referencing.exceptions import Unresolvable
 
 from activities.contracts import JsonObject
-from workflows.gate.canonical import canonical
+from workflows.gate.canonical import canonical, unwritable
 from workflows.gate.patterns import check_pattern, found
 
 __all__ = ["ARGUMENTS_BYTES", "problem"]
@@ -37,12 +36,11 @@ def problem(schema: JsonObject, arguments: JsonObject) -> str:
     A schema that cannot be followed here (it refers to somewhere else) is not held against the
     arguments: the tool reads them itself before it runs.
     """
-    try:
-        text = json.dumps(arguments, allow_nan=False)
-    except ValueError:
-        return "NaN and Infinity are no JSON; give a number"
-    if len(text) > ARGUMENTS_BYTES:
-        return f"they have {len(text):,} bytes as JSON, at most {ARGUMENTS_BYTES:,} are allowed"
+    if fault := unwritable(arguments):
+        return fault
+    size = len(canonical(arguments))
+    if size > ARGUMENTS_BYTES:
+        return f"they have {size:,} bytes as JSON, at most {ARGUMENTS_BYTES:,} are allowed"
     if strange := _strange(schema, arguments):
         return strange
     try:
