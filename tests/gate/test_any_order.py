@@ -2,15 +2,17 @@
 
 from __future__ import annotations
 
+import json
 from typing import Any
 
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from pydantic import ValidationError
 
-from tests.gate.house import APPROVAL, KEYS, again, ask, call, desk, signed
+from tests.gate.house import APPROVAL, KEYS, again, ask, ask_of, call, desk, say, signed
 from workflows.gate.desk import Desk
 from workflows.gate.ticket import Refused
-from workflows.people import Approvals, Decision, Remember, Request
+from workflows.people import Approvals, Decision, Remember, Request, RequestsPage
 
 GROUPS = (None, "team", "two", "signed", "signed_two", "boss")
 CLOSING = {"Decided", "Expired", "Withdrawn"}
@@ -201,3 +203,51 @@ def test_nothing_is_let_pass_that_nobody_approved(
     assert source
     if asked == "boss":
         assert by == ("eve",)
+
+
+anything = st.recursive(
+    st.none()
+    | st.booleans()
+    | st.integers()
+    | st.floats()
+    | st.text(st.characters(), max_size=5)
+    | st.just("\ud800"),
+    lambda inner: (
+        st.lists(inner, max_size=3) | st.dictionaries(st.text(max_size=3) | st.just("amount"), inner)
+    ),
+    max_leaves=10,
+)
+
+
+@settings(max_examples=300, deadline=None)
+@given(
+    st.sampled_from([*APPROVAL, "answer", "topup", "perhaps", 1]),
+    st.fixed_dictionaries(
+        {},
+        optional={
+            "by": anything,
+            "id": anything,
+            "text": anything,
+            "arguments": st.dictionaries(st.sampled_from(["amount", "to", "x"]), anything) | anything,
+            "amounts": st.dictionaries(st.text(max_size=3), st.floats() | anything) | anything,
+            "remember": st.fixed_dictionaries({"arguments": st.dictionaries(st.text(max_size=3), anything)}),
+            "signature": anything,
+            "other": anything,
+        },
+    ),
+    st.sampled_from([None, "team", "signed"]),
+)
+def test_whatever_comes_is_refused_or_can_be_carried_on(
+    verb: Any, values: dict[str, Any], group: str | None
+) -> None:
+    """Nothing else is raised, and what was accepted can be written down and read again."""
+    at = desk(group)
+    asked = [ask(at), ask_of(at, "question", "answer", "abort"), ask_of(at, "limit", "topup")]
+    for request in asked:
+        try:
+            at.decide(say(request, verb, **values), 1)
+        except (Refused, ValidationError):
+            continue
+    page = RequestsPage(open=at.open, closed=at.closed, next=0, total=len(at.open))
+    assert RequestsPage.model_validate_json(page.model_dump_json()) == page
+    assert again(at).dump() == at.dump() == json.loads(json.dumps(at.dump(), ensure_ascii=False).encode())
