@@ -11,101 +11,15 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from tests.kernel.puppet import (
-    CALM,
-    FIELDS,
-    ROWS,
-    Ask,
-    Context,
-    Ended,
-    Item,
-    Looped,
-    Play,
-    S,
-    Stray,
-    Told,
-    Went,
-    puppet,
-)
-from workflows.kernel.errors import MachineError, RecoverableError
+from tests.kernel.puppet import CALM, Ask, Context, Ended, Item, Looped, Play, S, Told, Went, puppet
+from tests.kernel.randomkit import random_machine, random_script, speaks
+from workflows.kernel.errors import MachineError
 from workflows.kernel.ledger import Ledger
 from workflows.kernel.log import Record, chain, chained_hash
-from workflows.kernel.machine import Machine, Row
+from workflows.kernel.machine import Machine
 from workflows.kernel.rebuild import rebuild
 from workflows.kernel.snapshot import Step, dump, load
 from workflows.kernel.step import Cause, advance, reenter, start
-
-SAYS = (Ask(), Ask(), Went(), Went(), Looped(), Ended(), Stray(), RecoverableError("odd"))
-
-
-def _word(r: Random) -> str:
-    return "".join(r.choices("abc", k=r.randint(0, 2)))
-
-
-def _tree(r: Random, depth: int = 2) -> dict[str, Any]:
-    """A mapping with few keys, so that they meet; numbers and mappings take each other's place."""
-    inner = r.random() < 0.5 and depth
-    return {_word(r): _tree(r, depth - 1) if inner else r.randint(0, 9) for _ in range(r.randint(0, 2))}
-
-
-def _patch(r: Random) -> dict[str, Any]:
-    """A patch, mostly a good one."""
-    items = tuple(Item(name=_word(r), tags=[_word(r)], more=_tree(r)) for _ in range(r.randint(0, 2)))
-    whole = {
-        "goal": _word(r), "items": items, "names": [_word(r), _word(r)], "total": r.randint(-3, 3),
-        "tree": _tree(r), "slots": {r.randint(0, 1): _word(r)}, "why": r.choice([None, _word(r)]),
-    }  # fmt: skip
-    bad = {"hidden": _word(r)} if r.random() < 0.05 else {}
-    return {name: whole[name] for name in r.sample(sorted(whole), r.randint(0, 4))} | bad
-
-
-def _script(r: Random) -> list[Any]:
-    return [(_patch(r), r.choice(SAYS)) for _ in range(r.randint(0, 15))]
-
-
-def _speaks(said: Any) -> Any:
-    """What is said; an error is raised."""
-
-    def say(c: Any, at: Any) -> Any:
-        if isinstance(said[1], Exception):
-            raise said[1]
-        return said
-
-    return say
-
-
-def _machine(r: Random) -> Machine[Any]:
-    """The puppet with random resets, callbacks, guards, policies and a deciding state."""
-
-    def callback() -> Any:
-        patch = _patch(r) if r.random() < 0.5 else None
-        return lambda *_: patch
-
-    def reset() -> tuple[str, ...]:
-        return tuple(r.sample(sorted(FIELDS), r.randint(0, 3)))
-
-    guard = r.choice([None, lambda event, c: c.total % 2 == 0])
-    rows = [Row(row.source, row.event, row.target, reset=reset()) for row in ROWS]
-    rows[1] = Row(S.A, Went, S.B, guard, reset=reset())
-    rows[3] = Row(S.B, Went, S.A, None, callback(), reset=reset(), writes=FIELDS)
-    decides = _speaks((_patch(r), r.choice([Went(), Ask(), Ended()])))
-    states: Any = {
-        S.A: {"on_enter": callback(), "on_exit": callback(), "holds": lambda c, last: c.total < 9},
-        S.B: {"on_enter": callback(), "enter": decides, "max_effects": 3},
-        S.END: {"on_enter": callback(), "writes": FIELDS},
-    }
-    return puppet(
-        rows,
-        states,
-        fail_state=r.choice([None, S.FAILED]),
-        on_violation=lambda error, c: {"last_error": error.problem},
-        on_unmatched=r.choice(["raise", "stay", "end"]),
-        max_unmatched=3,
-        on_error={"recoverable": lambda c, failure, at: ({"why": failure.message}, Ask())},
-        hold_back=lambda c, move, at: ({"hidden": "held"}, Went()) if c.total > 0 else None,
-        step_state=S.A,
-        max_transitions=20,
-    )
 
 
 def _play(machine: Machine[Any], script: Sequence[Any]) -> tuple[list[Record], Step[Any] | None]:
@@ -117,7 +31,7 @@ def _play(machine: Machine[Any], script: Sequence[Any]) -> tuple[list[Record], S
         for number, said in enumerate(script):
             if step.effect is None:
                 break
-            step = advance(machine, step, Told(said=_speaks(said)), now=number)
+            step = advance(machine, step, Told(said=speaks(said)), now=number)
             records += step.records
     except MachineError as error:
         return records + list(error.step.records), error.step
@@ -128,7 +42,7 @@ def _play(machine: Machine[Any], script: Sequence[Any]) -> tuple[list[Record], S
 @given(st.integers(0, 2**32))
 def test_the_state_is_rebuilt_from_the_log_alone(seed: int) -> None:
     """Whatever the machine and the answers; and every run ends, or waits, within the bound."""
-    machine, script = _machine(Random(seed)), _script(Random(seed + 1))
+    machine, script = random_machine(Random(seed)), random_script(Random(seed + 1))
     records, step = _play(machine, script)
     assert step is not None
     written = [Record.model_validate_json(record.model_dump_json()) for record in records]
@@ -143,7 +57,7 @@ def test_the_state_is_rebuilt_from_the_log_alone(seed: int) -> None:
 @given(st.integers(0, 2**32))
 def test_a_run_goes_on_from_a_loaded_snapshot_with_the_same_log(seed: int) -> None:
     """Dumped to JSON and loaded again before every answer, it is the same run."""
-    machine, script = _machine(Random(seed)), _script(Random(seed + 1))
+    machine, script = random_machine(Random(seed)), random_script(Random(seed + 1))
     whole, last = _play(machine, script)
     records: list[Record] = []
     try:
@@ -155,7 +69,7 @@ def test_a_run_goes_on_from_a_loaded_snapshot_with_the_same_log(seed: int) -> No
             loaded = load(machine, json.loads(json.dumps(dump(step.snapshot))))
             assert loaded == step.snapshot
             ledger = Ledger.model_validate_json(step.ledger.model_dump_json())
-            step = advance(machine, Step(loaded, ledger), Told(said=_speaks(said)), now=number)
+            step = advance(machine, Step(loaded, ledger), Told(said=speaks(said)), now=number)
             records += step.records
     except MachineError as error:
         step = error.step

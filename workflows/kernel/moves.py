@@ -137,8 +137,8 @@ def steerable(stack: Stack) -> bool:
 
 
 def steered(stack: Stack, text: str, nesting: Nesting, *, cause: Cause, now: float) -> Stack:
-    """A person's message, for the topmost machine that takes one: before the next model call, also before the
-    one at hand where that is `steerable`. Raises MachineError when no machine takes it or a rule is broken."""
+    """A person's message, for the topmost machine that takes one: before the next model call, and before the
+    one at hand if that is `steerable`. Raises MachineError when no machine takes it or a rule is broken."""
     first = stack.first
     level = next((n for n in reversed(range(len(stack.frames))) if stack.frames[n].machine.fold_steer), None)
     if stack.exit is not None or level is None:
