@@ -115,7 +115,7 @@ def test_every_machine_comes_to_what_its_scripts_come_to(design: Design) -> None
             continue
         _, first = rebuild(play.machine, play.records[:1])
         seconds = itertools.count(1000.0)
-        local = Local(World(*script.answers), tools=(TOOL,), now=lambda seconds=seconds: next(seconds))
+        local = Local(World(*script.answers), tools=(TOOL,), now=seconds.__next__)
         ended = local.run(play.machine, first)
         assert (ended.exit, ended.records) == (play.exit, play.records), script.name
 

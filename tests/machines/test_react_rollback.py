@@ -67,7 +67,7 @@ def test_R_000_14_a_finished_run_is_open_again_and_has_no_exit_reason() -> None:
 def test_the_metadata_stays_read_only() -> None:
     back = rollback_to_step(react(*ROUND, final()).context, 0)
     with pytest.raises(TypeError):
-        back.metadata["goal"] = "another"  # type: ignore[index]  # that is the point
+        back.metadata["goal"] = "another"
 
 
 def test_the_conversation_goes_back_to_what_was_said_by_then() -> None:

@@ -348,7 +348,8 @@ def test_a_stage_that_does_not_see_the_users_input_is_told_a_persons_message_too
     for answer in (CALL, tool_said(), MORE, NOTHING, None):
         if isinstance(step.effect, CallModel):
             seen.append(step.effect.transcript.messages[-1].content)
-        reaction: Any = answer(step.effect) if callable(answer) else answer
+        effect: Any = step.effect
+        reaction: Any = answer(effect) if callable(answer) else answer
         step = advance(play.machine, step, reaction, now=2001) if reaction else step
     assert [text.count("in Bern") for text in seen] == [1] * 4
     assert [text.endswith("The user says: in Bern") for text in seen] == [True, True, False, True]
