@@ -85,6 +85,7 @@ def test_a_repeat_is_harmless_and_a_command_without_id_is_always_new() -> None:
     at.command_allowed(pause(id="x"))
     assert at.seen(pause(id="x"))
     assert "under the id 'x'" in refusal(at, pause(id="x", by="bob"))
+    assert not at.seen(pause(id="x", by="bob"))
     at.count(pause())
     at.count(pause(text="other"))
     assert not at.seen(pause())

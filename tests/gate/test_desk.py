@@ -9,8 +9,8 @@ import pytest
 from pydantic import ValidationError
 
 from tests.gate.house import PEOPLE, RUN, again, ask, ask_of, call, desk, events, say
-from workflows.gate.desk import CLOSED
-from workflows.people import Approvals, Asking, Remember
+from workflows.gate.desk import CLOSED, Desk
+from workflows.people import Approvals, Asking, Remember, Request
 
 
 def test_a_request_says_all_that_a_person_needs() -> None:
@@ -110,24 +110,49 @@ def test_what_is_no_dump_of_a_desk_is_refused() -> None:
     assert empty.dump() == at.dump()
 
 
+def later(at: Desk, step: int) -> Request:
+    """A request of another step."""
+    return at.ask(
+        "trouble", "p", now=step, text="?", options=("abort",), machine="react", state="s", step=step,
+        arguments={"time": step},
+    )  # fmt: skip
+
+
 def test_old_closed_requests_are_forgotten_but_none_of_the_step_at_hand() -> None:
     at = desk()
     for number in range(CLOSED + 20):
         at.decide(say(ask(at, f"act#1:{number}")), number)
     assert len(at.closed) == CLOSED + 20, "calls of one effect may wait for each other"
-    assert len(at.decided()) == CLOSED
+    assert [one.request for one in at.decided()] == [f"r{number}" for number in range(21, CLOSED + 21)]
     waiting = ask_of(at, "question", "answer", place="old")
-    for number in range(CLOSED + 5):
-        request = at.ask(
-            "trouble", "p", now=500, text="?", options=("abort",), machine="react", state="s", step=number,
-            arguments={"time": number},
-        )  # fmt: skip
-        at.decide(say(request, "abort"), 500 + number)
-    assert len(at.closed) == CLOSED + 1, "the newest was not closed yet when the others were counted"
-    assert [one.at for one in at.decided()] == list(range(505, 505 + CLOSED))
+    for step in range(500, 505):
+        at.decide(say(later(at, step), "abort"), step)
+    assert len(at.closed) == CLOSED + 1, "those of past steps, and the one of the step at hand"
+    assert at.closed[0].id == "r25"
     assert at.get(waiting.id).outcome == "open", "an open one is never forgotten"
     with pytest.raises(KeyError):
-        at.get("r1")
+        at.get("r24")
+
+
+def test_long_arguments_are_kept_as_long_as_the_step_is_at_hand() -> None:
+    """Carried on a hundred times, they would be most of what a run hands to the next one."""
+    at = desk()
+    long, short = ask(at, "act#1:1", amount=5, to="x" * 3000), ask(at, "act#1:2", amount=6)
+    edited = {"amount": 7, "to": "y" * 3000}
+    decision = say(long, "edit", arguments=edited)
+    first = at.decide(decision, 1)
+    at.decide(say(short), 1)
+    ask(at, "act#1:3")
+    kept = at.get("r1").settled
+    assert kept is not None
+    assert kept.arguments == edited
+    later(at, 2)
+    past = at.get("r1")
+    assert past.settled is not None
+    assert (past.arguments, past.settled.arguments, past.votes[0].arguments) == (None, None, None)
+    assert (past.digest, past.settled.digest, at.decided()[0]) == (long.digest, first.digest, first)
+    assert (at.get("r2").arguments, at.get("r3").arguments) == ({"amount": 6}, {"amount": 5})
+    assert at.decide(decision, 3) == first
 
 
 def test_closed_requests_are_in_the_order_in_which_they_were_closed() -> None:

@@ -54,8 +54,8 @@ class Commands:
             )
 
     def seen(self, command: Command) -> bool:
-        """It was counted already; commands without id are always new."""
-        return command.id in self.counted
+        """This very command was counted already; commands without id are always new."""
+        return self.counted.get(command.id) == _content(command)
 
     def count(self, command: Command) -> str:
         """Count it; who gave it, for the log. Raises Refused as `check` does."""

@@ -28,6 +28,7 @@ from workflows.gate.ticket import (
     decided_of,
     digest_of,
     id_of,
+    thin,
     told,
 )
 from workflows.people import (
@@ -46,7 +47,7 @@ from workflows.people import (
 __all__ = ["Desk"]
 
 CLOSED = 100
-"""Closed requests that are kept; those of the newest request's step are kept besides."""
+"""Closed requests of past steps that are kept; those of the step at hand all are."""
 
 
 class _Kept(Frozen):
@@ -196,10 +197,11 @@ class Desk:
 
     def _forget(self, newest: Request) -> None:
         """Old closed requests go; those of the step at hand stay, since calls may wait for others there."""
-        closed = self.closed
-        for request in closed[: max(len(closed) - CLOSED, 0)]:
-            if (request.machine, request.step) != (newest.machine, newest.step):
-                del self._tickets[request.id]
+        past = [one for one in self.closed if (one.machine, one.step) != (newest.machine, newest.step)]
+        for request in past[: max(len(past) - CLOSED, 0)]:
+            del self._tickets[request.id]
+        for request in past[-CLOSED:]:
+            self._keep(self._tickets[request.id].model_copy(update={"request": thin(request)}))
 
     # -- deciding --------------------
 
@@ -297,7 +299,7 @@ class Desk:
         }
         request = before.model_copy(update=values)
         self._keep(ticket.model_copy(update={"request": request}))
-        reason = f"{before.group or 'nobody'} did not decide in time; {name} is asked"
+        reason = f"{before.group or 'those who were asked'} did not decide in time; {name} is asked"
         self.told.append(told("Escalated", request, reason=reason))
 
     def _expire(self, ticket: Ticket, now: float) -> None:

@@ -90,7 +90,11 @@ class Judge:
     def _edit(self, ticket: Ticket, decision: Decision) -> None:
         request, arguments = ticket.request, decision.arguments
         spec = self.specs.get(request.tool or "")
-        if arguments is None or spec is None:
+        if spec is None:
+            raise Refused(
+                f"{request.id}: {request.tool or 'no tool'} is none of the run's tools; say abort or reject"
+            )
+        if arguments is None:
             raise Refused(f"{request.id}: an edit needs `arguments`: all of the new ones, as a JSON object")
         if fault := problem(spec.parameters, arguments):
             raise Refused(

@@ -25,11 +25,13 @@ __all__ = [
     "digest_of",
     "id_of",
     "named",
+    "thin",
     "told",
 ]
 
 ARGUMENTS_LIMIT = 2_000
-"""Characters of JSON up to which arguments are in the log's facts; the digest always is."""
+"""Characters of JSON up to which arguments are in the log's facts, and kept once a step is over; the digest
+always is."""
 TEXT_LIMIT = 1_000
 """Characters of a comment in a `Decided`."""
 
@@ -104,7 +106,7 @@ def agreeing(request: Request, vote: Vote) -> tuple[Vote, ...]:
 def _meaning(vote: Vote) -> str:
     said: object = None
     if vote.verb == "edit":
-        said = vote.arguments
+        said = vote.digest
     elif vote.verb == "topup":
         said = vote.amounts
     elif vote.verb in ("answer", "resume"):
@@ -128,11 +130,9 @@ OUTCOMES: dict[Verb, Outcome] = {
 def decided_of(request: Request) -> Decided:
     """A request in short. While it is open, `votes` is how many agree by now, at most."""
     settled = request.settled
-    votes = agreeing(request, settled) if settled else () if request.closed else request.votes
-    if not request.closed:
-        count = max((len(agreeing(request, vote)) for vote in request.votes), default=0)
-    else:
-        count = len(votes)
+    votes = agreeing(request, settled) if settled else ()
+    if request.outcome == "open":
+        votes = request.votes
     return Decided(
         request=request.id,
         kind=request.kind,
@@ -143,7 +143,7 @@ def decided_of(request: Request) -> Decided:
         verified=bool(votes) and all(vote.verified for vote in votes),
         digest=settled.digest if settled else request.digest,
         at=request.closed or 0,
-        votes=count,
+        votes=max((len(agreeing(request, vote)) for vote in votes), default=0),
         needed=request.quorum,
     )
 
@@ -230,6 +230,17 @@ def _vote_facts(request: Request, vote: Vote) -> JsonObject:
     return {name: value for name, value in facts.items() if value is not None}
 
 
+def thin(request: Request) -> Request:
+    """A closed request without long arguments: they are not needed any more, their digest stays."""
+    votes = tuple(vote.model_copy(update={"arguments": _short(vote.arguments)}) for vote in request.votes)
+    settled = request.settled and request.settled.model_copy(
+        update={"arguments": _short(request.settled.arguments)}
+    )
+    return request.model_copy(
+        update={"arguments": _short(request.arguments), "votes": votes, "settled": settled}
+    )
+
+
 def _short(arguments: JsonObject | None) -> JsonObject | None:
-    """The arguments, when they are short enough to stand in the log once more."""
+    """The arguments, when they are short enough to be kept once more."""
     return arguments if arguments is not None and len(canonical(arguments)) <= ARGUMENTS_LIMIT else None
