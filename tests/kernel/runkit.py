@@ -1,8 +1,8 @@
-"""A random run with machines inside it, which is sent back, and which knows by itself what was where."""
+"""A random run with machines inside it, sent back and forked, which knows by itself what was where."""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import replace
 from random import Random
 from typing import Any
@@ -16,12 +16,14 @@ from workflows.kernel.errors import MachineError, RecoverableError
 from workflows.kernel.ledger import Ledger
 from workflows.kernel.log import Record
 from workflows.kernel.machine import At, Machine
-from workflows.kernel.moves import rolled_back
+from workflows.kernel.moves import forked, rolled_back
 from workflows.kernel.rebuild import rebuild
+from workflows.kernel.restore import checkpoints, restored
 from workflows.kernel.snapshot import Snapshot
 from workflows.kernel.stack import Nesting, Stack, answered, began
 from workflows.kernel.step import Cause
 
+BOB = Cause("Forked", by="bob", reason="from run x, step n", about={"workflow_id": "x"})
 ANN = Cause("RolledBack", by="ann", reason="not like this", about={"command": "rollback"})
 MODEL = CallModel(transcript=Transcript())
 INNER = RunMachine(machine="inner", goal="g")
@@ -55,6 +57,20 @@ def nest(r: Random) -> Nesting:
         return inner, Context(goal=call.goal)
 
     return Nesting(make, limit=2)
+
+
+def same(run: Run) -> None:
+    """What the log says of each step's beginning is what the kernel had shown of it."""
+    log = written(run.records)
+    points = checkpoints(run.machine, log)
+    assert [point.step for point in points] == sorted(run.seen)
+    for point in points:
+        was, found = run.seen[point.step], restored(run.machine, log, point.step)
+        assert (found.state, found.context) == (was.state, was.context)
+        assert (found.transitions, found.hold_backs) == (was.transitions, was.hold_backs)
+        assert (found.last, found.began) == (was.last, was.began)
+        assert (found.unmatched, found.call, found.reads, found.within) == (0, 0, (), "")
+        assert (found.step, found.seq) == (max(point.step - 1, 0), point.seq + 1)
 
 
 class Run:
@@ -112,17 +128,37 @@ class Run:
 
     def back(self, step: int) -> bool:
         """Roll back; False when the machine cannot begin there, and then nothing has changed."""
-        before, seen = self.stack, dict(self.seen)
         self.now += 1
-        self.seen = {number: was for number, was in seen.items() if number <= step}
-        if self.machine.initial == self.machine.step_state and step == 0:
-            self.seen[1] = seen[1]
+        here = self.stack, self.records, step, self.nesting
+        return self._again(step, lambda: rolled_back(*here, cause=ANN, now=self.now))
+
+    def fork(self, step: int, after: Context | None = None) -> bool:
+        """Go on as a fork of itself, with a ledger of its own; `after`: told otherwise."""
+        self.now += 1
+        retell = (Context(), after) if after else None
+        more: dict[str, Any] = {"cause": BOB, "now": self.now, "ledger": Ledger(), "tools": ()}
+        here = self.machine, self.records, step, self.nesting
+        done = self._again(step, lambda: forked(*here, retell=retell, **more))
+        if done:
+            self.seen = {number: replace(was, began=self.now) for number, was in self.seen.items()}
+        return done
+
+    def _again(self, step: int, move: Callable[[], Stack]) -> bool:
+        seen, log = dict(self.seen), len(self.records)
+        # Where a run begins in its step state, its start is step 1 too.
+        one = self.machine.initial == self.machine.step_state and step <= 1
+        begun = (0, 1) if one else (step,)
+        self.seen = {number: was for number, was in seen.items() if number < step or number in begun}
         try:
-            stack = rolled_back(before, self.records, step, self.nesting, cause=ANN, now=self.now)
+            stack = move()
         except MachineError:
             self.seen = seen
             return False
         self.keep(stack)
+        # What the run was told when it went back is part of the step.
+        upto = next(n for n, record in enumerate(self.records) if n >= log and record.back_to is not None)
+        _, context = rebuild(self.machine, self.records[: upto + 1])
+        self.seen |= {number: replace(self.seen[number], context=context) for number in begun}
         return True
 
     def check(self) -> None:
@@ -137,10 +173,11 @@ class Run:
 class Played:
     """A run by hand."""
 
-    def __init__(self, machine: Machine[Any], **caps: float) -> None:
-        self.machine, self.nesting = machine, Nesting(lambda call, depth: (machine, Context()))
+    def __init__(self, machine: Machine[Any], context: Any = None, **caps: float) -> None:
+        first = Context() if context is None else context
+        self.machine, self.nesting = machine, Nesting(lambda call, depth: (machine, first))
         self.now = 0.0
-        self.stack = began(machine, Context(), self.nesting, now=0, ledger=Ledger(caps=caps))
+        self.stack = began(machine, first, self.nesting, now=0, ledger=Ledger(caps=caps))
         self.records: list[Record] = [*self.stack.records]
 
     def tell(self, *told: Any) -> Played:

@@ -10,7 +10,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from tests.kernel.puppet import CALM, Ask, Ended, S, Went, puppet
-from tests.kernel.runkit import ANN, MODEL, Played, Run, written
+from tests.kernel.runkit import ANN, MODEL, Played, Run, same, written
 from tests.kernel.test_stack import nest as nest_notes
 from tests.kernel.test_stack import outer_machine, said, subgraph
 from tests.kernel.test_stack import run as run_notes
@@ -25,20 +25,6 @@ from workflows.kernel.stack import Stack, answered
 SEEDS = st.integers(0, 2**32)
 
 
-def _same(run: Run) -> None:
-    """What the log says of each step's beginning is what the kernel had shown of it."""
-    log = written(run.records)
-    points = checkpoints(run.machine, log)
-    assert [point.step for point in points] == sorted(run.seen)
-    for point in points:
-        was, found = run.seen[point.step], restored(run.machine, log, point.step)
-        assert (found.state, found.context) == (was.state, was.context)
-        assert (found.transitions, found.hold_backs) == (was.transitions, was.hold_backs)
-        assert (found.last, found.began) == (was.last, was.began)
-        assert (found.unmatched, found.call, found.reads, found.within) == (0, 0, (), "")
-        assert (found.step, found.seq) == (max(point.step - 1, 0), point.seq + 1)
-
-
 @settings(CALM, max_examples=300)
 @given(SEEDS)
 def test_a_step_that_is_begun_again_is_as_it_was_whatever_came_after_it(seed: int) -> None:
@@ -49,13 +35,13 @@ def test_a_step_that_is_begun_again_is_as_it_was_whatever_came_after_it(seed: in
         if run.failed:
             return
         run.check()
-        _same(run)
+        same(run)
         step = run.r.choice(sorted(run.seen))
         target, before, old = restored(run.machine, run.records, step), run.stack, len(run.records)
         if not run.back(step):
             return
         run.check()
-        _same(run)
+        same(run)
         back = next(record for record in run.records[old:] if record.event == ROLLED_BACK)
         assert (back.to, back.back_to, back.branch) == (target.state.value, target.seq - 1, branch)
         assert (back.by, back.reason, back.about) == (ANN.by, ANN.reason, ANN.about)

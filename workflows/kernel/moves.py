@@ -83,17 +83,16 @@ def forked(  # noqa: PLR0913  # a new run begins here: all that `began` is given
 ) -> Stack:
     """Begin a step of another run in a new one; the stack's records come behind `records`, that run's log.
 
-    `retell`: the first contexts of that run and of the new one; what differs is told anew. Raises ValueError
-    saying which steps there are, MachineError where the machine cannot begin there.
+    `retell`: the first context of that log, and the one that the new run's task begins with: what differs is
+    told anew. Raises ValueError saying which steps there are, MachineError where it cannot begin there.
     """
     target = restored(machine, records, step)
     whole: dict[str, Any] = {}
     if retell is not None:
         first, after = retell
-        before = told(first, (record for record in lineage(records) if record.seq < target.seq))
-        whole = retold(target.context, before, after)
-        again = {RETOLD: differing(before, after)} if before != after else {}
-        cause = replace(cause, about={**cause.about, **again})
+        kept = [record for record in lineage(records) if record.seq < target.seq]
+        whole = retold(target.context, told(first, kept), after)
+        cause = replace(cause, about={**cause.about, RETOLD: differing(first, after)})
     snapshot = replace(
         target,
         visit=max(record.visit for record in records if not record.within),

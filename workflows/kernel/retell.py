@@ -11,24 +11,23 @@ from typing import Any, TypeVar
 from pydantic import BaseModel
 
 from workflows.kernel.fields import Fields
-from workflows.kernel.log import Record
+from workflows.kernel.log import FORKED, Record
 
 __all__ = ["RETOLD", "differing", "retold", "told"]
 
 C = TypeVar("C", bound=BaseModel)
 RETOLD = "retold"
-"""Key of a fork's `Record.about`: the fields of its first context that are others than its source's."""
+"""Key of a fork's `Record.about`: the fields that its task begins otherwise than its log does."""
 
 
 def told(first: C, records: Iterable[Record]) -> C:
-    """The first context that a run was told last: its source's, and what the forks on the way changed."""
-    fields = Fields.of(type(first))
-    values: dict[str, Any] = {}
+    """What a run was told last: the first context of its log, with what the newest fork says otherwise."""
+    said: Any = {}
     for record in records:
-        again = record.about.get(RETOLD) if record.back_to is not None else None
-        if isinstance(again, dict):
-            values.update({name: fields.value_from_json(name, value) for name, value in again.items()})
-    return first.model_copy(update=values)
+        if record.event == FORKED and record.back_to is not None:
+            said = record.about.get(RETOLD, said)
+    fields = Fields.of(type(first))
+    return first.model_copy(update={name: fields.value_from_json(name, said[name]) for name in said})
 
 
 def differing(before: BaseModel, after: BaseModel) -> dict[str, Any]:
