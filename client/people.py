@@ -5,6 +5,7 @@ from __future__ import annotations
 import secrets
 from collections.abc import AsyncIterator, Mapping
 from dataclasses import dataclass, field
+from datetime import timedelta
 from typing import Literal, TypeVar
 
 from activities.contracts import JsonObject
@@ -37,6 +38,8 @@ Seen = Request | Ask | str
 """A request as the caller saw it; an id stands for the request of that id, and never for a newer one."""
 By = str | Speaker
 """Who says it: a name that is claimed, or a person, who signs if they have a key."""
+PATIENCE = timedelta(seconds=5)
+"""A worker that has just gone counts as there for a while: so long it is waited for, then the memo helps."""
 M = TypeVar("M", Decision, Command)
 A = TypeVar("A", Decided, CommandDone)
 
@@ -81,9 +84,9 @@ class RunCommander(RunReader):
                 return found
 
     async def known_requests(self, run_id: str) -> tuple[Request, ...]:
-        """The same, with the newest closed ones before them."""
-        closed = (await self._requests(run_id, 0)).closed
-        return (*closed, *await self.requests(run_id))
+        """The same, and the newest closed ones behind them."""
+        found = await self.requests(run_id)
+        return (*found, *(await self._requests(run_id, len(found))).closed)
 
     async def asks(self, run_id: str) -> tuple[Ask, ...]:
         """The same in short, as the run's memo has it: the oldest five at most, needs no worker."""
@@ -278,7 +281,9 @@ class RunCommander(RunReader):
     # -- how it is said --------------------
 
     async def _requests(self, run_id: str, since: int) -> RequestsPage:
-        return await self._query(run_id, "requests", RequestsPage, PageQuery(since=since))
+        # Nothing is cut: who decides must see all of it, and who edits changes all of it.
+        query = PageQuery(since=since, full=True)
+        return await self._query(run_id, "requests", RequestsPage, query, patience=PATIENCE)
 
     async def _answer(self, run_id: str, request: Seen, what: _What, by: By, signal: bool) -> Decided | Sent:
         seen = await self.request(run_id, request) if isinstance(request, str) else request

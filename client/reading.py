@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import time
 from collections.abc import AsyncIterator, Awaitable, Callable
+from datetime import timedelta
 from functools import partial
 from typing import Any, TypeVar
 
@@ -226,13 +227,21 @@ class RunReader:
         except UnknownRun:
             return True
 
-    async def _query(self, run_id: str, name: str, kind: type[Q], query: BaseModel | None = None) -> Q:
+    async def _query(
+        self,
+        run_id: str,
+        name: str,
+        kind: type[Q],
+        query: BaseModel | None = None,
+        *,
+        patience: timedelta = QUERY_TIMEOUT,
+    ) -> Q:
         """Ask a run; refused at once when no worker is there to answer."""
         await self._check_worker(run_id)
         async with clear_errors(self.where, run_id):
             handle = self.temporal.get_workflow_handle(run_id)
             arguments = [] if query is None else [query]
-            answer: Q = await handle.query(name, args=arguments, result_type=kind, rpc_timeout=QUERY_TIMEOUT)
+            answer: Q = await handle.query(name, args=arguments, result_type=kind, rpc_timeout=patience)
             return answer
 
     async def _check_worker(self, run_id: str) -> None:

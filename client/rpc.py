@@ -18,13 +18,17 @@ from client.errors import NoWorker, RatchetError, RunFailed, UnknownRun, Unreach
 from workflows.api import TASK_QUEUE, AgentResult
 
 __all__ = [
-    "QUERY_TIMEOUT", "cause_of", "clear_errors", "has_worker", "no_worker", "result_within", "run_failed",
+    "CLOSING", "QUERY_TIMEOUT", "cause_of", "clear_errors", "has_worker", "no_worker", "result_within",
+    "run_failed",
 ]  # fmt: skip
 
 QUERY_TIMEOUT = timedelta(seconds=15)
 POLL_SECONDS = 90
 """A live worker polls again at least every 70 seconds."""
+CLOSING = "closing workflow"
 GONE = {RPCStatusCode.UNAVAILABLE}
+OVER = ("already completed", CLOSING)
+"""What the server says of a message to a run that is over, or ends before it has read it."""
 SLOW = {RPCStatusCode.CANCELLED, RPCStatusCode.DEADLINE_EXCEEDED}
 
 
@@ -95,7 +99,7 @@ def cause_of(error: RuntimeError) -> str:
 
 
 def _in_words(error: RPCError, where: str, run_id: str) -> RatchetError:
-    if error.status is RPCStatusCode.NOT_FOUND and run_id and "already completed" in error.message:
+    if error.status is RPCStatusCode.NOT_FOUND and run_id and any(word in error.message for word in OVER):
         return RatchetError(f"run {run_id} is over, so nothing was changed; `ratchet show {run_id}` shows it")
     if error.status is RPCStatusCode.NOT_FOUND and run_id:
         return UnknownRun(f"there is no run {run_id} at {where}; `ratchet list` shows what there is")

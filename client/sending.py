@@ -21,6 +21,7 @@ from temporalio.service import RPCError, RPCStatusCode
 
 from activities.contracts import Frozen, JsonObject
 from client.errors import RatchetError, Refused
+from client.rpc import CLOSING
 
 __all__ = ["NoAnswer", "Sent", "by_signal", "by_update"]
 
@@ -69,10 +70,13 @@ async def by_update(
             cause = error.cause
             kind = cause.type if isinstance(cause, ApplicationError) else None
             if kind == LOST and await _goes_on(temporal, run_id):
-                continue  # a repeat of the same id is harmless
+                continue  # with an empty history; a repeat of the same id is harmless
             if kind == "Refused":
                 raise Refused(f"run {run_id} refused: {_said(cause)}") from error
             raise RatchetError(f"run {run_id} could not take the message: {_said(cause)}") from error
+        except RPCError as error:
+            if CLOSING not in error.message or not await _goes_on(temporal, run_id):
+                raise
     raise RatchetError(f"run {run_id} took the message but did not answer; `ratchet log {run_id}` has it")
 
 

@@ -111,7 +111,9 @@ class Talk:
         if not self.as_json:
             out().print(request_block(seen, run_id, time.time()))
         decision = Decision(request=seen.id, digest=seen.digest, decision=verb, **await content(seen))
-        done = await agents.decide(run_id, decision, by=self.who, signal=self.signal)
+        # What the memo says was asked for because no worker answered: an update would wait for one, too.
+        signal = self.signal or isinstance(seen, Ask)
+        done = await agents.decide(run_id, decision, by=self.who, signal=signal)
         if self.as_json:
             _print(run_id, done, request=seen.model_dump(mode="json"))
         else:

@@ -45,27 +45,38 @@ class _Requests:
 
     def __init__(self, agents: RunCommander) -> None:
         self._agents = agents
-        self._told: dict[tuple[str, str], tuple[object, ...]] = {}
+        self._told: dict[tuple[str, str], Request] = {}
 
     async def skip_closed(self, run_id: str) -> None:
         """What was over before we looked is no news."""
         with suppress(RatchetError):  # of a run that is over there may be the archive alone
             for request in await self._agents.known_requests(run_id):
                 if request.outcome != "open":
-                    self._told[request.run, request.id] = _seen(request)
+                    self._told[run_id, request.id] = request
 
-    async def changed(self, run_id: str) -> tuple[Request, ...]:
-        """Requests of a run that have opened, or changed, since the last time."""
+    async def changed(self, run_id: str, record: Record | None = None) -> tuple[Request, ...]:
+        """Requests of a run that have opened, or changed, since the last time; `record` says of what."""
         found: tuple[Request, ...] = ()
         with suppress(RatchetError):  # the worker went away for a moment: the next record asks again
             found = await self._agents.known_requests(run_id)
-        new = [request for request in found if self._told.get((request.run, request.id)) != _seen(request)]
-        self._told.update({(request.run, request.id): _seen(request) for request in new})
+        if record is not None and (gone := self._gone(run_id, record, found)):
+            found = (*found, gone)
+        new = [one for one in found if _seen(one) != _seen(self._told.get((run_id, one.id)))]
+        self._told.update({(run_id, one.id): one for one in new})
         return tuple(new)
 
+    def _gone(self, run_id: str, record: Record, found: tuple[Request, ...]) -> Request | None:
+        """The request that the record closed, when the run tells no more of it: only the newest are told."""
+        name, outcome = record.about.get("request"), record.about.get("outcome")
+        known = self._told.get((run_id, str(name)))
+        if known is None or outcome in (None, "open") or any(one.id == name for one in found):
+            return None
+        return known.model_copy(update={"outcome": outcome, "closed": record.finished})
 
-def _seen(request: Request) -> tuple[object, ...]:
-    return request.outcome, len(request.votes), request.group, request.deadline
+
+def _seen(request: Request | None) -> tuple[object, ...]:
+    """What makes a request news."""
+    return () if request is None else (request.outcome, len(request.votes), request.group, request.deadline)
 
 
 async def _follow(agents: RunCommander, run_id: str, since: int, requests: _Requests, news: News) -> None:
@@ -74,7 +85,7 @@ async def _follow(agents: RunCommander, run_id: str, since: int, requests: _Requ
         async for record in agents.watch(run_id, since):
             await news.put(record)
             if record.about:
-                for request in await requests.changed(run_id):
+                for request in await requests.changed(run_id, record):
                     await news.put(request)
     finally:
         await news.put(None)
