@@ -149,14 +149,17 @@ def reasons_in(tree: ast.AST) -> Iterator[str]:
     for call in (node for node in ast.walk(tree) if isinstance(node, ast.Call)):
         name = ast.unparse(call.func).rpartition(".")
         given = [word.value for word in call.keywords if word.arg == "reason" and name[2] == "Exit"]
-        if name[2] in {"close", "closed", "_close"} or name[0].endswith("limit_reasons"):
+        if name[0] in {"self", "loop"} and name[2] == "close":
+            given += call.args[:1]
+        elif name[2] in {"close", "closed", "close_here"} or name[0].endswith("limit_reasons"):
             given += call.args[1:2]
         found = [node.value for each in given for node in ast.walk(each) if isinstance(node, ast.Constant)]
         yield from (reason for reason in found if isinstance(reason, str))
 
 
 def test_the_reasons_of_every_machine_are_those_that_kernel_and_workflow_give() -> None:
-    files = [*(ROOT / "workflows" / "kernel").glob("*.py"), *(ROOT / "workflows").glob("*.py")]
+    folders = ("workflows", "workflows/kernel", "workflows/gate")
+    files = [file for folder in folders for file in (ROOT / folder).glob("*.py")]
     found = {reason for file in files for reason in reasons_in(ast.parse(file.read_text()))}
     assert found == set(COMMON_EXITS)
 

@@ -75,6 +75,7 @@ def _states(nodes: Nodes, most_effects: int) -> dict[Enum, State]:
     reply, end = {"transcript", "tokens", "cut", "reaches"}, {"finish", "error", "raises"}
     judged = {"policy", "policy_memory", "answer"}
     shown = {"policy_memory", "last_result", "answer", "blocks"}
+    kept = {"session", "iteration", "dropped", "last_result", "unsure"}
     visit = {"place", "printed", "asked", "answers", "missing", "visit_bytes", "run_bytes"}
     return {
         S.INIT: State(
@@ -102,11 +103,7 @@ def _states(nodes: Nodes, most_effects: int) -> dict[Enum, State]:
             max_effects=most_effects,
             again=lambda c: c.place.stage in ("reply", "forced"),
             reads={"tokens", "cut"} | sent | boxed | shown | visit,
-            writes={"session", "iteration", "dropped", "last_result", "unsure"}
-            | visit
-            | reply
-            | judged
-            | end,
+            writes=kept | visit | reply | judged | end,
         ),
         S.DONE: State(holds=_is_finished),
     }
