@@ -32,6 +32,7 @@ SAYS = (
     Ask(), MODEL, INNER, INNER, WENT, WENT, WENT, WENT, Looped(), Looped(), Ended(), Stray(),
     RecoverableError("odd"),
 )  # fmt: skip
+DECIDES = (WENT, WENT, WENT, Ask(), MODEL, INNER, Ended())
 
 
 def heard(c: Any, answer: Any, at: At) -> Any:
@@ -43,7 +44,7 @@ def heard(c: Any, answer: Any, at: At) -> Any:
 
 def talkative(r: Random, **changes: Any) -> Machine[Any]:
     """A random machine whose states may call models and run other machines."""
-    machine = random_machine(r, (WENT, WENT, WENT, Ask(), MODEL, INNER, Ended()), **changes)
+    machine = random_machine(r, **{"decides": DECIDES, **changes})
     grants: Any = {"grants": {"ask", "call_model", "run_machine"}, "resume": heard}
     states = {s: replace(d, **grants) if d.resume else d for s, d in machine.states.items()}
     return replace(machine, states=states, fold_steer=lambda c, text: {"names": [text]})
