@@ -1,6 +1,7 @@
 """The transition log: one record per transition and per patch inside a visit.
 
-From the records alone the state can be rebuilt (`rebuild`), whatever the machine; spec 6, 7.3.
+From the records alone the state can be rebuilt (`rebuild`), whatever the machine; spec 6, 7.3. The log only
+grows: a rollback or a fork is a record too, and says which of those before it still hold (`lineage`).
 """
 
 from __future__ import annotations

@@ -11,7 +11,7 @@ from typing import Any, TypeVar
 
 from pydantic import BaseModel
 
-from workflows.kernel.fields import Fields
+from workflows.kernel.fields import APPEND, Fields
 from workflows.kernel.log import STARTED, Record, lineage
 from workflows.kernel.machine import Machine
 
@@ -27,33 +27,51 @@ def rebuild(machine: Machine[C], records: Iterable[Record], within: str = "") ->
 
     Raises ValueError when the records do not begin with the start, or name an unknown state.
     """
-    fields = Fields.of(machine.context)
-    context: BaseModel | None = None
-    state = machine.initial
+    fields, state = Fields.of(machine.context), machine.initial
+    folding: _Folding | None = None
     for record in lineage(records):
         if record.within != within:
             continue
-        if context is None:
+        if folding is None:
             if record.event != STARTED:
                 raise ValueError(f"the log begins with record {record.seq}, {record.event}, not {STARTED}")
-            context = fields.load(record.patch)
+            folding = _Folding(fields, fields.load(record.patch))
         else:
-            context = _folded(fields, context, record)
+            folding.take(record)
         if record.to is not None:
             state = machine.state_named(record.to)
-    if context is None:
+    if folding is None:
         raise ValueError("the log is empty")
-    return state, context  # type: ignore[return-value]  # Fields.load gives the machine's context
+    return state, folding.context()  # type: ignore[return-value]  # Fields.load gives the machine's context
 
 
-def _folded(fields: Fields, context: BaseModel, record: Record) -> BaseModel:
-    values: dict[str, Any] = {}
-    if record.back_to is None:
-        values = {name: fields.default(name) for name in record.reset}
-    for name, delta in record.patch.items():
-        if record.back_to is not None and name in record.reset:
-            values[name] = fields.value_from_json(name, delta)
-            continue
-        old = values.get(name, getattr(context, name))
-        values[name] = fields.fold(name, old, fields.from_json(name, delta))
-    return context.model_copy(update=values)
+class _Folding:
+    """A context in the making. What is appended waits until all of it is there: a long run's log would
+    take seconds otherwise, since each append makes a new value."""
+
+    def __init__(self, fields: Fields, first: BaseModel) -> None:
+        self.fields, self.first = fields, first
+        self.values = {name: getattr(first, name) for name in fields.names}
+        self.behind: dict[str, list[Any]] = {}
+
+    def take(self, record: Record) -> None:
+        """Fold one record in."""
+        for name in record.reset:
+            self.behind.pop(name, None)
+            if record.back_to is None:
+                self.values[name] = self.fields.default(name)
+        for name, delta in record.patch.items():
+            if record.back_to is not None and name in record.reset:
+                self.values[name] = self.fields.value_from_json(name, delta)
+                continue
+            found = self.fields.from_json(name, delta)
+            if self.fields.reducer(name) == APPEND.name:
+                self.behind.setdefault(name, []).extend(found)
+            else:
+                self.values[name] = self.fields.fold(name, self.values[name], found)
+
+    def context(self) -> BaseModel:
+        """The context after all of them."""
+        for name, items in self.behind.items():
+            self.values[name] = self.fields.fold(name, self.values[name], items)
+        return self.first.model_copy(update=self.values)
