@@ -42,6 +42,8 @@ PURE = python_files(
     *(
         "activities/contracts.py",
         "activities/contracts_code.py",
+        "activities/contracts_people.py",
+        "workflows/people.py",
         "activities/contracts_artifacts.py",
         "activities/specs.py",
         "activities/transcript.py",

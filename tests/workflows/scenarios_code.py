@@ -7,7 +7,7 @@ from typing import Any
 from temporalio.client import Client, WorkflowHandle
 
 from activities.contracts import ScriptedReply
-from tests.workflows.trials import begin, scripted
+from tests.workflows.trials import ALONE, FREELY, begin, scripted
 from workflows.api import TASK_QUEUE, WORKFLOW_TYPE, AgentResult, AgentTask
 
 __all__ = ["CONTEXT", "SCENARIOS", "code_task", "wrote"]
@@ -35,6 +35,8 @@ def code_task(
         models={"default": scripted(*replies), "sub": scripted(*sub)},
         options=options,
         heartbeat_seconds=3,
+        people=ALONE,
+        approvals=FREELY,
     )
 
 

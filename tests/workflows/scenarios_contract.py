@@ -7,7 +7,7 @@ from typing import Any
 from temporalio.client import Client, WorkflowHandle
 
 from activities.contracts import ScriptedReply
-from tests.workflows.trials import begin, scripted
+from tests.workflows.trials import ALONE, FREELY, begin, scripted
 from workflows.api import AgentResult, AgentTask
 
 __all__ = ["SCENARIOS"]
@@ -24,6 +24,8 @@ def _task(*replies: Any, slots: tuple[Any, ...] = (ANSWER,), **options: Any) -> 
         models={"default": scripted(*replies)},
         options={"slots": list(slots), **options},
         heartbeat_seconds=3,
+        people=ALONE,
+        approvals=FREELY,
     )
 
 

@@ -8,7 +8,7 @@ from typing import Any
 from temporalio.client import Client, WorkflowHandle
 
 from activities.contracts import ModelSpec, ScriptedReply, ToolCall
-from tests.workflows.trials import begin, scripted
+from tests.workflows.trials import ALONE, FREELY, begin, scripted
 from workflows.api import AgentResult, AgentTask
 
 __all__ = ["SCENARIOS"]
@@ -26,7 +26,14 @@ def _calls(*wanted: tuple[str, dict[str, Any]]) -> ScriptedReply:
 def _task(*replies: Any, models: dict[str, ModelSpec] | None = None, **options: Any) -> AgentTask:
     given = {"default": scripted(*replies), **(models or {})}
     return AgentTask(
-        goal="try it", machine="planner", tools=TOOLS, models=given, options=options, heartbeat_seconds=3
+        goal="try it",
+        machine="planner",
+        tools=TOOLS,
+        models=given,
+        options=options,
+        heartbeat_seconds=3,
+        people=ALONE,
+        approvals=FREELY,
     )
 
 

@@ -6,7 +6,7 @@ from typing import Any
 
 from temporalio.client import Client, WorkflowHandle
 
-from tests.workflows.trials import begin, scripted
+from tests.workflows.trials import ALONE, FREELY, begin, scripted
 from workflows.api import AgentResult, AgentTask
 
 __all__ = ["SCENARIOS"]
@@ -21,7 +21,7 @@ def _act(action: str, **params: Any) -> dict[str, Any]:
 def _task(*replies: Any, **options: Any) -> AgentTask:
     return AgentTask(
         goal="try it", machine="simple", tools=("mark", "crash"), models={"default": scripted(*replies)},
-        options=options, heartbeat_seconds=3,
+        options=options, heartbeat_seconds=3, people=ALONE, approvals=FREELY,
     )  # fmt: skip
 
 

@@ -12,7 +12,7 @@ from typing import Any
 from temporalio.client import Client
 
 from activities.contracts import ModelSpec, ScriptedReply, ToolCall
-from tests.workflows.trials import begin, final
+from tests.workflows.trials import ALONE, FREELY, begin, final
 from workflows.api import AgentTask
 
 __all__ = ["SCENARIOS", "acts", "models", "observes", "staged", "thinks"]
@@ -50,7 +50,14 @@ def models(**replies: ScriptedReply) -> dict[str, ModelSpec]:
 def staged(replies: dict[str, ModelSpec], **options: Any) -> AgentTask:
     """A task of the staged machine."""
     return AgentTask(
-        goal="mark it", machine="staged", tools=TOOLS, models=replies, options=options, heartbeat_seconds=3
+        goal="mark it",
+        machine="staged",
+        tools=TOOLS,
+        models=replies,
+        options=options,
+        heartbeat_seconds=3,
+        people=ALONE,
+        approvals=FREELY,
     )
 
 

@@ -45,7 +45,8 @@ from workflows.intake import begin, build, nesting
 from workflows.kernel.ledger import Ledger
 from workflows.kernel.log import Record
 from workflows.kernel.stack import Stack, answered, began
-from workflows.perform import failure_of, tool_failure
+from workflows.perform_tools import tool_failure
+from workflows.retries import failure_of
 
 DISTURBED = {name for name in SCENARIOS if "cancelled" in name or "signalled" in name}
 """A person's message comes from outside the script."""

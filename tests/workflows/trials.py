@@ -12,8 +12,15 @@ from temporalio.client import Client, WorkflowHandle
 from activities.contracts import ModelSpec, ScriptedReply
 from workflows.api import TASK_QUEUE, AgentResult, AgentStatus, AgentTask, LogPage, PageQuery
 from workflows.kernel.log import Record
+from workflows.people import Approvals, People
 
-__all__ = ["act", "begin", "final", "log_of", "scripted", "task", "until"]
+__all__ = ["ALONE", "FREELY", "act", "begin", "final", "log_of", "scripted", "task", "until"]
+
+
+ALONE = People(unattended=True)
+"""Nobody is there."""
+FREELY = Approvals(effects={"unsafe": "never"})
+"""No call needs a person."""
 
 
 def act(tool: str, *, thought: str = "Next.", **arguments: Any) -> dict[str, Any]:
@@ -36,9 +43,10 @@ def scripted(*replies: Any, delay_seconds: float = 0) -> ModelSpec:
 
 
 def task(*replies: Any, tools: tuple[str, ...] = (), **more: Any) -> AgentTask:
-    """A ReAct task with a script."""
+    """A ReAct task with a script; nobody is asked for anything unless `people` and `approvals` say so."""
     models = {"default": scripted(*replies)}
-    return AgentTask(goal="try it", tools=tools, models=models, heartbeat_seconds=3, **more)
+    alone = {"people": ALONE, "approvals": FREELY}
+    return AgentTask(goal="try it", tools=tools, models=models, heartbeat_seconds=3, **{**alone, **more})
 
 
 async def begin(client: Client, given: Any, **more: Any) -> WorkflowHandle[Any, AgentResult]:
