@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import asyncio
 import json
-from collections.abc import Callable, MutableMapping, Sequence
+from collections.abc import Callable, Iterator, MutableMapping, Sequence
+from contextlib import contextmanager
 from datetime import UTC, datetime, timedelta
 from typing import TYPE_CHECKING, Any
 
@@ -86,12 +87,8 @@ class Around:
         self, effect: Effect, where: Where, settled: MutableMapping[str, ToolResult]
     ) -> BaseModel:
         """As activities; a cancellation comes out as asyncio's own."""
-        try:
+        with _plainly():
             return await self._performer.perform(effect, where, settled)
-        except BaseException as error:
-            if is_cancelled_exception(error):
-                raise asyncio.CancelledError from error
-            raise
 
     def stop_soon(self) -> bool:
         """Begin no further call; True while one is under way that must not be cut off."""
@@ -121,11 +118,13 @@ class Around:
 
     async def reconcile(self, run: ToolRun, where: Where, activity_id: str) -> Reconciled | None:
         """Ask the tool what became of a call."""
-        return await self._performer.tools.reconcile(run, where, activity_id)
+        with _plainly():
+            return await self._performer.tools.reconcile(run, where, activity_id)
 
     async def compensate(self, call: DoneCall) -> str:
         """Undo a call."""
-        return await self._performer.tools.compensate(call)
+        with _plainly():
+            return await self._performer.tools.compensate(call)
 
     # -- the log --------------------
 
@@ -203,6 +202,17 @@ class Around:
                 text = str(failure.__cause__ or failure)
                 workflow.logger.warning("agent.notify_failed", extra={"ratchet": {"error": text}})
         self._notices.clear()
+
+
+@contextmanager
+def _plainly() -> Iterator[None]:
+    """Temporal's many kinds of cancellation come out as asyncio's own."""
+    try:
+        yield
+    except BaseException as error:
+        if is_cancelled_exception(error):
+            raise asyncio.CancelledError from error
+        raise
 
 
 def _moment(seconds: float) -> datetime:

@@ -261,6 +261,7 @@ class Loop:
         if request is not None and request.outcome == "topped_up" and request.settled is not None:
             self.keep(topped_up(self.stack, request.settled.amounts))
         elif found is not None:
+            self.calls.begin_anew()
             self.keep(refused_by_limit(self.stack, found, self.nesting, now=now))
 
     # -- performing --------------------
@@ -271,7 +272,7 @@ class Loop:
         if isinstance(effect, CallTools):
             answer: BaseModel | None = await self._tools(effect, where)
         else:
-            answer = await self._race(effect, where)
+            answer = self.calls.failures[-1] if self.calls.failures else await self._race(effect, where)
             if isinstance(effect, CallModel) and isinstance(answer, EffectFailed):
                 answer = await self._trouble(effect, answer, where)
         if answer is None:
@@ -314,6 +315,7 @@ class Loop:
                 continue
             asking = self.desk.asks(run, spent_usd=spent)
             if asking is None:
+                self._let_pass(run, name, spent)
                 continue
             if self.people.unattended:
                 self.calls.settled[name] = words.unattended(run)
@@ -332,6 +334,14 @@ class Loop:
                     return False
                 self.calls.decided(run, name, request)
         return True
+
+    def _let_pass(self, run: ToolRun, name: str, spent: float) -> None:
+        """The log says who approved a call beforehand."""
+        by = self.desk.remembered_by(run, spent_usd=spent)
+        if by and name not in self.calls.passed:
+            self.calls.passed.append(name)
+            reason = f"{run.title} was approved beforehand, by {', '.join(by)}"
+            self.note(Cause("ApprovedBefore", by="kernel", reason=reason))
 
     async def _cleared(self, run: ToolRun, where: Where, name: str) -> bool:
         """Find out what became of a call, so that it may be made, or taken as made; False: nobody knows."""
@@ -362,7 +372,9 @@ class Loop:
         ):
             if self.world.cancelling():
                 return answer
-            what: JsonObject = {"time": len(self.calls.troubles)}
+            if not self.calls.failures:
+                self.calls.failures.append(answer)
+            what: JsonObject = {"time": self.calls.troubles}
             place, text = where.activity_id, words.trouble(answer)
             request = await self.ask("trouble", place, text=text, arguments=what, options=("retry", "abort"))
             if request is None:
@@ -371,12 +383,15 @@ class Loop:
                 return None
             if request.outcome != "retried" and request.at_deadline != "approve":
                 return answer
-            self.calls.troubles.append(self.world.now())
+            self.calls.retried()
             answer = await self._race(effect, where)
         return answer
 
     async def _race(self, effect: Effect, where: Where) -> BaseModel:
         """Do it, unless a command comes that stops it; a call that must not be cut off is let end."""
+        if self.desk.open:  # what was asked at a call that is made no more
+            self.desk.withdraw(self.world.now(), "the run has gone on without it")
+            self.tell()
         self.world.waits(self)
         task = asyncio.ensure_future(self.world.perform(effect, where, self.calls.settled))
         try:
@@ -388,7 +403,7 @@ class Loop:
         while not task.done():
             task.cancel()
             try:
-                await self.world.until(task.done, None, "")
+                await asyncio.wait([task])
             except asyncio.CancelledError:
                 continue
         if task.cancelled():

@@ -7,7 +7,15 @@ from typing import Any
 
 from pydantic import Field
 
-from activities.contracts import CallTools, Frozen, JsonObject, ToolResult, ToolRun, ToolsReturned
+from activities.contracts import (
+    CallTools,
+    EffectFailed,
+    Frozen,
+    JsonObject,
+    ToolResult,
+    ToolRun,
+    ToolsReturned,
+)
 from activities.contracts_people import Reconciled
 from workflows.gate import words
 from workflows.people import DoneCall, Request
@@ -20,6 +28,9 @@ SHOWN = 500
 """Characters of an output, and of a long argument of a call that cannot be undone, in the report."""
 NOT_RUN = {"rejected", "expired", "unknown_tool", "bad_arguments"}
 HARMLESS = {"pure", "read"}
+_OF_THE_EFFECT = (
+    "asked", "edits", "settled", "reconciled", "tries", "failures", "mended", "passed", "counted",
+)  # fmt: skip
 
 
 class Calls(Frozen):
@@ -32,15 +43,31 @@ class Calls(Frozen):
     reconciled: list[str] = Field(default_factory=list)
     tries: dict[str, int] = Field(default_factory=dict)
     """How often a person said that a call did not happen."""
-    troubles: list[float] = Field(default_factory=list)
-    """When people were asked about a model that refuses."""
+    failures: list[EffectFailed] = Field(default_factory=list)
+    """Why a model refuses for good, while people are asked about it."""
+    mended: list[EffectFailed] = Field(default_factory=list)
+    """Refusals after which people said: try again."""
+    passed: list[str] = Field(default_factory=list)
+    """Calls that were approved beforehand."""
     counted: list[str] = Field(default_factory=list)
     history: list[DoneCall] = Field(default_factory=list)
 
     def begin_anew(self) -> None:
         """The effect is answered, or left for good."""
-        for name in ("asked", "edits", "settled", "reconciled", "tries", "troubles", "counted"):
+        for name in _OF_THE_EFFECT:
             getattr(self, name).clear()
+
+    # -- a model that refuses --------------------
+
+    @property
+    def troubles(self) -> int:
+        """How often people said: try again."""
+        return len(self.mended)
+
+    def retried(self) -> None:
+        """It is tried again."""
+        self.mended.extend(self.failures)
+        self.failures.clear()
 
     # -- what people said --------------------
 

@@ -13,7 +13,7 @@ from workflows.people import Command, CommandDone
 if TYPE_CHECKING:
     from workflows.loop import Loop, Order
 
-__all__ = ["obey"]
+__all__ = ["obey", "refuse"]
 
 
 async def obey(loop: Loop, order: Order) -> None:
@@ -90,9 +90,11 @@ def _paused(loop: Loop, order: Order) -> CommandDone:
 def _steered(loop: Loop, order: Order) -> CommandDone:
     if not order.command.text.strip():
         raise ValueError("a message to the model is expected as `text`, it is blank")
-    now = loop.world.now()
+    now, place = loop.world.now(), loop.stack.top.place
     cause = _cause("Steered", order)
     loop.keep(steered(loop.stack, order.command.text, loop.nesting, cause=cause, now=now))
+    if loop.stack.top.place != place:  # the call at hand is asked anew
+        loop.calls.begin_anew()
     return _done(loop, order, "the message comes before the next model call")
 
 
