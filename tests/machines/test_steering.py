@@ -40,6 +40,14 @@ def heard(transcript: Transcript) -> int:
     return sum(message.content.count(TEXT) for message in transcript)
 
 
+def without(transcript: Transcript) -> list[tuple[str, str]]:
+    """A prompt as it was before somebody spoke."""
+    told = (TEXT, f"Note from the shop: {TEXT}")
+    kept = [message for message in transcript if message.content not in told]
+    ends = (f"\n\nThe user says: {TEXT}", f"\n\n{TEXT}")
+    return [(m.role, m.content.replace(ends[0], "").replace(ends[1], "")) for m in kept]
+
+
 def well_formed(transcript: Transcript) -> bool:
     """Calls have their results directly behind them: servers refuse any other conversation."""
     messages = list(transcript)
@@ -69,7 +77,7 @@ def test_a_message_is_in_the_next_prompt_once_and_repeats_nothing(made: Design, 
     event(f"{made.name}: {'asked anew' if asked else 'folded in'} at {stale.kind}")
     if asked:
         assert is_main(live.effect)
-        assert live.effect.transcript.messages != stale.transcript.messages
+        assert without(live.effect.transcript) == [(m.role, m.content) for m in stale.transcript]
         assert (live.effect.role, live.effect.offer) == (stale.role, stale.offer)
         new = [live.effect]
     else:
