@@ -3,16 +3,21 @@
 from __future__ import annotations
 
 import json
+import re
 from collections.abc import Iterator, Mapping, Sequence
+from typing import Any
 
 from activities.contracts import Frozen
 
-__all__ = ["Difference", "differences", "in_words"]
+__all__ = ["Difference", "differences", "in_words", "timeless"]
 
 MOST = 20
 """Differences that are told of one value; a person looks at the first ones anyway."""
 AROUND = 24
 """Characters before the place where two texts part, and twice as many behind it."""
+EPOCH = (1.4e9, 4.2e9)
+"""Numbers that are seconds since 1970: from 2014 to 2103."""
+MOMENT = re.compile(r"\d{4}-\d\d-\d\dT\d\d:\d\d:\d\d(\.\d+)?(Z|[+-]\d\d:\d\d)?")
 NOTHING = "(nothing)"
 """What stands for a key or an item that one side lacks."""
 
@@ -30,6 +35,23 @@ def differences(was: object, now: object) -> tuple[Difference, ...]:
     """The first places where two JSON values differ, at most `MOST`; empty: they are equal."""
     found = _walk(was, now, "")
     return tuple(one for one, _ in zip(found, range(MOST), strict=False))
+
+
+def timeless(value: Any, within: str = "") -> Any:
+    """A JSON value without moments in time and the seconds of a ledger's counters.
+
+    The workflow's clock is no part of what a machine decides, and behind a local activity it differs by
+    that activity's duration between a run and its replay.
+    """
+    if isinstance(value, Mapping):
+        clock = {name for name in value if within == "counters" and name.endswith("seconds")}
+        return {name: 0 if name in clock else timeless(item, name) for name, item in value.items()}
+    if isinstance(value, list | tuple):
+        return [timeless(item) for item in value]
+    if isinstance(value, str):
+        return MOMENT.sub("(a time)", value)
+    is_number = isinstance(value, int | float) and not isinstance(value, bool)
+    return 0 if is_number and EPOCH[0] <= value < EPOCH[1] else value
 
 
 def in_words(found: Difference) -> str:

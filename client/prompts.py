@@ -9,7 +9,7 @@ from pydantic_core import to_jsonable_python
 from temporalio.client import Client
 
 from activities.contracts import ArchiveRequest, ModelReplied, ModelRequest, Setup, Transcript
-from client.differences import Difference, differences
+from client.differences import Difference, differences, timeless
 from client.recorded import RecordedCall
 from client.witness import AskedCall
 from workflows.api import AgentResult
@@ -37,7 +37,7 @@ class Prompts:
             return await self._prompts(was, recorded, now.argument)
         if isinstance(now.argument, ArchiveRequest):
             return _results(recorded.result, now.argument.result)  # its records are compared as such
-        return differences(to_jsonable_python(recorded), to_jsonable_python(now.argument))
+        return _differing(to_jsonable_python(recorded), to_jsonable_python(now.argument))
 
     async def _prompts(
         self, call: RecordedCall, was: ModelRequest, now: ModelRequest
@@ -45,7 +45,7 @@ class Prompts:
         for request in (was, now):
             if request.full_setup is not None:
                 self._setups[request.setup] = request.full_setup
-        found = differences(self._prompt(was), self._prompt(now))
+        found = _differing(self._prompt(was), self._prompt(now))
         await self._remember(call, was)
         return found
 
@@ -70,9 +70,13 @@ class Prompts:
             self._talks[reply.transcript] = known.add(*was.messages, reply.message)
 
 
+def _differing(was: Any, now: Any) -> tuple[Difference, ...]:
+    return differences(timeless(was), timeless(now))
+
+
 def _results(was: dict[str, Any] | None, now: dict[str, Any] | None) -> tuple[Difference, ...]:
     """Two results; the hash of the log differs wherever a record does, which is told elsewhere."""
-    return differences(_result(was), _result(now))
+    return _differing(_result(was), _result(now))
 
 
 def _result(told: dict[str, Any] | None) -> dict[str, Any] | None:

@@ -18,7 +18,7 @@ from temporalio.client import Client
 from temporalio.workflow import NondeterminismError
 
 from activities.contracts import Frozen
-from client.differences import Difference, differences
+from client.differences import Difference, differences, timeless
 from client.errors import NoWorker, UnknownRun
 from client.prompts import Prompts
 from client.recorded import ARCHIVE, Part, RecordedCall, parts_of
@@ -224,7 +224,7 @@ def _changed(seq: int, was: Record | None, now: Record | None) -> ChangedRecord 
         return None
     found: tuple[Difference, ...] = ()
     if was is not None and now is not None:
-        found = differences(was.model_dump(mode="json"), now.model_dump(mode="json"))
+        found = differences(timeless(was.model_dump(mode="json")), timeless(now.model_dump(mode="json")))
         if not found:
             return None
     return ChangedRecord(seq=seq, step=one.step, was=_named(was), now=_named(now), differences=found)
