@@ -81,6 +81,10 @@ class Around:
         except TimeoutError:
             return
 
+    async def ended(self, task: asyncio.Future[Any]) -> None:
+        """Wait until the task is done."""
+        await workflow.wait([task])
+
     # -- performing --------------------
 
     async def perform(

@@ -403,7 +403,7 @@ class Loop:
         while not task.done():
             task.cancel()
             try:
-                await asyncio.wait([task])
+                await self.world.ended(task)
             except asyncio.CancelledError:
                 continue
         if task.cancelled():

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import Callable, MutableMapping, Sequence
-from typing import TYPE_CHECKING, Protocol
+from typing import TYPE_CHECKING, Any, Protocol
 
 from pydantic import BaseModel
 
@@ -28,6 +29,9 @@ class World(Protocol):
 
     async def until(self, condition: Callable[[], bool], seconds: float | None, why: str) -> None:
         """Wait until the condition holds, or so many seconds are over; `why` is for people."""
+
+    async def ended(self, task: asyncio.Future[Any]) -> None:
+        """Wait until the task is done; also while the run is taken out of memory."""
 
     async def perform(
         self, effect: Effect, where: Where, settled: MutableMapping[str, ToolResult]

@@ -173,6 +173,9 @@ class Bench:
         while not condition() and (end is None or self.clock < end):  # noqa: ASYNC110  # the clock is the test's
             await asyncio.sleep(0)  # the clock is the test's
 
+    async def ended(self, task: asyncio.Future[Any]) -> None:
+        await asyncio.wait([task])
+
     async def perform(
         self, effect: Effect, where: Where, settled: MutableMapping[str, ToolResult]
     ) -> BaseModel:
