@@ -9,9 +9,10 @@ from __future__ import annotations
 
 from typing import Annotated, Literal
 
-from pydantic import Field, StringConstraints
+from pydantic import AfterValidator, Field, StringConstraints
 
 from activities.contracts import Frozen, JsonObject, Strict, ToolEffect
+from workflows.gate.canonical import unwritable
 from workflows.gate.rules import (
     EFFECTS_ASKED,
     ApprovalRule,
@@ -150,6 +151,16 @@ Id = Annotated[str, StringConstraints(max_length=200)]
 Words = Annotated[str, StringConstraints(max_length=20_000)]
 
 
+def _writable(arguments: JsonObject) -> JsonObject:
+    if fault := unwritable(arguments):
+        raise ValueError(fault)
+    return arguments
+
+
+Arguments = Annotated[JsonObject, AfterValidator(_writable)]
+"""Of a tool; they can be written into the log, also when the decision is refused."""
+
+
 class Decision(Strict):
     """An answer to a request; signal and update `decide`."""
 
@@ -159,7 +170,7 @@ class Decision(Strict):
     id: Id = Field(default="", description="of this decision; a repeat of it is harmless")
     by: str = Field(default="", max_length=100)
     text: Words = Field(default="", description="comment, answer or result")
-    arguments: JsonObject | None = Field(default=None, description="for `edit`: all of the new ones")
+    arguments: Arguments | None = Field(default=None, description="for `edit`: all of the new ones")
     amounts: dict[str, float] = Field(
         default_factory=dict, description="for `topup`: counter -> how much more"
     )

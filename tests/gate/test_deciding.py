@@ -6,6 +6,7 @@ import re
 from typing import Any
 
 import pytest
+from pydantic import ValidationError
 
 from tests.gate.house import ORIGIN, PEOPLE, RUN, again, ask, ask_of, call, desk, events, say, signed, spec
 from workflows.gate.desk import Desk
@@ -52,7 +53,6 @@ def refusal(at: Desk, decision: Decision, now: float = 1) -> str:
         (None, {"decision": "edit", "arguments": {}}, "do not fit pay: 'amount' is a required property"),
         (None, {"decision": "edit", "arguments": {"amount": "6"}}, "amount: '6' is not of type 'number'"),
         (None, {"decision": "edit", "arguments": {"amount": -1}}, "less than the minimum of 0"),
-        (None, {"decision": "edit", "arguments": {"amount": 6, "to": "\ud800"}}, "half of a character pair"),
         (None, {"decision": "edit", "arguments": {"amount": 6, "too": 1}}, "no argument too; it has amount"),
         (None, {"decision": "edit", "arguments": {"amount": 6, "to": "x" * 70_000}}, "at most 65,536"),
         ("team", {"by": ""}, r"decided by ann, bob \(team\); say who you are"),
@@ -124,6 +124,33 @@ def test_an_approval_fits_no_other_run_place_tool_or_arguments() -> None:
         at = desk()
         ask(at)
         assert "not what you saw" in refusal(at, say(request, digest=other.digest))
+
+
+def nested(depth: int) -> Any:
+    """A list so many levels deep."""
+    return [nested(depth - 1)] if depth else 1
+
+
+@pytest.mark.parametrize(
+    ("value", "words"),
+    [
+        ("\ud800", "half of a character pair"),
+        (nested(50), "nested more than 50 deep"),
+        (float("nan"), "finite number"),
+    ],
+)
+def test_arguments_that_cannot_be_written_into_the_log_are_no_decision(value: Any, words: str) -> None:
+    """A refused decision is in the log, too."""
+    with pytest.raises(ValidationError, match=words):
+        say(ask(desk()), "edit", arguments={"a": value})
+    assert say(ask(desk()), "edit", arguments={"a": nested(49)}).arguments
+
+
+def test_no_number_comes_as_text_that_is_none() -> None:
+    with pytest.raises(ValidationError, match="NaN and Infinity are no JSON"):
+        Decision.model_validate_json(
+            '{"request": "", "digest": "", "decision": "edit", "arguments": {"a": NaN}}'
+        )
 
 
 # -- the first that counts --------------------

@@ -18,14 +18,6 @@ def props(**properties: Any) -> dict[str, Any]:
     return {"type": "object", "properties": properties}
 
 
-def nested(depth: int) -> Any:
-    """A list so many levels deep."""
-    value: Any = 1
-    for _ in range(depth):
-        value = [value]
-    return value
-
-
 @pytest.mark.parametrize(
     ("schema", "arguments", "words"),
     [
@@ -51,11 +43,6 @@ def nested(depth: int) -> Any:
         (props(a={"$ref": "#/$defs/missing"}), {"a": 6}, ""),
         (props(a={"$ref": "#/properties/a"}), {"a": 6}, ""),
         (props(a={"maximum": 1}, b={"maximum": 1}), {"b": 2, "a": 2}, "a: 2 is greater .*; b: 2 is greater"),
-        (props(a={}), {"a": float("nan")}, "NaN and Infinity are no JSON"),
-        (props(a={}), {"a": "\ud800"}, "half of a character pair"),
-        (props(a={}), {"a": float("inf")}, "NaN and Infinity are no JSON"),
-        (props(a={}), {"a": nested(49)}, ""),
-        (props(a={}), {"a": nested(50)}, "nested more than 50 deep"),
         (props(a={}), {"a": "x" * 70_000}, "70,008 bytes as JSON, at most 65,536"),
         (
             {**props(a={"maximum": 1}), "$schema": "http://json-schema.org/draft-04/schema#"},

@@ -66,7 +66,7 @@ class Judge:
         if (request.approvers or request.quorum > 1) and not name:
             who = f"by {_named(request)}" if request.approvers else f"by {request.quorum} different people"
             raise Refused(f"{request.id} is decided {who}; say who you are (`by`)")
-        if name and not (name.isprintable() and name == name.strip()):
+        if not (name.isprintable() and name == name.strip()):
             raise Refused(
                 f"`by` is {name[:100]!r}; a name of printable characters is expected, "
                 "without blanks around it"
@@ -116,7 +116,7 @@ class Judge:
 def _named(request: Request) -> str:
     names = ", ".join(request.approvers[:10])
     more = len(request.approvers) - 10
-    return f"{names}{f' and {more} more' if more > 0 else ''}{f' ({request.group})' if request.group else ''}"
+    return f"{names}{f' and {more} more' if more > 0 else ''} ({request.group})"
 
 
 def _still_asked(request: Request, decision: Decision, now: float) -> None:

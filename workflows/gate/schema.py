@@ -11,7 +11,7 @@ from referencing import Registry
 from referencing.exceptions import Unresolvable
 
 from activities.contracts import JsonObject
-from workflows.gate.canonical import canonical, unwritable
+from workflows.gate.canonical import canonical
 from workflows.gate.patterns import check_pattern, found
 
 __all__ = ["ARGUMENTS_BYTES", "problem"]
@@ -36,8 +36,6 @@ def problem(schema: JsonObject, arguments: JsonObject) -> str:
     A schema that cannot be followed here (it refers to somewhere else) is not held against the
     arguments: the tool reads them itself before it runs.
     """
-    if fault := unwritable(arguments):
-        return fault
     size = len(canonical(arguments))
     if size > ARGUMENTS_BYTES:
         return f"they have {size:,} bytes as JSON, at most {ARGUMENTS_BYTES:,} are allowed"
