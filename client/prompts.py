@@ -33,9 +33,9 @@ class Prompts:
     async def changed(self, was: RecordedCall, now: AskedCall) -> tuple[Difference, ...]:
         """What would be sent otherwise today; nothing when the two are the same."""
         recorded = await was.input(self._temporal, type(now.argument))
-        if isinstance(now.argument, ModelRequest):
+        if isinstance(now.argument, ModelRequest) and isinstance(recorded, ModelRequest):
             return await self._prompts(was, recorded, now.argument)
-        if isinstance(now.argument, ArchiveRequest):
+        if isinstance(now.argument, ArchiveRequest) and isinstance(recorded, ArchiveRequest):
             return _results(recorded.result, now.argument.result)  # its records are compared as such
         return _differing(to_jsonable_python(recorded), to_jsonable_python(now.argument))
 

@@ -10,6 +10,7 @@ from temporalio.api.common.v1 import Payload
 from temporalio.api.enums.v1 import EventType
 from temporalio.api.history.v1 import HistoryEvent
 from temporalio.client import Client, WorkflowHistory
+from temporalio.exceptions import ApplicationError
 from temporalio.service import RPCError, RPCStatusCode
 
 from activities.contracts import ArchiveRequest
@@ -52,13 +53,21 @@ class RecordedCall:
     answers: list[Payload] = field(default_factory=list)
     """Empty while it is not done, and where it failed."""
 
-    async def input(self, temporal: Client, kind: type | None = None) -> Any:
-        """What it was called with; as plain JSON when no type is given."""
-        return await _one(temporal, self.payloads, kind)
+    async def input(self, temporal: Client, kind: type) -> Any:
+        """What it was called with; plain JSON where today's type does not take it any more."""
+        try:
+            return await _one(temporal, self.payloads, kind)
+        except ApplicationError:
+            return await _one(temporal, self.payloads, None)
 
     async def answer(self, temporal: Client, kind: type) -> Any:
-        """What it answered; None while there is none."""
-        return await _one(temporal, self.answers, kind) if self.answers else None
+        """What it answered; None while there is none, or none that today's type takes."""
+        if not self.answers:
+            return None
+        try:
+            return await _one(temporal, self.answers, kind)
+        except ApplicationError:
+            return None  # the replay fails on it, and says so
 
 
 @dataclass(frozen=True)

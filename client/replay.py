@@ -266,8 +266,10 @@ def _trouble(part: Part, seen: Witnessed) -> str:
         return f"the code of today fails on this history: {said}"
     was, now = _alone(part.calls, seen.calls), _alone(seen.calls, part.calls)
     expected = f"the run called {was.id} ({was.activity})" if was else "the run called nothing more"
-    came = f"the code of today calls {now.id} ({now.activity})" if now else "the code of today does not"
-    return f"{expected}; {came}. An open run with this history cannot go on (Temporal: {said})"
+    does = f"calls {now.id} ({now.activity})" if now else seen.end or "does not"
+    return (
+        f"{expected}; the code of today {does}. An open run with this history cannot go on (Temporal: {said})"
+    )
 
 
 def _alone(calls: Iterable[Call], others: Iterable[RecordedCall] | Iterable[AskedCall]) -> Call | None:

@@ -61,6 +61,8 @@ class Witnessed:
     failure: Exception | None = None
     """Why Temporal could not replay it to its end."""
     run: AgentWorkflow | None = None
+    end: str = ""
+    """How it ends the run, in words; empty: it does not."""
     total: int = 0
     """How many records the log had when the history was at its end. When a replay is over, the workflow is
     cancelled to be thrown away, and may write that down too."""
@@ -155,6 +157,7 @@ class _Instance(WorkflowInstance):
         done = self._inner.activate(act)
         if not any(job.HasField("remove_from_cache") for job in act.jobs):
             self._seen.total = self._seen.count()
+            self._seen.end = next(filter(None, map(_end, done.successful.commands)), "")
         return done
 
     def get_serialization_context(self, command_info: Any) -> Any:
@@ -168,6 +171,13 @@ class _Instance(WorkflowInstance):
 
     def get_thread_id(self) -> int | None:
         return self._inner.get_thread_id()
+
+
+def _end(command: Any) -> str:
+    """How a command ends the run."""
+    if command.HasField("fail_workflow_execution"):
+        return f"fails the run: {command.fail_workflow_execution.failure.message}"
+    return "ends the run" if command.HasField("complete_workflow_execution") else ""
 
 
 class _Outbound(WorkflowOutboundInterceptor):
