@@ -142,7 +142,7 @@ class AskPerson(Effect):
     kind: Literal["ask_person"] = "ask_person"
     about: Literal["escalation", "question", "interrupt"]
     text: str
-    options: tuple[str, ...] = ("resume", "abort")
+    options: tuple[Literal["resume", "abort", "answer"], ...] = ("resume", "abort")
 
     @property
     def title(self) -> str:

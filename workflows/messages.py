@@ -22,6 +22,10 @@ from workflows.people import Command, CommandDone, Decided, Decision
 
 __all__ = ["Messages"]
 
+REFUSED = {"request", "digest", "decision", "id", "by"}
+"""What the log says of a decision that does not count; its arguments may be long."""
+SAID = 500
+"""Characters of its comment."""
 KEPT = 20
 """Names of unusable signals that `status` shows."""
 
@@ -74,10 +78,11 @@ class Messages:
         try:
             loop.desk.decide(decision, loop.world.now())
         except Refused as refused:
-            about = decision.model_dump(mode="json", exclude={"signature"}, exclude_defaults=True)
+            about = decision.model_dump(mode="json", include=REFUSED, exclude_defaults=True)
+            about["text"] = decision.text[:SAID]
             by = f"{decision.by or 'somebody'} (claimed)"
             loop.note(Cause("RefusedDecision", by=by, about=about), error=str(refused))
-        loop.tell()
+        _show(loop)
 
     def _ordered(self, loop: Loop, command: Command) -> None:
         try:
@@ -124,7 +129,7 @@ class Messages:
             decided = loop.desk.decide(decision, loop.world.now())
         except Refused as refused:
             raise _refusal(str(refused)) from refused
-        loop.tell()
+        _show(loop)
         return decided
 
     async def command(self, command: Command) -> CommandDone:
@@ -157,6 +162,12 @@ class Messages:
         if self.loop is None:
             raise _refusal("the run ended before it began")
         return self.loop
+
+
+def _show(loop: Loop) -> None:
+    """The log and the lists have what a decision has come to, also when the run goes on waiting."""
+    loop.tell()
+    loop.world.waits(loop)
 
 
 def _only(inputs: Sequence[RawValue]) -> object:

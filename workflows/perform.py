@@ -55,6 +55,7 @@ class Performer:
         self.task = task
         self.specs = {spec.name: spec for spec in specs}
         self.origin = origin_run_id
+        self._workflow_id = workflow.info().workflow_id
         self._within: timedelta | None = None
         carry = task.carry
         self._held: dict[str, None] = dict.fromkeys(carry.held if carry else ())
@@ -94,7 +95,7 @@ class Performer:
 
     def key(self, where: Where, activity_id: str) -> str:
         """The idempotency key of a call: stable over attempts, crashes and continue-as-new."""
-        return f"{workflow.info().workflow_id}/{self.origin}/{where.branch}/{activity_id}"
+        return f"{self._workflow_id}/{self.origin}/{where.branch}/{activity_id}"
 
     # -- the model --------------------
 

@@ -182,4 +182,7 @@ def _cut(arguments: JsonObject) -> JsonObject:
 
 
 def _edited(arguments: JsonObject, output: str) -> str:
+    """The output for the model, which hears of the change; JSON stays JSON, since machines may read it."""
+    if output.lstrip()[:1] in {"{", "["}:
+        return output
     return f"(A person changed the arguments to {json.dumps(arguments, ensure_ascii=False)}.)\n{output}"

@@ -83,4 +83,11 @@ def _fits(rule: ApprovalRule, spec: ToolSpec, run: ToolRun, spent_usd: float) ->
         return False
     if rule.cost_above is not None and not spent_usd > rule.cost_above:
         return False
-    return fits(rule.arguments, run.arguments)
+    return fits(rule.arguments, {**_defaults(spec), **run.arguments})
+
+
+def _defaults(spec: ToolSpec) -> JsonObject:
+    """What the tool takes for arguments that are left out: a call must not pass by leaving one out."""
+    properties = spec.parameters.get("properties")
+    named = properties.items() if isinstance(properties, dict) else ()
+    return {name: one["default"] for name, one in named if isinstance(one, dict) and "default" in one}

@@ -249,6 +249,10 @@ class Fields:
         """The name of a field's reducer."""
         return self._fields[name].reducer.name
 
+    def replaces(self, name: str) -> bool:
+        """A delta of this field is a whole value."""
+        return self._fields[name].reducer.whole
+
     def checked(self, name: str, delta: Any) -> Any:
         """The delta as a frozen value of the right type; raises ValueError when it does not fit."""
         if isinstance(delta, set | frozenset):

@@ -19,7 +19,7 @@ from workflows.kernel.ledger import Breach, Ledger, price_of
 from workflows.kernel.log import FORKED, ROLLED_BACK, Record, lineage
 from workflows.kernel.machine import Machine
 from workflows.kernel.restore import restored
-from workflows.kernel.retell import RETOLD, differing, retold, told
+from workflows.kernel.retell import RETOLD, differing, pairs, retold, told
 from workflows.kernel.snapshot import Snapshot
 from workflows.kernel.stack import Frame, Nesting, Stack, alone, ledger_inside, moved, settled
 from workflows.kernel.step import Cause, Return, go_on, note, reenter, refuse, return_to
@@ -58,7 +58,7 @@ def rolled_back(
         back_to=target.seq - 1,
         left=name_of(live.state),
         # A fork stays what it was told, also before the step at which it was forked.
-        whole=retold(target.context, told(first, kept), told(first, records)),
+        whole=_anew(machine, target, told(first, kept), told(first, records), records),
         patch=_said(machine, live, "on_rollback", live.context, target.context),
     )
     snapshot = replace(
@@ -91,7 +91,7 @@ def forked(  # noqa: PLR0913  # a new run begins here: all that `began` is given
     if retell is not None:
         first, after = retell
         kept = [record for record in lineage(records) if record.seq < target.seq]
-        whole = retold(target.context, told(first, kept), after)
+        whole = _anew(machine, target, told(first, kept), after, records)
         cause = replace(cause, about={**cause.about, RETOLD: differing(first, after)})
     snapshot = replace(
         target,
@@ -104,6 +104,12 @@ def forked(  # noqa: PLR0913  # a new run begins here: all that `began` is given
     way = Return(FORKED, back_to=target.seq - 1, left=name_of(target.state), whole=whole)
     begun = return_to(machine, snapshot, ledger, cause, way, now=now)
     return settled(Stack((Frame(machine, begun, frozenset(tools)),), begun.records), nesting, now=now)
+
+
+def _anew(
+    machine: Machine[Any], target: Snapshot[Any], before: Any, after: Any, records: Sequence[Record]
+) -> dict[str, Any]:
+    return retold(target.context, pairs(machine, before, after, records[0].started))
 
 
 def _said(machine: Machine[Any], snapshot: Snapshot[Any], slot: str, *given: Any) -> Any:

@@ -1,19 +1,24 @@
 """What a fork is told otherwise than its source was: goal, instructions, tools, where the context has them.
 
-What that is depends on the machine; only its first contexts are compared, field by field.
+What that is depends on the machine: contexts are compared field by field, those that a run begins with and
+what the machine makes of them before it asks for anything.
 """
 
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
+from dataclasses import replace
 from typing import Any, TypeVar
 
 from pydantic import BaseModel
 
+from workflows.kernel.errors import MachineError
 from workflows.kernel.fields import Fields
 from workflows.kernel.log import FORKED, Record
+from workflows.kernel.machine import Machine
+from workflows.kernel.step import start
 
-__all__ = ["RETOLD", "differing", "retold", "told"]
+__all__ = ["RETOLD", "differing", "pairs", "retold", "told"]
 
 C = TypeVar("C", bound=BaseModel)
 RETOLD = "retold"
@@ -40,32 +45,49 @@ def differing(before: BaseModel, after: BaseModel) -> dict[str, Any]:
     }
 
 
-def retold(context: BaseModel, before: BaseModel, after: BaseModel) -> dict[str, Any]:
-    """Whole values for the fields of a context that still say what `before` had told, as `after` tells it.
+def pairs(machine: Machine[C], before: C, after: C, began: float) -> list[tuple[C, C]]:
+    """What the run was told and what it is told now: as the machine has it when it first asks for something,
+    and as it begins. `began` is when the run did, for what the machine makes of that."""
+    if before == after:
+        return []
+    opened = [_opened(machine, first, began) for first in (before, after)]
+    return [*([(opened[0], opened[1])] if opened[0] and opened[1] else []), (before, after)]
+
+
+def _opened(machine: Machine[C], first: C, began: float) -> C | None:
+    try:
+        return start(replace(machine, hold=None), first, now=began).snapshot.context
+    except MachineError:
+        return None
+
+
+def retold(context: BaseModel, told: Iterable[tuple[BaseModel, BaseModel]]) -> dict[str, Any]:
+    """Whole values for the fields of a context that still say what was told before, as it is told now.
 
     A field is replaced while it is as it began; of what only grows, the beginning; of a mapping that is
     merged into, the keys that are as they began.
     """
-    fields = Fields.of(type(context))
+    fields, known = Fields.of(type(context)), tuple(told)
     found: dict[str, Any] = {}
     for name in fields.names:
-        old, was, now = (getattr(one, name) for one in (context, before, after))
-        new = _told_anew(old, was, now, fields.reducer(name))
+        old, whole = getattr(context, name), fields.replaces(name)
+        ways = (_told_anew(old, getattr(was, name), getattr(now, name), whole) for was, now in known)
+        new = next((way for way in ways if way != old), old)
         if new != old:
             found[name] = new
     return found
 
 
-def _told_anew(old: Any, was: Any, now: Any, reducer: str) -> Any:
+def _told_anew(old: Any, was: Any, now: Any, whole: bool) -> Any:
     if was == now:
         return old
     if old == was:
         return now
-    if reducer == "append":
-        return _front(old, was, now)
-    if reducer == "merge":
+    if whole:
+        return old
+    if isinstance(old, Mapping):
         return _keys(old, was, now)
-    return old
+    return _front(old, was, now) if isinstance(old, tuple | list) or hasattr(old, "add") else old
 
 
 def _front(old: Any, was: Any, now: Any) -> Any:
@@ -89,5 +111,5 @@ def _keys(old: Mapping[str, Any], was: Mapping[str, Any], now: Mapping[str, Any]
                 new[key] = now[key]
         elif key in was:
             both = all(isinstance(one[key], Mapping) for one in (old, was, now))
-            new[key] = _told_anew(old[key], was[key], now[key], "merge" if both else "replace")
+            new[key] = _told_anew(old[key], was[key], now[key], not both)
     return new
