@@ -11,7 +11,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from activities.contracts import Frozen, JsonObject, Message, Transcript
-from tests.kernel.puppet import CALM, Ask, Context, Item, S, Went, hear, puppet
+from tests.kernel.puppet import CALM, Ask, Context, Item, Looped, S, Went, hear, puppet
 from tests.kernel.randomkit import random_patch
 from tests.kernel.runkit import BOB, Played, Run, same, written
 from workflows.kernel.errors import InvariantViolation
@@ -72,9 +72,9 @@ def test_whatever_is_told_otherwise_the_context_is_rebuilt_from_the_log(seed: in
             except ValueError:
                 continue
             context = context.model_copy(update={name: value})
-    new = context.model_copy(update=retold(context, Context(), _otherwise(r)))
+    new = context.model_copy(update=retold(context, [(Context(), _otherwise(r))]))
     assert fields.load(fields.dump(new)) == new
-    assert retold(context, Context(), Context()) == {}
+    assert retold(context, [(Context(), Context())]) == {}
 
 
 # -- by hand --------------------
@@ -95,21 +95,27 @@ def _begin(goal: str, *tools: str) -> Talk:
     return Talk(goal=goal, transcript=Transcript(opening), metadata={"goal": goal, "retries": 0}, tools=tools)
 
 
-def _talking() -> Machine[Any]:
-    """Two states that talk; each visit of B is a step."""
+def _talking(**slots: Any) -> Machine[Any]:
+    """Two states that talk; each visit of B is a step. `slots` are other ones of A."""
     names, plain = frozenset(Talk.model_fields), puppet()
     talks = State(
         enter=lambda c, at: Ask(), resume=hear, grants={"ask"}, reads=names, writes=names, spends="rounds"
     )
     return Machine(
         name="talking", context=Talk, initial=S.A, final={S.END}, step_state=S.B, table=plain.rows,
-        states={S.A: talks, S.B: talks, S.END: State()}, result=plain.result,
+        states={S.A: replace(talks, **slots), S.B: talks, S.END: State()}, result=plain.result,
     )  # fmt: skip
 
 
 def _said(text: str) -> Any:
     """A message is added, one key is changed, the run moves on."""
     return {"transcript": (Message(role="assistant", content=text),), "metadata": {"retries": 1}}, Went()
+
+
+def _take_in(c: Any, at: Any) -> Any:
+    """A state that makes the first message of the goal, as the planner does."""
+    told = {"goal": c.goal, "at": at.now}
+    return {"transcript": (Message(role="user", content=c.goal),), "metadata": told}, Went()
 
 
 def _forked(play: Played, step: int, after: Talk | None, **more: Any) -> Played:
@@ -191,11 +197,27 @@ def test_what_the_run_has_changed_by_itself_is_not_told_anew() -> None:
     assert _texts(fork) == []
 
 
+def test_what_the_machine_made_of_its_goal_before_it_asked_for_anything_is_told_anew_too() -> None:
+    play = Played(_talking(enter=_take_in), Talk(goal="find it")).tell(({"metadata": {"n": 1}}, Ask()))
+    play.tell(({"transcript": (Message(role="assistant", content="one"),)}, Looped()), Went())
+    for step in (0, 1):
+        fork = _forked(play, step, Talk(goal="another"))
+        assert _texts(fork)[0] == fork.context.goal == fork.context.metadata["goal"] == "another"
+    assert fork.context.metadata["at"] == 0
+
+
+def test_a_task_that_the_machine_cannot_begin_with_is_told_field_by_field() -> None:
+    """Its beginning is only looked at; the step that is begun decides."""
+    strict = _talking(holds=lambda c, last: c.goal != "another")
+    fork = _forked(Played(strict, _begin("find it")).tell(_said("one")), 1, _begin("another"))
+    assert (fork.context.goal, _texts(fork)) == ("another", ["be brief", "another", "one"])
+
+
 def test_keys_that_nobody_tells_any_more_go_and_new_ones_come() -> None:
     before = Talk(goal="g", metadata={"a": 1, "b": 1, "in": {"x": 1, "y": 1}})
     old = before.model_copy(update={"metadata": {"a": 1, "b": 2, "in": {"x": 1, "y": 2, "z": 3}, "own": 1}})
     after = Talk(goal="g", metadata={"in": {"x": 9, "y": 9}, "new": 1})
-    assert retold(old, before, after) == {
+    assert retold(old, [(before, after)]) == {
         "metadata": {"b": 2, "in": {"x": 9, "y": 2, "z": 3}, "own": 1, "new": 1}
     }
 

@@ -27,12 +27,14 @@ RETOLD = "retold"
 
 def told(first: C, records: Iterable[Record]) -> C:
     """What a run was told last: the first context of its log, with what the newest fork says otherwise."""
-    said: Any = {}
+    said: Mapping[str, Any] = {}
     for record in records:
-        if record.event == FORKED and record.back_to is not None:
-            said = record.about.get(RETOLD, said)
+        anew = record.about.get(RETOLD)
+        if record.event == FORKED and record.back_to is not None and isinstance(anew, dict):
+            said = anew
     fields = Fields.of(type(first))
-    return first.model_copy(update={name: fields.value_from_json(name, said[name]) for name in said})
+    known = [name for name in fields.names if name in said]
+    return first.model_copy(update={name: fields.value_from_json(name, said[name]) for name in known})
 
 
 def differing(before: BaseModel, after: BaseModel) -> dict[str, Any]:
