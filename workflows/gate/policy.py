@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Collection
 from fnmatch import fnmatchcase
 
-from activities.contracts import ToolRun, ToolSpec
+from activities.contracts import JsonObject, ToolRun, ToolSpec
 from workflows.gate.conditions import fits
 from workflows.people import (
     EFFECTS_ASKED,
