@@ -16,7 +16,7 @@ from temporalio.client import Client, WorkflowHandle, WorkflowUpdateFailedError
 from temporalio.exceptions import ApplicationError
 from temporalio.worker import Replayer
 
-from activities.contracts import ScriptedReply
+from activities.contracts import ScriptedReply, ToolCall
 from activities.settings import Settings
 from client.plugin import RatchetPlugin
 from client.serverprocess import temporal_binary
@@ -26,8 +26,8 @@ from workflows.kernel.log import Record
 from workflows.people import Approvals, People, Request, RequestsPage
 
 __all__ = [
-    "Handle", "Person", "asking_task", "begun", "decision", "hears", "listed", "marks", "noted", "reached",
-    "refusal", "replayed", "requests", "waits_for",
+    "Handle", "Person", "asking_task", "begun", "calls", "decision", "hears", "listed", "marks", "noted",
+    "reached", "refusal", "replayed", "requests", "waits_for",
 ]  # fmt: skip
 
 Handle = WorkflowHandle[Any, AgentResult]
@@ -82,6 +82,15 @@ async def begun(client: Client, given: AgentTask, kind: str = "approval") -> tup
 def hears(text: str, reply: Any) -> ScriptedReply:
     """A reply of the model that is only given when the newest message says this."""
     return ScriptedReply(expect=text, reply=reply)
+
+
+def calls(tool: str, *lines: str) -> ScriptedReply:
+    """A reply of the machine `tools` that calls a tool so often."""
+    made = [(f"c{n}", {"line": line}) for n, line in enumerate(lines)]
+    return ScriptedReply(
+        reply="",
+        tool_calls=tuple(ToolCall(id=i, name=tool, arguments=json.dumps(given)) for i, given in made),
+    )
 
 
 def decision(request: Request, verb: str, **more: Any) -> dict[str, Any]:
