@@ -24,6 +24,7 @@ from workflows.api import (
     TranscriptPage,
 )
 from workflows.around import Around, cancelling, now
+from workflows.attributes import publish
 from workflows.child import child_id
 from workflows.equipment import described
 from workflows.gate.desk import Desk
@@ -34,7 +35,6 @@ from workflows.kernel.errors import MachineError, name_of
 from workflows.kernel.ledger import Ledger
 from workflows.kernel.machine import Exit, Machine
 from workflows.kernel.stack import Frame, Stack, began
-from workflows.kernel.verify import definition_hash
 from workflows.logbook import Logbook
 from workflows.loop import Loop
 from workflows.messages import Messages
@@ -101,7 +101,7 @@ class AgentWorkflow:
     async def _live(self, task: AgentTask, *, commanded: bool) -> Around | None:
         """From the task to the machine's end; None when the run is cancelled before it begins."""
         self.design, self.machine, options = build(task)
-        self._publish()
+        publish(task, self.design, self.machine)
         specs = await described(task.tools)
         if specs is None:
             self.exit = Exit(reason="cancelled", error="the run was cancelled before it began")
@@ -219,20 +219,6 @@ class AgentWorkflow:
         self.messages.check_command(command)
 
     # -- what Temporal knows of the run --------------------
-
-    def _publish(self) -> None:
-        """Name and machine as search attributes, the definition's hash in the memo."""
-        task, (design, machine) = self._task(), self._known()
-        there = workflow.info().typed_search_attributes
-        wanted = {"AgentName": task.agent, "AgentMachine": design.name}
-        keys = {SearchAttributeKey.for_keyword(name): value for name, value in wanted.items()}
-        missing = [key.value_set(value) for key, value in keys.items() if there.get(key) != value]
-        if missing:
-            workflow.upsert_search_attributes(missing)
-        facts = {"machine": f"{design.name} {design.version}", "definition": definition_hash(machine)}
-        if "goal" not in workflow.memo():
-            facts["goal"] = " ".join(task.goal.split())[:200]
-        workflow.upsert_memo(facts)
 
     def _publish_state(self) -> None:
         """One upsert before an effect, and only for agents that ask for it; one at the end for all."""

@@ -13,11 +13,11 @@ from temporalio import workflow
 from temporalio.common import RawValue
 from temporalio.exceptions import ApplicationError
 
-from workflows.gate.orders import refuse
+from workflows.gate.orders import Order, refuse
 from workflows.gate.ticket import Refused
 from workflows.intake import faults
 from workflows.kernel.step import Cause
-from workflows.loop import Loop, Order
+from workflows.loop import Loop
 from workflows.people import Command, CommandDone, Decided, Decision
 
 __all__ = ["Messages"]

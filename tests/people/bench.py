@@ -13,13 +13,14 @@ from activities.contracts_people import Reconciled
 from tests.machines.driver import Reaction
 from tests.machines.script import PARTS, TOOL
 from workflows.gate.desk import Desk
+from workflows.gate.orders import Order
 from workflows.gate.standing import standing_still
 from workflows.kernel.design import Brief, Design
 from workflows.kernel.ledger import Ledger
 from workflows.kernel.log import Record
 from workflows.kernel.machine import Exit, Machine
 from workflows.kernel.stack import Nesting, Stack, began
-from workflows.loop import Loop, Order
+from workflows.loop import Loop
 from workflows.people import (
     Approvals,
     Command,

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from activities.contracts import JsonObject
@@ -11,9 +12,24 @@ from workflows.kernel.step import Cause
 from workflows.people import Command, CommandDone
 
 if TYPE_CHECKING:
-    from workflows.loop import Loop, Order
+    from workflows.loop import Loop
 
-__all__ = ["obey", "refuse"]
+__all__ = ["Order", "obey", "refuse"]
+
+
+@dataclass(slots=True, eq=False)
+class Order:
+    """A command in the inbox, and what became of it."""
+
+    command: Command
+    by: str
+    done: CommandDone | None = None
+    refused: str = ""
+
+    @property
+    def over(self) -> bool:
+        """It was obeyed or refused."""
+        return self.done is not None or bool(self.refused)
 
 
 async def obey(loop: Loop, order: Order) -> None:

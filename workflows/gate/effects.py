@@ -1,0 +1,244 @@
+"""The effect at hand: what it asks of people first, and performing it. Pure; knows no machine."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+from pydantic import BaseModel
+
+from activities.contracts import (
+    AskPerson,
+    CallModel,
+    CallTools,
+    Effect,
+    EffectFailed,
+    JsonObject,
+    MachineEnded,
+    PersonDecided,
+    ToolRun,
+    ToolsReturned,
+)
+from workflows.gate import words
+from workflows.gate.orders import Order
+from workflows.gate.standing import steps_done
+from workflows.kernel.errors import name_of
+from workflows.kernel.hold import Hold
+from workflows.kernel.ledger import spent_by
+from workflows.kernel.moves import breach_of, entered, refused_by_limit, topped_up
+from workflows.kernel.stack import answered, charged
+from workflows.kernel.step import Cause
+from workflows.people import Command, Request
+from workflows.where import Where, bounded
+
+if TYPE_CHECKING:
+    from workflows.loop import Loop
+
+__all__ = ["take"]
+
+NOBODY = "no person can be asked"
+
+
+async def take(loop: Loop, effect: Effect) -> None:
+    """Whatever the effect asks of people first, then the effect itloop."""
+    if isinstance(effect, Hold):
+        await _stand(loop)
+    elif isinstance(effect, AskPerson):
+        await _question(loop, effect)
+    elif (breach := breach_of(loop.stack)) is not None:
+        await _limit(loop, str(breach), breach.counter, breach.cap)
+    else:
+        await _perform(loop, effect)
+
+
+# -- what a run asks by itself --------------------
+
+
+async def _stand(loop: Loop) -> None:
+    """The run stands still before a step or a state."""
+    first = loop.stack.first
+    snapshot, done = first.step.snapshot, steps_done(first.machine, first.step.snapshot)
+    by_name = name_of(snapshot.state) in loop.people.interrupt_states
+    if done == loop.stood and not by_name:
+        loop.keep(entered(loop.stack, loop.nesting, now=loop.world.now()))
+        return
+    place = f"{bounded(loop.stack.top.place)}?"
+    text = words.interrupt(name_of(snapshot.state), snapshot.step)
+    request = await loop.ask("interrupt", place, text=text, options=("resume", "abort"))
+    if request is not None:
+        if loop.ended_by(request):
+            return
+        if request.outcome == "expired" and request.at_deadline == "reject":
+            loop.close("expired", words.expired(request), by="deadline")
+            return
+        if request.settled is not None and request.settled.text:
+            said = Command(command="steer", text=request.settled.text)
+            loop.inbox.insert(0, Order(said, words.who(request)))
+    loop.stood = done
+    loop.keep(entered(loop.stack, loop.nesting, now=loop.world.now()))
+
+
+async def _question(loop: Loop, effect: AskPerson) -> None:
+    """The machine asks; what is decided is its answer."""
+    place = bounded(loop.stack.top.place)
+    request = await loop.ask(effect.about, place, text=effect.text, options=effect.options)
+    if request is not None and request.outcome == "expired" and loop.ended_by(request):
+        return
+    answer = PersonDecided(decision="unavailable", text=NOBODY) if request is None else _decided(request)
+    _answered(loop, answer)
+
+
+async def _limit(loop: Loop, breach: str, counter: str, cap: float) -> None:
+    """The next call would pass a limit: more, the end that the limit stands for, or stop."""
+    place = f"{bounded(loop.stack.top.place)}!{counter}"
+    asked: JsonObject = {"counter": counter, "cap": cap}
+    request = await loop.ask(
+        "limit", place, text=words.limit(breach), arguments=asked, options=("topup", "finish", "abort")
+    )
+    if request is not None and loop.ended_by(request):
+        return
+    now, found = loop.world.now(), breach_of(loop.stack)
+    if request is not None and request.outcome == "topped_up" and request.settled is not None:
+        loop.keep(topped_up(loop.stack, request.settled.amounts))
+    elif found is not None:
+        loop.calls.begin_anew()
+        loop.keep(refused_by_limit(loop.stack, found, loop.nesting, now=now))
+
+
+# -- performing --------------------
+
+
+async def _perform(loop: Loop, effect: Effect) -> None:
+    top, depth = loop.stack.top, loop.nesting.depth + len(loop.stack.frames)
+    where = Where(bounded(top.place), top.step.snapshot.branch, depth, top.step.ledger, top.tools)
+    if isinstance(effect, CallTools):
+        answer: BaseModel | None = await _tools(loop, effect, where)
+    else:
+        answer = loop.calls.failures[-1] if loop.calls.failures else await loop.race(effect, where)
+        if isinstance(effect, CallModel) and isinstance(answer, EffectFailed):
+            answer = await _trouble(loop, effect, answer, where)
+    if answer is None:
+        return
+    if loop.world.cancelling() and isinstance(answer, MachineEnded) and answer.exit_reason == "cancelled":
+        loop.stack = charged(loop.stack, spent_by(answer))
+        loop.cancelled("", answer.error)
+        return
+    _answered(loop, answer)
+    if loop.world.cancelling() and loop.stack.exit is None:
+        loop.cancelled("")
+
+
+def _answered(loop: Loop, answer: BaseModel) -> None:
+    loop.calls.begin_anew()
+    loop.keep(answered(loop.stack, answer, loop.nesting, now=loop.world.now()))
+
+
+async def _tools(loop: Loop, effect: CallTools, where: Where) -> ToolsReturned | None:
+    """Calls that ask wait for people; then all are made; then those of unknown outcome are cleared up."""
+    names = where.calls(effect)
+    if not await _approved(loop, effect, names):
+        return None
+    made = loop.calls.edited(effect, names)
+    while True:
+        try:
+            answer = await loop.race(made, where)
+        finally:
+            step = loop.stack.first.step.snapshot.step
+            loop.calls.note(made, names, where, step, loop.world)
+        if not isinstance(answer, ToolsReturned):
+            raise TypeError(f"tools were called, {type(answer).__name__} came back")
+        unknown = next((n for n, r in enumerate(answer.results) if r.error == "unknown_outcome"), None)
+        if unknown is None or not await _cleared(loop, made.runs[unknown], where, names[unknown]):
+            return None if loop.stack.exit else loop.calls.told(answer, names)
+
+
+async def _approved(loop: Loop, effect: CallTools, names: tuple[str, ...]) -> bool:
+    """Ask for the calls that need it, all at once; False when the run has ended by it."""
+    spent = loop.stack.ledger.used("cost_usd")
+    for run, name in zip(effect.runs, names, strict=True):
+        if name in loop.calls.settled or name in loop.calls.asked or run.tool not in loop.stack.top.tools:
+            continue
+        asking = loop.desk.asks(run, spent_usd=spent)
+        if asking is None:
+            _let_pass(loop, run, name, spent)
+            continue
+        if loop.people.unattended:
+            loop.calls.settled[name] = words.unattended(run)
+            continue
+        request = loop.open(
+            "approval", name, text=words.approval(run), tool=run.tool, arguments=run.arguments,
+            options=("approve", "reject", "edit", "abort"), asking=asking,
+        )  # fmt: skip
+        loop.calls.asked[name] = request.id
+    asked = [(name, loop.calls.asked[name]) for name in names if name in loop.calls.asked]
+    await loop.until(lambda: all(loop.desk.get(r).outcome != "open" for _, r in asked), "approval")
+    for run, name in zip(effect.runs, names, strict=True):
+        if name in loop.calls.asked:
+            request = loop.desk.get(loop.calls.asked[name])
+            if loop.ended_by(request):
+                return False
+            loop.calls.decided(run, name, request)
+    return True
+
+
+def _let_pass(loop: Loop, run: ToolRun, name: str, spent: float) -> None:
+    """The log says who approved a call beforehand."""
+    by = loop.desk.remembered_by(run, spent_usd=spent)
+    if by and name not in loop.calls.passed:
+        loop.calls.passed.append(name)
+        reason = f"{run.title} was approved beforehand, by {', '.join(by)}"
+        loop.note(Cause("ApprovedBefore", by="kernel", reason=reason))
+
+
+async def _cleared(loop: Loop, run: ToolRun, where: Where, name: str) -> bool:
+    """Find out what became of a call, so that it may be made, or taken as made; False: nobody knows."""
+    if loop.world.cancelling():
+        return False
+    if name not in loop.calls.reconciled:
+        loop.calls.reconciled.append(name)
+        found = await loop.world.reconcile(run, where, name)
+        if found is not None:
+            reason = f"{run.title}: {found.outcome}{f', {found.text}' if found.text else ''}"
+            loop.note(Cause("Reconciled", by="kernel", reason=reason))
+            if loop.calls.found(name, found):
+                return True
+    what: JsonObject = {"arguments": run.arguments, "time": loop.calls.tries.get(name, 0)}
+    text = words.outcome(loop.calls.settled[name])
+    request = await loop.ask(
+        "outcome", name, text=text, tool=run.tool, arguments=what, options=("answer", "retry", "abort")
+    )
+    if request is None or loop.ended_by(request):
+        return False
+    return loop.calls.cleared(run, name, request)
+
+
+async def _trouble(loop: Loop, effect: Effect, failure: EffectFailed, where: Where) -> BaseModel | None:
+    """A model refuses for good: mend it and try again, or stop. None: the run is over."""
+    answer: BaseModel = failure
+    while isinstance(answer, EffectFailed) and answer.error == "fatal" and loop.people.on_trouble == "ask":
+        if loop.world.cancelling():
+            return answer
+        if not loop.calls.failures:
+            loop.calls.failures.append(answer)
+        what: JsonObject = {"time": loop.calls.troubles}
+        place, text = where.activity_id, words.trouble(answer)
+        request = await loop.ask("trouble", place, text=text, arguments=what, options=("retry", "abort"))
+        if request is None:
+            return answer
+        if loop.ended_by(request):
+            return None
+        if request.outcome != "retried" and request.at_deadline != "approve":
+            return answer
+        loop.calls.retried()
+        answer = await loop.race(effect, where)
+    return answer
+
+
+def _decided(request: Request) -> PersonDecided:
+    """What a request has come to, as the machine that asked understands it."""
+    by, vote = words.who(request), request.settled
+    if vote is None:
+        going_on = request.at_deadline == "approve"
+        text = words.expired(request)
+        return PersonDecided(decision="resume" if going_on else "unavailable", text=text, by="deadline")
+    verb: Any = vote.verb if vote.verb in {"resume", "abort", "answer"} else "answer"
+    return PersonDecided(decision=verb, text=vote.text, by=by)
