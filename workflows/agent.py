@@ -11,6 +11,7 @@ from temporalio.exceptions import ApplicationError
 
 from activities.contracts import Message, RunMachine, ToolSpec
 from workflows.api import (
+    COUNTERS,
     NO_COUNTERS,
     WORKFLOW_TYPE,
     AgentResult,
@@ -130,7 +131,7 @@ class AgentWorkflow:
         info = workflow.info()
         inner = nesting(task, specs, info.workflow_id)
         limits = task.limits.model_dump(exclude=NO_COUNTERS, exclude_none=True)
-        ledger = Ledger(caps=limits, advice=tuple(limits) if task.people.on_limit == "ask" else ())
+        ledger = Ledger(caps=limits, advice=COUNTERS if task.people.on_limit == "ask" else ())
         if carry := task.carry:
             stack, records = carried(machine, carry, inner, task.tools)
             self.book = Logbook(carry.origin_run_id, carry.log_head, records)

@@ -28,7 +28,9 @@ __all__ = [
     "TranscriptPage",
     "ATTRIBUTES",
     "GOAL_BYTES",
+    "COUNTERS",
     "NO_COUNTERS",
+    "MOST",
     "PAGE_BYTES",
     "TASK_QUEUE",
     "WORKFLOW_TYPE",
@@ -72,6 +74,8 @@ class Limits(Strict):
     depth: int = Field(default=5, ge=0, le=50, description="runs nested in runs [R-000-15]")
 
 
+COUNTERS = ("model_calls", "tool_calls", "tokens", "cost_usd", "seconds")
+"""Limits that are counters of the ledger; `limits` of a command may name these."""
 NO_COUNTERS = {"max_transitions", "depth"}
 """Limits that are no counters of the ledger."""
 

@@ -58,7 +58,7 @@ class Around:
 
     def __init__(self, run: AgentWorkflow, performer: Performer) -> None:
         self._run, self._performer = run, performer
-        self._shown: tuple[Any, ...] = ("", None, None, "[]")
+        self._shown = _there()
         self._notices: list[workflow.ActivityHandle[Any]] = []
 
     # -- time --------------------
@@ -217,6 +217,19 @@ def _plainly() -> Iterator[None]:
         if is_cancelled_exception(error):
             raise asyncio.CancelledError from error
         raise
+
+
+def _there() -> tuple[Any, ...]:
+    """What attributes and memo say already: Temporal hands them on when a run goes on as new."""
+    found = workflow.info().typed_search_attributes
+    since, deadline = found.get(_SINCE), found.get(_DEADLINE)
+    asks = json.dumps(workflow.memo().get(ASKS, []), ensure_ascii=False, default=str)
+    return (
+        found.get(_WAITING) or "",
+        since.timestamp() if since else None,
+        deadline.timestamp() if deadline else None,
+        asks,
+    )
 
 
 def _moment(seconds: float) -> datetime:

@@ -12,6 +12,7 @@ from activities.contracts import CallTools, Effect, ToolResult, ToolRun, ToolSpe
 from activities.contracts_people import Reconciled
 from tests.machines.driver import Reaction
 from tests.machines.script import PARTS, TOOL
+from workflows.api import COUNTERS
 from workflows.gate.desk import Desk
 from workflows.gate.orders import Order
 from workflows.gate.standing import standing_still
@@ -86,7 +87,7 @@ class Bench:
         brief = Brief("find out", "trace-1", tools=(self.tool,))
         context = design.begin(brief, knobs).model_copy(update=dict(more.get("changed") or {}))
         caps = dict(more.get("limits") or {})
-        ledger = Ledger(caps=caps, advice=tuple(caps) if self.people.on_limit == "ask" else ())
+        ledger = Ledger(caps=caps, advice=COUNTERS if self.people.on_limit == "ask" else ())
         nesting, tools = Nesting(_no_machines), (self.tool.name,)
         stack = began(self.machine, context, nesting, now=self.clock, ledger=ledger, tools=tools)
         specs = {self.tool.name: self.tool}

@@ -20,11 +20,11 @@ from activities.contracts import (
 )
 from workflows.gate import words
 from workflows.gate.orders import Order
-from workflows.gate.standing import steps_done
 from workflows.kernel.errors import name_of
 from workflows.kernel.hold import Hold
 from workflows.kernel.ledger import spent_by
 from workflows.kernel.moves import breach_of, entered, refused_by_limit, topped_up
+from workflows.kernel.restore import steps_done
 from workflows.kernel.stack import answered, charged
 from workflows.kernel.step import Cause
 from workflows.people import Command, Request

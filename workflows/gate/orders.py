@@ -6,6 +6,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from activities.contracts import JsonObject
+from workflows.api import COUNTERS, MOST
 from workflows.kernel.errors import MachineError
 from workflows.kernel.moves import capped, rolled_back, steered
 from workflows.kernel.step import Cause
@@ -148,6 +149,11 @@ def _limited(loop: Loop, order: Order) -> CommandDone:
     limits = order.command.limits
     if not limits:
         raise ValueError('no limit is named; expected `limits` such as {"model_calls": 100}, null for none')
+    for name, cap in limits.items():
+        if name not in COUNTERS:
+            raise ValueError(f"there is no limit {name!r}; there are {', '.join(COUNTERS)}")
+        if cap is not None and not 0 <= cap <= MOST:
+            raise ValueError(f"{name}: {cap:g} is no limit; expected 0 to {MOST:g}, or null for none")
     loop.keep(capped(loop.stack, limits))
     told = ", ".join(
         f"{name} {'none' if cap is None else f'{cap:g}'}" for name, cap in sorted(limits.items())

@@ -6,10 +6,11 @@ from dataclasses import replace
 from typing import Any
 
 from workflows.kernel.machine import Machine
+from workflows.kernel.restore import steps_done
 from workflows.kernel.snapshot import Snapshot
 from workflows.people import People
 
-__all__ = ["standing_still", "steps_done"]
+__all__ = ["standing_still"]
 
 
 def standing_still(machine: Machine[Any], people: People) -> Machine[Any]:
@@ -37,10 +38,3 @@ def _at_step(machine: Machine[Any], people: People, snapshot: Snapshot[Any]) -> 
         return False
     done = steps_done(machine, snapshot)
     return done > 0 and done % people.interrupt_every == 0
-
-
-def steps_done(machine: Machine[Any], snapshot: Snapshot[Any]) -> int:
-    """How many steps are done, as the machine counts them, or as the kernel does."""
-    if machine.steps_done is not None:
-        return machine.steps_done(snapshot.context)
-    return snapshot.step - (snapshot.state == machine.step_state)
