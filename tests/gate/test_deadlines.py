@@ -75,6 +75,15 @@ def test_the_next_groups_are_asked_one_after_the_other_each_with_the_whole_time(
     assert at.told[1].reason == "team did not decide in time; two is asked"
 
 
+def test_anybody_may_be_asked_before_somebody() -> None:
+    at = desk(**(UP | {"escalate_to": ("boss",)}))
+    ask(at)
+    at.due(60)
+    assert at.told[-1].reason == "those who were asked did not decide in time; boss is asked"
+    facts = at.told[-1].about
+    assert (facts["group"], facts["deadline"], facts["at_deadline"]) == ("boss", 120, "reject")
+
+
 def test_only_the_group_that_is_asked_now_decides_and_votes_of_others_are_gone() -> None:
     at = desk("team", quorum=2, **(UP | {"escalate_to": ("signed_two",)}))
     request = ask(at)
@@ -110,9 +119,11 @@ def test_it_warns_once_so_long_before_the_deadline_and_anew_for_each_group() -> 
     assert ask(at, now=0).warn_at == 50
     assert at.next_moment() == 50
     at.due(49)
+    assert events(at) == ["Requested"]
     at.due(50)
-    at.due(55)
     assert (events(at), at.next_moment()) == (["Requested", "Warned"], 60)
+    at.due(55)
+    assert events(at) == ["Requested", "Warned"]
     assert (at.told[-1].moment, at.told[-1].by, at.get("r1").warn_at) == ("expiring", "deadline", None)
     at.due(70)
     assert (at.get("r1").warn_at, at.next_moment()) == (120, 120)

@@ -9,9 +9,10 @@ import pytest
 from pydantic import ValidationError
 
 from tests.gate.house import ORIGIN, PEOPLE, RUN, again, ask, ask_of, call, desk, events, say, signed, spec
+from workflows.gate.canonical import digest
 from workflows.gate.desk import Desk
 from workflows.gate.judge import VOTES_LIMIT
-from workflows.gate.ticket import Refused
+from workflows.gate.ticket import Refused, content_of
 from workflows.people import Approvals, Decision, Remember, Verb
 
 
@@ -43,11 +44,11 @@ def refusal(at: Desk, decision: Decision, now: float = 1) -> str:
         (None, {"arguments": {"amount": 6}}, "`arguments` goes with edit, not with approve"),
         (None, {"decision": "reject", "arguments": {}}, "`arguments` goes with edit"),
         (None, {"amounts": {"tokens": 1}}, "`amounts` goes with topup"),
-        (None, {"decision": "reject", "remember": Remember()}, "`remember` goes with approve"),
+        (None, {"decision": "reject", "remember": Remember()}, "`remember` goes with approve of a call, not with"),
         (
             None,
             {"decision": "edit", "arguments": {"amount": 6}, "remember": Remember()},
-            "`remember` goes with approve",
+            "`remember` goes with approve of a call, not with",
         ),
         (None, {"decision": "edit"}, "an edit needs `arguments`"),
         (None, {"decision": "edit", "arguments": {}}, "do not fit pay: 'amount' is a required property"),
@@ -69,6 +70,13 @@ def test_a_decision_that_breaks_a_rule_is_refused_with_the_reason(
     at = desk(group)
     decision = say(ask(at), **{"verb": change.pop("decision", "approve"), **change})
     assert re.search(words, refusal(at, decision)), refusal(at, decision)
+
+
+def test_an_unknown_request_is_unknown_also_when_none_is_open() -> None:
+    at = desk()
+    request = ask(at)
+    at.decide(say(request), 1)
+    assert refusal(at, say(request, request="r9")) == "there is no request 'r9' in this run; open are: none"
 
 
 def test_a_closed_request_says_how_it_was_closed() -> None:
@@ -442,6 +450,19 @@ def test_facts_of_a_decision_are_in_what_is_told() -> None:
         **{"options": ["approve", "reject", "edit", "abort"]},
         **{"group": "two", "approvers": ["ann", "bob", "cy"], "quorum": 2, "outcome": "open"},
     }  # fmt: skip
+
+
+def test_what_was_topped_up_is_in_what_is_told() -> None:
+    at = desk()
+    at.decide(say(ask_of(at, "limit", "topup"), "topup", amounts={"tokens": 5}), 1)
+    assert at.told[-1].about["amounts"] == {"tokens": 5}
+
+
+def test_what_a_decision_says_does_not_depend_on_fields_that_it_leaves_out() -> None:
+    """A field that is added later changes no decision that was counted before."""
+    request = ask(desk())
+    short = {"request": "r1", "digest": request.digest, "decision": "approve", "by": "ann"}
+    assert content_of(say(request, id="d-1", signature="s")) == digest(short)
 
 
 def test_long_arguments_are_in_the_log_by_their_digest_alone() -> None:

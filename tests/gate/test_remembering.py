@@ -7,8 +7,9 @@ from typing import Any
 import pytest
 from pydantic import ValidationError
 
-from tests.gate.house import again, ask, call, desk, events, say
+from tests.gate.house import again, ask, ask_of, call, desk, events, say
 from workflows.gate.desk import Desk
+from workflows.gate.ticket import Refused
 from workflows.people import Approvals, Remember, Verb
 
 BELOW = {"arguments": {"amount": {"below": 10}}}
@@ -140,6 +141,23 @@ def test_first_time_is_over_when_a_person_approved_a_call_as_it_was(verb: Verb, 
     assert asked(at, amount=6) is later
     assert asked(again(at), amount=6) is later
     assert at.remembered_by(call(amount=6), spent_usd=0) == ()
+
+
+def test_what_is_approved_twice_is_known_once() -> None:
+    at = desk("team", Approvals.model_validate({"tools": {"pay": "first_time"}}))
+    first, second = ask(at, "act#1:1"), ask(at, "act#1:2")
+    at.decide(say(first), 1)
+    at.decide(say(second), 1)
+    assert at.dump()["approved"] == ["pay tools.pay"]
+
+
+def test_only_the_approval_of_a_call_speaks_for_calls() -> None:
+    at = desk("team")
+    request = ask_of(at, "escalation", "approve", tool="pay", arguments={"amount": 5})
+    with pytest.raises(Refused, match="`remember` goes with approve of a call"):
+        at.decide(say(request, remember=Remember()), 1)
+    at.decide(say(request), 1)
+    assert at.dump()["approved"] == []
 
 
 def test_names_that_nobody_gave_are_said_to_be_somebodys() -> None:

@@ -165,8 +165,7 @@ class Desk:
                 if request.outcome != "withdrawn":
                     return request
                 break
-        how = asking or self.people.asking_of(kind)
-        asked = how if isinstance(how, Asked) else Asked.model_validate(how.model_dump())
+        asked = Asked.model_validate((asking or self.people.asking_of(kind)).model_dump())
         values = {
             **matter,
             **self._put_to(asked, asked.group, now),

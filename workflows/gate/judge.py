@@ -143,14 +143,12 @@ def _fits_the_verb(request: Request, decision: Decision) -> None:
     stray = {
         "arguments": decision.arguments is not None and verb != "edit",
         "amounts": bool(decision.amounts) and verb != "topup",
-        "remember": decision.remember is not None and verb != "approve",
+        "remember": decision.remember is not None and (request.kind, verb) != ("approval", "approve"),
     }
     for name, there in stray.items():
         if there:
-            goes = {"arguments": "edit", "amounts": "topup", "remember": "approve"}[name]
-            raise Refused(
-                f"{request.id}: `{name}` goes with {goes}, not with {verb}; leave it out or say {goes}"
-            )
+            goes = {"arguments": "edit", "amounts": "topup", "remember": "approve of a call"}[name]
+            raise Refused(f"{request.id}: `{name}` goes with {goes}, not with {verb}; leave it out")
     if verb == "answer" and not decision.text.strip():
         raise Refused(f"{request.id}: an answer needs `text`, it is blank; write the answer there")
 

@@ -67,11 +67,11 @@ class Group(Strict):
         twice = [name for number, name in enumerate(names) if name in names[:number]]
         if twice:
             raise ValueError(f"members: {', '.join(twice)} stands there twice; one person has one vote")
-        if self.keys and names and (lacking := [name for name in names if name not in self.keys]):
+        if self.keys and (lacking := [name for name in names if name not in self.keys]):
             raise ValueError(
                 f"keys: {', '.join(lacking)} has none and could never decide; give one, or take the name out"
             )
-        if self.keys and names and (strange := [name for name in self.keys if name not in names]):
+        if names and (strange := [name for name in self.keys if name not in names]):
             raise ValueError(f"keys: {', '.join(strange)} is not among the members {', '.join(names)}")
         keys = [base64.b64decode(key) for key in self.keys.values()]  # a key can be spelled in four ways
         if any(key in keys[:number] for number, key in enumerate(keys)):
@@ -215,9 +215,9 @@ class People(Strict):
         for place, asking in ways.items():
             if fault := self.fault_of(asking):
                 raise ValueError(f"{place}: {fault}")
-        if self.commands is not None and self.group_of(self.commands).quorum > 1:
+        if (quorum := self.group_of(self.commands).quorum) > 1:
             raise ValueError(
-                f"commands: {self.commands} has a quorum of {self.groups[self.commands].quorum}, but a "
+                f"commands: {self.commands} has a quorum of {quorum}, but a "
                 "command is one person's; name a group with quorum 1"
             )
         return self
