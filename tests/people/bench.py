@@ -20,7 +20,9 @@ from workflows.kernel.design import Brief, Design
 from workflows.kernel.ledger import Ledger
 from workflows.kernel.log import Record
 from workflows.kernel.machine import Exit, Machine
+from workflows.kernel.moves import forked
 from workflows.kernel.stack import Nesting, Stack, began
+from workflows.kernel.step import Cause
 from workflows.loop import Loop
 from workflows.people import (
     Approvals,
@@ -93,6 +95,17 @@ class Bench:
         specs = {self.tool.name: self.tool}
         desk = Desk(self.people, self.approvals, workflow_id=RUN, origin="origin", specs=specs)
         return Loop(self, stack, nesting, desk, self.people)
+
+    def forked(self, records: Sequence[Record], step: int) -> Stack:
+        """Go on from another run's step instead of from the start."""
+        self.records = list(records)
+        cause = Cause("Forked", by="person", reason=f"from step {step}")
+        stack = forked(
+            self.machine, records, step, self.loop.nesting, cause=cause, now=self.clock, ledger=Ledger(),
+            tools=(self.tool.name,), retell=None,
+        )  # fmt: skip
+        self.loop.keep(stack)
+        return stack
 
     async def __aenter__(self) -> Bench:
         self._task = asyncio.create_task(self.loop.run())

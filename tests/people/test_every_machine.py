@@ -6,17 +6,21 @@ from collections.abc import Callable
 from typing import Any
 
 import pytest
+from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
 
 from activities.contracts import CallModel, CallTools, ToolResult, ToolsReturned
+from client.keys import public_key
 from tests.machines.driver import Play, Reaction
 from tests.machines.script import Script
 from tests.machines.test_all_machines import scripts
-from tests.people.bench import Bench, unsafe
+from tests.people.bench import RUN, Bench, unsafe
+from workflows.gate.signing import sign, signed_content
 from workflows.gate.ticket import Refused
 from workflows.kernel.design import Design
 from workflows.kernel.errors import name_of
 from workflows.kernel.rebuild import rebuild
-from workflows.people import Asking, Group, People
+from workflows.kernel.restore import checkpoints, restored
+from workflows.people import Asking, Decision, Group, People
 from workflows.registry import shipped
 
 DESIGNS = [pytest.param(design, id=design.name) for design in shipped()]
@@ -370,3 +374,49 @@ async def test_an_unattended_run_asks_nobody(design: Design) -> None:
         assert run.open == ()
         assert run.called == []
         assert run.loop.desk.decided() == ()
+
+
+@every_machine
+async def test_a_fork_goes_on_from_a_step_and_makes_no_call_that_was_made_before_it(design: Design) -> None:
+    script = calls_tools(design)
+    async with bench(design, script) as source:
+        same_end(source, script, design)
+    for checkpoint in checkpoints(source.machine, source.records):
+        was = restored(source.machine, source.records, checkpoint.step)
+        behind = [answer for name, answer in _answers(script, source) if name > was.visit]
+        fork = bench(design, script, tuple(behind))
+        stack = fork.forked(source.records, checkpoint.step)
+        snapshot = stack.first.step.snapshot
+        first = int(source.machine.initial == source.machine.step_state)  # the start is step 1 there
+        assert (snapshot.step, snapshot.branch) == (max(checkpoint.step, first), 1)
+        async with fork as run:
+            assert {name for name, _ in run.performed} & {name for name, _ in source.performed} == set()
+            assert run.loop.stack.ledger.used("model_calls") <= source.loop.stack.ledger.used("model_calls")
+            same_end(run, script, design)
+            rebuilt(run)
+
+
+def _answers(script: Script, source: Bench) -> list[tuple[int, Reaction]]:
+    """The script's answers, each with the visit that asked for it."""
+    places = [name for name, _ in source.performed]
+    visits = [int(place.split("#")[1].split(":")[0]) for place in places]
+    return list(zip(visits, script.answers, strict=False))
+
+
+@every_machine
+async def test_only_signed_decisions_of_two_people_count_where_their_keys_are_listed(design: Design) -> None:
+    script = calls_tools(design)
+    keys = {name: Ed25519PrivateKey.generate() for name in ("ann", "bea")}
+    group = Group(keys={name: public_key(key) for name, key in keys.items()}, quorum=2)
+    people = People(groups={"two": group}, asking=Asking(group="two"))
+    async with bench(design, script, tool=unsafe(), people=people) as run:
+        while run.open:
+            asked = run.open[0]
+            with pytest.raises(Refused, match="sign"):
+                await run.decide("approve", asked, by="ann")
+            for name, key in keys.items():
+                given = Decision(request=asked.id, digest=asked.digest, decision="approve", by=name)
+                signature = sign(key, signed_content(RUN, given))
+                await run.decide("approve", asked, by=name, signature=signature)
+        same_end(run, script, design)
+        assert all(d.verified and len(d.by) == 2 for d in run.loop.desk.decided())
