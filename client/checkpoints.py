@@ -27,7 +27,10 @@ from workflows.kernel.snapshot import Snapshot
 if TYPE_CHECKING:
     from client.agent import AgentClient
 
-__all__ = ["CheckpointLine", "Moved", "Source", "StepSnapshot", "checkpoints_of", "snapshot_at", "source_of"]
+__all__ = [
+    "CheckpointLine", "Moved", "Source", "StepSnapshot", "checkpoints_of", "find_any", "snapshot_at",
+    "source_of",
+]  # fmt: skip
 
 
 class CheckpointLine(Frozen):
@@ -159,6 +162,20 @@ class Source:
             raise RatchetError(
                 f"step {step} of run {self.run_id} cannot be restored with the machine as it is here: {error}"
             ) from error
+
+
+async def find_any(agents: AgentClient, name: str) -> str:
+    """The id of a run that may be shortened; one that Temporal does not know may be in the archive.
+
+    Raises:
+        UsageError: several running runs are meant.
+    """
+    from client.finding import find_run
+
+    try:
+        return await find_run(agents, name)
+    except UnknownRun:
+        return name
 
 
 async def source_of(agents: AgentClient, run_id: str) -> Source:

@@ -121,12 +121,13 @@ async def compare(
     as_json: Json = False,
 ) -> None:
     """Show two runs side by side by step, and where they part."""
+    from client.checkpoints import find_any
     from client.compare import compare as compare_runs
     from client.view import out
     from client.view_time import comparison
 
     async with _reading(place, one) as (agents, run):
-        told = await compare_runs(agents, run, await _found(agents, other))
+        told = await compare_runs(agents, run, await find_any(agents, other))
     if as_json:
         typer.echo(told.model_dump_json(indent=2))
         return
@@ -137,21 +138,11 @@ async def compare(
 @asynccontextmanager
 async def _reading(place: Place, run_id: str) -> AsyncIterator[tuple[AgentClient, str]]:
     """A client that knows the machines that a worker here would know, and the run that is meant."""
+    from client.checkpoints import find_any
     from client.workerconfig import Allowed
 
     async with place.client(place.worker_settings(Allowed())) as agents:
-        yield agents, await _found(agents, run_id)
-
-
-async def _found(agents: AgentClient, run_id: str) -> str:
-    """The run's whole id; one that Temporal does not know may be in the archive."""
-    from client.errors import UnknownRun
-    from client.finding import find_run
-
-    try:
-        return await find_run(agents, run_id)
-    except UnknownRun:
-        return run_id
+        yield agents, await find_any(agents, run_id)
 
 
 def _print_json(value: object) -> None:

@@ -93,8 +93,9 @@ def changed(source: Source, changes: Changes) -> AgentTask:
             f"{agent.name} has {agent.machine}{f' (version {agent.version})' if agent.version else ''}: its "
             f"states are others. {CANNOT}; start a new run for another machine"
         )
-    goal = changes.goal or (source.task.goal if source.task else "")
-    if not goal:
+    known = source.task.goal if source.task else None
+    goal = known if changes.goal is None else changes.goal
+    if goal is None:
         raise RatchetError(
             f"only the archive knows run {source.run_id}, and not what its goal was: give it with --goal"
         )

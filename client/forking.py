@@ -11,8 +11,8 @@ import typer
 
 from client.agent import AgentClient
 from client.catalog import Catalog, check_key
+from client.checkpoints import find_any
 from client.errors import NoWorker
-from client.finding import find_run
 from client.fork import Changes, forked_task
 from client.place import INTERRUPTED, Place
 from client.running import follow, own_worker
@@ -51,7 +51,7 @@ async def perform(place: Place, order: ForkOrder) -> int:
     try:
         async with AsyncExitStack() as stack:
             agents = await stack.enter_async_context(place.client(settings))
-            source = await find_run(agents, order.source)
+            source = await find_any(agents, order.source)
             task = await forked_task(agents, source, order.step, order.changes)
             if own:
                 check_key(task.models.values())
