@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import gc
 import time
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
@@ -11,7 +12,7 @@ from typing import Any
 
 import pytest
 import pytest_asyncio
-from temporalio.client import Client
+from temporalio.client import Client, WorkflowExecutionStatus
 from temporalio.common import SearchAttributeKey, SearchAttributePair, TypedSearchAttributes
 
 from activities.settings import Settings
@@ -31,7 +32,7 @@ from tests.people.temporalkit import (
     replayed,
     waits_for,
 )
-from tests.workflows.trials import act, begin, final, log_of, task
+from tests.workflows.trials import act, begin, final, log_of, scripted, task
 from worker import build_worker
 from workflows.api import AgentResult
 from workflows.kernel.log import Record
@@ -248,3 +249,46 @@ async def test_what_a_run_before_has_left_in_the_list_is_taken_out(short: Client
     handle = await begin(short, task(final("over"), people=HERE), search_attributes=left)
     assert (await handle.result()).answer == "over"
     assert "AgentWaiting" not in (await handle.describe()).search_attributes
+
+
+async def test_a_worker_that_stops_leaves_every_waiting_run_as_it_was(
+    quiet: Client, own: Settings, caplog: pytest.LogCaptureFixture
+) -> None:
+    """Runs are put aside wherever they stand; that is no cancellation, and the next worker goes on."""
+    late = {"default": scripted(final("thought"), delay_seconds=3)}
+    slow = task(tools=("mark",), people=HERE).model_copy(update={"models": late})
+    person = Person.of(quiet)
+    async with build_worker(quiet, own):
+        asking, request = await begun(quiet, asking_task("asking"))
+        standing, stand = await begun(
+            quiet, task(act("mark", line="x"), final("stood"), tools=("mark",), people=People(interrupt_every=1)),
+            "interrupt",
+        )  # fmt: skip
+        paused, held = await begun(quiet, asking_task("paused"))
+        await paused.execute_update("command", {"command": "pause"})
+        thinking, stopped = await begin(quiet, slow), await begin(quiet, slow)
+        await stopped.execute_update("command", {"command": "pause", "at_once": True})
+        called = await begin(
+            quiet, task(act("mark", line="c", seconds=2), final("made"), tools=("mark",), people=HERE)
+        )
+        await reached(lambda: marked(own, "c"))
+    gc.collect()
+    assert not [r for r in caplog.records if r.levelname == "ERROR" or "evict" in r.message.lower()]
+    before = {
+        h.id: (await h.describe()).status for h in (asking, standing, paused, thinking, stopped, called)
+    }
+    assert set(before.values()) == {WorkflowExecutionStatus.RUNNING}
+    async with build_worker(quiet, own):
+        await person.signal(asking, "decide", decision(request, "approve"))
+        await person.signal(standing, "decide", decision(stand, "resume"))
+        await person.signal(paused, "decide", decision(held, "approve"))
+        for handle in (paused, stopped):
+            await person.signal(handle, "command", {"command": "resume"})
+        answers = [(await h.result()).answer for h in (asking, standing, paused, thinking, stopped, called)]
+        assert not [r for r in await log_of(asking) if r.event in {"cancelled", "Withdrawn"}]
+    assert answers == ["done", "stood", "done", "thought", "thought", "made"]
+
+
+async def marked(own: Settings, line: str) -> bool:
+    """The tool has written the line."""
+    return line in marks(own)
