@@ -28,8 +28,8 @@ if TYPE_CHECKING:
     from client.agent import AgentClient
 
 __all__ = [
-    "CheckpointLine", "Moved", "Source", "StepSnapshot", "checkpoints_of", "find_any", "snapshot_at",
-    "source_of",
+    "CheckpointLine", "Moved", "Source", "StepSnapshot", "checkpoints_of", "find_any", "load_modules",
+    "snapshot_at", "source_of",
 ]  # fmt: skip
 
 
@@ -187,7 +187,7 @@ async def source_of(agents: AgentClient, run_id: str) -> Source:
         UnknownRun: neither Temporal nor the archive knows it.
         UsageError: a module of the settings cannot be loaded.
     """
-    _load_modules(agents)
+    load_modules(agents)
     try:
         async with clear_errors(agents.where, run_id):
             start = await begun(agents.temporal, run_id)
@@ -288,7 +288,7 @@ def _told(group: Sequence[Record]) -> dict[str, Any]:
     }
 
 
-def _load_modules(agents: AgentClient) -> None:
+def load_modules(agents: AgentClient) -> None:
     """Users' machines: those of the client's own settings. Raises UsageError."""
     try:
         for module in load_extensions(plugin_of(agents.temporal).settings.modules):

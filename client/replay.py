@@ -93,8 +93,11 @@ async def replay(agents: AgentClient, run_id: str, step: int | None = None) -> R
 
     Raises:
         UnknownRun: Temporal has no history of the run (any more).
-        UsageError: the run has no such step.
+        UsageError: the run has no such step, or a module of the settings cannot be loaded.
     """
+    from client.checkpoints import load_modules
+
+    load_modules(agents)
     try:
         async with clear_errors(agents.where, run_id):
             parts = await parts_of(agents.temporal, run_id)

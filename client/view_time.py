@@ -116,7 +116,7 @@ def replay_text(told: Replayed) -> Group:
         parts[0].append("code and machine of today do the same", style="green")
     else:
         parts[0].append("today something differs", style="bold red")
-    parts += [Text(f"Temporal: {plain(told.trouble)}", style="red")] if told.trouble else []
+    parts += [Text(f"Temporal: {_cut(told.trouble)}", style="red")] if told.trouble else []
     if told.record is not None:
         record = told.record
         parts.append(Text(f"The log parts at record {record.seq} (step {record.step}):", style="bold"))
@@ -128,7 +128,7 @@ def replay_text(told: Replayed) -> Group:
         parts += [line for call in told.changed[:1] for line in _call(call)]
         if told.changed[1:]:
             parts.append(Text(plain(f"  and {', '.join(c.place for c in told.changed[1:])}"), style="dim"))
-    return Group(*parts, *(Text(plain(note), style="yellow") for note in told.notes))
+    return Group(*parts, *(Text(_cut(note), style="yellow") for note in told.notes))
 
 
 def _call(call: ChangedCall) -> Iterator[Text]:
@@ -137,7 +137,7 @@ def _call(call: ChangedCall) -> Iterator[Text]:
 
 
 def _differences(found: Iterable[Difference]) -> list[Text]:
-    return [Text(plain(f"    {in_words(one)}")) for one in found]
+    return [Text(f"    {_cut(in_words(one))}") for one in found]
 
 
 # -- a comparison --------------------
