@@ -50,9 +50,8 @@ def caps_of(words: Iterable[str]) -> dict[str, float | None]:
 def _parted(word: str) -> tuple[str, str]:
     name, equals, number = word.partition("=")
     if not equals or not name or not number:
-        raise UsageError(
-            f"{word}: expected COUNTER=NUMBER, such as model_calls=20; {nearest(name, COUNTERS)}"
-        )
+        there = "" if name in COUNTERS else f"; {nearest(name, COUNTERS)}"
+        raise UsageError(f"{word}: expected COUNTER=NUMBER, such as model_calls=20{there}")
     return name, number
 
 

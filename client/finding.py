@@ -15,14 +15,15 @@ SHOWN = 10
 
 
 async def find_run(agents: AgentClient, name: str) -> str:
-    """The id of a run: as it stands, or of the one running run whose id begins or ends so.
+    """The id of a run that goes on: as it stands, or the one id that begins or ends so.
 
     Raises:
+        RatchetError: the run is over.
         UnknownRun: there is none.
         UsageError: there are several; they are named.
     """
     try:
-        return (await agents.describe(name)).id
+        line = await agents.describe(name)
     except UnknownRun:
         running = [line.id for line in await agents.list(running=True)]
         # Runs inside others carry the outer one's id in front: who shortens it means the outer one.
@@ -30,7 +31,10 @@ async def find_run(agents: AgentClient, name: str) -> str:
         outer = [run for run in found if not any(run.startswith(f"{other}/") for other in found)]
         if not outer:
             raise
-    return _only(outer, name, "runs begin or end so")
+        return _only(outer, name)
+    if line.progress != "running":
+        raise RatchetError(f"run {name} is over ({line.progress}), so nothing was changed")
+    return line.id
 
 
 async def open_requests(agents: AgentClient, run_id: str) -> tuple[Request | Ask, ...]:
@@ -52,10 +56,10 @@ async def find_request(
     """
     known = await open_requests(agents, run_id)
     if name is not None:
-        exact = [r for r in known if r.id in (name, f"r{name}")]
-        found = exact or [r for r in known if r.id.startswith(name)]
+        found = [r for r in known if r.id in (name, f"r{name}")]
         if not found:
-            return await agents.request(run_id, name)  # closed by now: the run says what became of it
+            # It is closed perhaps: then the run says what became of it.
+            return await agents.request(run_id, f"r{name}" if name.isdecimal() else name)
     else:
         found = [r for r in known if any(verb in r.options for verb in verbs)]
         if not known:
@@ -69,9 +73,9 @@ async def find_request(
     return found[0]
 
 
-def _only(found: list[str], name: str, what: str) -> str:
+def _only(found: list[str], name: str) -> str:
     if len(found) > 1:
         more = [f"  and {len(found) - SHOWN} more"] if len(found) > SHOWN else []
         lines = "\n".join([*(f"  {one}" for one in sorted(found)[:SHOWN]), *more])
-        raise UsageError(f"{name}: several {what}; say which is meant:\n{lines}")
+        raise UsageError(f"{name}: several runs begin or end so; say which is meant:\n{lines}")
     return found[0]

@@ -16,10 +16,10 @@ from client.errors import RatchetError, Refused, UnknownRun
 from client.inbox import InboxLine
 from client.keys import Speaker, new_key
 from client.sending import Sent
-from tests.client.peoplekit import asking_task, marks, opened, until_true
+from tests.client.peoplekit import ATTENDED, asking_task, attended, marks, opened, until_true
 from tests.conftest import TOOLS
 from tests.workflows.test_subgraphs import holding
-from tests.workflows.trials import act, final, task
+from tests.workflows.trials import act, final
 from workflows.people import (
     Approvals,
     Asking,
@@ -167,7 +167,7 @@ async def test_a_remembered_approval_covers_the_same_call_alone(
         act("mark_once", line="sdk-same"),
         act("mark_once", line="sdk-other"),
     ]
-    run_id = await agents.start(task(*script, final("done"), tools=("mark_once",)))
+    run_id = await agents.start(attended(*script, final("done"), tools=("mark_once",)))
     (request,) = await opened(agents, run_id)
     await agents.approve(run_id, request, remember=Remember(same=True))
     other = await until_true(lambda: agents.requests(run_id))
@@ -180,14 +180,14 @@ async def test_a_remembered_approval_covers_the_same_call_alone(
 async def test_a_question_is_answered_and_a_limit_topped_up(agents: AgentClient) -> None:
     people = People(on_limit="ask")
     script = [act("mark", line="sdk-limit"), final("enough")]
-    run_id = await agents.start(task(*script, tools=("mark",), people=people, limits={"model_calls": 1}))
+    run_id = await agents.start(attended(*script, tools=("mark",), people=people, limits={"model_calls": 1}))
     (request,) = await opened(agents, run_id)
     assert request.kind == "limit"
     done = await agents.top_up(run_id, request, {"model_calls": 5})
     assert isinstance(done, Decided)
     assert done.outcome == "topped_up"
     assert (await agents.result(run_id)).ok
-    stopped = await agents.start(task(*script, tools=("mark",), people=people, limits={"model_calls": 1}))
+    stopped = await agents.start(attended(*script, tools=("mark",), people=people, limits={"model_calls": 1}))
     (request,) = await opened(agents, stopped)
     await agents.finish(stopped, request)
     assert (await agents.result(stopped)).exit_reason == "limit"
@@ -223,7 +223,7 @@ async def test_a_rollback_begins_the_step_again_and_tells_before_what_was_done(
         final("z"),
     ]
     people = People(interrupt_every=2)
-    run_id = await agents.start(task(*script, tools=("mark_once",), approvals=approvals, people=people))
+    run_id = await agents.start(attended(*script, tools=("mark_once",), approvals=approvals, people=people))
     await opened(agents, run_id)
     calls = await agents.effects(run_id, 2)
     assert [(call.tool, call.arguments["line"], call.undoable) for call in calls] == [
@@ -259,7 +259,7 @@ async def test_the_inbox_lists_waiting_runs_oldest_first_with_what_they_ask(agen
     ]
     for run_id in runs:
         await opened(agents, run_id)
-    await agents.start(task(final("at once"), agent="inboxed"))
+    await agents.start(attended(final("at once"), agent="inboxed"))
 
     async def listed() -> list[InboxLine]:
         found = [line for line in await agents.inbox() if line.agent == "inboxed"]
@@ -305,7 +305,7 @@ async def test_watch_all_gives_records_and_requests_as_they_open_and_close(agent
 async def test_requests_of_a_run_inside_are_told_with_its_id(agents: AgentClient) -> None:
     """The outer run's history says nothing of them."""
     script = (act("mark_once", line="sdk-inside"), final("inside"))
-    run_id = await agents.start(holding(*script, tools=("mark_once",), options={"mode": "child"}))
+    run_id = await agents.start(holding(*script, tools=("mark_once",), options={"mode": "child"}, **ATTENDED))
     seen: list[tuple[str, str]] = []
     async for news in agents.watch_all(run_id):
         if isinstance(news, Request):

@@ -1,0 +1,302 @@
+"""Deciding and commanding by the command line, beside a worker that runs elsewhere."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import re
+import stat
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+import pytest_asyncio
+
+from activities.settings import Settings
+from client.agent import AgentClient
+from client.connection import working
+from client.keys import new_key
+from tests.client.peoplekit import asking_task, attended, marks, opened, until_true
+from tests.client.shell import Said, Shell
+from tests.conftest import TOOLS
+from tests.workflows.trials import act, final
+from workflows.people import Approvals, Asking, Group, People
+
+Say = Callable[..., Awaitable[Said]]
+
+
+@pytest_asyncio.fixture(scope="module")
+async def desk(served_dir: Path, tmp_path_factory: pytest.TempPathFactory) -> AsyncIterator[AgentClient]:
+    """A client of the served directory, at which a worker runs."""
+    root = tmp_path_factory.mktemp("files")
+    settings = Settings(data_dir=served_dir, files_root=root, modules=(str(TOOLS),))
+    async with AgentClient.connect(settings=settings, remote=None) as agents, working(agents, settings):
+        yield agents
+
+
+@pytest.fixture(scope="module")
+def say(served_dir: Path) -> Iterator[Say]:
+    """The command line there, while the worker here goes on."""
+    with Shell(served_dir) as shell:
+
+        async def run(*words: str, stdin: str = "", **environment: str) -> Said:
+            return await asyncio.to_thread(shell.run, *words, stdin=stdin, **environment)
+
+        yield run
+
+
+async def asked(agents: AgentClient, line: str, run_id: str | None = None, **more: Any) -> str:
+    """The id of a run that waits for the approval of a call that writes the line."""
+    started = await agents.start(asking_task(line, **more), run_id)
+    await opened(agents, started)
+    return started
+
+
+async def test_what_is_decided_upon_is_shown_and_ids_may_be_shortened(desk: AgentClient, say: Say) -> None:
+    run_id = await asked(desk, "cli-\x1b[31mred", "shop-20261121-abcd")
+    (request,) = await desk.requests(run_id)
+    done = await say("approve", "abcd", "-m", "well \x1b[2J", "--by", "Ada")
+    assert done.code == 0, done.err
+    for shown in (
+        "r1 approval",
+        run_id,
+        "mark_once",
+        '"line": "cli-',
+        request.digest,
+        "approved by Ada (claimed)",
+    ):
+        assert shown in done.out
+    assert "\x1b" not in done.out
+    assert (await desk.result(run_id)).decisions[0].by == ("Ada",)
+    again = await say("approve", run_id, "1", "--by", "Ada")
+    assert (again.code, again.out) == (1, "")
+    assert f"run {run_id} is over" in again.err
+
+
+async def test_a_shortened_id_that_fits_several_runs_or_requests_names_them(
+    desk: AgentClient, say: Say
+) -> None:
+    runs = [await asked(desk, "cli-many", f"twins-{letter}") for letter in "ab"]
+    vague = await say("reject", "twins", "-m", "no")
+    assert vague.code == 2
+    assert re.search("several runs.*\n  twins-a\n  twins-b", vague.err)
+    unknown = await say("reject", "triplets")
+    assert (unknown.code, "there is no run triplets" in unknown.err) == (1, True)
+    nothing = await say("reject", "twins-a", "r9")
+    assert (nothing.code, "has no request r9; there is r1" in nothing.err) == (1, True)
+    wrong = await say("topup", "twins-a", "cost_usd=5")
+    assert wrong.code == 2
+    assert "asks nothing that is answered so; it asks: approval r1: mark_once(line=" in wrong.err
+    for run_id in runs:
+        done = json.loads((await say("reject", run_id, "--json", "--by", "Ada", "-m", "no")).out)
+        assert (done["run"], done["request"]["tool"], done["decided"]["outcome"]) == (
+            run_id,
+            "mark_once",
+            "rejected",
+        )
+        await desk.result(run_id)
+
+
+async def test_a_refusal_says_why_and_ends_with_3(desk: AgentClient, say: Say, tmp_path: Path) -> None:
+    group = Group(keys={"Ada": new_key(tmp_path / "ada.pem")})
+    run_id = await asked(
+        desk, "cli-refused", people=People(groups={"ops": group}, asking=Asking(group="ops"))
+    )
+    claimed = await say("approve", run_id, "--by", "Ada")
+    assert claimed.code == 3
+    assert "signed with the key of Ada" in claimed.err
+    signed = await say("approve", run_id, "--by", "Ada", "--key", str(tmp_path / "ada.pem"))
+    assert signed.code == 0, signed.err
+    assert "approved by Ada (verified)" in signed.out
+    assert (await desk.result(run_id)).decisions[0].verified
+
+
+async def test_arguments_are_edited_in_the_editor_or_given(
+    desk: AgentClient, say: Say, tmp_path: Path
+) -> None:
+    run_id = await asked(desk, "cli-edit")
+    editor = tmp_path / "editor.sh"
+    editor.write_text('#!/bin/sh\nstat -c %a "$1" >> "$MODES"; eval "$DO"\n')
+    editor.chmod(0o700)
+
+    modes = tmp_path / "modes"
+
+    async def edit(do: str, *more: str) -> Said:
+        return await say(
+            "edit", run_id, *more, EDITOR=str(editor), DO=do, TMPDIR=str(tmp_path), MODES=str(modes)
+        )
+
+    for unchanged in ("true", ': > "$1"'):
+        left = await edit(unchanged)
+        assert left.code == 4, left.err
+        assert "nothing was changed, so nothing was decided" in left.err
+    broken = await edit('echo "[1, 2" > "$1"')
+    assert broken.code == 2
+    kept = re.search(r"(/\S+\.json).*kept there", broken.err)
+    assert kept is not None
+    assert "[1, 2" in await asyncio.to_thread(Path(kept[1]).read_text)
+    failed = await edit("exit 3")
+    assert (failed.code, "ended with 3" in failed.err) == (2, True)
+    wrong = await edit('echo "{lin: x}" > "$1"')
+    assert (wrong.code, "do not fit mark_once" in wrong.err) == (3, True)
+    done = await edit('echo "line: cli-edited" > "$1"', "-m", "shorter")
+    assert done.code == 0, done.err
+    assert "edited by" in done.out
+    assert set((await asyncio.to_thread(modes.read_text)).split()) == {"600"}
+    await desk.result(run_id)
+    other = await asked(desk, "cli-args")
+    given = await say("edit", other, "--args", '{"line": "cli-given"}')
+    assert given.code == 0, given.err
+    await desk.result(other)
+
+
+async def test_an_approval_may_be_remembered_for_the_same_call_or_for_one_argument(
+    desk: AgentClient, say: Say
+) -> None:
+    script = [act("mark_once", line="cli-again", text=text) for text in ("a", "a", "b", "c")]
+    run_id = await desk.start(attended(*script, final("done"), tools=("mark_once",)))
+    await opened(desk, run_id)
+    first = await say("approve", run_id, "--remember")
+    assert first.code == 0, first.err
+    (other,) = await until_true(lambda: desk.requests(run_id))
+    assert other.arguments["text"] == "b"
+    both = await say("approve", run_id, "--remember", "--remember-any")
+    assert both.code == 2
+    second = await say("approve", run_id, other.id, "--remember-where", "line=cli-again")
+    assert second.code == 0, second.err
+    result = await desk.result(run_id)
+    assert [decided.request for decided in result.decisions] == ["r1", "r2"]
+
+
+async def test_resume_answers_what_waits_for_it_and_else_takes_a_pause_back(
+    desk: AgentClient, say: Say
+) -> None:
+    script = [act("mark", line="cli-resume"), final("done")]
+    run_id = await desk.start(attended(*script, tools=("mark",), people=People(interrupt_every=1)))
+    await opened(desk, run_id)
+    paused = await say("pause", run_id, "-m", "lunch", "--by", "Ada")
+    assert (paused.code, f"run {run_id}: the run stands still" in paused.out) == (0, True)
+    resumed = await say("resume", run_id)
+    assert resumed.code == 0, resumed.err
+    assert "r1 resumed by" in resumed.out
+    shown = (await say("show", run_id)).out
+    assert re.search(rf"waits for +paused.*ratchet resume {run_id}", shown)
+    on = await say("resume", run_id)
+    assert (on.code, f"run {run_id}: the run goes on" in on.out) == (0, True)
+    assert (await desk.result(run_id)).ok
+
+
+async def test_a_rollback_shows_what_was_done_and_wants_a_yes(desk: AgentClient, say: Say) -> None:
+    approvals, people = Approvals(effects={"unsafe": "never"}), People(interrupt_every=1)
+    script = [act("mark_once", line="cli-\x1b[1mdone"), final("a"), final("b")]
+    run_id = await desk.start(attended(*script, tools=("mark_once",), approvals=approvals, people=people))
+    await opened(desk, run_id)
+    unsure = await say("rollback", run_id, "--step", "1")
+    assert unsure.code == 4
+    assert re.search(r"1 +mark_once +\{\"line\": \"cli-.*NO", unsure.err)
+    assert "say --yes" in unsure.err
+    assert "\x1b" not in unsure.err
+    wrong = await say("rollback", run_id, "--step", "99", "--yes")
+    assert wrong.code == 3
+    done = await say("rollback", run_id, "--step", "1", "--yes", "-m", "once more", "--json")
+    assert done.code == 0, done.err
+    told = json.loads(done.out)
+    assert (told["done"]["branch"], [call["tool"] for call in told["effects"]]) == (1, ["mark_once"])
+    ended = await say("abort", run_id, "--reason", "seen enough", "--by", "Ada")
+    assert ended.code == 0, ended.err
+    assert "seen enough" in str((await desk.result(run_id)).error)
+
+
+async def test_limits_are_topped_up_and_set(desk: AgentClient, say: Say) -> None:
+    given: dict[str, Any] = {
+        "people": People(on_limit="ask"),
+        "limits": {"model_calls": 1},
+        "tools": ("mark",),
+    }
+    run_id = await desk.start(attended(act("mark", line="cli-limit"), final("done"), **given))
+    await opened(desk, run_id)
+    for words, said in (("topup x=much", "'much' is no number"), ("limits model_calls", "COUNTER=NUMBER")):
+        command, word = words.split()
+        bad = await say(command, run_id, word)
+        assert (bad.code, said in bad.err) == (2, True)
+    set_ = await say("limits", run_id, "tool_calls=7", "tokens=none")
+    assert set_.code == 0, set_.err
+    assert (await desk.status(run_id)).caps["tool_calls"] == 7
+    more = await say("topup", run_id, "r1", "model_calls=5", "-m", "go on")
+    assert more.code == 0, more.err
+    assert "r1 topped up by" in more.out
+    assert (await desk.result(run_id)).ok
+
+
+async def test_a_message_to_the_model_may_come_from_standard_input(desk: AgentClient, say: Say) -> None:
+    run_id = await asked(desk, "cli-steer")
+    steered = await say("steer", run_id, "-", stdin="be brief\n", RATCHET_BY="Ada")
+    assert steered.code == 0, steered.err
+    (said,) = [record for record in await desk.records(run_id) if record.event == "Steered"]
+    assert (said.about["text"], said.about["by"]) == ("be brief", "Ada")
+    await desk.abort(run_id)
+
+
+async def test_a_signal_needs_no_answer(desk: AgentClient, say: Say) -> None:
+    run_id = await asked(desk, "cli-signal")
+    sent = await say("approve", run_id, "--signal", "--by", "Ada", "--json")
+    assert sent.code == 0, sent.err
+    told = json.loads(sent.out)["sent"]
+    assert (told["message"], told["body"]["decision"]) == ("decide", "approve")
+    assert (await desk.result(run_id)).decisions[0].outcome == "approved"
+
+
+async def test_the_inbox_says_what_waits_how_long_and_until_when(desk: AgentClient, say: Say) -> None:
+    empty = await say("inbox")
+    assert (empty.code, empty.out) == (0, "")
+    assert "no run waits for anybody" in empty.err
+    people = People(kinds={"approval": Asking(deadline_seconds=3600)})
+    run_id = await asked(desk, "cli-inbox", "listed-1", people=people)
+
+    async def listed() -> str:
+        return (await say("inbox")).out
+
+    shown = await until_true(listed)
+    assert re.search(r"listed-1 +\d+ s +.*in 60 min +approval r1: mark_once\(line=\"cli-inbox\"\)", shown)
+    (line,) = json.loads((await say("inbox", "--json")).out)
+    assert (line["run"], line["waiting"], line["asks"][0]["id"]) == (run_id, "approval", "r1")
+    whole = await say("inbox", "listed")
+    assert "ratchet approve listed-1 r1" in whole.out
+    assert "ratchet abort listed-1" in whole.out
+    assert re.search("waits: approval until", (await say("list")).out)
+    assert re.search(
+        r"waits for +approval since .*deadline .*1 open request", (await say("show", run_id)).out
+    )
+    await desk.abort(run_id)
+    await desk.result(run_id)
+
+
+async def test_a_question_is_answered_with_a_text(desk: AgentClient, say: Say) -> None:
+    run_id = await asked(desk, "cli-answer")
+    for words in (["answer", run_id, "r1", "and", "more"], ["answer", run_id, " "]):
+        bad = await say(*words)
+        assert bad.code == 2, bad.out
+    refused = await say("answer", run_id, "r1", "forty-two")
+    assert refused.code == 3
+    assert "cannot be answered by 'answer'" in refused.err
+    await desk.abort(run_id)
+
+
+async def test_a_key_is_made_for_its_owner_alone_and_never_overwritten(say: Say, tmp_path: Path) -> None:
+    path = tmp_path / "my.pem"
+    made = await say("key", "new", str(path), "--by", "Ada Łęcka")
+    assert made.code == 0, made.err
+    assert stat.S_IMODE(path.stat().st_mode) == 0o600
+    assert re.fullmatch(r'"Ada Łęcka": [A-Za-z0-9+/]{43}=\n', made.out)
+    assert (await say("key", "show", str(path), "--by", "Ada Łęcka")).out == made.out
+    again = await say("key", "new", str(path))
+    assert (again.code, "never overwritten" in again.err) == (2, True)
+    locked = await say("key", "new", str(tmp_path / "locked.pem"), RATCHET_KEY_PASSPHRASE="open sesame")
+    assert locked.code == 0, locked.err
+    for words, said in (({}, "is encrypted"), ({"RATCHET_KEY_PASSPHRASE": "x"}, "is not its passphrase")):
+        shut = await say("key", "show", str(tmp_path / "locked.pem"), **words)
+        assert (shut.code, said in shut.err) == (2, True), shut.err
+    opened_ = await say("key", "show", str(tmp_path / "locked.pem"), RATCHET_KEY_PASSPHRASE="open sesame")
+    assert opened_.out == locked.out
+    assert marks(tmp_path) == []
