@@ -260,10 +260,10 @@ async def test_a_worker_that_stops_leaves_every_waiting_run_as_it_was(
     person = Person.of(quiet)
     async with build_worker(quiet, own):
         asking, request = await begun(quiet, asking_task("asking"))
-        standing, stand = await begun(
-            quiet, task(act("mark", line="x"), final("stood"), tools=("mark",), people=People(interrupt_every=1)),
-            "interrupt",
-        )  # fmt: skip
+        stands = task(
+            act("mark", line="x"), final("stood"), tools=("mark",), people=People(interrupt_every=1)
+        )
+        standing, stand = await begun(quiet, stands, "interrupt")
         paused, held = await begun(quiet, asking_task("paused"))
         await paused.execute_update("command", {"command": "pause"})
         thinking, stopped = await begin(quiet, slow), await begin(quiet, slow)
