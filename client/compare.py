@@ -7,7 +7,7 @@ from itertools import zip_longest
 from typing import TYPE_CHECKING, Any
 
 from activities.contracts import Frozen
-from client.errors import RunFailed, UnknownRun
+from client.errors import RatchetError, RunFailed, UnknownRun
 from workflows.api import AgentResult, Origin
 from workflows.kernel.log import STARTED, Record, lineage
 
@@ -98,6 +98,7 @@ async def compare(agents: AgentClient, one: str, other: str) -> Comparison:
 
     Raises:
         UnknownRun: neither Temporal nor the archive knows one of them.
+        RatchetError: one was refused before it began.
     """
     from client.checkpoints import source_of
 
@@ -128,7 +129,12 @@ async def _result(agents: AgentClient, run_id: str) -> AgentResult | None:
 
 
 def side_of(source: Source, result: AgentResult | None) -> Side:
-    """A run in short: by its result, else by its log."""
+    """A run in short: by its result, else by its log. Raises RatchetError when it never began."""
+    if not source.records:
+        raise RatchetError(
+            f"run {source.run_id} wrote nothing: its task was refused before it began "
+            f"(`ratchet result {source.run_id}` says why)"
+        )
     last = [record for record in lineage(source.records) if not record.within][-1]
     task = source.task
     known: dict[str, Any] = result.model_dump() if result else {}

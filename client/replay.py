@@ -106,10 +106,17 @@ async def replay(agents: AgentClient, run_id: str, step: int | None = None) -> R
             f"{error}. A replay needs Temporal's history of the run; where its retention has passed, "
             f"`ratchet log {run_id}` and `ratchet show {run_id} --step N` still read the archive"
         ) from error
-    written, complete = await _written(agents, run_id, parts)
+    try:
+        written, complete = await _written(agents, run_id, parts)
+        unread: tuple[str, ...] = ()
+    except NoWorker:
+        written, complete = await _archived(agents, parts), False
+        unread = (
+            "no worker runs, so that the log's newest records cannot be read; its calls were looked at",
+        )
     upto = None if step is None else _records_before(run_id, step, parts, written)
     told = await judged(agents.temporal, parts, written, complete=complete, upto=upto)
-    return told.model_copy(update={"run": run_id, "step": step})
+    return told.model_copy(update={"run": run_id, "step": step, "notes": (*told.notes, *unread)})
 
 
 async def judged(
@@ -150,18 +157,20 @@ async def judged(
 async def _written(agents: AgentClient, run_id: str, parts: Sequence[Part]) -> tuple[dict[int, Record], bool]:
     """What the run wrote, by number, and whether that is all of it.
 
-    From the history as far as it holds the log, then from the run itself, for which a worker answers.
+    From the history as far as it holds the log, then from the run itself. Raises NoWorker.
     """
-    archived = [record for part in parts for record in await part.records(agents.temporal)]
-    found = {record.seq: record for record in archived}
+    found = await _archived(agents, parts)
     if parts[-1].ended and found:
         return found, True
-    try:
-        async with clear_errors(agents.where, run_id):
-            more = await agents.records(run_id, max(found, default=-1) + 1, full=True)
-    except NoWorker:
-        return found, False
+    async with clear_errors(agents.where, run_id):
+        more = await agents.records(run_id, max(found, default=-1) + 1, full=True)
     return found | {record.seq: record for record in more}, False
+
+
+async def _archived(agents: AgentClient, parts: Sequence[Part]) -> dict[int, Record]:
+    """What of the log is in the history."""
+    records = [record for part in parts for record in await part.records(agents.temporal)]
+    return {record.seq: record for record in records}
 
 
 def _records_before(run_id: str, step: int, parts: Sequence[Part], written: BySeq) -> int:
@@ -291,8 +300,6 @@ def _notes(looked: _Looked) -> Iterator[str]:
     if looked.parts[0].begun.continues:
         first = looked.seen[0].first
         yield f"Temporal holds the run from record {first} on only: what came before is taken as it was"
-    if not looked.written:
-        yield "the log that the run wrote cannot be read, as no worker runs; only its calls were looked at"
     inside = [call.id for one in looked.seen for call in one.calls if call.activity == WORKFLOW_TYPE]
     if inside:
         yield f"runs inside it have histories of their own: {', '.join(inside[:5])}"

@@ -11,9 +11,11 @@ from rich.console import Console
 
 from activities.settings import Settings
 from client.agent import AgentClient
+from client.checkpoints import checkpoints_of
 from client.compare import Comparison, compare, paired
-from client.errors import UnknownRun
+from client.errors import RatchetError, RunFailed, UnknownRun
 from client.fork import Changes, fork
+from client.replay import replay
 from client.view_time import comparison
 from tests.client.peoplekit import opened
 from tests.client.test_fork import agent_file, talk
@@ -139,6 +141,21 @@ async def test_the_archive_s_runs_can_be_compared(agents: AgentClient, settings:
     assert await compare(await elsewhere(agents, settings), one, other) == await compare(agents, one, other)
     with pytest.raises(UnknownRun, match="there is no run nix"):
         await compare(agents, one, "nix")
+
+
+async def test_a_run_that_was_refused_has_nothing_to_compare_and_is_replayed_as_it_is(
+    agents: AgentClient,
+) -> None:
+    refused = await agents.start(task(final("x"), tools=("no_such_tool",)))
+    with pytest.raises(RunFailed):
+        await agents.result(refused)
+    one = await finished(agents, talk("compare-j"))
+    with pytest.raises(RatchetError, match=f"run {refused} wrote nothing"):
+        await compare(agents, one, refused)
+    with pytest.raises(RatchetError, match="the log begins with nothing"):
+        await checkpoints_of(agents, refused)
+    told = await replay(agents, refused)
+    assert (told.same, told.records, told.notes) == (True, 0, ())
 
 
 async def test_the_table_is_not_wider_than_the_terminal_and_cuts_what_models_said(
