@@ -169,3 +169,16 @@ async def test_effects_since_a_step_name_what_was_done_and_a_compensation_runs_b
         assert run.loop.calls.since(1) == ()
         await run.command("rollback", step=1, compensate=True)
         assert len(run.compensated) == 2
+
+
+async def test_a_message_that_changes_the_call_at_hand_withdraws_what_was_asked_about_it() -> None:
+    people = People(on_limit="ask")
+    async with Bench("react", ANSWERS, people=people, limits={"model_calls": 1}) as run:
+        (asked,) = run.open
+        assert asked.kind == "limit"
+        await run.command("steer", text="mind the gap")
+        (again,) = run.open
+        assert (again.kind, again.id) == ("limit", "r2")
+        assert run.loop.desk.get(asked.id).outcome == "withdrawn"
+        await run.decide("topup", amounts={"model_calls": 5})
+        assert run.exit.ok

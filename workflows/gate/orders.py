@@ -112,6 +112,8 @@ def _steered(loop: Loop, order: Order) -> CommandDone:
     loop.keep(steered(loop.stack, order.command.text, loop.nesting, cause=cause, now=now))
     if loop.stack.top.place != place:  # the call at hand is asked anew
         loop.calls.begin_anew()
+        loop.desk.withdraw(now, "a message from a person has changed the call that it was about")
+        loop.tell()
     return _done(loop, order, "the message comes before the next model call")
 
 
