@@ -44,11 +44,11 @@ def refusal(at: Desk, decision: Decision, now: float = 1) -> str:
         (None, {"arguments": {"amount": 6}}, "`arguments` goes with edit, not with approve"),
         (None, {"decision": "reject", "arguments": {}}, "`arguments` goes with edit"),
         (None, {"amounts": {"tokens": 1}}, "`amounts` goes with topup"),
-        (None, {"decision": "reject", "remember": Remember()}, "`remember` goes with approve of a call, not with"),
+        (None, {"decision": "reject", "remember": Remember()}, "`remember` goes with approve of a call"),
         (
             None,
             {"decision": "edit", "arguments": {"amount": 6}, "remember": Remember()},
-            "`remember` goes with approve of a call, not with",
+            "`remember` goes with approve of a call",
         ),
         (None, {"decision": "edit"}, "an edit needs `arguments`"),
         (None, {"decision": "edit", "arguments": {}}, "do not fit pay: 'amount' is a required property"),

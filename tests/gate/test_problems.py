@@ -129,6 +129,23 @@ def test_rules_are_held_against_the_groups_and_names_against_the_tools() -> None
         desk(approvals=approvals)
 
 
+def test_where_nothing_is_said_nobody_is_needed_but_for_unsafe_calls() -> None:
+    people, approvals = People(), Approvals()
+    assert (people.unattended, people.on_limit, people.on_trouble, people.commands) == (
+        False,
+        "stop",
+        "fail",
+        None,
+    )
+    assert (people.interrupt_every, people.interrupt_states, people.notify) == (None, (), ())
+    assert approvals.effects == {"unsafe": "always"}
+    assert (people.asking.group, people.quorum_of(people.asking), people.asking.deadline_seconds) == (
+        None,
+        1,
+        None,
+    )
+
+
 def test_people_and_approvals_come_back_from_json_as_they_were() -> None:
     approvals = Approvals.model_validate({"rules": [{"arguments": {"a.b": {"equals": [1, "x", None]}}}]})
     assert Approvals.model_validate_json(approvals.model_dump_json()) == approvals

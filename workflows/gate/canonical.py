@@ -1,6 +1,6 @@
-"""JSON values in one spelling, so that they can be compared, digested and signed. Pure.
+"""JSON values in one spelling, so that they can be digested and signed. Pure.
 
-In one spelling: keys sorted, no blanks, ASCII only. `1` and `1.0` are spelled as they came.
+One spelling: keys sorted, no blanks, ASCII only. `1` and `1.0` are spelled as they came.
 """
 
 from __future__ import annotations
@@ -8,9 +8,7 @@ from __future__ import annotations
 import hashlib
 import json
 
-from pydantic import JsonValue
-
-__all__ = ["canonical", "digest", "same", "unwritable"]
+__all__ = ["canonical", "digest", "unwritable"]
 
 DEPTH_LIMIT = 50
 """Levels; what is nested deeper cannot be written wherever a decision goes."""
@@ -45,14 +43,3 @@ def _depth_fits(value: object, left: int) -> bool:
         return True
     items = value.values() if isinstance(value, dict) else value
     return left > 0 and all(_depth_fits(item, left - 1) for item in items)
-
-
-def same(one: JsonValue, other: JsonValue) -> bool:
-    """Equal as JSON values are: numbers by value (`1` is `1.0`), true is no number, null only null."""
-    if isinstance(one, dict) and isinstance(other, dict):
-        return one.keys() == other.keys() and all(same(value, other[key]) for key, value in one.items())
-    if isinstance(one, list) and isinstance(other, list):
-        return len(one) == len(other) and all(map(same, one, other))
-    if isinstance(one, bool) or isinstance(other, bool):
-        return one is other
-    return one == other
