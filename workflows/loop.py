@@ -22,7 +22,7 @@ from workflows.gate import words
 from workflows.gate.calls import Calls
 from workflows.gate.desk import Desk
 from workflows.gate.effects import take
-from workflows.gate.orders import Order, obey
+from workflows.gate.orders import Order, obey, refuse
 from workflows.kernel.errors import name_of
 from workflows.kernel.moves import steerable
 from workflows.kernel.stack import Nesting, Stack, closed, noted
@@ -32,6 +32,9 @@ from workflows.where import Where
 from workflows.world import World
 
 __all__ = ["Left", "Loop"]
+
+TOO_LATE = "the run is over"
+"""Why a command is not obeyed that the run did not come to any more; the log has it, too."""
 
 
 class Left(Exception):
@@ -68,15 +71,21 @@ class Loop:
     async def run(self) -> None:
         """Go on until the run is over; a cancellation of the run ends it where it is."""
         try:
-            while self.stack.effect is not None:
-                await self._go_on()
-        except asyncio.CancelledError:
-            self.cancelled(self.world.in_doubt())
+            await self._to_the_end()
+            for order in self.inbox:
+                refuse(self, order, TOO_LATE)
         finally:
             self.paused = False
             self.world.waits(self)
             for order in self.inbox:
-                order.refused = order.refused or "the run is over"
+                order.refused = order.refused or TOO_LATE
+
+    async def _to_the_end(self) -> None:
+        try:
+            while self.stack.effect is not None:
+                await self._go_on()
+        except asyncio.CancelledError:
+            self.cancelled(self.world.in_doubt())
 
     async def _go_on(self) -> None:
         self.tell()
