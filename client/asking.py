@@ -114,9 +114,12 @@ class _Desk:
             self._requests[key] = request
         else:
             self._requests.pop(key, None)
-        left = [one for each, one in self._requests.items() if each in self._left]
-        self._view.asking("; ".join(summary(one, 60) for one in left))
+        self._show_left()
         self._news.set()
+
+    def _show_left(self) -> None:
+        left = [one for key, one in self._requests.items() if key in self._left]
+        self._view.asking("; ".join(summary(one, 60) for one in left))
 
     def say_how_to_decide(self) -> None:
         """Print the commands for all that is open."""
@@ -151,6 +154,7 @@ class _Desk:
                 console.print(f"\n{key[1]} is closed by now")
             elif not asking.result():
                 self._left.add(key)
+                self._show_left()
             else:
                 # The run's own word of it may come later than the answer.
                 self._requests.pop(key, None)

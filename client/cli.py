@@ -20,8 +20,14 @@ from client.streams import open_streams
 
 __all__ = ["app", "execute", "main"]
 
+EXIT_CODES = (
+    "Exit codes: 0 done; 1 it failed, or there is no such thing; 2 what was asked for makes no sense; "
+    "3 the run refused it, and said why; 4 nobody confirmed it; 130 interrupted."
+)
+
 app = typer.Typer(
     help="Durable LLM agents as verified finite state machines on Temporal.",
+    epilog=EXIT_CODES,
     no_args_is_help=True,
     pretty_exceptions_enable=False,
     rich_markup_mode=None,

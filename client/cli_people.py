@@ -67,7 +67,7 @@ async def inbox(
     """List the runs that wait for people, those that have waited longest first."""
     from client.finding import find_run, open_requests
     from client.inboxview import answers, inbox_table, request_block
-    from client.view import notes, out
+    from client.view import notes, out, plain
 
     async with place.client() as agents:
         if run is not None:
@@ -87,7 +87,7 @@ async def inbox(
     else:
         for request in asked:
             out().print(request_block(request, run_id, time.time(), full=True))
-            out().print("\n".join(f"  {way}" for way in answers(request, run_id)))
+            out().print("\n".join(f"  {plain(way)}" for way in answers(request, run_id)))
         if not asked:
             notes().print(f"run {run_id} asks nothing at present")
 

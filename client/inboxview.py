@@ -49,7 +49,8 @@ def request_block(request: Request | Ask, run_id: str, now: float, *, full: bool
     block.append(f"   run {plain(run_id)}", style="dim")
     if isinstance(request, Request):
         block.append(f" · {request.machine}: {request.state}, step {request.step}", style="dim")
-    block.append(f"\n{_indented(request.text, most)}" if request.text else "")
+    said_below = request.kind == "approval" and request.arguments is not None
+    block.append(f"\n{_indented(request.text, most)}" if request.text and not said_below else "")
     if request.tool is not None:
         block.append(f"\n  {plain(request.tool)}", style="bold")
     if request.arguments is not None:
@@ -115,12 +116,13 @@ def inbox_table(lines: Iterable[InboxLine], now: datetime, width: int = 200) -> 
 
 
 def _rows(line: InboxLine, now: datetime) -> list[tuple[str, str, str, str]]:
+    run = plain(line.run)
     waits = span((now - line.since).total_seconds()) if line.since else ""
     deadline = until(line.deadline.timestamp(), now.timestamp()) if line.deadline else ""
     if not line.asks:
-        return [(line.run, waits, deadline, f"{line.waiting}   {plain(line.goal)}")]
+        return [(run, waits, deadline, plain(f"{line.waiting}   {line.goal}"))]
     first, *others = line.asks
-    rows = [(line.run, waits, deadline, summary(first, 500))]
+    rows = [(run, waits, deadline, summary(first, 500))]
     for ask in others:
         due = until(ask.deadline, now.timestamp()) if ask.deadline is not None else ""
         rows.append(("", "", due, summary(ask, 500)))

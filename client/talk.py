@@ -20,7 +20,7 @@ from client.keys import Speaker
 from client.place import Place
 from client.sending import Sent
 from client.terminal import arguments_from, confirm, edited
-from client.view import notes, out
+from client.view import notes, out, plain
 from workflows.people import (
     Command,
     CommandDone,
@@ -124,7 +124,7 @@ class Talk:
         if self.as_json:
             _print(run_id, done, **more)
         else:
-            out().print(f"run {run_id}: {done_text(done)}")
+            out().print(plain(f"run {run_id}: {done_text(done)}"))
 
 
 def said(text: str) -> Content:

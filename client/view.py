@@ -127,11 +127,14 @@ def _waits(line: RunLine | None, status: AgentStatus) -> str:
     """For what people are waited for, since when, and where to read on."""
     if not status.waiting or status.finished:
         return ""
+    run = line.id if line else "RUN"
     since = f" since {_clock(line.waiting_since)}" if line and line.waiting_since else ""
     deadline = f", deadline {_clock(line.deadline)}" if line and line.deadline else ""
-    more = f" ({_counted(status.requests, 'open request')}: `ratchet inbox`)" if status.requests else ""
-    how = f" (`ratchet resume {line.id}`)" if line and status.waiting == "paused" else more
-    return f"{status.waiting}{since}{deadline}{how}"
+    asked = (
+        f" ({_counted(status.requests, 'open request')}: `ratchet inbox {run}`)" if status.requests else ""
+    )
+    paused = f" (`ratchet resume {run}`)" if status.waiting == "paused" else ", and paused"
+    return f"{status.waiting}{since}{deadline}{asked}{paused if status.paused else ''}"
 
 
 def _origin(status: AgentStatus) -> str:
@@ -173,10 +176,11 @@ def _row(line: RunLine, wide: bool) -> dict[str, str]:
     waits = f"waits: {line.waiting}" if line.waiting and line.progress == "running" else ""
     if waits and wide and line.deadline:
         waits += f" until {_clock(line.deadline)}"
-    row = {"run": line.id, "progress": plain(line.exit_reason or waits or line.state or line.progress)}
+    row = {"run": plain(line.id), "progress": plain(line.exit_reason or waits or line.state or line.progress)}
     if wide:
         row["started"] = _clock(line.started)
-        row["agent"] = line.agent if line.machine in line.agent else f"{line.agent} ({line.machine})"
+        agent = line.agent if line.machine in line.agent else f"{line.agent} ({line.machine})"
+        row["agent"] = plain(agent)
     return {**row, "goal": plain(line.goal[:80])}
 
 
@@ -231,12 +235,13 @@ class _Waiting:
         """What a model is saying; the end of it is shown."""
         self.person = ""
         """What people are asked meanwhile; it is shown instead."""
+        self.paused = False
 
     def __rich__(self) -> Text:
         line = " ".join(plain(self.text).split())
-        if self.person:
-            waits = f"waits for a person: {plain(self.person)}  {time.monotonic() - self._since:.0f} s"
-            return Text(waits, style="yellow")
+        if self.person or self.paused:
+            waits = f"waits for a person: {plain(self.person)}" if self.person else "paused"
+            return Text(f"{waits}  {time.monotonic() - self._since:.0f} s", style="yellow")
         tail = f"  … {line[-SAID_CHARACTERS:]}" if line else ""
         return Text(f"{self._state} {time.monotonic() - self._since:.0f} s{tail}", style="dim")
 
@@ -252,9 +257,9 @@ class LiveView:
     def show(self, record: Record) -> None:
         """Print a record, and wait for what comes after it."""
         self._console.print(record_block(record))
-        person = self._waiting.person
-        self._waiting = _Waiting(record.to or record.state)
-        self._waiting.person = person
+        before, self._waiting = self._waiting, _Waiting(record.to or record.state)
+        self._waiting.person = before.person
+        self._waiting.paused = record.event == "Paused" or (before.paused and record.event != "Resumed")
         if self._status is not None:
             self._status.update(self._waiting)
 

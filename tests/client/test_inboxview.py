@@ -1,0 +1,180 @@
+"""What people see of what waits for them, and numbers as they type them."""
+
+from __future__ import annotations
+
+from datetime import UTC, datetime, timedelta
+from io import StringIO
+from typing import Any
+
+import pytest
+from rich.console import Console
+
+from client.amounts import amounts_of, caps_of
+from client.errors import UsageError
+from client.inbox import Ask, InboxLine, oldest_first
+from client.inboxview import VERBS, answers, decided_text, inbox_table, request_block, span, summary
+from client.listing import RunLine
+from client.view import LiveView, listing, status_lines
+from workflows.api import AgentStatus, Origin
+from workflows.kernel.log import Record
+from workflows.people import Decided, Request, Vote
+
+NOW = datetime(2026, 11, 21, 12, tzinfo=UTC)
+
+
+def request(**more: Any) -> Request:
+    """A request as a run asks it."""
+    given = {
+        "id": "r1", "kind": "approval", "run": "shop-1", "machine": "react", "state": "action", "step": 3,
+        "place": "action#3:1", "text": "May it?", "tool": "pay", "arguments": {"to": "x"}, "digest": "d" * 32,
+        "options": ("approve", "reject", "edit", "abort"), "created": NOW.timestamp(), **more,
+    }  # fmt: skip
+    return Request.model_validate(given)
+
+
+def shown(what: object, width: int = 120) -> str:
+    """As a terminal shows it."""
+    console = Console(width=width, record=True, file=StringIO())
+    console.print(what)
+    return console.export_text()
+
+
+def test_a_request_is_shown_with_all_that_a_decision_needs() -> None:
+    asked = request(
+        deadline=NOW.timestamp() + 600,
+        at_deadline="abort",
+        group="ops",
+        approvers=("Ada", "Bob"),
+        signed=True,
+        quorum=2,
+        votes=(Vote(id="v", verb="approve", by="Ada", verified=True, at=0, text="fine"),),
+    )
+    text = request_block(asked, "shop-1", NOW.timestamp()).plain
+    for part in ("r1 approval", "run shop-1", "react: action, step 3", "pay", '"to": "x"', "d" * 32):
+        assert part in text
+    assert "in 10 min (abort)" in text
+    assert "to be decided by 2 of Ada, Bob, signed" in text
+    assert "Ada: approve fine" in text
+
+
+def test_nothing_of_a_model_or_a_tool_steers_the_terminal() -> None:
+    evil = "\x1b[2J\x9b1m\u202e"
+    asked = request(
+        kind="question", text=evil, tool=f"t{evil}", arguments={evil: evil}, approvers=(f"A{evil}",)
+    )
+    done = Decided(request="r1", kind="question", outcome="answered", text=evil, by=(evil,))
+    line = InboxLine(run=f"r{evil}", waiting="question", started=NOW, asks=(Ask(**asked.model_dump()),))
+    texts = [
+        request_block(asked, f"r{evil}", 0).plain,
+        summary(asked),
+        decided_text(done, asked),
+        shown(inbox_table([line], NOW)),
+    ]
+    for text in texts:
+        assert not {"\x1b", "\x9b", "\u202e"} & set(text), text
+
+
+def test_long_arguments_are_cut_aloud_and_can_be_shown_whole() -> None:
+    asked = request(arguments={f"a{n}": n for n in range(100)})
+    assert "… 42 more lines" in request_block(asked, "r", 0).plain
+    whole = request_block(asked, "r", 0, full=True).plain
+    assert "more lines" not in whole
+    assert '"a99": 99' in whole
+    assert (
+        "too long for this place"
+        in request_block(Ask(**{**asked.model_dump(), "arguments": None}), "r", 0).plain
+    )
+
+
+def test_the_commands_that_answer_can_be_pasted() -> None:
+    asked = request(run="my run", options=tuple(VERBS))
+    assert answers(asked, asked.run) == [
+        "ratchet approve 'my run' r1",
+        "ratchet reject 'my run' r1 -m 'WHY'",
+        "ratchet edit 'my run' r1",
+        "ratchet answer 'my run' r1 'TEXT'",
+        "ratchet resume 'my run' r1",
+        "ratchet retry 'my run' r1",
+        "ratchet topup 'my run' r1 COUNTER=MORE",
+        "ratchet finish 'my run' r1",
+        "ratchet abort 'my run'",
+    ]
+
+
+def test_every_choice_has_a_letter_of_its_own() -> None:
+    letters = [letter for letter, _ in VERBS.values()]
+    assert len(set(letters) | {"s", "l"}) == len(letters) + 2
+
+
+def test_the_inbox_puts_first_who_has_waited_longest() -> None:
+    def line(run: str, minutes: int | None) -> InboxLine:
+        since = None if minutes is None else NOW - timedelta(minutes=minutes)
+        return InboxLine(run=run, waiting="paused", since=since, started=NOW)
+
+    found = oldest_first([line("a", 1), line("b", None), line("c", 60)])
+    assert [one.run for one in found] == ["c", "a", "b"]
+    text = shown(inbox_table(found, NOW), 80).splitlines()
+    assert text[1].split() == ["c", "1", "h", "paused"]
+    assert all(len(row) <= 80 for row in text)
+
+
+def test_a_run_that_waits_is_listed_so_and_its_status_says_what_to_do() -> None:
+    line = RunLine(
+        id="shop-1", run_id="x", progress="running", agent="shop", machine="react", waiting="approval",
+        waiting_since=NOW, deadline=NOW, state="action", started=NOW,
+    )  # fmt: skip
+    assert "waits: approval" in shown(listing([line], 80), 80)
+    assert "waits: approval until 2026-11-21" in shown(listing([line], 200), 200)
+    over = line.model_copy(update={"exit_reason": "aborted", "progress": "completed"})
+    assert "waits" not in shown(listing([over], 80), 80)
+    status = AgentStatus(
+        agent="shop", machine="react", machine_version="1", state="action", step=3, visit=1,
+        waiting="approval", requests=2, paused=True, origin=Origin(workflow_id="first", run_id="y", step=2),
+    )  # fmt: skip
+    text = shown(status_lines(line, status), 200)
+    assert "2 open requests: `ratchet inbox shop-1`), and paused" in text
+    assert "forked from  first, step 2" in text
+
+
+def test_the_line_below_the_records_says_whom_it_waits_for() -> None:
+    console = Console(width=200, file=StringIO(), force_terminal=True)
+    with LiveView(console) as view:
+        view.show(Record(seq=0, machine="m", state="a", event="Paused"))
+        shown_now = str(view._waiting.__rich__())
+        assert shown_now.startswith("paused")
+        view.asking("approval r1")
+        assert str(view._waiting.__rich__()).startswith("waits for a person: approval r1")
+        view.asking("")
+        view.show(Record(seq=1, machine="m", state="a", event="Resumed"))
+        assert str(view._waiting.__rich__()).startswith("a ")
+
+
+@pytest.mark.parametrize(
+    ("seconds", "text"),
+    [(0, "0 s"), (59.4, "59 s"), (60, "1 min"), (7200, "2 h"), (200_000, "2 d"), (-5, "0 s")],
+)
+def test_a_length_of_time_is_said_roughly(seconds: float, text: str) -> None:
+    assert span(seconds) == text
+
+
+def test_amounts_and_caps_are_read_as_people_type_them() -> None:
+    assert amounts_of(["cost_usd=0.5", "tokens=10_000"]) == {"cost_usd": 0.5, "tokens": 10_000}
+    assert caps_of(["cost_usd=0", "tokens=none"]) == {"cost_usd": 0, "tokens": None}
+
+
+@pytest.mark.parametrize(
+    ("words", "said"),
+    [
+        pytest.param([], "say how much more", id="nothing"),
+        pytest.param(["cost"], "expected COUNTER=NUMBER", id="no number"),
+        pytest.param(["token=x"], "'x' is no number", id="a word"),
+        pytest.param(["tokn"], "did you mean `tokens`", id="misspelt"),
+        pytest.param(["tokens=nan"], "no number that counts", id="not a number"),
+        pytest.param(["tokens=inf"], "no number that counts", id="infinite"),
+        pytest.param(["tokens=-1"], "above 0", id="negative"),
+        pytest.param(["tokens=0"], "above 0", id="zero"),
+    ],
+)
+def test_what_is_no_amount_is_named(words: list[str], said: str) -> None:
+    with pytest.raises(UsageError, match=said):
+        amounts_of(words)
