@@ -21,7 +21,7 @@ from workflows.kernel.stack import Stack
 from workflows.people import DoneCall, Moment, Request
 from workflows.perform import Performer
 from workflows.retries import attempts_of
-from workflows.where import Where, bounded
+from workflows.where import Where
 
 if TYPE_CHECKING:
     from workflows.agent import AgentWorkflow
@@ -186,7 +186,8 @@ class Around:
             "notify",
             notice,
             result_type=Noticed,
-            activity_id=f"notify:{request.id}:{moment}:{len(request.votes)}:{bounded(request.group or '')}",
+            # A group may be asked twice while the first notice is still under way.
+            activity_id=f"notify:{request.id}:{moment}:{len(request.escalate_to)}",
             summary=f"tell people: {request.id} {moment}",
             start_to_close_timeout=timedelta(seconds=60),
             schedule_to_close_timeout=timedelta(seconds=NOTICE_SECONDS),
