@@ -165,17 +165,25 @@ class Source:
 
 
 async def find_any(agents: AgentClient, name: str) -> str:
-    """The id of a run that may be shortened; one that Temporal does not know may be in the archive.
+    """The id of a run, live, over or archived: as it stands, or the one that begins or ends so.
+
+    A name that fits none is given back: whatever is asked of that run says that there is none.
 
     Raises:
-        UsageError: several running runs are meant.
+        UsageError: several runs are meant; they are named.
     """
-    from client.finding import find_run
-
     try:
-        return await find_run(agents, name)
+        return (await agents.describe(name)).id
     except UnknownRun:
-        return name
+        if await agents._archive.records(name):
+            return name
+    every = [line.id for line in await agents.list()]
+    found = [run for run in every if run.startswith(name)] or [run for run in every if run.endswith(name)]
+    # Runs inside others carry the outer one's id in front: who shortens it means the outer one.
+    outer = [run for run in found if not any(run.startswith(f"{other}/") for other in found)]
+    if len(outer) > 1:
+        raise UsageError(f"{name}: several runs begin or end so: {', '.join(outer[:10])}; say which is meant")
+    return outer[0] if outer else name
 
 
 async def source_of(agents: AgentClient, run_id: str) -> Source:

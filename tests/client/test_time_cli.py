@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import re
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
@@ -151,13 +152,14 @@ def test_a_replay_of_a_run_of_today_says_so(served: Ratchet) -> None:
 
 
 @pytest.fixture
-def folder(tmp_path: Path) -> Path:
+def folder(tmp_path: Path) -> Iterator[Path]:
     """A user's folder with a machine, an agent and a run of them that is over."""
     (tmp_path / "asker.py").write_text(MACHINE)
     (tmp_path / "asker.yaml").write_text(AGENT)
     run = ratchet_in(tmp_path, "run", "--agent", "asker.yaml", "--id", "asked", "How are you")
     assert run.returncode == 0, run.stderr
-    return tmp_path
+    yield tmp_path
+    stop_server(tmp_path / ".ratchet")
 
 
 def test_a_replay_says_what_a_changed_machine_does_otherwise(folder: Path) -> None:
@@ -184,7 +186,6 @@ def test_a_replay_says_what_a_changed_machine_does_otherwise(folder: Path) -> No
         "def hear(c, reply, at):", "def hear(c, reply, at):\n    if at.call < 2:\n        return ask(c, at)\n"
     )
     assert "the run called archive:2 (archive_log); the code of today calls ask#1:2 (call_model)" in call
-    stop_server(folder / ".ratchet")
 
 
 def test_where_temporal_has_forgotten_a_run_its_steps_come_from_the_archive(folder: Path) -> None:
@@ -198,4 +199,3 @@ def test_where_temporal_has_forgotten_a_run_its_steps_come_from_the_archive(fold
     forked = ratchet_in(folder, "fork", "asked", "--step", "1", "--id", "again")
     assert forked.returncode == 0, forked.stderr
     assert json.loads(ratchet_in(folder, "result", "again", "--json").stdout)["answer"] == "fine"
-    stop_server(folder / ".ratchet")

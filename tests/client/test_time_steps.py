@@ -12,7 +12,7 @@ from temporalio.client import Client
 from activities.settings import Settings
 from client.agent import AgentClient
 from client.archived import ArchivedRuns
-from client.checkpoints import CheckpointLine, checkpoints_of, snapshot_at
+from client.checkpoints import CheckpointLine, checkpoints_of, find_any, snapshot_at
 from client.differences import timeless
 from client.errors import RatchetError, UnknownRun, UsageError
 from tests.client.peoplekit import opened
@@ -112,6 +112,19 @@ async def test_a_step_that_never_began_is_refused_with_those_there_are(
     run_id = await finished(agents, task(*THREE, tools=("mark",)))
     with pytest.raises(UsageError, match=f"no step {step} to go back to; it has steps 0 to 3"):
         await snapshot_at(agents, run_id, step)
+
+
+async def test_a_run_s_id_may_be_shortened_where_one_alone_is_meant(
+    agents: AgentClient, settings: Settings
+) -> None:
+    for name in ("shorten-one", "shorten-other", "shorten-one/inside"):
+        await agents.result(await agents.start(task(final("x")), name))
+    for short in ("shorten-one", "shorten-on", "ten-one"):
+        assert await find_any(agents, short) == "shorten-one"
+    with pytest.raises(UsageError, match=r"several runs begin or end so: shorten-o"):
+        await find_any(agents, "shorten-o")
+    assert await find_any(agents, "nowhere-at-all") == "nowhere-at-all"
+    assert await find_any(await elsewhere(agents, settings), "shorten-one") == "shorten-one"
 
 
 async def test_an_unknown_run_is_named(agents: AgentClient) -> None:
