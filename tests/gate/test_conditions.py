@@ -110,6 +110,8 @@ def test_a_dot_leads_inside_an_object_and_nowhere_else() -> None:
     )
     assert fits(total, {"order": [{"total": 11}]}) is False
     assert fits({"a.b.c": Condition(equals="x")}, {"a": {"b": {"c": "x"}}}) is True
+    for outer in (5, "total", ["total"], None, True):
+        assert fits({"order.total": Condition()}, {"order": outer}) is False
 
 
 @pytest.mark.parametrize("pattern", ["(", "(?=a)", r"(a)\1", "a{2000}", "[", "\ud800"])
