@@ -110,7 +110,8 @@ def test_a_dot_leads_inside_an_object_and_nowhere_else() -> None:
     )
     assert fits(total, {"order": [{"total": 11}]}) is False
     assert fits({"a.b.c": Condition(equals="x")}, {"a": {"b": {"c": "x"}}}) is True
-    for outer in (5, "total", ["total"], None, True):
+    outers: list[Any] = [5, "total", ["total"], None, True]
+    for outer in outers:
         assert fits({"order.total": Condition()}, {"order": outer}) is False
 
 
