@@ -5,18 +5,21 @@ from __future__ import annotations
 import json
 from collections.abc import Sequence
 from random import Random
-from typing import Any
+from typing import Annotated, Any
 
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from pydantic import Field, field_validator
 
-from tests.kernel.puppet import CALM, Ask, Context, Ended, Item, Looped, Play, S, Told, Went, puppet
+from activities.contracts import Frozen
+from tests.kernel.puppet import CALM, Ask, Context, Ended, Item, Looped, Play, S, Told, Went, hear, puppet
 from tests.kernel.randomkit import random_machine, random_script, speaks
 from workflows.kernel.errors import MachineError
+from workflows.kernel.fields import ADD, APPEND, COUNT, FIRST, MERGE, PUT
 from workflows.kernel.ledger import Ledger
 from workflows.kernel.log import Record, chain, chained_hash
-from workflows.kernel.machine import Machine
+from workflows.kernel.machine import Machine, State
 from workflows.kernel.rebuild import rebuild
 from workflows.kernel.snapshot import Step, dump, load
 from workflows.kernel.step import Cause, advance, reenter, start
@@ -128,3 +131,66 @@ def test_a_record_holds_the_change_and_not_the_whole() -> None:
     sizes = [len(record.model_dump_json()) for record in play.records]
     assert max(sizes[1900:]) < sizes[1] + 200
     assert len(play.context.items) == 2000
+
+
+class Read(Frozen):
+    """What counts how often it is read."""
+
+    n: int
+
+    @field_validator("n")
+    @classmethod
+    def _count(cls, n: int) -> int:
+        TIMES_READ.append(n)
+        return n
+
+
+TIMES_READ: list[int] = []
+
+
+class Grown(Frozen):
+    """A field for every reducer that deltas of a long log wait for, and one that has a rule."""
+
+    whole: Read = Read(n=0)
+    first: Annotated[Read | None, FIRST] = None
+    items: Annotated[tuple[Read, ...], APPEND] = ()
+    parts: Annotated[tuple[Read, ...], ADD] = ()
+    places: Annotated[tuple[Read, ...], PUT] = ()
+    named: Annotated[dict[str, Read], MERGE] = {}
+    ruled: Annotated[tuple[int, ...], APPEND, Field(max_length=200)] = ()
+    count: Annotated[int, COUNT] = 0
+
+
+def test_of_a_long_log_each_value_is_read_once_and_those_that_were_replaced_never() -> None:
+    """So a log is folded in time that grows as it does: tens of thousands of records within a second."""
+    names = frozenset(Grown.model_fields)
+
+    def said(n: int) -> Any:
+        one = Read(n=n)
+        lists = {"items": (one,), "parts": (one,), "ruled": (n,)}
+        return {
+            "whole": one,
+            "first": one,
+            **lists,
+            "places": {n % 9: one},
+            "named": {f"k{n}": one},
+            "count": 1,
+        }
+
+    asks = State(
+        enter=lambda c, at: Ask(), resume=hear, grants={"ask"}, reads=names, writes=names, spends="rounds"
+    )
+    plain = puppet()
+    machine: Machine[Any] = Machine(
+        name="long", context=Grown, initial=S.A, final={S.END}, table=plain.rows,
+        states={S.A: asks, S.B: asks, S.END: State()}, result=plain.result,
+    )  # fmt: skip
+    step = start(machine, Grown(), now=0)
+    records = list(step.records)
+    for n in range(100):
+        step = advance(machine, step, Told(said=(said(n), Went())), now=n)
+        records += step.records
+    TIMES_READ.clear()
+    assert rebuild(machine, records) == (step.snapshot.state, step.snapshot.context)
+    # Those that are left, and the first value of `whole`.
+    assert len(TIMES_READ) == 100 + 100 + 100 + 9 + 1 + 1 + 1

@@ -58,6 +58,8 @@ class Reducer:
     """A delta may be a tuple of deltas, folded in order: what `compose` gives when one cannot say it."""
     frozen: bool = False
     """What `fold` and `compose` make of frozen values is frozen within: it is not walked again."""
+    gather: Callable[[list[Any]], list[Any]] | None = None
+    """Deltas as JSON values -> fewer that fold to the same, unread: so that a long log is read fast."""
 
 
 def _like(old: Any, items: list[Any]) -> Any:
@@ -76,11 +78,15 @@ def _union(old: Any, delta: Any) -> Any:
     return _like(old, items)
 
 
-def _deep_merge(old: Mapping[Any, Any], delta: Mapping[Any, Any]) -> dict[Any, Any]:
-    merged = dict(old)
+def _merge_into(merged: dict[Any, Any], delta: Mapping[Any, Any]) -> None:
     for key, item in delta.items():
         both = isinstance(item, Mapping) and isinstance(merged.get(key), Mapping)
         merged[key] = FrozenDict(_deep_merge(merged[key], item)) if both else item
+
+
+def _deep_merge(old: Mapping[Any, Any], delta: Mapping[Any, Any]) -> dict[Any, Any]:
+    merged = dict(old)
+    _merge_into(merged, delta)
     return merged
 
 
@@ -88,10 +94,11 @@ def _parts(delta: Any) -> tuple[Mapping[Any, Any], ...]:
     return delta if isinstance(delta, tuple) else (delta,)
 
 
-def _merge(old: Mapping[Any, Any], delta: Any) -> Mapping[Any, Any]:
+def _merge(old: Mapping[Any, Any], delta: Any) -> dict[Any, Any]:
+    merged = dict(old)
     for part in _parts(delta):
-        old = _deep_merge(old, part)
-    return old
+        _merge_into(merged, part)
+    return merged
 
 
 def _hides(first: Mapping[Any, Any], later: Mapping[Any, Any]) -> bool:
@@ -128,16 +135,41 @@ def _put(old: Any, delta: Mapping[int, Any]) -> Any:
     return _like(old, items)
 
 
+def _all_items(deltas: list[Any]) -> list[Any]:
+    listed = all(isinstance(delta, list | tuple) for delta in deltas)
+    return [[item for delta in deltas for item in delta]] if listed else deltas
+
+
+def _all_parts(deltas: list[Any]) -> list[Any]:
+    return [[part for delta in deltas for part in (delta if isinstance(delta, list | tuple) else [delta])]]
+
+
+def _all_places(deltas: list[Any]) -> list[Any]:
+    return [{place: item for delta in deltas for place, item in delta.items()}]
+
+
 def _sequence(kind: type) -> bool:
     return issubclass(kind, tuple | list)
 
 
-REPLACE = Reducer("replace", lambda old, delta: delta, lambda first, later: later, whole=True, frozen=True)
+REPLACE = Reducer(
+    "replace",
+    lambda old, delta: delta,
+    lambda first, later: later,
+    whole=True,
+    frozen=True,
+    gather=lambda deltas: deltas[-1:],
+)
 APPEND = Reducer(
-    "append", _append, _append, takes=lambda kind: _sequence(kind) or hasattr(kind, "add"), frozen=True
+    "append",
+    _append,
+    _append,
+    takes=lambda kind: _sequence(kind) or hasattr(kind, "add"),
+    frozen=True,
+    gather=_all_items,
 )
 """For tuples, lists and transcripts: the delta's items come behind."""
-ADD = Reducer("add", _union, _union, takes=_sequence, frozen=True)
+ADD = Reducer("add", _union, _union, takes=_sequence, frozen=True, gather=_all_items)
 """For tuples used as sets that keep their order: items that are not there yet come behind."""
 FIRST = Reducer(
     "first",
@@ -145,6 +177,7 @@ FIRST = Reducer(
     lambda first, later: later if first is None else first,
     whole=True,
     frozen=True,
+    gather=lambda deltas: [delta for delta in deltas if delta is not None][:1],
 )
 """For a reason: the first writer wins, until a reset."""
 COUNT = Reducer(
@@ -161,6 +194,7 @@ MERGE = Reducer(
     takes=lambda kind: issubclass(kind, Mapping),
     chained=True,
     frozen=True,
+    gather=_all_parts,
 )
 """For mappings: nested mappings are merged, anything else is replaced (spec 4.9)."""
 PUT = Reducer(
@@ -170,6 +204,7 @@ PUT = Reducer(
     delta_type=_items,
     takes=_sequence,
     frozen=True,
+    gather=_all_places,
 )
 """For tuples and lists: index -> item, where the index after the last one appends."""
 
@@ -314,6 +349,18 @@ class Fields:
         """The checked delta that `to_json` wrote; raises ValueError when it is none."""
         adapter = self._fields[name].adapter(delta)
         return freeze(adapter.validate_json(to_json(delta), by_name=True, by_alias=False))
+
+    def fold_json(self, name: str, old: Any, deltas: list[Any]) -> Any:
+        """A field's value after deltas that `to_json` wrote, one behind the other; raises ValueError.
+
+        Where the reducer can gather them they are read once, together; constraints look at each value.
+        """
+        field = self._fields[name]
+        if field.reducer.gather and not field.constrained:
+            deltas = field.reducer.gather(deltas)
+        for delta in deltas:
+            old = self.fold(name, old, self.from_json(name, delta))
+        return old
 
     def whole(self, name: str, value: Any) -> Any:
         """A field's whole value, frozen; raises ValueError when it does not fit."""

@@ -5,13 +5,14 @@ What rollbacks went back behind does not count: the records that still hold are 
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from enum import Enum
+from functools import partial
 from typing import Any, TypeVar
 
 from pydantic import BaseModel
 
-from workflows.kernel.fields import APPEND, Fields
+from workflows.kernel.fields import Fields
 from workflows.kernel.log import STARTED, Record, lineage
 from workflows.kernel.machine import Machine
 
@@ -46,12 +47,13 @@ def rebuild(machine: Machine[C], records: Iterable[Record], within: str = "") ->
 
 
 class _Folding:
-    """A context in the making. What is appended waits until all of it is there: a long run's log would
-    take seconds otherwise, since each append makes a new value."""
+    """A context in the making. Deltas wait, as JSON, until all are there: read one by one, with a new value
+    after each, a long log would take many seconds."""
 
     def __init__(self, fields: Fields, first: BaseModel) -> None:
         self.fields, self.first = fields, first
-        self.values = {name: getattr(first, name) for name in fields.names}
+        self.begins: dict[str, Callable[[], Any]] = {}
+        """What a field's deltas are folded into, where that is not its first value."""
         self.behind: dict[str, list[Any]] = {}
 
     def take(self, record: Record) -> None:
@@ -59,19 +61,17 @@ class _Folding:
         for name in record.reset:
             self.behind.pop(name, None)
             if record.back_to is None:
-                self.values[name] = self.fields.default(name)
+                self.begins[name] = partial(self.fields.default, name)
         for name, delta in record.patch.items():
             if record.back_to is not None and name in record.reset:
-                self.values[name] = self.fields.value_from_json(name, delta)
-                continue
-            found = self.fields.from_json(name, delta)
-            if self.fields.reducer(name) == APPEND.name:
-                self.behind.setdefault(name, []).extend(found)
+                self.begins[name] = partial(self.fields.value_from_json, name, delta)
             else:
-                self.values[name] = self.fields.fold(name, self.values[name], found)
+                self.behind.setdefault(name, []).append(delta)
 
     def context(self) -> BaseModel:
         """The context after all of them."""
-        for name, items in self.behind.items():
-            self.values[name] = self.fields.fold(name, self.values[name], items)
-        return self.first.model_copy(update=self.values)
+        values = {name: value() for name, value in self.begins.items()}
+        for name, deltas in self.behind.items():
+            old = values[name] if name in values else getattr(self.first, name)
+            values[name] = self.fields.fold_json(name, old, deltas)
+        return self.first.model_copy(update=values)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from enum import Enum
+from itertools import chain
 from typing import Annotated, Any, Literal
 
 from pydantic import Field
@@ -10,6 +11,7 @@ from pydantic import Field
 from activities.contracts import Frozen, JsonObject, Strict
 from activities.transcript import Transcript
 from workflows.kernel.fields import APPEND, MERGE, PUT, Reducer
+from workflows.kernel.frozen import FrozenList
 from workflows.kernel.rules import RuleSpec
 from workflows.machines.react_reply import final_answer
 
@@ -55,15 +57,21 @@ def _parts(delta: Any) -> tuple[Any, ...]:
 
 
 def _folded(old: Any, delta: Any) -> dict[str, Any]:
-    for part in _parts(delta):
-        merged = dict(MERGE.fold(old, part))
-        if "tool_history" in part:
-            merged["tool_history"] = [*old.get("tool_history", ()), *part["tool_history"]]
-        old = merged
-    return dict(old)
+    merged: dict[str, Any] = dict(MERGE.fold(old, delta))
+    told = [part["tool_history"] for part in _parts(delta) if "tool_history" in part]
+    if told:
+        merged["tool_history"] = FrozenList([*old.get("tool_history", ()), *chain.from_iterable(told)])
+    return merged
 
 
-METADATA = Reducer("metadata", _folded, lambda first, later: (*_parts(first), *_parts(later)), chained=True)
+METADATA = Reducer(
+    "metadata",
+    _folded,
+    lambda first, later: (*_parts(first), *_parts(later)),
+    chained=True,
+    frozen=True,
+    gather=MERGE.gather,
+)
 """Key by key, as `MERGE` does it; `tool_history` is appended to, so that the log grows linearly."""
 
 
