@@ -5,7 +5,7 @@ from __future__ import annotations
 import secrets
 from contextlib import AbstractAsyncContextManager, suppress
 from datetime import UTC, datetime
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from temporalio.common import WorkflowIDReusePolicy
 from temporalio.exceptions import WorkflowAlreadyStartedError
@@ -18,13 +18,20 @@ from client.rpc import clear_errors
 from workflows import registry
 from workflows.api import TASK_QUEUE, WORKFLOW_TYPE, AgentResult, AgentTask
 
+if TYPE_CHECKING:
+    from client.checkpoints import CheckpointLine, StepSnapshot
+    from client.compare import Comparison
+    from client.fork import Changes
+    from client.replay import Replayed
+
 __all__ = ["AgentClient", "pinned"]
 
 
 class AgentClient(RunCommander):
     """Everything a program does with runs; made by `AgentClient.connect`.
 
-    What it reads is in `client/reading.py`, what people decide and order in `client/people.py`.
+    What it reads is in `client/reading.py`, what people decide and order in `client/people.py`; going back
+    in time in `client/checkpoints.py`, `fork.py`, `replay.py` and `compare.py`.
     """
 
     @classmethod
@@ -89,6 +96,40 @@ class AgentClient(RunCommander):
         """Ask a run to stop; it still gives a result, with the exit reason `cancelled`."""
         async with clear_errors(self.where, run_id):
             await self.temporal.get_workflow_handle(run_id).cancel()
+
+    # -- going back in time --------------------
+
+    async def checkpoints(self, run_id: str) -> tuple[CheckpointLine, ...]:
+        """The steps of a run that can be gone back to: for `rollback` and `fork`."""
+        from client.checkpoints import checkpoints_of
+
+        return await checkpoints_of(self, run_id)
+
+    async def snapshot(self, run_id: str, step: int) -> StepSnapshot:
+        """The state in which a step began; live, finished, or from the archive."""
+        from client.checkpoints import snapshot_at
+
+        return await snapshot_at(self, run_id, step)
+
+    async def fork(
+        self, run_id: str, step: int, *, changes: Changes | None = None, new_id: str | None = None
+    ) -> str:
+        """Start a new run from a step of another one, which may be running or over; its id."""
+        from client.fork import fork
+
+        return await fork(self, run_id, step, changes=changes, new_id=new_id)
+
+    async def replay(self, run_id: str, step: int | None = None) -> Replayed:
+        """Run it again from what models and tools said, without calling anything: what would differ now."""
+        from client.replay import replay
+
+        return await replay(self, run_id, step)
+
+    async def compare(self, one: str, other: str) -> Comparison:
+        """Two runs side by side by step."""
+        from client.compare import compare
+
+        return await compare(self, one, other)
 
 
 def pinned(task: AgentTask) -> AgentTask:

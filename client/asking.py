@@ -17,7 +17,7 @@ from client.amounts import amounts_of
 from client.errors import RatchetError, UsageError
 from client.inboxview import VERBS, answers, decided_text, request_block, summary
 from client.keys import speaker
-from client.people import RunCommander
+from client.people import RunCommander, spoken
 from client.terminal import edited, person_here, read_line
 from client.view import LiveView, notes, plain
 from workflows.people import Decided, Decision, Request, Verb
@@ -189,7 +189,7 @@ class _Desk:
 
     async def _decide(self, request: Request, verb: Verb, words: str, console: Console) -> bool:
         content = await _content(request, verb, words, console)
-        decision = Decision(request=request.id, digest=request.digest, decision=verb, **content)
+        decision = spoken(Decision, request=request.id, digest=request.digest, decision=verb, **content)
         done = await self._agents.decide(request.run, decision, by=self._by)
         console.print(decided_text(done, request))
         return isinstance(done, Decided) and done.outcome != "open"

@@ -245,9 +245,10 @@ async def pause(  # noqa: PLR0913  # one parameter for each option of the comman
     as_json: Json = False,
 ) -> int:
     """Let a run stand still until `ratchet resume`."""
+    from client.people import spoken
     from workflows.people import Command
 
-    order = Command(command="pause", text=reason, at_once=at_once)
+    order = spoken(Command, command="pause", text=reason, at_once=at_once)
     return await _talk(place, run, by, key, (signal, as_json)).command(order)
 
 
@@ -262,9 +263,10 @@ async def abort(  # noqa: PLR0913  # one parameter for each option of the comman
     as_json: Json = False,
 ) -> int:
     """End a run where it is; it gives a result, with the exit reason `aborted`."""
+    from client.people import spoken
     from workflows.people import Command
 
-    order = Command(command="abort", text=reason)
+    order = spoken(Command, command="abort", text=reason)
     return await _talk(place, run, by, key, (signal, as_json)).command(order)
 
 
@@ -279,9 +281,10 @@ async def steer(  # noqa: PLR0913  # one parameter for each option of the comman
     as_json: Json = False,
 ) -> int:
     """Say something to the model before its next call."""
+    from client.people import spoken
     from workflows.people import Command
 
-    order = Command(command="steer", text=await _text(text, "the message"))
+    order = spoken(Command, command="steer", text=await _text(text, "the message"))
     return await _talk(place, run, by, key, (signal, as_json)).command(order)
 
 
@@ -301,9 +304,10 @@ async def rollback(  # noqa: PLR0913  # one parameter for each option of the com
     as_json: Json = False,
 ) -> int:
     """Take a run back to the beginning of a step; shows first what was done since."""
+    from client.people import spoken
     from workflows.people import Command
 
-    order = Command(command="rollback", step=step, compensate=compensate, text=reason)
+    order = spoken(Command, command="rollback", step=step, compensate=compensate, text=reason)
     return await _talk(place, run, by, key, (signal, as_json)).rollback(order, yes=yes)
 
 
@@ -322,9 +326,10 @@ async def limits(  # noqa: PLR0913  # one parameter for each option of the comma
 ) -> int:
     """Set limits of a run that goes on."""
     from client.amounts import caps_of
+    from client.people import spoken
     from workflows.people import Command
 
-    order = Command(command="limits", limits=caps_of(words), text=reason)
+    order = spoken(Command, command="limits", limits=caps_of(words), text=reason)
     return await _talk(place, run, by, key, (signal, as_json)).command(order)
 
 

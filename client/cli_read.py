@@ -17,8 +17,24 @@ __all__ = ["COMMANDS"]
 Run = Annotated[str, typer.Argument(help="Id of the run.", metavar="RUN")]
 
 
-async def show(place: Place, run_id: Run, as_json: Json = False) -> None:
-    """Show where a run is, and its steps."""
+async def show(
+    place: Place,
+    run_id: Run,
+    step: Annotated[
+        int | None, typer.Option("--step", min=0, help="The state as step N began, and what came of it.")
+    ] = None,
+    as_json: Json = False,
+) -> None:
+    """Show where a run is, and its steps; with --step what it was then."""
+    if step is not None:
+        from client.cli_time import show_step
+
+        await show_step(place, run_id, step, as_json)
+        return
+    await _show(place, run_id, as_json)
+
+
+async def _show(place: Place, run_id: str, as_json: bool) -> None:
     from client.errors import UnknownRun
     from client.view import notes, out, status_lines, steps_table
 

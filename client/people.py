@@ -6,16 +6,19 @@ import secrets
 from collections.abc import AsyncIterator, Mapping
 from dataclasses import dataclass, field
 from datetime import timedelta
-from typing import Literal, TypeVar
+from typing import Any, Literal, TypeVar
+
+from pydantic import ValidationError
 
 from activities.contracts import JsonObject
-from client.errors import NoWorker, RatchetError
+from client.errors import NoWorker, RatchetError, UsageError
 from client.inbox import WAITING_FILTER, Ask, InboxLine, asks_of, inbox_line, oldest_first
 from client.keys import Speaker
 from client.reading import RunReader
 from client.rpc import clear_errors, has_worker
 from client.sending import NoAnswer, Sent, by_signal, by_update
 from client.watching import watch_all
+from client.yamltext import dotted, problems
 from workflows.api import EffectsQuery, PageQuery
 from workflows.gate.signing import sign, signed_content
 from workflows.kernel.log import Record
@@ -32,7 +35,7 @@ from workflows.people import (
     Verb,
 )
 
-__all__ = ["By", "RunCommander", "Seen"]
+__all__ = ["By", "RunCommander", "Seen", "spoken"]
 
 Seen = Request | Ask | str
 """A request as the caller saw it; an id stands for the request of that id, and never for a newer one."""
@@ -232,24 +235,26 @@ class RunCommander(RunReader):
     ) -> CommandDone | Sent:
         """Let a run stand still after what it is doing, or at once: then it does that again later."""
         return await self.command(
-            run_id, Command(command="pause", text=reason, at_once=at_once), by=by, signal=signal
+            run_id, spoken(Command, command="pause", text=reason, at_once=at_once), by=by, signal=signal
         )
 
     async def resume(
         self, run_id: str, reason: str = "", *, by: By = "", signal: bool = False
     ) -> CommandDone | Sent:
         """Let a paused run go on; what it asks is answered by decisions."""
-        return await self.command(run_id, Command(command="resume", text=reason), by=by, signal=signal)
+        return await self.command(
+            run_id, spoken(Command, command="resume", text=reason), by=by, signal=signal
+        )
 
     async def abort(
         self, run_id: str, reason: str = "", *, by: By = "", signal: bool = False
     ) -> CommandDone | Sent:
         """End a run where it is; it still gives a result, with the exit reason `aborted`."""
-        return await self.command(run_id, Command(command="abort", text=reason), by=by, signal=signal)
+        return await self.command(run_id, spoken(Command, command="abort", text=reason), by=by, signal=signal)
 
     async def steer(self, run_id: str, text: str, *, by: By = "", signal: bool = False) -> CommandDone | Sent:
         """Say something to the model before its next call."""
-        return await self.command(run_id, Command(command="steer", text=text), by=by, signal=signal)
+        return await self.command(run_id, spoken(Command, command="steer", text=text), by=by, signal=signal)
 
     async def rollback(
         self,
@@ -262,7 +267,7 @@ class RunCommander(RunReader):
         signal: bool = False,
     ) -> CommandDone | Sent:
         """Begin a step again, 0 the whole run; `compensate` undoes what can be undone, see `effects`."""
-        order = Command(command="rollback", step=step, text=reason, compensate=compensate)
+        order = spoken(Command, command="rollback", step=step, text=reason, compensate=compensate)
         return await self.command(run_id, order, by=by, signal=signal)
 
     async def set_limits(
@@ -275,7 +280,7 @@ class RunCommander(RunReader):
         signal: bool = False,
     ) -> CommandDone | Sent:
         """Set caps of a run: counter -> new cap, None for no cap."""
-        order = Command(command="limits", limits=dict(limits), text=reason)
+        order = spoken(Command, command="limits", limits=dict(limits), text=reason)
         return await self.command(run_id, order, by=by, signal=signal)
 
     # -- how it is said --------------------
@@ -287,7 +292,8 @@ class RunCommander(RunReader):
 
     async def _answer(self, run_id: str, request: Seen, what: _What, by: By, signal: bool) -> Decided | Sent:
         seen = await self.request(run_id, request) if isinstance(request, str) else request
-        decision = Decision(
+        decision = spoken(
+            Decision,
             request=seen.id,
             digest=seen.digest,
             decision=what.verb,
@@ -318,6 +324,19 @@ class RunCommander(RunReader):
             except NoAnswer:
                 why = "sent; no worker took it at once"
                 return await by_signal(self.temporal, run_id, name, body, why)
+
+
+def spoken(kind: type[M], **said: Any) -> M:
+    """A decision or a command of what a person said.
+
+    Raises:
+        UsageError: something in it cannot be sent: a text that is too long, arguments that are no JSON.
+    """
+    try:
+        return kind.model_validate(said)
+    except ValidationError as error:
+        wrong = "; ".join(f"{dotted(where)}: {what}" for where, what in problems(error, kind))
+        raise UsageError(f"this cannot be sent as a {kind.__name__.lower()}: {wrong}") from error
 
 
 def _named(message: M, by: By) -> M:

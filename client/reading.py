@@ -45,6 +45,11 @@ class RunReader:
         """A worker runs in this process, so that there is no need to look for one."""
         self._archive = archive
 
+    @property
+    def archive(self) -> ArchivedRuns:
+        """What finished runs left behind, for when Temporal has forgotten them."""
+        return self._archive
+
     async def has_worker(self) -> bool:
         """A worker polls the task queue."""
         async with clear_errors(self.where):

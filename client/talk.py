@@ -17,6 +17,7 @@ from client.finding import find_request, find_run, open_requests
 from client.inbox import Ask
 from client.inboxview import decided_text, done_text, effects_table, request_block
 from client.keys import Speaker
+from client.people import spoken
 from client.place import Place
 from client.sending import Sent
 from client.terminal import arguments_from, confirm, edited
@@ -110,7 +111,8 @@ class Talk:
     ) -> int:
         if not self.as_json:
             out().print(request_block(seen, run_id, time.time()))
-        decision = Decision(request=seen.id, digest=seen.digest, decision=verb, **await content(seen))
+        more = await content(seen)
+        decision = spoken(Decision, request=seen.id, digest=seen.digest, decision=verb, **more)
         # What the memo says was asked for because no worker answered: an update would wait for one, too.
         signal = self.signal or isinstance(seen, Ask)
         done = await agents.decide(run_id, decision, by=self.who, signal=signal)

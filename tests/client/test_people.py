@@ -12,8 +12,8 @@ import pytest
 from activities.settings import Settings
 from client.agent import AgentClient
 from client.connection import working
-from client.errors import RatchetError, Refused, UnknownRun
-from client.inbox import InboxLine
+from client.errors import RatchetError, Refused, UnknownRun, UsageError
+from client.inbox import Ask, InboxLine
 from client.keys import Speaker, new_key
 from client.sending import Sent
 from tests.client.peoplekit import ATTENDED, asking_task, attended, marks, opened, until_true
@@ -92,6 +92,18 @@ async def test_what_the_caller_saw_is_what_is_decided_upon(agents: AgentClient) 
     for run_id in (first, second):
         await agents.reject(run_id, "r1")
         await agents.result(run_id)
+
+
+async def test_what_cannot_be_sent_is_a_usage_error(agents: AgentClient) -> None:
+    ask = Ask(id="r1", kind="approval", digest="d" * 32)
+    deep: list[object] = []
+    for _ in range(60):
+        deep = [deep]
+    for arguments in ({"x": float("nan")}, {"x": "\ud800"}, {"x": deep}):
+        with pytest.raises(UsageError, match=r"cannot be sent as a decision: arguments"):
+            await agents.edit("nobody", ask, arguments)  # type: ignore[arg-type]  # as a caller without types may
+    with pytest.raises(UsageError, match="cannot be sent as a command: text"):
+        await agents.steer("nobody", "x" * 30_000)
 
 
 async def test_a_closed_request_and_a_run_that_is_over_refuse_in_words(agents: AgentClient) -> None:
@@ -253,12 +265,10 @@ async def test_the_inbox_lists_waiting_runs_oldest_first_with_what_they_ask(agen
     before = datetime.now(UTC)
     asking = Asking(deadline_seconds=3600, at_deadline="abort")
     people = People(kinds={"approval": asking})
-    runs = [
-        await agents.start(asking_task("sdk-inbox", agent="inboxed", people=people)),
-        await agents.start(asking_task("sdk-inbox", agent="inboxed")),
-    ]
-    for run_id in runs:
-        await opened(agents, run_id)
+    runs = []
+    for given in (people, People()):
+        runs.append(await agents.start(asking_task("sdk-inbox", agent="inboxed", people=given)))
+        await opened(agents, runs[-1])
     await agents.start(attended(final("at once"), agent="inboxed"))
 
     async def listed() -> list[InboxLine]:
