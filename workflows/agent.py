@@ -29,7 +29,7 @@ from workflows.attributes import publish
 from workflows.child import child_id
 from workflows.equipment import described
 from workflows.gate.desk import Desk
-from workflows.intake import begin, build, carried, forked_from, nesting, packed, task_of, unattended
+from workflows.intake import begin, build, carried, forked_from, nesting, packed, refused, task_of, unattended
 from workflows.kernel.design import Design
 from workflows.kernel.diagram import mermaid
 from workflows.kernel.errors import MachineError, name_of
@@ -47,6 +47,8 @@ from workflows.where import bounded
 __all__ = ["AgentWorkflow"]
 
 _EXIT = SearchAttributeKey.for_keyword("AgentExit")
+AT_THE_END = 10
+"""Seconds that a run which is over waits for its notifications."""
 MESSAGE = 2000
 """Characters of an error's message; the result has the whole."""
 SHOWN = 2000
@@ -91,7 +93,7 @@ class AgentWorkflow:
             self.messages.end()
         result = self._result(self.exit or Exit(reason="bug", error="the loop ended without an exit"))
         if around is not None:
-            await around.settle()
+            await around.settle(lambda: False, seconds=AT_THE_END)
         await self.book.archive(self._evidence(result))
         await workflow.wait_condition(workflow.all_handlers_finished)
         if self.exit and self.exit.raises:
@@ -111,7 +113,10 @@ class AgentWorkflow:
         around = Around(self, Performer(task, specs, origin))
         loop = self._begin(task, specs, options, around)
         self.messages.begin(loop, commanded=commanded)
-        await loop.run()
+        try:
+            await loop.run()
+        finally:
+            self.messages.end()
         return around
 
     def _raised(self, text: str, kind: str) -> ApplicationError:
@@ -143,26 +148,32 @@ class AgentWorkflow:
             context = begin(design, options, task, specs, info.workflow_id)
             stack = began(machine, context, inner, now=now(), ledger=ledger, tools=task.tools)
         kept: dict[str, Any] = dict(task.carry.people) if task.carry else {}
-        desk = Desk.load(
-            kept.get("desk") or {},
-            task.people,
-            task.approvals,
-            workflow_id=info.workflow_id,
-            origin=self.book.origin,
-            specs={spec.name: spec for spec in specs},
-        )
-        loop = Loop(around, stack, inner, desk, task.people)
-        loop.load(kept)
+        try:
+            desk = Desk.load(
+                kept.get("desk") or {},
+                task.people,
+                task.approvals,
+                workflow_id=info.workflow_id,
+                origin=self.book.origin,
+                specs={spec.name: spec for spec in specs},
+            )
+            loop = Loop(around, stack, inner, desk, task.people)
+            loop.load(kept)
+        except (ValueError, TypeError, KeyError, AttributeError) as error:
+            raise refused("`carry.people` is not what a run has carried; leave `carry` out") from error
         self.messages.loop = loop
         self.keep(stack)
         return loop
 
     async def continue_as_new(self, performer: Performer) -> None:
         """A run has no maximum length: between two effects it may go on with an empty history."""
-        await self.book.archive()
-        await workflow.wait_condition(workflow.all_handlers_finished)
         design, loop = self._known()[0], self.messages.loop
-        if loop is None or cancelling() or loop.inbox or self._stack().effect is None:
+        if loop is None:
+            return
+        await self.book.archive()
+        # A handler may wait for a command that is in the inbox: that comes first.
+        await workflow.wait_condition(lambda: bool(loop.inbox) or workflow.all_handlers_finished())
+        if cancelling() or loop.inbox or self._stack().effect is None:
             return
         carry = Carry(
             origin_run_id=self.book.origin,

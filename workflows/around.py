@@ -15,7 +15,7 @@ from temporalio.common import SearchAttributeKey, SearchAttributeUpdate
 from temporalio.exceptions import is_cancelled_exception
 
 from activities.contracts import Effect, ToolResult, ToolRun
-from activities.contracts_people import Notice, Noticed, Reconciled
+from activities.contracts_people import Compensated, Notice, Noticed, Reconciled
 from workflows.kernel.log import Record
 from workflows.kernel.stack import Stack
 from workflows.people import DoneCall, Moment, Request
@@ -125,7 +125,7 @@ class Around:
         with _plainly():
             return await self._performer.tools.reconcile(run, where, activity_id)
 
-    async def compensate(self, call: DoneCall) -> str:
+    async def compensate(self, call: DoneCall) -> Compensated:
         """Undo a call."""
         with _plainly():
             return await self._performer.tools.compensate(call)
@@ -145,9 +145,15 @@ class Around:
 
     async def between(self) -> None:
         """Continue as new when the server suggests it."""
-        if workflow.info().is_continue_as_new_suggested():
-            await self.settle()
-            await self._run.continue_as_new(self._performer)
+        loop = self._run.messages.loop
+        if self.full() and loop is not None:
+            await self.settle(lambda: bool(loop.inbox))
+            if not loop.inbox:
+                await self._run.continue_as_new(self._performer)
+
+    def full(self) -> bool:
+        """The server suggests to continue as new."""
+        return workflow.info().is_continue_as_new_suggested()
 
     # -- people --------------------
 
@@ -195,18 +201,26 @@ class Around:
         )
         self._notices.append(handle)
 
-    async def settle(self) -> None:
-        """Wait for the notifications under way; one that failed is in the worker's log."""
+    async def settle(self, stop: Callable[[], bool], seconds: float | None = None) -> None:
+        """Wait for the notifications under way, unless it is to stop, or so many seconds are over.
+
+        One that failed is in the worker's log.
+        """
+
+        def done() -> bool:
+            return stop() or all(handle.done() for handle in self._notices)
+
+        while not done():
+            try:
+                await self.until(done, seconds, "people are told")
+            except asyncio.CancelledError:
+                continue
+            break
         for handle in self._notices:
-            while not handle.done():
-                try:
-                    await workflow.wait([handle])
-                except asyncio.CancelledError:
-                    continue
-            if not handle.cancelled() and (failure := handle.exception()):
+            if handle.done() and not handle.cancelled() and (failure := handle.exception()):
                 text = str(failure.__cause__ or failure)
                 workflow.logger.warning("agent.notify_failed", extra={"ratchet": {"error": text}})
-        self._notices.clear()
+        self._notices = [handle for handle in self._notices if not handle.done()]
 
 
 @contextmanager

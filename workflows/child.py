@@ -49,7 +49,10 @@ async def run_child(
             result_type=AgentResult,
             cancellation_type=ChildWorkflowCancellationType.WAIT_CANCELLATION_COMPLETED,
             parent_close_policy=ParentClosePolicy.REQUEST_CANCEL,
-            execution_timeout=None if seconds is None else timedelta(seconds=seconds + 60),
+            # One that people can be asked in may wait longer; it keeps its own limit.
+            execution_timeout=None
+            if seconds is None or not task.people.unattended
+            else timedelta(seconds=seconds + 60),
             static_summary=effect.title[:200],
         )
     except ChildWorkflowError as error:

@@ -9,30 +9,33 @@ command comes that concerns it, and taken up again behind it: a call that has en
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable, Mapping
-from typing import Any
+from collections.abc import Callable, Coroutine, Mapping
+from typing import Any, TypeVar
 
 from pydantic import BaseModel
 
-from activities.contracts import (
-    Effect,
-    JsonObject,
-)
+from activities.contracts import Effect, JsonObject, MachineEnded, RunMachine
 from workflows.gate import words
 from workflows.gate.calls import Calls
 from workflows.gate.desk import Desk
 from workflows.gate.effects import take
 from workflows.gate.orders import Order, obey, refuse
-from workflows.kernel.errors import name_of
+from workflows.kernel.errors import MachineError, name_of
+from workflows.kernel.ledger import spent_by
 from workflows.kernel.moves import steerable
-from workflows.kernel.stack import Nesting, Stack, closed, noted
+from workflows.kernel.stack import Nesting, Stack, charged, closed, noted
 from workflows.kernel.step import Cause
-from workflows.people import People, Request
+from workflows.people import Command, Decided, Decision, People, Request
 from workflows.where import Where
 from workflows.world import World
 
 __all__ = ["Left", "Loop"]
 
+T = TypeVar("T")
+SAID = 500
+"""Characters of a call's output in the log, where no machine was told of it."""
+MACHINES_OWN = {"question", "escalation"}
+"""Kinds of request whose `abort` is an answer to the machine that asked."""
 TOO_LATE = "the run is over"
 """Why a command is not obeyed that the run did not come to any more; the log has it, too."""
 
@@ -72,20 +75,27 @@ class Loop:
         """Go on until the run is over; a cancellation of the run ends it where it is."""
         try:
             await self._to_the_end()
-            for order in self.inbox:
-                refuse(self, order, TOO_LATE)
-        finally:
-            self.paused = False
-            self.world.waits(self)
-            for order in self.inbox:
-                order.refused = order.refused or TOO_LATE
+        except MachineError:
+            self._leave_nothing_open()
+            raise
+        for order in self.inbox:
+            refuse(self, order, TOO_LATE)
+        self._leave_nothing_open()
+
+    def _leave_nothing_open(self) -> None:
+        """Whatever waits for the run waits no longer, and nobody is shown that it waits."""
+        for order in self.inbox:
+            order.refused = order.refused or TOO_LATE
+        self.paused = False
+        self.desk.withdraw(self.world.now(), "the run is over")
+        self.world.waits(self)
 
     async def _to_the_end(self) -> None:
         try:
             while self.stack.effect is not None:
                 await self._go_on()
         except asyncio.CancelledError:
-            self.cancelled(self.world.in_doubt())
+            self.cancelled(self.in_doubt())
 
     async def _go_on(self) -> None:
         self.tell()
@@ -97,6 +107,8 @@ class Loop:
         if self.world.cancelling():
             raise asyncio.CancelledError
         try:
+            if self.inbox:
+                return
             if self.paused:
                 await self.until(lambda: False, "paused")
             effect = self.stack.effect
@@ -104,6 +116,18 @@ class Loop:
                 await take(self, effect)
         except Left:
             return
+
+    # -- what is done with it --------------------
+
+    def hear(self, decision: Decision) -> Decided:
+        """Count a decision; raises Refused. An abort counts also where the run is paused."""
+        decided = self.desk.decide(decision, self.world.now())
+        self.tell()
+        if decided.outcome == "aborted" and self.paused and decided.kind not in MACHINES_OWN:
+            text = words.aborted(self.desk.get(decided.request))
+            who = words.who(self.desk.get(decided.request))
+            self.inbox.insert(0, Order(Command(command="abort", text=text), who))
+        return decided
 
     def keep(self, stack: Stack) -> None:
         """Take a move over."""
@@ -124,9 +148,24 @@ class Loop:
 
     def close(self, reason: str, error: str, by: str = "person") -> None:
         """End the run where it is; open requests are withdrawn."""
-        self.desk.withdraw(self.world.now(), f"the run ended: {reason}")
-        self.tell()
+        self.leave(f"the run ended: {reason}")
         self.keep(closed(self.stack, reason, now=self.world.now(), error=error, by=by))
+
+    def leave(self, why: str) -> None:
+        """The effect at hand is left for good: what was asked is withdrawn, what was done is in the log."""
+        self.desk.withdraw(self.world.now(), why)
+        self.tell()
+        for name, result in self.calls.made():
+            self.note(
+                Cause("CallMade", by="kernel", reason=f"{result.tool} at {name}: {result.output[:SAID]}")
+            )
+            self.stack = charged(self.stack, {"cost_usd": result.cost_usd} if result.cost_usd else {})
+        self.calls.begin_anew()
+
+    def in_doubt(self) -> str:
+        """Calls of which nobody knows whether they took effect, in words; empty: none."""
+        unknown = [f"{r.tool} at {n}" for n, r in self.calls.settled.items() if r.error == "unknown_outcome"]
+        return ", ".join(one for one in [self.world.in_doubt(), *unknown] if one)
 
     def cancelled(self, unsafe: str, inside: str | None = None) -> None:
         """Cancelled through Temporal; a call that was interrupted is named, also one of a child run."""
@@ -141,13 +180,15 @@ class Loop:
         while not condition():
             if self.world.cancelling():
                 raise asyncio.CancelledError
-            if self.inbox:
+            if self.inbox or self.world.full():
                 raise Left
             moment = self.desk.next_moment()
             left = None if moment is None else max(moment - self.world.now(), 0)
             self.world.waits(self)
             if left != 0:
-                await self.world.until(lambda: condition() or bool(self.inbox), left, why)
+                await self.world.until(
+                    lambda: condition() or bool(self.inbox) or self.world.full(), left, why
+                )
             self.desk.due(self.world.now())
             self.tell()
 
@@ -192,7 +233,18 @@ class Loop:
             self.desk.withdraw(self.world.now(), "the run has gone on without it")
             self.tell()
         self.world.waits(self)
-        task = asyncio.ensure_future(self.world.perform(effect, where, self.calls.settled))
+        answer = await self.raced(self.world.perform(effect, where, self.calls.settled))
+        child = isinstance(answer, MachineEnded) and answer.exit_reason == "cancelled"
+        if child and self.inbox and not self.world.cancelling():
+            # A child run that is stopped answers: what it spent is spent, and the command comes first.
+            self.stack = charged(self.stack, spent_by(answer))
+            self.note(Cause("ChildStopped", by="kernel", reason=getattr(answer, "error", None) or ""))
+            raise Left
+        return answer
+
+    async def raced(self, doing: Coroutine[Any, Any, T]) -> T:
+        """The outcome of what is being done; raises Left when a command came that does not let it end."""
+        task = asyncio.ensure_future(doing)
         try:
             await self.world.until(lambda: task.done() or self._stopping(), None, "")
             if not task.done() and self.world.stop_soon():
@@ -218,7 +270,14 @@ class Loop:
         """A command came that does not let the effect under way end."""
         for order in self.inbox:
             command = order.command
-            if command.command in {"abort", "rollback"} or (command.command == "pause" and command.at_once):
+            if command.command in {"abort", "rollback"}:
+                return True
+            # A child run goes on: it can be paused itself, and would begin anew.
+            if (
+                command.command == "pause"
+                and command.at_once
+                and not isinstance(self.stack.effect, RunMachine)
+            ):
                 return True
             if command.command == "steer" and steerable(self.stack):
                 return True

@@ -76,7 +76,7 @@ class Messages:
 
     def _decided(self, loop: Loop, decision: Decision) -> None:
         try:
-            loop.desk.decide(decision, loop.world.now())
+            loop.hear(decision)
         except Refused as refused:
             about = decision.model_dump(mode="json", include=REFUSED, exclude_defaults=True)
             about["text"] = decision.text[:SAID]
@@ -126,7 +126,7 @@ class Messages:
         """Count a decision; what its request has come to."""
         loop = await self._loop()
         try:
-            decided = loop.desk.decide(decision, loop.world.now())
+            decided = loop.hear(decision)
         except Refused as refused:
             raise _refusal(str(refused)) from refused
         _show(loop)

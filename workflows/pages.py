@@ -34,17 +34,26 @@ CLOSED = 5
 """Closed requests in the answer of `requests`."""
 SHOWN_REQUESTS = 3
 """Requests in the text for Temporal's UI."""
+ITEMS = 20
+"""Items that are left of a long list or object in a page that is cut."""
+FREE = {"arguments", "about"}
+"""Fields of any JSON, in which a note on what is left out has room."""
 CUT = 400
 """Characters that are left of a long text in a page that is cut."""
 
 
-def _cut(value: Any) -> Any:
+def _cut(value: Any, *, free: bool = False) -> Any:
+    """The value with long texts and lists cut. Where it is `free` JSON, it says what is left out."""
     if isinstance(value, str):
         return value if len(value) <= CUT else f"{value[:CUT]} [... {len(value):,} characters]"
+    more = len(value) - ITEMS if isinstance(value, dict | list | tuple) else 0
     if isinstance(value, dict):
-        return {str(key)[:CUT]: _cut(item) for key, item in list(value.items())[:20]}
+        items = list(value.items())[:ITEMS]
+        cut = {str(key)[:CUT]: _cut(item, free=free or key in FREE) for key, item in items}
+        return {**cut, "...": f"{more} more; ask with `full`"} if free and more > 0 else cut
     if isinstance(value, list | tuple):
-        return [_cut(item) for item in value[:20]]
+        kept = [_cut(item, free=free) for item in value[:ITEMS]]
+        return [*kept, f"... {more} more; ask with `full`"] if free and more > 0 else kept
     return value
 
 
@@ -118,7 +127,7 @@ def steps_page(records: Sequence[Record], query: PageQuery) -> StepsPage:
 
 
 def requests_page(loop: Loop | None, query: PageQuery) -> RequestsPage:
-    """Open requests from index `since` on, and the newest closed ones where they fit."""
+    """Open requests from index `since` on; where none is left, the newest closed ones."""
     if loop is None:
         return RequestsPage(open=(), next=0, total=0)
     waiting = loop.desk.open
@@ -161,24 +170,41 @@ def details(status: AgentStatus, goal: str, records: Sequence[Record], asked: Se
 def _asked(request: Request) -> str:
     """A request, and the JSON that answers it: to be pasted as the input of the signal `decide`."""
     given = json.dumps(request.arguments, ensure_ascii=False) if request.arguments is not None else ""
-    answer = {
-        "request": request.id,
-        "digest": request.digest,
-        "decision": request.options[0],
-        "by": "YOUR NAME",
-    }
+    if request.signed:
+        how = "Only signed decisions count: use `ratchet` with `--key`, or the SDK"
+    else:
+        how = (
+            "To answer, send the signal `decide` with the input, with your words for those in capitals\n\n"
+            f"```json\n{json.dumps(_answer(request), ensure_ascii=False)}\n```"
+        )
     lines = [
         f"**Waits for a person: {request.kind} {request.id}**. {_code(request.text, 1000)}",
         f"Arguments: {_code(given, 1000)}" if given else "",
-        f"One of: {', '.join(request.options)}. To answer, send the signal `decide` with the input",
-        f"```json\n{json.dumps(answer)}\n```",
+        f"Who may decide: {_code(_who(request), 500)}" if request.approvers or request.quorum > 1 else "",
+        f"One of: {', '.join(request.options)}. {how}",
     ]
     return "\n\n".join(line for line in lines if line)
 
 
+def _answer(request: Request) -> dict[str, Any]:
+    """The decision of the request's first option, with all that it needs."""
+    verb, about = request.options[0], request.arguments or {}
+    answer = {"request": request.id, "digest": request.digest, "decision": verb, "by": "YOUR NAME"}
+    if verb == "answer":
+        return {**answer, "text": "YOUR ANSWER" if request.kind != "outcome" else "WHAT CAME OF IT"}
+    if verb == "topup":
+        return {**answer, "amounts": {about.get("counter", "model_calls"): about.get("cap") or 1}}
+    return answer
+
+
+def _who(request: Request) -> str:
+    names = ", ".join(request.approvers) or "anybody"
+    return f"{names}; {request.quorum} must agree" if request.quorum > 1 else names
+
+
 def _code(text: str, most: int = 200) -> str:
     line = " ".join(text.replace("`", "'").split())
-    return f"`{line[:most]}`" if line else ""
+    return f"`{line[:most]}{'…' if len(line) > most else ''}`" if line else ""
 
 
 def _told(record: Record) -> str:

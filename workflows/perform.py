@@ -35,7 +35,7 @@ from activities.contracts_code import CodeStepped, RunCode
 from workflows.api import AgentTask
 from workflows.child import run_child
 from workflows.perform_tools import MARGIN, ToolCalls
-from workflows.retries import CRASHES, WAIT, attempts_of, failure_of
+from workflows.retries import CRASHES, WAIT, all_of, attempts_of, failure_of
 from workflows.where import Where
 
 __all__ = ["Performer"]
@@ -127,7 +127,7 @@ class Performer:
                 return await self._call_model(call, place)
 
         calls = [one(number, call) for number, call in enumerate(effect.calls)]
-        return ModelsReplied(replies=tuple(await asyncio.gather(*calls)))
+        return ModelsReplied(replies=tuple(await all_of(calls)))
 
     async def _ask(self, effect: CallModel, where: Where, activity_id: str) -> ModelReplied:
         model = self.task.models.get(effect.role) or self.task.models["default"]

@@ -14,7 +14,7 @@ from temporalio.exceptions import ActivityError, ApplicationError, is_cancelled_
 from activities.contracts import CallTools, ToolRequest, ToolResult, ToolRun, ToolSpec, ToolsReturned
 from activities.contracts_people import Compensated, CompensateRequest, Reconciled, ReconcileRequest
 from workflows.people import DoneCall
-from workflows.retries import CRASHES, WAIT, attempts_of, failure_of
+from workflows.retries import CRASHES, WAIT, all_of, attempts_of, failure_of
 from workflows.where import Where
 
 __all__ = ["ToolCalls", "tool_failure"]
@@ -72,7 +72,7 @@ class ToolCalls:
         specs = [self.specs.get(run.tool) for run in effect.runs if run.tool in where.tools]
         if effect.parallel and len(specs) == len(names) and all(s and s.repeatable for s in specs):
             calls = [one(run, name) for run, name in zip(effect.runs, names, strict=True)]
-            return ToolsReturned(results=tuple(await asyncio.gather(*calls)))
+            return ToolsReturned(results=tuple(await all_of(calls)))
         results: list[ToolResult] = []
         for run, name in zip(effect.runs, names, strict=True):
             if self._stop and name not in settled:
@@ -96,7 +96,7 @@ class ToolCalls:
             return self.remembered[memory].model_copy(update={"id": run.id, "attempts": 0, "cost_usd": 0})
         self._under_way[name] = run
         result = await self._activity(effect, run, spec, where, name, within)
-        del self._under_way[name]
+        self._under_way.pop(name, None)
         if spec.cache == "run" and result.ok:
             self.remembered[memory] = result
         return result
@@ -183,11 +183,11 @@ class ToolCalls:
             return Reconciled(outcome="unknown", text=failure_of(error).message)
         return found
 
-    async def compensate(self, call: DoneCall) -> str:
-        """Undo a call; what came of it, in words. One that must not be repeated is tried once."""
+    async def compensate(self, call: DoneCall) -> Compensated:
+        """Undo a call. One that must not be repeated is tried once."""
         spec = self.specs.get(call.tool)
         if spec is None or not spec.compensates:
-            return "the tool cannot undo it"
+            return Compensated(ok=False, text="the tool cannot undo it")
         attempts = ASKED + CRASHES if spec.repeatable else 1
         try:
             done: Compensated = await workflow.execute_activity(
@@ -206,8 +206,9 @@ class ToolCalls:
         except ActivityError as error:
             if is_cancelled_exception(error):
                 raise
-            return f"nobody knows whether it is undone: {failure_of(error).message}"
-        return f"{'undone' if done.ok else 'not undone'}: {done.text}"
+            text = f"nobody knows whether it is undone: {failure_of(error).message}"
+            return Compensated(ok=False, text=text)
+        return done
 
 
 def tool_failure(run: ToolRun, spec: ToolSpec, error: ActivityError) -> ToolResult:

@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+import asyncio
+from collections.abc import Coroutine, Iterable
 from datetime import timedelta
+from typing import Any, TypeVar
 
 from temporalio import workflow
 from temporalio.common import RetryPolicy
@@ -10,13 +13,27 @@ from temporalio.exceptions import ActivityError, ApplicationError, TimeoutError,
 
 from activities.contracts import FATAL, RECOVERABLE, TRANSIENT, EffectFailed, ErrorClass
 
-__all__ = ["CRASHES", "WAIT", "attempts_of", "failure_of"]
+__all__ = ["CRASHES", "WAIT", "all_of", "attempts_of", "failure_of"]
+
+T = TypeVar("T")
 
 CRASHES = 10
 """Attempts beyond the declared ones, for those that died with their worker."""
 WAIT = workflow.ActivityCancellationType.WAIT_CANCELLATION_COMPLETED
 """An answer that came before the cancellation is taken; a call in flight is told, and ends first."""
 _CLASSES: dict[str, ErrorClass] = {TRANSIENT: "transient", RECOVERABLE: "recoverable", FATAL: "fatal"}
+
+
+async def all_of(calls: Iterable[Coroutine[Any, Any, T]]) -> list[T]:
+    """Side by side, until each has ended: when they are stopped, none is left behind under way.
+
+    Raises what the first of them raised.
+    """
+    found = await asyncio.gather(*calls, return_exceptions=True)
+    for one in found:
+        if isinstance(one, BaseException):
+            raise one
+    return [one for one in found if not isinstance(one, BaseException)]
 
 
 def attempts_of(attempts: int) -> RetryPolicy:

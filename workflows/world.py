@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any, Protocol
 from pydantic import BaseModel
 
 from activities.contracts import Effect, ToolResult, ToolRun
-from activities.contracts_people import Reconciled
+from activities.contracts_people import Compensated, Reconciled
 from workflows.kernel.log import Record
 from workflows.kernel.stack import Stack
 from workflows.people import DoneCall, Moment, Request
@@ -66,8 +66,8 @@ class World(Protocol):
     async def reconcile(self, run: ToolRun, where: Where, activity_id: str) -> Reconciled | None:
         """What the tool itself finds out of a call whose outcome nobody knows; None: it cannot."""
 
-    async def compensate(self, call: DoneCall) -> str:
-        """Undo a call; what came of it, in words."""
+    async def compensate(self, call: DoneCall) -> Compensated:
+        """Undo a call; what came of it."""
 
     async def log(self) -> Sequence[Record]:
         """The whole log, also what the archive has of it; raises ValueError when it cannot be read."""
@@ -77,6 +77,9 @@ class World(Protocol):
 
     def waits(self, loop: Loop) -> None:
         """Show others what the run waits for, if anything."""
+
+    def full(self) -> bool:
+        """The run's history is so long that it should go on with an empty one."""
 
     async def between(self) -> None:
         """Nothing is under way: a long run goes on with an empty history here."""

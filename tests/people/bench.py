@@ -9,7 +9,7 @@ from typing import Any
 from pydantic import BaseModel
 
 from activities.contracts import CallTools, Effect, ToolResult, ToolRun, ToolSpec, ToolsReturned
-from activities.contracts_people import Reconciled
+from activities.contracts_people import Compensated, Reconciled
 from tests.machines.driver import Reaction
 from tests.machines.script import PARTS, TOOL
 from workflows.api import COUNTERS
@@ -73,6 +73,7 @@ class Bench:
         """Every tool call that was begun."""
         self.noticed: list[tuple[Moment, str]] = []
         self.compensated: list[str] = []
+        self.undoes = True
         self.found: Reconciled | None = None
         self.blocked = False
         """Effects do not end until this is False."""
@@ -266,9 +267,12 @@ class Bench:
     async def reconcile(self, run: ToolRun, where: Where, activity_id: str) -> Reconciled | None:
         return self.found
 
-    async def compensate(self, call: DoneCall) -> str:
+    async def compensate(self, call: DoneCall) -> Compensated:
         self.compensated.append(call.place)
-        return "undone"
+        return Compensated(ok=self.undoes, text="as asked")
+
+    def full(self) -> bool:
+        return False
 
     async def log(self) -> Sequence[Record]:
         return self.records

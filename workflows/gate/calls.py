@@ -26,10 +26,12 @@ __all__ = ["Calls"]
 
 SHOWN = 500
 """Characters of an output, and of a long argument of a call that cannot be undone, in the report."""
+HISTORY = 1000
+"""Calls that the report can go back to."""
 NOT_RUN = {"rejected", "expired", "unknown_tool", "bad_arguments"}
 HARMLESS = {"pure", "read"}
 _OF_THE_EFFECT = (
-    "asked", "edits", "settled", "reconciled", "tries", "failures", "mended", "passed", "counted",
+    "asked", "edits", "settled", "reconciled", "tries", "failures", "mended", "passed", "topups", "counted",
 )  # fmt: skip
 
 
@@ -49,6 +51,8 @@ class Calls(Frozen):
     """Refusals after which people said: try again."""
     passed: list[str] = Field(default_factory=list)
     """Calls that were approved beforehand."""
+    topups: list[str] = Field(default_factory=list)
+    """Requests by which a limit was topped up: none counts twice."""
     counted: list[str] = Field(default_factory=list)
     history: list[DoneCall] = Field(default_factory=list)
 
@@ -63,6 +67,11 @@ class Calls(Frozen):
     def troubles(self) -> int:
         """How often people said: try again."""
         return len(self.mended)
+
+    @property
+    def topped(self) -> int:
+        """How often a limit was topped up for the effect at hand."""
+        return len(self.topups)
 
     def retried(self) -> None:
         """It is tried again."""
@@ -107,6 +116,7 @@ class Calls(Frozen):
         """What the tool found out by itself; True when the call's fate is known now."""
         if found.outcome == "happened" and found.result is not None:
             self.settled[name] = found.result
+            self._count_again(name)
         elif found.outcome == "not_happened":
             self._make_again(name)
         else:
@@ -121,6 +131,7 @@ class Calls(Frozen):
         elif request.outcome == "answered" and vote is not None:
             text = f"(Told by {words.who(request)}, who looked what became of the call:)\n{vote.text}"
             self.settled[name] = ToolResult(id=run.id, tool=run.tool, output=text, bytes=len(text.encode()))
+            self._count_again(name)
         else:
             return False
         return True
@@ -130,6 +141,10 @@ class Calls(Frozen):
         self.tries[name] = self.tries.get(name, 0) + 1
         if name in self.reconciled:
             self.reconciled.remove(name)
+        self._count_again(name)
+        self.history[:] = [call for call in self.history if call.place != name]  # it did not happen
+
+    def _count_again(self, name: str) -> None:
         if name in self.counted:
             self.counted.remove(name)
 
@@ -161,7 +176,11 @@ class Calls(Frozen):
                 key=world.key(where, name),
                 undoable=undoable,
             )
-            self.history[:] = [one for one in self.history if one.key != call.key] + [call]
+            self.history[:] = [*(one for one in self.history if one.key != call.key), call][-HISTORY:]
+
+    def made(self) -> tuple[tuple[str, ToolResult], ...]:
+        """Calls of the effect at hand that have ended, of which no machine was told yet."""
+        return tuple((name, result) for name, result in self.settled.items() if result.error not in NOT_RUN)
 
     def since(self, step: int) -> tuple[DoneCall, ...]:
         """Calls of this step and later ones that nothing has undone, oldest first, of every branch."""

@@ -335,6 +335,11 @@ class Desk:
         """The request, open or closed. Raises KeyError for one that is not kept."""
         return self._tickets[request_id].request
 
+    def asking_of(self, request_id: str | None) -> Asked | None:
+        """How the request was put to people at first; None where there is none."""
+        ticket = self._tickets.get(request_id or "")
+        return ticket.asking if ticket else None
+
     @property
     def open(self) -> tuple[Request, ...]:
         """Oldest first."""

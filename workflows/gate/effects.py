@@ -39,7 +39,7 @@ NOBODY = "no person can be asked"
 
 
 async def take(loop: Loop, effect: Effect) -> None:
-    """Whatever the effect asks of people first, then the effect itloop."""
+    """Whatever the effect asks of people first, then the effect itself."""
     if isinstance(effect, Hold):
         await _stand(loop)
     elif isinstance(effect, AskPerson):
@@ -90,7 +90,7 @@ async def _question(loop: Loop, effect: AskPerson) -> None:
 async def _limit(loop: Loop, breach: str, counter: str, cap: float) -> None:
     """The next call would pass a limit: more, the end that the limit stands for, or stop."""
     place = f"{bounded(loop.stack.top.place)}!{counter}"
-    asked: JsonObject = {"counter": counter, "cap": cap}
+    asked: JsonObject = {"counter": counter, "cap": cap, "time": loop.calls.topped}
     request = await loop.ask(
         "limit", place, text=words.limit(breach), arguments=asked, options=("topup", "finish", "abort")
     )
@@ -98,9 +98,10 @@ async def _limit(loop: Loop, breach: str, counter: str, cap: float) -> None:
         return
     now, found = loop.world.now(), breach_of(loop.stack)
     if request is not None and request.outcome == "topped_up" and request.settled is not None:
+        loop.calls.topups.append(request.id)
         loop.keep(topped_up(loop.stack, request.settled.amounts))
     elif found is not None:
-        loop.calls.begin_anew()
+        loop.leave("the limit ends it")
         loop.keep(refused_by_limit(loop.stack, found, loop.nesting, now=now))
 
 
@@ -194,8 +195,8 @@ async def _cleared(loop: Loop, run: ToolRun, where: Where, name: str) -> bool:
     if loop.world.cancelling():
         return False
     if name not in loop.calls.reconciled:
+        found = await loop.raced(loop.world.reconcile(run, where, name))
         loop.calls.reconciled.append(name)
-        found = await loop.world.reconcile(run, where, name)
         if found is not None:
             reason = f"{run.title}: {found.outcome}{f', {found.text}' if found.text else ''}"
             loop.note(Cause("Reconciled", by="kernel", reason=reason))
@@ -203,9 +204,12 @@ async def _cleared(loop: Loop, run: ToolRun, where: Where, name: str) -> bool:
                 return True
     what: JsonObject = {"arguments": run.arguments, "time": loop.calls.tries.get(name, 0)}
     text = words.outcome(loop.calls.settled[name])
+    # Who may let a call happen may say whether it did.
+    asking = None if "outcome" in loop.people.kinds else loop.desk.asking_of(loop.calls.asked.get(name))
     request = await loop.ask(
-        "outcome", name, text=text, tool=run.tool, arguments=what, options=("answer", "retry", "abort")
-    )
+        "outcome", name, text=text, tool=run.tool, arguments=what, asking=asking,
+        options=("answer", "retry", "abort"),
+    )  # fmt: skip
     if request is None or loop.ended_by(request):
         return False
     return loop.calls.cleared(run, name, request)

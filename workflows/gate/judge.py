@@ -154,7 +154,8 @@ def _fits_the_verb(request: Request, decision: Decision) -> None:
 
 
 def _amounts(request: Request, decision: Decision) -> None:
-    counter = (request.arguments or {}).get("counter")  # as the loop puts a limit to people
+    asked = request.arguments or {}  # as the loop puts a limit to people
+    counter, cap = asked.get("counter"), asked.get("cap")
     example = f'for example {{"{counter or "model_calls"}": 10}}'
     if not decision.amounts:
         raise Refused(f"{request.id}: a top-up needs `amounts`: counter -> how much more, {example}")
@@ -168,4 +169,10 @@ def _amounts(request: Request, decision: Decision) -> None:
             raise Refused(
                 f"{request.id}: {name[:100]} {amount:g} is no amount; a number above 0 and at most "
                 f"{AMOUNT_LIMIT:g} is expected"
+            )
+        # Floats have so many digits: what is too small to raise the cap would be asked about again at once.
+        if isinstance(cap, int | float) and not cap < float(cap) + amount < math.inf:
+            raise Refused(
+                f"{request.id}: {amount:g} more {name[:100]} does not raise the limit of {cap:g}; "
+                "give a larger amount"
             )

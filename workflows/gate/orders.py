@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
@@ -39,7 +40,6 @@ async def obey(loop: Loop, order: Order) -> None:
     try:
         match command.command:
             case "abort":
-                loop.calls.begin_anew()
                 order.done = _aborted(loop, order)
             case "pause" | "resume":
                 order.done = _paused(loop, order)
@@ -85,7 +85,7 @@ def _done(loop: Loop, order: Order, text: str, undone: tuple[str, ...] = ()) -> 
 
 def _aborted(loop: Loop, order: Order) -> CommandDone:
     said = f": {order.command.text}" if order.command.text else ""
-    doubt = loop.world.in_doubt()
+    doubt = loop.in_doubt()
     unsafe = f"; nobody knows whether {doubt} took effect" if doubt else ""
     loop.close("aborted", f"{order.by} ended the run{said}{unsafe}", by=order.by)
     return _done(loop, order, "the run is ended")
@@ -111,9 +111,7 @@ def _steered(loop: Loop, order: Order) -> CommandDone:
     cause = _cause("Steered", order)
     loop.keep(steered(loop.stack, order.command.text, loop.nesting, cause=cause, now=now))
     if loop.stack.top.place != place:  # the call at hand is asked anew
-        loop.calls.begin_anew()
-        loop.desk.withdraw(now, "a message from a person has changed the call that it was about")
-        loop.tell()
+        loop.leave("a message from a person has changed the call that it was about")
     return _done(loop, order, "the message comes before the next model call")
 
 
@@ -124,11 +122,9 @@ async def _rolled_back(loop: Loop, order: Order) -> CommandDone:
     cause = _cause("RolledBack", order)
     records = await loop.world.log()
     rolled_back(loop.stack, records, step, loop.nesting, cause=cause, now=loop.world.now())  # may refuse
-    loop.desk.withdraw(loop.world.now(), f"the run is rolled back to step {step}")
-    loop.tell()
+    loop.leave(f"the run is rolled back to step {step}")
     undone = await _compensated(loop, step) if order.command.compensate else ()
     records = await loop.world.log()
-    loop.calls.begin_anew()
     now = loop.world.now()
     loop.keep(rolled_back(loop.stack, records, step, loop.nesting, cause=cause, now=now))
     return _done(loop, order, f"back at the beginning of step {step}", undone)
@@ -140,10 +136,17 @@ async def _compensated(loop: Loop, step: int) -> tuple[str, ...]:
     for call in reversed(loop.calls.since(step)):
         if not call.undoable:
             continue
-        text = await loop.world.compensate(call)
-        loop.calls.undone(call, text)
-        loop.note(Cause("Compensated", by="kernel", reason=f"{call.tool} at {call.place}: {text}"))
-        undone.append(f"{call.tool} ({call.place}): {text}")
+        name = f"{call.tool} at {call.place}"
+        try:
+            done = await loop.world.compensate(call)
+        except asyncio.CancelledError:
+            loop.note(Cause("Compensated", by="kernel", reason=f"{name}: nobody knows whether it is undone"))
+            raise
+        text = f"{'undone' if done.ok else 'not undone'}: {done.text}"
+        if done.ok:
+            loop.calls.undone(call, text)
+        loop.note(Cause("Compensated", by="kernel", reason=f"{name}: {text}"))
+        undone.append(f"{name}: {text}")
     return tuple(undone)
 
 
@@ -157,6 +160,10 @@ def _limited(loop: Loop, order: Order) -> CommandDone:
         if cap is not None and not 0 <= cap <= MOST:
             raise ValueError(f"{name}: {cap:g} is no limit; expected 0 to {MOST:g}, or null for none")
     loop.keep(capped(loop.stack, limits))
+    for request in loop.desk.open:
+        if request.kind == "limit":  # it was about a cap that is another one now
+            loop.leave("the limits were changed")
+            break
     told = ", ".join(
         f"{name} {'none' if cap is None else f'{cap:g}'}" for name, cap in sorted(limits.items())
     )
