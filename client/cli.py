@@ -36,12 +36,13 @@ app = typer.Typer(
 
 
 def _register() -> None:
-    from client import cli_catalog, cli_doctor, cli_people, cli_read, cli_run, cli_time
+    from client import cli_catalog, cli_doctor, cli_orders, cli_people, cli_read, cli_run, cli_time
 
     for name, work in {
         **cli_run.COMMANDS,
         **cli_read.COMMANDS,
         **cli_people.COMMANDS,
+        **cli_orders.COMMANDS,
         **cli_time.COMMANDS,
         **cli_catalog.COMMANDS,
         **cli_doctor.COMMANDS,

@@ -1,4 +1,4 @@
-"""Commands with which people decide and command: inbox, approve, pause, rollback, key, and their kin.
+"""Commands with which people decide what runs ask: inbox, approve, reject, answer, key, and their kin.
 
 Exit codes: 0 it is done (or sent, when no worker runs); 1 there is no such run or request, or the run is
 over; 2 what was said makes no sense; 3 the run refused it, and said why; 4 nobody confirmed, so nothing
@@ -22,7 +22,7 @@ from client.place import Json, Place
 if TYPE_CHECKING:
     from client.talk import Talk
 
-__all__ = ["COMMANDS"]
+__all__ = ["COMMANDS", "By", "Key", "Reason", "Run", "Signal", "talk_of", "text_of"]
 
 Run = Annotated[str, typer.Argument(help="Id of the run, or its beginning or end.", metavar="RUN")]
 Asked = Annotated[
@@ -48,12 +48,22 @@ Signal = Annotated[
 ]
 
 
-def _talk(place: Place, run: str, by: str | None, key: Path | None, how: tuple[bool, bool]) -> Talk:
+def talk_of(place: Place, run: str, by: str | None, key: Path | None, how: tuple[bool, bool]) -> Talk:
     """Who says what to whom; `how` is whether by signal, and whether told in JSON."""
     from client.keys import speaker
     from client.talk import Talk
 
     return Talk(place, run, speaker(by, key), signal=how[0], as_json=how[1])
+
+
+async def text_of(typed: str, what: str) -> str:
+    """A text from the command line, or from standard input when it is `-`."""
+    from client.choose import read_goal
+
+    text = await read_goal(typed)
+    if not text.strip():
+        raise UsageError(f"{what} is blank")
+    return text
 
 
 # -- what waits --------------------
@@ -121,7 +131,7 @@ async def approve(  # noqa: PLR0913  # one parameter for each option of the comm
 
     where = {name: value for name, value in map(_pair, remember_where or ())}
     content = remembered(comment, remember, remember_any, where)
-    return await _talk(place, run, by, key, (signal, as_json)).decide(request, "approve", content)
+    return await talk_of(place, run, by, key, (signal, as_json)).decide(request, "approve", content)
 
 
 async def edit(  # noqa: PLR0913  # one parameter for each option of the command line
@@ -141,7 +151,7 @@ async def edit(  # noqa: PLR0913  # one parameter for each option of the command
     """Change the arguments of a tool's call, then let it be called."""
     from client.talk import changed
 
-    talk = _talk(place, run, by, key, (signal, as_json))
+    talk = talk_of(place, run, by, key, (signal, as_json))
     return await talk.decide(request, "edit", changed(comment, args))
 
 
@@ -161,8 +171,8 @@ async def answer(  # noqa: PLR0913  # one parameter for each option of the comma
     if len(words) > 2:
         raise UsageError(f"one answer is expected, {len(words)} words came; put it into quotes")
     *request, text = words
-    content = said(await _text(text, "the answer"))
-    talk = _talk(place, run, by, key, (signal, as_json))
+    content = said(await text_of(text, "the answer"))
+    talk = talk_of(place, run, by, key, (signal, as_json))
     return await talk.decide(request[0] if request else None, "answer", content)
 
 
@@ -188,7 +198,7 @@ async def topup(  # noqa: PLR0913  # one parameter for each option of the comman
     async def content(_: Any) -> dict[str, Any]:
         return {"text": comment, "amounts": amounts}
 
-    return await _talk(place, run, by, key, (signal, as_json)).decide(request, "topup", content)
+    return await talk_of(place, run, by, key, (signal, as_json)).decide(request, "topup", content)
 
 
 async def resume(  # noqa: PLR0913  # one parameter for each option of the command line
@@ -203,7 +213,7 @@ async def resume(  # noqa: PLR0913  # one parameter for each option of the comma
     as_json: Json = False,
 ) -> int:
     """Let a run go on: answers what it asks so, else takes a pause back."""
-    return await _talk(place, run, by, key, (signal, as_json)).resume(request, comment)
+    return await talk_of(place, run, by, key, (signal, as_json)).resume(request, comment)
 
 
 def _plain_decision(verb: Any, doc: str) -> Callable[..., Coroutine[Any, Any, int]]:
@@ -222,115 +232,13 @@ def _plain_decision(verb: Any, doc: str) -> Callable[..., Coroutine[Any, Any, in
     ) -> int:
         from client.talk import said
 
-        return await _talk(place, run, by, key, (signal, as_json)).decide(request, verb, said(comment))
+        return await talk_of(place, run, by, key, (signal, as_json)).decide(request, verb, said(comment))
 
     decide.__name__, decide.__doc__ = verb, doc
     return decide
 
 
-# -- commands --------------------
-
-
-async def pause(  # noqa: PLR0913  # one parameter for each option of the command line
-    place: Place,
-    *,
-    run: Run,
-    at_once: Annotated[
-        bool, typer.Option("--at-once", help="Do not wait for the current call: it is made again later.")
-    ] = False,
-    reason: Reason = "",
-    by: By = None,
-    key: Key = None,
-    signal: Signal = False,
-    as_json: Json = False,
-) -> int:
-    """Let a run stand still until `ratchet resume`."""
-    from client.people import spoken
-    from workflows.people import Command
-
-    order = spoken(Command, command="pause", text=reason, at_once=at_once)
-    return await _talk(place, run, by, key, (signal, as_json)).command(order)
-
-
-async def abort(  # noqa: PLR0913  # one parameter for each option of the command line
-    place: Place,
-    *,
-    run: Run,
-    reason: Reason = "",
-    by: By = None,
-    key: Key = None,
-    signal: Signal = False,
-    as_json: Json = False,
-) -> int:
-    """End a run where it is; it gives a result, with the exit reason `aborted`."""
-    from client.people import spoken
-    from workflows.people import Command
-
-    order = spoken(Command, command="abort", text=reason)
-    return await _talk(place, run, by, key, (signal, as_json)).command(order)
-
-
-async def steer(  # noqa: PLR0913  # one parameter for each option of the command line
-    place: Place,
-    *,
-    run: Run,
-    text: Annotated[str, typer.Argument(help="What to say to the model; - reads stdin.")],
-    by: By = None,
-    key: Key = None,
-    signal: Signal = False,
-    as_json: Json = False,
-) -> int:
-    """Say something to the model before its next call."""
-    from client.people import spoken
-    from workflows.people import Command
-
-    order = spoken(Command, command="steer", text=await _text(text, "the message"))
-    return await _talk(place, run, by, key, (signal, as_json)).command(order)
-
-
-async def rollback(  # noqa: PLR0913  # one parameter for each option of the command line
-    place: Place,
-    *,
-    run: Run,
-    step: Annotated[int, typer.Option("--step", min=0, help="The step to begin again; 0: the whole run.")],
-    compensate: Annotated[
-        bool, typer.Option("--compensate", help="Undo what can be undone of what was done since.")
-    ] = False,
-    yes: Annotated[bool, typer.Option("--yes", "-y", help="Do not ask.")] = False,
-    reason: Reason = "",
-    by: By = None,
-    key: Key = None,
-    signal: Signal = False,
-    as_json: Json = False,
-) -> int:
-    """Take a run back to the beginning of a step; shows first what was done since."""
-    from client.people import spoken
-    from workflows.people import Command
-
-    order = spoken(Command, command="rollback", step=step, compensate=compensate, text=reason)
-    return await _talk(place, run, by, key, (signal, as_json)).rollback(order, yes=yes)
-
-
-async def limits(  # noqa: PLR0913  # one parameter for each option of the command line
-    place: Place,
-    *,
-    run: Run,
-    words: Annotated[
-        list[str], typer.Argument(metavar="COUNTER=CAP...", help="Such as model_calls=300 tokens=none.")
-    ],
-    reason: Reason = "",
-    by: By = None,
-    key: Key = None,
-    signal: Signal = False,
-    as_json: Json = False,
-) -> int:
-    """Set limits of a run that goes on."""
-    from client.amounts import caps_of
-    from client.people import spoken
-    from workflows.people import Command
-
-    order = spoken(Command, command="limits", limits=caps_of(words), text=reason)
-    return await _talk(place, run, by, key, (signal, as_json)).command(order)
+# -- keys --------------------
 
 
 async def key(
@@ -351,16 +259,6 @@ async def key(
         name, public = who.name, public_key(who.key) if who.key else ""
     notes().print("for the agent file, under people.groups.GROUP.keys:")
     typer.echo(f"{json.dumps(name, ensure_ascii=False)}: {public}")
-
-
-async def _text(typed: str, what: str) -> str:
-    """A text from the command line, or from standard input when it is `-`."""
-    from client.choose import read_goal
-
-    text = await read_goal(typed)
-    if not text.strip():
-        raise UsageError(f"{what} is blank")
-    return text
 
 
 def _pair(word: str) -> tuple[str, Any]:
@@ -386,10 +284,5 @@ COMMANDS: dict[str, Callable[..., Coroutine[Any, Any, int | None]]] = {
     "retry": _plain_decision("retry", "Let a call be made again: it is mended, or it did not happen."),
     "topup": topup,
     "finish": _plain_decision("finish", "Let a run that has reached a limit end as the limit would have it."),
-    "pause": pause,
-    "abort": abort,
-    "steer": steer,
-    "rollback": rollback,
-    "limits": limits,
     "key": key,
 }

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import secrets
-from collections.abc import AsyncIterator, Mapping
+from collections.abc import AsyncGenerator, Mapping
 from dataclasses import dataclass, field
 from datetime import timedelta
 from typing import Any, Literal, TypeVar
@@ -112,7 +112,7 @@ class RunCommander(RunReader):
         there = ", ".join(request.id for request in known) or "none"
         raise RatchetError(f"run {run_id} has no request {request_id}; there is {there}")
 
-    def watch_all(self, run_id: str, since: int = 0) -> AsyncIterator[Record | Request]:
+    def watch_all(self, run_id: str, since: int = 0) -> AsyncGenerator[Record | Request, None]:
         """What `watch` gives, and each request when it opens, at each vote, and when it closes.
 
         Also requests of runs inside this one: `Request.run` says whose it is. Of requests that were

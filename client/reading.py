@@ -162,13 +162,18 @@ class RunReader:
         return await self._query(run_id, "diagram", str)
 
     async def watch(self, run_id: str, since: int = 0) -> AsyncIterator[Record]:
-        """Every record of a run as it happens, until the run is over.
+        """Every record of a run as it happens, until the run is over."""
+        async for records in self.batches(run_id, since):
+            for record in records:
+                yield record
+
+    async def batches(self, run_id: str, since: int = 0) -> AsyncIterator[tuple[Record, ...]]:
+        """The same, records that were there at once together.
 
         Waits on the run's history and asks for the log once each time that it has moved.
         """
-        if await self._in_archive(run_id):
-            for record in await self.records(run_id, since):
-                yield record
+        if await self.in_archive(run_id):
+            yield await self.records(run_id, since)
             return
         await self._check_worker(run_id)
         async with Follower(self.temporal, run_id) as follower:
@@ -178,9 +183,9 @@ class RunReader:
                     await follower.news()
                 over = follower.over  # before reading: what comes after it is read then
                 new, finished = await self._patiently(run_id, since)
-                for record in new:
-                    yield record
-                    since = record.seq + 1
+                if new:
+                    yield new
+                    since = new[-1].seq + 1
                 over = over or finished
 
     async def _patiently(self, run_id: str, since: int) -> tuple[tuple[Record, ...], bool]:
@@ -209,13 +214,13 @@ class RunReader:
         self, run_id: str, ask: Callable[[], Awaitable[Q]], recall: Callable[[str], Awaitable[Q | None]]
     ) -> Q:
         """Ask the run; one that is over is recalled from the archive, which needs no worker."""
-        if await self._in_archive(run_id):
+        if await self.in_archive(run_id):
             recalled = await recall(run_id)
             if recalled is not None:
                 return recalled
         return await ask()
 
-    async def _in_archive(self, run_id: str) -> bool:
+    async def in_archive(self, run_id: str) -> bool:
         """The end of this very execution is archived; of any, when Temporal knows none."""
         try:
             result = await self._archive.result(run_id)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator
+from collections.abc import AsyncGenerator, Iterable, Iterator
 from contextlib import suppress
 from typing import TYPE_CHECKING
 
@@ -22,9 +22,13 @@ News = asyncio.Queue[Record | Request | None]
 """None: the run is over."""
 
 
-async def watch_all(agents: RunCommander, run_id: str, since: int) -> AsyncIterator[Record | Request]:
+async def watch_all(agents: RunCommander, run_id: str, since: int) -> AsyncGenerator[Record | Request, None]:
     """Records as `watch` gives them; a request when it opens, at each vote, and when it closes."""
-    news: News = asyncio.Queue(maxsize=100)
+    if await agents.in_archive(run_id):
+        async for record in agents.watch(run_id, since):
+            yield record
+        return
+    news: News = asyncio.Queue()
     requests = _Requests(agents)
     await requests.skip_closed(run_id)
     inside = asyncio.create_task(_look_inside(agents, run_id, requests, news))
@@ -54,24 +58,24 @@ class _Requests:
                 if request.outcome != "open":
                     self._told[run_id, request.id] = request
 
-    async def changed(self, run_id: str, record: Record | None = None) -> tuple[Request, ...]:
-        """Requests of a run that have opened, or changed, since the last time; `record` says of what."""
+    async def changed(self, run_id: str, records: Iterable[Record] = ()) -> tuple[Request, ...]:
+        """Requests of a run that have opened, or changed, since the last time; the records say of some."""
         found: tuple[Request, ...] = ()
         with suppress(RatchetError):  # the worker went away for a moment: the next record asks again
             found = await self._agents.known_requests(run_id)
-        if record is not None and (gone := self._gone(run_id, record, found)):
-            found = (*found, gone)
+        found += tuple(self._gone(run_id, records, found))
         new = [one for one in found if _seen(one) != _seen(self._told.get((run_id, one.id)))]
         self._told.update({(run_id, one.id): one for one in new})
         return tuple(new)
 
-    def _gone(self, run_id: str, record: Record, found: tuple[Request, ...]) -> Request | None:
-        """The request that the record closed, when the run tells no more of it: only the newest are told."""
-        name, outcome = record.about.get("request"), record.about.get("outcome")
-        known = self._told.get((run_id, str(name)))
-        if known is None or outcome in (None, "open") or any(one.id == name for one in found):
-            return None
-        return known.model_copy(update={"outcome": outcome, "closed": record.finished})
+    def _gone(self, run_id: str, records: Iterable[Record], found: tuple[Request, ...]) -> Iterator[Request]:
+        """Requests that the records closed, and of which the run tells no more: only the newest are told."""
+        told = {one.id for one in found}
+        for record in records:
+            name, outcome = str(record.about.get("request")), record.about.get("outcome")
+            known = self._told.get((run_id, name))
+            if known is not None and outcome not in (None, "open") and name not in told:
+                yield known.model_copy(update={"outcome": outcome, "closed": record.finished})
 
 
 def _seen(request: Request | None) -> tuple[object, ...]:
@@ -80,15 +84,16 @@ def _seen(request: Request | None) -> tuple[object, ...]:
 
 
 async def _follow(agents: RunCommander, run_id: str, since: int, requests: _Requests, news: News) -> None:
-    """Records of the run; one that is about people is followed by the requests that it changed."""
+    """Records of the run; those about people are followed by the requests that they changed."""
     try:
-        async for record in agents.watch(run_id, since):
-            await news.put(record)
-            if record.about:
-                for request in await requests.changed(run_id, record):
-                    await news.put(request)
+        async for records in agents.batches(run_id, since):
+            for record in records:
+                news.put_nowait(record)
+            about = [record for record in records if record.about]
+            for request in await requests.changed(run_id, about) if about else ():
+                news.put_nowait(request)
     finally:
-        await news.put(None)
+        news.put_nowait(None)
 
 
 async def _look_inside(agents: RunCommander, run_id: str, requests: _Requests, news: News) -> None:
@@ -103,7 +108,7 @@ async def _look_inside(agents: RunCommander, run_id: str, requests: _Requests, n
             known = now
             for inner in moved:
                 for request in await requests.changed(inner):
-                    await news.put(request)
+                    news.put_nowait(request)
 
 
 async def _inside(agents: RunCommander, run_id: str) -> dict[str, bytes]:

@@ -3,12 +3,15 @@
 from __future__ import annotations
 
 import asyncio
+import json
 import re
+from contextlib import aclosing
 from datetime import UTC, datetime
 from pathlib import Path
 
 import pytest
 
+from activities.contracts import ScriptedReply, ToolCall
 from activities.settings import Settings
 from client.agent import AgentClient
 from client.connection import working
@@ -310,6 +313,42 @@ async def test_watch_all_gives_records_and_requests_as_they_open_and_close(agent
     assert records == list(range((await agents.result(run_id)).records))
     late = [news async for news in agents.watch_all(run_id)]
     assert not any(isinstance(news, Request) for news in late), "what was over before is no news"
+    assert [news.seq for news in late if not isinstance(news, Request)] == records
+
+
+async def test_whoever_stops_watching_in_the_middle_leaves_nothing_behind(agents: AgentClient) -> None:
+    run_id = await agents.start(asking_task("sdk-leave"))
+
+    def following() -> list[str]:
+        names = [str(task.get_coro()) for task in asyncio.all_tasks()]
+        return [name for name in names if "_follow" in name or "_look_inside" in name]
+
+    async with aclosing(agents.watch_all(run_id)) as watching:
+        async for news in watching:
+            if isinstance(news, Request):
+                assert len(following()) == 3
+                break
+    assert following() == []
+    await agents.abort(run_id)
+    await agents.result(run_id)
+
+
+async def test_of_many_requests_that_close_at_once_each_is_told(agents: AgentClient) -> None:
+    """The run tells of the newest closed ones alone; the log tells of all."""
+    calls = tuple(
+        ToolCall(id=f"c{n}", name="mark_once", arguments=json.dumps({"line": f"sdk-bulk-{n}"}))
+        for n in range(9)
+    )
+    script = (ScriptedReply(reply="", tool_calls=calls), ScriptedReply(reply="done"))
+    run_id = await agents.start(attended(*script, machine="tools", tools=("mark_once",)))
+    seen: dict[str, list[str]] = {}
+    async for news in agents.watch_all(run_id):
+        if isinstance(news, Request):
+            seen.setdefault(news.id, []).append(news.outcome)
+            if len(seen) == 9 and set(map(len, seen.values())) == {1}:
+                found = await agents.requests(run_id)
+                await asyncio.gather(*(agents.reject(run_id, one) for one in found))
+    assert seen == {f"r{n}": ["open", "rejected"] for n in range(1, 10)}
 
 
 async def test_requests_of_a_run_inside_are_told_with_its_id(agents: AgentClient) -> None:
