@@ -12,11 +12,12 @@ from activities.contracts import CallTools, Effect, ToolResult, ToolRun, ToolSpe
 from activities.contracts_people import Compensated, Reconciled
 from tests.machines.driver import Reaction
 from tests.machines.script import PARTS, TOOL
-from workflows.api import COUNTERS
+from workflows.api import COUNTERS, AgentStatus
 from workflows.gate.desk import Desk
 from workflows.gate.orders import Order
 from workflows.gate.standing import standing_still
 from workflows.kernel.design import Brief, Design
+from workflows.kernel.errors import name_of
 from workflows.kernel.ledger import Ledger
 from workflows.kernel.log import Record
 from workflows.kernel.machine import Exit, Machine
@@ -128,6 +129,12 @@ class Bench:
         if self._task is not None and self._task.done():
             self._task.result()
 
+    async def cancel(self) -> None:
+        """The run is cancelled from outside."""
+        assert self._task is not None
+        self._task.cancel()
+        await self.settled()
+
     async def wait(self, seconds: float) -> None:
         """So much time goes by."""
         self.clock += seconds
@@ -137,8 +144,7 @@ class Bench:
         """Decide upon the first open request, or that one."""
         asked = request or self.open[0]
         given = {"request": asked.id, "digest": asked.digest, "by": "ann", **more}
-        decided = self.loop.desk.decide(Decision(decision=verb, **given), self.now())
-        self.loop.tell()
+        decided = self.loop.hear(Decision(decision=verb, **given))
         await self.settled()
         return decided
 
@@ -158,6 +164,15 @@ class Bench:
     def open(self) -> tuple[Request, ...]:
         """Open requests."""
         return self.loop.desk.open
+
+    @property
+    def status(self) -> AgentStatus:
+        """What a run tells of itself."""
+        snapshot = self.loop.stack.first.step.snapshot
+        state = name_of(snapshot.state)
+        return AgentStatus(
+            agent="bench", machine=self.machine.name, machine_version="1", state=state, step=0, visit=0
+        )
 
     @property
     def exit(self) -> Exit:

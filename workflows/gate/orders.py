@@ -160,10 +160,9 @@ def _limited(loop: Loop, order: Order) -> CommandDone:
         if cap is not None and not 0 <= cap <= MOST:
             raise ValueError(f"{name}: {cap:g} is no limit; expected 0 to {MOST:g}, or null for none")
     loop.keep(capped(loop.stack, limits))
-    for request in loop.desk.open:
-        if request.kind == "limit":  # it was about a cap that is another one now
-            loop.leave("the limits were changed")
-            break
+    if any(request.kind == "limit" for request in loop.desk.open):
+        loop.leave("the limits were changed")
+    loop.calls.topups.append("limits")  # a top-up that was decided before is about another cap
     told = ", ".join(
         f"{name} {'none' if cap is None else f'{cap:g}'}" for name, cap in sorted(limits.items())
     )
