@@ -69,13 +69,20 @@ async def fork(  # noqa: PLR0913  # one parameter for each option of the command
     new_id: Annotated[
         str | None, typer.Option("--id", help="Id of the new run; made up if left out.")
     ] = None,
+    yes: Annotated[
+        bool,
+        typer.Option("--yes", "-y", help="Do not ask, although calls with outside effects are made anew."),
+    ] = False,
     detach: Annotated[bool, typer.Option("--detach", help="Start it and do not wait for it.")] = False,
     worker: Annotated[
         bool, typer.Option("--worker", help="Run a worker here although the server is elsewhere.")
     ] = False,
     as_json: Json = False,
 ) -> int:
-    """Start a new run from a step of another one; what came before is not paid for again.
+    """Start a new run from a step of another one: steps before it are not paid for again.
+
+    Calls from the step on are made anew, also those that change something outside: they are listed, and
+    where there are any, somebody must agree. Exit code 4: nobody did, so nothing was started.
 
     Machine, machine version and material (--context) stay; agent, goal, tools, models, limits and the
     machine's options may change.
@@ -85,7 +92,7 @@ async def fork(  # noqa: PLR0913  # one parameter for each option of the command
     from client.forking import ForkOrder, perform
 
     changes = Changes(agent, None if goal is None else await read_goal(goal), sets or ())
-    order = ForkOrder(run_id, step, changes, new_id, detach=detach, worker=worker, as_json=as_json)
+    order = ForkOrder(run_id, step, changes, new_id, yes=yes, detach=detach, worker=worker, as_json=as_json)
     return await perform(place, order)
 
 

@@ -1,4 +1,8 @@
-"""`fork`: a new run from a step of another one, which may be live or over, without paying for it again."""
+"""`fork`: a new run from a step of another one, which may be live or over.
+
+What came before the step is not paid for again; calls from the step on are made anew, and so are those
+that change something outside: the new run has idempotency keys of its own. `effects` lists them first.
+"""
 
 from __future__ import annotations
 
@@ -8,14 +12,18 @@ from typing import TYPE_CHECKING, Any
 
 from client.agentfile import AgentFile, Draft, find_agent
 from client.checkpoints import Source, source_of
-from client.errors import RatchetError, UsageError
+from client.errors import NoWorker, RatchetError, UnknownRun, UsageError
+from client.recorded import begun, parts_of
+from client.rpc import clear_errors
+from client.witness import replayed
 from client.yamltext import YamlText
-from workflows.api import AgentTask, Fork, Origin
+from workflows.api import AgentTask, EffectsQuery, Fork, Origin
+from workflows.people import DoneCall
 
 if TYPE_CHECKING:
     from client.agent import AgentClient
 
-__all__ = ["Changes", "changed", "fork", "forked_task"]
+__all__ = ["Changes", "Effects", "changed", "effects", "fork", "forked_task"]
 
 RENAMED = {"name": "agent", "version": "machine_version"}
 """Keys of an agent file that have another name in a task."""
@@ -50,12 +58,64 @@ class Changes:
         return draft
 
 
+@dataclass(frozen=True)
+class Effects:
+    """What a run has changed outside since a step; a fork from there does it again if it comes to it."""
+
+    calls: tuple[DoneCall, ...] = ()
+    """Oldest first."""
+    unknown: str = ""
+    """Why some or all of it is not known; empty: that is all."""
+
+
+async def effects(agents: AgentClient, run_id: str, step: int) -> Effects:
+    """What a fork from a step may do a second time: to be asked before `fork`, which does not ask.
+
+    Needs no worker. Of a run that is a fork itself, what its source did since the step belongs to it.
+    """
+    try:
+        async with clear_errors(agents.where, run_id):
+            start = await begun(agents.temporal, run_id)
+        own = Effects(await _done_since(agents, run_id, step))
+    except UnknownRun:
+        return Effects(unknown=f"Temporal has forgotten run {run_id}; the archive has its log alone")
+    except RatchetError as error:
+        return Effects(unknown=str(error))
+    origin = start.task.fork.origin if start.task and start.task.fork else None
+    if origin is None or step >= origin.step:
+        return own
+    source = await effects(agents, origin.workflow_id, step)
+    taken = tuple(call for call in source.calls if call.step < origin.step)
+    return Effects((*taken, *own.calls), source.unknown)
+
+
+async def _done_since(agents: AgentClient, run_id: str, step: int) -> tuple[DoneCall, ...]:
+    """From the run itself; where no worker answers, from what the code of today makes of its history.
+
+    Raises RatchetError.
+    """
+    try:
+        return await agents.effects(run_id, step)
+    except NoWorker:
+        async with clear_errors(agents.where, run_id):
+            newest = (await parts_of(agents.temporal, run_id))[-1]
+        seen = await replayed(agents.temporal, newest.history)
+        if seen.failure is not None or seen.run is None:
+            raise
+    calls: list[DoneCall] = []
+    while page := seen.run.effects(EffectsQuery(step=step, since=len(calls))).calls:
+        calls += page
+    return tuple(calls)
+
+
 async def fork(
     agents: AgentClient, run_id: str, step: int, *, changes: Changes | None = None, new_id: str | None = None
 ) -> str:
     """Start a run that goes on where a step of another one begins; its id.
 
-    Its log begins with the source's up to there, its ledger at 0. No earlier call is made again.
+    Its log begins with the source's up to there, its ledger at 0. No earlier call is made again; calls from
+    the step on are made anew, with keys of their own. Ask `effects` first which of them change something
+    outside: nobody is asked here.
 
     Raises:
         UnknownRun: neither Temporal nor the archive knows the source.

@@ -13,10 +13,12 @@ from client.agent import AgentClient
 from client.catalog import Catalog, check_key
 from client.checkpoints import find_any
 from client.errors import NoWorker
-from client.fork import Changes, forked_task
+from client.fork import Changes, effects, forked_task
+from client.inboxview import effects_table
 from client.place import INTERRUPTED, Place
 from client.running import follow, own_worker
-from client.view import notes
+from client.terminal import confirm
+from client.view import notes, plain
 from client.workerconfig import Allowed, remember
 from workflows.api import TASK_QUEUE, AgentTask
 
@@ -31,6 +33,7 @@ class ForkOrder:
     step: int
     changes: Changes
     run_id: str | None
+    yes: bool
     detach: bool
     worker: bool
     as_json: bool
@@ -53,6 +56,7 @@ async def perform(place: Place, order: ForkOrder) -> int:
             agents = await stack.enter_async_context(place.client(settings))
             source = await find_any(agents, order.source)
             task = await forked_task(agents, source, order.step, order.changes)
+            await _agreed(agents, source, order)
             if own:
                 check_key(task.models.values())
                 remember(settings.data_dir, allowed)
@@ -63,6 +67,22 @@ async def perform(place: Place, order: ForkOrder) -> int:
         if started:
             notes().print(f"interrupted; {started[0]} is kept. `ratchet run --resume` goes on with it")
         return INTERRUPTED
+
+
+async def _agreed(agents: AgentClient, source: str, order: ForkOrder) -> None:
+    """Say what may be done again, and ask where there is something. Raises NotConfirmed."""
+    found = await effects(agents, source, order.step)
+    if found.unknown:
+        notes().print(
+            plain(f"what was changed outside since step {order.step} is not known: {found.unknown}; ")
+            + "all of it will be done again if the fork comes to it"
+        )
+    if not found.calls:
+        return
+    notes().print(f"done since step {order.step} began; these will be done again if the fork comes to them:")
+    notes().print(effects_table(found.calls))
+    if not order.yes:
+        await confirm(f"Fork {source} from step {order.step}?")
 
 
 async def _start(agents: AgentClient, task: AgentTask, order: ForkOrder, started: list[str]) -> int:
@@ -83,6 +103,7 @@ async def _start(agents: AgentClient, task: AgentTask, order: ForkOrder, started
     if not order.as_json:
         notes().print(
             f"run {run_id}, from step {order.step} of {order.source}: {copied} records are its source's; "
-            f"`ratchet log {run_id}` shows them too"
+            f"`ratchet log {run_id}` shows them too. What came before the step is not paid for again; "
+            "calls from there on are made anew"
         )
     return await follow(agents, run_id, as_json=order.as_json, since=copied)

@@ -10,15 +10,18 @@ import pytest
 from activities.settings import Settings
 from client.agent import AgentClient
 from client.agentfile import shipped_agents
+from client.archived import ArchivedRuns
 from client.checkpoints import Source, checkpoints_of, snapshot_at, source_of
 from client.choose import Choice
 from client.differences import timeless
 from client.errors import DuplicateRun, RatchetError, UnknownRun, UsageError
-from client.fork import Changes, changed, fork, forked_task
+from client.fork import Changes, changed, effects, fork, forked_task
 from tests.client.peoplekit import marks, opened
-from tests.client.test_time_steps import Taskless, elsewhere, finished, waiting_task
+from tests.client.test_time_steps import Lonely, Taskless, elsewhere, finished, waiting_task
+from tests.conftest import TOOLS, real_server
 from tests.workflows.scenarios_simple import SCENARIOS as SIMPLE
 from tests.workflows.trials import act, final, scripted, task
+from worker import build_worker
 from workflows.api import AgentTask, Limits
 from workflows.kernel.log import FORKED
 
@@ -61,6 +64,31 @@ async def test_a_fork_goes_on_from_its_step_and_repeats_no_earlier_call(
     assert (result.counters["model_calls"], result.counters["tool_calls"]) == (2, 1), "its ledger began at 0"
     lines = marks(settings.files_root)
     assert (lines.count("fork-a-1"), lines.count("fork-a-2")) == (1, 2)
+
+
+async def test_what_a_fork_may_do_again_is_told_before_it_starts(
+    agents: AgentClient, settings: Settings, tmp_path: Path
+) -> None:
+    source = await finished(agents, talk("fork-again"))
+    lines = [[call.arguments["line"] for call in (await effects(agents, source, n)).calls] for n in range(4)]
+    both = ["fork-again-1", "fork-again-2"]
+    assert lines == [both, both, both[1:], []]
+    again = await fork(agents, source, 2)
+    await agents.result(again)
+    known = await effects(agents, again, 1)
+    assert ([call.arguments["line"] for call in known.calls], known.unknown) == (both, "")
+    forgotten = await effects(await elsewhere(agents, settings), source, 1)
+    assert (forgotten.calls, "Temporal has forgotten" in forgotten.unknown) == ((), True)
+
+
+async def test_what_a_fork_may_do_again_is_known_without_a_worker(tmp_path: Path) -> None:
+    settings = Settings(data_dir=tmp_path / ".ratchet", files_root=tmp_path, modules=(str(TOOLS),))
+    async with real_server(settings) as client:
+        agents = Lonely(client, ArchivedRuns(settings.data_dir / "archive.db"), where="here")
+        async with build_worker(client, settings):
+            source = await finished(agents, talk("fork-alone"))
+        found = await effects(agents, source, 2)
+        assert ([call.arguments["line"] for call in found.calls], found.unknown) == (["fork-alone-2"], "")
 
 
 async def test_a_fork_remembers_where_it_comes_from_and_shows_its_source_s_records(

@@ -71,6 +71,40 @@ machine: asker
 modules: [asker.py]
 models: {default: {provider: scripted, name: script, script: [{reply: fine}, {reply: fine}]}}
 """
+MARKING = """
+from pydantic import BaseModel
+
+from activities.toolbox import Tool
+
+
+class Line(BaseModel):
+    '''Leave a line.'''
+
+    line: str
+
+
+async def leave(params):
+    '''Leave it.'''
+    return "left"
+
+
+TOOLS = [Tool(name="leave", params=Line, run=leave, effect="idempotent")]
+"""
+MARKER = """
+name: marker
+machine: react
+modules: [marker.py]
+tools: [leave]
+models:
+  default:
+    provider: scripted
+    name: script
+    script:
+      - reply: {thought: "Next.", action: leave, action_input: {line: here}}
+      - reply: {thought: "FINAL ANSWER: done", action: null}
+      - reply: {thought: "FINAL ANSWER: done", action: null}
+people: {unattended: true}
+"""
 
 
 def detective(served: Ratchet, run_id: str) -> None:
@@ -114,6 +148,25 @@ def test_a_fork_is_followed_to_its_end_and_can_be_compared_with_its_source(serve
     assert "records are the very same" in compared.stdout
     told = json.loads(served("compare", "time-b", "time-b-fork", "--json").stdout)
     assert (told["common"]["step"], told["shared"] > 0) == (2, True)
+
+
+def test_a_fork_that_would_change_something_outside_again_wants_a_yes(folder: Path) -> None:
+    (folder / "asker.yaml").write_text(MARKER)
+    (folder / "marker.py").write_text(MARKING)
+    run = ratchet_in(folder, "run", "--agent", "asker.yaml", "--id", "marked", "Mark it")
+    assert run.returncode == 0, run.stderr
+    unsure = ratchet_in(folder, "fork", "marked", "--step", "1", "--id", "again")
+    assert unsure.returncode == 4, unsure.stderr
+    assert re.search(r'1 +leave +\{"line": "here"\}', unsure.stderr)
+    said = " ".join(unsure.stderr.split())
+    assert "these will be done again if the fork comes to them" in said
+    assert "say --yes" in said
+    assert "again" not in [line["id"] for line in json.loads(ratchet_in(folder, "list", "--json").stdout)]
+    later = ratchet_in(folder, "fork", "marked", "--step", "2", "--id", "later")
+    assert later.returncode == 0, later.stderr
+    done = ratchet_in(folder, "fork", "marked", "--step", "1", "--id", "again", "--yes")
+    assert done.returncode == 0, done.stderr
+    assert "not paid for again; calls from there on are made anew" in " ".join(done.stderr.split())
 
 
 def test_a_fork_that_makes_no_sense_starts_nothing(served: Ratchet) -> None:
