@@ -142,7 +142,7 @@ class Loop:
         """What happened at the desk goes into the log and to those who want to be notified."""
         told, self.desk.told = self.desk.told, []
         for one in told:
-            self.note(Cause(one.event, by=one.by, reason=one.reason, about=one.about))
+            self.note(Cause(one.event, by=one.by, reason=words.told(one), about=one.about))
             if one.moment is not None and one.moment in self.people.notify:
                 self.world.notify(one.moment, one.request)
 

@@ -62,7 +62,8 @@ async def _stand(loop: Loop) -> None:
         loop.keep(entered(loop.stack, loop.nesting, now=loop.world.now()))
         return
     place = f"{bounded(loop.stack.top.place)}?"
-    text = words.interrupt(name_of(snapshot.state), snapshot.step)
+    last = snapshot.last.reason if snapshot.last else ""
+    text = words.interrupt(name_of(snapshot.state), snapshot.step, last)
     request = await loop.ask("interrupt", place, text=text, options=("resume", "abort"))
     if request is not None:
         if loop.ended_by(request):
@@ -89,8 +90,8 @@ async def _question(loop: Loop, effect: AskPerson) -> None:
 
 async def _limit(loop: Loop, breach: str, counter: str, cap: float) -> None:
     """The next call would pass a limit: more, the end that the limit stands for, or stop."""
-    place = f"{bounded(loop.stack.top.place)}!{counter}"
-    asked: JsonObject = {"counter": counter, "cap": cap, "time": loop.calls.topped}
+    place = _again(f"{bounded(loop.stack.top.place)}!{counter}", loop.calls.topped)
+    asked: JsonObject = {"counter": counter, "cap": cap}
     request = await loop.ask(
         "limit", place, text=words.limit(breach), arguments=asked, options=("topup", "finish", "abort")
     )
@@ -202,12 +203,11 @@ async def _cleared(loop: Loop, run: ToolRun, where: Where, name: str) -> bool:
             loop.note(Cause("Reconciled", by="kernel", reason=reason))
             if loop.calls.found(name, found):
                 return True
-    what: JsonObject = {"arguments": run.arguments, "time": loop.calls.tries.get(name, 0)}
-    text = words.outcome(loop.calls.settled[name])
+    place = _again(name, loop.calls.tries.get(name, 0))
     # Who may let a call happen may say whether it did.
     asking = None if "outcome" in loop.people.kinds else loop.desk.asking_of(loop.calls.asked.get(name))
     request = await loop.ask(
-        "outcome", name, text=text, tool=run.tool, arguments=what, asking=asking,
+        "outcome", place, text=words.outcome(run), tool=run.tool, arguments=run.arguments, asking=asking,
         options=("answer", "retry", "abort"),
     )  # fmt: skip
     if request is None or loop.ended_by(request):
@@ -223,9 +223,8 @@ async def _trouble(loop: Loop, effect: Effect, failure: EffectFailed, where: Whe
             return answer
         if not loop.calls.failures:
             loop.calls.failures.append(answer)
-        what: JsonObject = {"time": loop.calls.troubles}
-        place, text = where.activity_id, words.trouble(answer)
-        request = await loop.ask("trouble", place, text=text, arguments=what, options=("retry", "abort"))
+        place = _again(where.activity_id, loop.calls.troubles)
+        request = await loop.ask("trouble", place, text=words.trouble(answer), options=("retry", "abort"))
         if request is None:
             return answer
         if loop.ended_by(request):
@@ -235,6 +234,11 @@ async def _trouble(loop: Loop, effect: Effect, failure: EffectFailed, where: Whe
         loop.calls.retried()
         answer = await loop.race(effect, where)
     return answer
+
+
+def _again(place: str, times: int) -> str:
+    """The place of what is asked again there: what was decided once is used once."""
+    return f"{place}+{times}" if times else place
 
 
 def _decided(request: Request) -> PersonDecided:

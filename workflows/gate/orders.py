@@ -119,18 +119,20 @@ async def _rolled_back(loop: Loop, order: Order) -> CommandDone:
     step = order.command.step
     if step is None:
         raise ValueError("a rollback needs a `step`: the one that is to begin again; `steps` lists them")
-    cause = _cause("RolledBack", order)
+    undoing = ", undoing what can be undone" if order.command.compensate else ""
+    said = f": {order.command.text}" if order.command.text else ""
+    cause = _cause("RolledBack", order, f"to step {step}{undoing}{said}")
     records = await loop.world.log()
     rolled_back(loop.stack, records, step, loop.nesting, cause=cause, now=loop.world.now())  # may refuse
     loop.leave(f"the run is rolled back to step {step}")
-    undone = await _compensated(loop, step) if order.command.compensate else ()
+    undone = await _compensated(loop, step, order.by) if order.command.compensate else ()
     records = await loop.world.log()
     now = loop.world.now()
     loop.keep(rolled_back(loop.stack, records, step, loop.nesting, cause=cause, now=now))
     return _done(loop, order, f"back at the beginning of step {step}", undone)
 
 
-async def _compensated(loop: Loop, step: int) -> tuple[str, ...]:
+async def _compensated(loop: Loop, step: int, by: str) -> tuple[str, ...]:
     """Undo what can be undone since the step, the newest first; a failure is told, and the next one tried."""
     undone: list[str] = []
     for call in reversed(loop.calls.since(step)):
@@ -140,12 +142,12 @@ async def _compensated(loop: Loop, step: int) -> tuple[str, ...]:
         try:
             done = await loop.world.compensate(call)
         except asyncio.CancelledError:
-            loop.note(Cause("Compensated", by="kernel", reason=f"{name}: nobody knows whether it is undone"))
+            loop.note(Cause("Compensated", by=by, reason=f"{name}: nobody knows whether it is undone"))
             raise
         text = f"{'undone' if done.ok else 'not undone'}: {done.text}"
         if done.ok:
             loop.calls.undone(call, text)
-        loop.note(Cause("Compensated", by="kernel", reason=f"{name}: {text}"))
+        loop.note(Cause("Compensated", by=by, reason=f"{name}: {text}"))
         undone.append(f"{name}: {text}")
     return tuple(undone)
 

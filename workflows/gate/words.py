@@ -5,11 +5,12 @@ from __future__ import annotations
 import json
 
 from activities.contracts import EffectFailed, ToolError, ToolResult, ToolRun
+from workflows.gate.ticket import Told, agreeing
 from workflows.people import Request
 
 __all__ = [
-    "aborted", "approval", "expired", "interrupt", "limit", "not_run", "outcome", "rejected", "trouble",
-    "unattended", "who",
+    "aborted", "approval", "expired", "interrupt", "limit", "not_run", "outcome", "rejected", "told",
+    "trouble", "unattended", "who",
 ]  # fmt: skip
 
 SHOWN = 2000
@@ -20,9 +21,25 @@ def who(request: Request) -> str:
     vote = request.settled
     if vote is None:
         return "deadline"
-    same = [v for v in request.votes if v.verb == vote.verb and v.digest == vote.digest]
-    names = ", ".join(v.by or "somebody" for v in same) or vote.by or "somebody"
-    return f"{names} ({'verified' if all(v.verified for v in same) and vote.verified else 'claimed'})"
+    same = agreeing(request, vote)
+    names = ", ".join(v.by or "somebody" for v in same)
+    return f"{names} ({'verified' if all(v.verified for v in same) else 'claimed'})"
+
+
+def told(one: Told) -> str:
+    """What the log says of something that happened to a request."""
+    request = one.request
+    if one.event != "Decided" or request.settled is None:
+        return f"{request.id} {request.kind}: {one.reason}"
+    vote, what = request.settled, ""
+    if vote.arguments is not None:
+        what = f" to {json.dumps(vote.arguments, ensure_ascii=False)[:SHOWN]}"
+    if vote.amounts:
+        what = " by " + ", ".join(f"{name} {amount:g}" for name, amount in sorted(vote.amounts.items()))
+    said = f": {vote.text}" if vote.text else ""
+    about = f"{request.id} {request.kind} {request.tool or ''}".strip()
+    outcome_ = request.outcome.replace("_", " ")
+    return f"{about} {outcome_}{what} by {who(request)}{said}"
 
 
 def approval(run: ToolRun) -> str:
@@ -31,24 +48,23 @@ def approval(run: ToolRun) -> str:
     return f"May the agent call {run.tool} with {given[:SHOWN]}{'…' if len(given) > SHOWN else ''}?"
 
 
-def interrupt(state: str, step: int) -> str:
-    """Shall it go on?"""
-    return f"The run stands still before {state}, step {step}. Shall it go on?"
+def interrupt(state: str, step: int, last: str) -> str:
+    """Shall it go on? `last` is what was said before."""
+    said = f" Before it: {last[:SHOWN]}" if last else ""
+    return f"The run stands still before {state}, step {step}. Shall it go on?{said}"
 
 
 def limit(breach: str) -> str:
     """More, or the end?"""
-    return (
-        f"A limit is reached, {breach}. Top it up, finish now as the limit says, or abort; "
-        "`amounts` says how much more"
-    )
+    return f"A limit is reached, {breach}. Top it up, by how much? Finish now as the limit says? Or abort?"
 
 
-def outcome(result: ToolResult) -> str:
+def outcome(run: ToolRun) -> str:
     """Did it happen?"""
     return (
-        f"{result.output[:SHOWN]}\nLook what became of it. It happened: answer with its result. "
-        "It did not: retry, and it is called now. Or abort."
+        f"Nobody knows whether {run.title} took effect: its worker died or was stopped in the middle. "
+        "Look what became of it. It happened: answer with its result. It did not: retry, and it is made now. "
+        "Or abort."
     )
 
 

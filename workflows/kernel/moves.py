@@ -21,7 +21,7 @@ from workflows.kernel.machine import Machine
 from workflows.kernel.restore import restored
 from workflows.kernel.retell import RETOLD, differing, pairs, retold, told
 from workflows.kernel.snapshot import Snapshot
-from workflows.kernel.stack import Frame, Nesting, Stack, alone, ledger_inside, moved, settled
+from workflows.kernel.stack import Frame, Nesting, Stack, alone, ledger_inside, moved, settled, unspent
 from workflows.kernel.step import Cause, Return, go_on, note, reenter, refuse, return_to
 
 __all__ = [
@@ -39,26 +39,38 @@ def entered(stack: Stack, nesting: Nesting, *, now: float) -> Stack:
 # -- back to a step --------------------
 
 
-def rolled_back(
-    stack: Stack, records: Sequence[Record], step: int, nesting: Nesting, *, cause: Cause, now: float
+def rolled_back(  # noqa: PLR0913  # the run, its log, where to, who wants it, and what was under way
+    stack: Stack,
+    records: Sequence[Record],
+    step: int,
+    nesting: Nesting,
+    *,
+    cause: Cause,
+    now: float,
+    begun: bool = False,
 ) -> Stack:
-    """Begin a step again, on a new branch; `records` is the whole log so far.
+    """Begin a step again, on a new branch; `records` is the whole log so far. `begun`: performing the effect
+    at hand had begun, so what was reserved for it stays spent; else it is given back.
 
     Machines at work inside are closed; what was spent stays spent, visits and records are counted on.
-    Raises ValueError saying which steps there are, MachineError where the machine cannot begin there.
+    Raises ValueError saying which steps there are, or what a fork cannot be told anew there, MachineError
+    where the machine cannot begin there.
     """
     machine = stack.first.machine
     target = restored(machine, records, step)
-    calm = alone(stack, "rolled_back", now=now, by=cause.by)
+    calm = alone(stack if begun else unspent(stack), "rolled_back", now=now, by=cause.by)
     live = calm.first.step.snapshot
     kept = [record for record in lineage(records) if record.seq < target.seq]
     first = Fields.of(machine.context).load(records[0].patch)
+    # A fork stays what it was told, also before the step at which it was forked.
+    before, after = told(first, kept), told(first, records)
+    if before != after:
+        cause = replace(cause, about={**cause.about, RETOLD: differing(first, after)})
     way = Return(
         ROLLED_BACK,
         back_to=target.seq - 1,
         left=name_of(live.state),
-        # A fork stays what it was told, also before the step at which it was forked.
-        whole=_anew(machine, target, told(first, kept), told(first, records), records),
+        whole=_anew(machine, target, before, after, records),
         patch=_said(machine, live, "on_rollback", live.context, target.context),
     )
     snapshot = replace(
@@ -84,7 +96,8 @@ def forked(  # noqa: PLR0913  # a new run begins here: all that `began` is given
     """Begin a step of another run in a new one; the stack's records come behind `records`, that run's log.
 
     `retell`: the first context of that log, and the one that the new run's task begins with: what differs is
-    told anew. Raises ValueError saying which steps there are, MachineError where it cannot begin there.
+    told anew. Raises ValueError saying which steps there are, or which field cannot be told anew there;
+    MachineError where it cannot begin there.
     """
     target = restored(machine, records, step)
     whole: dict[str, Any] = {}
@@ -125,11 +138,12 @@ def _said(machine: Machine[Any], snapshot: Snapshot[Any], slot: str, *given: Any
 # -- a message --------------------
 
 
-def steerable(stack: Stack) -> bool:
+def steerable(stack: Stack, *, begun: bool = False) -> bool:
     """Would a message come before the call at hand, which is then asked for anew?
 
     A model call of the machine at work, if entering its state again makes nothing again that was made: the
-    call is the first of the visit, or the state says so (`State.again`). Not where a limit would refuse it.
+    call is the first of the visit, or the state says so (`State.again`). Not where a limit would refuse it;
+    `begun`: the call at hand is paid for, too.
     """
     top, effect = stack.top, stack.top.step.effect
     if stack.exit is not None or not isinstance(effect, CallModel) or top.machine.fold_steer is None:
@@ -138,12 +152,18 @@ def steerable(stack: Stack) -> bool:
     again = top.machine.states[snapshot.state].again
     if snapshot.call > 1 and not (again(snapshot.context) if callable(again) else again):
         return False
-    return top.step.ledger.without(effect).breach(price_of(effect)) is None
+    ledger = top.step.ledger if begun else top.step.ledger.without(effect)
+    return ledger.breach(price_of(effect)) is None
 
 
-def steered(stack: Stack, text: str, nesting: Nesting, *, cause: Cause, now: float) -> Stack:
+def steered(
+    stack: Stack, text: str, nesting: Nesting, *, cause: Cause, now: float, begun: bool = False
+) -> Stack:
     """A person's message, for the topmost machine that takes one: before the next model call, and before the
-    one at hand if that is `steerable`. Raises MachineError when no machine takes it or a rule is broken."""
+    one at hand if that is `steerable`. `begun`: performing that one had begun, so its reservation stays spent.
+
+    Raises MachineError when no machine takes it or a rule is broken.
+    """
     first = stack.first
     level = next((n for n in reversed(range(len(stack.frames))) if stack.frames[n].machine.fold_steer), None)
     if stack.exit is not None or level is None:
@@ -152,8 +172,9 @@ def steered(stack: Stack, text: str, nesting: Nesting, *, cause: Cause, now: flo
         raise MachineError(first.machine.name, first.step.snapshot.state, problem)
     frame, frames = stack.frames[level], list(stack.frames)
     patch = _said(frame.machine, frame.step.snapshot, "fold_steer", frame.step.snapshot.context, text)
-    if steerable(stack):
-        step = reenter(frame.machine, frame.step, cause, now=now, patch=patch, strict=True)
+    if steerable(stack, begun=begun):
+        stale = frame.step if begun else unspent(stack).top.step
+        step = reenter(frame.machine, stale, cause, now=now, patch=patch, strict=True)
         frames[level] = replace(frame, step=step)
         return settled(Stack(tuple(frames), step.records), nesting, now=now)
     there = replace(frame.step, snapshot=replace(frame.step.snapshot, seq=stack.top.step.snapshot.seq))

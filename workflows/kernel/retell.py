@@ -14,7 +14,7 @@ from pydantic import BaseModel
 
 from workflows.kernel.errors import MachineError
 from workflows.kernel.fields import Fields
-from workflows.kernel.log import FORKED, Record
+from workflows.kernel.log import Record
 from workflows.kernel.machine import Machine
 from workflows.kernel.step import start
 
@@ -22,15 +22,17 @@ __all__ = ["RETOLD", "differing", "pairs", "retold", "told"]
 
 C = TypeVar("C", bound=BaseModel)
 RETOLD = "retold"
-"""Key of a fork's `Record.about`: the fields that its task begins otherwise than its log does."""
+"""Key of `Record.about`: what a fork's task begins otherwise than its log does. It is in the record of the
+fork, and in that of each of its rollbacks that told it anew."""
 
 
 def told(first: C, records: Iterable[Record]) -> C:
-    """What a run was told last: the first context of its log, with what the newest fork says otherwise."""
+    """What a run was told last: the first context of its log, with what a fork says otherwise; the newest
+    record that goes back and tells it counts."""
     said: Mapping[str, Any] = {}
     for record in records:
         anew = record.about.get(RETOLD)
-        if record.event == FORKED and record.back_to is not None and isinstance(anew, dict):
+        if record.back_to is not None and isinstance(anew, dict):
             said = anew
     fields = Fields.of(type(first))
     known = [name for name in fields.names if name in said]
@@ -67,16 +69,21 @@ def retold(context: BaseModel, told: Iterable[tuple[BaseModel, BaseModel]]) -> d
     """Whole values for the fields of a context that still say what was told before, as it is told now.
 
     A field is replaced while it is as it began; of what only grows, the beginning; of a mapping that is
-    merged into, the keys that are as they began.
+    merged into, the keys that are as they began. Raises ValueError for a field that is to be told anew and
+    says neither what was told before nor what is told now: the run has changed it.
     """
     fields, known = Fields.of(type(context)), tuple(told)
     found: dict[str, Any] = {}
     for name in fields.names:
         old, whole = getattr(context, name), fields.replaces(name)
-        ways = (_told_anew(old, getattr(was, name), getattr(now, name), whole) for was, now in known)
+        said = [(getattr(was, name), getattr(now, name)) for was, now in known]
+        ways = (_told_anew(old, was, now, whole) for was, now in said)
         new = next((way for way in ways if way != old), old)
         if new != old:
             found[name] = new
+        elif any(was != now for was, now in said) and all(old != now for _, now in said):
+            problem = f"`{name}` cannot be told anew: by then the run had changed it"
+            raise ValueError(f"{problem}; go back to an earlier step, or leave what it says as it is")
     return found
 
 

@@ -31,7 +31,7 @@ from workflows.kernel.step import Cause, Inside, advance, close, note, start
 
 __all__ = [
     "Frame", "Nesting", "Stack", "alone", "answered", "began", "caps_left", "charged", "closed",
-    "ledger_inside", "moved", "noted", "settled",
+    "ledger_inside", "moved", "noted", "settled", "unspent",
 ]  # fmt: skip
 
 MOST_OPENED = 100
@@ -147,8 +147,16 @@ def answered(stack: Stack, answer: BaseModel, nesting: Nesting, *, now: float) -
     return settled(_told(Stack(stack.frames), answer, now), nesting, now=now)
 
 
+def unspent(stack: Stack) -> Stack:
+    """With what was reserved for the effect at hand given back, because performing it has never begun."""
+    top = stack.top
+    step = replace(top.step, ledger=top.step.ledger.without(top.step.effect))
+    return replace(stack, frames=(*stack.frames[:-1], replace(top, step=step)))
+
+
 def closed(stack: Stack, reason: str, *, now: float, error: str | None = None, by: str = "kernel") -> Stack:
-    """End the run in the state it is in, the innermost machine first."""
+    """End the run in the state it is in, the innermost machine first. What was reserved for the effect at
+    hand stays spent; where performing it has never begun, close the stack that `unspent` gives."""
     left = alone(stack, reason, now=now, error=error, by=by)
     step = _closed(left.first, reason, now, error, by)
     return Stack((replace(left.first, step=step),), (*left.records, *step.records))
