@@ -417,6 +417,7 @@ def test_an_answer_needs_words(text: str) -> None:
         ({"tokens": 0}, "tokens 0 is no amount"),
         ({"tokens": -1}, "tokens -1 is no amount"),
         ({"tokens": 1e13}, "at most 1e+12"),
+        ({"tokens": 1e-20}, "1e-20 more tokens does not raise the limit of 5"),
         ({"cost_usd": 1}, "r1 is about tokens, not 'cost_usd'"),
         ({"tokens": 1, "cost_usd": 1}, "not 'cost_usd'"),
     ],
