@@ -18,6 +18,8 @@ AROUND = 24
 EPOCH = (1.4e9, 4.2e9)
 """Numbers that are seconds since 1970: from 2014 to 2103."""
 MOMENT = re.compile(r"\d{4}-\d\d-\d\dT\d\d:\d\d:\d\d(\.\d+)?(Z|[+-]\d\d:\d\d)?")
+LEDGER = ("counters", "spent")
+"""Objects that say what a run has spent."""
 NOTHING = "(nothing)"
 """What stands for a key or an item that one side lacks."""
 
@@ -44,7 +46,7 @@ def timeless(value: Any, within: str = "") -> Any:
     that activity's duration between a run and its replay.
     """
     if isinstance(value, Mapping):
-        clock = {name for name in value if within == "counters" and name.endswith("seconds")}
+        clock = {name for name in value if within in LEDGER and name.endswith("seconds")}
         return {name: 0 if name in clock else timeless(item, name) for name, item in value.items()}
     if isinstance(value, list | tuple):
         return [timeless(item) for item in value]

@@ -9,10 +9,11 @@ from pydantic_core import to_jsonable_python
 from temporalio.client import Client
 
 from activities.contracts import ArchiveRequest, ModelReplied, ModelRequest, Setup, Transcript
+from client.callopts import changed_options
 from client.differences import Difference, differences, timeless
 from client.recorded import RecordedCall
 from client.witness import AskedCall
-from workflows.api import AgentResult
+from workflows.api import AgentResult, AgentTask
 
 __all__ = ["Prompts"]
 
@@ -31,12 +32,17 @@ class Prompts:
         self._setups: dict[str, Setup] = {}
 
     async def changed(self, was: RecordedCall, now: AskedCall) -> tuple[Difference, ...]:
-        """What would be sent otherwise today; nothing when the two are the same."""
+        """What would be sent otherwise today, and with which other options; nothing when all is the same."""
+        return (*await self._sent(was, now), *changed_options(was.options, now.options))
+
+    async def _sent(self, was: RecordedCall, now: AskedCall) -> tuple[Difference, ...]:
         recorded = await was.input(self._temporal, type(now.argument))
         if isinstance(now.argument, ModelRequest) and isinstance(recorded, ModelRequest):
             return await self._prompts(was, recorded, now.argument)
         if isinstance(now.argument, ArchiveRequest) and isinstance(recorded, ArchiveRequest):
             return _results(recorded.result, now.argument.result)  # its records are compared as such
+        if isinstance(now.argument, AgentTask) and isinstance(recorded, AgentTask):
+            return _differing(_task(recorded), _task(now.argument))
         return _differing(to_jsonable_python(recorded), to_jsonable_python(now.argument))
 
     async def _prompts(
@@ -72,6 +78,20 @@ class Prompts:
 
 def _differing(was: Any, now: Any) -> tuple[Difference, ...]:
     return differences(timeless(was), timeless(now))
+
+
+def _task(task: AgentTask) -> dict[str, Any]:
+    """The input of a run inside, or of the next execution, without what the clock makes of it.
+
+    The time that a run inside may take is what is left to the outer one. The hash of the log holds times;
+    its records are compared as such.
+    """
+    told: dict[str, Any] = task.model_dump(mode="json")
+    if told["limits"]["seconds"] is not None:
+        told["limits"]["seconds"] = 0
+    if told["carry"] is not None:
+        del told["carry"]["log_head"], told["carry"]["records"]
+    return told
 
 
 def _results(was: dict[str, Any] | None, now: dict[str, Any] | None) -> tuple[Difference, ...]:

@@ -8,7 +8,7 @@ from typing import Any
 
 from temporalio.api.common.v1 import Payload
 from temporalio.api.enums.v1 import EventType
-from temporalio.api.history.v1 import HistoryEvent
+from temporalio.api.history.v1 import ActivityTaskScheduledEventAttributes, HistoryEvent
 from temporalio.client import Client, WorkflowHistory
 from temporalio.exceptions import ApplicationError
 from temporalio.service import RPCError, RPCStatusCode
@@ -18,10 +18,12 @@ from client.errors import RatchetError
 from workflows.api import AgentTask
 from workflows.kernel.log import Record
 
-__all__ = ["ARCHIVE", "Begun", "Part", "RecordedCall", "begun", "part_of", "parts_of"]
+__all__ = ["ARCHIVE", "CONTINUED", "Begun", "Part", "RecordedCall", "begun", "part_of", "parts_of"]
 
 ARCHIVE = "archive_log"
 """The activity that hands the log out of the workflow."""
+CONTINUED = "continue-as-new"
+"""What stands for the activity where an execution hands the run on to the next one."""
 ENDED = {
     EventType.EVENT_TYPE_WORKFLOW_EXECUTION_COMPLETED,
     EventType.EVENT_TYPE_WORKFLOW_EXECUTION_FAILED,
@@ -45,13 +47,15 @@ class Begun:
 
 @dataclass(frozen=True)
 class RecordedCall:
-    """One activity as the history holds it."""
+    """One activity, run inside, or going on in another execution, as the history holds it."""
 
     id: str
     activity: str
     payloads: Sequence[Payload]
     answers: list[Payload] = field(default_factory=list)
     """Empty while it is not done, and where it failed."""
+    options: ActivityTaskScheduledEventAttributes | None = None
+    """Timeouts and retry policy of an activity, as the server has completed them."""
 
     async def input(self, temporal: Client, kind: type) -> Any:
         """What it was called with; plain JSON where today's type does not take it any more."""
@@ -134,14 +138,27 @@ async def part_of(temporal: Client, history: WorkflowHistory) -> Part:
 def _calls(events: Sequence[HistoryEvent]) -> tuple[RecordedCall, ...]:
     calls: dict[int, RecordedCall] = {}
     for event in events:
-        if event.event_type == EventType.EVENT_TYPE_ACTIVITY_TASK_SCHEDULED:
-            asked = event.activity_task_scheduled_event_attributes
-            payloads = list(asked.input.payloads)
-            calls[event.event_id] = RecordedCall(asked.activity_id, asked.activity_type.name, payloads)
+        if (call := _call(event)) is not None:
+            calls[event.event_id] = call
         elif event.event_type == EventType.EVENT_TYPE_ACTIVITY_TASK_COMPLETED:
             done = event.activity_task_completed_event_attributes
             calls[done.scheduled_event_id].answers.extend(done.result.payloads)
     return tuple(calls.values())
+
+
+def _call(event: HistoryEvent) -> RecordedCall | None:
+    """What an event asks for; None when it asks for nothing."""
+    if event.event_type == EventType.EVENT_TYPE_ACTIVITY_TASK_SCHEDULED:
+        asked = event.activity_task_scheduled_event_attributes
+        kind = asked.activity_type.name
+        return RecordedCall(asked.activity_id, kind, list(asked.input.payloads), options=asked)
+    if event.event_type == EventType.EVENT_TYPE_START_CHILD_WORKFLOW_EXECUTION_INITIATED:
+        child = event.start_child_workflow_execution_initiated_event_attributes
+        return RecordedCall(child.workflow_id, child.workflow_type.name, list(child.input.payloads))
+    if event.event_type == EventType.EVENT_TYPE_WORKFLOW_EXECUTION_CONTINUED_AS_NEW:
+        handed = event.workflow_execution_continued_as_new_event_attributes
+        return RecordedCall(CONTINUED, CONTINUED, list(handed.input.payloads))
+    return None
 
 
 async def _begun(temporal: Client, event: HistoryEvent) -> Begun:

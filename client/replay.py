@@ -21,7 +21,7 @@ from activities.contracts import Frozen
 from client.differences import Difference, differences, timeless
 from client.errors import NoWorker, UnknownRun
 from client.prompts import Prompts
-from client.recorded import ARCHIVE, Part, RecordedCall, parts_of
+from client.recorded import ARCHIVE, CONTINUED, Part, RecordedCall, parts_of
 from client.rpc import clear_errors
 from client.witness import AskedCall, Witnessed, replayed
 from workflows.api import WORKFLOW_TYPE
@@ -51,7 +51,7 @@ class ChangedRecord(Frozen):
 
 
 class ChangedCall(Frozen):
-    """A call that would be made with something else today."""
+    """A call that would be made with something else today; also the hand-over to the next execution."""
 
     place: str
     """The activity's id, such as `thought#3:1`."""
@@ -74,7 +74,7 @@ class Replayed(Frozen):
     records: int
     """So many were held against the log."""
     calls: int
-    """So many calls of models and tools were held against those that were made."""
+    """So many calls of models, tools and runs inside were held against those that were made."""
     record: ChangedRecord | None = None
     """The first one that differs."""
     changed: tuple[ChangedCall, ...] = ()
@@ -257,7 +257,7 @@ async def _changed_calls(temporal: Client, looked: _Looked) -> tuple[list[Change
             beyond = looked.upto is not None and asked.records >= looked.upto
             if beyond or key not in recorded:
                 continue
-            count += asked.activity != ARCHIVE
+            count += asked.activity not in (ARCHIVE, CONTINUED)
             if found := await prompts.changed(recorded[key], asked):
                 changed.append(ChangedCall(place=asked.id, activity=asked.activity, differences=found))
     return changed, count

@@ -8,12 +8,13 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, NoReturn
 
 from pydantic_core import to_jsonable_python
 from temporalio import workflow
 from temporalio.client import Client, WorkflowHistory
 from temporalio.worker import (
+    ContinueAsNewInput,
     ExecuteWorkflowInput,
     Interceptor,
     Replayer,
@@ -29,6 +30,7 @@ from temporalio.worker import (
 
 from client.errors import RatchetError
 from client.plugin import RatchetPlugin
+from client.recorded import CONTINUED
 from workflows.agent import AgentWorkflow
 from workflows.api import PageQuery
 from workflows.kernel.log import Record
@@ -46,6 +48,8 @@ class AskedCall:
     """What it would be called with: the activity's own model."""
     records: int
     """How many records the log had by then."""
+    options: StartActivityInput | None = None
+    """Timeouts and retry policy of an activity, as the code asks for them."""
 
     @property
     def input(self) -> Any:
@@ -188,7 +192,7 @@ class _Outbound(WorkflowOutboundInterceptor):
         self._seen = seen
 
     def start_activity(self, input: StartActivityInput) -> workflow.ActivityHandle[Any]:
-        self._note(input.activity_id or "", input.activity, input.args)
+        self._note(input.activity_id or "", input.activity, input.args, input)
         return super().start_activity(input)
 
     async def start_child_workflow(
@@ -197,7 +201,11 @@ class _Outbound(WorkflowOutboundInterceptor):
         self._note(input.id, input.workflow, input.args)
         return await super().start_child_workflow(input)
 
-    def _note(self, name: str, kind: str, arguments: Any) -> None:
+    def continue_as_new(self, input: ContinueAsNewInput) -> NoReturn:
+        self._note(CONTINUED, CONTINUED, input.args)
+        super().continue_as_new(input)
+
+    def _note(self, name: str, kind: str, arguments: Any, options: StartActivityInput | None = None) -> None:
         argument = arguments[0] if arguments else None
         kept = dict(argument) if isinstance(argument, Mapping) else argument
-        self._seen.calls.append(AskedCall(name, kind, kept, self._seen.count()))
+        self._seen.calls.append(AskedCall(name, kind, kept, self._seen.count(), options))

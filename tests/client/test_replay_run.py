@@ -156,7 +156,24 @@ async def test_a_long_run_is_replayed_through_all_its_executions(tmp_path: Path)
         assert (told.records, told.calls) == (len(await agents.records(run_id)), 25)
         assert len(parts) > 1
         assert rest.same, rest
+        await hand_over_is_compared(agents, run_id)
         assert "on only" in rest.notes[0]
+
+
+async def hand_over_is_compared(agents: AgentClient, run_id: str) -> None:
+    """What one execution hands to the next is held against what the code of today would hand on."""
+    first, *_ = await parts_of(agents.temporal, run_id)
+    events = json.loads(first.history.to_json())
+    handed = events["events"][-1]["workflowExecutionContinuedAsNewEventAttributes"]
+    (held,) = handed["input"]["payloads"]
+    given = json.loads(base64.b64decode(held["data"]))
+    given["carry"]["ledger"]["spent"]["model_calls"] += 1
+    held["data"] = payload(given)
+    altered = await part_of(agents.temporal, WorkflowHistory.from_json(run_id, json.dumps(events)))
+    told = await judged(agents.temporal, [altered], await records_of(agents, run_id), complete=False)
+    (call,) = told.changed
+    assert call.place == "continue-as-new"
+    assert [one.at for one in call.differences] == ["carry.ledger.spent.model_calls"]
 
 
 async def test_without_a_worker_a_waiting_run_is_held_against_its_history_s_calls(tmp_path: Path) -> None:
@@ -208,6 +225,34 @@ async def test_another_call_than_the_recorded_one_is_told_with_both_names(agents
         "An open run with this history cannot go on (Temporal: Nondeterminism error: Activity id"
     )
     assert told.record is None, "until then the log is the same"
+
+
+async def test_a_run_inside_that_would_be_given_something_else_today_is_told(agents: AgentClient) -> None:
+    run_id = await finished(agents, holding(final("x"), options={"mode": "child"}))
+
+    def change(event: dict[str, Any]) -> None:
+        if asked := event.get("startChildWorkflowExecutionInitiatedEventAttributes"):
+            (held,) = asked["input"]["payloads"]
+            given = json.loads(base64.b64decode(held["data"]))
+            held["data"] = payload({**given, "goal": "another goal"})
+
+    told = await altered(agents, run_id, change)
+    (call,) = told.changed
+    assert (told.same, call.activity) == (False, "AgentWorkflow")
+    assert [(one.at, one.was) for one in call.differences] == [("goal", '"another goal"')]
+
+
+async def test_another_retry_policy_and_other_timeouts_are_told_by_name(agents: AgentClient) -> None:
+    def change(event: dict[str, Any]) -> None:
+        if asked := scheduled(event, "action#3:1"):
+            asked["retryPolicy"]["maximumAttempts"] = 77
+            asked["heartbeatTimeout"] = "1s"
+
+    told = await altered(agents, await run_of_steps(agents), change)
+    (call,) = told.changed
+    assert [(one.at, one.was) for one in call.differences] == [
+        ("options.heartbeat_timeout", "1.0"), ("options.maximum_attempts", "77"),
+    ]  # fmt: skip
 
 
 def payload(value: Any) -> str:
