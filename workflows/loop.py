@@ -55,6 +55,8 @@ class Loop:
         self.stood = -1
         """So many steps were done when the run stood still last: once per number (R-000-13)."""
         self.calls = Calls()
+        self._doing = ""
+        """Place of the effect that was begun last."""
 
     # -- what it is carried on with --------------------
 
@@ -151,6 +153,11 @@ class Loop:
         self.leave(f"the run ended: {reason}")
         self.keep(closed(self.stack, reason, now=self.world.now(), error=error, by=by))
 
+    @property
+    def begun(self) -> bool:
+        """The effect at hand was begun, so that somebody may have to pay for it."""
+        return self._doing == self.stack.top.place
+
     def leave(self, why: str) -> None:
         """The effect at hand is left for good: what was asked is withdrawn, what was done is in the log."""
         self.desk.withdraw(self.world.now(), why)
@@ -233,6 +240,7 @@ class Loop:
             self.desk.withdraw(self.world.now(), "the run has gone on without it")
             self.tell()
         self.world.waits(self)
+        self._doing = self.stack.top.place
         answer = await self.raced(self.world.perform(effect, where, self.calls.settled))
         child = isinstance(answer, MachineEnded) and answer.exit_reason == "cancelled"
         if child and self.inbox and not self.world.cancelling():

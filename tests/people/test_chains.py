@@ -1,0 +1,105 @@
+"""People and runs of several workflows: child runs, and runs that continue as new."""
+
+from __future__ import annotations
+
+import asyncio
+from typing import Any
+
+import pytest
+from temporalio.client import Client, WorkflowFailureError, WorkflowHandle
+from temporalio.service import RPCError
+
+from activities.settings import Settings
+from tests.workflows.test_hard_moments import _archive_waits, _first_archive, _long_run, own
+from tests.workflows.test_subgraphs import _started, child_of, holding
+from tests.workflows.trials import act, begin, final, task, until
+from workflows.api import AgentResult, AgentStatus, Carry
+from workflows.people import CommandDone
+
+__all__ = ["own"]  # a fixture
+
+SOON = 25
+
+
+async def _with_a_slow_child(working: Client) -> WorkflowHandle[Any, AgentResult]:
+    """An outer run whose child is in the middle of a long call."""
+    slow = act("mark", line="in", seconds=30)
+    handle = await begin(working, holding(slow, final("inside"), tools=("mark",), options={"mode": "child"}))
+    child: WorkflowHandle[Any, AgentResult] = working.get_workflow_handle(
+        child_of(handle), result_type=AgentResult
+    )
+    await _started(child)
+    await until(child, lambda status: status.state == "action")
+    return handle
+
+
+async def test_an_abort_ends_a_run_whose_child_is_at_work_as_aborted(working: Client) -> None:
+    handle = await _with_a_slow_child(working)
+    await handle.signal("command", {"command": "abort", "by": "ann"})
+    result = await asyncio.wait_for(handle.result(), SOON)
+    assert result.exit_reason == "aborted"
+    child: AgentResult = await working.get_workflow_handle(child_of(handle), result_type=AgentResult).result()
+    assert child.exit_reason == "cancelled"
+
+
+async def test_a_rollback_stops_the_child_and_begins_the_step_anew(working: Client) -> None:
+    handle = await _with_a_slow_child(working)
+    done = await asyncio.wait_for(
+        handle.execute_update("command", {"command": "rollback", "step": 0}, result_type=CommandDone), SOON
+    )
+    assert done.branch == 1
+    assert not (await handle.query("status", result_type=AgentStatus)).finished
+    await handle.signal("command", {"command": "abort"})
+    assert (await asyncio.wait_for(handle.result(), SOON)).exit_reason == "aborted"
+
+
+async def test_a_pause_at_once_does_not_stop_a_child_run(working: Client) -> None:
+    handle = await _with_a_slow_child(working)
+    await handle.signal("command", {"command": "pause", "at_once": True})
+    await asyncio.sleep(1)
+    child = await working.get_workflow_handle(child_of(handle)).query("status", result_type=AgentStatus)
+    assert (child.finished, child.state) == (False, "action")
+    await handle.signal("command", {"command": "abort"})
+    assert (await asyncio.wait_for(handle.result(), SOON)).exit_reason == "aborted"
+
+
+async def test_a_command_that_comes_while_the_log_is_archived_is_obeyed(own: Settings) -> None:
+    async with _long_run(own) as (client, handle):
+        await _first_archive(own, client)
+        async with _archive_waits(own, handle):
+            given = {"command": "abort", "by": "ann"}
+            said = asyncio.create_task(handle.execute_update("command", given, result_type=CommandDone))
+            await asyncio.sleep(0.5)
+        result = await asyncio.wait_for(handle.result(), SOON)
+        assert result.exit_reason == "aborted"
+        assert (await asyncio.wait_for(said, SOON)).command == "abort"
+
+
+async def test_a_pause_that_comes_while_the_log_is_archived_lets_nothing_begin(own: Settings) -> None:
+    async with _long_run(own) as (client, handle):
+        await _first_archive(own, client)
+        async with _archive_waits(own, handle):
+            marks = len((own.files_root / "marks.txt").read_text().splitlines())
+            await handle.signal("command", {"command": "pause", "by": "ann"})
+            await asyncio.sleep(0.5)
+        await until(handle, lambda status: status.paused)
+        await asyncio.sleep(0.5)
+        assert len((own.files_root / "marks.txt").read_text().splitlines()) <= marks + 1
+        await handle.cancel()
+        await asyncio.wait_for(handle.result(), SOON)
+
+
+async def test_what_is_no_state_of_peoples_requests_is_refused_readably(working: Client) -> None:
+    carry = Carry(origin_run_id="x", snapshot={}, ledger={}, effect={}, people={"desk": {"opened": "many"}})
+    given = task(final("x")).model_copy(update={"carry": carry})
+    handle = await begin(working, given)
+    with pytest.raises(WorkflowFailureError) as failure:
+        await asyncio.wait_for(handle.result(), SOON)
+    assert "carry" in str(failure.value.cause)
+
+
+async def test_a_command_to_a_run_that_is_over_is_refused(working: Client) -> None:
+    handle = await begin(working, task(final("x")))
+    await handle.result()
+    with pytest.raises(RPCError, match="completed"):
+        await handle.execute_update("command", {"command": "pause"}, result_type=CommandDone)
