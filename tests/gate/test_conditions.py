@@ -29,17 +29,23 @@ NAN = float("nan")
         ({"equals": True}, 1, None),
         ({"equals": False}, 0, None),
         ({"equals": "a"}, "a", True),
-        ({"equals": "a"}, "A", False),
+        ({"equals": "a"}, "A", None),
+        ({"equals": "a"}, " a\n", None),
+        ({"equals": "a"}, "b", False),
         ({"equals": "a"}, None, False),
-        ({"equals": "a"}, ["a"], False),
+        ({"equals": "a"}, ["a"], None),
         ({"equals": [1, "a"]}, [1.0, "a"], True),
         ({"equals": [1, "a"]}, ["a", 1], None),
         ({"equals": [1]}, [1, 1], False),
         ({"equals": [1]}, ["1"], None),
         ({"equals": {"a": 1}}, {"a": 1}, True),
         ({"equals": {"a": 1}}, {"a": "1"}, None),
-        ({"equals": {"a": 1}}, {"a": 1, "b": 2}, False),
-        ({"equals": {"a": 1}}, {"b": 1}, False),
+        ({"equals": {"a": 1}}, {"a": 1, "b": 2}, None),
+        ({"equals": {"a": 1}}, {"a": 2, "b": 2}, False),
+        ({"equals": {"a": 1}}, '{"a": 1}', None),
+        ({"equals": {"a": 1}}, [1], None),
+        ({"equals": {"a": 1}}, None, False),
+        ({"equals": {"a": 1}}, {"b": 1}, None),
         ({"equals": {"a": [1, 2]}}, {"a": [1, "x"]}, None),
         ({"one_of": ["a", "b"]}, "b", True),
         ({"one_of": ["a", "b"]}, "c", False),
@@ -49,6 +55,7 @@ NAN = float("nan")
         ({"matches": "^/etc"}, "/etc/passwd", True),
         ({"matches": "etc"}, "/etc/passwd", True),
         ({"matches": "^/etc"}, "/tmp", False),
+        ({"matches": "^/etc"}, " /etc", None),
         ({"matches": "^/etc"}, ["/etc/passwd"], None),
         ({"matches": "."}, "\ud800", None),
         ({"matches": "."}, None, False),
@@ -57,7 +64,17 @@ NAN = float("nan")
         ({"above": 10}, 10, False),
         ({"above": 10}, 10.5, True),
         ({"above": 10}, float("inf"), True),
-        ({"above": 10}, "11", None),
+        ({"above": 10}, "11", True),
+        ({"above": 10}, "9", False),
+        ({"above": 10}, "1.1e1", True),
+        ({"above": 10}, "10.00000000000000000001", True),
+        ({"above": 10}, "1_1", None),
+        ({"above": 10}, "011", None),
+        ({"above": 10}, " 11", None),
+        ({"above": 10}, "\uff11\uff11", None),
+        ({"above": 10}, "nan", None),
+        ({"above": 10}, "1" * 401, None),
+        ({"above": 10}, "much", None),
         ({"above": 0}, True, None),
         ({"above": 10}, None, False),
         ({"above": 10}, [11], None),
@@ -67,7 +84,7 @@ NAN = float("nan")
         ({"below": 10}, False, None),
         ({"above": 1, "below": 3}, 2, True),
         ({"above": 1, "below": 3}, 3, False),
-        ({"above": 1, "below": 3}, "2", None),
+        ({"above": 1, "below": 3}, "2", True),
         ({"longer_than": 2}, "abc", True),
         ({"longer_than": 2}, "ab", False),
         ({"longer_than": 2}, [1, 2, 3], True),
@@ -108,11 +125,91 @@ def test_a_dot_leads_inside_an_object_and_nowhere_else() -> None:
     assert fits(total, {"order": {"total": 9}, "order.total": 11}) is False, (
         "a key of that spelling is no way round"
     )
-    assert fits(total, {"order": [{"total": 11}]}) is False
     assert fits({"a.b.c": Condition(equals="x")}, {"a": {"b": {"c": "x"}}}) is True
-    outers: list[Any] = [5, "total", ["total"], None, True]
+    outers: list[Any] = [5, "total", ["total"], None, True, '{"total": 11}', [{"total": 11}]]
     for outer in outers:
-        assert fits({"order.total": Condition()}, {"order": outer}) is False
+        assert fits({"order.total": Condition()}, {"order": outer}) is None, "a tool may read it as an object"
+
+
+ORDER: dict[str, Any] = {
+    "properties": {
+        "total": {"type": "number"},
+        "tip": {"default": 5},
+        "rest": {"type": "number"},
+    },
+    "required": ["total"],
+}
+SHOP: dict[str, Any] = {
+    "properties": {
+        "order": {"$ref": "#/$defs/Order", "default": {"total": 3}},
+        "maybe": {"anyOf": [{"$ref": "#/$defs/Order"}, {"type": "null"}], "default": None},
+        "needed": {"$ref": "#/$defs/Order"},
+        "made": {"type": "number"},
+        "circle": {"$ref": "#/$defs/Circle"},
+        "either": {"anyOf": [{"$ref": "#/$defs/Order"}, {"type": "object"}]},
+    },
+    "required": ["needed"],
+    "$defs": {"Order": ORDER, "Circle": {"$ref": "#/$defs/Circle"}},
+}
+
+
+@pytest.mark.parametrize(
+    ("path", "arguments", "expected"),
+    [
+        ("made", {"made": 11}, True),
+        ("made", {}, None),  # a factory may make it
+        ("made", {"betrag": 11}, None),
+        ("made", {"made": 5, "betrag": 11}, None),  # an alias may win
+        ("order.total", {}, False),
+        ("order.total", {"order": {"total": 11}}, True),
+        ("order.total", {"order": {"summe": 11}}, None),
+        ("order.total", {"order": {}}, False),
+        ("order.tip", {"order": {"total": 1}}, False),
+        ("order.tip", {}, False),
+        ("order.rest", {"order": {"total": 1}}, None),
+        ("maybe.total", {"maybe": {"total": 11}}, True),
+        ("maybe.tip", {"maybe": {"total": 11}}, False),
+        ("maybe.total", {}, None),
+        ("needed", {}, False),
+        ("needed.tip", {}, False),
+        ("circle.total", {"circle": {}}, None),
+        ("either.total", {"either": {}}, None),
+        ("either.total", {"either": {"total": 11}}, True),
+        ("foreign", {"made": 1}, False),  # a rule for several tools
+    ],
+)
+def test_the_schema_says_what_the_tool_takes_for_what_is_left_out(
+    path: str, arguments: dict[str, Any], expected: bool | None
+) -> None:
+    assert fits({path: Condition(above=10)}, arguments, SHOP) is expected
+
+
+@pytest.mark.parametrize(
+    ("path", "arguments", "expected"),
+    [("made", {}, True), ("made", {"x": 1}, None), ("order", {}, False), ("made", {"made": None}, False)],
+)
+def test_absent_is_what_neither_call_nor_schema_gives(
+    path: str, arguments: dict[str, Any], expected: bool | None
+) -> None:
+    assert fits({path: Condition(absent=True)}, arguments, SHOP) is expected
+
+
+@pytest.mark.parametrize(
+    ("schema", "arguments", "expected"),
+    [
+        ({}, {}, False),
+        ({}, {"betrag": 11}, None),
+        ({}, {"a": 11}, True),
+        ({"properties": 5}, {"b": 1}, None),
+        ({"properties": {"a": 5}, "required": 5}, {}, None),
+        ({"properties": {"a": {"$ref": 5}}}, {}, None),
+        ({"properties": {"a": {"$ref": "elsewhere"}}}, {}, None),
+    ],
+)
+def test_a_schema_that_says_little_or_nonsense_decides_nothing(
+    schema: dict[str, Any], arguments: dict[str, Any], expected: bool | None
+) -> None:
+    assert fits({"a": Condition(above=10)}, arguments, schema) is expected
 
 
 @pytest.mark.parametrize("pattern", ["(", "(?=a)", r"(a)\1", "a{2000}", "[", "\ud800"])

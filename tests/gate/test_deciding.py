@@ -391,6 +391,16 @@ def test_who_was_named_may_make_it_a_call_that_anybody_may_approve() -> None:
     )
 
 
+def test_an_edit_to_what_cannot_be_judged_is_refused() -> None:
+    loose = spec(parameters={"properties": {"amount": {}}})
+    small = {"arguments": {"amount": {"below": 10}}, "asking": {"group": "team"}}
+    at = desk("boss", Approvals.model_validate({"rules": [small]}), tools=[loose])
+    request = ask(at, amount=5)
+    said = refusal(at, say(request, "edit", arguments={"amount": "5,000"}))
+    assert "it cannot be told who has to approve this call" in said
+    assert at.decide(say(request, "edit", arguments={"amount": 6}), 1).outcome == "edited"
+
+
 def test_money_that_was_spent_counts_for_an_edit_as_for_the_call() -> None:
     rule = {"rules": [{"cost_above": 5, "asking": {"group": "boss"}}, {"asking": {"group": "team"}}]}
     at = desk(approvals=Approvals.model_validate(rule))

@@ -103,8 +103,60 @@ def test_a_value_that_cannot_be_judged_is_asked_about_and_never_let_pass() -> No
     """The tool would read "5000" as 5000: spelling a number as text is no way round a rule."""
     asks = rules({"arguments": BIG}, tools={"pay": "rules"})
     assert because(asks, call(amount="5000")) == "rules.0"
+    assert because(asks, call(amount="5_000")) == "rules.0"
     passes = rules({"arguments": {"amount": {"below": 10}}, "ask": "never"})
-    assert because(passes, call(amount="5")) == "effects.unsafe"
+    assert because(passes, call(amount="five")) == "effects.unsafe"
+
+
+def test_a_rule_that_cannot_be_told_asks_always() -> None:
+    """First times too: nobody can say that it is not the first."""
+    once = rules({"arguments": BIG, "ask": "first_time"}, tools={"pay": "rules"})
+    known = [first_key("pay", "rules.0")]
+    assert because(once, call(amount=5000), approved=known) is None
+    assert because(once, call(amount="lots"), approved=known) == "rules.0"
+
+
+SMALL_OR_BOARD: dict[str, Any] = rules(
+    {"arguments": {"amount": {"below": 1000}}, "ask": "first_time", "asking": {"group": "team"}},
+    {"asking": {"group": "two", "quorum": 2}},
+)
+
+
+def test_a_value_that_cannot_be_judged_does_not_choose_the_weaker_rule() -> None:
+    approvals = Approvals.model_validate(SMALL_OR_BOARD)
+    known = [first_key("pay", "rules.0")]
+
+    def group(amount: Any) -> Any:
+        asked = asking_for(approvals, PEOPLE, spec(), call(amount=amount), spent_usd=0)
+        return asked and (asked.group, asked.undecided != "")
+
+    assert group("5000") == ("two", False)
+    assert group(5) == ("team", False)
+    assert group("5,000.00") == ("two", True)
+    asked = asking_for(approvals, PEOPLE, spec(), call(amount="5,000.00"), spent_usd=0, approved=known)
+    assert asked is not None
+    assert "rules.0: amount (a plain number)" in asked.undecided
+    left_out = asking_for(approvals, PEOPLE, spec(), call(to="x"), spent_usd=0)
+    assert left_out is not None
+    assert left_out.group == "two", "the tool refuses a call without what it requires"
+
+
+def test_rules_that_may_fit_and_ask_the_same_people_are_no_doubt() -> None:
+    approvals = Approvals.model_validate(
+        rules({"arguments": BIG, "asking": {"group": "boss"}}, tools={"pay": "rules"})
+    )
+    asked = asking_for(approvals, PEOPLE, spec(), call(amount="lots"), spent_usd=0)
+    assert asked is not None
+    assert (asked.group, asked.undecided) == ("boss", "")
+
+
+def test_what_the_tool_takes_for_an_argument_that_is_left_out_counts() -> None:
+    shape: dict[str, Any] = {"properties": {"amount": {"type": "number", "default": 5000}}}
+    approvals = Approvals.model_validate(rules({"arguments": BIG}, tools={"pay": "rules"}))
+    for arguments, asked in (({}, True), ({"amount": 5}, False)):
+        run = call(**arguments)
+        found = asking_for(approvals, PEOPLE, spec(parameters=shape), run, spent_usd=0)
+        assert (found is not None) is asked
 
 
 def test_first_time_asks_until_a_call_of_the_tool_was_approved() -> None:

@@ -59,7 +59,8 @@ def test_it_is_for_the_tool_alone() -> None:
 def test_an_argument_that_cannot_be_judged_is_not_let_pass() -> None:
     at = desk("team")
     remember(at, BELOW, amount=5)
-    assert asked(at, amount="9")
+    assert asked(at, amount="nine")
+    assert asked(at, amount=9, betrag=50)
     assert asked(at, to="x")
 
 

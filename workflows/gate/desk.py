@@ -145,7 +145,9 @@ class Desk:
         return asking_for(approvals, people, spec, run, spent_usd=spent_usd, approved=self._memory.approved)
 
     def _covering(self, run: ToolRun, asked: Asked) -> Remembered | None:
-        return self._memory.covering(run, asked, self.people.quorum_of(asked))
+        if asked.undecided:
+            return None
+        return self._memory.covering(run, self.specs[run.tool], asked, self.people.quorum_of(asked))
 
     # -- asking --------------------
 

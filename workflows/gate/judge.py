@@ -105,6 +105,8 @@ class Judge:
         asks = asking_for(self.approvals, self.people, spec, run, spent_usd=ticket.asking.spent_usd)
         if asks is None:
             return
+        if asks.undecided:
+            raise Refused(f"{request.id}: {asks.undecided}")
         needed = self.people.quorum_of(asks)
         if asks.group not in (None, ticket.asking.group) or needed > request.quorum:
             raise Refused(

@@ -9,7 +9,7 @@ from collections.abc import Iterable
 
 from pydantic import Field
 
-from activities.contracts import Frozen, JsonObject, ToolRun
+from activities.contracts import Frozen, JsonObject, ToolRun, ToolSpec
 from workflows.gate.canonical import digest
 from workflows.gate.conditions import fits
 from workflows.gate.policy import first_key
@@ -35,11 +35,13 @@ class Remembered(Frozen):
     by: tuple[str, ...]
     """All who said so; empty names are those who gave none."""
 
-    def covers(self, run: ToolRun, asking: Asking, needed: int) -> bool:
+    def covers(self, run: ToolRun, spec: ToolSpec, asking: Asking, needed: int) -> bool:
         """The people who would be asked, and enough of them, have approved this call already."""
         if run.tool != self.tool or asking.group != self.group or len(self.by) < needed:
             return False
-        return _same(self.same, run.arguments) and fits(self.arguments, run.arguments) is True
+        return (
+            _same(self.same, run.arguments) and fits(self.arguments, run.arguments, spec.parameters) is True
+        )
 
 
 def _same(wanted: str, arguments: JsonObject) -> bool:
@@ -55,9 +57,9 @@ class Memory:
         self.approved = list(approved)
         """The `first_key`s of calls that people approved as they were."""
 
-    def covering(self, run: ToolRun, asking: Asking, needed: int) -> Remembered | None:
+    def covering(self, run: ToolRun, spec: ToolSpec, asking: Asking, needed: int) -> Remembered | None:
         """The first approval given beforehand that covers a call about which so many would be asked."""
-        return next((one for one in self.remembered if one.covers(run, asking, needed)), None)
+        return next((one for one in self.remembered if one.covers(run, spec, asking, needed)), None)
 
     def learn(self, request: Request, group: str | None) -> None:
         """Take over what an approved request says of later calls; `group` was asked first."""

@@ -6,11 +6,12 @@ wrote it, the tool's declared effect, the call's name and arguments, and what th
 
 from __future__ import annotations
 
-from collections.abc import Collection
+from collections.abc import Collection, Iterator
 from fnmatch import fnmatchcase
+from typing import NamedTuple
 
-from activities.contracts import JsonObject, ToolRun, ToolSpec
-from workflows.gate.conditions import fits
+from activities.contracts import ToolRun, ToolSpec
+from workflows.gate.conditions import fits, untold
 from workflows.people import (
     EFFECTS_ASKED,
     ApprovalRule,
@@ -30,6 +31,19 @@ class Asked(Asking):
     """The entry of the approvals: `rules.0`, `tools.pay`, `effects.unsafe`."""
     spent_usd: float = 0
     """What the run had spent by then."""
+    undecided: str = ""
+    """Rules that may fit would put the call to different people: what is wrong with its arguments. Nobody
+    is asked then; it is not made."""
+
+
+class _Entry(NamedTuple):
+    """An entry of the approvals that fits, or may fit."""
+
+    mode: Mode
+    because: str
+    asking: Asking | None
+    untold: str = ""
+    """It may fit: which arguments cannot be judged; empty: it fits."""
 
 
 def asking_for(
@@ -43,17 +57,34 @@ def asking_for(
 ) -> Asked | None:
     """How the call is to be asked about; None: nobody is asked.
 
-    The first rule that fits decides; else the entry of the tool; else that of its effect. `approved` are
-    the `first_key`s of what people have approved in this run. A tool without a spec is not in the run's
-    reach and never called, so nobody is asked about it.
+    The first rule that fits decides; else the entry of the tool; else that of its effect. Rules before it
+    of which it cannot be told ask too, and always; where those that ask ask in different ways, nobody can
+    say who has to decide: the answer is `undecided`. `approved` are the `first_key`s of what people have
+    approved in this run. A tool without a spec is not in the run's reach and never called, so nobody is
+    asked about it.
     """
     if spec is None:
         return None
-    mode, because, asking = _mode(approvals, spec, run, spent_usd)
-    if mode in ("never", "rules") or (mode == "first_time" and first_key(run.tool, because) in approved):
+    entries = [one for one in _entries(approvals, spec, run, spent_usd) if _asks(one, run, approved)]
+    if not entries:
         return None
-    how = asking or people.asking_of("approval")
-    return Asked.model_validate({**how.model_dump(), "because": because, "spent_usd": spent_usd})
+    ways = [one.asking or people.asking_of("approval") for one in entries]
+    doubt = ""
+    if any(way != ways[0] for way in ways):
+        doubts = "; ".join(f"{one.because}: {one.untold}" for one in entries if one.untold)
+        doubt = (
+            "it cannot be told who has to approve this call; give these arguments as the approvals expect "
+            f"them, and none that the tool does not have: {doubts}"
+        )
+    facts = {"because": entries[0].because, "spent_usd": spent_usd, "undecided": doubt}
+    return Asked.model_validate({**ways[-1].model_dump(), **facts})
+
+
+def _asks(entry: _Entry, run: ToolRun, approved: Collection[str]) -> bool:
+    if entry.mode in ("never", "rules"):
+        return False
+    known = entry.mode == "first_time" and first_key(run.tool, entry.because) in approved
+    return not known or bool(entry.untold)
 
 
 def first_key(tool: str, because: str) -> str:
@@ -62,18 +93,23 @@ def first_key(tool: str, because: str) -> str:
     return f"{tool} {because}"
 
 
-def _mode(
-    approvals: Approvals, spec: ToolSpec, run: ToolRun, spent_usd: float
-) -> tuple[Mode, str, Asking | None]:
+def _entries(approvals: Approvals, spec: ToolSpec, run: ToolRun, spent_usd: float) -> Iterator[_Entry]:
+    """Those that may fit, up to the first that does."""
     for number, rule in enumerate(approvals.rules):
-        fit = _fits(rule, spec, run, spent_usd)
-        # What cannot be told counts against the call: it is asked about, and not let pass.
-        if fit or (fit is None and rule.ask != "never"):
-            return rule.ask, f"rules.{number}", rule.asking
+        fit, because = _fits(rule, spec, run, spent_usd), f"rules.{number}"
+        if fit is None:
+            # What cannot be told counts against the call: it is asked about, and not let pass.
+            yield _Entry(
+                rule.ask, because, rule.asking, untold(rule.arguments, run.arguments, spec.parameters)
+            )
+        elif fit:
+            yield _Entry(rule.ask, because, rule.asking)
+            return
     if run.tool in approvals.tools:
-        return approvals.tools[run.tool], f"tools.{run.tool}", None
+        yield _Entry(approvals.tools[run.tool], f"tools.{run.tool}", None)
+        return
     effects = {**EFFECTS_ASKED, **approvals.effects}
-    return effects.get(spec.effect, "never"), f"effects.{spec.effect}", None
+    yield _Entry(effects.get(spec.effect, "never"), f"effects.{spec.effect}", None)
 
 
 def _fits(rule: ApprovalRule, spec: ToolSpec, run: ToolRun, spent_usd: float) -> bool | None:
@@ -83,11 +119,4 @@ def _fits(rule: ApprovalRule, spec: ToolSpec, run: ToolRun, spent_usd: float) ->
         return False
     if rule.cost_above is not None and not spent_usd > rule.cost_above:
         return False
-    return fits(rule.arguments, {**_defaults(spec), **run.arguments})
-
-
-def _defaults(spec: ToolSpec) -> JsonObject:
-    """What the tool takes for arguments that are left out: a call must not pass by leaving one out."""
-    properties = spec.parameters.get("properties")
-    named = properties.items() if isinstance(properties, dict) else ()
-    return {name: one["default"] for name, one in named if isinstance(one, dict) and "default" in one}
+    return fits(rule.arguments, run.arguments, spec.parameters)
