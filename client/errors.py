@@ -5,6 +5,7 @@
   + ServerError         the embedded server does not start or does not answer
   + Unreachable         the Temporal server does not answer
   + NoWorker            no worker polls the task queue, so that nothing can go on
+  + NotAtHand           what a run answers is too long, and lies in a store that is not here
   + UnknownRun          no run has that id
   + DuplicateRun        a run with that id exists already
   + RunFailed           the workflow failed instead of giving a result
@@ -15,8 +16,8 @@
 from __future__ import annotations
 
 __all__ = [
-    "DuplicateRun", "NoWorker", "NotConfirmed", "RatchetError", "Refused", "RunFailed", "ServerError",
-    "UnknownRun", "Unreachable", "UsageError",
+    "DuplicateRun", "NoWorker", "NotAtHand", "NotConfirmed", "RatchetError", "Refused", "RunFailed",
+    "ServerError", "UnknownRun", "Unreachable", "UsageError",
 ]  # fmt: skip
 
 
@@ -42,6 +43,10 @@ class Unreachable(RatchetError):
 
 class NoWorker(RatchetError):
     """No worker polls the task queue, so a query would wait in vain."""
+
+
+class NotAtHand(RatchetError):
+    """What a run answers is long and lies in the workers' store, which this client does not share."""
 
 
 class UnknownRun(RatchetError):

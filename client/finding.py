@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from client.agent import AgentClient
-from client.errors import NoWorker, RatchetError, UnknownRun, UsageError
+from client.errors import NotAtHand, NoWorker, RatchetError, UnknownRun, UsageError
 from client.inbox import Ask
 from client.inboxview import summary
 from workflows.people import Request, Verb
@@ -38,10 +38,10 @@ async def find_run(agents: AgentClient, name: str) -> str:
 
 
 async def open_requests(agents: AgentClient, run_id: str) -> tuple[Request | Ask, ...]:
-    """What a run asks; in short when no worker can be asked."""
+    """What a run asks; in short when no worker can be asked, or what it says cannot be read here."""
     try:
         return await agents.requests(run_id)
-    except NoWorker:
+    except (NoWorker, NotAtHand):
         return await agents.asks(run_id)
 
 

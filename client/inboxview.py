@@ -57,7 +57,7 @@ def request_block(request: Request | Ask, run_id: str, now: float, *, full: bool
         block.append(f"\n{_indented(_pretty(request.arguments), most)}")
     elif isinstance(request, Ask) and request.tool is not None:
         block.append(
-            "\n  (the arguments are too long for this place; start a worker to see them)", style="dim"
+            "\n  (the arguments are too long to be read without a worker and its store)", style="dim"
         )
     for line in (f"digest {request.digest}", *_terms(request, now)):
         block.append(f"\n  {plain(line)}", style="dim")

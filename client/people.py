@@ -11,7 +11,7 @@ from typing import Any, Literal, TypeVar
 from pydantic import ValidationError
 
 from activities.contracts import JsonObject
-from client.errors import NoWorker, RatchetError, UsageError
+from client.errors import NotAtHand, NoWorker, RatchetError, UsageError
 from client.inbox import WAITING_FILTER, Ask, InboxLine, asks_of, inbox_line, oldest_first
 from client.keys import Speaker
 from client.reading import RunReader
@@ -78,7 +78,12 @@ class RunCommander(RunReader):
         return oldest_first(found)
 
     async def requests(self, run_id: str) -> tuple[Request, ...]:
-        """What a run asks at present, oldest first. Raises NoWorker when nobody can say; see `asks`."""
+        """What a run asks at present, oldest first.
+
+        Raises:
+            NoWorker: nobody can say; see `asks`.
+            NotAtHand: it is long, and lies in the workers' store.
+        """
         found: tuple[Request, ...] = ()
         while True:
             page = await self._requests(run_id, len(found))
@@ -104,7 +109,7 @@ class RunCommander(RunReader):
         """
         try:
             known: tuple[Request | Ask, ...] = await self.known_requests(run_id)
-        except NoWorker:
+        except (NoWorker, NotAtHand):
             known = await self.asks(run_id)
         for request in known:
             if request.id == request_id:

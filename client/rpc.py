@@ -14,7 +14,8 @@ from temporalio.client import Client, WorkflowFailureError, WorkflowQueryFailedE
 from temporalio.exceptions import ApplicationError, CancelledError, FailureError, TerminatedError
 from temporalio.service import RPCError, RPCStatusCode
 
-from client.errors import NoWorker, RatchetError, RunFailed, UnknownRun, Unreachable
+from activities.sqlite import StoreError
+from client.errors import NotAtHand, NoWorker, RatchetError, RunFailed, UnknownRun, Unreachable
 from workflows.api import TASK_QUEUE, AgentResult
 
 __all__ = [
@@ -41,6 +42,11 @@ async def clear_errors(where: str, run_id: str = "") -> AsyncIterator[None]:
         raise _in_words(error, where, run_id) from error
     except WorkflowQueryFailedError as error:
         raise RatchetError(f"run {run_id} refused the question: {error}") from error
+    except StoreError as error:
+        raise NotAtHand(
+            f"what run {run_id} answers is too long for a message and lies in its workers' store, which "
+            f"cannot be read here: {error}; name its folder with --data-dir"
+        ) from error
 
 
 async def has_worker(temporal: Client) -> bool:

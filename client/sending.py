@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import random
 import time
+from dataclasses import replace
 from datetime import timedelta
 from typing import Any, Literal, TypeVar
 
@@ -84,17 +85,17 @@ async def by_signal(
     temporal: Client, run_id: str, name: Literal["decide", "command"], body: BaseModel, why: str
 ) -> Sent:
     """Send the same as a signal; `why` begins what a person is told."""
-    await temporal.get_workflow_handle(run_id).signal(name, body)
+    await _inline(temporal).get_workflow_handle(run_id).signal(name, body)
     sent: JsonObject = body.model_dump(mode="json", exclude_defaults=True)
     text = f"{why}; it takes effect when a worker takes it, and what is unusable is recorded in the log"
     return Sent(run=run_id, message=name, id=str(sent.get("id", "")), body=sent, text=text)
 
 
 async def _update(temporal: Client, run_id: str, name: str, body: Any, answer: type[A]) -> A:
-    until = time.monotonic() + CROWD_SECONDS
+    until, whole = time.monotonic() + CROWD_SECONDS, _inline(temporal)
     while True:
         try:
-            handle = await temporal.get_workflow_handle(run_id).start_update(
+            handle = await whole.get_workflow_handle(run_id).start_update(
                 name,
                 body,
                 wait_for_stage=WorkflowUpdateStage.ACCEPTED,
@@ -114,6 +115,15 @@ async def _update(temporal: Client, run_id: str, name: str, body: Any, answer: t
             if error.status is not RPCStatusCode.RESOURCE_EXHAUSTED or time.monotonic() > until:
                 raise
             await asyncio.sleep(random.uniform(0.05, 0.3))
+
+
+def _inline(temporal: Client) -> Client:
+    """The client, sending long messages as they are: one that lay in a store which the workers do not share
+    would stop the run until they do."""
+    config = temporal.config()
+    config["plugins"] = []
+    config["data_converter"] = replace(temporal.data_converter, external_storage=None)
+    return Client(**config)
 
 
 async def _goes_on(temporal: Client, run_id: str) -> bool:

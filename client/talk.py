@@ -146,8 +146,7 @@ def changed(text: str, typed: str | None) -> Content:
             return {"text": text, "arguments": arguments_from(typed, "--args")}
         if seen.arguments is None:
             raise UsageError(
-                f"the arguments of {seen.id} are not at hand while no worker runs; give all of the new "
-                "ones with --args"
+                f"the arguments of {seen.id} are not at hand; give all of the new ones with --args"
             )
         arguments = await edited(seen.arguments)
         if arguments is None:

@@ -14,10 +14,12 @@ import pytest
 from activities.contracts import ScriptedReply, ToolCall
 from activities.settings import Settings
 from client.agent import AgentClient
+from client.archived import ArchivedRuns
 from client.connection import working
-from client.errors import RatchetError, Refused, UnknownRun, UsageError
+from client.errors import NotAtHand, RatchetError, Refused, UnknownRun, UsageError
 from client.inbox import Ask, InboxLine
 from client.keys import Speaker, new_key
+from client.plugin import connect
 from client.sending import Sent
 from tests.client.peoplekit import ATTENDED, asking_task, attended, marks, opened, until_true
 from tests.conftest import TOOLS
@@ -408,3 +410,28 @@ async def test_what_is_decided_while_no_worker_runs_is_in_force_when_one_comes(d
             result = await agents.result(run_id)
         assert [(d.outcome, d.by) for d in result.decisions] == [("approved", ("Ada",))]
         assert marks(data_dir.parent) == ["sdk-away"]
+
+
+async def test_what_is_too_long_for_this_client_is_decided_by_what_the_memo_says(
+    agents: AgentClient, tmp_path: Path
+) -> None:
+    """The arguments lie in the workers' store, which a client elsewhere may not share."""
+    call = ToolCall(id="c", name="mark_once", arguments=json.dumps({"line": "sdk-" + "x" * 30_000}))
+    script = (ScriptedReply(reply="", tool_calls=(call,)), ScriptedReply(reply="done"))
+    run_id = await agents.start(attended(*script, machine="tools", tools=("mark_once",)))
+    await opened(agents, run_id)
+    target = agents.temporal.service_client.config.target_host
+    temporal = await connect(Settings(data_dir=tmp_path / "other"), target_host=target)
+    elsewhere = AgentClient(temporal, ArchivedRuns(tmp_path / "archive.db"), where=target)
+    with pytest.raises(NotAtHand, match=f"what run {run_id} answers is too long"):
+        await elsewhere.requests(run_id)
+    seen = await elsewhere.request(run_id, "r1")
+    assert isinstance(seen, Ask)
+    assert (seen.tool, seen.arguments) == ("mark_once", None)
+    for signal in (False, True):  # what it says itself must not lie in its own store either
+        await elsewhere.steer(run_id, f"{signal} " + "words " * 3000, signal=signal)
+    (asked,) = await until_true(lambda: elsewhere.asks(run_id))
+    done = await elsewhere.edit(run_id, asked, {"line": "sdk-" + "z" * 30_000})
+    assert isinstance(done, Decided)
+    assert done.outcome == "edited"
+    await agents.result(run_id)
