@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import time
 from typing import Any
 
 import pytest
@@ -241,6 +242,16 @@ def test_what_is_absent_cannot_be_anything_else() -> None:
 def test_a_pattern_cannot_hang() -> None:
     """It is matched in time linear in the text."""
     assert fits({"x": Condition(matches="^(a+)+$")}, {"x": "a" * 100_000 + "b"}) is False
+
+
+def test_a_pattern_that_is_a_huge_program_is_refused_and_no_search_takes_long() -> None:
+    with pytest.raises(ValidationError, match="8,004 steps as an RE2 program, at most 5,000"):
+        Condition(matches=".{1000}")
+    large = Condition(matches=".{500}z$")
+    assert fits({"x": large}, {"x": "a" * 600 + "z"}) is True
+    began = time.monotonic()
+    assert fits({"x": large}, {"x": "a" * 1_000_000}) is None
+    assert time.monotonic() - began < 1
 
 
 json_values = st.recursive(

@@ -33,6 +33,7 @@ def props(**properties: Any) -> dict[str, Any]:
         (props(a={"pattern": "^x+$"}), {"a": "xx"}, ""),
         (props(a={"pattern": "^x+$"}), {"a": "y"}, "a: 'y' does not match"),
         (props(a={"pattern": "^x+$"}), {"a": 5}, ""),
+        (props(a={"pattern": ".{1000}"}), {"a": "y"}, ""),
         (props(a={"pattern": "(?!y)"}), {"a": "y"}, ""),
         (props(a={"uniqueItems": True}), {"a": [1, 2]}, ""),
         (props(a={"uniqueItems": True}), {"a": [1, 1]}, "a: an item is there more than once"),
@@ -69,9 +70,16 @@ def test_no_schema_can_hang_a_run() -> None:
     patterns = props(a={"anyOf": [{"pattern": f"y{n}$"} for n in range(5000)]})
     unique = props(a={"anyOf": [{"uniqueItems": True, "maxItems": n} for n in range(1000)]})
     text: Any = "x" * 60_000
+    large = props(a={"anyOf": [{"pattern": f".{{500}}y{n}$"} for n in range(50)]})
     items: Any = [f"{n:08}" for n in range(5000)]
     began = time.monotonic()
-    for schema, value in ((doubling, text), (doubling, items), (patterns, text), (unique, items)):
+    for schema, value in (
+        (large, text),
+        (doubling, text),
+        (doubling, items),
+        (patterns, text),
+        (unique, items),
+    ):
         assert "it takes too long" in problem(schema, {"a": value})
     assert time.monotonic() - began < 10
 

@@ -12,7 +12,7 @@ from referencing.exceptions import Unresolvable
 
 from activities.contracts import JsonObject
 from workflows.gate.canonical import canonical
-from workflows.gate.patterns import check_pattern, found
+from workflows.gate.patterns import check_pattern, cost, found
 
 __all__ = ["ARGUMENTS_BYTES", "problem"]
 
@@ -81,30 +81,35 @@ class _Work:
 
     def counted(self, check: Callable[..., Any], *asked: Any) -> Iterator[ValidationError]:
         """Ask a keyword of (validator, its own value, the value, schema). Raises _TakesTooLong."""
-        self._left -= _KEYWORD + self._size(asked[2])
+        self._charge(_KEYWORD + self._size(asked[2]))
+        yield from check(*asked) or ()
+
+    def pattern(self, validator: Any, pattern: Any, instance: Any, schema: Any) -> Iterator[ValidationError]:
+        """As the library does it, but with RE2; what RE2 cannot read is left to the tool."""
+        if not isinstance(pattern, str) or not isinstance(instance, str):
+            return
+        try:
+            check_pattern(pattern)
+        except ValueError:
+            return
+        self._charge(cost(pattern, instance))
+        if found(pattern, instance) is False:
+            yield ValidationError(f"{instance[:100]!r} does not match {pattern[:100]!r}")
+
+    def _charge(self, steps: int) -> None:
+        self._left -= steps
         if self._left < 0:
             raise _TakesTooLong
-        yield from check(*asked) or ()
 
 
 def _faults(schema: JsonObject, arguments: JsonObject) -> Iterator[ValidationError]:
     work = _Work()
-    checks = {**Draft202012Validator.VALIDATORS, "pattern": _pattern, "uniqueItems": _unique}
+    checks = {**Draft202012Validator.VALIDATORS, "pattern": work.pattern, "uniqueItems": _unique}
     keywords = {name: partial(work.counted, check) for name, check in checks.items()}
     # With `$schema` the library would go on with a validator of its own, without these checks.
     whole = {key: value for key, value in schema.items() if key not in {"$schema", "$id"}}
     made = _extend(Draft202012Validator, keywords)(whole, registry=Registry())
     return made.iter_errors(arguments)  # type: ignore[no-any-return]  # the library's class is made here
-
-
-def _pattern(validator: Any, pattern: str, instance: Any, schema: Any) -> Iterator[ValidationError]:
-    """As the library does it, but with RE2; what RE2 cannot read is left to the tool."""
-    try:
-        check_pattern(pattern)
-    except ValueError:
-        return
-    if isinstance(instance, str) and found(pattern, instance) is False:
-        yield ValidationError(f"{instance[:100]!r} does not match {pattern!r}")
 
 
 def _unique(validator: Any, wanted: bool, instance: Any, schema: Any) -> Iterator[ValidationError]:
