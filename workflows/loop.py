@@ -23,7 +23,7 @@ from workflows.gate.orders import Order, obey, refuse
 from workflows.kernel.errors import MachineError, name_of
 from workflows.kernel.ledger import spent_by
 from workflows.kernel.moves import steerable
-from workflows.kernel.stack import Nesting, Stack, charged, closed, noted
+from workflows.kernel.stack import Nesting, Stack, charged, closed, noted, unspent
 from workflows.kernel.step import Cause
 from workflows.people import Command, Decided, Decision, People, Request
 from workflows.where import Where
@@ -151,7 +151,8 @@ class Loop:
     def close(self, reason: str, error: str, by: str = "person") -> None:
         """End the run where it is; open requests are withdrawn."""
         self.leave(f"the run ended: {reason}")
-        self.keep(closed(self.stack, reason, now=self.world.now(), error=error, by=by))
+        stack = self.stack if self.begun else unspent(self.stack)
+        self.keep(closed(stack, reason, now=self.world.now(), error=error, by=by))
 
     @property
     def begun(self) -> bool:
@@ -287,6 +288,6 @@ class Loop:
                 and not isinstance(self.stack.effect, RunMachine)
             ):
                 return True
-            if command.command == "steer" and steerable(self.stack):
+            if command.command == "steer" and steerable(self.stack, begun=self.begun):
                 return True
         return False

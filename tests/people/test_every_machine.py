@@ -96,6 +96,7 @@ async def test_a_rejected_call_is_never_made_and_its_comment_is_the_tools_result
         assert run.called == []
         if run.loop.stack.exit is None:
             await run.command("abort", text="enough")
+        assert run.loop.stack.ledger.used("tool_calls") == 0
         said = repr([record.patch for record in run.records])
         assert "too dear for us" in said
         assert {d.outcome for d in run.loop.desk.decided()} <= {"rejected", "withdrawn"}

@@ -118,6 +118,10 @@ async def _perform(loop: Loop, effect: Effect) -> None:
         answer = loop.calls.failures[-1] if loop.calls.failures else await loop.race(effect, where)
         if isinstance(effect, CallModel) and isinstance(answer, EffectFailed):
             answer = await _trouble(loop, effect, answer, where)
+    if isinstance(answer, ToolsReturned):
+        # What people did not let through was never made: it is given back.
+        not_made = sum(result.error in {"rejected", "expired"} for result in answer.results)
+        loop.stack = charged(loop.stack, {"tool_calls": -not_made} if not_made else {})
     if answer is None:
         return
     if loop.world.cancelling() and isinstance(answer, MachineEnded) and answer.exit_reason == "cancelled":

@@ -109,7 +109,8 @@ def _steered(loop: Loop, order: Order) -> CommandDone:
         raise ValueError("a message to the model is expected as `text`, it is blank")
     now, place = loop.world.now(), loop.stack.top.place
     cause = _cause("Steered", order)
-    loop.keep(steered(loop.stack, order.command.text, loop.nesting, cause=cause, now=now))
+    begun, text = loop.begun, order.command.text
+    loop.keep(steered(loop.stack, text, loop.nesting, cause=cause, now=now, begun=begun))
     if loop.stack.top.place != place:  # the call at hand is asked anew
         loop.leave("a message from a person has changed the call that it was about")
     return _done(loop, order, "the message comes before the next model call")
@@ -128,7 +129,8 @@ async def _rolled_back(loop: Loop, order: Order) -> CommandDone:
     undone = await _compensated(loop, step, order.by) if order.command.compensate else ()
     records = await loop.world.log()
     now = loop.world.now()
-    loop.keep(rolled_back(loop.stack, records, step, loop.nesting, cause=cause, now=now))
+    begun = loop.begun
+    loop.keep(rolled_back(loop.stack, records, step, loop.nesting, cause=cause, now=now, begun=begun))
     return _done(loop, order, f"back at the beginning of step {step}", undone)
 
 
