@@ -5,18 +5,25 @@ from __future__ import annotations
 import json
 import re
 from collections.abc import Iterator, Mapping, Sequence
+from datetime import UTC, datetime
 from typing import Any
 
 from activities.contracts import Frozen
 
-__all__ = ["Difference", "differences", "in_words", "timeless"]
+__all__ = ["Difference", "Span", "differences", "in_words", "timeless"]
 
 MOST = 20
 """Differences that are told of one value; a person looks at the first ones anyway."""
 AROUND = 24
 """Characters before the place where two texts part, and twice as many behind it."""
-EPOCH = (1.4e9, 4.2e9)
-"""Numbers that are seconds since 1970: from 2014 to 2103."""
+Span = tuple[float, float]
+"""From when until when, in seconds since 1970."""
+TIMES = {
+    "started", "finished", "entered", "began", "created", "closed", "deadline", "warn_at", "timestamp",
+}  # fmt: skip
+"""Fields of logs, snapshots and requests that hold times; a deadline is one that lies beyond the run."""
+FREE = "arguments"
+"""What tools are called with: names in there are none of ours."""
 MOMENT = re.compile(r"\d{4}-\d\d-\d\dT\d\d:\d\d:\d\d(\.\d+)?(Z|[+-]\d\d:\d\d)?")
 LEDGER = ("counters", "spent")
 """Objects that say what a run has spent."""
@@ -39,21 +46,49 @@ def differences(was: object, now: object) -> tuple[Difference, ...]:
     return tuple(one for one, _ in zip(found, range(MOST), strict=False))
 
 
-def timeless(value: Any, within: str = "") -> Any:
+def timeless(value: Any, span: Span | None = None, within: str = "") -> Any:
     """A JSON value without moments in time and the seconds of a ledger's counters.
 
     The workflow's clock is no part of what a machine decides, and behind a local activity it differs by
     that activity's duration between a run and its replay.
+
+    Args:
+        span: when the run went on; other numbers and dates are values as any. None: only our own fields
+            are known to hold times.
+        within: name of the field that holds the value.
     """
     if isinstance(value, Mapping):
-        clock = {name for name in value if within in LEDGER and name.endswith("seconds")}
-        return {name: 0 if name in clock else timeless(item, name) for name, item in value.items()}
+        return {name: _without_clock(name, item, span, within) for name, item in value.items()}
     if isinstance(value, list | tuple):
-        return [timeless(item) for item in value]
+        return [timeless(item, span, within if within == FREE else "") for item in value]
     if isinstance(value, str):
-        return MOMENT.sub("(a time)", value)
-    is_number = isinstance(value, int | float) and not isinstance(value, bool)
-    return 0 if is_number and EPOCH[0] <= value < EPOCH[1] else value
+        return MOMENT.sub(lambda found: _moment(found.group(), span), value)
+    is_time = span is not None and _is_number(value) and span[0] <= value <= span[1]
+    return 0 if is_time else value
+
+
+def _without_clock(name: str, value: Any, span: Span | None, within: str) -> Any:
+    if within == FREE:
+        return timeless(value, span, FREE)  # what a model says means what it says
+    if within in LEDGER and name.endswith("seconds"):
+        return 0
+    if name in TIMES and _is_number(value) and value:
+        return 0
+    return timeless(value, span, name)
+
+
+def _is_number(value: object) -> bool:
+    return isinstance(value, int | float) and not isinstance(value, bool)
+
+
+def _moment(text: str, span: Span | None) -> str:
+    """What stands for a date: when the run went on, nothing; else itself."""
+    try:
+        at = datetime.fromisoformat(text)
+    except ValueError:
+        return text
+    seconds = (at if at.tzinfo else at.replace(tzinfo=UTC)).timestamp()
+    return "(a time)" if span is not None and span[0] <= seconds <= span[1] else text
 
 
 def in_words(found: Difference) -> str:

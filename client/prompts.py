@@ -10,7 +10,7 @@ from temporalio.client import Client
 
 from activities.contracts import ArchiveRequest, ModelReplied, ModelRequest, Setup, Transcript
 from client.callopts import changed_options
-from client.differences import Difference, differences, timeless
+from client.differences import Difference, Span, differences, timeless
 from client.recorded import RecordedCall
 from client.witness import AskedCall
 from workflows.api import AgentResult, AgentTask
@@ -25,8 +25,10 @@ class Prompts:
     So what requests and replies say is kept, and every prompt is compared as a whole.
     """
 
-    def __init__(self, temporal: Client) -> None:
+    def __init__(self, temporal: Client, span: Span | None = None) -> None:
         self._temporal = temporal
+        self._span = span
+        """When the run went on."""
         self._talks = {Transcript().digest: Transcript()}
         """Conversations by digest, as they were recorded."""
         self._setups: dict[str, Setup] = {}
@@ -40,10 +42,12 @@ class Prompts:
         if isinstance(now.argument, ModelRequest) and isinstance(recorded, ModelRequest):
             return await self._prompts(was, recorded, now.argument)
         if isinstance(now.argument, ArchiveRequest) and isinstance(recorded, ArchiveRequest):
-            return _results(recorded.result, now.argument.result)  # its records are compared as such
+            return self._differing(
+                _result(recorded.result), _result(now.argument.result)
+            )  # its records are compared as such
         if isinstance(now.argument, AgentTask) and isinstance(recorded, AgentTask):
-            return _differing(_task(recorded), _task(now.argument))
-        return _differing(to_jsonable_python(recorded), to_jsonable_python(now.argument))
+            return self._differing(_task(recorded), _task(now.argument))
+        return self._differing(to_jsonable_python(recorded), to_jsonable_python(now.argument))
 
     async def _prompts(
         self, call: RecordedCall, was: ModelRequest, now: ModelRequest
@@ -51,9 +55,12 @@ class Prompts:
         for request in (was, now):
             if request.full_setup is not None:
                 self._setups[request.setup] = request.full_setup
-        found = _differing(self._prompt(was), self._prompt(now))
+        found = self._differing(self._prompt(was), self._prompt(now))
         await self._remember(call, was)
         return found
+
+    def _differing(self, was: Any, now: Any) -> tuple[Difference, ...]:
+        return differences(timeless(was, self._span), timeless(now, self._span))
 
     def _prompt(self, request: ModelRequest) -> dict[str, Any]:
         """All that the model is sent."""
@@ -76,10 +83,6 @@ class Prompts:
             self._talks[reply.transcript] = known.add(*was.messages, reply.message)
 
 
-def _differing(was: Any, now: Any) -> tuple[Difference, ...]:
-    return differences(timeless(was), timeless(now))
-
-
 def _task(task: AgentTask) -> dict[str, Any]:
     """The input of a run inside, or of the next execution, without what the clock makes of it.
 
@@ -94,13 +97,11 @@ def _task(task: AgentTask) -> dict[str, Any]:
     return told
 
 
-def _results(was: dict[str, Any] | None, now: dict[str, Any] | None) -> tuple[Difference, ...]:
-    """Two results; the hash of the log differs wherever a record does, which is told elsewhere."""
-    return _differing(_result(was), _result(now))
-
-
 def _result(told: dict[str, Any] | None) -> dict[str, Any] | None:
-    """A result with the fields that came later, as far as it is one."""
+    """A result with the fields that came later, as far as it is one.
+
+    Without the hash of the log: that differs wherever a record does, which is told elsewhere.
+    """
     if told is None:
         return None
     try:

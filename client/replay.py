@@ -18,7 +18,7 @@ from temporalio.client import Client
 from temporalio.workflow import NondeterminismError
 
 from activities.contracts import Frozen
-from client.differences import Difference, differences, timeless
+from client.differences import Difference, Span, differences, timeless
 from client.errors import NoWorker, UnknownRun
 from client.prompts import Prompts
 from client.recorded import ARCHIVE, CONTINUED, Part, RecordedCall, parts_of
@@ -34,6 +34,8 @@ __all__ = ["ChangedCall", "ChangedRecord", "Replayed", "first_changed", "judged"
 
 MOST_CALLS = 10
 """Changed calls that are told; behind the first one the others mostly follow."""
+AROUND = 60
+"""Seconds before and behind a run in which a time is still taken for one of its own."""
 Call = TypeVar("Call", RecordedCall, AskedCall)
 BySeq = Mapping[int, Record]
 
@@ -137,7 +139,7 @@ async def judged(
     seen = [await replayed(temporal, part.history) for part in parts]
     looked = _Looked(parts, seen, written, complete, upto)
     whole = complete and not any(one.failure for one in seen)
-    record, records = first_changed(written, looked.now, whole=whole, upto=upto)
+    record, records = first_changed(written, looked.now, whole=whole, upto=upto, span=looked.span)
     changed, calls = await _changed_calls(temporal, looked)
     trouble = _trouble(*looked.failed) if looked.failed else ""
     return Replayed(
@@ -200,6 +202,12 @@ class _Looked:
         return {record.seq: record for one in self.seen for record in one.records}
 
     @property
+    def span(self) -> Span:
+        """When these executions went on, and a minute around it."""
+        first, last = self.parts[0].history.events[0], self.parts[-1].history.events[-1]
+        return first.event_time.seconds - AROUND, last.event_time.seconds + AROUND
+
+    @property
     def failed(self) -> tuple[Part, Witnessed] | None:
         """The first execution that Temporal could not replay, if it counts."""
         for part, seen in zip(self.parts, self.seen, strict=True):
@@ -210,13 +218,14 @@ class _Looked:
 
 
 def first_changed(
-    written: BySeq, now: BySeq, *, whole: bool, upto: int | None = None
+    written: BySeq, now: BySeq, *, whole: bool, upto: int | None = None, span: Span | None = None
 ) -> tuple[ChangedRecord | None, int]:
     """The first record that is another one now, and how many were looked at.
 
     Args:
         whole: both are complete, so that one more on either side is a difference.
         upto: only records with smaller numbers count.
+        span: when the run went on; see `timeless`.
     """
     if not written or not now:
         return None, 0
@@ -225,18 +234,20 @@ def first_changed(
         last = max(*written, *now)
     end = last + 1 if upto is None else min(last + 1, upto)
     for looked, seq in enumerate(range(first, end), start=1):
-        if found := _changed(seq, written.get(seq), now.get(seq)):
+        if found := _changed(seq, written.get(seq), now.get(seq), span):
             return found, looked
     return None, max(end - first, 0)
 
 
-def _changed(seq: int, was: Record | None, now: Record | None) -> ChangedRecord | None:
+def _changed(seq: int, was: Record | None, now: Record | None, span: Span | None) -> ChangedRecord | None:
     one = was or now
     if one is None or was == now:
         return None
     found: tuple[Difference, ...] = ()
     if was is not None and now is not None:
-        found = differences(timeless(was.model_dump(mode="json")), timeless(now.model_dump(mode="json")))
+        found = differences(
+            timeless(was.model_dump(mode="json"), span), timeless(now.model_dump(mode="json"), span)
+        )
         if not found:
             return None
     return ChangedRecord(seq=seq, step=one.step, was=_named(was), now=_named(now), differences=found)
@@ -250,7 +261,7 @@ async def _changed_calls(temporal: Client, looked: _Looked) -> tuple[list[Change
     """Calls that would be made with something else, and how many were looked at."""
     changed: list[ChangedCall] = []
     count = 0
-    prompts = Prompts(temporal)
+    prompts = Prompts(temporal, looked.span)
     for part, seen in zip(looked.parts, looked.seen, strict=True):
         recorded = dict(_numbered(part.calls))
         for key, asked in _numbered(seen.calls):

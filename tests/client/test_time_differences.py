@@ -63,17 +63,39 @@ def test_not_more_is_told_than_a_person_reads() -> None:
     assert (len(found), found[0]) == (20, Difference(at="[0]", was="0", now="1"))
 
 
-def test_moments_and_a_ledger_s_seconds_count_for_nothing_and_all_else_stays() -> None:
+SPAN = (1795289000, 1795290000)
+
+
+def test_moments_of_the_run_and_a_ledger_s_seconds_count_for_nothing_and_all_else_stays() -> None:
     then = {
         "counters": {"seconds": 1.5, "tool_calls": 2},
         "at": 1795289082.29,
+        "deadline": 1.9e9,
         "text": "at 2026-11-21T18:48:51.77Z",
     }
     later = {
         "counters": {"seconds": 9, "tool_calls": 2},
         "at": 1795289999,
-        "text": "at 2027-01-01T00:00:00+00:00",
+        "deadline": 1.95e9,
+        "text": "at 2026-11-21T20:49:00+02:00",
     }
-    assert timeless(then) == timeless(later)
+    span = (1795286000, SPAN[1])
+    assert timeless(then, span) == timeless(later, span)
     kept = {"arguments": {"seconds": 3}, "counters": {"tool_calls": 2}, "ok": True, "n": 1_000_000}
-    assert timeless(kept) == kept
+    assert timeless(kept, SPAN) == kept
+
+
+@pytest.mark.parametrize(
+    "value",
+    [
+        1.5e9,
+        3_000_000_000,
+        "due 1999-01-01T00:00:00Z",
+        "due 2099-13-99T00:00:00",
+        {"at": 1.6e9},
+        {"arguments": {"deadline": 3e9, "counters": {"seconds": 4}}},
+        {"arguments": [{"started": 2e9}]},
+    ],
+)
+def test_amounts_and_dates_that_are_none_of_the_run_s_times_stay(value: Any) -> None:
+    assert timeless(value, SPAN) == value
