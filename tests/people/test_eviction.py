@@ -7,9 +7,11 @@ import logging
 from typing import Any
 
 import pytest
-from temporalio.client import Client, WorkflowHandle
+from temporalio.client import WorkflowHandle
 from temporalio.worker import Worker
 
+from activities.settings import Settings
+from tests.conftest import real_server
 from tests.workflows.trials import act, begin, final, task
 from workflows.api import TASK_QUEUE, AgentStatus, PageQuery
 from workflows.people import Approvals, Command, CommandDone, Decided, Decision, People, RequestsPage
@@ -24,13 +26,16 @@ async def waiting(handle: WorkflowHandle[Any, Any], kind: str) -> RequestsPage:
 
 
 async def test_a_run_that_is_never_kept_in_memory_takes_every_message(
-    temporal: Client, caplog: pytest.LogCaptureFixture
+    settings: Settings, caplog: pytest.LogCaptureFixture
 ) -> None:
     caplog.set_level(logging.WARNING)
     replies = [act("mark", line="a", seconds=20), act("mark", line="b"), final("done")]
     given = task(*replies, tools=("mark",), people=People(), approvals=Approvals(tools={"mark": "always"}))
-    async with Worker(temporal, task_queue=TASK_QUEUE, max_cached_workflows=0):
-        handle = await begin(temporal, given)
+    async with (
+        real_server(settings) as client,
+        Worker(client, task_queue=TASK_QUEUE, max_cached_workflows=0),
+    ):
+        handle = await begin(client, given)
         (asked,) = (await waiting(handle, "approval")).open
         edited = {"line": "c", "seconds": 20}
         decision = Decision(
