@@ -91,7 +91,8 @@ class Request(Frozen):
     arguments: JsonObject | None = None
     """What the tool is to be called with."""
     digest: str
-    """32 hexadecimal characters over run, place, kind, tool and arguments: a decision must name it."""
+    """32 hexadecimal characters over run, place, kind, tool and arguments, and the group once another one is
+    asked: a decision must name it."""
     because: str = ""
     """approval: the entry of `approvals` that asks, such as `rules.0` or `effects.unsafe`."""
     options: tuple[Verb, ...]

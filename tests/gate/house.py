@@ -11,6 +11,7 @@ from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
 from activities.contracts import JsonObject, ToolEffect, ToolRun, ToolSpec
 from workflows.gate.desk import Desk
 from workflows.gate.signing import sign, signed_content
+from workflows.gate.ticket import content_of
 from workflows.people import Approvals, Asking, Command, Decision, Group, People, Request
 
 RUN, ORIGIN = "run-1", "00000000-aaaa"
@@ -112,6 +113,7 @@ def say(about: Request, verb: Any = "approve", by: str = "ann", **what: Any) -> 
 
 def signed(message: Decision, key: str = "", run: str = RUN) -> Decision:
     """Signed with the key of whom it names, or of another."""
+    message = message.model_copy(update={"id": message.id or content_of(message)})
     content = signed_content(run, message)
     return message.model_copy(update={"signature": sign(KEYS[key or message.by], content)})
 

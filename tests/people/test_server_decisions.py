@@ -168,16 +168,17 @@ async def test_an_escalated_request_belongs_to_the_next_group_alone(
         groups={"desk": Group(members=("ann",)), "boss": Group(members=("bob",))},
         asking=Asking(group="desk", deadline_seconds=2, at_deadline="escalate", escalate_to=("boss",)),
     )
-    handle, request = await begun(working, asking_task("srv-escalated", people=people))
+    handle, _ = await begun(working, asking_task("srv-escalated", people=people))
 
     async def now_asked() -> bool:
         return (await requests(handle))[0].approvers == ("bob",)
 
     await reached(now_asked)
+    (asked,) = await requests(handle)
     assert "ann is not among those who may decide" in await refusal(
-        handle, "decide", decision(request, "approve")
+        handle, "decide", decision(asked, "approve")
     )
-    answer = await by_update(working, handle, decision(request, "approve", by="bob"))
+    answer = await by_update(working, handle, decision(asked, "approve", by="bob"))
     assert (answer["outcome"], answer["by"]) == ("approved", ["bob"])
     assert (await handle.result()).ok
     assert marks(settings).count("srv-escalated") == 1
@@ -214,7 +215,7 @@ async def test_a_group_with_keys_hears_only_what_its_people_have_signed(
     handle, request = await begun(working, asking_task("srv-signed", people=people))
 
     def signed(name: str, key: Ed25519PrivateKey, **more: Any) -> dict[str, Any]:
-        said = decision(request, "approve", **{"by": name, **more})
+        said = decision(request, "approve", **{"by": name, "id": f"d-{name}", **more})
         return {**said, "signature": sign(key, signed_content(handle.id, Decision.model_validate(said)))}
 
     plain = decision(request, "approve")

@@ -26,6 +26,7 @@ from workflows.gate.ticket import (
     agreeing,
     content_of,
     decided_of,
+    digest_for,
     digest_of,
     id_of,
     thin,
@@ -163,7 +164,7 @@ class Desk:
         mark = digest_of(self.run, place, kind, tool, arguments)
         for ticket in reversed(self._tickets.values()):
             request = ticket.request
-            if (request.kind, request.place, request.digest) == (kind, place, mark):
+            if (request.kind, request.place, ticket.mark or request.digest) == (kind, place, mark):
                 if request.outcome != "withdrawn":
                     return request
                 break
@@ -292,14 +293,16 @@ class Desk:
         """The next group has the whole time, from now on; what others said counts no more."""
         before = ticket.request
         name, *others = before.escalate_to
+        mark = ticket.mark or before.digest
         values = {
             **self._put_to(ticket.asking, name, now),
+            "digest": digest_for(mark, ticket.level + 1, name),
             "escalate_to": tuple(others),
             "at_deadline": "escalate" if others else "reject",
             "votes": (),
         }
         request = before.model_copy(update=values)
-        self._keep(ticket.model_copy(update={"request": request}))
+        self._keep(ticket.model_copy(update={"request": request, "mark": mark}))
         reason = f"{before.group or 'those who were asked'} did not decide in time; {name} is asked"
         self.told.append(told("Escalated", request, reason=reason))
 

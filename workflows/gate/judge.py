@@ -84,6 +84,11 @@ class Judge:
                 f"{request.id} needs a decision signed with the key of {name}, {came} came; sign it, "
                 "such as with `ratchet ... --key FILE`"
             )
+        if request.signed and not decision.id:
+            raise Refused(
+                f"{request.id}: a signed decision needs an `id`, so that it counts once; give it one, and "
+                "sign it anew"
+            )
         if any(vote.by == name for vote in request.votes if name):
             raise Refused(f"{name} has decided on {request.id} already; each person has one vote")
 

@@ -22,6 +22,7 @@ __all__ = [
     "agreeing",
     "content_of",
     "decided_of",
+    "digest_for",
     "digest_of",
     "id_of",
     "named",
@@ -79,6 +80,8 @@ class Ticket(Frozen):
     asking: Asked
     heard: dict[str, str] = Field(default_factory=dict)
     """Id of a decision -> digest of its content."""
+    mark: str = ""
+    """The request's digest as it was put first; empty: as it is."""
 
     @property
     def level(self) -> int:
@@ -92,6 +95,11 @@ def digest_of(
     """What a decision is bound to: the run (workflow id, origin), the place in it, what is to be done."""
     workflow_id, origin = run
     return digest([workflow_id, origin, place, kind, tool, arguments])
+
+
+def digest_for(mark: str, level: int, group: str) -> str:
+    """The digest once another group is asked: what was said, and signed, to those before counts no more."""
+    return digest([mark, level, group])
 
 
 def agreeing(request: Request, vote: Vote) -> tuple[Vote, ...]:
