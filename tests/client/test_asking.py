@@ -294,3 +294,25 @@ def test_a_run_that_is_watched_from_a_second_terminal_is_decided_there(
         assert terminal.end() == 0
         run.send_signal(signal.SIGCONT)
         assert run.wait(60) == 0
+
+
+def test_a_limit_is_topped_up_at_the_question_and_a_rollback_wants_a_yes_on_the_terminal(
+    data_dir: Path, tmp_path: Path, files: dict[str, str]
+) -> None:
+    more = "limits: {model_calls: 1}\npeople: {on_limit: ask}\napprovals: {effects: {unsafe: never}}"
+    agent = agent_file(tmp_path, {"line": "first"}, more=more)
+    terminal = Terminal(data_dir, "run", "--agent", str(agent), "--id", "more", "go", **files)
+    terminal.until(r"r1 limit(?s:.*)letter, and a comment")
+    back = Terminal(data_dir, "rollback", "more", "--step", "1", **files)
+    back.until(r"done since step 1 began")
+    back.until(r"1 +mark_once +.*first.*NO")
+    back.until(r"Roll more back to step 1\? \[y/N\]")
+    back.type("\n")
+    assert back.end() == 4
+    assert "nothing was done" in back.shown
+    terminal.type("m\n")
+    terminal.until("say how much more")
+    terminal.type("m model_calls=5\n")
+    terminal.until("r1 topped up by Ada")
+    assert terminal.end() == 0
+    assert marks(data_dir) == ["first"]
