@@ -4,10 +4,11 @@ from __future__ import annotations
 
 import asyncio
 from pathlib import Path
+from typing import Literal
 
 from pydantic import BaseModel, Field
 
-from activities.toolbox import Tool, ToolCallContext, TransientError
+from activities.toolbox import Happened, NotHappened, Tool, ToolCallContext, TransientError
 
 
 class Marked(BaseModel):
@@ -58,6 +59,25 @@ async def huge(params: Marked) -> str:
     return "x" * 10_000_000
 
 
+class Booked(Marked):
+    """Book something, which can be looked up and undone."""
+
+    found: Literal["happened", "not_happened", "unknown"] = "unknown"
+
+
+def _look_up(key: str, params: Booked) -> Happened | NotHappened | None:
+    """What the arguments say that it finds."""
+    if params.found == "happened":
+        return Happened(f"booked {params.line}")
+    return NotHappened("no entry") if params.found == "not_happened" else None
+
+
+def _cancel(params: Booked, output: str, call: ToolCallContext) -> str:
+    """Write that it is undone."""
+    _mark(params.model_copy(update={"line": f"undo:{params.line}"}), call)
+    return f"{params.line} is cancelled"
+
+
 TOOLS = [
     Tool(name="mark", params=Marked, run=mark, effect="idempotent"),
     Tool(name="mark_once", params=Marked, run=mark, effect="unsafe"),
@@ -65,5 +85,14 @@ TOOLS = [
     Tool(name="broken", params=Marked, run=broken, effect="read"),
     Tool(name="broken_once", params=Marked, run=broken, effect="unsafe"),
     Tool(name="crash", params=Marked, run=crash, effect="read"),
+    Tool(
+        name="book",
+        params=Booked,
+        run=mark,
+        effect="unsafe",
+        timeout_seconds=0.5,
+        reconcile=_look_up,
+        compensate=_cancel,
+    ),
     Tool(name="huge", params=Marked, run=huge, effect="read"),
 ]
