@@ -142,6 +142,8 @@ class Decided(Frozen):
     digest: str = ""
     at: float = 0
     votes: int = 0
+    at_deadline: AtDeadline | None = None
+    """expired: what that came to."""
     needed: int = 1
     """As long as `outcome` is open: so many must say the same."""
 

@@ -10,7 +10,7 @@ from tests.gate.house import ORIGIN, PEOPLE, again, desk, ordered
 from workflows.gate.commands import UNSIGNED_IDS
 from workflows.gate.desk import Desk
 from workflows.gate.ticket import Refused
-from workflows.people import Command
+from workflows.people import Command, People
 
 
 def of(group: str | None) -> Desk:
@@ -48,6 +48,23 @@ def test_only_the_group_may_give_commands() -> None:
         "let one of them do it, and name them in `by`"
     )
     assert "somebody without a name may not" in refusal(at, pause(by=""))
+
+
+@pytest.mark.parametrize(
+    "command",
+    [
+        Command(command="limits", by="zoe", limits={"cost_usd": None}),
+        Command(command="rollback", by="zoe", step=1, compensate=True),
+    ],
+)
+def test_what_a_group_approves_is_not_brought_about_by_anybodys_command(command: Command) -> None:
+    assert "set `people.commands` in the agent file to the group that may (team, two," in refusal(
+        of(None), command
+    )
+    assert of("team").count(command.model_copy(update={"by": "ann"})) == "ann (claimed)"
+    alone = desk(people=People())
+    assert alone.count(command) == "zoe (claimed)", "where nobody is named, there is nobody to go round"
+    assert of(None).count(Command(command="rollback", by="zoe", step=1)) == "zoe (claimed)"
 
 
 @pytest.mark.parametrize(

@@ -78,6 +78,15 @@ def test_the_next_groups_are_asked_one_after_the_other_each_with_the_whole_time(
     assert at.told[1].reason == "team did not decide in time; two is asked"
 
 
+@pytest.mark.parametrize("at_deadline", ["approve", "reject", "abort"])
+def test_what_an_expired_request_came_to_is_in_what_was_decided(at_deadline: AtDeadline) -> None:
+    at = desk("team", deadline_seconds=60, at_deadline=at_deadline)
+    ask(at)
+    at.decide(say(ask(at, "act#2")), 1)
+    at.due(60)
+    assert {one.request: one.at_deadline for one in at.decided()} == {"r1": at_deadline, "r2": None}
+
+
 def test_anybody_may_be_asked_before_somebody() -> None:
     at = desk(**(UP | {"escalate_to": ("boss",)}))
     ask(at)

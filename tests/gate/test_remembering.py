@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 from pydantic import ValidationError
 
-from tests.gate.house import again, ask, ask_of, call, desk, events, say
+from tests.gate.house import again, ask, ask_of, call, desk, events, say, signed
 from workflows.gate.desk import Desk
 from workflows.gate.ticket import Refused
 from workflows.people import Approvals, Remember, Verb
@@ -32,7 +32,7 @@ def test_later_calls_that_fit_are_not_asked_about_and_the_log_can_say_who_let_th
     at = desk("team")
     remember(at, BELOW, amount=5)
     assert not asked(at, amount=9, to="whoever")
-    assert at.remembered_by(call(amount=9), spent_usd=0) == ("ann",)
+    assert at.remembered_by(call(amount=9), spent_usd=0) == ("ann (claimed)",)
     assert asked(at, amount=10)
     assert at.remembered_by(call(amount=10), spent_usd=0) == ()
     assert events(at) == ["Requested", "Decided"], "what is not asked is no request"
@@ -113,17 +113,17 @@ def test_all_who_approve_must_have_said_so() -> None:
     at.decide(say(third, remember=Remember()), 1)
     assert asked(at, amount=5), "one of two is not enough"
     at.decide(say(third, by="bob", remember=Remember()), 1)
-    assert at.remembered_by(call(amount=5), spent_usd=0) == ("ann", "bob")
+    assert at.remembered_by(call(amount=5), spent_usd=0) == ("ann (claimed)", "bob (claimed)")
 
 
 def test_whom_an_unanswered_request_went_to_speaks_for_those_who_were_asked_first() -> None:
     up: dict[str, Any] = {"deadline_seconds": 60, "at_deadline": "escalate", "escalate_to": ("boss",)}
     at = desk("team", **up)
-    request = ask(at)
+    ask(at)
     at.due(60)
-    at.decide(say(request, by="eve", remember=Remember()), 61)
+    at.decide(say(at.get("r1"), by="eve", remember=Remember()), 61)
     assert not asked(at, amount=7)
-    assert at.remembered_by(call(amount=7), spent_usd=0) == ("eve",)
+    assert at.remembered_by(call(amount=7), spent_usd=0) == ("eve (claimed)",)
 
 
 def test_an_expired_request_teaches_nothing() -> None:
@@ -141,7 +141,15 @@ def test_first_time_is_over_when_a_person_approved_a_call_as_it_was(verb: Verb, 
     at.decide(say(ask(at), verb, **what), 1)
     assert asked(at, amount=6) is later
     assert asked(again(at), amount=6) is later
-    assert at.remembered_by(call(amount=6), spent_usd=0) == ()
+    by = () if later else ("ann (claimed)",)
+    assert at.remembered_by(call(amount=6), spent_usd=0) == by
+    assert again(at).remembered_by(call(amount=6), spent_usd=0) == by
+
+
+def test_who_had_signed_is_said_of_what_was_approved_beforehand() -> None:
+    at = desk("signed")
+    at.decide(signed(say(ask(at), remember=Remember())), 1)
+    assert again(at).remembered_by(call(amount=6), spent_usd=0) == ("ann (verified)",)
 
 
 def test_what_is_approved_twice_is_known_once() -> None:
@@ -164,7 +172,7 @@ def test_only_the_approval_of_a_call_speaks_for_calls() -> None:
 def test_names_that_nobody_gave_are_said_to_be_somebodys() -> None:
     at = desk()
     remember(at, {}, "")
-    assert at.remembered_by(call(amount=5), spent_usd=0) == ("somebody",)
+    assert at.remembered_by(call(amount=5), spent_usd=0) == ("somebody (claimed)",)
 
 
 def test_a_condition_that_cannot_be_read_is_refused_with_the_decision() -> None:

@@ -35,10 +35,21 @@ class Commands:
                 f"{name or 'somebody without a name'} may not give commands to this run; {may} may "
                 f"({self.people.commands}): let one of them do it, and name them in `by`"
             )
+        self._not_open_to_all(command)
         if group.keys:
             self._signed(group, command)
         if self.counted.get(command.id, _content(command)) != _content(command):
             raise Refused(f"another command came under the id {command.id!r}; give each its own id")
+
+    def _not_open_to_all(self, command: Command) -> None:
+        """What a group must approve, nobody else may bring about by a command."""
+        does = "limits" if command.command == "limits" else "compensate" if command.compensate else ""
+        groups = [name for name, group in self.people.groups.items() if group.approvers]
+        if does and groups and self.people.commands is None:
+            raise Refused(
+                f"`{does}` does what people must approve here, and anybody may give commands to this run; "
+                f"set `people.commands` in the agent file to the group that may ({', '.join(groups[:10])})"
+            )
 
     def _signed(self, group: Group, command: Command) -> None:
         content = signed_content(self.workflow_id, command, self.origin)

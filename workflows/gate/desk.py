@@ -6,7 +6,7 @@ decided is decided by the order in which messages and deadlines are brought, and
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from typing import Unpack
 
 from pydantic import Field
@@ -15,7 +15,7 @@ from activities.contracts import Frozen, JsonObject, ToolRun, ToolSpec
 from workflows.gate.commands import Commands
 from workflows.gate.judge import ONCE, Judge
 from workflows.gate.memory import Memory, Remembered
-from workflows.gate.policy import Asked, asking_for
+from workflows.gate.policy import Asked, asking_for, first_key
 from workflows.gate.problems import problems
 from workflows.gate.ticket import (
     OUTCOMES,
@@ -58,6 +58,7 @@ class _Kept(Frozen):
     tickets: tuple[Ticket, ...] = ()
     remembered: tuple[Remembered, ...] = ()
     approved: tuple[str, ...] = ()
+    first_by: dict[str, tuple[str, ...]] = Field(default_factory=dict)
     commands: dict[str, str] = Field(default_factory=dict)
     told: tuple[Told, ...] = ()
 
@@ -97,6 +98,7 @@ class Desk:
             tickets=tuple(self._tickets.values()),
             remembered=tuple(self._memory.remembered),
             approved=tuple(self._memory.approved),
+            first_by=self._memory.first_by,
             commands=self._commands.counted,
             told=tuple(self.told),
         )
@@ -118,7 +120,7 @@ class Desk:
         known = _Kept.model_validate(kept)
         desk._opened = known.opened
         desk._tickets = {ticket.request.id: ticket for ticket in known.tickets}
-        desk._memory = Memory(known.remembered, known.approved)
+        desk._memory = Memory(known.remembered, known.approved, known.first_by)
         desk._commands.counted.update(known.commands)
         desk.told = list(known.told)
         return desk
@@ -131,19 +133,22 @@ class Desk:
         It speaks of calls that were not asked about yet: what was decided on this very call is in its
         request, also when a later approval would let it pass.
         """
-        asked = self._policy(run, spent_usd)
+        asked = self._policy(run, spent_usd, self._memory.approved)
         return None if asked is None or self._covering(run, asked) else asked
 
     def remembered_by(self, run: ToolRun, *, spent_usd: float) -> tuple[str, ...]:
-        """Who approved this call beforehand; empty when nobody needs to, or somebody has to be asked."""
-        asked = self._policy(run, spent_usd)
-        known = self._covering(run, asked) if asked else None
-        return tuple(name or "somebody" for name in known.by) if known else ()
+        """Who approved this call beforehand, or the first one of its kind, as the log says it; empty when
+        nobody needs to, or somebody has to be asked."""
+        asked = self._policy(run, spent_usd, self._memory.approved)
+        if asked is not None:
+            known = self._covering(run, asked)
+            return known.names if known else ()
+        first = self._policy(run, spent_usd, ())
+        return self._memory.first_by.get(first_key(run.tool, first.because), ()) if first else ()
 
-    def _policy(self, run: ToolRun, spent_usd: float) -> Asked | None:
+    def _policy(self, run: ToolRun, spent_usd: float, approved: Collection[str]) -> Asked | None:
         spec = self.specs.get(run.tool)
-        approvals, people = self.approvals, self.people
-        return asking_for(approvals, people, spec, run, spent_usd=spent_usd, approved=self._memory.approved)
+        return asking_for(self.approvals, self.people, spec, run, spent_usd=spent_usd, approved=approved)
 
     def _covering(self, run: ToolRun, asked: Asked) -> Remembered | None:
         if asked.undecided:

@@ -5,7 +5,7 @@ It is the run's: a rollback takes back what the machine did, not what people hav
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 
 from pydantic import Field
 
@@ -13,7 +13,7 @@ from activities.contracts import Frozen, JsonObject, ToolRun, ToolSpec
 from workflows.gate.canonical import digest
 from workflows.gate.conditions import fits
 from workflows.gate.policy import first_key
-from workflows.gate.ticket import agreeing
+from workflows.gate.ticket import agreeing, named
 from workflows.people import Asking, Condition, Request
 
 __all__ = ["Memory", "Remembered"]
@@ -34,6 +34,13 @@ class Remembered(Frozen):
     """Whom the approved call was put to first; calls that ask another group are asked about."""
     by: tuple[str, ...]
     """All who said so; empty names are those who gave none."""
+    verified: bool = False
+    """All had signed."""
+
+    @property
+    def names(self) -> tuple[str, ...]:
+        """Who said so, as the log says it: `ann (verified)`."""
+        return tuple(named(name, self.verified) for name in self.by)
 
     def covers(self, run: ToolRun, spec: ToolSpec, asking: Asking, needed: int) -> bool:
         """The people who would be asked, and enough of them, have approved this call already."""
@@ -51,11 +58,18 @@ def _same(wanted: str, arguments: JsonObject) -> bool:
 class Memory:
     """What was approved in one run."""
 
-    def __init__(self, remembered: Iterable[Remembered] = (), approved: Iterable[str] = ()) -> None:
+    def __init__(
+        self,
+        remembered: Iterable[Remembered] = (),
+        approved: Iterable[str] = (),
+        first_by: Mapping[str, tuple[str, ...]] | None = None,
+    ) -> None:
         self.remembered = list(remembered)
         """Oldest first."""
         self.approved = list(approved)
         """The `first_key`s of calls that people approved as they were."""
+        self.first_by = dict(first_by or {})
+        """`first_key` -> who approved that first call, as the log says it."""
 
     def covering(self, run: ToolRun, spec: ToolSpec, asking: Asking, needed: int) -> Remembered | None:
         """The first approval given beforehand that covers a call about which so many would be asked."""
@@ -66,10 +80,10 @@ class Memory:
         vote, tool = request.settled, request.tool
         if request.outcome != "approved" or request.kind != "approval" or vote is None or tool is None:
             return
-        key = first_key(tool, request.because)
+        key, votes, wanted = first_key(tool, request.because), agreeing(request, vote), vote.remember
         if key not in self.approved:
             self.approved.append(key)
-        votes, wanted = agreeing(request, vote), vote.remember
+            self.first_by[key] = tuple(named(other.by, other.verified) for other in votes)
         # All who approved must have said so: remembering is a decision of its own.
         if wanted is None or any(other.remember != wanted for other in votes):
             return
@@ -81,5 +95,6 @@ class Memory:
                 same=digest(request.arguments or {}) if wanted.same else "",
                 group=group,
                 by=tuple(other.by for other in votes),
+                verified=all(other.verified for other in votes),
             )
         )

@@ -152,6 +152,7 @@ def decided_of(request: Request) -> Decided:
         digest=settled.digest if settled else request.digest,
         at=request.closed or 0,
         votes=max((len(agreeing(request, vote)) for vote in votes), default=0),
+        at_deadline=request.at_deadline if request.outcome == "expired" else None,
         needed=request.quorum,
     )
 
