@@ -27,6 +27,7 @@ from tests.people.temporalkit import (
     decision,
     listed,
     marks,
+    noted,
     reached,
     refusal,
     replayed,
@@ -155,6 +156,26 @@ async def test_people_say_that_a_call_did_not_happen_and_it_is_made_again(
 async def twice(own: Settings) -> bool:
     """The call was begun twice."""
     return len(marks(own)) == 2
+
+
+@pytest.mark.parametrize(("found", "told", "made"), [("happened", "booked it", 1), ("not_happened", "", 4)])
+async def test_a_tool_that_finds_out_what_became_of_its_call_is_believed_but_not_for_ever(
+    quiet: Client, own: Settings, found: str, told: str, made: int
+) -> None:
+    """One that never ends in time, and always says that nothing happened, is made again three times."""
+    call = act("book", line="it", found=found, seconds=9)
+    async with build_worker(quiet, own):
+        handle = await begin(quiet, task(call, final("so be it"), tools=("book",), people=HERE))
+        if not told:
+            request = await waits_for(handle, "outcome")
+            await handle.execute_update("decide", decision(request, "answer", text="not booked at all"))
+        result = await handle.result()
+        assert (result.answer, marks(own)) == ("so be it", ["it"] * made)
+        reasons = [record.reason for record in await noted(handle, "Reconciled")]
+        assert len(reasons) == made
+        assert all(found in reason for reason in reasons)
+        observed = str([record.patch for record in await log_of(handle)])
+        assert (told or "not booked at all") in observed
 
 
 # -- a long run --------------------

@@ -28,6 +28,8 @@ SHOWN = 500
 """Characters of an output, and of a long argument of a call that cannot be undone, in the report."""
 HISTORY = 1000
 """Calls that the report can go back to."""
+MADE_AGAIN = 3
+"""Times that a call is made again because the tool says that it did not happen; then people are asked."""
 NOT_RUN = {"rejected", "expired", "unknown_tool", "bad_arguments"}
 HARMLESS = {"pure", "read"}
 _OF_THE_EFFECT = (
@@ -44,7 +46,7 @@ class Calls(Frozen):
     settled: dict[str, ToolResult] = Field(default_factory=dict)
     reconciled: list[str] = Field(default_factory=list)
     tries: dict[str, int] = Field(default_factory=dict)
-    """How often a person said that a call did not happen."""
+    """How often a call did not happen, as a person said or the tool."""
     failures: list[EffectFailed] = Field(default_factory=list)
     """Why a model refuses for good, while people are asked about it."""
     mended: list[EffectFailed] = Field(default_factory=list)
@@ -117,7 +119,7 @@ class Calls(Frozen):
         if found.outcome == "happened" and found.result is not None:
             self.settled[name] = found.result
             self._count_again(name)
-        elif found.outcome == "not_happened":
+        elif found.outcome == "not_happened" and self.tries.get(name, 0) < MADE_AGAIN:
             self._make_again(name)
         else:
             return False
