@@ -42,6 +42,7 @@ from workflows.messages import Messages
 from workflows.pages import details, effects_page, log_page, requests_page, steps_page, transcript_page
 from workflows.people import Command, CommandDone, Decided, Decision, EffectsPage, RequestsPage
 from workflows.perform import Performer
+from workflows.results import result_of
 from workflows.where import bounded
 
 __all__ = ["AgentWorkflow"]
@@ -260,28 +261,9 @@ class AgentWorkflow:
         await self.book.archive(self._evidence(self._result(self.exit)))
 
     def _result(self, ended: Exit) -> AgentResult:
-        info, status, loop = workflow.info(), self.status(), self.messages.loop
-        return AgentResult(
-            ok=ended.ok,
-            exit_reason=ended.reason,
-            answer=ended.answer,
-            error=f"{ended.error} (see `limits` of the agent)" if ended.reason == "limit" else ended.error,
-            agent=status.agent,
-            machine=status.machine,
-            machine_version=status.machine_version,
-            state=status.state,
-            steps=status.step,
-            counters=status.counters,
-            outcome=ended.outcome,
-            workflow_id=info.workflow_id,
-            run_id=info.run_id,
-            records=status.records,
-            log_head=self.book.head,
-            branch=status.branch,
-            decisions=loop.desk.decided() if loop else (),
-            origin=status.origin,
-            raises=ended.raises,
-        )
+        loop = self.messages.loop
+        decisions = loop.desk.decided() if loop else ()
+        return result_of(ended, self.status(), log_head=self.book.head, decisions=decisions)
 
     # -- queries --------------------
 
