@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace
+from functools import cached_property
 from typing import TYPE_CHECKING, Any
 
 from temporalio.exceptions import ApplicationError
@@ -105,6 +106,15 @@ class Source:
     """Why there is no machine."""
     notes: tuple[str, ...] = ()
 
+    @cached_property
+    def at(self) -> dict[int, Record]:
+        """The records by number."""
+        return {record.seq: record for record in self.records}
+
+    @cached_property
+    def _points(self) -> tuple[Checkpoint, ...]:
+        return checkpoints(self.known(), self.records)
+
     @classmethod
     def of(cls, run_id: str, first_run_id: str, task: AgentTask | None, records: Sequence[Record]) -> Source:
         """With the machine that the task names, made of the task's options."""
@@ -134,7 +144,7 @@ class Source:
     def checkpoints(self) -> tuple[Checkpoint, ...]:
         """The steps that it can go back to. Raises RatchetError."""
         try:
-            return checkpoints(self.known(), self.records)
+            return self._points
         except ValueError as error:
             raise RatchetError(f"the log of run {self.run_id} cannot be read: {error}") from error
 
@@ -155,7 +165,7 @@ class Source:
 
     def snapshot(self, step: int) -> Snapshot[Any]:
         """What it was when a step began. Raises UsageError, RatchetError."""
-        self.checkpoint(step)
+        self.checkpoint(step)  # says which steps there are
         try:
             return restored(self.known(), self.records, step)
         except (ValueError, KernelError) as error:
@@ -207,7 +217,7 @@ async def source_of(agents: AgentClient, run_id: str) -> Source:
 async def checkpoints_of(agents: AgentClient, run_id: str) -> tuple[CheckpointLine, ...]:
     """The steps of a run, in order of the log: which of them it can go back to. Raises as `source_of`."""
     source = await source_of(agents, run_id)
-    return tuple(_lines(source.checkpoints(), source.records))
+    return tuple(_lines(source.checkpoints(), source))
 
 
 async def snapshot_at(agents: AgentClient, run_id: str, step: int) -> StepSnapshot:
@@ -220,6 +230,7 @@ async def snapshot_at(agents: AgentClient, run_id: str, step: int) -> StepSnapsh
     """
     source = await source_of(agents, run_id)
     point, snapshot, machine = source.checkpoint(step), source.snapshot(step), source.known()
+    at = source.at[point.seq]
     kept = [record for record in lineage(source.records) if record.seq > point.seq]
     points = source.checkpoints()
     end = points[step + 1].seq if step + 1 < len(points) else source.records[-1].seq
@@ -228,10 +239,10 @@ async def snapshot_at(agents: AgentClient, run_id: str, step: int) -> StepSnapsh
         machine=machine.name,
         version=machine.version,
         step=step,
-        branch=_at(source.records, point.seq).branch,
+        branch=at.branch,
         state=name_of(snapshot.state),
         context=Fields.of(machine.context).dump(snapshot.context),
-        counters=_at(source.records, point.seq).counters,
+        counters=at.counters,
         visit=snapshot.visit,
         transitions=snapshot.transitions,
         records=point.seq + 1,
@@ -241,10 +252,6 @@ async def snapshot_at(agents: AgentClient, run_id: str, step: int) -> StepSnapsh
     )
 
 
-def _at(records: Iterable[Record], seq: int) -> Record:
-    return next(record for record in records if record.seq == seq)
-
-
 def _moved(record: Record) -> Moved:
     return Moved(
         seq=record.seq, state=record.state, event=record.event, to=record.to, reason=record.reason,
@@ -252,23 +259,22 @@ def _moved(record: Record) -> Moved:
     )  # fmt: skip
 
 
-def _lines(points: Sequence[Checkpoint], records: Sequence[Record]) -> Iterable[CheckpointLine]:
+def _lines(points: Sequence[Checkpoint], source: Source) -> Iterable[CheckpointLine]:
     """Steps that hold by their checkpoints, those that are left behind by their records."""
-    holding = {record.seq for record in lineage(records)}
+    holding = {record.seq for record in lineage(source.records)}
     groups: dict[tuple[bool, int, int], list[Record]] = {}
-    for record in records:
+    for record in source.records:
         if not record.within and record.back_to is None:
             held = record.seq in holding
             groups.setdefault((held, -1 if held else record.branch, record.step), []).append(record)
-    lines = [_line(point, groups.get((True, -1, point.step), []), records) for point in points]
+    lines = [_line(point, groups.get((True, -1, point.step), []), source.at[point.seq]) for point in points]
     for (held, branch, step), group in groups.items():
         if not held and any(record.to is not None for record in group):
             lines.append(_left(step, branch, group))
     return sorted(lines, key=lambda line: line.seq)
 
 
-def _line(point: Checkpoint, group: Sequence[Record], records: Sequence[Record]) -> CheckpointLine:
-    at = _at(records, point.seq)
+def _line(point: Checkpoint, group: Sequence[Record], at: Record) -> CheckpointLine:
     return CheckpointLine(
         step=point.step,
         branch=group[-1].branch if group else at.branch,

@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+import re
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
 from itertools import zip_longest
 from typing import TYPE_CHECKING, Any
 
 from activities.contracts import Frozen
+from client.differences import Span, differences, timeless
 from client.errors import RatchetError, RunFailed, UnknownRun
 from workflows.api import AgentResult, Origin
 from workflows.kernel.log import STARTED, Record, lineage
@@ -21,6 +24,17 @@ PASSING = {"seconds"}
 """Counters that never are the same twice."""
 OURS = {"machine", "kernel"}
 """Who else causes records is a person."""
+DONE = {"machine", "state", "event", "to", "reason", "error", "by"}
+"""What of a record is a deed, besides its patch."""
+AROUND = 60
+"""Seconds before and behind a run in which a time is still taken for one of its own."""
+OPAQUE = {("code", "session")}
+"""Fields, by machine, that hold packed state with times in it; what came of it is said in other fields."""
+DIGEST = re.compile(r"\b[0-9a-f]{32,64}\b")
+"""Of what was sent, tools included: it differs wherever a run was given something else."""
+Line = dict[tuple[str, str], int | None]
+"""A run and those that it was forked from, by workflow id and first run id, the nearest first: up to which
+step it has their records; None: all of them, the run itself."""
 
 
 class StepOf(Frozen):
@@ -104,14 +118,17 @@ async def compare(agents: AgentClient, one: str, other: str) -> Comparison:
 
     left, right = await source_of(agents, one), await source_of(agents, other)
     sides = [side_of(source, await _result(agents, source.run_id)) for source in (left, right)]
-    pairs, parts = paired(left.records, right.records)
+    lines = [
+        await _line(agents, source, side.origin) for source, side in zip((left, right), sides, strict=True)
+    ]
+    pairs, parts = paired(left.records, right.records, (left.run_id, right.run_id))
     return Comparison(
         left=sides[0],
         right=sides[1],
         steps=pairs,
         parts=parts,
         shared=_shared(left.records, right.records),
-        common=_common(*sides),
+        common=_common(*lines),
     )
 
 
@@ -167,30 +184,57 @@ def _shared(left: Sequence[Record], right: Sequence[Record]) -> int:
     return same
 
 
-def _common(left: Side, right: Side) -> Origin | None:
-    for fork, source in ((left, right), (right, left)):
-        if fork.origin is not None and fork.origin.workflow_id == source.run:
-            return fork.origin
-    one, other = left.origin, right.origin
-    if one is None or other is None or one.workflow_id != other.workflow_id:
-        return None
-    return one if one.step <= other.step else other
+async def _line(agents: AgentClient, source: Source, origin: Origin | None) -> Line:
+    """A run and those that it comes from, fork by fork, as far as they are known."""
+    from client.checkpoints import source_of
+
+    line: Line = {(source.run_id, source.first_run_id): None}
+    step: int | None = None
+    while origin is not None and (origin.workflow_id, origin.run_id) not in line:
+        step = origin.step if step is None else min(step, origin.step)
+        line[origin.workflow_id, origin.run_id] = step
+        try:
+            found = await source_of(agents, origin.workflow_id)
+        except UnknownRun:
+            break
+        again = found.first_run_id != origin.run_id  # its id was used once more, by another run
+        origin = found.task.fork.origin if not again and found.task and found.task.fork else None
+    return line
+
+
+def _common(left: Line, right: Line) -> Origin | None:
+    """The nearest run that both come from, and the step up to which both have its records."""
+    for (workflow_id, run_id), step in left.items():
+        if (workflow_id, run_id) not in right:
+            continue
+        steps = [one for one in (step, right[workflow_id, run_id]) if one is not None]
+        return Origin(workflow_id=workflow_id, run_id=run_id, step=min(steps)) if steps else None
+    return None
 
 
 # -- step by step --------------------
 
 
-def paired(left: Sequence[Record], right: Sequence[Record]) -> tuple[tuple[Pair, ...], Parting | None]:
-    """The steps of two logs beside each other, and where the logs part."""
+def paired(
+    left: Sequence[Record], right: Sequence[Record], names: tuple[str, str] = ("", "")
+) -> tuple[tuple[Pair, ...], Parting | None]:
+    """The steps of two logs beside each other, and where the logs part; `names` are the runs' ids."""
     one, other = _by_step(left), _by_step(right)
+    eyes = _Eye.of(left, names[0]), _Eye.of(right, names[1])
+    before = _before(left), _before(right)
     pairs: list[Pair] = []
     parts: Parting | None = None
     for step in sorted(one.keys() | other.keys()):
         mine, theirs = one.get(step, []), other.get(step, [])
-        found = _parting(step, mine, theirs)
+        found = _parting(step, mine, theirs, eyes)
         parts = parts or found
         pairs.append(
-            Pair(step=step, left=_told(step, mine, left), right=_told(step, theirs, right), same=not found)
+            Pair(
+                step=step,
+                left=_told(step, mine, before[0]),
+                right=_told(step, theirs, before[1]),
+                same=not found,
+            )
         )
     return tuple(pairs), parts
 
@@ -217,18 +261,56 @@ def _by_step(records: Sequence[Record]) -> dict[int, list[Record]]:
     return steps
 
 
-def _done(record: Record) -> tuple[Any, ...]:
-    """What makes two records the same for a reader: not when, not at which price."""
-    return (
-        bool(record.within), record.machine, record.state, record.event, record.to, record.reason,
-        record.error, record.by,
-    )  # fmt: skip
+@dataclass(frozen=True)
+class _Eye:
+    """How a reader sees the records of one run: neither when, nor under which ids."""
+
+    span: Span
+    name: str
+
+    @classmethod
+    def of(cls, log: Sequence[Record], name: str) -> _Eye:
+        began = min((record.started for record in log), default=0)
+        return cls((began - AROUND, max((record.finished for record in log), default=0) + AROUND), name)
+
+    def done(self, record: Record) -> dict[str, Any]:
+        """What a record says was done; with what a run began, stands above the steps."""
+        told = record.model_dump(mode="json", include=DONE)
+        told["within"] = bool(record.within)
+        if asked := record.about.get(
+            "request"
+        ):  # requests are counted on, also over those that a rollback took away
+            told["reason"] = record.reason.removeprefix(f"{asked} ")
+        if record.event != STARTED:
+            patch = {
+                name: value for name, value in record.patch.items() if (record.machine, name) not in OPAQUE
+            }
+            told |= {"patch": self._anonymous(timeless(patch, self.span)), "reset": record.reset}
+        return told
+
+    def _anonymous(self, value: Any) -> Any:
+        if isinstance(value, str):
+            own = value.replace(self.name, "(this run)") if self.name else value
+            return DIGEST.sub("(digest)", own)
+        if isinstance(value, dict):
+            names = [DIGEST.sub(f"(digest {n})", name) for n, name in enumerate(value)]
+            return dict(zip(names, map(self._anonymous, value.values()), strict=True))
+        return [self._anonymous(item) for item in value] if isinstance(value, list) else value
 
 
-def _parting(step: int, left: Sequence[Record], right: Sequence[Record]) -> Parting | None:
+def _parting(
+    step: int, left: Sequence[Record], right: Sequence[Record], eyes: tuple[_Eye, _Eye]
+) -> Parting | None:
     for one, other in zip_longest(left, right):
-        if one is None or other is None or _done(one) != _done(other):
+        if one is None or other is None:
             return Parting(step=step, left=_words(one), right=_words(other))
+        was, now = eyes[0].done(one), eyes[1].done(other)
+        if was != now:
+            said = _words(one), _words(other)
+            if said[0] == said[1]:  # the titles are too short to show it
+                found = differences(was, now)[0]
+                said = f"{found.at} {found.was}; {said[0]}", f"{found.at} {found.now}; {said[1]}"
+            return Parting(step=step, left=said[0], right=said[1])
     return None
 
 
@@ -239,7 +321,7 @@ def _words(record: Record | None) -> str:
     return f"{record.state}: {record.event}{f' ({why})' if why else ''}"
 
 
-def _told(step: int, group: Sequence[Record], log: Sequence[Record]) -> StepOf | None:
+def _told(step: int, group: Sequence[Record], before: Mapping[int, Mapping[str, float]]) -> StepOf | None:
     if not group:
         return None
     own = [record for record in group if not record.within]
@@ -248,7 +330,7 @@ def _told(step: int, group: Sequence[Record], log: Sequence[Record]) -> StepOf |
         branch=group[-1].branch,
         path=tuple(_path(group)),
         said=tuple(_said(group)),
-        spent=_spent(own, log) if own else {},
+        spent=_spent(own, before[own[0].seq]) if own else {},
         first=group[0].seq,
     )
 
@@ -277,12 +359,17 @@ def _said(group: Sequence[Record]) -> Iterator[str]:
             yield f"{by}{record.reason}"
 
 
-def _spent(own: Sequence[Record], log: Sequence[Record]) -> dict[str, float]:
-    """What the step added to the counters, by the record that came before it, on whichever branch."""
-    before: dict[str, float] = {}
+def _before(log: Sequence[Record]) -> dict[int, Mapping[str, float]]:
+    """The run's counters before each record, by its number: those of the record before, on any branch."""
+    found: dict[int, Mapping[str, float]] = {}
+    counters: Mapping[str, float] = {}
     for record in log:
-        if record.seq >= own[0].seq:
-            break
-        before = before if record.within else record.counters
+        found[record.seq] = counters
+        counters = counters if record.within else record.counters
+    return found
+
+
+def _spent(own: Sequence[Record], before: Mapping[str, float]) -> dict[str, float]:
+    """What the step added to the counters."""
     spent = {name: round(amount - before.get(name, 0), 9) for name, amount in own[-1].counters.items()}
     return {name: amount for name, amount in spent.items() if amount > 0 and name not in PASSING}

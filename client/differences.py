@@ -25,7 +25,7 @@ TIMES = {
 FREE = "arguments"
 """What tools are called with: names in there are none of ours."""
 MOMENT = re.compile(r"\d{4}-\d\d-\d\dT\d\d:\d\d:\d\d(\.\d+)?(Z|[+-]\d\d:\d\d)?")
-LEDGER = ("counters", "spent")
+LEDGER = ("counters", "spent", "budget")
 """Objects that say what a run has spent."""
 NOTHING = "(nothing)"
 """What stands for a key or an item that one side lacks."""

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import io
+import time
 from pathlib import Path
 from typing import Any
 
@@ -12,7 +13,7 @@ from rich.console import Console
 from activities.settings import Settings
 from client.agent import AgentClient
 from client.checkpoints import checkpoints_of
-from client.compare import Comparison, compare, paired
+from client.compare import Comparison, _common, compare, paired
 from client.errors import RatchetError, RunFailed, UnknownRun
 from client.fork import Changes, fork
 from client.replay import replay
@@ -20,6 +21,7 @@ from client.view_time import comparison
 from tests.client.peoplekit import opened
 from tests.client.test_fork import agent_file, talk
 from tests.client.test_time_steps import elsewhere, finished, waiting_task
+from tests.workflows.record import SCENARIOS
 from tests.workflows.test_subgraphs import holding
 from tests.workflows.trials import act, final, task
 from workflows.kernel.log import ROLLED_BACK, STARTED, Record
@@ -42,6 +44,17 @@ async def test_the_same_script_twice_is_the_same_step_by_step(agents: AgentClien
     assert "They do the same, step by step." in shown(told)
 
 
+@pytest.mark.parametrize("name", ["contract-answer", "planner-tools", "staged-review", "code-tools"])
+async def test_what_differs_by_the_clock_and_the_runs_ids_alone_is_the_same(
+    agents: AgentClient, name: str
+) -> None:
+    runs = [await SCENARIOS[name](agents.temporal) for _ in range(2)]
+    for run in runs:
+        await run.result()
+    told = await compare(agents, runs[0].id, runs[1].id)
+    assert told.parts is None
+
+
 async def test_two_runs_part_where_the_one_does_otherwise(agents: AgentClient) -> None:
     one = await finished(agents, talk("compare-b"))
     replies = (act("mark", line="compare-b-1"), act("crash", line="x"), final("one"))
@@ -59,6 +72,48 @@ async def test_two_runs_part_where_the_one_does_otherwise(agents: AgentClient) -
     assert second.right.said == ('Next. -> crash("x")', "RuntimeError: boom", "step 2 is done")
     assert second.left.spent["tool_calls"] == second.left.spent["model_calls"] == 1
     assert (told.left.answer, told.right.answer) == ("both", "one")
+
+
+async def test_arguments_that_the_title_cuts_part_two_runs_and_are_shown(agents: AgentClient) -> None:
+    runs = []
+    for end in ("left", "right"):
+        long = "compare-long " * 40 + end
+        runs.append(await finished(agents, task(act("mark", line=long), final("x"), tools=("mark",))))
+    told = await compare(agents, *runs)
+    assert told.parts is not None
+    assert (told.parts.step, told.steps[1].same) == (1, False)
+    assert "left" in told.parts.left
+    assert "right" in told.parts.right
+    assert "They do the same" not in shown(told)
+
+
+async def test_relatives_several_forks_apart_have_their_nearest_common_run_named(
+    agents: AgentClient,
+) -> None:
+    source = await finished(agents, talk("compare-k"))
+    child = await fork(agents, source, 3)
+    await agents.result(child)
+    grandchild = await fork(agents, child, 2)
+    sibling = await fork(agents, source, 3)
+    for run in (grandchild, sibling):
+        await agents.result(run)
+    for one, other, origin in (
+        (grandchild, source, (source, 2)),
+        (sibling, grandchild, (source, 2)),
+        (grandchild, child, (child, 2)),
+        (sibling, child, (source, 3)),
+    ):
+        told = await compare(agents, one, other)
+        assert told.common is not None
+        assert (told.common.workflow_id, told.common.step) == origin
+    assert (await compare(agents, source, source)).common is None
+
+
+def test_a_run_whose_id_was_used_again_is_no_relative() -> None:
+    assert _common({("a", "new"): None}, {("b", "1"): None, ("a", "old"): 2}) is None
+    found = _common({("a", "old"): None}, {("b", "1"): None, ("a", "old"): 2})
+    assert found is not None
+    assert (found.workflow_id, found.run_id, found.step) == ("a", "old", 2)
 
 
 async def test_a_shorter_run_ends_where_the_longer_one_goes_on(agents: AgentClient) -> None:
@@ -203,3 +258,12 @@ def test_of_a_step_that_was_done_again_only_the_last_time_counts() -> None:
     pairs, parts = paired(log, [*log[:2], record(2, 2, reason="again")])
     assert parts is None
     assert [pair.left.said for pair in pairs if pair.left] == [(), ("first",), ("again",)]
+
+
+def test_ten_thousand_records_are_compared_at_once() -> None:
+    log = [record(0, 0, event=STARTED)]
+    log += [record(seq, seq, counters={"tool_calls": seq}) for seq in range(1, 10_000)]
+    began = time.process_time()
+    pairs, parts = paired(log, log)
+    assert (len(pairs), parts) == (10_000, None)
+    assert time.process_time() - began < 5
