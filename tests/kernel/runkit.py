@@ -152,7 +152,7 @@ class Run:
         self.seen = {number: was for number, was in seen.items() if number < step or number in begun}
         try:
             stack = move()
-        except MachineError:
+        except (MachineError, ValueError):  # a ValueError: it could not be told anew
             self.seen = seen
             return False
         self.keep(stack)
@@ -190,10 +190,11 @@ class Played:
             self.keep(answered(self.stack, answer, self.nesting, now=self.now))
         return self
 
-    def back(self, step: int, cause: Cause = ANN) -> Played:
-        """Roll back."""
+    def back(self, step: int, cause: Cause = ANN, begun: bool = False) -> Played:
+        """Roll back; `begun`: what waits is being performed."""
         self.now += 1
-        self.keep(rolled_back(self.stack, self.records, step, self.nesting, cause=cause, now=self.now))
+        here = self.stack, self.records, step, self.nesting
+        self.keep(rolled_back(*here, cause=cause, now=self.now, begun=begun))
         return self
 
     def keep(self, stack: Stack) -> None:

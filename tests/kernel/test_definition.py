@@ -257,3 +257,10 @@ def test_the_fingerprint_follows_what_is_declared() -> None:
 def test_another_limit_makes_another_machine_and_keeps_this_one() -> None:
     machine = puppet()
     assert (machine.with_limit(3).max_transitions, machine.max_transitions) == (3, 10_000)
+
+
+@pytest.mark.parametrize("name", ["Forked", "HeldBack", "RolledBack", "Started"])
+def test_an_event_that_the_log_has_a_meaning_for_cannot_be_a_machine_s(name: str) -> None:
+    event = type(name, (), {})
+    with pytest.raises(DefinitionError, match=rf"\(a, {name}, end\): {name} is the kernel's own"):
+        puppet([Row(S.A, event, S.END), *puppet().rows])

@@ -17,12 +17,12 @@ from tests.kernel.runkit import BOB, Played, Run, same, written
 from workflows.kernel.errors import InvariantViolation
 from workflows.kernel.fields import APPEND, COUNT, MERGE, Fields
 from workflows.kernel.ledger import Ledger
-from workflows.kernel.log import FORKED
+from workflows.kernel.log import FORKED, Record
 from workflows.kernel.machine import Machine, State
 from workflows.kernel.moves import forked
 from workflows.kernel.rebuild import rebuild
 from workflows.kernel.restore import checkpoints
-from workflows.kernel.retell import retold
+from workflows.kernel.retell import retold, told
 
 SEEDS = st.integers(0, 2**32)
 
@@ -190,11 +190,56 @@ def test_a_fork_of_a_fork_is_told_its_own_goal_also_if_it_is_the_first_one_s(ste
     assert again.back(0).context.goal == goal
 
 
-def test_what_the_run_has_changed_by_itself_is_not_told_anew() -> None:
+def test_a_fork_that_cannot_be_told_what_the_run_has_changed_by_itself_is_refused_with_the_field() -> None:
     play = Played(_talking(), _begin("find it")).tell(({"goal": "my own", "count": 2}, Went()), Went())
-    fork = _forked(play, 1, Talk(goal="another", count=7, transcript=Transcript()))
-    assert (fork.context.goal, fork.context.count) == ("my own", 2)
-    assert _texts(fork) == []
+    with pytest.raises(ValueError, match=r"`goal` cannot be told anew: .* had changed it; go back to"):
+        _forked(play, 1, _begin("another"))
+    with pytest.raises(ValueError, match="`count` cannot be told anew"):
+        _forked(play, 1, _begin("find it").model_copy(update={"count": 7}))
+    assert _forked(play, 0, _begin("another")).context.goal == "another"
+    assert _forked(play, 1, _begin("my own")).context.goal == "my own"
+    assert _texts(_forked(play, 1, _begin("find it").model_copy(update={"transcript": Transcript()}))) == []
+
+
+def test_a_rollback_of_a_fork_that_cannot_be_told_anew_is_refused() -> None:
+    fork = _forked(_source().tell(({"goal": "my own"}, Went())), 0, _begin("another"))
+    fork.tell(({"goal": "its own"}, Went())).back(1)
+    assert fork.context.goal == "its own"
+    changed = Played(_talking(), _begin("find it")).tell(({"goal": "my own"}, Went()), Went(), Went())
+    again = _forked(changed, 2, _begin("my own"))
+    assert again.back(1).context.goal == "my own"
+
+
+@pytest.mark.parametrize("was", [(), ("be brief",), ("be brief", "be brief")])
+def test_a_fork_that_goes_back_again_and_again_is_told_its_opening_once(was: tuple[str, ...]) -> None:
+    """Also where the old opening is the beginning of the new one, or where there was none."""
+    first = Talk(goal="g", transcript=Transcript(Message(role="user", content=text) for text in was))
+    source = Played(_talking(), first).tell(_said("one"), _said("two"))
+    opening = ("be brief", "be brief", "be kind")
+    after = Talk(goal="h", transcript=Transcript(Message(role="user", content=text) for text in opening))
+    fork = _forked(source, 1, after)
+    assert _texts(fork) == [*opening, "one"]
+    for _ in range(3):
+        assert _texts(fork.back(0)) == list(opening)
+        assert fork.context.goal == "h"
+    fork.tell(_said("three"))
+    for _ in range(3):
+        assert _texts(fork.back(1)) == [*opening, "three"]
+    assert rebuild(fork.machine, written(fork.records)) == (S.B, fork.context)
+
+
+def test_only_what_goes_back_tells_a_run_something_anew() -> None:
+    """The newest such record that says what; a person's message may say anything."""
+    first, plain = _begin("first"), {"machine": "m", "state": "a"}
+
+    def record(seq: int, said: Any, back_to: int | None) -> Record:
+        return Record(seq=seq, event="e", back_to=back_to, about={"retold": said} if said else {}, **plain)
+
+    told_so = [record(1, {"goal": "second"}, 0), record(2, {"goal": "a message"}, None), record(3, None, 1)]
+    assert told(first, told_so).goal == "second"
+    assert told(first, [*told_so, record(4, "nonsense", 1)]).goal == "second"
+    assert told(first, [*told_so, record(4, {"goal": "third", "nosuch": 1}, 1)]).goal == "third"
+    assert told(first, []) == first
 
 
 def test_what_the_machine_made_of_its_goal_before_it_asked_for_anything_is_told_anew_too() -> None:

@@ -10,17 +10,18 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from tests.kernel.puppet import CALM, Ask, Ended, S, Went, puppet
-from tests.kernel.runkit import ANN, MODEL, Played, Run, same, written
+from tests.kernel.runkit import ANN, INNER, MODEL, Played, Run, same, written
 from tests.kernel.test_stack import nest as nest_notes
 from tests.kernel.test_stack import outer_machine, said, subgraph
 from tests.kernel.test_stack import run as run_notes
 from workflows.kernel.errors import InvariantViolation, MachineError, PreconditionFailed, RecoverableError
+from workflows.kernel.ledger import reserved_for
 from workflows.kernel.log import ROLLED_BACK, lineage
 from workflows.kernel.machine import Machine
 from workflows.kernel.moves import rolled_back
 from workflows.kernel.rebuild import rebuild
 from workflows.kernel.restore import checkpoints, restored, steps_done
-from workflows.kernel.stack import Stack, answered
+from workflows.kernel.stack import Nesting, Stack, answered, closed, unspent
 
 SEEDS = st.integers(0, 2**32)
 
@@ -48,8 +49,9 @@ def test_a_step_that_is_begun_again_is_as_it_was_whatever_came_after_it(seed: in
         assert rebuild(run.machine, run.records[: back.seq + 1]) == (target.state, target.context)
         assert run.snapshot.visit > before.first.step.snapshot.visit
         assert all(record.branch == branch for record in run.records[back.seq :])
+        returned = reserved_for(before.effect)
         for name, amount in before.ledger.spent.items():
-            assert run.stack.ledger.used(name) >= amount
+            assert run.stack.ledger.used(name) >= amount - returned.get(name, 0)
 
 
 @settings(CALM, max_examples=100)
@@ -146,6 +148,32 @@ def test_counters_of_the_machine_go_back_and_the_ledger_does_not() -> None:
     assert play.stack.first.step.snapshot.hold_backs == 1
 
 
+@pytest.mark.parametrize(("begun", "paid"), [(False, 1), (True, 2)])
+def test_what_was_reserved_for_a_call_that_was_never_begun_is_given_back(begun: bool, paid: int) -> None:
+    """One that was begun may have been billed."""
+    asks = {S.B: {"grants": {"ask", "call_model"}}}
+    play = Played(stepping(states=asks)).tell(Went(), MODEL)
+    assert play.stack.ledger.used("model_calls") == 1
+    here = play.stack, play.records, 1, play.nesting
+    play.keep(rolled_back(*here, cause=ANN, now=9, begun=begun))
+    assert play.stack.effect == Ask()
+    play.tell(MODEL)
+    assert play.stack.ledger.used("model_calls") == paid
+
+
+def test_the_reservation_of_a_machine_inside_is_given_back_too() -> None:
+    inner = puppet(states={S.A: {"grants": {"ask", "call_model"}}})
+    play = Played(stepping(states={S.B: {"grants": {"ask", "run_machine"}}}))
+    play.nesting = Nesting(lambda call, depth: (inner, play.context))
+    play.tell(Went(), INNER, MODEL)
+    assert play.stack.ledger.used("model_calls") == 1
+    here = play.stack, play.records, 1, play.nesting
+    for begun in (False, True):
+        assert rolled_back(*here, cause=ANN, now=9, begun=begun).ledger.used("model_calls") == begun
+        left = closed(play.stack if begun else unspent(play.stack), "aborted", now=9)
+        assert left.ledger.used("model_calls") == begun
+
+
 def test_a_run_that_is_over_can_begin_a_step_again() -> None:
     play = Played(stepping()).tell(Went(), Ended())
     assert play.stack.exit is not None
@@ -215,7 +243,7 @@ def test_machines_at_work_inside_are_closed_and_what_they_spent_is_kept() -> Non
     stacks, log = run_notes(outer_machine(subgraph()), said("a", 1), nesting=nesting)
     stack = stacks[-1]
     assert len(stack.frames) == 2
-    back = rolled_back(stack, log, 1, nesting, cause=ANN, now=9.0)
+    back = rolled_back(stack, log, 1, nesting, cause=ANN, now=9.0, begun=True)
     assert [(r.machine, r.event, r.reason, r.by, r.branch) for r in back.records] == [
         ("inner", "Closed", "rolled_back", "ann", 0), ("outer", ROLLED_BACK, ANN.reason, "ann", 1),
     ]  # fmt: skip
@@ -231,7 +259,7 @@ def test_machines_at_work_inside_are_closed_and_what_they_spent_is_kept() -> Non
 def test_a_rollback_may_end_the_run_at_a_limit_that_is_used_up() -> None:
     play = Played(stepping(states=_asks_models()), model_calls=2).tell(*[Went()] * 3)
     assert play.stack.effect == MODEL
-    play.back(1)
+    play.back(1, begun=True)
     assert play.stack.exit is not None
     assert play.stack.exit.reason == "limit"
 

@@ -79,6 +79,18 @@ def test_the_stale_call_is_not_paid_and_no_round_is_counted_for_it() -> None:
     assert _messages(play.stack.effect) == ["hurry"]
 
 
+def test_a_stale_call_that_was_begun_is_paid_and_so_is_the_new_one_where_a_limit_allows_it() -> None:
+    """The provider may have billed it."""
+    play = Played(talker(), model_calls=2)
+    play.keep(steered(play.stack, "one", play.nesting, cause=ANN, now=1, begun=True))
+    assert (_messages(play.stack.effect), play.stack.ledger.used("model_calls")) == (["one"], 2)
+    assert steerable(play.stack)
+    assert not steerable(play.stack, begun=True)
+    play.keep(steered(play.stack, "two", play.nesting, cause=ANN, now=2, begun=True))
+    assert (_messages(play.stack.effect), play.stack.ledger.used("model_calls")) == (["one"], 2)
+    assert play.context.names == ["one", "two"]
+
+
 @pytest.mark.parametrize("waits", [Ask(), INNER.model_copy(update={"mode": "child"})])
 def test_what_is_no_model_call_goes_on_and_the_next_one_has_the_message(waits: Effect) -> None:
     play = Played(talker()).tell(waits)

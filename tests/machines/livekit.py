@@ -18,9 +18,9 @@ from workflows.kernel.errors import name_of
 from workflows.kernel.ledger import Ledger
 from workflows.kernel.log import Record, lineage
 from workflows.kernel.machine import Machine
-from workflows.kernel.moves import rolled_back, steered
+from workflows.kernel.moves import forked, rolled_back, steered
 from workflows.kernel.rebuild import rebuild
-from workflows.kernel.stack import Nesting, answered, began
+from workflows.kernel.stack import Nesting, Stack, answered, began
 from workflows.kernel.step import Cause
 from workflows.registry import design, shipped
 
@@ -42,12 +42,14 @@ def _make(call: Any, depth: int) -> tuple[Machine[Any], Any]:
 class Live:
     """One run: where it is, its log, and all that it asked for."""
 
-    def __init__(self, made: Design, options: Any = None, tools: tuple[ToolSpec, ...] = (TOOL,)) -> None:
+    def __init__(
+        self, made: Design, options: Any = None, tools: tuple[ToolSpec, ...] = (TOOL,), goal: str = "goal"
+    ) -> None:
         knobs = made.options.model_validate(options or {})
         self.made, self.machine = made, made.build(knobs, PARTS)
         self.clock = itertools.count(1000.0)
         self.nesting = Nesting(_make)
-        context = made.begin(Brief("goal", "t-1", tools=tools), knobs)
+        self.first = context = made.begin(Brief(goal, "t-1", tools=tools), knobs)
         self.records: list[Record] = []
         self.effects: list[Effect] = []
         self.marks: list[int] = []
@@ -84,11 +86,20 @@ class Live:
         if self.effect is not stale:
             self.effects[-1] = self.effect
 
-    def back(self, step: int) -> None:
-        """A person sends the run back to the beginning of a step."""
+    def back(self, step: int, begun: bool = False) -> None:
+        """A person sends the run back to the beginning of a step; `begun`: what waits is being performed."""
         cause = Cause("RolledBack", by="ann")
         now = next(self.clock)
-        self._keep(rolled_back(self.stack, self.records, step, self.nesting, cause=cause, now=now))
+        here = self.stack, self.records, step, self.nesting
+        self._keep(rolled_back(*here, cause=cause, now=now, begun=begun))
+
+    def fork(self, step: int, brief: Brief) -> Stack:
+        """The run that a task with this brief makes of it from a step on; this one stays as it is."""
+        knobs = self.made.options()
+        return forked(
+            self.machine, self.records, step, self.nesting, cause=Cause("Forked", by="ann"), now=5000.0,
+            ledger=Ledger(), tools=(TOOL.name,), retell=(self.first, self.made.begin(brief, knobs)),
+        )  # fmt: skip
 
     def draw(self, data: st.DataObject) -> Any:
         """Any answer that the world may give now."""

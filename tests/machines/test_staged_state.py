@@ -328,17 +328,20 @@ def test_a_stale_action_does_not_stand_in_for_a_missing_one() -> None:
     assert "`action` is not set" in failing(play)
 
 
-def test_a_persons_message_is_added_to_the_users_input() -> None:
+def test_a_persons_message_is_told_behind_the_users_input_and_apart_from_it() -> None:
     play = run(goal="find out")
     fold = play.machine.fold_steer
     assert fold is not None
     patch = fold(play.context, "in Bern")
     step = reenter(play.machine, play.last, Cause("Steered", by="ann"), now=2000, patch=patch)
-    assert "find out\n\nin Bern" in step.effect.transcript.messages[-1].content  # type: ignore[union-attr]  # it asks the model
+    told = step.effect.transcript.messages[-1].content  # type: ignore[union-attr]  # it asks the model
+    assert "find out" in told
+    assert told.endswith("\n\nThe user says: in Bern")
+    assert step.snapshot.context.user_input == "find out"
 
 
 def test_a_stage_that_does_not_see_the_users_input_is_told_a_persons_message_too() -> None:
-    """Once each: in the input where the stage sees it, else behind what the stage sees."""
+    """Once each, behind what the stage sees."""
     play = run(TOOLS)
     fold = play.machine.fold_steer
     assert fold is not None
@@ -352,4 +355,4 @@ def test_a_stage_that_does_not_see_the_users_input_is_told_a_persons_message_too
         reaction: Any = answer(effect) if callable(answer) else answer
         step = advance(play.machine, step, reaction, now=2001) if reaction else step
     assert [text.count("in Bern") for text in seen] == [1] * 4
-    assert [text.endswith("The user says: in Bern") for text in seen] == [True, True, False, True]
+    assert [text.endswith("The user says: in Bern") for text in seen] == [True] * 4

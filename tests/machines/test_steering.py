@@ -3,7 +3,7 @@ is done again. When that prompt is sent:
 
 * react, contract, simple, planner, staged: the model call at hand is asked anew with it, in the middle of a
   visit too (but not staged Think after a reply that could not be read); else the next one has it. Each stage
-  of a staged run is told, Think as part of the user's input.
+  of a staged run is told.
 * tools, planner: while tools run, behind all their results.
 * code: sub-queries of a block do not hear it; the next call of the main conversation does.
 * refund_desk (a user's machine): the next call of the model, for this ticket or the next one.
@@ -44,8 +44,7 @@ def without(transcript: Transcript) -> list[tuple[str, str]]:
     """A prompt as it was before somebody spoke."""
     told = (TEXT, f"Note from the shop: {TEXT}")
     kept = [message for message in transcript if message.content not in told]
-    ends = (f"\n\nThe user says: {TEXT}", f"\n\n{TEXT}")
-    return [(m.role, m.content.replace(ends[0], "").replace(ends[1], "")) for m in kept]
+    return [(m.role, m.content.replace(f"\n\nThe user says: {TEXT}", "")) for m in kept]
 
 
 def well_formed(transcript: Transcript) -> bool:
@@ -81,7 +80,7 @@ def test_a_message_is_in_the_next_prompt_once_and_repeats_nothing(made: Design, 
         assert (live.effect.role, live.effect.offer) == (stale.role, stale.offer)
         new = [live.effect]
     else:
-        assert live.effect is stale
+        assert live.effect == stale
         new = []
     live.check()
     live.end(data)

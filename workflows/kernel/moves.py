@@ -19,7 +19,7 @@ from workflows.kernel.ledger import Breach, Ledger, price_of
 from workflows.kernel.log import FORKED, ROLLED_BACK, Record, lineage
 from workflows.kernel.machine import Machine
 from workflows.kernel.restore import restored
-from workflows.kernel.retell import RETOLD, differing, pairs, retold, told
+from workflows.kernel.retell import RETOLD, deaf, differing, pairs, retold, told
 from workflows.kernel.snapshot import Snapshot
 from workflows.kernel.stack import Frame, Nesting, Stack, alone, ledger_inside, moved, settled, unspent
 from workflows.kernel.step import Cause, Return, go_on, note, reenter, refuse, return_to
@@ -76,8 +76,8 @@ def rolled_back(  # noqa: PLR0913  # the run, its log, where to, who wants it, a
     snapshot = replace(
         target, visit=live.visit, seq=live.seq, branch=live.branch + 1, began=live.began, entered=now
     )
-    begun = return_to(machine, snapshot, calm.first.step.ledger, cause, way, now=now)
-    again = Stack((replace(calm.first, step=begun),), (*calm.records, *begun.records))
+    step_again = return_to(machine, snapshot, calm.first.step.ledger, cause, way, now=now)
+    again = Stack((replace(calm.first, step=step_again),), (*calm.records, *step_again.records))
     return settled(again, nesting, now=now)
 
 
@@ -122,7 +122,13 @@ def forked(  # noqa: PLR0913  # a new run begins here: all that `began` is given
 def _anew(
     machine: Machine[Any], target: Snapshot[Any], before: Any, after: Any, records: Sequence[Record]
 ) -> dict[str, Any]:
-    return retold(target.context, pairs(machine, before, after, records[0].started))
+    """What is to be told anew, whole; raises ValueError when the run has changed a field of it meanwhile."""
+    known = pairs(machine, before, after, records[0].started)
+    if lost := deaf(target.context, known):
+        names = ", ".join(f"`{name}`" for name in lost)
+        problem = f"{machine.name}: {names} cannot be told anew: by then the run had changed it"
+        raise ValueError(f"{problem}; go back to an earlier step, or leave what it says as it is")
+    return retold(target.context, known)
 
 
 def _said(machine: Machine[Any], snapshot: Snapshot[Any], slot: str, *given: Any) -> Any:
@@ -160,7 +166,7 @@ def steered(
     stack: Stack, text: str, nesting: Nesting, *, cause: Cause, now: float, begun: bool = False
 ) -> Stack:
     """A person's message, for the topmost machine that takes one: before the next model call, and before the
-    one at hand if that is `steerable`. `begun`: performing that one had begun, so its reservation stays spent.
+    one at hand if that is `steerable`. `begun`: performing that one had begun, so its reservation stays.
 
     Raises MachineError when no machine takes it or a rule is broken.
     """
@@ -173,8 +179,7 @@ def steered(
     frame, frames = stack.frames[level], list(stack.frames)
     patch = _said(frame.machine, frame.step.snapshot, "fold_steer", frame.step.snapshot.context, text)
     if steerable(stack, begun=begun):
-        stale = frame.step if begun else unspent(stack).top.step
-        step = reenter(frame.machine, stale, cause, now=now, patch=patch, strict=True)
+        step = reenter(frame.machine, frame.step, cause, now=now, patch=patch, strict=True, begun=begun)
         frames[level] = replace(frame, step=step)
         return settled(Stack(tuple(frames), step.records), nesting, now=now)
     there = replace(frame.step, snapshot=replace(frame.step.snapshot, seq=stack.top.step.snapshot.seq))

@@ -45,7 +45,7 @@ def checkpoints(machine: Machine[Any], records: Sequence[Record]) -> tuple[Check
     first = own[0]
     begins = name_of(machine.step_state) if machine.step_state else ""
     # What on_enter wrote at the start is part of the start.
-    called = own[1:2] and own[1].event == "on_enter" and own[1].seq == first.seq + 1
+    called = own[1:2] and own[1].event == "on_enter"
     start = Checkpoint(0, own[1].seq if called else first.seq, str(first.to), first.started)
     points = [start, replace(start, step=1)] if start.state == begins else [start]
     for record in own[1:]:
@@ -90,7 +90,7 @@ def restored(machine: Machine[C], records: Sequence[Record], step: int) -> Snaps
         visit=own[-1].visit if moves else 0,
         step=max(step - 1, 0),
         transitions=len(moves),
-        hold_backs=sum(record.event == HELD_BACK and record.to is None for record in own),
+        hold_backs=sum(record.event == HELD_BACK for record in own),
         entered=point.started,
         began=_began(records),
         seq=point.seq + 1,

@@ -18,7 +18,7 @@ from workflows.kernel.log import Record
 from workflows.kernel.machine import Machine
 from workflows.kernel.step import start
 
-__all__ = ["RETOLD", "differing", "pairs", "retold", "told"]
+__all__ = ["RETOLD", "deaf", "differing", "pairs", "retold", "told"]
 
 C = TypeVar("C", bound=BaseModel)
 RETOLD = "retold"
@@ -69,8 +69,7 @@ def retold(context: BaseModel, told: Iterable[tuple[BaseModel, BaseModel]]) -> d
     """Whole values for the fields of a context that still say what was told before, as it is told now.
 
     A field is replaced while it is as it began; of what only grows, the beginning; of a mapping that is
-    merged into, the keys that are as they began. Raises ValueError for a field that is to be told anew and
-    says neither what was told before nor what is told now: the run has changed it.
+    merged into, the keys that are as they began.
     """
     fields, known = Fields.of(type(context)), tuple(told)
     found: dict[str, Any] = {}
@@ -81,10 +80,22 @@ def retold(context: BaseModel, told: Iterable[tuple[BaseModel, BaseModel]]) -> d
         new = next((way for way in ways if way != old), old)
         if new != old:
             found[name] = new
-        elif any(was != now for was, now in said) and all(old != now for _, now in said):
-            problem = f"`{name}` cannot be told anew: by then the run had changed it"
-            raise ValueError(f"{problem}; go back to an earlier step, or leave what it says as it is")
     return found
+
+
+def deaf(context: BaseModel, told: Iterable[tuple[BaseModel, BaseModel]]) -> list[str]:
+    """The fields that are told anew and say neither what was told before nor what is told now: the run has
+    changed them, and `retold` leaves them as they are."""
+    known = tuple(told)
+    heard = retold(context, known)
+    return [
+        name
+        for name in Fields.of(type(context)).names
+        if name not in heard
+        # What the machine makes of its task, such as a step's input, it may make otherwise later.
+        and getattr(known[-1][0], name) != getattr(known[-1][1], name)
+        and all(getattr(context, name) != getattr(now, name) for _, now in known)
+    ]
 
 
 def _told_anew(old: Any, was: Any, now: Any, whole: bool) -> Any:

@@ -128,7 +128,7 @@ class Cause:
     """What a person's message said: see `Record.about`."""
 
 
-def reenter(
+def reenter(  # noqa: PLR0913  # what is changed, and the two ways in which that may go
     machine: Machine[C],
     step: Step[C],
     cause: Cause,
@@ -136,13 +136,15 @@ def reenter(
     now: float,
     patch: Patch | None = None,
     strict: bool = False,
+    begun: bool = False,
 ) -> Step[C]:
     """Enter the state again because the effect that waited is stale: after a message from a person.
 
     It is another visit, but no other step, and no transition. What was reserved for the stale effect is
-    given back. `strict`: a broken rule raises MachineError, whatever the machine's policy is.
+    given back, unless performing it had `begun`. `strict`: a broken rule raises MachineError, whatever the
+    machine's policy is.
     """
-    turn = Turn(machine, step.snapshot, step.ledger.without(step.effect), now)
+    turn = Turn(machine, step.snapshot, step.ledger if begun else step.ledger.without(step.effect), now)
 
     def again() -> Said:
         visit(turn, _changed(turn, cause, patch), again=True, spends=False)

@@ -11,11 +11,15 @@ from typing import TYPE_CHECKING, Any, get_args
 from activities.contracts import ErrorClass
 from workflows.kernel.errors import DefinitionError, name_of
 from workflows.kernel.fields import Fields
+from workflows.kernel.log import FORKED, HELD_BACK, ROLLED_BACK, STARTED
 
 if TYPE_CHECKING:
     from workflows.kernel.machine import Machine, Row
 
 __all__ = ["definition_hash", "verify"]
+
+RESERVED = (FORKED, HELD_BACK, ROLLED_BACK, STARTED)
+"""Names in the log by which a run is restored; no event of a machine may have them."""
 
 
 def verify(machine: Machine[Any]) -> None:
@@ -91,6 +95,8 @@ def _rows(machine: Machine[Any]) -> None:
     for number, row in enumerate(machine.rows):
         if not isinstance(row.event, type):
             raise _fail(machine, f"row {number} has {row.event!r} where an event class is expected")
+        if row.event.__name__ in RESERVED:
+            raise _fail(machine, f"{_row(row)}: {row.event.__name__} is the kernel's own; name it otherwise")
         if row.source in machine.final:
             raise _fail(machine, f"the final state {name_of(row.source)} has the row {_row(row)}")
         for earlier in machine.rows[:number]:

@@ -232,7 +232,7 @@ def _build(options: Options, parts: Parts) -> Machine[AgentState]:
             # Every loop leads through the first stage, so no run needs more; the last one is always free.
             max_transitions=options.max_iterations * len(names),
             on_close=_closed(stages),
-            fold_steer=lambda c, text: {"user_input": f"{c.user_input}\n\n{text}", "notes": (text,)},
+            fold_steer=lambda c, text: {"notes": (text,)},
         )
     except DefinitionError as error:
         named = [f"{s.enters} is entered by {s.name}" for s in plan.running if s.enters in str(error)]

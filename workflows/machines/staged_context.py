@@ -142,7 +142,7 @@ class AgentState(Frozen):
 
     material: Material = Material()
     notes: Annotated[tuple[str, ...], APPEND] = ()
-    """What people said on the way; the user's input holds it too, but most stages do not see that."""
+    """What people said on the way: every stage with a prompt is told."""
     working: tuple[RequestedTool, ...] = ()
     """What the stage that runs now has in hand between two of its effects; empty between stages."""
     degraded: Annotated[tuple[Degradation, ...], APPEND] = ()

@@ -125,15 +125,14 @@ def reminder(problem: str, options: Options) -> Message:
 def sections(stage: Stage, c: Any) -> list[str]:
     """What the stage sees of the state, each field under its name; empty ones are left out.
 
-    What people said on the way comes last; who sees the user's input has it there.
+    What people said on the way comes last, to every stage.
     """
     seen = [
         told
         for name, tell in _TOLD.items()
         if name in stage.may_read and (value := getattr(c, name)) and (told := tell(value))
     ]
-    notes = () if "user_input" in stage.may_read else c.notes
-    return [*seen, *(f"The user says: {note}" for note in notes)]
+    return [*seen, *(f"The user says: {note}" for note in c.notes)]
 
 
 def _thought(thought: Thought) -> str:
