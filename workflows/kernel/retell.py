@@ -87,6 +87,8 @@ def deaf(context: BaseModel, told: Iterable[tuple[BaseModel, BaseModel]]) -> lis
     """The fields that are told anew and say neither what was told before nor what is told now: the run has
     changed them, and `retold` leaves them as they are."""
     known = tuple(told)
+    if not known:
+        return []
     heard = retold(context, known)
     return [
         name
