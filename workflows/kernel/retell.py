@@ -89,14 +89,16 @@ def deaf(context: BaseModel, told: Iterable[tuple[BaseModel, BaseModel]]) -> lis
     known = tuple(told)
     if not known:
         return []
-    heard = retold(context, known)
+    heard, now = retold(context, known), known[-1][1]
+    # Said elsewhere too: a step's first input is the goal, and later another.
+    elsewhere = [getattr(now, name) for name in heard]
     return [
         name
         for name in Fields.of(type(context)).names
         if name not in heard
-        # What the machine makes of its task, such as a step's input, it may make otherwise later.
+        and getattr(now, name) not in elsewhere
         and getattr(known[-1][0], name) != getattr(known[-1][1], name)
-        and all(getattr(context, name) != getattr(now, name) for _, now in known)
+        and all(getattr(context, name) != getattr(told_now, name) for _, told_now in known)
     ]
 
 
