@@ -29,6 +29,9 @@ LONGEST_WAIT = 60.0
 TEMPFAIL = 75
 """Exit code of a command that wants to be run again (EX_TEMPFAIL of sysexits.h)."""
 
+STDERR = 2_000
+"""Bytes of a command's standard error that the worker's log gets: the last ones."""
+
 log = structlog.get_logger(__name__)
 
 
@@ -92,7 +95,7 @@ async def run_command(words: tuple[str, ...], body: bytes, seconds: float) -> No
         raise Untold(f"{name} cannot be started: {why}; check RATCHET_NOTIFY_COMMAND") from None
     try:
         async with asyncio.timeout(seconds):
-            _, said = await process.communicate(body)
+            said = await _told(process, body)
     except BaseException as error:  # whatever ends the wait, the command does not outlive it
         with contextlib.suppress(ProcessLookupError):
             os.killpg(process.pid, signal.SIGKILL)  # with what it has started
@@ -102,8 +105,29 @@ async def run_command(words: tuple[str, ...], body: bytes, seconds: float) -> No
         raise
     if process.returncode != 0:
         # For whoever runs the worker: a command's own words may hold what history must not.
-        log.warning(
-            "notify.command_failed", code=process.returncode, stderr=said[-2000:].decode(errors="replace")
-        )
+        log.warning("notify.command_failed", code=process.returncode, stderr=said.decode(errors="replace"))
         passing = process.returncode == TEMPFAIL
         raise Untold(f"{name} ended with exit code {process.returncode}", passing=passing)
+
+
+async def _told(process: asyncio.subprocess.Process, body: bytes) -> bytes:
+    """Give it the body and wait for its end; the end of its standard error, however much it writes."""
+    stdin, stderr, said = process.stdin, process.stderr, b""
+    if stdin is None or stderr is None:
+        raise RuntimeError("the command was started without pipes")
+
+    async def give() -> None:
+        with contextlib.suppress(BrokenPipeError, ConnectionResetError):  # it need not read
+            stdin.write(body)
+            await stdin.drain()
+        stdin.close()
+
+    giving = asyncio.create_task(give())
+    try:
+        while part := await stderr.read(STDERR):
+            said = (said + part)[-STDERR:]
+        await giving
+        await process.wait()
+    finally:
+        giving.cancel()
+    return said

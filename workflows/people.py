@@ -43,7 +43,7 @@ class Remember(Strict):
     """Approve later calls of the same tool, too, for the rest of this run: those whose arguments fit."""
 
     arguments: dict[Path, Condition] = Field(
-        default_factory=dict, description="an argument that is not named may be anything"
+        default_factory=dict, max_length=100, description="an argument that is not named may be anything"
     )
     same: bool = Field(default=False, description="exactly the arguments of this request, and no others")
 
@@ -151,6 +151,7 @@ class Decided(Frozen):
 # -- what people say --------------------
 
 Id = Annotated[str, StringConstraints(max_length=200)]
+Name = Annotated[str, StringConstraints(max_length=100)]
 Words = Annotated[str, StringConstraints(max_length=20_000)]
 
 
@@ -174,8 +175,8 @@ class Decision(Strict):
     by: str = Field(default="", max_length=100)
     text: Words = Field(default="", description="comment, answer or result")
     arguments: Arguments | None = Field(default=None, description="for `edit`: all of the new ones")
-    amounts: dict[str, float] = Field(
-        default_factory=dict, description="for `topup`: counter -> how much more"
+    amounts: dict[Name, float] = Field(
+        default_factory=dict, max_length=100, description="for `topup`: counter -> how much more"
     )
     remember: Remember | None = None
     signature: str = Field(default="", max_length=200, description="Ed25519, base64; see `gate/signing.py`")
@@ -193,8 +194,8 @@ class Command(Strict):
         default=None, ge=0, description="rollback: the step to begin again; 0: the start"
     )
     compensate: bool = Field(default=False, description="rollback: undo what can be undone since then")
-    limits: dict[str, float | None] = Field(
-        default_factory=dict, description="counter -> new cap of the run; null: none"
+    limits: dict[Name, float | None] = Field(
+        default_factory=dict, max_length=100, description="counter -> new cap of the run; null: none"
     )
     signature: str = Field(default="", max_length=200)
 

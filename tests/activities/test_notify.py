@@ -371,6 +371,14 @@ async def test_a_command_that_fails_is_not_run_again_and_its_words_are_for_the_w
     assert [log["stderr"] for log in logs if log["event"] == "notify.command_failed"] == ["no modem\n"]
 
 
+async def test_of_what_a_command_says_at_length_the_end_is_kept() -> None:
+    command = program("import sys; sys.stderr.write('x' * 3_000_000 + 'no modem'); sys.exit(1)")
+    with structlog.testing.capture_logs() as logs:
+        assert not (await told(hooked(notify_command=command))).ok
+    (said,) = [log["stderr"] for log in logs if log["event"] == "notify.command_failed"]
+    assert (len(said), said[-9:]) == (2_000, "xno modem")
+
+
 async def test_a_command_may_ask_to_be_run_again(tmp_path: Path) -> None:
     activities = hooked(notify_command=keeping(tmp_path / "told", code=75))
     assert (await refused(activities)).message.endswith("ended with exit code 75")

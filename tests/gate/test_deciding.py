@@ -13,7 +13,7 @@ from workflows.gate.canonical import digest
 from workflows.gate.desk import Desk
 from workflows.gate.judge import VOTES_LIMIT
 from workflows.gate.ticket import Refused, content_of
-from workflows.people import Approvals, Decision, Remember, Verb
+from workflows.people import Approvals, Command, Decision, Remember, Verb
 
 
 def refusal(at: Desk, decision: Decision, now: float = 1) -> str:
@@ -40,6 +40,8 @@ def refusal(at: Desk, decision: Decision, now: float = 1) -> str:
         (None, {"decision": "retry"}, "answered by 'retry'; its options are approve, reject, edit, abort"),
         (None, {"by": " ann"}, "printable characters"),
         (None, {"by": "a\nb"}, "printable characters"),
+        (None, {"by": "ann (verified)"}, "printable characters"),
+        (None, {"by": "ann, bob"}, "printable characters"),
         (None, {"by": "a\u202eb"}, "printable characters"),
         (None, {"arguments": {"amount": 6}}, "`arguments` goes with edit, not with approve"),
         (None, {"decision": "reject", "arguments": {}}, "`arguments` goes with edit"),
@@ -247,7 +249,7 @@ def test_an_id_with_other_content_is_refused_on_every_request_of_the_run() -> No
     at.decide(say(first, id="d-1"), 1)
     assert "another decision came under the id 'd-1', on r1" in refusal(at, say(first, "reject", id="d-1"))
     assert "another decision" in refusal(at, say(second, id="d-1"))
-    assert "another decision" in refusal(again(at), say(first, by="bob", id="d-1"))
+    assert "another decision" in refusal(again(at), say(second, id="d-1"))
 
 
 def test_an_id_of_a_decision_that_was_refused_is_free() -> None:
@@ -340,6 +342,37 @@ def test_several_of_anybody_must_give_different_names() -> None:
     at.decide(say(request, by="x"), 1)
     assert "x has decided" in refusal(at, say(request, by="x", text="again"))
     assert at.decide(say(request, by="y"), 1).outcome == "approved"
+
+
+def test_one_name_in_two_spellings_is_one_person() -> None:
+    at = desk(quorum=2)
+    request = ask(at)
+    at.decide(say(request, by="ann"), 1)
+    for name in ("Ann", "ANN", "\uff41nn"):
+        assert "has decided on r1 already" in refusal(at, say(request, by=name))
+
+
+def test_nobody_uses_up_the_ids_of_another() -> None:
+    at = desk("two")
+    request = ask(at)
+    at.decide(say(request, by="bob", id="d-1", text="first"), 1)
+    assert at.decide(say(request, by="ann", id="d-1"), 1).outcome == "approved"
+
+
+@pytest.mark.parametrize(
+    "what",
+    [
+        {"amounts": {str(n): 1 for n in range(101)}},
+        {"amounts": {"x" * 101: 1}},
+        {"remember": {"arguments": {str(n): {} for n in range(101)}}},
+        {"remember": {"arguments": {"x": {"one_of": [1] * 1001}}}},
+    ],
+)
+def test_no_decision_is_larger_than_it_can_mean(what: dict[str, Any]) -> None:
+    with pytest.raises(ValidationError, match="at most 100"):
+        Decision.model_validate({"request": "r1", "digest": "", "decision": "approve", **what})
+    with pytest.raises(ValidationError, match="at most 100"):
+        Command(command="limits", limits={str(n): 1 for n in range(101)})
 
 
 def test_votes_that_never_agree_come_to_an_end() -> None:

@@ -153,8 +153,7 @@ def test_rules_that_may_fit_and_ask_the_same_people_are_no_doubt() -> None:
 def test_what_the_tool_takes_for_an_argument_that_is_left_out_counts() -> None:
     shape: dict[str, Any] = {"properties": {"amount": {"type": "number", "default": 5000}}}
     approvals = Approvals.model_validate(rules({"arguments": BIG}, tools={"pay": "rules"}))
-    for arguments, asked in (({}, True), ({"amount": 5}, False)):
-        run = call(**arguments)
+    for run, asked in ((call(), True), (call(amount=5), False)):
         found = asking_for(approvals, PEOPLE, spec(parameters=shape), run, spent_usd=0)
         assert (found is not None) is asked
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import base64
 from itertools import pairwise
 from typing import Any
 
@@ -36,8 +37,15 @@ GROUPS: dict[str, Any] = {
         ),
         ({"keys": {"ann": "AAAA"}}, "pattern"),
         ({"keys": {"ann": "!" * 43 + "="}}, "pattern"),
-        ({"members": [" ann"]}, "pattern"),
-        ({"members": [""]}, "pattern"),
+        ({"members": [" ann"]}, "is no name"),
+        ({"members": ["ann (verified)"]}, "is no name"),
+        ({"members": ["ann, bob"]}, "is no name"),
+        ({"members": ["a\u202eb"]}, "is no name"),
+        ({"members": ["ann", "Ann"]}, "Ann stands there twice"),
+        ({"keys": {"ann": public("ann"), "ANN": public("bob")}}, "ANN stands there twice"),
+        ({"keys": {"ann": base64.b64encode(bytes(31) + b"\x80").decode()}}, "small order"),
+        ({"keys": {"ann": base64.b64encode(b"\x01" + bytes(31)).decode()}}, "small order"),
+        ({"members": [""]}, "at least 1 character"),
         ({"quorum": 0}, "greater than"),
     ],
 )

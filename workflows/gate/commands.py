@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from workflows.gate.canonical import digest
+from workflows.gate.names import fault_of_name
 from workflows.gate.signing import signed_content, verified
 from workflows.gate.ticket import Refused, named
 from workflows.people import Command, Group, People
@@ -29,6 +30,8 @@ class Commands:
     def check(self, command: Command) -> None:
         """Raises Refused for a person who may not, a signature that is not theirs, or an id used twice."""
         group, name = self._group, command.by
+        if fault := fault_of_name(name):
+            raise Refused(f"`by`: {fault}")
         if group.approvers and name not in group.approvers:
             may = ", ".join(group.approvers[:10])
             raise Refused(

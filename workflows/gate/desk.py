@@ -28,6 +28,7 @@ from workflows.gate.ticket import (
     decided_of,
     digest_for,
     digest_of,
+    heard_as,
     id_of,
     thin,
     told,
@@ -226,7 +227,7 @@ class Desk:
         if self._repeats(ticket, decision):
             return decided_of(ticket.request)
         vote = self._vote(ticket, decision, now)
-        heard = {**ticket.heard, vote.id: content_of(decision)}
+        heard = {**ticket.heard, heard_as(ticket, decision): content_of(decision)}
         request = ticket.request.model_copy(update={"votes": (*ticket.request.votes, vote)})
         ticket = ticket.model_copy(update={"heard": heard})
         agreed = agreeing(request, vote)
@@ -248,12 +249,12 @@ class Desk:
 
     def _repeats(self, ticket: Ticket, decision: Decision) -> bool:
         """It came before. Raises Refused when another decision came under its id."""
-        name, content = id_of(ticket, decision), content_of(decision)
+        name, content = heard_as(ticket, decision), content_of(decision)
         for other in self._tickets.values():
             if name in other.heard:
                 if other.heard[name] != content:
                     raise Refused(
-                        f"another decision came under the id {name!r}, on {other.request.id}; "
+                        f"another decision came under the id {decision.id!r}, on {other.request.id}; "
                         "give each its own id"
                     )
                 return True

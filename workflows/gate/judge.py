@@ -8,6 +8,7 @@ from dataclasses import dataclass
 from datetime import UTC, datetime
 
 from activities.contracts import ToolRun, ToolSpec
+from workflows.gate.names import fault_of_name, same_person
 from workflows.gate.policy import asking_for
 from workflows.gate.schema import problem
 from workflows.gate.signing import signed_content, verified
@@ -66,11 +67,8 @@ class Judge:
         if (request.approvers or request.quorum > 1) and not name:
             who = f"by {_named(request)}" if request.approvers else f"by {request.quorum} different people"
             raise Refused(f"{request.id} is decided {who}; say who you are (`by`)")
-        if not (name.isprintable() and name == name.strip()):
-            raise Refused(
-                f"`by` is {name[:100]!r}; a name of printable characters is expected, "
-                "without blanks around it"
-            )
+        if fault := fault_of_name(name):
+            raise Refused(f"`by`: {fault}")
         if request.approvers and name not in request.approvers:
             raise Refused(
                 f"{name} is not among those who may decide on {request.id}: {_named(request)}; "
@@ -89,7 +87,7 @@ class Judge:
                 f"{request.id}: a signed decision needs an `id`, so that it counts once; give it one, and "
                 "sign it anew"
             )
-        if any(vote.by == name for vote in request.votes if name):
+        if name and any(same_person(vote.by, name) for vote in request.votes):
             raise Refused(f"{name} has decided on {request.id} already; each person has one vote")
 
     def _edit(self, ticket: Ticket, decision: Decision) -> None:

@@ -13,6 +13,7 @@ from pydantic import AfterValidator, Field, JsonValue, StringConstraints, model_
 
 from activities.contracts import Strict, ToolEffect
 from workflows.gate.canonical import unwritable
+from workflows.gate.names import fault_of_name, same_person
 from workflows.gate.patterns import check_pattern
 
 __all__ = [
@@ -20,8 +21,25 @@ __all__ = [
     "Mode", "Moment", "Path", "People", "Person", "Verb",
 ]  # fmt: skip
 
-Person = Annotated[str, StringConstraints(pattern=r"^[^\s\x00-\x1f][^\x00-\x1f]{0,99}$")]
-"""A person's name as it stands in the log: 1 to 100 characters."""
+
+def _name(name: str) -> str:
+    if fault := fault_of_name(name):
+        raise ValueError(fault)
+    return name
+
+
+Person = Annotated[str, StringConstraints(min_length=1, max_length=100), AfterValidator(_name)]
+"""A person's name as it stands in the log; see `names.py`."""
+SMALL_ORDER = (
+    "00" * 32,
+    "01" + "00" * 31,
+    "26e8958fc2b227b045c3f489f2ef98f0d5dfac05d3c63339b13802886d53fc05",
+    "c7176a703d4dd84fba3c0b760d10670f2a2053fa2c39ccc64ec7fd7792ac037a",
+    "ec" + "ff" * 30 + "7f",
+    "ed" + "ff" * 30 + "7f",
+    "ee" + "ff" * 30 + "7f",
+)
+"""Points of Ed25519 of small order, without the sign bit: for them anybody can make signatures."""
 Key = Annotated[str, StringConstraints(pattern=r"^[A-Za-z0-9+/]{43}=$")]
 """An Ed25519 public key: its 32 bytes in base64."""
 GroupName = Annotated[str, StringConstraints(pattern=r"^[A-Za-z0-9][A-Za-z0-9_.-]{0,63}$")]
@@ -64,9 +82,14 @@ class Group(Strict):
     @model_validator(mode="after")
     def _can_decide(self) -> Group:
         names = self.members
-        twice = [name for number, name in enumerate(names) if name in names[:number]]
+        twice = [
+            name
+            for listed in (names, tuple(self.keys))
+            for number, name in enumerate(listed)
+            if any(same_person(name, other) for other in listed[:number])
+        ]
         if twice:
-            raise ValueError(f"members: {', '.join(twice)} stands there twice; one person has one vote")
+            raise ValueError(f"members, keys: {', '.join(twice)} stands there twice; one person has one vote")
         if self.keys and (lacking := [name for name in names if name not in self.keys]):
             raise ValueError(
                 f"keys: {', '.join(lacking)} has none and could never decide; give one, or take the name out"
@@ -76,6 +99,10 @@ class Group(Strict):
         keys = [base64.b64decode(key) for key in self.keys.values()]  # a key can be spelled in four ways
         if any(key in keys[:number] for number, key in enumerate(keys)):
             raise ValueError("keys: two people have the same key; one of them could decide for both")
+        if any((key[:31] + bytes([key[31] & 0x7F])).hex() in SMALL_ORDER for key in keys):
+            raise ValueError(
+                "keys: a key is a point of small order, for which anybody can sign; make another"
+            )
         if self.approvers and self.quorum > len(self.approvers):
             raise ValueError(f"quorum: {self.quorum} people must agree, the group has {len(self.approvers)}")
         return self
@@ -117,7 +144,7 @@ class Condition(Strict):
 
     equals: JsonValue = None
     """null stands for: not asked (use `absent` or `one_of` for null itself)."""
-    one_of: tuple[JsonValue, ...] = ()
+    one_of: tuple[JsonValue, ...] = Field(default=(), max_length=1000)
     matches: Pattern | None = Field(default=None, description="RE2, found anywhere in the text")
     above: float | None = None
     below: float | None = None

@@ -24,6 +24,7 @@ __all__ = [
     "decided_of",
     "digest_for",
     "digest_of",
+    "heard_as",
     "id_of",
     "named",
     "thin",
@@ -79,7 +80,7 @@ class Ticket(Frozen):
     request: Request
     asking: Asked
     heard: dict[str, str] = Field(default_factory=dict)
-    """Id of a decision -> digest of its content."""
+    """`heard_as` of a decision -> digest of its content."""
     mark: str = ""
     """The request's digest as it was put first; empty: as it is."""
 
@@ -165,6 +166,11 @@ def content_of(decision: Decision) -> str:
 def id_of(ticket: Ticket, decision: Decision) -> str:
     """The decision's id; without one, its content is its id, anew for each group that is asked."""
     return decision.id or f"{content_of(decision)}.{ticket.level}"
+
+
+def heard_as(ticket: Ticket, decision: Decision) -> str:
+    """What a decision is known by: nobody can use up another person's ids."""
+    return canonical([decision.by, id_of(ticket, decision)])
 
 
 def named(by: str, verified: bool) -> str:
