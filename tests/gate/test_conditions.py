@@ -10,7 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from pydantic import ValidationError
 
-from workflows.gate.canonical import canonical, digest
+from workflows.gate.canonical import canonical, digest, unwritable
 from workflows.gate.conditions import fits
 from workflows.people import Condition
 
@@ -297,3 +297,11 @@ def test_equal_spellings_are_equal_values(one: Any, other: Any) -> None:
 def test_the_spelling_does_not_depend_on_order_or_script() -> None:
     assert canonical({"b": 1, "a": "é"}) == '{"a":"\\u00e9","b":1}'
     assert canonical("\ud800") == '"\\ud800"'
+
+
+def test_what_is_nested_too_deeply_is_refused_from_the_first_level_on() -> None:
+    deep: Any = 1
+    for _ in range(50):
+        deep = {"a": deep}
+    assert unwritable(deep) == ""
+    assert unwritable([deep]) == "nested more than 50 deep"

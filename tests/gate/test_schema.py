@@ -10,7 +10,7 @@ import pytest
 
 from activities.settings import Settings
 from activities.toolbox import Toolbox
-from workflows.gate.schema import problem
+from workflows.gate.schema import ARGUMENTS_BYTES, problem
 
 
 def props(**properties: Any) -> dict[str, Any]:
@@ -96,3 +96,21 @@ def test_no_schema_can_hang_a_run() -> None:
 def test_every_shipped_tool_can_be_edited(spec: Any) -> None:
     """Its schema is one that arguments can be held against."""
     assert "no argument such_as_no_tool_has" in problem(spec.parameters, {"such_as_no_tool_has": 1})
+
+
+@pytest.mark.parametrize(
+    ("size", "words"), [(ARGUMENTS_BYTES, ""), (ARGUMENTS_BYTES + 1, "65,537 bytes as JSON")]
+)
+def test_arguments_have_a_largest_size(size: int, words: str) -> None:
+    text: Any = "x" * (size - len('{"a":""}'))
+    found = problem(props(a={}), {"a": text})
+    assert (words in found) if words else found == ""
+
+
+@pytest.mark.parametrize("key", ["$schema", "$id"])
+def test_no_schema_brings_a_validator_of_its_own(key: str) -> None:
+    """Without its own checks, Python's expressions would search, and hang."""
+    schema = {**props(a={"pattern": "^(a+)+$"}), key: "http://json-schema.org/draft-07/schema#"}
+    began = time.monotonic()
+    assert "does not match" in problem(schema, {"a": "a" * 40 + "b"})
+    assert time.monotonic() - began < 5
