@@ -111,7 +111,8 @@ def _command(notice: Notice) -> str:
     if notice.moment == "closed" or not isinstance(options, list) or not options:
         return ""
     verb = str(options[0])
-    words = shlex.join(["ratchet", verb, notice.run, str(notice.request.get("id", ""))])
+    what, digest = str(notice.request.get("id", "")), str(notice.request.get("digest", ""))
+    words = shlex.join(["ratchet", verb, notice.run, what, "--digest", digest[:8]])
     return words + BLANKS.get(verb, "")
 
 

@@ -41,6 +41,10 @@ Key = Annotated[
         "--key", envvar="RATCHET_KEY", help="Private key (PEM) to sign it with.", rich_help_panel="Who"
     ),
 ]
+Digest = Annotated[
+    str,
+    typer.Option("--digest", help="How the digest of what you saw begins; another one is not decided upon."),
+]
 Comment = Annotated[str, typer.Option("--comment", "-m", help="For the log; the model may see it.")]
 Reason = Annotated[str, typer.Option("--reason", "--comment", "-m", help="For the log.")]
 Signal = Annotated[
@@ -48,12 +52,15 @@ Signal = Annotated[
 ]
 
 
-def talk_of(place: Place, run: str, by: str | None, key: Path | None, how: tuple[bool, bool]) -> Talk:
-    """Who says what to whom; `how` is whether by signal, and whether told in JSON."""
+def talk_of(
+    place: Place, run: str, by: str | None, key: Path | None, how: tuple[bool, bool], digest: str = ""
+) -> Talk:
+    """Who says what to whom; `how` is whether by signal, and whether told in JSON; `digest` how that of
+    what is decided begins."""
     from client.keys import speaker
     from client.talk import Talk
 
-    return Talk(place, run, speaker(by, key), signal=how[0], as_json=how[1])
+    return Talk(place, run, speaker(by, key), signal=how[0], as_json=how[1], digest=digest)
 
 
 async def text_of(typed: str, what: str) -> str:
@@ -121,6 +128,7 @@ async def approve(  # noqa: PLR0913  # one parameter for each option of the comm
         list[str] | None,
         typer.Option("--remember-where", help="NAME=VALUE: this tool with such an argument; repeatable."),
     ] = None,
+    digest: Digest = "",
     by: By = None,
     key: Key = None,
     signal: Signal = False,
@@ -131,7 +139,7 @@ async def approve(  # noqa: PLR0913  # one parameter for each option of the comm
 
     where = {name: value for name, value in map(_pair, remember_where or ())}
     content = remembered(comment, remember, remember_any, where)
-    return await talk_of(place, run, by, key, (signal, as_json)).decide(request, "approve", content)
+    return await talk_of(place, run, by, key, (signal, as_json), digest).decide(request, "approve", content)
 
 
 async def edit(  # noqa: PLR0913  # one parameter for each option of the command line
@@ -143,6 +151,7 @@ async def edit(  # noqa: PLR0913  # one parameter for each option of the command
         str | None, typer.Option("--args", help="All of the new arguments, as JSON or YAML; else $EDITOR.")
     ] = None,
     comment: Comment = "",
+    digest: Digest = "",
     by: By = None,
     key: Key = None,
     signal: Signal = False,
@@ -151,7 +160,7 @@ async def edit(  # noqa: PLR0913  # one parameter for each option of the command
     """Change the arguments of a tool's call, then let it be called."""
     from client.talk import changed
 
-    talk = talk_of(place, run, by, key, (signal, as_json))
+    talk = talk_of(place, run, by, key, (signal, as_json), digest)
     return await talk.decide(request, "edit", changed(comment, args))
 
 
@@ -160,6 +169,7 @@ async def answer(  # noqa: PLR0913  # one parameter for each option of the comma
     *,
     run: Run,
     words: Annotated[list[str], typer.Argument(metavar="[REQUEST] TEXT", help="The answer; - reads stdin.")],
+    digest: Digest = "",
     by: By = None,
     key: Key = None,
     signal: Signal = False,
@@ -172,7 +182,7 @@ async def answer(  # noqa: PLR0913  # one parameter for each option of the comma
         raise UsageError(f"one answer is expected, {len(words)} words came; put it into quotes")
     *request, text = words
     content = said(await text_of(text, "the answer"))
-    talk = talk_of(place, run, by, key, (signal, as_json))
+    talk = talk_of(place, run, by, key, (signal, as_json), digest)
     return await talk.decide(request[0] if request else None, "answer", content)
 
 
@@ -184,6 +194,7 @@ async def topup(  # noqa: PLR0913  # one parameter for each option of the comman
         list[str], typer.Argument(metavar="[REQUEST] COUNTER=MORE...", help="Such as cost_usd=5 tokens=1000.")
     ],
     comment: Comment = "",
+    digest: Digest = "",
     by: By = None,
     key: Key = None,
     signal: Signal = False,
@@ -198,7 +209,7 @@ async def topup(  # noqa: PLR0913  # one parameter for each option of the comman
     async def content(_: Any) -> dict[str, Any]:
         return {"text": comment, "amounts": amounts}
 
-    return await talk_of(place, run, by, key, (signal, as_json)).decide(request, "topup", content)
+    return await talk_of(place, run, by, key, (signal, as_json), digest).decide(request, "topup", content)
 
 
 async def resume(  # noqa: PLR0913  # one parameter for each option of the command line
@@ -207,13 +218,14 @@ async def resume(  # noqa: PLR0913  # one parameter for each option of the comma
     run: Run,
     request: Asked = None,
     comment: Comment = "",
+    digest: Digest = "",
     by: By = None,
     key: Key = None,
     signal: Signal = False,
     as_json: Json = False,
 ) -> int:
     """Let a run go on: answers what it asks so, else takes a pause back."""
-    return await talk_of(place, run, by, key, (signal, as_json)).resume(request, comment)
+    return await talk_of(place, run, by, key, (signal, as_json), digest).resume(request, comment)
 
 
 def _plain_decision(verb: Any, doc: str) -> Callable[..., Coroutine[Any, Any, int]]:
@@ -225,6 +237,7 @@ def _plain_decision(verb: Any, doc: str) -> Callable[..., Coroutine[Any, Any, in
         run: Run,
         request: Asked = None,
         comment: Comment = "",
+        digest: Digest = "",
         by: By = None,
         key: Key = None,
         signal: Signal = False,
@@ -232,7 +245,9 @@ def _plain_decision(verb: Any, doc: str) -> Callable[..., Coroutine[Any, Any, in
     ) -> int:
         from client.talk import said
 
-        return await talk_of(place, run, by, key, (signal, as_json)).decide(request, verb, said(comment))
+        return await talk_of(place, run, by, key, (signal, as_json), digest).decide(
+            request, verb, said(comment)
+        )
 
     decide.__name__, decide.__doc__ = verb, doc
     return decide

@@ -83,7 +83,8 @@ def _terms(request: Request | Ask, now: float) -> list[str]:
 def answers(request: Request | Ask, run_id: str) -> list[str]:
     """The commands that decide a request."""
     return [
-        shlex.join(["ratchet", verb, run_id, request.id]) + _AFTER.get(verb, "")
+        shlex.join(["ratchet", verb, run_id, request.id, "--digest", request.digest[:8]])
+        + _AFTER.get(verb, "")
         if verb != "abort"
         else shlex.join(["ratchet", verb, run_id])
         for verb in request.options

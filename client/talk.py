@@ -50,6 +50,8 @@ class Talk:
     who: Speaker
     signal: bool
     as_json: bool
+    digest: str = ""
+    """How the digest of what is decided must begin, when the person has said so."""
 
     async def decide(self, request: str | None, verb: Verb, content: Content) -> int:
         """Show the request, decide it, say what has become of it; the exit code."""
@@ -73,6 +75,8 @@ class Talk:
             run_id = await find_run(agents, self.run)
             known = await open_requests(agents, run_id)
             if request is None and not any(verb in one.options for one in known for verb in verbs):
+                if self.digest:
+                    raise UsageError(f"run {run_id} asks nothing that --digest could fit; leave it out")
                 done = await agents.resume(run_id, text, by=self.who, signal=self.signal)
                 self._tell_done(run_id, done)
                 return 0
@@ -109,6 +113,11 @@ class Talk:
     async def _decide(
         self, agents: AgentClient, run_id: str, seen: Request | Ask, verb: Verb, content: Content
     ) -> int:
+        if not seen.digest.startswith(self.digest):
+            raise UsageError(
+                f"{seen.id} asks about {seen.digest}, --digest {self.digest[:64]} came: what is asked now "
+                f"is not what you saw; look at it with `ratchet inbox {run_id}` and decide upon its digest"
+            )
         if not self.as_json:
             out().print(request_block(seen, run_id, time.time()))
         more = await content(seen)

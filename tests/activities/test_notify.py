@@ -146,7 +146,7 @@ async def test_the_webhook_is_told_what_a_person_needs_to_decide(hook: Hook) -> 
         "moment": "opened",
         "run": "run 1",
         "agent": "desk",
-        "command": "ratchet approve 'run 1' r1",
+        "command": "ratchet approve 'run 1' r1 --digest dddddddd",
         "request": {
             "id": "r1",
             "kind": "approval",
@@ -172,9 +172,9 @@ async def test_a_closed_request_needs_no_command(hook: Hook) -> None:
 @pytest.mark.parametrize(
     ("options", "command"),
     [
-        (["resume", "abort"], "ratchet resume 'run 1' r1"),
-        (["answer", "abort"], "ratchet answer 'run 1' r1 <text>"),
-        (["topup", "finish", "abort"], "ratchet topup 'run 1' r1 <counter>=<more>"),
+        (["resume", "abort"], "ratchet resume 'run 1' r1 --digest dddddddd"),
+        (["answer", "abort"], "ratchet answer 'run 1' r1 --digest dddddddd <text>"),
+        (["topup", "finish", "abort"], "ratchet topup 'run 1' r1 --digest dddddddd <counter>=<more>"),
         ([], ""),
     ],
     ids=str,

@@ -56,7 +56,11 @@ async def asked(agents: AgentClient, line: str, run_id: str | None = None, **mor
 async def test_what_is_decided_upon_is_shown_and_ids_may_be_shortened(desk: AgentClient, say: Say) -> None:
     run_id = await asked(desk, "cli-\x1b[31mred", "shop-20261121-abcd")
     (request,) = await desk.requests(run_id)
-    done = await say("approve", "abcd", "-m", "well \x1b[2J", "--by", "Ada")
+    other = await say("approve", "abcd", "--digest", "zzzz", "--by", "Ada")
+    assert other.code == 2
+    assert f"r1 asks about {request.digest}, --digest zzzz came" in other.err
+    known = ("--digest", request.digest[:4])
+    done = await say("approve", "abcd", *known, "-m", "well \x1b[2J", "--by", "Ada")
     assert done.code == 0, done.err
     for shown in (
         "r1 approval",

@@ -88,14 +88,14 @@ def test_long_arguments_are_cut_aloud_and_can_be_shown_whole() -> None:
 def test_the_commands_that_answer_can_be_pasted() -> None:
     asked = request(run="my run", options=tuple(VERBS))
     assert answers(asked, asked.run) == [
-        "ratchet approve 'my run' r1",
-        "ratchet reject 'my run' r1 -m 'WHY'",
-        "ratchet edit 'my run' r1",
-        "ratchet answer 'my run' r1 'TEXT'",
-        "ratchet resume 'my run' r1",
-        "ratchet retry 'my run' r1",
-        "ratchet topup 'my run' r1 COUNTER=MORE",
-        "ratchet finish 'my run' r1",
+        "ratchet approve 'my run' r1 --digest dddddddd",
+        "ratchet reject 'my run' r1 --digest dddddddd -m 'WHY'",
+        "ratchet edit 'my run' r1 --digest dddddddd",
+        "ratchet answer 'my run' r1 --digest dddddddd 'TEXT'",
+        "ratchet resume 'my run' r1 --digest dddddddd",
+        "ratchet retry 'my run' r1 --digest dddddddd",
+        "ratchet topup 'my run' r1 --digest dddddddd COUNTER=MORE",
+        "ratchet finish 'my run' r1 --digest dddddddd",
         "ratchet abort 'my run'",
     ]
 
