@@ -11,11 +11,27 @@ from typing import TYPE_CHECKING, Any
 if TYPE_CHECKING:
     from activities.contracts import ModelSpec
     from client.agent import AgentClient
+    from client.errors import Refused
+    from client.keys import Speaker
+    from client.sending import Sent
     from workflows.api import AgentResult, AgentStatus, AgentTask, Limits
+    from workflows.people import Approvals, Command, CommandDone, Decided, Decision, People, Remember, Request
 
-__all__ = ["AgentClient", "AgentResult", "AgentStatus", "AgentTask", "Limits", "ModelSpec"]
+__all__ = [
+    "AgentClient", "AgentResult", "AgentStatus", "AgentTask", "Approvals", "Command", "CommandDone",
+    "Decided", "Decision", "Limits", "ModelSpec", "People", "Refused", "Remember", "Request", "Sent",
+    "Speaker",
+]  # fmt: skip
 
-_HOMES = {"AgentClient": "client.agent", "ModelSpec": "activities.contracts"}
+_PEOPLE = ("Approvals", "Command", "CommandDone", "Decided", "Decision", "People", "Remember", "Request")
+_HOMES = {
+    "AgentClient": "client.agent",
+    "ModelSpec": "activities.contracts",
+    "Refused": "client.errors",
+    "Sent": "client.sending",
+    "Speaker": "client.keys",
+    **dict.fromkeys(_PEOPLE, "workflows.people"),
+}
 
 
 def __getattr__(name: str) -> Any:

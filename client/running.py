@@ -22,7 +22,7 @@ from client.context import Material, check_takes_context, read_context
 from client.errors import NoWorker
 from client.listing import RunLine
 from client.place import INTERRUPTED, Place
-from client.view import LiveView, notes, out, result_text
+from client.view import LiveView, notes, out, plain, result_text
 from client.waiting import check_waiting, telling_trouble, use_remembered_server
 from client.workerconfig import Allowed, remember
 from workflows.api import TASK_QUEUE, AgentTask
@@ -152,9 +152,18 @@ async def own_worker(agents: AgentClient, settings: Settings) -> AsyncIterator[N
 
 def name_interrupted(lines: Iterable[RunLine]) -> None:
     """Say which runs a worker will go on with."""
-    names = [f"  {line.id}  {line.goal[:60]}" for line in lines]
+    names = [f"  {plain(line.id)}  {plain(line.goal[:60])}{_waits(line)}" for line in lines]
     if names:
         notes().print("\n".join(["These runs of this directory are not over and go on now:", *names]))
+
+
+def _waits(line: RunLine) -> str:
+    """Whom a run waits for, if anybody; it goes on only when they have decided."""
+    if not line.waiting:
+        return ""
+    if line.waiting == "paused":
+        return f"   paused: ratchet resume {plain(line.id)}"
+    return f"   waits for a person ({line.waiting}): ratchet inbox {plain(line.id)}"
 
 
 async def _here(

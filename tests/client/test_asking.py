@@ -246,6 +246,7 @@ def test_an_interrupt_at_the_question_leaves_the_run_waiting_and_names_the_answe
     assert "takes effect when a worker takes it" in decided.stdout
     resumed = run_ratchet(data_dir, "run", "--resume", "--json", **files)
     assert resumed.returncode == 0, resumed.stderr
+    assert re.search(r"kept  go   waits for a person \(approval\): ratchet inbox kept", resumed.stderr)
     assert json.loads(resumed.stdout.splitlines()[-1])["decisions"][0]["by"] == ["Ada"]
     assert marks(data_dir) == ["first"]
 

@@ -11,6 +11,7 @@ from pathlib import Path
 
 import pytest
 
+import client
 from activities.contracts import ScriptedReply, ToolCall
 from activities.settings import Settings
 from client.agent import AgentClient
@@ -36,6 +37,11 @@ from workflows.people import (
     Remember,
     Request,
 )
+
+
+async def test_all_that_programs_need_comes_from_one_place() -> None:
+    for name in client.__all__:
+        assert getattr(client, name).__name__ == name
 
 
 async def test_an_approved_call_is_made_and_the_answer_says_who_approved(
