@@ -227,9 +227,10 @@ async def test_limits_are_topped_up_and_set(desk: AgentClient, say: Say) -> None
     set_ = await say("limits", run_id, "tool_calls=7", "tokens=none")
     assert set_.code == 0, set_.err
     assert (await desk.status(run_id)).caps["tool_calls"] == 7
-    more = await say("topup", run_id, "r1", "model_calls=5", "-m", "go on")
+    (anew,) = await opened(desk, run_id)  # with the limits as they are now
+    more = await say("topup", run_id, anew.id, "model_calls=5", "-m", "go on")
     assert more.code == 0, more.err
-    assert "r1 topped up by" in more.out
+    assert f"{anew.id} topped up by" in more.out
     assert (await desk.result(run_id)).ok
 
 

@@ -137,9 +137,11 @@ class Asking(Strict):
 class Condition(Strict):
     """What an argument must be; all that is given must hold; nothing given: it must be there.
 
-    A missing argument fits nothing but `absent`. Numbers are equal by value (`1` is `1.0`); true is no
-    number. A value of another type than is asked for, such as "5000" where `above: 1000` is, is not
-    judged: tools may read it as a number. A rule that asks then asks, one that says `never` does not fit.
+    A missing argument fits nothing but `absent`; what the tool's schema says it takes then counts as given.
+    Numbers are equal by value (`1` is `1.0`); true is no number; "5000" is compared as 5000. What a tool may
+    read as something else is not judged: a value of another type, text that differs in case or blanks, a
+    missing argument without a default, a call with names that the schema does not have. A rule that asks
+    then asks, always; one that says `never` does not fit.
     """
 
     equals: JsonValue = None
@@ -161,7 +163,11 @@ class Condition(Strict):
 
 
 class ApprovalRule(Strict):
-    """One rule: the first that fits a call decides."""
+    """One rule: the first that fits a call decides.
+
+    Rules before it of which it cannot be told ask as well; where they ask in other ways than it does, the
+    call is not made, and the model is told which arguments to give plainly.
+    """
 
     tools: tuple[ToolPattern, ...] = Field(
         default=(), description="names, `*` and `?` allowed; none: every tool"
