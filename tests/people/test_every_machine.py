@@ -416,8 +416,9 @@ async def test_only_signed_decisions_of_two_people_count_where_their_keys_are_li
             with pytest.raises(Refused, match="sign"):
                 await run.decide("approve", asked, by="ann")
             for name, key in keys.items():
-                given = Decision(request=asked.id, digest=asked.digest, decision="approve", by=name)
+                mark = f"{asked.id} {name}"
+                given = Decision(request=asked.id, digest=asked.digest, decision="approve", by=name, id=mark)
                 signature = sign(key, signed_content(RUN, given))
-                await run.decide("approve", asked, by=name, signature=signature)
+                await run.decide("approve", asked, by=name, id=mark, signature=signature)
         same_end(run, script, design)
         assert all(d.verified and len(d.by) == 2 for d in run.loop.desk.decided())

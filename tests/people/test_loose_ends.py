@@ -202,3 +202,22 @@ async def test_calls_side_by_side_are_all_over_before_the_run_goes_on() -> None:
     with pytest.raises(asyncio.CancelledError):
         await both
     assert ended == [0, 1]
+
+
+async def test_a_call_that_two_rules_may_put_to_different_people_is_not_made() -> None:
+    from workflows.people import ApprovalRule, Asking, Condition, Group
+
+    people = People(
+        groups={"clerks": Group(members=("ann",)), "board": Group(members=("bea", "cy"), quorum=2)}
+    )
+    rules = (
+        ApprovalRule(arguments={"q": Condition(below=1000)}, asking=Asking(group="clerks")),
+        ApprovalRule(asking=Asking(group="board")),
+    )
+    unclear = act("tool", q="about five thousand")
+    answers = (unclear, final())
+    async with Bench("react", answers, tool=unsafe(), people=people, approvals=Approvals(rules=rules)) as run:
+        assert run.called == []
+        assert run.open == ()
+        assert run.exit.ok
+        assert "q" in next(r.reason for r in run.records if r.event == "Acted")

@@ -159,22 +159,10 @@ async def _tools(loop: Loop, effect: CallTools, where: Where) -> ToolsReturned |
 
 async def _approved(loop: Loop, effect: CallTools, names: tuple[str, ...]) -> bool:
     """Ask for the calls that need it, all at once; False when the run has ended by it."""
-    spent = loop.stack.ledger.used("cost_usd")
     for run, name in zip(effect.runs, names, strict=True):
-        if name in loop.calls.settled or name in loop.calls.asked or run.tool not in loop.stack.top.tools:
-            continue
-        asking = loop.desk.asks(run, spent_usd=spent)
-        if asking is None:
-            _let_pass(loop, run, name, spent)
-            continue
-        if loop.people.unattended:
-            loop.calls.settled[name] = words.unattended(run)
-            continue
-        request = loop.open(
-            "approval", name, text=words.approval(run), tool=run.tool, arguments=run.arguments,
-            options=("approve", "reject", "edit", "abort"), asking=asking,
-        )  # fmt: skip
-        loop.calls.asked[name] = request.id
+        known = name in loop.calls.settled or name in loop.calls.asked
+        if not known and run.tool in loop.stack.top.tools:
+            _put(loop, run, name)
     asked = [(name, loop.calls.asked[name]) for name in names if name in loop.calls.asked]
     await loop.until(lambda: all(loop.desk.get(r).outcome != "open" for _, r in asked), "approval")
     for run, name in zip(effect.runs, names, strict=True):
@@ -184,6 +172,24 @@ async def _approved(loop: Loop, effect: CallTools, names: tuple[str, ...]) -> bo
                 return False
             loop.calls.decided(run, name, request)
     return True
+
+
+def _put(loop: Loop, run: ToolRun, name: str) -> None:
+    """Let a call pass, ask for it, or say why it is not made."""
+    spent = loop.stack.ledger.used("cost_usd")
+    asking = loop.desk.asks(run, spent_usd=spent)
+    if asking is None:
+        _let_pass(loop, run, name, spent)
+    elif asking.undecided:
+        loop.calls.settled[name] = words.not_run(run, "rejected", asking.undecided)
+    elif loop.people.unattended:
+        loop.calls.settled[name] = words.unattended(run)
+    else:
+        request = loop.open(
+            "approval", name, text=words.approval(run), tool=run.tool, arguments=run.arguments,
+            options=("approve", "reject", "edit", "abort"), asking=asking,
+        )  # fmt: skip
+        loop.calls.asked[name] = request.id
 
 
 def _let_pass(loop: Loop, run: ToolRun, name: str, spent: float) -> None:
