@@ -15,6 +15,7 @@ from client.agent import AgentClient
 from client.archived import ArchivedRuns
 from client.errors import RatchetError
 from tests.client.peoplekit import asking_task, marks, until_true
+from workflows.api import AgentTask
 from workflows.people import Decided
 
 RUNS, DECIDERS = 200, 20
@@ -39,6 +40,11 @@ class CountingCalls(Interceptor):
         return Counting(next)
 
 
+def patient_task(number: int) -> AgentTask:
+    """On a busy machine a heartbeat may come late; that is not what is tried here."""
+    return asking_task(f"many-{number}", agent="many").model_copy(update={"heartbeat_seconds": 60})
+
+
 @pytest.mark.exhaustive
 async def test_200_waiting_runs_are_one_call_and_each_is_decided_once_by_20_people_at_once(
     working: Client, settings: Settings
@@ -48,10 +54,7 @@ async def test_200_waiting_runs_are_one_call_and_each_is_decided_once_by_20_peop
     config["interceptors"] = [*config["interceptors"], calls]
     agents = AgentClient(Client(**config), ArchivedRuns(settings.data_dir / "archive.db"))
     agents.worker_here = True
-    # On a busy machine a heartbeat may come late; that is not what is tried here.
-    patient = {"heartbeat_seconds": 60}
-    tasks = [asking_task(f"many-{n}", agent="many").model_copy(update=patient) for n in range(RUNS)]
-    runs = [await agents.start(one) for one in tasks]
+    runs = [await agents.start(one) for one in map(patient_task, range(RUNS))]
 
     async def all_wait() -> bool:
         calls.lists = 0
