@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Sequence
+from datetime import UTC, datetime
 from typing import TYPE_CHECKING, Any, TypeVar
 
 from pydantic import BaseModel
@@ -175,12 +176,13 @@ def _asked(request: Request) -> str:
     else:
         how = (
             "To answer, send the signal `decide` with the input, with your words for those in capitals\n\n"
-            f"```json\n{json.dumps(_answer(request), ensure_ascii=False)}\n```"
+            f"```json\n{json.dumps(_answer(request), ensure_ascii=False, indent=1)}\n```"
         )
     lines = [
         f"**Waits for a person: {request.kind} {request.id}**. {_code(request.text, 1000)}",
         f"Arguments: {_code(given, 1000)}" if given else "",
         f"Who may decide: {_code(_who(request), 500)}" if request.approvers or request.quorum > 1 else "",
+        "" if request.deadline is None else f"Until {_utc(request.deadline)}; then: {request.at_deadline}",
         f"One of: {', '.join(request.options)}. {how}",
     ]
     return "\n\n".join(line for line in lines if line)
@@ -195,6 +197,10 @@ def _answer(request: Request) -> dict[str, Any]:
     if verb == "topup":
         return {**answer, "amounts": {about.get("counter", "model_calls"): about.get("cap") or 1}}
     return answer
+
+
+def _utc(seconds: float) -> str:
+    return datetime.fromtimestamp(seconds, UTC).strftime("%Y-%m-%d %H:%M:%S UTC")
 
 
 def _who(request: Request) -> str:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import re
 from contextlib import suppress
+from datetime import UTC, datetime
 from typing import Any
 
 import pytest
@@ -43,7 +44,7 @@ async def current_details(handle: Handle) -> str:
 
 def to_paste(details: str) -> list[dict[str, Any]]:
     """The JSON in it."""
-    return [json.loads(found) for found in re.findall(r"```json\n(.*)\n```", details)]
+    return [json.loads(found) for found in re.findall(r"```json\n(.*?)\n```", details, re.DOTALL)]
 
 
 @pytest.mark.parametrize(
@@ -78,9 +79,11 @@ async def test_the_text_names_those_who_may_decide_and_leads_signers_to_their_ke
     plain = Group(members=tuple(names), quorum=2)
     signed = Group(keys={name: public_key(key) for name, key in names.items()})
     for group, words in ((plain, "`ann, bob; 2 must agree`"), (signed, "`ratchet` with `--key`")):
-        people = People(groups={"desk": group}, asking=Asking(group="desk"))
-        handle, _ = await begun(working, asking_task("srv-ui-who", people=people))
+        people = People(groups={"desk": group}, asking=Asking(group="desk", deadline_seconds=900))
+        handle, request = await begun(working, asking_task("srv-ui-who", people=people))
         details = await current_details(handle)
+        until = datetime.fromtimestamp(request.deadline or 0, UTC)
+        assert f"Until {until:%Y-%m-%d %H:%M:%S} UTC; then: reject" in details
         assert words in details
         assert len(to_paste(details)) == (group is plain)
         await handle.execute_update("command", {"command": "abort"})
@@ -93,7 +96,7 @@ async def test_what_a_model_writes_draws_nothing(working: Client) -> None:
     handle, request = await begun(working, asking_task(evil))
     details = await current_details(handle)
     assert len(to_paste(details)) == 1
-    outside = re.sub(r"```json\n.*\n```", "", details)
+    outside = re.sub(r"```json\n.*?\n```", "", details, flags=re.DOTALL)
     assert "evil" not in re.sub(r"`[^`]*`", "", outside)
     assert [r.id for r in await requests(handle)] == [request.id]
     await handle.execute_update("decide", decision(request, "abort"))
