@@ -175,7 +175,8 @@ def _asked(request: Request) -> str:
         how = "Only signed decisions count: use `ratchet` with `--key`, or the SDK"
     else:
         how = (
-            "To answer, send the signal `decide` with the input, with your words for those in capitals\n\n"
+            "To answer, send the update or the signal `decide` with this input; what is in capitals you fill "
+            "in.\n\n"
             f"```json\n{json.dumps(_answer(request), ensure_ascii=False, indent=1)}\n```"
         )
     lines = [
