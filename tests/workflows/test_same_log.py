@@ -48,7 +48,8 @@ from workflows.kernel.stack import Stack, answered, began
 from workflows.perform_tools import tool_failure
 from workflows.retries import failure_of
 
-DISTURBED = {name for name in SCENARIOS if "cancelled" in name or "signalled" in name}
+PEOPLE = {name for name in SCENARIOS if name.startswith("people-")}
+DISTURBED = PEOPLE | {name for name in SCENARIOS if "cancelled" in name or "signalled" in name}
 """A person's message comes from outside the script."""
 ANSWERS: dict[type[Effect], Any] = {
     CallModel: ModelReplied,
