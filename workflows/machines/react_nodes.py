@@ -107,8 +107,17 @@ class Nodes:
         if not reason:
             return ()
         reminder = retry_reminder(str(reason))
-        unanswered = takewhile(lambda message: message.role != "assistant", reversed(c.transcript.messages))
+        unanswered = takewhile(lambda message: not self._is_thought(message), reversed(c.transcript.messages))
         return () if reminder in unanswered else (reminder,)
+
+    def _is_thought(self, message: Message) -> bool:
+        """Said by the model, and not in a bad format, which is asked for again."""
+        if message.role != "assistant":
+            return False
+        try:
+            return isinstance(self._read(message.content), Thought)
+        except AgentError:
+            return True
 
     def _call(self, c: Context, transcript: Transcript) -> CallModel:
         wanted = self.options.reply_format == "json_schema" and self.format.schema
