@@ -7,6 +7,7 @@ from contextlib import asynccontextmanager
 from pathlib import Path
 from typing import Any
 
+import hypothesis
 import pytest
 import pytest_asyncio
 from temporalio.client import Client
@@ -18,6 +19,11 @@ from client.plugin import RatchetPlugin
 from client.serverprocess import DYNAMIC_CONFIG, temporal_binary
 from worker import build_worker
 from workflows.api import ATTRIBUTES
+
+hypothesis.settings.register_profile(
+    "ratchet", deadline=None
+)  # how fast a test is, is no matter of its truth
+hypothesis.settings.load_profile("ratchet")
 
 TOOLS = Path(__file__).parent / "workflows" / "trial_tools.py"
 """Tools that count their runs in files, fail, hang or return too much."""
