@@ -325,7 +325,7 @@ def written(error: ApplicationError) -> str:
 async def test_neither_address_nor_secret_is_in_history_logs_or_errors(hook: Hook) -> None:
     activities = hooked(notify_url=hook.url, notify_secret=SECRET)
     gone = hooked(notify_url=f"http://bob:{TOKEN}@nowhere.invalid/{TOKEN}", notify_secret=SECRET)
-    late = hooked(notify_url=hook.url, notify_secret=SECRET, notify_seconds=0.1)
+    late = hooked(notify_url=hook.url, notify_secret=SECRET, notify_seconds=2)
     hook.answers += [status("500 Oops"), b"never", status("404 Gone")]
     with structlog.testing.capture_logs() as logs:
         failures = [await refused(which) for which in (activities, late, gone)]

@@ -124,7 +124,7 @@ async def test_people_say_that_a_call_happened_and_what_it_gave(quiet: Client, o
     async with in_doubt(quiet, own) as handle:
         request = await waits_for(handle, "outcome")
         assert request.options == ("answer", "retry", "abort")
-        assert "nobody knows whether mark_once" in request.text
+        assert "Nobody knows whether mark_once" in request.text
         await listed(quiet, "AgentWaiting='outcome'", handle)
         said = decision(request, "answer", text="paid at noon, receipt 7")
         assert (await Person.of(quiet).update(handle, "decide", said))["outcome"] == "answered"
