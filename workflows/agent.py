@@ -173,8 +173,11 @@ class AgentWorkflow:
             return
         await self.book.archive()
         # A handler may wait for a command that is in the inbox: that comes first.
-        await workflow.wait_condition(lambda: bool(loop.inbox) or workflow.all_handlers_finished())
-        if cancelling() or loop.inbox or self._stack().effect is None:
+        messages = self.messages
+        await workflow.wait_condition(
+            lambda: bool(loop.inbox) or (workflow.all_handlers_finished() and not messages.busy)
+        )
+        if cancelling() or loop.inbox or messages.busy or self._stack().effect is None:
             return
         carry = Carry(
             origin_run_id=self.book.origin,

@@ -6,6 +6,8 @@ is refused with the reason, before it costs the history anything.
 
 from __future__ import annotations
 
+import asyncio
+from collections import deque
 from collections.abc import Sequence
 
 from pydantic import ValidationError
@@ -26,6 +28,11 @@ REFUSED = {"request", "digest", "decision", "id", "by"}
 """What the log says of a decision that does not count; its arguments may be long."""
 SAID = 500
 """Characters of its comment."""
+AT_ONCE = 500
+"""Signals that are heard in one workflow task. Temporal takes a worker that needs 2 s for one as stuck, and
+gives the same task out again, for ever; ten thousand signals may have come while no worker ran."""
+SOON = 0.001
+"""Seconds until the next ones are heard."""
 KEPT = 20
 """Names of unusable signals that `status` shows."""
 
@@ -39,15 +46,16 @@ class Messages:
         self._commanded = True
         self._begun = False
         self._over = False
-        self._early: list[tuple[str, Sequence[RawValue]]] = []
+        self._waiting: deque[tuple[str, Sequence[RawValue]]] = deque()
+        self._later: asyncio.Task[None] | None = None
+        self._heard = (-1, 0)
+        """The workflow task at hand, by the history's length, and how many signals were heard in it."""
         self._orders: dict[str, Order] = {}
 
     def begin(self, loop: Loop, *, commanded: bool) -> None:
         """The run has begun. `commanded` is False for runs from before people could command them."""
         self.loop, self._commanded, self._begun = loop, commanded, True
-        early, self._early = self._early, []
-        for name, inputs in early:
-            self.signal(name, inputs)
+        self._hear()
 
     def end(self) -> None:
         """The run is over: whatever comes now is refused."""
@@ -59,8 +67,34 @@ class Messages:
         """A signal of any name with any number of values."""
         if self._over:
             return
-        if not self._begun or self.loop is None:
-            self._early.append((name, inputs))
+        self._waiting.append((name, inputs))
+        if self._begun and self._later is None:
+            self._hear()
+
+    @property
+    def busy(self) -> bool:
+        """Signals wait that were too many for one workflow task."""
+        return bool(self._waiting)
+
+    def _hear(self) -> None:
+        """Take signals in the order in which they came, `AT_ONCE` of them; the others soon."""
+        length = workflow.info().get_current_history_length()
+        count = self._heard[1] if self._heard[0] == length else 0
+        while self._waiting and count < AT_ONCE:
+            count += 1
+            self._signalled(*self._waiting.popleft())
+        self._heard = (length, count)
+        if self._waiting and self._later is None:
+            self._later = asyncio.create_task(self._hear_the_rest())
+
+    async def _hear_the_rest(self) -> None:
+        while self._waiting and not self._over:
+            await workflow.sleep(SOON)
+            self._hear()
+        self._later = None
+
+    def _signalled(self, name: str, inputs: Sequence[RawValue]) -> None:
+        if self._over or self.loop is None:
             return
         try:
             if not self._commanded:

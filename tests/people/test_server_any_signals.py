@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 from contextlib import suppress
+from pathlib import Path
 from typing import Any
 
 from hypothesis import HealthCheck, Phase, given
@@ -15,10 +16,23 @@ from temporalio.client import Client, WorkflowExecutionStatus
 from temporalio.common import RawValue
 from temporalio.service import RPCError
 
+from activities.archive import Archive
 from activities.settings import Settings
-from tests.people.temporalkit import Handle, calls, replayed, requests
+from tests.conftest import TOOLS, real_server
+from tests.people.temporalkit import (
+    Handle,
+    asking_task,
+    begun,
+    calls,
+    decision,
+    marks,
+    replayed,
+    requests,
+)
 from tests.workflows.trials import begin, log_of, task
-from workflows.api import AgentTask
+from worker import build_worker
+from workflows.api import AgentResult, AgentTask
+from workflows.kernel.log import Record
 from workflows.people import Approvals, Asking, Group, People
 
 WORDS = st.sampled_from(
@@ -123,3 +137,28 @@ async def test_no_list_of_signals_fails_a_run_and_each_is_in_the_log(
     useless = [said for _, _, said in there if isinstance(said, bytes)]
     assert len([record for record in records if record.event == "UnusableSignal"]) == len(useless)
     await replayed(handle, settings)
+
+
+async def test_more_signals_than_one_task_bears_are_heard_in_their_order_and_none_is_lost(
+    tmp_path: Path,
+) -> None:
+    """They came while no worker ran; the run goes on as new in between."""
+    own = Settings(data_dir=tmp_path / ".ratchet", files_root=tmp_path, modules=(str(TOOLS),))
+    async with real_server(own, "limit.historyCount.suggestContinueAsNew=60") as client:
+        async with build_worker(client, own):
+            handle, request = await begun(client, asking_task("storm"))
+        sent: list[tuple[str, Any]] = [("junk", n) for n in range(2300)]
+        sent[10] = ("decide", decision(request, "approve"))
+        sent[2000] = ("command", {"command": "steer", "text": "calm down"})
+        for name, said in sent:
+            await handle.signal(name, said)
+        async with build_worker(client, own):
+            result = await client.get_workflow_handle(handle.id, result_type=AgentResult).result()
+        events = (await handle.fetch_history()).events
+    assert not [e for e in events if e.event_type == EventType.EVENT_TYPE_WORKFLOW_TASK_FAILED]
+    assert (result.ok, marks(own)) == (True, ["storm"])
+    archive = Archive(own.data_dir / "archive.db")
+    records = [Record.model_validate(one) for one in await archive.records(handle.id)]
+    heard = [r.event for r in records if r.event in {"UnusableSignal", "Decided", "Steered"}]
+    assert len(heard) == len(sent)
+    assert (heard.index("Decided"), heard.count("UnusableSignal")) == (10, 2298)
