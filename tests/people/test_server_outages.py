@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import gc
+import sqlite3
 import time
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
@@ -38,7 +39,7 @@ from worker import build_worker
 from workflows.api import AgentResult
 from workflows.kernel.log import Record
 from workflows.kernel.rebuild import rebuild
-from workflows.people import Asking, People
+from workflows.people import Approvals, Asking, People
 from workflows.registry import design, parts
 
 HERE = People()
@@ -223,6 +224,28 @@ async def test_what_people_said_survives_when_a_run_goes_on_as_new(short: Client
     assert [d.outcome for d in result.decisions] == ["approved", "approved", "rejected"]
     assert marks(own).count("first") == 1
     await whole_log(short, own, whole, result)
+
+
+async def test_a_rollback_that_needs_a_log_which_is_lost_is_refused_and_changes_nothing(
+    short: Client, own: Settings
+) -> None:
+    steps = [act("mark", line=f"s{n}") for n in range(6)]
+    given = task(
+        *steps, act("mark_once", line="last"), final("all"), tools=("mark", "mark_once"), people=HERE
+    )
+    handle = await begin(short, given.model_copy(update={"approvals": Approvals()}))
+    first = await run_id(handle)
+    whole = short.get_workflow_handle(handle.id, result_type=AgentResult)
+    request = await waits_for(whole)
+    assert await run_id(whole) != first, "it has gone on as new"
+    with sqlite3.connect(own.data_dir / "archive.db") as archive:
+        for (table,) in archive.execute("SELECT name FROM sqlite_master WHERE type='table'").fetchall():
+            archive.execute(f"DELETE FROM {table}")
+    answer = await Person.of(short).update(whole, "command", {"command": "rollback", "step": 1})
+    assert "archive" in answer
+    assert (await waits_for(whole)) == request
+    await whole.execute_update("decide", decision(request, "approve"))
+    assert (await whole.result()).answer == "all"
 
 
 async def whole_log(client: Client, own: Settings, handle: Handle, result: AgentResult) -> list[Record]:
