@@ -16,6 +16,7 @@ from client.agentfile import Draft
 from client.keys import public_key
 from client.serverprocess import temporal_binary
 from client.yamltext import YamlText
+from tests.client.conftest import ratchet_in
 from tests.people.temporalkit import Handle, asking_task, begun, noted, reached, waits_for
 from tests.workflows.trials import act, final
 from workflows.gate.ticket import Event
@@ -152,3 +153,11 @@ def test_the_page_names_every_kind_of_request_and_every_record() -> None:
     }
     assert set(get_args(Event)) <= told
     assert noted_by_the_loop - told == set()
+
+
+def test_every_option_of_the_page_exists(tmp_path: Path) -> None:
+    named = set(re.findall(r"`?(--[a-z][a-z-]+)", PEOPLE))
+    commands = ("approve", "edit", "pause", "rollback", "fork", "run", "show")
+    help_of = "".join(ratchet_in(tmp_path, command, "--help").stdout for command in commands)
+    there = set(re.findall(r"(--[a-z][a-z-]+)", help_of))
+    assert named - there == set()
