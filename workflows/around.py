@@ -39,7 +39,7 @@ LISTED = 5
 ARGUMENTS = 2000
 """Characters of a request's arguments, as JSON, up to which the memo has them."""
 NOTICE_SECONDS = 120
-"""So long a notification may be tried; a run that has ended waits for it."""
+"""So long a notification may be tried; a run that has ended waits for it a few seconds only."""
 
 
 def now() -> float:

@@ -243,11 +243,12 @@ class Loop:
         self.world.waits(self)
         self._doing = self.stack.top.place
         answer = await self.raced(self.world.perform(effect, where, self.calls.settled))
-        child = isinstance(answer, MachineEnded) and answer.exit_reason == "cancelled"
-        if child and self.inbox and not self.world.cancelling():
+        if not isinstance(answer, MachineEnded) or answer.exit_reason != "cancelled":
+            return answer
+        if self.inbox and not self.world.cancelling():
             # A child run that is stopped answers: what it spent is spent, and the command comes first.
             self.stack = charged(self.stack, spent_by(answer))
-            self.note(Cause("ChildStopped", by="kernel", reason=getattr(answer, "error", None) or ""))
+            self.note(Cause("ChildStopped", by="kernel", reason=answer.error or ""))
             raise Left
         return answer
 
