@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
+
 from client.agent import AgentClient
 from client.errors import NotAtHand, NoWorker, RatchetError, UnknownRun, UsageError
 from client.inbox import Ask
 from client.inboxview import summary
 from workflows.people import Request, Verb
 
-__all__ = ["find_request", "find_run", "open_requests"]
+__all__ = ["find_any", "find_request", "find_run", "open_requests"]
 
 SHOWN = 10
 """Candidates that are named."""
@@ -24,17 +26,32 @@ async def find_run(agents: AgentClient, name: str) -> str:
     """
     try:
         line = await agents.describe(name)
-    except UnknownRun:
-        running = [line.id for line in await agents.list(running=True)]
-        # Runs inside others carry the outer one's id in front: who shortens it means the outer one.
-        found = [run for run in running if run.startswith(name)] or [r for r in running if r.endswith(name)]
-        outer = [run for run in found if not any(run.startswith(f"{other}/") for other in found)]
-        if not outer:
-            raise
-        return _only(outer, name)
+    except UnknownRun as unknown:
+        running = _meant((line.id for line in await agents.list(running=True)), name)
+        if running is not None:
+            return running
+        line = await agents.describe(await _of_all(agents, name, unknown))
     if line.progress != "running":
-        raise RatchetError(f"run {name} is over ({line.progress}), so nothing was changed")
+        raise RatchetError(
+            f"run {line.id} is over ({line.exit_reason or line.progress}), so nothing was changed; "
+            f"`ratchet show {line.id}` shows what came of it, and `ratchet fork` begins a step of it again"
+        )
     return line.id
+
+
+async def find_any(agents: AgentClient, name: str) -> str:
+    """The same of any run: one that goes on, is over, or is in the archive alone (by its whole id).
+
+    Raises:
+        UnknownRun: there is none.
+        UsageError: there are several; they are named.
+    """
+    try:
+        return (await agents.describe(name)).id
+    except UnknownRun as unknown:
+        if await agents.archive.records(name):
+            return name
+        return await _of_all(agents, name, unknown)
 
 
 async def open_requests(agents: AgentClient, run_id: str) -> tuple[Request | Ask, ...]:
@@ -73,9 +90,25 @@ async def find_request(
     return found[0]
 
 
-def _only(found: list[str], name: str) -> str:
-    if len(found) > 1:
-        more = [f"  and {len(found) - SHOWN} more"] if len(found) > SHOWN else []
-        lines = "\n".join([*(f"  {one}" for one in sorted(found)[:SHOWN]), *more])
+async def _of_all(agents: AgentClient, name: str, unknown: UnknownRun) -> str:
+    """The run that is meant, of all that the server knows."""
+    found = _meant((line.id for line in await agents.list()), name)
+    if found is None:
+        raise UnknownRun(
+            f"there is no run {name} at {agents.where}, and none whose id begins or ends so; "
+            "`ratchet list` shows what there is"
+        ) from unknown
+    return found
+
+
+def _meant(runs: Iterable[str], name: str) -> str | None:
+    """The one that begins, or else ends so; None when none does."""
+    every = sorted(runs)
+    found = [run for run in every if run.startswith(name)] or [run for run in every if run.endswith(name)]
+    # Runs inside others carry the outer one's id in front: who shortens it means the outer one.
+    outer = [run for run in found if not any(run.startswith(f"{other}/") for other in found)]
+    if len(outer) > 1:
+        more = [f"  and {len(outer) - SHOWN} more"] if len(outer) > SHOWN else []
+        lines = "\n".join([*(f"  {one}" for one in outer[:SHOWN]), *more])
         raise UsageError(f"{name}: several runs begin or end so; say which is meant:\n{lines}")
-    return found[0]
+    return outer[0] if outer else None
