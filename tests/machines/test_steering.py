@@ -113,6 +113,8 @@ def test_with_the_same_answers_the_run_does_what_it_would_have_done(
         if forgiven and wanted(live.effects) != wanted(plain.effects[: number + 1]):
             return
         live.answer(answer)
+    if forgiven and wanted(live.effects) != wanted(plain.effects):
+        return
     assert wanted(live.effects) == wanted(plain.effects)
     assert _ended(live) == _ended(plain) or forgiven
     assert live.stack.ledger.used("model_calls") == plain.stack.ledger.used("model_calls")
