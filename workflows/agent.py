@@ -158,6 +158,7 @@ class AgentWorkflow:
                 origin=self.book.origin,
                 specs={spec.name: spec for spec in specs},
             )
+            desk.spent_before_usd = task.spent_before_usd
             loop = Loop(around, stack, inner, desk, task.people)
             loop.load(kept)
         except (ValueError, TypeError, KeyError, AttributeError) as error:

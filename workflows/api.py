@@ -150,6 +150,9 @@ class AgentTask(Strict):
     )
     depth: int = Field(default=0, ge=0, le=50, description="how deep this run is nested in others")
     values: JsonObject = Field(default_factory=dict, description="what of an outer machine it begins with")
+    spent_before_usd: float = Field(
+        default=0, ge=0, description="what the runs above it had spent by then; counts for `cost_above`"
+    )
     approvals: Approvals = Approvals()
     people: People = People()
     fork: Fork | None = None

@@ -23,7 +23,7 @@ from workflows.kernel.ledger import SHARED
 from workflows.kernel.stack import caps_left
 from workflows.where import Where, bounded
 
-__all__ = ["child_id", "ended", "run_child"]
+__all__ = ["child_id", "child_task", "ended", "run_child"]
 
 
 async def run_child(
@@ -34,7 +34,7 @@ async def run_child(
     Raises a cancellation when the run is cancelled.
     """
     try:
-        inner = _task(task, effect, where.depth, caps_left(effect, where.ledger))
+        inner = child_task(task, effect, where)
     except ValidationError as error:
         return _refused(effect, faults(error))
     except ValueError as error:
@@ -78,10 +78,14 @@ def _refused(effect: RunMachine, problem: str) -> EffectFailed:
     return EffectFailed(error="fatal", type="inner_machine", message=text)
 
 
-def _task(task: AgentTask, effect: RunMachine, depth: int, caps: dict[str, float]) -> AgentTask:
-    """The child's task: this run's models, the tools and limits that it is given."""
+def child_task(task: AgentTask, effect: RunMachine, where: Where) -> AgentTask:
+    """The child's task: this run's models, the tools and limits that it is given, and what was spent.
+
+    Raises ValueError for a machine or limits that there are not.
+    """
     design = registry.design(effect.machine, effect.machine_version, newest=False)
     renamed = {role: task.models[name] for role, name in effect.roles.items() if name in task.models}
+    caps = caps_left(effect, where.ledger)
     known = {name: cap for name, cap in caps.items() if name in Limits.model_fields}
     own = {"max_transitions": effect.limits.max_transitions, "depth": task.limits.depth}
     return AgentTask(
@@ -98,7 +102,8 @@ def _task(task: AgentTask, effect: RunMachine, depth: int, caps: dict[str, float
         heartbeat_seconds=task.heartbeat_seconds,
         context=effect.context,
         values=effect.values,
-        depth=depth,
+        depth=where.depth,
+        spent_before_usd=task.spent_before_usd + where.spent_usd,
         approvals=task.approvals,
         people=task.people.model_copy(update={"interrupt_every": None, "interrupt_states": ()}),
     )

@@ -181,9 +181,7 @@ class Messages:
     def _order(self, loop: Loop, command: Command) -> Order:
         """The command in the inbox; one that came before is the same order. Raises Refused."""
         if loop.desk.seen(command):
-            text = "it was obeyed before"
-            before = CommandDone(command=command.command, text=text, paused=loop.paused)
-            return self._orders.get(command.id) or Order(command, command.by, done=before)
+            return self._orders.get(command.id) or _before(loop, command)
         order = Order(command, loop.desk.count(command))
         loop.inbox.append(order)
         if command.id:
@@ -202,6 +200,14 @@ def _show(loop: Loop) -> None:
     """The log and the lists have what a decision has come to, also when the run goes on waiting."""
     loop.tell()
     loop.world.waits(loop)
+
+
+def _before(loop: Loop, command: Command) -> Order:
+    """A command that an earlier run of the chain has obeyed or refused."""
+    if (why := loop.desk.refusal(command)) is not None:
+        return Order(command, command.by, refused=why)
+    done = CommandDone(command=command.command, text="it was obeyed before", paused=loop.paused)
+    return Order(command, command.by, done=done)
 
 
 def _only(inputs: Sequence[RawValue]) -> object:

@@ -27,6 +27,8 @@ class Where:
     """Of the machine that asks."""
     tools: frozenset[str] = frozenset()
     """Tools that the machine that asks may use."""
+    spent_usd: float = 0
+    """What the whole run has spent by now, machines inside included."""
 
     def calls(self, effect: CallTools) -> tuple[str, ...]:
         """Activity ids of the effect's calls: `<place>.<n>` where there are several."""

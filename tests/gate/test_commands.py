@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
-from typing import Any
+from typing import Any, cast
 
 import pytest
 
 from tests.gate.house import ORIGIN, PEOPLE, again, desk, ordered
-from workflows.gate.commands import UNSIGNED_IDS
+from tests.machines.answers import act, final
+from tests.people.bench import Bench, unsafe
+from workflows.gate.commands import REASON, REASONS, UNSIGNED_IDS
 from workflows.gate.desk import Desk
 from workflows.gate.ticket import Refused
 from workflows.people import Command, People
@@ -125,3 +127,48 @@ def test_ids_of_signed_commands_are_never_forgotten_and_others_in_the_end() -> N
 
 def test_the_run_that_is_signed_for_is_the_desks() -> None:
     assert of("signed").run[1] == ORIGIN
+
+
+def test_a_repeat_of_a_refused_command_is_told_so_by_the_next_run_of_the_chain_too() -> None:
+    at = of("team")
+    at.count(pause(id="x"))
+    at.count(pause(id="y"))
+    assert at.refusal(pause(id="x")) is None
+    at.refuse(pause(id="x"), "the run is paused already" + "!" * REASON)
+    for knows in (at, again(at)):
+        assert (knows.refusal(pause(id="x")) or "").startswith("the run is paused already!")
+        assert len(knows.refusal(pause(id="x")) or "") == REASON
+        assert knows.refusal(pause(id="y")) is None
+
+
+def test_what_was_never_counted_marks_no_command_as_refused() -> None:
+    at = of("team")
+    at.count(pause(id="x"))
+    before = at.dump()
+    for stray in (pause(id="x", by="eve"), pause(id="x", text="!"), pause(id="z"), pause()):
+        at.refuse(stray, "another command came under the id")
+        assert at.refusal(stray) is None
+    assert at.dump() == before
+
+
+def test_of_old_refusals_only_the_reasons_are_forgotten() -> None:
+    at = of("team")
+    for number in range(UNSIGNED_IDS + 1):
+        at.count(pause(id=str(number)))
+        at.refuse(pause(id=str(number)), "no")
+    assert not at.seen(pause(id="0"))
+    assert at.refusal(pause(id="0")) is None
+    assert at.refusal(pause(id="1")) == "it was refused before; the log says why"
+    assert at.refusal(pause(id=str(UNSIGNED_IDS))) == "no"
+    kept = cast("dict[str, str]", at.dump()["refused"])
+    assert (len(kept), len([why for why in kept.values() if why])) == (UNSIGNED_IDS, REASONS)
+
+
+async def test_a_command_that_the_run_refuses_is_kept_as_refused_and_one_that_it_obeys_is_not() -> None:
+    async with Bench("react", (act("tool", q="x"), final()), tool=unsafe()) as run:
+        for name in ("first", "second"):
+            run.loop.desk.count(pause(id=name))
+            await run.command("pause", id=name, by="ann")
+        knows = again(run.loop.desk)
+        assert knows.refusal(pause(id="first")) is None
+        assert knows.refusal(pause(id="second")) == "the run is paused already"

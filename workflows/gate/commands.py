@@ -12,6 +12,10 @@ __all__ = ["Commands"]
 
 UNSIGNED_IDS = 1_000
 """Ids of unsigned commands that are known; of signed ones all are, or an old one could be sent again."""
+REASON = 500
+"""Characters of the reason for a refusal that are kept."""
+REASONS = 100
+"""Refusals whose reason is kept; of older ones only that they were refused."""
 
 
 class Commands:
@@ -22,6 +26,8 @@ class Commands:
         self.people, self.workflow_id, self.origin = people, workflow_id, origin
         self.counted: dict[str, str] = {}
         """Id -> digest of what was ordered under it."""
+        self.refused: dict[str, str] = {}
+        """Id of a counted command that was not obeyed -> why."""
 
     @property
     def _group(self) -> Group:
@@ -71,13 +77,28 @@ class Commands:
         """This very command was counted already; commands without id are always new."""
         return self.counted.get(command.id) == _content(command)
 
+    def refuse(self, command: Command, reason: str) -> None:
+        """It was counted, but not obeyed: a repeat of it must not be told otherwise."""
+        if not command.id or not self.seen(command):
+            return
+        self.refused[command.id] = reason[:REASON]
+        for old in list(self.refused)[:-REASONS]:
+            self.refused[old] = ""
+
+    def refusal(self, command: Command) -> str | None:
+        """Why a command that was seen was not obeyed; None when it was."""
+        reason = self.refused.get(command.id) if command.id and self.seen(command) else None
+        return reason if reason is None else reason or "it was refused before; the log says why"
+
     def count(self, command: Command) -> str:
         """Count it; who gave it, for the log. Raises Refused as `check` does."""
         self.check(command)
         if command.id:
             self.counted[command.id] = _content(command)
             if not self._group.keys and len(self.counted) > UNSIGNED_IDS:
-                del self.counted[next(iter(self.counted))]
+                oldest = next(iter(self.counted))
+                del self.counted[oldest]
+                self.refused.pop(oldest, None)
         return named(command.by, bool(self._group.keys))
 
 

@@ -61,6 +61,7 @@ class _Kept(Frozen):
     approved: tuple[str, ...] = ()
     first_by: dict[str, tuple[str, ...]] = Field(default_factory=dict)
     commands: dict[str, str] = Field(default_factory=dict)
+    refused: dict[str, str] = Field(default_factory=dict)
     told: tuple[Told, ...] = ()
 
 
@@ -82,6 +83,8 @@ class Desk:
         self.people, self.approvals = people, approvals
         self.run = (workflow_id, origin)
         self.specs = specs
+        self.spent_before_usd = 0.0
+        """What the runs above a child run had spent when it began; `cost_above` counts it."""
         self.told: list[Told] = []
         """What happened since the loop took it last, in order."""
         self._judge = Judge(people, approvals, workflow_id, specs)
@@ -101,6 +104,7 @@ class Desk:
             approved=tuple(self._memory.approved),
             first_by=self._memory.first_by,
             commands=self._commands.counted,
+            refused=self._commands.refused,
             told=tuple(self.told),
         )
         return kept.model_dump(mode="json")
@@ -123,6 +127,7 @@ class Desk:
         desk._tickets = {ticket.request.id: ticket for ticket in known.tickets}
         desk._memory = Memory(known.remembered, known.approved, known.first_by)
         desk._commands.counted.update(known.commands)
+        desk._commands.refused.update(known.refused)
         desk.told = list(known.told)
         return desk
 
@@ -148,8 +153,8 @@ class Desk:
         return self._memory.first_by.get(first_key(run.tool, first.because), ()) if first else ()
 
     def _policy(self, run: ToolRun, spent_usd: float, approved: Collection[str]) -> Asked | None:
-        spec = self.specs.get(run.tool)
-        return asking_for(self.approvals, self.people, spec, run, spent_usd=spent_usd, approved=approved)
+        spec, spent = self.specs.get(run.tool), self.spent_before_usd + spent_usd
+        return asking_for(self.approvals, self.people, spec, run, spent_usd=spent, approved=approved)
 
     def _covering(self, run: ToolRun, asked: Asked) -> Remembered | None:
         if asked.undecided:
@@ -332,6 +337,14 @@ class Desk:
     def seen(self, command: Command) -> bool:
         """It was counted already, so it must not be obeyed again; commands without id are always new."""
         return self._commands.seen(command)
+
+    def refusal(self, command: Command) -> str | None:
+        """Why a command that was counted was not obeyed; None when it was, or is yet to be."""
+        return self._commands.refusal(command)
+
+    def refuse(self, command: Command, reason: str) -> None:
+        """A command that was counted is not obeyed."""
+        self._commands.refuse(command, reason)
 
     def count(self, command: Command) -> str:
         """Count a command that is allowed and not seen; who gave it, as the log says it: `ann (verified)`.

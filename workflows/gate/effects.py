@@ -111,7 +111,8 @@ async def _limit(loop: Loop, breach: str, counter: str, cap: float) -> None:
 
 async def _perform(loop: Loop, effect: Effect) -> None:
     top, depth = loop.stack.top, loop.nesting.depth + len(loop.stack.frames)
-    where = Where(bounded(top.place), top.step.snapshot.branch, depth, top.step.ledger, top.tools)
+    spent = loop.stack.ledger.used("cost_usd")
+    where = Where(bounded(top.place), top.step.snapshot.branch, depth, top.step.ledger, top.tools, spent)
     if isinstance(effect, CallTools):
         answer: BaseModel | None = await _tools(loop, effect, where)
     else:

@@ -56,6 +56,7 @@ async def obey(loop: Loop, order: Order) -> None:
 def refuse(loop: Loop, order: Order, reason: str) -> None:
     """The command is not obeyed; the log says why."""
     order.refused = reason
+    loop.desk.refuse(order.command, reason)
     loop.note(_cause("RefusedCommand", order), error=reason)
 
 
