@@ -54,5 +54,6 @@ class Watching(Bench):
 
 async def test_an_effect_is_performed_with_the_knowledge_of_what_the_run_has_spent() -> None:
     answers = (act("tool", q="x"), tool_said("paid", cost=0.5), final())
-    async with Watching("react", answers) as run:
+    run = Watching("react", answers)
+    async with run:
         assert run.spent == [0, 0, 0.5]

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 from activities.contracts import JsonObject
 from workflows.api import COUNTERS, MOST
 from workflows.kernel.errors import MachineError
-from workflows.kernel.moves import capped, rolled_back, steered
+from workflows.kernel.moves import breach_of, capped, rolled_back, steered
 from workflows.kernel.step import Cause
 from workflows.people import Command, CommandDone
 
@@ -17,6 +17,11 @@ if TYPE_CHECKING:
     from workflows.loop import Loop
 
 __all__ = ["Order", "obey", "refuse"]
+
+SAID = 500
+"""Characters of a refused command's text in the log."""
+NAMED = 10
+"""Limits of a refused command in the log."""
 
 
 @dataclass(slots=True, eq=False)
@@ -57,7 +62,14 @@ def refuse(loop: Loop, order: Order, reason: str) -> None:
     """The command is not obeyed; the log says why."""
     order.refused = reason
     loop.desk.refuse(order.command, reason)
-    loop.note(_cause("RefusedCommand", order), error=reason)
+    loop.note(_cause("RefusedCommand", _short(order)), error=reason)
+
+
+def _short(order: Order) -> Order:
+    """For the log: what did not count may be sent by anybody, at any length."""
+    command = order.command
+    cut = {"text": command.text[:SAID], "limits": dict(list(command.limits.items())[:NAMED])}
+    return Order(command.model_copy(update=cut), order.by)
 
 
 def _cause(event: str, order: Order, reason: str | None = None) -> Cause:
@@ -164,10 +176,12 @@ def _limited(loop: Loop, order: Order) -> CommandDone:
             raise ValueError(f"there is no limit {name!r}; there are {', '.join(COUNTERS)}")
         if cap is not None and not 0 <= cap <= MOST:
             raise ValueError(f"{name}: {cap:g} is no limit; expected 0 to {MOST:g}, or null for none")
+    before = breach_of(loop.stack)
     loop.keep(capped(loop.stack, limits))
-    if any(request.kind == "limit" for request in loop.desk.open):
-        loop.leave("the limits were changed")
-    loop.calls.topups.append("limits")  # a top-up that was decided before is about another cap
+    if before is not None and (before.counter in limits or breach_of(loop.stack) != before):
+        if any(request.kind == "limit" for request in loop.desk.open):
+            loop.leave("the limits were changed")
+        loop.calls.topups.append("limits")  # a top-up that was decided before is about another cap
     told = ", ".join(
         f"{name} {'none' if cap is None else f'{cap:g}'}" for name, cap in sorted(limits.items())
     )

@@ -76,8 +76,8 @@ def trouble(failure: EffectFailed) -> str:
 
 
 def aborted(request: Request) -> str:
-    """Why the run ended."""
-    said = request.settled.text if request.settled else ""
+    """Why the run ended; a long comment is cut, and whole at the request."""
+    said = request.settled.text[:SHOWN] if request.settled else ""
     return f"{who(request)} ended the run at request {request.id}{f': {said}' if said else ''}"
 
 
