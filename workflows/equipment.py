@@ -22,15 +22,7 @@ async def described(names: tuple[str, ...]) -> tuple[ToolSpec, ...] | None:
     if not names:
         return ()
     try:
-        found: ToolsDescribed = await workflow.execute_local_activity(
-            "describe_tools",
-            ToolsWanted(names=names),
-            result_type=ToolsDescribed,
-            start_to_close_timeout=timedelta(seconds=30),
-            schedule_to_close_timeout=timedelta(seconds=120),
-            retry_policy=RetryPolicy(maximum_attempts=3),
-            summary="describe the agent's tools",
-        )
+        found = await _asked(ToolsWanted(names=names))
     except BaseException as error:
         if is_cancelled_exception(error):
             return None
@@ -41,3 +33,29 @@ async def described(names: tuple[str, ...]) -> tuple[ToolSpec, ...] | None:
         has = ", ".join(found.available) or "none"
         raise refused(f"unknown tools: {', '.join(found.missing)}. This worker has: {has}")
     return found.tools
+
+
+async def _asked(wanted: ToolsWanted) -> ToolsDescribed:
+    """An activity like all others: where a query or a message comes while a *local* activity is under way,
+    Temporal replays its end at another place and time than it had, and the run would not replay."""
+    retry = RetryPolicy(maximum_attempts=3)
+    if workflow.patched("described"):
+        return await workflow.execute_activity(
+            "describe_tools",
+            wanted,
+            result_type=ToolsDescribed,
+            activity_id="describe-tools",
+            start_to_close_timeout=timedelta(seconds=30),
+            retry_policy=retry,
+            summary="describe the agent's tools",
+        )
+    found: ToolsDescribed = await workflow.execute_local_activity(
+        "describe_tools",
+        wanted,
+        result_type=ToolsDescribed,
+        start_to_close_timeout=timedelta(seconds=30),
+        schedule_to_close_timeout=timedelta(seconds=120),
+        retry_policy=retry,
+        summary="describe the agent's tools",
+    )
+    return found
