@@ -9,7 +9,7 @@ import subprocess
 import time
 from pathlib import Path
 
-__all__ = ["command_line", "end_process", "started_at"]
+__all__ = ["command_line", "end_process", "listens", "started_at"]
 
 PROC = Path("/proc")
 KILL_SECONDS = 10
@@ -34,6 +34,24 @@ def command_line(pid: int) -> str:
     except OSError:
         return ""
     return b" ".join(words).decode(errors="replace").strip()
+
+
+def listens(pid: int, port: int) -> bool:
+    """The process itself takes connections at the port of 127.0.0.1; True where that cannot be told."""
+    try:
+        rows = [row.split() for row in (PROC / str(pid) / "net" / "tcp").read_text().splitlines()[1:]]
+        files = list((PROC / str(pid) / "fd").iterdir())
+    except OSError:
+        return not (PROC / "self" / "net" / "tcp").exists()
+    taking = {f"socket:[{row[9]}]" for row in rows if row[1] == f"0100007F:{port:04X}" and row[3] == "0A"}
+    return any(_link(file) in taking for file in files)
+
+
+def _link(file: Path) -> str:
+    try:
+        return str(file.readlink())
+    except OSError:
+        return ""  # closed meanwhile
 
 
 def end_process(pid: int, started: str, patience: float) -> None:

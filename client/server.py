@@ -19,13 +19,15 @@ from types import TracebackType
 from typing import Self
 
 from client.errors import ServerError, UsageError
-from client.process import command_line, end_process, started_at
+from client.process import command_line, end_process, listens, started_at
 from client.serverlock import ServerLock, ServerRecord
-from client.serverprocess import Launch, launch, log_tail
+from client.serverprocess import Launch, launch, log_tail, port_taken
 
 __all__ = ["EmbeddedServer", "Ports", "running_server", "stop_server"]
 
 READY_SECONDS = 60
+TRIES = 5
+"""Starts of the server, each with other ports, when others take them meanwhile."""
 STOP_SECONDS = 0.5
 """The server drains for a second and a half, but nobody is connected any more; then it is killed,
 which its database is made for."""
@@ -234,8 +236,8 @@ async def _join_running(
 
 
 async def _start(home: Path, lock: ServerLock, ports: Ports, before: ServerRecord | None) -> ServerRecord:
-    """Start the server; another try when a port that was free is taken meanwhile."""
-    for last_try in (False, False, True):
+    """Start the server; another try, with other ports, when one that was free is taken meanwhile."""
+    for left in reversed(range(TRIES)):
         plan = Launch.choose(home, ports.grpc, ports.ui, before)
         pid = launch(plan)
         record = ServerRecord(
@@ -250,7 +252,7 @@ async def _start(home: Path, lock: ServerLock, ports: Ports, before: ServerRecor
             await _wait_ready(record, home)
         except BaseException as error:
             end_process(pid, record.started, STOP_SECONDS)
-            if last_try or "address already in use" not in str(error):
+            if not left or not isinstance(error, ServerError) or not port_taken(home):
                 raise
             before = None
         else:
@@ -282,6 +284,9 @@ async def _wait_ready(record: ServerRecord, home: Path) -> None:
     while time.monotonic() < until:
         if record.pid is None or started_at(record.pid) != record.started:
             raise ServerError(f"the embedded server ended while starting. {log_tail(home)}")
+        if not listens(record.pid, record.port):  # who answers there may be another server
+            await asyncio.sleep(0.05)
+            continue
         try:
             await prepare(record.address)
         except Exception as error:  # noqa: BLE001  # whatever it is, the server is not ready yet

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import re
 import shutil
 import socket
 import subprocess
@@ -15,11 +16,13 @@ from client.errors import ServerError, UsageError
 from client.serverlock import ServerRecord
 from workflows.api import ATTRIBUTES
 
-__all__ = ["Launch", "launch", "log_tail", "temporal_binary"]
+__all__ = ["Launch", "launch", "log_tail", "port_taken", "temporal_binary"]
 
 LOG = "server.log"
 DATABASE = "temporal.db"
 LOG_BYTES = 10_000_000
+LOOK_BYTES = 200_000
+"""Of the log's end, for what the server has said since its last start."""
 
 PRAGMAS = ("journal_mode=wal", "synchronous=normal")
 DYNAMIC_CONFIG = (
@@ -48,11 +51,12 @@ class Launch:
 
         The same ports again let other commands reconnect, and bookmarks of the UI stay good.
         """
+        free = _free_ports()
         return cls(
             home,
             temporal_binary(),
-            _port("--port", port, before.port if before else None),
-            _port("--ui-port", ui_port, before.ui_port if before else None),
+            _port("--port", port, before.port if before else None, free[0]),
+            _port("--ui-port", ui_port, before.ui_port if before else None, free[1]),
         )
 
     @property
@@ -121,18 +125,33 @@ def launch(plan: Launch) -> int:
 
 
 def log_tail(home: Path, lines: int = 8) -> str:
-    """The end of the server's log since its last start, as part of an error message."""
-    path = home / LOG
+    """The end of the server's log since its last start, as part of an error message.
+
+    Of a crash the words are shown, not the stack of its Go program.
+    """
+    text = _since_start(home)
+    if text is None:
+        return f"It left no log at {home / LOG}."
+    words = re.split(r"^goroutine \d+ .*\[", text, maxsplit=1, flags=re.MULTILINE)[0]
+    said = [line.strip() for line in words.splitlines() if line.strip()]
+    return f"Its log {home / LOG} ends with:\n  " + "\n  ".join(said[-lines:] or ["(nothing)"])
+
+
+def port_taken(home: Path) -> bool:
+    """The server said since its last start that another program has one of its ports."""
+    return "address already in use" in (_since_start(home) or "")
+
+
+def _since_start(home: Path) -> str | None:
+    """What the server has said since its last start; None when there is no log."""
     try:
-        text = path.read_bytes()[-20_000:].decode(errors="replace")
+        text = (home / LOG).read_bytes()[-LOOK_BYTES:].decode(errors="replace")
     except OSError:
-        return f"It left no log at {path}."
-    last_start = text.rpartition("--- ")[2].splitlines()[1:]
-    said = [line.strip() for line in last_start if line.strip()]
-    return f"Its log {path} ends with:\n  " + "\n  ".join(said[-lines:] or ["(nothing)"])
+        return None
+    return text.rpartition("--- ")[2].partition("\n")[2]
 
 
-def _port(option: str, asked: int | None, before: int | None) -> int:
+def _port(option: str, asked: int | None, before: int | None, free: int) -> int:
     if asked is not None:
         if not _free(asked):
             raise UsageError(
@@ -140,12 +159,15 @@ def _port(option: str, asked: int | None, before: int | None) -> int:
                 "or leave it out and a free one is taken"
             )
         return asked
-    if before is not None and _free_soon(before):
-        return before
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        port: int = probe.getsockname()[1]
-        return port
+    return before if before is not None and _free_soon(before) else free
+
+
+def _free_ports() -> tuple[int, int]:
+    """Two free ports: both are held until both are chosen, so that they differ."""
+    with socket.socket() as one, socket.socket() as other:
+        for probe in (one, other):
+            probe.bind(("127.0.0.1", 0))
+        return one.getsockname()[1], other.getsockname()[1]
 
 
 def _free_soon(port: int, patience: float = 2) -> bool:

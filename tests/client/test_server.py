@@ -20,9 +20,10 @@ from temporalio.client import Client
 
 from client.errors import ServerError, UsageError
 from client.namespace import RETENTION, missing_attributes
-from client.process import command_line, end_process, started_at
+from client.process import command_line, end_process, listens, started_at
 from client.server import EmbeddedServer, Ports, check_space, running_server, stop_server
 from client.serverlock import ServerLock, ServerRecord
+from client.serverprocess import log_tail, port_taken
 from tests.client.conftest import ROOT, bare_environment
 
 USER = """
@@ -131,6 +132,48 @@ async def test_a_port_in_use_is_named(data_dir: Path) -> None:
         port = other.getsockname()[1]
         with pytest.raises(UsageError, match=f"port {port} is in use"):
             await EmbeddedServer.attach(data_dir, Ports(grpc=port))
+
+
+async def test_a_port_that_is_taken_while_the_server_starts_is_left_for_another(made_dir: Path) -> None:
+    lock, log = ServerLock(made_dir), made_dir / "server.log"
+    with socket.socket() as other:
+        # Bound and not listening it lets others bind: the port counts as free until it listens.
+        other.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        other.bind(("127.0.0.1", 0))
+        port = other.getsockname()[1]
+        lock.write(ServerRecord(**RECORD | {"pid": None, "port": port}))
+        starting = asyncio.create_task(EmbeddedServer.attach(made_dir))
+        while not (record := lock.read()) or record.pid is None:  # noqa: ASYNC110  # a file has no event
+            await asyncio.sleep(0.001)
+        assert record.port == port
+        other.listen()
+        async with await starting as server:
+            assert server.record.port != port
+            await Client.connect(server.address)
+    assert f"127.0.0.1:{port}: bind: address already in use" in await asyncio.to_thread(log.read_text)
+
+
+def test_of_a_crash_the_words_are_shown_and_not_the_stack(tmp_path: Path) -> None:
+    stack = "goroutine 1 [running]:\n" + "main.main()\n\t/home/main.go:18 +0x8e\n" * 20
+    taken = "listen tcp 127.0.0.1:1: bind: address already in use"
+    (tmp_path / "server.log").write_text(
+        f"--- temporal\nelse\n--- temporal\n{taken}\npanic: {taken}\n\n{stack}"
+    )
+    assert log_tail(tmp_path).splitlines()[1:] == [f"  {taken}", f"  panic: {taken}"]
+    assert port_taken(tmp_path)
+    with (tmp_path / "server.log").open("a") as log:
+        log.write("--- temporal\nno database\n")
+    assert not port_taken(tmp_path)
+
+
+def test_who_takes_connections_at_a_port_is_told_apart_from_others() -> None:
+    with socket.socket() as ours:
+        ours.bind(("127.0.0.1", 0))
+        port = ours.getsockname()[1]
+        assert not listens(os.getpid(), port)
+        ours.listen()
+        assert listens(os.getpid(), port)
+        assert not listens(os.getppid(), port)
 
 
 async def test_a_server_that_does_not_start_shows_the_end_of_its_log(made_dir: Path) -> None:
