@@ -40,7 +40,7 @@ from workflows.logbook import Logbook
 from workflows.loop import Loop
 from workflows.messages import Messages
 from workflows.pages import details, effects_page, log_page, requests_page, steps_page, transcript_page
-from workflows.people import Command, CommandDone, Decided, Decision, EffectsPage, RequestsPage
+from workflows.people import CommandDone, Decided, EffectsPage, RequestsPage
 from workflows.perform import Performer
 from workflows.results import result_of
 from workflows.where import bounded
@@ -53,7 +53,7 @@ AT_THE_END = 10
 MESSAGE = 2000
 """Characters of an error's message; the result has the whole."""
 SHOWN = 2000
-"""Characters of the answer in `status`; the result has the whole."""
+"""Characters of the answer, and of the error, in `status`; the result has the whole."""
 
 
 @workflow.defn(name=WORKFLOW_TYPE)
@@ -86,8 +86,8 @@ class AgentWorkflow:
         except MachineError as error:
             await self._broken(error)
             raise self._raised(str(error), type(error).__name__) from error
-        except ApplicationError:
-            self.exit = Exit(reason="bug" if self.stack else "refused")
+        except ApplicationError as error:
+            self.exit = Exit(reason="bug" if self.stack else "refused", error=error.message)
             workflow.upsert_search_attributes([_EXIT.value_set(self.exit.reason)])
             raise
         finally:
@@ -109,6 +109,8 @@ class AgentWorkflow:
         specs = await described(task.tools)
         if specs is None:
             self.exit = Exit(reason="cancelled", error="the run was cancelled before it began")
+            if commanded:
+                workflow.upsert_search_attributes([_EXIT.value_set(self.exit.reason)])
             return None
         origin = task.carry.origin_run_id if task.carry else workflow.info().run_id
         around = Around(self, Performer(task, specs, origin))
@@ -164,6 +166,7 @@ class AgentWorkflow:
         except (ValueError, TypeError, KeyError, AttributeError) as error:
             raise refused("`carry.people` is not what a run has carried; leave `carry` out") from error
         self.messages.loop = loop
+        self.messages.unusable = list(task.carry.unusable) if task.carry else []
         self.keep(stack)
         return loop
 
@@ -186,6 +189,7 @@ class AgentWorkflow:
             log_head=self.book.archived_head,
             records=self.book.unarchived,
             people=loop.dump(),
+            unusable=tuple(messages.unusable),
             **performer.carry(),
         )
         task = self._task()
@@ -218,22 +222,25 @@ class AgentWorkflow:
         self.messages.signal(name, inputs)
 
     @workflow.update(name="decide")
-    async def decide(self, decision: Decision) -> Decided:
-        """Answer a request; refused with the reason when it is not valid."""
-        return await self.messages.decide(decision)
+    async def decide(self, *inputs: Any) -> Decided:
+        """Answer a request by one Decision; refused with the reason when it is not valid.
+
+        The signature takes anything, as that of `run`: no input, or two, are refused in plain words.
+        """
+        return await self.messages.decide(inputs)
 
     @decide.validator
-    def _check_decision(self, decision: Decision) -> None:
-        self.messages.check_decision(decision)
+    def _check_decision(self, *inputs: Any) -> None:
+        self.messages.check_decision(inputs)
 
     @workflow.update(name="command")
-    async def command(self, command: Command) -> CommandDone:
-        """Pause, resume, abort, steer, rollback, limits; answered when it is done."""
-        return await self.messages.command(command)
+    async def command(self, *inputs: Any) -> CommandDone:
+        """By one Command: pause, resume, abort, steer, rollback, limits; answered when it is done."""
+        return await self.messages.command(inputs)
 
     @command.validator
-    def _check_command(self, command: Command) -> None:
-        self.messages.check_command(command)
+    def _check_command(self, *inputs: Any) -> None:
+        self.messages.check_command(inputs)
 
     # -- what Temporal knows of the run --------------------
 
@@ -291,6 +298,7 @@ class AgentWorkflow:
             finished=ended is not None,
             exit_reason=ended.reason if ended else None,
             answer=(ended.answer or "")[:SHOWN] or None if ended else None,
+            error=(ended.error or "")[:SHOWN] or None if ended else None,
             counters=dict(stack.ledger.spent) if stack else {},
             caps=dict(stack.ledger.caps) if stack else {},
             records=stack.top.step.snapshot.seq if stack else 0,
@@ -351,15 +359,19 @@ class AgentWorkflow:
 
     def _task(self) -> AgentTask:
         if self.task is None:
-            raise ApplicationError("the run has not begun: its input was refused", type="NotBegun")
+            raise self._not_begun()
         return self.task
 
     def _known(self) -> tuple[Design, Machine[Any]]:
         if self.design is None or self.machine is None:
-            raise ApplicationError("the run has not begun: its input was refused", type="NotBegun")
+            raise self._not_begun()
         return self.design, self.machine
 
     def _stack(self) -> Stack:
         if self.stack is None:
-            raise ApplicationError("the run has not begun", type="NotBegun")
+            raise self._not_begun()
         return self.stack
+
+    def _not_begun(self) -> ApplicationError:
+        why = self.exit.error if self.exit else None
+        return ApplicationError(f"the run has not begun{f': {why}' if why else ''}", type="NotBegun")

@@ -100,6 +100,8 @@ class Carry(Frozen):
     """Results of tools with `cache: run`, by call."""
     people: JsonObject = {}
     """Open requests, remembered approvals, what waits to be told, calls that were made."""
+    unusable: tuple[str, ...] = ()
+    """Names of the newest signals that could not be understood."""
 
 
 class Origin(Frozen):
@@ -206,6 +208,8 @@ class AgentStatus(Frozen):
     finished: bool = False
     exit_reason: str | None = None
     answer: str | None = None
+    error: str | None = None
+    """Why the run ended without success, and who ended it: `ann (claimed) ended the run: ...`; cut."""
     counters: dict[str, float] = {}
     """Spent so far: model_calls, tool_calls, input_tokens, output_tokens, cost_usd, seconds."""
     caps: dict[str, float] = {}
@@ -283,7 +287,7 @@ class AgentResult(Frozen):
     exit_reason: str
     answer: str | None = None
     error: str | None = None
-    """What went wrong, for a person."""
+    """What went wrong, for a person; where people ended the run, who: `ann (claimed) ended the run: ...`."""
     agent: str
     machine: str
     machine_version: str

@@ -1,7 +1,7 @@
 """What people say to a run, by signal and by update: into one inbox, whoever it comes from.
 
-A signal is never fatal: what cannot be used, and what is refused, is in the log. An update is answered: it
-is refused with the reason, before it costs the history anything.
+A signal is never fatal, and each is in the log: what it did, why it is refused or cannot be used, or that it
+came before. An update is answered: it is refused with the reason, before it costs the history anything.
 """
 
 from __future__ import annotations
@@ -9,12 +9,14 @@ from __future__ import annotations
 import asyncio
 from collections import deque
 from collections.abc import Sequence
+from typing import Any, TypeVar
 
-from pydantic import ValidationError
+from pydantic import BaseModel, ValidationError
 from temporalio import workflow
 from temporalio.common import RawValue
 from temporalio.exceptions import ApplicationError
 
+from activities.contracts import JsonObject
 from workflows.gate.orders import Order, refuse
 from workflows.gate.ticket import Refused
 from workflows.intake import faults
@@ -24,8 +26,9 @@ from workflows.people import Command, CommandDone, Decided, Decision
 
 __all__ = ["Messages"]
 
-REFUSED = {"request", "digest", "decision", "id", "by"}
-"""What the log says of a decision that does not count; its arguments may be long."""
+M = TypeVar("M", bound=BaseModel)
+FACTS = {"request", "digest", "decision", "id", "by"}
+"""What the log says of a decision that does not count, or came before; its arguments may be long."""
 SAID = 500
 """Characters of its comment."""
 AT_ONCE = 500
@@ -34,7 +37,7 @@ gives the same task out again, for ever; ten thousand signals may have come whil
 SOON = 0.001
 """Seconds until the next ones are heard."""
 KEPT = 20
-"""Names of unusable signals that `status` shows."""
+"""Names of unusable signals that `status` shows, also when the run goes on as new."""
 
 
 class Messages:
@@ -109,20 +112,27 @@ class Messages:
             self._useless(self.loop, name, inputs, error)
 
     def _decided(self, loop: Loop, decision: Decision) -> None:
+        loop.tell()  # so that the log grows by nothing but this decision
+        length = loop.stack.top.step.snapshot.seq
+        about = decision.model_dump(mode="json", include=FACTS, exclude_defaults=True)
         try:
             loop.hear(decision)
+            if loop.stack.top.step.snapshot.seq == length:
+                loop.note(_again("RepeatedDecision", decision.by, about))
         except Refused as refused:
-            about = decision.model_dump(mode="json", include=REFUSED, exclude_defaults=True)
             about["text"] = decision.text[:SAID]
-            by = f"{decision.by or 'somebody'} (claimed)"
-            loop.note(Cause("RefusedDecision", by=by, about=about), error=str(refused))
+            loop.note(Cause("RefusedDecision", by=_claimed(decision.by), about=about), error=str(refused))
         _show(loop)
 
     def _ordered(self, loop: Loop, command: Command) -> None:
+        if loop.desk.seen(command):
+            about: JsonObject = {"command": command.command, "id": command.id}
+            loop.note(_again("RepeatedCommand", command.by, about))
+            return
         try:
             self._order(loop, command)
         except Refused as refused:
-            refuse(loop, Order(command, f"{command.by or 'somebody'} (claimed)"), str(refused))
+            refuse(loop, Order(command, _claimed(command.by)), str(refused))
 
     def _useless(self, loop: Loop, name: str, inputs: Sequence[RawValue], error: Exception) -> None:
         self.unusable = [*self.unusable, name[:100]][-KEPT:]
@@ -132,23 +142,25 @@ class Messages:
 
     # -- updates --------------------
 
-    def check_decision(self, decision: Decision) -> None:
+    def check_decision(self, inputs: Sequence[Any]) -> None:
         """Refuse what is not valid now; raises ApplicationError of type `Refused`."""
+        decision = _read(Decision, inputs)
         self._check_open()
         if self.loop is not None and self._begun:
             try:
                 self.loop.desk.check(decision, self.loop.world.now())
             except Refused as refused:
-                raise _refusal(str(refused)) from refused
+                raise _refusal(str(refused)) from None
 
-    def check_command(self, command: Command) -> None:
+    def check_command(self, inputs: Sequence[Any]) -> None:
         """Refuse what nobody of the group has said; raises ApplicationError of type `Refused`."""
+        command = _read(Command, inputs)
         self._check_open()
         if self.loop is not None and self._begun and not self.loop.desk.seen(command):
             try:
                 self.loop.desk.command_allowed(command)
             except Refused as refused:
-                raise _refusal(str(refused)) from refused
+                raise _refusal(str(refused)) from None
 
     def _check_open(self) -> None:
         if self._over:
@@ -156,23 +168,23 @@ class Messages:
         if not self._commanded:
             raise _refusal("this run began before people could command it; it can only be cancelled")
 
-    async def decide(self, decision: Decision) -> Decided:
+    async def decide(self, inputs: Sequence[Any]) -> Decided:
         """Count a decision; what its request has come to."""
-        loop = await self._loop()
+        decision, loop = _read(Decision, inputs), await self._loop()
         try:
             decided = loop.hear(decision)
         except Refused as refused:
-            raise _refusal(str(refused)) from refused
+            raise _refusal(str(refused)) from None
         _show(loop)
         return decided
 
-    async def command(self, command: Command) -> CommandDone:
+    async def command(self, inputs: Sequence[Any]) -> CommandDone:
         """Put a command into the inbox and wait until it is obeyed."""
-        loop = await self._loop()
+        command, loop = _read(Command, inputs), await self._loop()
         try:
             order = self._order(loop, command)
         except Refused as refused:
-            raise _refusal(str(refused)) from refused
+            raise _refusal(str(refused)) from None
         await workflow.wait_condition(lambda: order.over)
         if order.done is None:
             raise _refusal(order.refused)
@@ -202,6 +214,14 @@ def _show(loop: Loop) -> None:
     loop.world.waits(loop)
 
 
+def _again(event: str, by: str, about: JsonObject) -> Cause:
+    return Cause(event, by=_claimed(by), reason="it came before and counts once", about=about)
+
+
+def _claimed(by: str) -> str:
+    return f"{by or 'somebody'} (claimed)"
+
+
 def _before(loop: Loop, command: Command) -> Order:
     """A command that an earlier run of the chain has obeyed or refused."""
     if (why := loop.desk.refusal(command)) is not None:
@@ -210,12 +230,27 @@ def _before(loop: Loop, command: Command) -> Order:
     return Order(command, command.by, done=done)
 
 
-def _only(inputs: Sequence[RawValue]) -> object:
+def _only(inputs: Sequence[Any]) -> Any:
     if len(inputs) != 1:
         raise ValueError(f"one JSON object is expected as input, {len(inputs)} values came")
-    value: object = workflow.payload_converter().from_payload(inputs[0].payload)
+    value = inputs[0]
+    if isinstance(value, RawValue):
+        value = workflow.payload_converter().from_payload(value.payload)
+    if not isinstance(value, dict):
+        raise ValueError(f"one JSON object is expected as input, a value of type {type(value).__name__} came")
     return value
 
 
+def _read(kind: type[M], inputs: Sequence[Any]) -> M:
+    """What an update says; raises ApplicationError of type `Refused`."""
+    try:
+        return kind.model_validate(_only(inputs))
+    except ValidationError as error:
+        raise _refusal(f"not a valid {kind.__name__.lower()}: {faults(error)}") from None
+    except ValueError as error:
+        raise _refusal(str(error)) from None
+
+
 def _refusal(reason: str) -> ApplicationError:
+    """To be raised from None: a cause would be told after it, and pydantic's repeats what was sent."""
     return ApplicationError(reason, type="Refused", non_retryable=True)

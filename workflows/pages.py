@@ -153,24 +153,33 @@ def details(status: AgentStatus, goal: str, records: Sequence[Record], asked: Se
     Texts of models and tools are shown as code, so that they cannot draw links or pictures.
     """
     spent = ", ".join(f"{name} {amount:g}" for name, amount in sorted(status.counters.items()))
+    shown, more = asked[:SHOWN_REQUESTS], len(asked) - SHOWN_REQUESTS
     now = f"Doing: {_code(status.doing)}" if status.doing else f"Ended: **{status.exit_reason}**"
     machine = f"{status.machine} {status.machine_version}"
     lines = [
         f"**{status.agent}** ({machine}), state {_code(status.state)}, step {status.step}",
         *([f"Inside: {_code(' / '.join(status.inside))}"] if status.inside else []),
         *(['**Paused.** Signal `command` with `{"command": "resume"}` goes on.'] if status.paused else []),
-        *(_asked(request) for request in asked[:SHOWN_REQUESTS]),
+        *(_asked(request) for request in shown),
+        *([f"{more} more requests are open: the query `requests` has them."] if more > 0 else []),
         _code(goal, 300),
         now,
         f"Spent: {spent or 'nothing yet'}",
-        "\n".join(_told(record) for record in reversed(records[-10:])),
+        "\n".join(_told(record) for record in reversed(records[-10:]) if not _asks(record, shown)),
     ]
     return "\n\n".join(lines)
 
 
+def _asks(record: Record, shown: Sequence[Request]) -> bool:
+    """It says of a request that is shown that it is asked."""
+    asked = record.about.get("request") if record.event == "Requested" else None
+    return any(request.id == asked for request in shown)
+
+
 def _asked(request: Request) -> str:
     """A request, and the JSON that answers it: to be pasted as the input of the signal `decide`."""
-    given = json.dumps(request.arguments, ensure_ascii=False) if request.arguments is not None else ""
+    told = request.arguments is None or request.kind == "approval"  # whose text has them
+    given = "" if told else json.dumps(request.arguments, ensure_ascii=False)
     if request.signed:
         how = "Only signed decisions count: use `ratchet` with `--key`, or the SDK"
     else:

@@ -7,7 +7,7 @@ from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
-from hypothesis import HealthCheck, Phase, given
+from hypothesis import HealthCheck, Phase, example, given
 from hypothesis import settings as examples
 from hypothesis import strategies as st
 from temporalio.api.common.v1 import Payload
@@ -28,10 +28,11 @@ from tests.people.temporalkit import (
     marks,
     replayed,
     requests,
+    waits_for,
 )
 from tests.workflows.trials import begin, log_of, task
 from worker import build_worker
-from workflows.api import AgentResult, AgentTask
+from workflows.api import AgentResult, AgentStatus, AgentTask
 from workflows.kernel.log import Record
 from workflows.people import Approvals, Asking, Group, People
 
@@ -71,9 +72,21 @@ signals = st.lists(
         st.tuples(st.just("decide"), decisions),
         st.tuples(st.just("command"), commands),
         st.tuples(st.sampled_from(["decide", "command", "else"]), junk),
+        st.tuples(st.just("again"), st.integers(0, 13)),
     ),
     max_size=14,
 )
+DONE = {"Voted", "Decided", "RefusedDecision", "RepeatedDecision"}
+OBEYED = {"Paused", "Resumed", "Steered", "LimitsSet", "RolledBack", "RefusedCommand", "RepeatedCommand"}
+Signal = tuple[str, Any]
+ANN: dict[str, Any] = {"request": "r1", "digest": "right", "decision": "approve", "by": "ann"}
+TWICE: list[Signal] = [
+    ("decide", ANN), ("again", 0), ("command", {"command": "pause"}), ("again", 2),
+    ("decide", {**ANN, "by": "zed"}), ("again", 4), ("again", 2), ("decide", {**ANN, "by": "bob"}),
+    ("again", 0), ("command", {"command": "resume"}), ("again", 2), ("command", {"command": "rollback"}),
+    ("again", 11), ("else", b"1"), ("again", 13),
+]  # fmt: skip
+"""Votes, commands, what is refused and what is junk, each sent again: at once, and later."""
 
 
 def asking() -> AgentTask:
@@ -84,18 +97,41 @@ def asking() -> AgentTask:
     return task(*replies, tools=("mark_once",), machine="tools", people=people, approvals=Approvals())
 
 
-async def send(handle: Handle, number: int, name: str, given: Any) -> None:
-    """One signal; what has an id has its number as id, so that it is found in the log."""
+async def spelt(handle: Handle, sent: list[Signal], name: str, given: Any) -> Signal:
+    """The signal as it is sent; what has an id has its number as id, so that it is found in the log."""
+    if name == "again":
+        return sent[given % len(sent)] if sent else ("else", b"")
     if isinstance(given, bytes):
-        payload = Payload(metadata={"encoding": b"json/plain"}, data=given)
-        await handle.signal(name, RawValue(payload))
-        return
-    said = {**given, "id": f"s{number}.", "text": f"s{number}."}
+        return name, given
+    said = {**given, "id": f"s{len(sent)}.", "text": f"s{len(sent)}."}
     if name == "decide":
         digests = {request.id: request.digest for request in await requests(handle)}
         known = {"right": digests.get(said["request"], ""), "stale": digests.get("r1", "")}
         said["digest"] = known.get(said["digest"], "0")
+    return name, said
+
+
+async def send(handle: Handle, name: str, said: Any) -> None:
+    """As somebody does who has Temporal alone."""
+    if isinstance(said, bytes):
+        said = RawValue(Payload(metadata={"encoding": b"json/plain"}, data=said))
     await handle.signal(name, said)
+
+
+def told_of(signal: Signal, records: list[Record]) -> list[str]:
+    """The events that say what became of a signal, and of others of the same id."""
+    name, said = signal
+    if isinstance(said, bytes):
+        return [r.event for r in records if r.event == "UnusableSignal"]
+    events = DONE if name == "decide" else OBEYED
+    found = [r.event for r in records if r.event in events and r.about.get("id") == said["id"]]
+    ends = name == "command" and said["command"] == "abort"
+    return found + [r.event for r in records if ends and r.event == "Closed" and said["id"] in r.reason]
+
+
+def kind_of(signal: Signal) -> str:
+    """Signals of one kind cannot be told from each other in the log."""
+    return "junk" if isinstance(signal[1], bytes) else str(signal[1]["id"])
 
 
 async def heard(handle: Handle) -> list[int]:
@@ -114,28 +150,45 @@ async def heard(handle: Handle) -> list[int]:
     return [number for number, event in enumerate(came) if event < started]
 
 
-@examples(max_examples=25, deadline=None, phases=[Phase.generate], suppress_health_check=list(HealthCheck))
-@given(sent=signals)
-async def test_no_list_of_signals_fails_a_run_and_each_is_in_the_log(
-    working: Client, settings: Settings, sent: list[tuple[str, Any]]
+@examples(
+    max_examples=25,
+    deadline=None,
+    phases=[Phase.explicit, Phase.generate],
+    suppress_health_check=list(HealthCheck),
+)
+@given(wanted=signals)
+@example(wanted=TWICE)
+async def test_no_list_of_signals_fails_a_run_and_each_is_in_the_log_once(
+    working: Client, settings: Settings, wanted: list[Signal]
 ) -> None:
     handle = await begin(working, asking())
+    if wanted == TWICE:
+        await waits_for(handle)
     last = ("command", {"command": "abort"})
+    sent: list[Signal] = []
     with suppress(RPCError):  # it is over by then
-        for number, (name, said) in enumerate((*sent, last)):
-            await send(handle, number, name, said)
+        for name, given in (*wanted, last):
+            sent.append(await spelt(handle, sent, name, given))
+            await send(handle, *sent[-1])
     result = await handle.result()
     assert (await handle.describe()).status == WorkflowExecutionStatus.COMPLETED
     assert result.exit_reason in {"aborted", "limit", "no_tool_calls", "completed"}, result
     records = await log_of(handle)
-    told = [record.model_dump_json() for record in records]
-    numbers = await heard(handle)
-    there = [(number, *said) for number, said in enumerate(sent) if number in numbers]
-    for number, name, said in there:
-        if not isinstance(said, bytes):
-            assert any(f"s{number}." in line for line in told), (name, said, told)
-    useless = [said for _, _, said in there if isinstance(said, bytes)]
-    assert len([record for record in records if record.event == "UnusableSignal"]) == len(useless)
+    there = [sent[number] for number in await heard(handle)]
+    for signal in there:
+        same = [other for other in there if kind_of(other) == kind_of(signal)]
+        told = told_of(signal, records)
+        assert len(told) == len(same), (signal, told, same)
+    if wanted == TWICE:
+        wanted_events = {
+            0: ["RepeatedDecision", "RepeatedDecision", "Voted"],
+            2: ["Paused", "RepeatedCommand", "RepeatedCommand", "RepeatedCommand"],
+            4: ["RefusedDecision", "RefusedDecision"],
+            11: ["RefusedCommand", "RepeatedCommand"],
+        }
+        # In whatever order: a repeat may come before the run has come to the first one.
+        assert {n: sorted(told_of(sent[n], records)) for n in wanted_events} == wanted_events
+        assert result.exit_reason == "aborted"
     await replayed(handle, settings)
 
 
@@ -154,6 +207,10 @@ async def test_more_signals_than_one_task_bears_are_heard_in_their_order_and_non
             await handle.signal(name, said)
         async with build_worker(client, own):
             result = await client.get_workflow_handle(handle.id, result_type=AgentResult).result()
+            latest = client.get_workflow_handle(handle.id)
+            status = await latest.query("status", result_type=AgentStatus)
+        assert result.run_id != handle.first_execution_run_id
+        assert status.unusable_messages == ("junk",) * 20, "names of the newest ones are carried on"
         events = (await handle.fetch_history()).events
     assert not [e for e in events if e.event_type == EventType.EVENT_TYPE_WORKFLOW_TASK_FAILED]
     assert (result.ok, marks(own)) == (True, ["storm"])

@@ -167,9 +167,10 @@ async def test_junk_by_update_is_refused_and_costs_no_event(working: Client) -> 
                 await handle.execute_update(
                     name, RawValue(Payload(metadata={"encoding": b"json/plain"}, data=raw))
                 )
-        for args in ([], [1, 2]):
-            with pytest.raises(WorkflowUpdateFailedError):
+        for args, words in (([], "0 values came"), ([1, 2], "2 values came"), ([5], "a value of type int")):
+            with pytest.raises(WorkflowUpdateFailedError) as unreadable:
                 await handle.execute_update(name, args=args)
+            assert f"one JSON object is expected as input, {words}" in str(unreadable.value.cause)
     assert (await handle.describe()).history_length == before
     for value in SENSELESS:
         with pytest.raises(WorkflowUpdateFailedError) as refused:

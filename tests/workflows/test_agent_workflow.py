@@ -4,19 +4,32 @@ from __future__ import annotations
 
 import asyncio
 import json
+import re
+from pathlib import Path
 from typing import Any
 
 import pytest
 from temporalio.api.enums.v1 import EventType
-from temporalio.client import Client, WorkflowFailureError
+from temporalio.client import Client, WorkflowFailureError, WorkflowQueryFailedError
+from temporalio.common import SearchAttributeKey
+from temporalio.worker import Worker
 
 from activities.archive import Archive
 from activities.contracts import ModelSpec, ScriptedReply
 from activities.settings import Settings
 from client.agent import AgentClient
 from client.archived import ArchivedRuns
+from client.plugin import connect
 from tests.workflows.trials import act, begin, final, log_of, task, until
-from workflows.api import PAGE_BYTES, Limits, LogPage, StepsPage, TranscriptPage
+from workflows.api import (
+    PAGE_BYTES,
+    AgentResult,
+    AgentStatus,
+    Limits,
+    LogPage,
+    StepsPage,
+    TranscriptPage,
+)
 from workflows.kernel.log import Record, chain
 
 
@@ -74,6 +87,13 @@ async def test_an_unusable_task_fails_the_run_at_once_with_a_readable_error(
         await asyncio.wait_for(handle.result(), 10)
     assert says in str(failure.value.cause)
     assert getattr(failure.value.cause, "type", "") == "InvalidTask"
+    if not says.startswith(("unknown", "options")):  # the task itself could not be read
+        with pytest.raises(WorkflowQueryFailedError, match=re.escape(says)):
+            await handle.query("status")
+        return
+    status = await handle.query("status", result_type=AgentStatus)
+    assert status.exit_reason == "refused"
+    assert says in str(status.error)
 
 
 async def test_queries_answer_without_arguments_and_in_pages_that_temporal_can_show(working: Client) -> None:
@@ -128,6 +148,28 @@ async def test_a_cancelled_run_ends_as_cancelled_with_a_complete_result(working:
     assert (result.ok, result.exit_reason, result.state, result.steps) == (False, "cancelled", "action", 1)
     assert result.counters["tool_calls"] == 1
     assert (await log_of(handle))[-1].event == "Closed"
+    status = await handle.query("status", result_type=AgentStatus)
+    assert (status.exit_reason, status.error) == ("cancelled", result.error)
+
+
+async def test_a_run_that_was_cancelled_before_a_worker_took_it_is_found_as_cancelled(
+    working: Client, tmp_path: Path
+) -> None:
+    own = Settings(data_dir=tmp_path / ".ratchet", files_root=tmp_path)
+    client = await connect(own, target_host=working.service_client.config.target_host)
+    handle = await client.start_workflow(
+        "AgentWorkflow",
+        task(final("never"), tools=("read_file",)),
+        id="too-late",
+        task_queue="later",
+        result_type=AgentResult,
+    )
+    await handle.cancel()
+    async with Worker(client, task_queue="later"):
+        result = await asyncio.wait_for(handle.result(), 20)
+    assert (result.exit_reason, result.error) == ("cancelled", "the run was cancelled before it began")
+    attributes = (await handle.describe()).typed_search_attributes
+    assert attributes[SearchAttributeKey.for_keyword("AgentExit")] == "cancelled"
 
 
 async def test_a_limit_ends_the_run_before_the_call_that_would_pass_it(working: Client) -> None:

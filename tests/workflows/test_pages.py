@@ -9,6 +9,7 @@ from activities.contracts import Message
 from workflows.api import PAGE_BYTES, AgentStatus, LogPage, PageQuery
 from workflows.kernel.log import Record
 from workflows.pages import details, log_page, steps_of, transcript_page
+from workflows.people import Request
 
 
 def _records(texts: list[str], first: int = 0) -> list[Record]:
@@ -63,6 +64,27 @@ def test_what_a_model_says_cannot_draw_links_or_pictures_in_the_ui() -> None:
     assert "`see ![p](http://x/y.png) 'code' # head`" in text
     assert "`[click](http://x) ' '' |`" in text
     assert "Doing: `x'](u)`" in text
+
+
+def test_the_text_for_the_ui_says_each_open_request_once_and_that_there_are_more() -> None:
+    status = AgentStatus(agent="a", machine="m", machine_version="1", state="s", step=1, visit=1)
+    asked = [
+        Request(
+            id=f"r{n}", kind="approval", run="w", machine="m", state="s", step=1, place=f"s#1:{n}",
+            text=f'May the agent call t with {{"n": {n}}}?', tool="t", arguments={"n": n},
+            digest="d", options=("approve", "reject"), created=0,
+        )
+        for n in range(1, 6)
+    ]  # fmt: skip
+    records = [
+        Record(seq=n, machine="m", state="s", event="Requested", reason=one.text, about={"request": one.id})
+        for n, one in enumerate(asked)
+    ]
+    text = details(status, "the goal", records, asked)
+    assert [text.count(f'{{"n": {n}}}') for n in range(1, 6)] == [1] * 5
+    assert text.count('"request": "r') == 3
+    assert "2 more requests are open" in text
+    assert "more requests" not in details(status, "the goal", records, asked[:3])
 
 
 def test_an_action_with_a_thousand_arguments_fits_into_a_page() -> None:
