@@ -305,3 +305,11 @@ def test_what_is_nested_too_deeply_is_refused_from_the_first_level_on() -> None:
         deep = {"a": deep}
     assert unwritable(deep) == ""
     assert unwritable([deep]) == "nested more than 50 deep"
+
+
+def test_a_number_larger_than_any_float_is_compared_as_any_other() -> None:
+    huge = 10**400
+    assert fits({"x": Condition(above=5)}, {"x": huge}) is True
+    assert fits({"x": Condition(below=5)}, {"x": huge}) is False
+    assert fits({"x": Condition(above=5)}, {"x": -huge}) is False
+    assert fits({"x": Condition(equals=5.5)}, {"x": huge}) is False

@@ -227,3 +227,33 @@ def test_kinds_are_asked_in_their_own_way() -> None:
     outcome, question = ask_of(at, "outcome", "abort"), ask_of(at, "question", "answer")
     assert (outcome.approvers, outcome.deadline) == (("zoe",), None)
     assert (question.approvers, question.deadline) == ((), 5)
+
+
+def test_a_group_may_be_asked_again_and_nothing_of_the_first_time_counts() -> None:
+    """Ids, digests and notices differ, so that no decision is used twice and no person votes twice."""
+    again_and_again = {**UP, "escalate_to": ("signed_two", "signed_two")}
+    at = desk("signed_two", **again_and_again)
+    seen: list[str] = []
+    mine = signed(say(ask(at), id="d-0"))
+    for level in range(3):
+        request = at.get("r1")
+        assert request.digest not in seen
+        assert (request.group, request.votes) == ("signed_two", ())
+        seen.append(request.digest)
+        if level:
+            assert at.decide(mine, 60 * level + 1).votes == 0, "a repeat, of what counts no more"
+            with pytest.raises(Refused, match="another decision came under the id 'd-0'"):
+                at.decide(signed(say(request, id="d-0")), 60 * level + 1)
+            mine_again = mine.model_copy(update={"id": f"d-{level}", "digest": request.digest})
+            with pytest.raises(Refused, match="a signature that is not theirs"):
+                at.decide(mine_again, 60 * level + 1)
+        fresh = signed(say(request, id=f"d-{level}"))
+        assert at.decide(fresh, 60 * level + 1).votes == 1
+        with pytest.raises(Refused, match="each person has one vote"):
+            at.decide(signed(say(request, id=f"e-{level}")), 60 * level + 1)
+        if level < 2:
+            at = again(at)
+            at.due(60 * (level + 1))
+    opened = [(one.request.id, one.moment, len(one.request.escalate_to)) for one in at.told if one.moment]
+    assert len(set(opened)) == len(opened) == 3, "notices are told apart"
+    assert at.decide(signed(say(at.get("r1"), by="bob")), 130).outcome == "approved"

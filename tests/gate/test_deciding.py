@@ -521,3 +521,59 @@ def test_people_are_named_by_ten() -> None:
     people = PEOPLE.model_validate({"groups": many, "asking": {"group": "many"}})
     at = desk(people=people)
     assert "p8, p9 and 2 more (many)" in refusal(at, say(ask(at)))
+
+
+def test_who_decides_upon_what_is_not_asked_is_told_what_is() -> None:
+    at = desk()
+    asked = [ask(at, f"act#{number}") for number in range(8)]
+    first = f"r1 (digest {asked[0].digest})"
+    assert f"open are: {first}, r2 (digest" in refusal(at, say(asked[0], request="r9"))
+    at.decide(say(asked[1]), 1)
+    late = refusal(at, say(asked[1], "reject"))
+    assert f"r2 is closed: approved by ann (1970-01-01T00:00:01Z, 0 s ago); open are: {first}, r3 (" in late
+    assert late.endswith(", 2 more")
+    assert late.count("digest") == 5
+    other = refusal(at, say(asked[0], digest="1234"))
+    assert f"r1 asks about {asked[0].digest}, the decision is on 1234" in other
+
+
+ESCALATED: dict[str, Any] = {
+    "group": "team", "deadline_seconds": 60, "at_deadline": "escalate", "escalate_to": ["boss"],
+}  # fmt: skip
+
+
+@pytest.mark.parametrize(("after", "who"), [(0, "ann"), (60, "eve")])
+def test_who_is_asked_after_others_may_edit_to_what_would_come_to_them_in_the_same_way(
+    after: float, who: str
+) -> None:
+    rules = [
+        {"arguments": {"amount": {"above": 1000}}, "asking": {"group": "team"}},
+        {"arguments": {"amount": {"above": 500}}, "asking": {**ESCALATED, "escalate_to": ["two", "boss"]}},
+        {"asking": ESCALATED},
+    ]
+    at = desk(approvals=Approvals.model_validate({"rules": rules}))
+    ask(at, amount=5)
+    at.due(after)
+    request = at.get("r1")
+    large = say(request, "edit", by=who, arguments={"amount": 5000})
+    if who == "eve":
+        assert "1 of team must approve" in refusal(at, large), "a large one never comes to eve"
+        large = say(request, "edit", by=who, arguments={"amount": 600})
+    assert at.decide(large, 61).outcome == "edited"
+
+
+def test_who_is_asked_after_several_others_may_edit_alone_where_they_may_approve_alone() -> None:
+    at = desk(**{**ESCALATED, "group": "two"})
+    ask(at)
+    at.due(60)
+    assert at.decide(say(at.get("r1"), "edit", by="eve", arguments={"amount": 1}), 61).outcome == "edited"
+
+
+@pytest.mark.parametrize(
+    "name", ["ann\ufe0f", "\u115fann", "a\u034fnn", "ann\u3164", "ann\u2800", "ann\U000e0100"]
+)
+def test_a_name_with_what_nobody_sees_is_no_second_person(name: str) -> None:
+    at = desk(quorum=2)
+    request = ask(at)
+    at.decide(say(request, by="ann"), 1)
+    assert "is no name" in refusal(at, say(request, by=name))

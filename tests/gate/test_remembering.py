@@ -178,3 +178,54 @@ def test_names_that_nobody_gave_are_said_to_be_somebodys() -> None:
 def test_a_condition_that_cannot_be_read_is_refused_with_the_decision() -> None:
     with pytest.raises(ValidationError):
         say(ask(desk()), remember={"arguments": {"x": {"matches": "("}}})
+
+
+MAYBE = {
+    "rules": [{"arguments": {"amount": {"above": 100}}, "ask": "first_time"}],
+    "tools": {"pay": "first_time"},
+}
+
+
+def test_a_call_that_only_may_fit_an_entry_is_no_first_time_of_it() -> None:
+    at = desk("team", Approvals.model_validate(MAYBE))
+    doubtful = ask(at, amount="lots")
+    assert doubtful.because == "rules.0"
+    at.decide(say(doubtful), 1)
+    for knows in (at, again(at)):
+        assert asked(knows, amount=500)
+        assert asked(knows, amount="lots")
+        assert asked(knows, amount=5), "nor of the entry behind it"
+    at.decide(say(ask(at, "act#2", amount=500)), 1)
+    assert not asked(at, amount=600)
+    assert asked(at, amount="lots"), "what cannot be told asks always"
+    assert asked(at, amount=5)
+
+
+def test_who_is_asked_after_others_does_not_speak_for_calls_that_never_come_to_them() -> None:
+    up = {"group": "team", "deadline_seconds": 60, "at_deadline": "escalate", "escalate_to": ["boss"]}
+    rules = [
+        {"arguments": {"amount": {"above": 1000}}, "asking": {"group": "team"}},
+        {"arguments": {"amount": {"above": 500}}, "asking": {**up, "deadline_seconds": 5}},
+        {"asking": up},
+    ]
+    at = desk(approvals=Approvals.model_validate({"rules": rules}))
+    ask(at, amount=5)
+    at.due(60)
+    at.decide(say(at.get("r1"), by="eve", remember=Remember()), 61)
+    for knows in (at, again(at)):
+        assert not asked(knows, amount=6)
+        assert not asked(knows, amount=600)
+        assert asked(knows, amount=5000), "only team is ever asked about such a call"
+    at.decide(say(ask(at, "act#2", now=70, amount=5000), remember=Remember()), 71)
+    assert not asked(at, amount=5001)
+
+
+@pytest.mark.parametrize("other", [True, 1.0, "1"])
+def test_people_who_would_remember_different_things_remember_nothing(other: object) -> None:
+    at = desk("two")
+    request = ask(at)
+    for name, value in (("ann", 1), ("bob", other)):
+        wanted = Remember.model_validate({"arguments": {"amount": {"equals": value}}})
+        at.decide(say(request, by=name, remember=wanted), 1)
+    assert at.get("r1").outcome == "approved"
+    assert asked(at, amount=1)

@@ -149,9 +149,10 @@ def _number(value: object) -> int | float | Decimal | None:
             return Decimal(value)
         except InvalidOperation:
             return None
-    if isinstance(value, bool) or not isinstance(value, int | float) or math.isnan(value):
-        return None
-    return value
+    if isinstance(value, float):
+        return None if math.isnan(value) else value
+    # Not looked at as a float: a whole number may be larger than any.
+    return value if isinstance(value, int) and not isinstance(value, bool) else None
 
 
 def _longer(than: int, value: object) -> bool | None:

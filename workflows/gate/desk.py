@@ -50,6 +50,8 @@ __all__ = ["Desk"]
 
 CLOSED = 100
 """Closed requests of past steps that are kept; those of the step at hand all are."""
+NAMED = 5
+"""Open requests that a refusal names."""
 
 
 class _Kept(Frozen):
@@ -222,7 +224,7 @@ class Desk:
         """Would it count, or is it a repeat? Raises Refused with the reason; changes nothing."""
         ticket = self._ticket(decision)
         if not self._repeats(ticket, decision):
-            self._judge.check(ticket, decision, now)
+            self._judge.check(ticket, decision, now, self.asked)
 
     def decide(self, decision: Decision, now: float) -> Decided:
         """Count it; what its request has come to by it. A repeat counts once. Raises Refused, and changes
@@ -238,7 +240,7 @@ class Desk:
         agreed = agreeing(request, vote)
         if vote.verb in ONCE or len(agreed) >= request.quorum:
             request = self._close(ticket, request, OUTCOMES[vote.verb], now, vote)
-            self._memory.learn(request, ticket.asking.group)
+            self._memory.learn(request, ticket.asking)
             self.told.append(told("Decided", request, vote=vote))
         else:
             self._keep(ticket.model_copy(update={"request": request}))
@@ -248,8 +250,9 @@ class Desk:
     def _ticket(self, decision: Decision) -> Ticket:
         ticket = self._tickets.get(decision.request)
         if ticket is None:
-            waiting = ", ".join(request.id for request in self.open[:10]) or "none"
-            raise Refused(f"there is no request {decision.request!r} in this run; open are: {waiting}")
+            raise Refused(
+                f"there is no request {decision.request!r} in this run; open are: {self.asked or 'none'}"
+            )
         return ticket
 
     def _repeats(self, ticket: Ticket, decision: Decision) -> bool:
@@ -368,6 +371,13 @@ class Desk:
     def open(self) -> tuple[Request, ...]:
         """Oldest first."""
         return tuple(t.request for t in self._tickets.values() if t.request.closed is None)
+
+    @property
+    def asked(self) -> str:
+        """The open requests with what a decision must name, for who named another: `r1 (digest ...)`."""
+        few = [f"{request.id} (digest {request.digest})" for request in self.open[:NAMED]]
+        more = len(self.open) - len(few)
+        return ", ".join([*few, f"{more} more"] if more else few)
 
     @property
     def closed(self) -> tuple[Request, ...]:

@@ -9,7 +9,7 @@ from datetime import UTC, datetime
 
 from activities.contracts import ToolRun, ToolSpec
 from workflows.gate.names import fault_of_name, same_person
-from workflows.gate.policy import asking_for
+from workflows.gate.policy import asking_for, reaches
 from workflows.gate.schema import problem
 from workflows.gate.signing import signed_content, verified
 from workflows.gate.ticket import Refused, Ticket
@@ -39,10 +39,13 @@ class Judge:
     workflow_id: str
     specs: Mapping[str, ToolSpec]
 
-    def check(self, ticket: Ticket, decision: Decision, now: float) -> None:
-        """Raises Refused with the first rule that is broken: what it is about, who, what it says."""
+    def check(self, ticket: Ticket, decision: Decision, now: float, waiting: str = "") -> None:
+        """Raises Refused with the first rule that is broken: what it is about, who, what it says.
+
+        `waiting` names the requests that are open, for who decides upon one that is not.
+        """
         request = ticket.request
-        _still_asked(request, decision, now)
+        _still_asked(request, decision, now, waiting)
         self._who(request, decision)
         _fits_the_verb(request, decision)
         if decision.decision == "edit":
@@ -110,8 +113,10 @@ class Judge:
             return
         if asks.undecided:
             raise Refused(f"{request.id}: {asks.undecided}")
-        needed = self.people.quorum_of(asks)
-        if asks.group not in (None, ticket.asking.group) or needed > request.quorum:
+        # Who is asked after the silence of others says here what they would have to say of such a call.
+        same = asks.group is not None and reaches(asks, ticket.asking.group, request.group)
+        needed = self.people.quorum_of(asks.model_copy(update={"group": request.group}) if same else asks)
+        if not (same or asks.group is None) or needed > request.quorum:
             raise Refused(
                 f"{request.id}: with these arguments {needed} of {asks.group or 'all people'} must approve "
                 f"the call ({asks.because}); reject it with a comment, so that it is asked for anew"
@@ -124,12 +129,13 @@ def _named(request: Request) -> str:
     return f"{names}{f' and {more} more' if more > 0 else ''} ({request.group})"
 
 
-def _still_asked(request: Request, decision: Decision, now: float) -> None:
+def _still_asked(request: Request, decision: Decision, now: float, waiting: str) -> None:
     """The deadline itself is not looked at: what came while no worker ran still counts; what closes a
     request is its expiry, and that comes behind the messages that were there first."""
     if request.closed is not None:
         by = f" by {request.settled.by or 'somebody'}" if request.settled else ""
-        raise Refused(f"{request.id} is closed: {request.outcome}{by} ({ago(request.closed, now)})")
+        others = f"; open are: {waiting}" if waiting else ""
+        raise Refused(f"{request.id} is closed: {request.outcome}{by} ({ago(request.closed, now)}){others}")
     if decision.digest != request.digest:
         raise Refused(
             f"{request.id} asks about {request.digest}, the decision is on {decision.digest or 'nothing'}: "

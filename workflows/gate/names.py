@@ -2,12 +2,17 @@
 
 from __future__ import annotations
 
+import re
 import unicodedata
 
 __all__ = ["fault_of_name", "same_person"]
 
 LONGEST = 100
 """Characters."""
+UNSEEN = re.compile(
+    "[\u034f\u115f\u1160\u17b4\u17b5\u180b-\u180f\u2800\u3164\ufe00-\ufe0f\uffa0\U000e0100-\U000e01ef]"
+)
+"""Characters that count as printable and show nothing: two names that look the same could both vote."""
 
 
 def fault_of_name(name: str) -> str:
@@ -16,7 +21,7 @@ def fault_of_name(name: str) -> str:
     Commas and brackets are how a log tells several names, and who is verified, apart.
     """
     plain = name.isprintable() and name == name.strip() and not any(mark in name for mark in ",()")
-    if plain and len(name) <= LONGEST:
+    if plain and len(name) <= LONGEST and not UNSEEN.search(name):
         return ""
     return (
         f"{name[:LONGEST]!r} is no name; up to {LONGEST} printable characters are expected, without commas, "

@@ -21,7 +21,7 @@ from workflows.people import (
     People,
 )
 
-__all__ = ["Asked", "asking_for", "first_key"]
+__all__ = ["Asked", "asking_for", "first_key", "reaches"]
 
 
 class Asked(Asking):
@@ -30,7 +30,9 @@ class Asked(Asking):
     because: str = ""
     """The entry of the approvals: `rules.0`, `tools.pay`, `effects.unsafe`."""
     spent_usd: float = 0
-    """What the run had spent by then."""
+    """What the run had spent by then, and the runs above it."""
+    certain: bool = True
+    """That entry surely fits the call; else its approval is no first time of that entry."""
     undecided: str = ""
     """Rules that may fit would put the call to different people: what is wrong with its arguments. Nobody
     is asked then; it is not made."""
@@ -76,8 +78,19 @@ def asking_for(
             "it cannot be told who has to approve this call; give these arguments as the approvals expect "
             f"them, and none that the tool does not have: {doubts}"
         )
-    facts = {"because": entries[0].because, "spent_usd": spent_usd, "undecided": doubt}
-    return Asked.model_validate({**ways[-1].model_dump(), **facts})
+    return Asked(
+        **ways[-1].model_dump(),
+        because=entries[0].because,
+        spent_usd=spent_usd,
+        certain=not entries[0].untold,
+        undecided=doubt,
+    )
+
+
+def reaches(asking: Asking, first: str | None, now: str | None) -> bool:
+    """Does a call that is asked about so come to the people who decide: to the group that was asked first,
+    and from there to the one that is asked now?"""
+    return asking.group == first and now in (asking.group, *asking.escalate_to)
 
 
 def _asks(entry: _Entry, run: ToolRun, approved: Collection[str]) -> bool:

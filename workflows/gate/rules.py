@@ -116,7 +116,8 @@ class Asking(Strict):
     deadline_seconds: Seconds | None = Field(default=None, description="null: it waits for ever")
     at_deadline: AtDeadline = "reject"
     escalate_to: tuple[GroupName, ...] = Field(
-        default=(), description="for `escalate`: one group after the other; the last one's silence rejects"
+        default=(),
+        description="for `escalate`: one after the other, also one twice; the last's silence rejects",
     )
     warn_seconds: Seconds | None = Field(default=None, description="notify so long before the deadline")
 
