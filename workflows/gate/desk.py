@@ -30,6 +30,7 @@ from workflows.gate.ticket import (
     digest_of,
     heard_as,
     id_of,
+    listed,
     thin,
     told,
 )
@@ -50,8 +51,6 @@ __all__ = ["Desk"]
 
 CLOSED = 100
 """Closed requests of past steps that are kept; those of the step at hand all are."""
-NAMED = 5
-"""Open requests that a refusal names."""
 
 
 class _Kept(Frozen):
@@ -250,9 +249,8 @@ class Desk:
     def _ticket(self, decision: Decision) -> Ticket:
         ticket = self._tickets.get(decision.request)
         if ticket is None:
-            raise Refused(
-                f"there is no request {decision.request!r} in this run; open are: {self.asked or 'none'}"
-            )
+            none = f"there is no request {decision.request!r} in this run"
+            raise Refused(f"{none}; open are: {self.asked or 'none'}")
         return ticket
 
     def _repeats(self, ticket: Ticket, decision: Decision) -> bool:
@@ -375,9 +373,7 @@ class Desk:
     @property
     def asked(self) -> str:
         """The open requests with what a decision must name, for who named another: `r1 (digest ...)`."""
-        few = [f"{request.id} (digest {request.digest})" for request in self.open[:NAMED]]
-        more = len(self.open) - len(few)
-        return ", ".join([*few, f"{more} more"] if more else few)
+        return listed(self.open)
 
     @property
     def closed(self) -> tuple[Request, ...]:

@@ -26,6 +26,7 @@ __all__ = [
     "digest_of",
     "heard_as",
     "id_of",
+    "listed",
     "named",
     "thin",
     "told",
@@ -34,6 +35,8 @@ __all__ = [
 ARGUMENTS_LIMIT = 2_000
 """Characters of JSON up to which arguments are in the log's facts, and kept once a step is over; the digest
 always is."""
+LISTED = 5
+"""Open requests that a refusal names."""
 TEXT_LIMIT = 1_000
 """Characters of a comment in a `Decided`."""
 
@@ -156,6 +159,13 @@ def decided_of(request: Request) -> Decided:
         at_deadline=request.at_deadline if request.outcome == "expired" else None,
         needed=request.quorum,
     )
+
+
+def listed(requests: Sequence[Request]) -> str:
+    """Requests with what a decision must name: `r1 (digest ...), r2 (digest ...), 3 more`."""
+    few = [f"{request.id} (digest {request.digest})" for request in requests[:LISTED]]
+    more = len(requests) - len(few)
+    return ", ".join([*few, f"{more} more"] if more else few)
 
 
 def content_of(decision: Decision) -> str:
