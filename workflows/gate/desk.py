@@ -31,6 +31,7 @@ from workflows.gate.ticket import (
     heard_as,
     id_of,
     listed,
+    put_to,
     thin,
     told,
 )
@@ -183,7 +184,7 @@ class Desk:
         asked = Asked.model_validate((asking or self.people.asking_of(kind)).model_dump())
         values = {
             **matter,
-            **self._put_to(asked, asked.group, now),
+            **put_to(self.people, asked, asked.group, now),
             "kind": kind, "place": place, "digest": mark, "run": self.run[0], "created": now,
             "id": f"r{self._opened + 1}", "because": asked.because,
             "at_deadline": asked.at_deadline, "escalate_to": asked.escalate_to,
@@ -194,20 +195,6 @@ class Desk:
         self._forget(request)
         self.told.append(told("Requested", request, by="kernel"))
         return request
-
-    def _put_to(self, asking: Asking, name: str | None, now: float) -> dict[str, object]:
-        """What of a request changes with the group that it is put to."""
-        group = self.people.group_of(name)
-        deadline = None if asking.deadline_seconds is None else now + asking.deadline_seconds
-        warn = None if deadline is None or asking.warn_seconds is None else deadline - asking.warn_seconds
-        return {
-            "group": name,
-            "approvers": group.approvers,
-            "signed": bool(group.keys),
-            "quorum": asking.quorum or group.quorum,
-            "deadline": deadline,
-            "warn_at": warn,
-        }
 
     def _forget(self, newest: Request) -> None:
         """Old closed requests go; those of the step at hand stay, since calls may wait for others there."""
@@ -307,7 +294,7 @@ class Desk:
         name, *others = before.escalate_to
         mark = ticket.mark or before.digest
         values = {
-            **self._put_to(ticket.asking, name, now),
+            **put_to(self.people, ticket.asking, name, now),
             "digest": digest_for(mark, ticket.level + 1, name),
             "escalate_to": tuple(others),
             "at_deadline": "escalate" if others else "reject",

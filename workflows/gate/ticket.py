@@ -10,7 +10,7 @@ from pydantic import Field
 from activities.contracts import Frozen, JsonObject
 from workflows.gate.canonical import canonical, digest
 from workflows.gate.policy import Asked
-from workflows.people import Decided, Decision, Moment, Outcome, Request, Verb, Vote
+from workflows.people import Asking, Decided, Decision, Moment, Outcome, People, Request, Verb, Vote
 
 __all__ = [
     "OUTCOMES",
@@ -28,6 +28,7 @@ __all__ = [
     "id_of",
     "listed",
     "named",
+    "put_to",
     "thin",
     "told",
 ]
@@ -104,6 +105,21 @@ def digest_of(
 def digest_for(mark: str, level: int, group: str) -> str:
     """The digest once another group is asked: what was said, and signed, to those before counts no more."""
     return digest([mark, level, group])
+
+
+def put_to(people: People, asking: Asking, name: str | None, now: float) -> dict[str, object]:
+    """What of a request changes with the group that it is put to. Raises ValueError for an unknown one."""
+    group = people.group_of(name)
+    deadline = None if asking.deadline_seconds is None else now + asking.deadline_seconds
+    warn = None if deadline is None or asking.warn_seconds is None else deadline - asking.warn_seconds
+    return {
+        "group": name,
+        "approvers": group.approvers,
+        "signed": bool(group.keys),
+        "quorum": asking.quorum or group.quorum,
+        "deadline": deadline,
+        "warn_at": warn,
+    }
 
 
 def agreeing(request: Request, vote: Vote) -> tuple[Vote, ...]:
