@@ -5,6 +5,8 @@ PYTHON ?= $(shell for p in python3 python3.13 python3.12 python3.11 python3.14 p
 VENV := .venv
 BIN := $(VENV)/bin
 STAMP := $(VENV)/.ready
+# Commands and tests start many processes: none should compile every module anew, as some images have it.
+export PYTHONDONTWRITEBYTECODE :=
 
 .PHONY: run test test-all check lock docs bench clean
 
