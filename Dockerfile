@@ -20,7 +20,8 @@ COPY examples/tools examples/tools
 COPY deploy/worker_health.py deploy/
 # editable: the sources stay in /app, beside the example agents, as in a checkout
 RUN /venv/bin/pip install --no-deps --no-build-isolation --no-index --editable . \
-    && /venv/bin/pip uninstall --yes pip setuptools
+    && /venv/bin/pip uninstall --yes pip setuptools \
+    && /venv/bin/python -m compileall -q --invalidation-mode unchecked-hash .
 
 FROM python:3.11.15-slim-bookworm
 RUN groupadd --gid 10001 ratchet \
