@@ -304,6 +304,7 @@ class AgentWorkflow:
             records=stack.top.step.snapshot.seq if stack else 0,
             waiting=(loop.desk.waiting or ("paused" if loop.paused else "")) if loop else "",
             paused=loop.paused if loop else False,
+            child=loop.world.child() if loop else "",
             requests=len(loop.desk.open) if loop else 0,
             origin=task.fork.origin if task.fork else None,
             unusable_messages=tuple(self.messages.unusable),

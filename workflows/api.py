@@ -203,6 +203,8 @@ class AgentStatus(Frozen):
     branch: int = 0
     inside: tuple[str, ...] = ()
     """`machine: state` of the machines at work inside, the innermost last; `machine: run ID` of a child."""
+    child: str = ""
+    """Workflow id of the child run at work: it hears `pause` and `resume`, too."""
     doing: str = ""
     """Title of the effect that is being performed."""
     finished: bool = False

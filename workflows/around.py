@@ -16,9 +16,10 @@ from temporalio.exceptions import is_cancelled_exception
 
 from activities.contracts import Effect, ToolResult, ToolRun
 from activities.contracts_people import Compensated, Notice, Noticed, Reconciled
+from workflows.child import above
 from workflows.kernel.log import Record
 from workflows.kernel.stack import Stack
-from workflows.people import DoneCall, Moment, Request
+from workflows.people import Command, DoneCall, Moment, Request
 from workflows.perform import Performer
 from workflows.retries import attempts_of
 from workflows.where import Where
@@ -105,6 +106,19 @@ class Around:
     def in_doubt(self) -> str:
         """The unsafe ones, in words."""
         return self._performer.tools.in_doubt()
+
+    def above(self) -> tuple[tuple[str, str], ...]:
+        """The runs that this one is a child run of."""
+        return above()
+
+    def child(self) -> str:
+        """Workflow id of the child run under way."""
+        return self._performer.children.at_work
+
+    async def tell_child(self, command: Command) -> str:
+        """By the signal `command`."""
+        with _plainly():
+            return await self._performer.children.tell(command)
 
     def key(self, where: Where, activity_id: str) -> str:
         """The idempotency key of a call."""

@@ -1,11 +1,12 @@
-"""An inner machine as a workflow of its own: its task, and what its end means to the outer one."""
+"""An inner machine as a workflow of its own: its task, what it is told, and what its end means to the outer
+one."""
 
 from __future__ import annotations
 
 from datetime import timedelta
 from typing import Any
 
-from pydantic import ValidationError
+from pydantic import TypeAdapter, ValidationError
 from temporalio import workflow
 from temporalio.exceptions import (
     ApplicationError,
@@ -21,48 +22,88 @@ from workflows.api import WORKFLOW_TYPE, AgentResult, AgentTask, Limits
 from workflows.intake import faults
 from workflows.kernel.ledger import SHARED
 from workflows.kernel.stack import caps_left
+from workflows.people import Command
 from workflows.where import Where, bounded
 
-__all__ = ["child_id", "child_task", "ended", "run_child"]
+__all__ = ["Children", "above", "child_id", "child_task", "ended"]
+
+_ABOVE = "above"
+"""Memo of a child run: the runs that it is one of, the outermost first."""
+_RUNS: TypeAdapter[tuple[tuple[str, str], ...]] = TypeAdapter(tuple[tuple[str, str], ...])
 
 
-async def run_child(
-    task: AgentTask, effect: RunMachine, where: Where, origin: str
-) -> MachineEnded | EffectFailed:
-    """Run it to its end; `origin` is the id of the first run of the asking run's chain.
+class Children:
+    """The child runs of a run, one at a time."""
 
-    Raises a cancellation when the run is cancelled.
-    """
-    try:
-        inner = child_task(task, effect, where)
-    except ValidationError as error:
-        return _refused(effect, faults(error))
-    except ValueError as error:
-        return _refused(effect, str(error))
-    workflow_id = child_id(origin, where.activity_id)
-    seconds = inner.limits.seconds
-    try:
-        result: AgentResult = await workflow.execute_child_workflow(
+    def __init__(self, task: AgentTask, origin: str) -> None:
+        """`origin` is the id of the first run of the asking run's chain."""
+        self._task, self._origin = task, origin
+        self._handle: workflow.ChildWorkflowHandle[Any, AgentResult] | None = None
+
+    @property
+    def at_work(self) -> str:
+        """Workflow id of the one under way; empty: none."""
+        return self._handle.id if self._handle else ""
+
+    async def tell(self, command: Command) -> str:
+        """Hand the command on as it came; the child's workflow id, empty when none is there to hear it."""
+        handle = self._handle
+        if handle is None:
+            return ""
+        try:
+            await handle.signal("command", command)
+        except ApplicationError:  # it has just ended
+            return ""
+        return handle.id
+
+    async def run(self, effect: RunMachine, where: Where) -> MachineEnded | EffectFailed:
+        """Run one to its end. Raises a cancellation when the run is cancelled."""
+        try:
+            inner = child_task(self._task, effect, where)
+        except ValidationError as error:
+            return _refused(effect, faults(error))
+        except ValueError as error:
+            return _refused(effect, str(error))
+        workflow_id = child_id(self._origin, where.activity_id)
+        try:
+            self._handle = await self._started(inner, workflow_id, effect.title[:200])
+            return ended(await self._handle, workflow_id)
+        except ChildWorkflowError as error:
+            if is_cancelled_exception(error):
+                raise
+            return _failed(error, workflow_id)
+        except WorkflowAlreadyStartedError:
+            text = f"a run {workflow_id} is there already; end it, or start this run under another id"
+            return EffectFailed(error="fatal", type="child_exists", message=text)
+        finally:
+            self._handle = None
+
+    async def _started(
+        self, inner: AgentTask, workflow_id: str, summary: str
+    ) -> workflow.ChildWorkflowHandle[Any, AgentResult]:
+        seconds = inner.limits.seconds
+        # One that people can be asked in may wait longer; it keeps its own limit.
+        most = None if seconds is None or not inner.people.unattended else timedelta(seconds=seconds + 60)
+        return await workflow.start_child_workflow(
             WORKFLOW_TYPE,
             inner,
             id=workflow_id,
             result_type=AgentResult,
             cancellation_type=ChildWorkflowCancellationType.WAIT_CANCELLATION_COMPLETED,
             parent_close_policy=ParentClosePolicy.REQUEST_CANCEL,
-            # One that people can be asked in may wait longer; it keeps its own limit.
-            execution_timeout=None
-            if seconds is None or not task.people.unattended
-            else timedelta(seconds=seconds + 60),
-            static_summary=effect.title[:200],
+            execution_timeout=most,
+            static_summary=summary,
+            memo={_ABOVE: [*above(), (workflow.info().workflow_id, self._origin)]},
         )
-    except ChildWorkflowError as error:
-        if is_cancelled_exception(error):
-            raise
-        return _failed(error, workflow_id)
-    except WorkflowAlreadyStartedError:
-        text = f"a run {workflow_id} is there already; end it, or start this run under another id"
-        return EffectFailed(error="fatal", type="child_exists", message=text)
-    return ended(result, workflow_id)
+
+
+def above() -> tuple[tuple[str, str], ...]:
+    """The runs that this one is a child run of: workflow id and first run id of each; empty where there is
+    none, or somebody else has put something under that name."""
+    try:
+        return _RUNS.validate_python(workflow.memo().get(_ABOVE, ()))
+    except ValidationError:
+        return ()
 
 
 def child_id(origin: str, place: str) -> str:

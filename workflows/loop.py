@@ -19,7 +19,7 @@ from workflows.gate import words
 from workflows.gate.calls import Calls
 from workflows.gate.desk import Desk
 from workflows.gate.effects import take
-from workflows.gate.orders import Order, obey, refuse
+from workflows.gate.orders import Left, Order, obey, refuse
 from workflows.kernel.errors import MachineError, name_of
 from workflows.kernel.ledger import spent_by
 from workflows.kernel.moves import steerable
@@ -29,7 +29,7 @@ from workflows.people import Command, Decided, Decision, People, Request
 from workflows.where import Where
 from workflows.world import World
 
-__all__ = ["Left", "Loop"]
+__all__ = ["Loop"]
 
 T = TypeVar("T")
 SAID = 500
@@ -40,16 +40,13 @@ TOO_LATE = "the run is over"
 """Why a command is not obeyed that the run did not come to any more; the log has it, too."""
 
 
-class Left(Exception):
-    """A command came: what is being done is left, and taken up again behind it."""
-
-
 class Loop:
     """One run from its first effect to its end. Raises MachineError when its machine breaks a rule."""
 
     def __init__(self, world: World, stack: Stack, nesting: Nesting, desk: Desk, people: People) -> None:
         self.world, self.nesting, self.desk, self.people = world, nesting, desk, people
         self.stack = stack
+        desk.below(world.above())
         self.inbox: list[Order] = []
         self.paused = False
         self.stood = -1
@@ -102,8 +99,7 @@ class Loop:
     async def _go_on(self) -> None:
         self.tell()
         if self.inbox:
-            await obey(self, self.inbox[0])
-            self.inbox.pop(0)
+            await self._obey_next()
             return
         await self.world.between()
         if self.world.cancelling():
@@ -118,6 +114,10 @@ class Loop:
                 await take(self, effect)
         except Left:
             return
+
+    async def _obey_next(self) -> None:
+        await obey(self, self.inbox[0])
+        self.inbox.pop(0)
 
     # -- what is done with it --------------------
 
@@ -252,13 +252,16 @@ class Loop:
             raise Left
         return answer
 
-    async def raced(self, doing: Coroutine[Any, Any, T]) -> T:
-        """The outcome of what is being done; raises Left when a command came that does not let it end."""
+    async def raced(self, doing: Coroutine[Any, Any, T], stops: Callable[[], bool] | None = None) -> T:
+        """The outcome of what is being done; raises Left when a command came that does not let it end:
+        `stops` says whether one has, if not every command that concerns the effect at hand is one."""
         task = asyncio.ensure_future(doing)
         try:
-            await self.world.until(lambda: task.done() or self._stopping(), None, "")
+            if stops is not None:
+                await asyncio.sleep(0)  # what needs no waiting is not stopped
+            await self._watch(task, stops or self._stopping)
             if not task.done() and self.world.stop_soon():
-                await self.world.until(lambda: task.done() or self._aborting(), None, "")
+                await self._watch(task, self.aborting)
         except asyncio.CancelledError:
             pass
         while not task.done():
@@ -273,7 +276,21 @@ class Loop:
             raise Left
         return task.result()
 
-    def _aborting(self) -> bool:
+    async def _watch(self, task: asyncio.Future[Any], stops: Callable[[], bool]) -> None:
+        """Wait until it has ended or is to be stopped; what does not stop a child run is obeyed meanwhile."""
+        while not (task.done() or stops()):
+            if self._beside_a_child():
+                await self._obey_next()
+                self.world.waits(self)
+            else:
+                await self.world.until(lambda: task.done() or stops() or self._beside_a_child(), None, "")
+
+    def _beside_a_child(self) -> bool:
+        """A command came while a child run is under way, which may take hours."""
+        return bool(self.inbox and self.world.child())
+
+    def aborting(self) -> bool:
+        """An abort came."""
         return any(order.command.command == "abort" for order in self.inbox)
 
     def _stopping(self) -> bool:
@@ -282,7 +299,7 @@ class Loop:
             command = order.command
             if command.command in {"abort", "rollback"}:
                 return True
-            # A child run goes on: it can be paused itself, and would begin anew.
+            # A child run is not stopped: it is told, and would begin anew.
             if (
                 command.command == "pause"
                 and command.at_once

@@ -33,7 +33,7 @@ from activities.contracts import (
 from activities.contracts_artifacts import ArtifactsRead, ArtifactText, ReadArtifacts
 from activities.contracts_code import CodeStepped, RunCode
 from workflows.api import AgentTask
-from workflows.child import run_child
+from workflows.child import Children
 from workflows.perform_tools import MARGIN, ToolCalls
 from workflows.retries import CRASHES, WAIT, all_of, attempts_of, failure_of
 from workflows.where import Where
@@ -62,6 +62,7 @@ class Performer:
         """Digests that the store holds, oldest first (a set would have no order)."""
         remembered = {k: ToolResult.model_validate(v) for k, v in (carry.remembered if carry else {}).items()}
         self.tools = ToolCalls(specs, task.heartbeat_seconds, self.key, remembered)
+        self.children = Children(task, origin_run_id)
         self._setups: dict[tuple[str, tuple[str, ...], str], tuple[Setup, str]] = {}
 
     def carry(self) -> dict[str, Any]:
@@ -90,7 +91,7 @@ class Performer:
             case ReadArtifacts():
                 return await self._read_artifacts(effect, where)
             case RunMachine():
-                return await run_child(self.task, effect, where, self.origin)
+                return await self.children.run(effect, where)
         raise ApplicationError(f"no activity performs {effect.kind!r}", type="Bug", non_retryable=True)
 
     def key(self, where: Where, activity_id: str) -> str:

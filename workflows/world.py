@@ -12,7 +12,7 @@ from activities.contracts import Effect, ToolResult, ToolRun
 from activities.contracts_people import Compensated, Reconciled
 from workflows.kernel.log import Record
 from workflows.kernel.stack import Stack
-from workflows.people import DoneCall, Moment, Request
+from workflows.people import Command, DoneCall, Moment, Request
 from workflows.where import Where
 
 if TYPE_CHECKING:
@@ -53,6 +53,15 @@ class World(Protocol):
 
     def cancelling(self) -> bool:
         """The run was asked to stop from outside."""
+
+    def above(self) -> tuple[tuple[str, str], ...]:
+        """The runs that this one is a child run of, at any depth: workflow id and first run id of each."""
+
+    def child(self) -> str:
+        """Workflow id of the child run under way; empty: none."""
+
+    async def tell_child(self, command: Command) -> str:
+        """Hand the command on to it as it came; its workflow id, empty when none is there to hear it."""
 
     def key(self, where: Where, activity_id: str) -> str:
         """The idempotency key of a call."""

@@ -8,7 +8,7 @@ from typing import Any
 
 from pydantic import BaseModel
 
-from activities.contracts import CallTools, Effect, ToolResult, ToolRun, ToolSpec, ToolsReturned
+from activities.contracts import CallTools, Effect, RunMachine, ToolResult, ToolRun, ToolSpec, ToolsReturned
 from activities.contracts_people import Compensated, Reconciled
 from tests.machines.driver import Reaction
 from tests.machines.script import PARTS, TOOL
@@ -76,8 +76,13 @@ class Bench:
         self.compensated: list[str] = []
         self.undoes = True
         self.found: Reconciled | None = None
+        self.told: list[Command] = []
+        """What the child run was told."""
+        self.child_at_work = ""
         self.blocked = False
         """Effects do not end until this is False."""
+        self.slow = ""
+        """What of `log` and `compensate` does not end as long as this names it."""
         self._under_way: dict[str, ToolRun] = {}
         self._stop = False
         self._again: dict[str, Any] = {}
@@ -215,8 +220,12 @@ class Bench:
         self._stop = False
         if isinstance(effect, CallTools):
             return await self._tools(effect, where, settled)
-        await self._blocked()
-        answer: BaseModel = await self._next(effect)
+        self.child_at_work = f"{RUN}/{where.activity_id}" if isinstance(effect, RunMachine) else ""
+        try:
+            await self._blocked()
+            answer: BaseModel = await self._next(effect)
+        finally:
+            self.child_at_work = ""
         return answer
 
     async def _tools(
@@ -260,6 +269,10 @@ class Bench:
         while self.blocked:  # noqa: ASYNC110  # a test lets go by setting a field
             await asyncio.sleep(0)  # a test lets go by setting a field
 
+    async def _lasts(self, what: str) -> None:
+        while self.slow == what:  # noqa: ASYNC110  # a test lets go by setting a field
+            await asyncio.sleep(0)  # a test lets go by setting a field
+
     def stop_soon(self) -> bool:
         self._stop = True
         return bool(self.in_doubt())
@@ -269,6 +282,17 @@ class Bench:
 
     def in_doubt(self) -> str:
         return ", ".join(run.title for run in self._under_way.values() if not self.tool.repeatable)
+
+    def above(self) -> tuple[tuple[str, str], ...]:
+        return ()
+
+    def child(self) -> str:
+        return self.child_at_work
+
+    async def tell_child(self, command: Command) -> str:
+        if self.child_at_work:
+            self.told.append(command)
+        return self.child_at_work
 
     def key(self, where: Where, activity_id: str) -> str:
         return f"{RUN}/origin/{where.branch}/{activity_id}"
@@ -284,12 +308,14 @@ class Bench:
 
     async def compensate(self, call: DoneCall) -> Compensated:
         self.compensated.append(call.place)
+        await self._lasts("compensate")
         return Compensated(ok=self.undoes, text="as asked")
 
     def full(self) -> bool:
         return False
 
     async def log(self) -> Sequence[Record]:
+        await self._lasts("log")
         return self.records
 
     def notify(self, moment: Moment, request: Request) -> None:

@@ -6,15 +6,19 @@ import asyncio
 from typing import Any
 
 import pytest
+from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
 from temporalio.client import Client, WorkflowFailureError, WorkflowHandle
 from temporalio.service import RPCError
 
 from activities.settings import Settings
+from client.keys import public_key
+from tests.people.temporalkit import Handle, marks, replayed
 from tests.workflows.test_hard_moments import _archive_waits, _first_archive, _long_run, own
 from tests.workflows.test_subgraphs import _started, child_of, holding
 from tests.workflows.trials import act, begin, final, task, until
 from workflows.api import AgentResult, AgentStatus, Carry
-from workflows.people import CommandDone
+from workflows.gate.signing import sign, signed_content
+from workflows.people import Command, CommandDone, Group, People
 
 __all__ = ["own"]  # a fixture
 
@@ -31,6 +35,18 @@ async def _with_a_slow_child(working: Client) -> WorkflowHandle[Any, AgentResult
     await _started(child)
     await until(child, lambda status: status.state == "action")
     return handle
+
+
+async def _status(handle: Handle) -> AgentStatus:
+    status: AgentStatus = await handle.query("status", result_type=AgentStatus)
+    return status
+
+
+async def _child(client: Client, handle: Handle) -> Handle:
+    """The child run of this run, once it is at work."""
+    await _started(handle)
+    await until(handle, lambda status: status.child != "")
+    return client.get_workflow_handle((await _status(handle)).child, result_type=AgentResult)
 
 
 async def test_an_abort_ends_a_run_whose_child_is_at_work_as_aborted(working: Client) -> None:
@@ -53,14 +69,36 @@ async def test_a_rollback_stops_the_child_and_begins_the_step_anew(working: Clie
     assert (await asyncio.wait_for(handle.result(), SOON)).exit_reason == "aborted"
 
 
-async def test_a_pause_at_once_does_not_stop_a_child_run(working: Client) -> None:
-    handle = await _with_a_slow_child(working)
-    await handle.signal("command", {"command": "pause", "at_once": True})
-    await asyncio.sleep(1)
-    child = await working.get_workflow_handle(child_of(handle)).query("status", result_type=AgentStatus)
-    assert (child.finished, child.state) == (False, "action")
-    await handle.signal("command", {"command": "abort"})
-    assert (await asyncio.wait_for(handle.result(), SOON)).exit_reason == "aborted"
+async def test_a_signed_pause_reaches_the_childs_child_in_its_call_and_so_does_the_resume(
+    working: Client, settings: Settings
+) -> None:
+    key = Ed25519PrivateKey.generate()
+    people = People(groups={"ops": Group(keys={"ann": public_key(key)})}, commands="ops")
+    inner = {"machine": "holding", "options": {"mode": "child", "tools": ["mark"]}, "mode": "child"}
+    slow = act("mark", line="lowest", seconds=1.5)
+    given = holding(slow, final("inside"), tools=("mark",), options=inner, people=people)
+    handle = await begin(working, given)
+    child = await _child(working, handle)
+    lowest = await _child(working, child)
+    await until(lowest, lambda status: status.state == "action")
+
+    async def ordered(name: str) -> CommandDone:
+        said = Command.model_validate({"command": name, "by": "ann", "id": name})
+        signature = sign(key, signed_content(handle.id, said, handle.result_run_id or ""))
+        signed = said.model_copy(update={"signature": signature})
+        update = handle.execute_update("command", signed, result_type=CommandDone)
+        return await asyncio.wait_for(update, SOON)
+
+    done = await ordered("pause")
+    assert (done.paused, done.text) == (True, f"the run stands still; child run {child.id} was told")
+    assert (await _status(handle)).child == child.id
+    await until(lowest, lambda status: status.paused)  # its call has ended
+    assert [(await _status(one)).paused for one in (handle, child)] == [True, True]
+    await ordered("resume")
+    assert (await asyncio.wait_for(handle.result(), SOON)).answer == "inside"
+    assert marks(settings).count("lowest") == 1
+    await replayed(handle, settings)
+    await replayed(child, settings)
 
 
 async def test_a_command_that_comes_while_the_log_is_archived_is_obeyed(own: Settings) -> None:

@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from activities.contracts import CallTools, EffectFailed, ToolResult, ToolsReturned
+from activities.contracts import CallTools, EffectFailed, ToolEffect, ToolResult, ToolsReturned
 from tests.machines.answers import act, final, tool_said
 from tests.people.bench import Bench, unsafe
 from workflows.api import PageQuery
@@ -62,6 +62,81 @@ async def test_what_could_not_be_undone_is_still_an_effect() -> None:
         assert "not undone" in order.done.undone[0]
         assert len(run.loop.calls.since(1)) == 1
         assert "not undone" in run.record("Compensated").reason
+
+
+def two_to_undo(effect: ToolEffect) -> Bench:
+    """A run that has made two calls which can be undone."""
+    answers = (*ANSWERS[:2], *ANSWERS[:2])
+    return Bench("react", answers, tool=unsafe(effect=effect, compensates=True), approvals=FREELY)
+
+
+async def test_an_abort_stops_an_undoing_and_lets_no_other_begin() -> None:
+    async with two_to_undo("keyed") as run:
+        run.slow = "compensate"
+        back = run.order("rollback", step=1, compensate=True)
+        await run.settled()
+        await run.command("abort")
+        assert "an abort came while tool at" in back.refused
+        assert run.exit.reason == "aborted"
+        assert len(run.compensated) == 1
+        assert "nobody knows whether it is undone" in run.record("Compensated").reason
+        assert "RolledBack" not in run.events
+        assert [call.undone for call in run.loop.calls.history] == [None, None]
+
+
+async def test_an_abort_lets_the_undoing_by_an_unsafe_tool_end_and_no_other_begin() -> None:
+    async with two_to_undo("unsafe") as run:
+        run.slow = "compensate"
+        back = run.order("rollback", step=1, compensate=True)
+        await run.settled()
+        abort = await run.command("abort")
+        assert not abort.over
+        run.slow = ""
+        await run.settled()
+        assert "an abort came before tool at" in back.refused
+        assert run.exit.reason == "aborted"
+        assert len(run.compensated) == 1
+        assert "undone: as asked" in run.record("Compensated").reason
+        assert [call.undone is None for call in run.loop.calls.history] == [True, False]
+
+
+@pytest.mark.parametrize("later", ["pause", "steer", "rollback", "limits"])
+async def test_what_is_no_abort_waits_for_an_undoing(later: str) -> None:
+    async with two_to_undo("keyed") as run:
+        run.slow = "compensate"
+        back = run.order("rollback", step=1, compensate=True)
+        order = run.order(later, text="x", at_once=True, step=1, limits={"tokens": 1})
+        await run.settled()
+        assert not back.over
+        run.slow = ""
+        await run.settled()
+        assert (back.refused, order.over) == ("", True)
+        assert len(run.compensated) == 2
+
+
+async def test_an_abort_does_not_wait_for_the_log_to_be_read() -> None:
+    async with two_to_undo("keyed") as run:
+        run.slow = "log"
+        back = run.order("rollback", step=1, compensate=True)
+        await run.settled()
+        await run.command("abort")
+        assert back.refused == "it was not done: an abort came while the log was read"
+        assert run.exit.reason == "aborted"
+        assert run.compensated == []
+
+
+@pytest.mark.parametrize("slow", ["log", "compensate"])
+@pytest.mark.parametrize("effect", ["keyed", "unsafe"])
+async def test_a_cancellation_does_not_wait_for_a_rollback(slow: str, effect: ToolEffect) -> None:
+    async with two_to_undo(effect) as run:
+        run.slow = slow
+        back = run.order("rollback", step=1, compensate=True)
+        await run.settled()
+        await run.cancel()
+        assert run.exit.reason == "cancelled"
+        assert back.refused == "the run is over"
+        compensated = [record.reason for record in run.records if record.event == "Compensated"]
+        assert ["nobody knows" in reason for reason in compensated] == [True] * (slow == "compensate")
 
 
 @pytest.mark.parametrize("end", ["abort", "cancel"])

@@ -18,6 +18,10 @@ REASONS = 100
 """Refusals whose reason is kept; of older ones only that they were refused."""
 
 
+HANDED_ON = {"pause", "resume"}
+"""What a run tells its child run, too: a signature over it is one for the run above."""
+
+
 class Commands:
     """The commands of one run: allowed by group and signature, counted once by id."""
 
@@ -28,6 +32,8 @@ class Commands:
         """Id -> digest of what was ordered under it."""
         self.refused: dict[str, str] = {}
         """Id of a counted command that was not obeyed -> why."""
+        self.above: tuple[tuple[str, str], ...] = ()
+        """Runs that this one is a child run of, with their first run ids: they hand on `HANDED_ON`."""
 
     @property
     def _group(self) -> Group:
@@ -61,8 +67,9 @@ class Commands:
             )
 
     def _signed(self, group: Group, command: Command) -> None:
-        content = signed_content(self.workflow_id, command, self.origin)
-        if not verified(group.keys, command.by, content, command.signature):
+        own, above = (self.workflow_id, self.origin), self.above if command.command in HANDED_ON else ()
+        contents = [signed_content(run, command, origin) for run, origin in (own, *above)]
+        if not any(verified(group.keys, command.by, one, command.signature) for one in contents):
             came = "a signature that is not theirs over this command" if command.signature else "no signature"
             raise Refused(
                 f"commands to this run must be signed with the key of {command.by}, {came} came; sign it, "

@@ -318,6 +318,11 @@ class Desk:
 
     # -- commands --------------------
 
+    def below(self, runs: tuple[tuple[str, str], ...]) -> None:
+        """This run is a child run of these, given with their first run ids: what was signed for one of them
+        may pause and resume this one, too."""
+        self._commands.above = runs
+
     def command_allowed(self, command: Command) -> None:
         """Raises Refused when this person may not give it, or its signature or id is not right."""
         self._commands.check(command)

@@ -3,25 +3,32 @@
 from __future__ import annotations
 
 import asyncio
-from dataclasses import dataclass
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
 from activities.contracts import JsonObject
 from workflows.api import COUNTERS, MOST
 from workflows.kernel.errors import MachineError
+from workflows.kernel.log import Record
 from workflows.kernel.moves import breach_of, capped, rolled_back, steered
 from workflows.kernel.step import Cause
-from workflows.people import Command, CommandDone
+from workflows.people import Command, CommandDone, DoneCall
 
 if TYPE_CHECKING:
     from workflows.loop import Loop
 
-__all__ = ["Order", "obey", "refuse"]
+__all__ = ["Left", "Order", "obey", "refuse"]
 
+ABORTED = "it was not done: an abort came"
 SAID = 500
 """Characters of a refused command's text in the log."""
 NAMED = 10
 """Limits of a refused command in the log."""
+
+
+class Left(Exception):
+    """A command came: what is being done is left, and taken up again behind it."""
 
 
 @dataclass(slots=True, eq=False)
@@ -47,7 +54,7 @@ async def obey(loop: Loop, order: Order) -> None:
             case "abort":
                 order.done = _aborted(loop, order)
             case "pause" | "resume":
-                order.done = _paused(loop, order)
+                order.done = await _paused(loop, order)
             case "steer":
                 order.done = _steered(loop, order)
             case "rollback":
@@ -104,7 +111,7 @@ def _aborted(loop: Loop, order: Order) -> CommandDone:
     return _done(loop, order, "the run is ended")
 
 
-def _paused(loop: Loop, order: Order) -> CommandDone:
+async def _paused(loop: Loop, order: Order) -> CommandDone:
     pause = order.command.command == "pause"
     if loop.paused == pause:
         raise ValueError(
@@ -113,8 +120,12 @@ def _paused(loop: Loop, order: Order) -> CommandDone:
             else "the run is not paused; what waits for a decision is answered with `decide`"
         )
     loop.paused = pause
-    loop.note(_cause("Paused" if pause else "Resumed", order))
-    return _done(loop, order, "the run stands still" if pause else "the run goes on")
+    child = await loop.world.tell_child(order.command)
+    cause, said = _cause("Paused" if pause else "Resumed", order), ""
+    if child:
+        cause, said = replace(cause, about={**cause.about, "child": child}), f"; child run {child} was told"
+    loop.note(cause)
+    return _done(loop, order, f"the run {'stands still' if pause else 'goes on'}{said}")
 
 
 def _steered(loop: Loop, order: Order) -> CommandDone:
@@ -126,7 +137,9 @@ def _steered(loop: Loop, order: Order) -> CommandDone:
     loop.keep(steered(loop.stack, text, loop.nesting, cause=cause, now=now, begun=begun))
     if loop.stack.top.place != place:  # the call at hand is asked anew
         loop.leave("a message from a person has changed the call that it was about")
-    return _done(loop, order, "the message comes before the next model call")
+    child = loop.world.child()
+    behind = f" of this run, behind child run {child}, which does not hear it" if child else ""
+    return _done(loop, order, f"the message comes before the next model call{behind}")
 
 
 async def _rolled_back(loop: Loop, order: Order) -> CommandDone:
@@ -136,35 +149,53 @@ async def _rolled_back(loop: Loop, order: Order) -> CommandDone:
     undoing = ", undoing what can be undone" if order.command.compensate else ""
     said = f": {order.command.text}" if order.command.text else ""
     cause = _cause("RolledBack", order, f"to step {step}{undoing}{said}")
-    records = await loop.world.log()
+    records = await _log(loop)
     rolled_back(loop.stack, records, step, loop.nesting, cause=cause, now=loop.world.now())  # may refuse
     loop.leave(f"the run is rolled back to step {step}")
     undone = await _compensated(loop, step, order.by) if order.command.compensate else ()
-    records = await loop.world.log()
-    now = loop.world.now()
-    begun = loop.begun
+    records, now, begun = await _log(loop), loop.world.now(), loop.begun
     loop.keep(rolled_back(loop.stack, records, step, loop.nesting, cause=cause, now=now, begun=begun))
     return _done(loop, order, f"back at the beginning of step {step}", undone)
 
 
+async def _log(loop: Loop) -> Sequence[Record]:
+    """The whole log. Raises ValueError when it cannot be read, or an abort came first."""
+    try:
+        return await loop.raced(loop.world.log(), loop.aborting)
+    except Left as left:
+        raise ValueError(f"{ABORTED} while the log was read") from left
+
+
 async def _compensated(loop: Loop, step: int, by: str) -> tuple[str, ...]:
-    """Undo what can be undone since the step, the newest first; a failure is told, and the next one tried."""
+    """Undo what can be undone since the step, the newest first; a failure is told, and the next one tried.
+
+    An abort lets no other begin, and stops the one under way unless its tool is `unsafe`: ValueError.
+    """
     undone: list[str] = []
     for call in reversed(loop.calls.since(step)):
-        if not call.undoable:
+        if not call.undoable or call.undone is not None:
             continue
-        name = f"{call.tool} at {call.place}"
-        try:
-            done = await loop.world.compensate(call)
-        except asyncio.CancelledError:
-            loop.note(Cause("Compensated", by=by, reason=f"{name}: nobody knows whether it is undone"))
-            raise
-        text = f"{'undone' if done.ok else 'not undone'}: {done.text}"
-        if done.ok:
-            loop.calls.undone(call, text)
-        loop.note(Cause("Compensated", by=by, reason=f"{name}: {text}"))
-        undone.append(f"{name}: {text}")
+        if loop.aborting():
+            raise ValueError(f"{ABORTED} before {call.tool} at {call.place} was undone")
+        undone.append(await _undone(loop, call, by))
     return tuple(undone)
+
+
+async def _undone(loop: Loop, call: DoneCall, by: str) -> str:
+    """Undo a call; what came of it, which is in the log."""
+    name, undoing = f"{call.tool} at {call.place}", loop.world.compensate(call)
+    try:
+        done = await (undoing if call.effect == "unsafe" else loop.raced(undoing, loop.aborting))
+    except (Left, asyncio.CancelledError) as stopped:
+        loop.note(Cause("Compensated", by=by, reason=f"{name}: nobody knows whether it is undone"))
+        if isinstance(stopped, asyncio.CancelledError):
+            raise
+        raise ValueError(f"{ABORTED} while {name} was being undone") from stopped
+    text = f"{'undone' if done.ok else 'not undone'}: {done.text}"
+    if done.ok:
+        loop.calls.undone(call, text)
+    loop.note(Cause("Compensated", by=by, reason=f"{name}: {text}"))
+    return f"{name}: {text}"
 
 
 def _limited(loop: Loop, order: Order) -> CommandDone:
@@ -186,4 +217,6 @@ def _limited(loop: Loop, order: Order) -> CommandDone:
         f"{name} {'none' if cap is None else f'{cap:g}'}" for name, cap in sorted(limits.items())
     )
     loop.note(_cause("LimitsSet", order, told))
-    return _done(loop, order, f"limits now: {told}")
+    child = loop.world.child()
+    kept = f"; child run {child} keeps those that it began with" if child else ""
+    return _done(loop, order, f"limits now: {told}{kept}")
