@@ -173,7 +173,7 @@ async def _limits(client: Client) -> Handle:
     handle, first = await begun(client, given, "limit")
     await update(handle, first, "topup", amounts={"model_calls": 1})
     second = await waits_for(handle, "limit", besides=first.id)
-    await order(handle, "limits", by_signal=True, limits={"tool_calls": 9, "tokens": None})
+    await order(handle, "limits", by_signal=True, limits={"model_calls": 2, "tokens": None})
     third = await waits_for(handle, "limit", besides=second.id)  # asked anew, with the new limits
     await signal(handle, third, "finish")
     return handle

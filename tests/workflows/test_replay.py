@@ -13,6 +13,7 @@ from temporalio.workflow import NondeterminismError
 
 from activities.settings import Settings
 from client.plugin import RatchetPlugin
+from tests.conftest import MACHINES
 from tests.workflows.record import HISTORIES, SCENARIOS
 
 RECORDED = sorted(HISTORIES.glob("*.json"))
@@ -21,7 +22,7 @@ RECORDED = sorted(HISTORIES.glob("*.json"))
 @pytest.fixture
 def replayer(tmp_path: Path) -> Replayer:
     """As a worker with an empty data directory replays."""
-    settings = Settings(data_dir=tmp_path / ".ratchet", files_root=tmp_path)
+    settings = Settings(data_dir=tmp_path / ".ratchet", files_root=tmp_path, modules=(str(MACHINES),))
     return Replayer(workflows=[], plugins=[RatchetPlugin(settings)])
 
 
