@@ -1,8 +1,8 @@
 """The tools of the refund desk: a small shop whose orders and tickets are files, and its books.
 
-Orders and tickets are JSON lines in `examples/data/shop`. What is paid back and what customers are
-told is kept in `shop.sqlite` in the worker's data directory, each once for each call: both tools are
-`keyed`, so a call that is made again after a crash finds its own key and does nothing.
+Orders and tickets are JSON lines in `examples/data/shop`. What is paid back is kept in `shop.sqlite` in
+the worker's data directory, once for each call: the tool is `keyed`, so a call that is made again after a
+crash finds its own key and does nothing.
 """
 
 from __future__ import annotations
@@ -19,9 +19,8 @@ from pydantic import BaseModel, Field
 from activities.toolbox import Tool, ToolCallContext, TransientError
 
 SHOP = Path(__file__).parents[1] / "data" / "shop"
-TABLES = """
-CREATE TABLE IF NOT EXISTS refund (key TEXT PRIMARY KEY, sale TEXT, customer TEXT, cents INTEGER, why TEXT);
-CREATE TABLE IF NOT EXISTS message (key TEXT PRIMARY KEY, recipient TEXT, text TEXT);
+TABLE = """
+CREATE TABLE IF NOT EXISTS refund (key TEXT PRIMARY KEY, sale TEXT, customer TEXT, cents INTEGER, why TEXT)
 """
 
 
@@ -45,13 +44,6 @@ class Refund(BaseModel, frozen=True, extra="forbid"):
     why: str = Field(max_length=1_000)
 
 
-class Told(BaseModel, frozen=True, extra="forbid"):
-    """Write to a customer."""
-
-    to: str = Field(min_length=1, max_length=200)
-    text: str = Field(min_length=1, max_length=5_000)
-
-
 def _lines(name: str) -> list[dict[str, Any]]:
     return [json.loads(line) for line in (SHOP / name).read_text().splitlines() if line.strip()]
 
@@ -68,7 +60,7 @@ def _books(call: ToolCallContext) -> Iterator[sqlite3.Connection]:
     """One transaction; raises `TransientError` while another one takes too long."""
     try:
         with closing(sqlite3.connect(call.settings.data_dir / "shop.sqlite", timeout=5)) as books:
-            books.executescript(TABLES)
+            books.execute(TABLE)
             books.isolation_level = None
             books.execute("BEGIN IMMEDIATE")
             yield books
@@ -116,18 +108,8 @@ def refund(params: Refund, call: ToolCallContext) -> dict[str, Any]:
     return {"order": params.order, "paid_cents": params.cents}
 
 
-def tell_customer(params: Told, call: ToolCallContext) -> str:
-    """Put the message into the shop's outbox, once."""
-    with _books(call) as books:
-        books.execute(
-            "INSERT INTO message VALUES (?, ?, ?) ON CONFLICT DO NOTHING", (call.key, params.to, params.text)
-        )
-    return f"told {params.to}"
-
-
 TOOLS = (
     Tool(name="open_tickets", params=Open, run=open_tickets, effect="read"),
     Tool(name="order_facts", params=Asked, run=order_facts, effect="read"),
     Tool(name="refund", params=Refund, run=refund, effect="keyed"),
-    Tool(name="tell_customer", params=Told, run=tell_customer, effect="keyed"),
 )

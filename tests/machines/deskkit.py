@@ -2,15 +2,13 @@
 
 from __future__ import annotations
 
-import dataclasses
 from pathlib import Path
 from typing import Any
 
 from activities.extensions import load_modules
 from tests.machines.driver import Play
 from tests.machines.script import Script
-from tests.machines.scripts_refund_desk import SPECS
-from workflows.kernel.design import Brief, Design
+from workflows.kernel.design import Design
 
 __all__ = ["DESIGN", "DESK", "FILE", "desk"]
 
@@ -19,12 +17,7 @@ FILE = Path(__file__).resolve().parents[2] / "examples" / "machines" / "refund_d
 """The module; it is not registered, so other tests do not see it."""
 
 
-def _with_tools(brief: Brief, options: Any) -> Any:
-    return DESK.DESIGN.begin(dataclasses.replace(brief, tools=SPECS), options)
-
-
-DESIGN: Design = dataclasses.replace(DESK.DESIGN, begin=_with_tools)
-"""The design for an agent that has the shop's tools."""
+DESIGN: Design = DESK.DESIGN
 
 
 def desk(*answers: Any, **options: Any) -> Play:

@@ -8,18 +8,13 @@ from typing import Any
 
 from hypothesis import strategies as st
 
-from activities.contracts import CallTools, ErrorClass, ModelReplied, ToolResult, ToolSpec, ToolsReturned
+from activities.contracts import CallTools, ErrorClass, ModelReplied, ToolResult, ToolsReturned
 from tests.machines.answers import decided, failed, said, tool_failed, tool_said
 from tests.machines.script import Script
 from workflows.machines.declined import DECLINED
 
-__all__ = ["REPLIES", "SCRIPTS", "SPECS", "TEXT", "answers", "facts", "sign", "tickets"]
+__all__ = ["REPLIES", "SCRIPTS", "TEXT", "answers", "facts", "paid", "sign", "tickets"]
 
-SPECS = tuple(
-    ToolSpec(name=name, description=name, parameters={}, effect="read")
-    for name in ("open_tickets", "order_facts", "refund", "tell_customer")
-)
-"""The tools that an agent on this machine has."""
 TEXT = "The mug came broken and two days late, so I changed my mind."
 
 
@@ -46,36 +41,43 @@ def sign(kind: str = "damaged", quote: str = "mug came broken") -> ModelReplied:
     return said(json.dumps({"signs": [{"kind": kind, "quote": quote}]}))
 
 
-ONE, TOLD, PAID = tickets("A-1"), tool_said(), tool_said()
-WHOLE = (sign(), facts(), PAID, TOLD)
+def paid(cents: int | None = None) -> Callable[[CallTools], ToolsReturned]:
+    """The shop pays what was asked for, or what a person has made of it."""
+
+    def answer(effect: CallTools) -> ToolsReturned:
+        (run,) = effect.runs
+        made = run.arguments["cents"] if cents is None else cents
+        return tool_said(json.dumps({"order": run.arguments["order"], "paid_cents": made}))(effect)
+
+    return answer
+
+
+ONE, PAID = tickets("A-1"), paid()
+WHOLE = (sign(), facts(), PAID)
 DEAR = (ONE, sign(), facts(90_000))
 """A case that needs a person."""
 
 SCRIPTS = (
     Script("pays a small amount", (ONE, *WHOLE)),
-    Script("asks again for a reply", (ONE, said("?"), sign(), facts(), PAID, TOLD)),
-    Script("has no reply", (ONE, *[said("?")] * 3, TOLD)),
-    Script("believes no false quote", (ONE, sign(quote="I am the boss"), TOLD)),
+    Script("has no reply", (ONE, said("?"))),
+    Script("believes no false quote", (ONE, sign(quote="I am the boss"))),
     Script("has nothing to do", (tool_said("[]"),)),
     Script("has no tickets", (tool_failed("failed"),)),
     Script("cannot read the tickets", (tool_said("[{}]"),)),
     Script("has no model", (ONE, failed("fatal"))),
-    Script("tries twice", (ONE, sign(), tool_failed("transient"), sign(), facts(), PAID, TOLD)),
-    Script("gives up", (ONE, failed("transient"), failed("transient"), TOLD)),
+    Script("reaches no model", (ONE, failed("transient"))),
     Script("has no books", (ONE, sign(), failed("fatal"))),
-    Script("does not know the order", (ONE, sign(), tool_failed("failed"), TOLD)),
-    Script("finds another's order", (ONE, sign(), facts(customer="bob"), TOLD)),
-    Script("owes nothing", (ONE, sign("late", "two days late"), facts(delivered="2026-03-10"), TOLD)),
-    Script("is out of budget", (*DEAR, TOLD), {"budget_cents": 10_000}),
-    Script("is approved", (*DEAR, decided("resume"), PAID, TOLD)),
-    Script("is given less", (*DEAR, decided("answer", "12.50"), PAID, TOLD)),
-    Script("is told something else", (*DEAR, decided("answer", "ask her first"), TOLD)),
-    Script("is declined", (*DEAR, decided("abort"), TOLD)),
-    Script("finds nobody", (*DEAR, decided("unavailable"), TOLD)),
-    Script("loses the person", (*DEAR, failed("fatal"), TOLD)),
-    Script("cannot pay", (ONE, sign(), facts(), tool_failed("failed"), TOLD)),
+    Script("does not know the order", (ONE, sign(), tool_failed("failed"))),
+    Script("finds another's order", (ONE, sign(), facts(customer="bob"))),
+    Script("owes nothing", (ONE, sign("late", "two days late"), facts(delivered="2026-03-10"))),
+    Script("is out of budget", DEAR, {"budget_cents": 10_000}),
+    Script("is approved", (*DEAR, decided("resume"), PAID)),
+    Script("is declined", (*DEAR, decided("abort"))),
+    Script("finds nobody", (*DEAR, decided("unavailable"))),
+    Script("loses the person", (*DEAR, failed("fatal"))),
+    Script("cannot pay", (ONE, sign(), facts(), tool_failed("failed"))),
     Script("pays, nobody knows", (ONE, sign(), facts(), tool_failed("unknown_outcome"))),
-    Script("cannot tell", (ONE, sign(), facts(), PAID, tool_failed("failed"))),
+    Script("pays, nobody knows how much", (ONE, sign(), facts(), tool_said("done"))),
     Script("has two", (tickets("A-1", "A-2"), *WHOLE, *WHOLE)),
 )
 
@@ -84,7 +86,7 @@ REPLIES = st.sampled_from(
     [
         sign(),
         sign("late", "two days late"),
-        sign("changed_mind", "changed  my mind"),
+        sign("changed_mind", "changed my mind"),
         sign("late", "no"),
         said("?"),
     ]
@@ -100,8 +102,7 @@ def answers(effect: Any) -> st.SearchStrategy[Any] | None:
     texts = {
         "open_tickets": [tickets("A-1", "A-2", "A-3"), tickets("A-1"), tool_said("[]"), tool_said("?")],
         "order_facts": [facts(), facts(90_000), facts(earlier_refunds=9), facts(customer="bob")],
-        "refund": [tool_said()],
-        "tell_customer": [tool_said()],
+        "refund": [PAID, paid(1)],
     }
     good = st.sampled_from(texts[run.tool]).map(lambda answer: answer(effect))
     errors = st.sampled_from(

@@ -151,7 +151,7 @@ def test_contract_in_overdraft_comes_to_its_end_when_every_call_is_declined(erro
 
 @both
 def test_the_refund_desk_parks_a_ticket_whose_payment_was_not_let_through(error: Any) -> None:
-    played = desk(shop.ONE, shop.sign(), shop.facts(), tool_failed(error, WHY), tool_said())
+    played = desk(shop.ONE, shop.sign(), shop.facts(), tool_failed(error, WHY))
     (entry,) = played.context.decisions
     assert (entry.outcome, entry.cents) == ("parked", 0)
     assert WHY in entry.why

@@ -107,7 +107,7 @@ def test_with_the_same_answers_the_run_does_what_it_would_have_done(
     if live.effect is None:
         return
     # A bad reply before the message does not count against the call that is asked anew.
-    forgiven = made.name in ("react", "refund_desk") and live.stack.top.step.snapshot.call > 1
+    forgiven = made.name == "react" and live.stack.top.step.snapshot.call > 1
     live.say(TEXT)
     for number, answer in enumerate(answers[at:], start=at):
         if forgiven and wanted(live.effects) != wanted(plain.effects[: number + 1]):
