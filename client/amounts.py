@@ -3,12 +3,17 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
+from typing import TYPE_CHECKING
 
 from client.errors import UsageError
 from client.yamltext import nearest
 
-__all__ = ["COUNTERS", "amounts_of", "caps_of"]
+if TYPE_CHECKING:
+    from client.inbox import Ask
+    from workflows.people import Request
+
+__all__ = ["COUNTERS", "amounts_of", "caps_of", "check_counter"]
 
 COUNTERS = ("model_calls", "tool_calls", "tokens", "cost_usd", "seconds")
 """What the agent file's `limits` counts; machines may have counters of their own."""
@@ -47,6 +52,17 @@ def caps_of(words: Iterable[str]) -> dict[str, float | None]:
     return found
 
 
+def check_counter(request: Request | Ask, amounts: Mapping[str, float]) -> None:
+    """Raise a UsageError when more is given of what the request is not about."""
+    counter = (request.arguments or {}).get("counter")
+    wrong = ", ".join(name for name in amounts if name != counter)
+    if counter is not None and wrong:
+        raise UsageError(
+            f"{request.id} is about {counter}, not {wrong}: give more of that, such as {counter}=10; "
+            "other limits are set with `ratchet limits`"
+        )
+
+
 def _parted(word: str) -> tuple[str, str]:
     name, equals, number = word.partition("=")
     if not equals or not name or not number:
@@ -59,7 +75,7 @@ def _number(text: str, word: str) -> float:
     try:
         number = float(text.replace("_", "").replace(",", ""))
     except ValueError as error:
-        raise UsageError(f"{word}: {text!r} is no number") from error
+        raise UsageError(f"{word}: {text!r} is no number; expected one such as 20 or 0.5") from error
     if not math.isfinite(number):
         raise UsageError(f"{word}: {text!r} is no number that counts; say `none` for no limit")
     return number

@@ -13,11 +13,12 @@ from typing import Any, Protocol
 from rich.console import Console
 from rich.text import Text
 
-from client.amounts import amounts_of
+from client.amounts import amounts_of, check_counter
 from client.errors import RatchetError, UsageError
 from client.inboxview import VERBS, answers, decided_text, request_block, summary
 from client.keys import speaker
 from client.people import RunCommander, spoken
+from client.sending import Sent
 from client.terminal import edited, person_here, read_line
 from client.view import LiveView, notes, plain
 from workflows.people import Decided, Decision, Request, Verb
@@ -35,8 +36,10 @@ class Hearer(Protocol):
 
 
 @asynccontextmanager
-async def hearing(agents: RunCommander, view: LiveView | None) -> AsyncIterator[Hearer]:
-    """Who is told of requests while a run is followed; without a view they are told in JSON.
+async def hearing(
+    agents: RunCommander, view: LiveView | None, run_id: str | None = None
+) -> AsyncIterator[Hearer]:
+    """Who is told of requests while the run `run_id` is followed; without a view they are told in JSON.
 
     When it is left in the middle (Ctrl-C), the commands that decide what is open are printed.
     """
@@ -46,7 +49,7 @@ async def hearing(agents: RunCommander, view: LiveView | None) -> AsyncIterator[
     if not person_here():
         yield _Told(_tell, view)
         return
-    desk = _Desk(agents, view)
+    desk = _Desk(agents, view, run_id)
     task = asyncio.create_task(desk.work())
     try:
         yield desk
@@ -97,8 +100,8 @@ def _ways(request: Request) -> list[str]:
 class _Desk:
     """Asks the person at the terminal, one request after the other."""
 
-    def __init__(self, agents: RunCommander, view: LiveView) -> None:
-        self._agents, self._view = agents, view
+    def __init__(self, agents: RunCommander, view: LiveView, followed: str | None) -> None:
+        self._agents, self._view, self._followed = agents, view, followed
         self._by = speaker()
         self._requests: dict[tuple[str, str], Request] = {}
         """The open ones, oldest first."""
@@ -191,7 +194,9 @@ class _Desk:
         content = await _content(request, verb, words, console)
         decision = spoken(Decision, request=request.id, digest=request.digest, decision=verb, **content)
         done = await self._agents.decide(request.run, decision, by=self._by)
-        console.print(decided_text(done, request))
+        # What counts of the run that is followed comes from its log, in the next moment.
+        if request.run != self._followed or isinstance(done, Sent) or done.outcome == "open":
+            console.print(decided_text(done, request, decision))
         return isinstance(done, Decided) and done.outcome != "open"
 
     def _barred(self, request: Request) -> str:
@@ -214,7 +219,9 @@ def _choices(request: Request) -> list[str]:
 async def _content(request: Request, verb: Verb, words: str, console: Console) -> dict[str, Any]:
     """What belongs to a decision besides the verb; raises UsageError when the person gave nothing."""
     if verb == "topup":
-        return {"amounts": amounts_of(words.split())}
+        amounts = amounts_of(words.split())
+        check_counter(request, amounts)
+        return {"amounts": amounts}
     if verb == "edit":
         arguments = await edited(request.arguments or {})
         if arguments is None:

@@ -7,20 +7,25 @@ was done.
 
 from __future__ import annotations
 
+import asyncio
 import json
 import time
-from collections.abc import Callable, Coroutine
+from collections.abc import Callable, Coroutine, Sequence
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, Literal
 
 import typer
 
-from client.errors import UsageError
+from client.errors import RatchetError, UsageError
 from client.place import Json, Place
 
 if TYPE_CHECKING:
+    from client.inbox import Ask
+    from client.listing import RunLine
     from client.talk import Talk
+    from workflows.api import AgentTask
+    from workflows.people import Request
 
 __all__ = ["COMMANDS", "By", "Key", "Reason", "Run", "Signal", "talk_of", "text_of"]
 
@@ -82,31 +87,65 @@ async def inbox(
     as_json: Json = False,
 ) -> None:
     """List the runs that wait for people, those that have waited longest first."""
-    from client.finding import find_run, open_requests
-    from client.inboxview import answers, inbox_table, request_block
-    from client.view import notes, out, plain
+    if run is not None:
+        await _inbox_of(place, run, as_json)
+        return
+    from client.inboxview import inbox_table
+    from client.view import notes, out
 
     async with place.client() as agents:
-        if run is not None:
-            run_id = await find_run(agents, run)
-            asked = await open_requests(agents, run_id)
-        else:
-            lines = await agents.inbox()
-    if run is None and as_json:
+        lines = await agents.inbox()
+    if as_json:
         _print_json([line.model_dump(mode="json") for line in lines])
-    elif run is None and lines:
+    elif lines:
         out().print(inbox_table(lines, datetime.now(UTC), out().width))
         notes().print("`ratchet inbox RUN` shows all that a run asks, and how it is answered")
-    elif run is None:
-        notes().print("no run waits for anybody")
-    elif as_json:
-        _print_json([request.model_dump(mode="json") for request in asked])
     else:
-        for request in asked:
-            out().print(request_block(request, run_id, time.time(), full=True))
-            out().print("\n".join(f"  {plain(way)}" for way in answers(request, run_id)))
-        if not asked:
-            notes().print(f"run {run_id} asks nothing at present")
+        notes().print("no run waits for anybody; `ratchet list` shows all runs")
+
+
+async def _inbox_of(place: Place, name: str, as_json: bool) -> None:
+    """All that one run asks: of which run, why, and how it is answered."""
+    from client.finding import find_any, open_requests
+    from client.inboxview import answers, why
+
+    async with place.client() as agents:
+        run_id = await find_any(agents, name)
+        line, now = await asyncio.gather(agents.describe(run_id), agents.now(run_id))
+        if line.progress != "running":
+            raise RatchetError(
+                f"run {run_id} is over ({line.exit_reason or line.progress}), so it asks nothing; "
+                f"`ratchet show {run_id}` shows what came of it"
+            )
+        asked, task = await asyncio.gather(open_requests(agents, run_id), agents.waiting_task(run_id))
+    if not as_json:
+        _print_inbox_of(line, now.children, asked, task)
+        return
+    requests = [
+        {**one.model_dump(mode="json"), "why": why(one, task), "answers": answers(one, run_id)}
+        for one in asked
+    ]
+    found = {"run": line.model_dump(mode="json"), "children": now.children, "requests": requests}
+    _print_json(found)
+
+
+def _print_inbox_of(
+    line: RunLine, children: Sequence[str], asked: Sequence[Request | Ask], task: AgentTask | None
+) -> None:
+    from client.inboxview import answers, request_block, run_head
+    from client.view import notes, out, plain
+
+    out().print(run_head(line, children, datetime.now(UTC)))
+    for request in asked:
+        out().print()
+        out().print(request_block(request, line.id, time.time(), full=True, task=task))
+        out().print("\n".join(f"  {plain(way)}" for way in answers(request, line.id)))
+    if not asked:
+        paused = line.waiting == "paused"
+        on = (
+            f"`ratchet resume {line.id}` lets it go on" if paused else f"`ratchet watch {line.id}` follows it"
+        )
+        notes().print(plain(f"it asks nothing at present; {on}"))
 
 
 # -- decisions --------------------
@@ -202,14 +241,13 @@ async def topup(  # noqa: PLR0913  # one parameter for each option of the comman
 ) -> int:
     """Give a run that has reached a limit more of it."""
     from client.amounts import amounts_of
+    from client.talk import more_of
 
     request = words[0] if "=" not in words[0] else None
     amounts = amounts_of(words if request is None else words[1:])
 
-    async def content(_: Any) -> dict[str, Any]:
-        return {"text": comment, "amounts": amounts}
-
-    return await talk_of(place, run, by, key, (signal, as_json), digest).decide(request, "topup", content)
+    talk = talk_of(place, run, by, key, (signal, as_json), digest)
+    return await talk.decide(request, "topup", more_of(comment, amounts))
 
 
 async def resume(  # noqa: PLR0913  # one parameter for each option of the command line

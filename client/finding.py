@@ -2,15 +2,16 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+import time
+from collections.abc import Iterable, Sequence
 
 from client.agent import AgentClient
 from client.errors import NotAtHand, NoWorker, RatchetError, UnknownRun, UsageError
 from client.inbox import Ask
-from client.inboxview import summary
+from client.inboxview import span, summary
 from workflows.people import Request, Verb
 
-__all__ = ["find_any", "find_request", "find_run", "open_requests"]
+__all__ = ["check_fits", "find_any", "find_request", "find_run", "open_requests"]
 
 SHOWN = 10
 """Candidates that are named."""
@@ -63,31 +64,64 @@ async def open_requests(agents: AgentClient, run_id: str) -> tuple[Request | Ask
 
 
 async def find_request(
-    agents: AgentClient, run_id: str, name: str | None, verbs: tuple[Verb, ...]
+    agents: AgentClient,
+    run_id: str,
+    known: Sequence[Request | Ask],
+    name: str | None,
+    verbs: tuple[Verb, ...],
 ) -> Request | Ask:
-    """The request that is meant: by its id, shortened perhaps; or the only one that these verbs answer.
+    """The request that is meant of the `known` open ones: by its id, shortened perhaps; or the only one that
+    these verbs answer.
 
     Raises:
-        UsageError: none or several are meant; the open ones are named.
-        RatchetError: there is no such request.
+        UsageError: none or several are meant, or it is not answered so; what is open is named.
+        RatchetError: there is no such request, or it is closed.
     """
-    known = await open_requests(agents, run_id)
     if name is not None:
         found = [r for r in known if r.id in (name, f"r{name}")]
         if not found:
             # It is closed perhaps: then the run says what became of it.
-            return await agents.request(run_id, f"r{name}" if name.isdecimal() else name)
+            found = [await agents.request(run_id, f"r{name}" if name.isdecimal() else name)]
+        check_fits(found[0], verbs, run_id)
     else:
         found = [r for r in known if any(verb in r.options for verb in verbs)]
         if not known:
-            raise RatchetError(f"run {run_id} asks nothing at present")
+            raise RatchetError(
+                f"run {run_id} asks nothing at present; `ratchet show {run_id}` shows where it is, and "
+                f"`ratchet watch {run_id}` follows it"
+            )
         if not found:
-            asked = "; ".join(summary(r) for r in known)
-            raise UsageError(f"run {run_id} asks nothing that is answered so; it asks: {asked}")
+            raise UsageError(
+                f"run {run_id} asks nothing that `{verbs[0]}` answers; it asks:\n{_listed(known)}\n"
+                f"`ratchet inbox {run_id}` shows all of it, and the commands that answer"
+            )
     if len(found) > 1:
-        lines = "\n".join(f"  {summary(r)}" for r in found[:SHOWN])
-        raise UsageError(f"run {run_id} asks several things; say which is meant:\n{lines}")
+        raise UsageError(
+            f"run {run_id} asks several things; say which is meant, such as "
+            f"`ratchet {verbs[0]} {run_id} {found[0].id}`:\n{_listed(found)}"
+        )
     return found[0]
+
+
+def check_fits(request: Request | Ask, verbs: tuple[Verb, ...], run_id: str) -> None:
+    """Raise a RatchetError for a request that is closed, a UsageError for one that is answered otherwise."""
+    if isinstance(request, Request) and request.outcome != "open":
+        by = f" by {request.settled.by or 'somebody'}" if request.settled else ""
+        raise RatchetError(
+            f"{request.id} of run {run_id} is closed: {request.outcome.replace('_', ' ')}{by}, "
+            f"{span(time.time() - (request.closed or 0))} ago; `ratchet inbox {run_id}` shows what is open"
+        )
+    if request.options and not any(verb in request.options for verb in verbs):
+        raise UsageError(
+            f"{request.id} of run {run_id} cannot be answered by `{verbs[0]}`, it is "
+            f"{summary(request)}\n  {', '.join(request.options)} answer it; "
+            f"`ratchet inbox {run_id}` shows the commands"
+        )
+
+
+def _listed(requests: Sequence[Request | Ask]) -> str:
+    more = [f"  and {len(requests) - SHOWN} more"] if len(requests) > SHOWN else []
+    return "\n".join([*(f"  {summary(r)}" for r in requests[:SHOWN]), *more])
 
 
 async def _of_all(agents: AgentClient, name: str, unknown: UnknownRun) -> str:

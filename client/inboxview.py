@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 import shlex
 from collections.abc import Iterable, Sequence
 from datetime import UTC, datetime
@@ -12,13 +13,25 @@ from rich.text import Text
 
 from activities.contracts import JsonObject
 from client.inbox import Ask, InboxLine
+from client.listing import RunLine
 from client.sending import Sent
-from client.view import plain
-from workflows.people import CommandDone, Decided, DoneCall, Request, Verb
+from client.view import pairs, plain
+from workflows.api import AgentTask
+from workflows.people import (
+    EFFECTS_ASKED,
+    Approvals,
+    CommandDone,
+    Decided,
+    Decision,
+    DoneCall,
+    Kind,
+    Request,
+    Verb,
+)
 
 __all__ = [
-    "VERBS", "answers", "decided_text", "done_text", "effects_table", "inbox_table", "request_block", "span",
-    "summary", "until",
+    "VERBS", "answers", "decided_text", "done_text", "effects_table", "inbox_table", "next_after",
+    "next_decided", "request_block", "run_head", "span", "summary", "until", "why",
 ]  # fmt: skip
 
 VERBS: dict[Verb, tuple[str, str]] = {
@@ -34,14 +47,64 @@ VERBS: dict[Verb, tuple[str, str]] = {
 }
 """What may be decided: the letter for it on a terminal, and what it means."""
 MOST_LINES = 60
-_AFTER: dict[Verb, str] = {"answer": " 'TEXT'", "topup": " COUNTER=MORE", "reject": " -m 'WHY'"}
+_AFTER: dict[Verb, str] = {"answer": " 'TEXT'", "reject": " -m 'WHY'", "edit": " [--args JSON]"}
+_WHY: dict[Kind, str] = {
+    "question": "the machine asks this and waits for what people say",
+    "escalation": "the machine gives this up to people",
+    "interrupt": "the agent's people.interrupt_every or people.interrupt_states",
+    "limit": "the agent's people.on_limit is `ask`",
+    "outcome": "nobody knows what became of the call, and its tool cannot tell",
+    "trouble": "the agent's people.on_trouble is `ask`",
+}
+"""What brings a run to ask, apart from approvals: those name their rule."""
 _UNITS = ((86_400, "d"), (3_600, "h"), (60, "min"))
 
 
-def request_block(request: Request | Ask, run_id: str, now: float, *, full: bool = False) -> Text:
-    """A request as a person must see it before they decide: what, with which arguments, by when, who.
+def run_head(line: RunLine, children: Iterable[str], now: datetime) -> Table:
+    """Whose requests these are: the run, its agent and goal, since when it waits, and what runs inside it."""
+    since = f" for {span((now - line.waiting_since).total_seconds())}" if line.waiting_since else ""
+    waits = f"{'stands paused' if line.waiting == 'paused' else 'waits for people'}{since}"
+    rows = [
+        ("run", f"{line.id}, {waits if line.waiting else 'waits for nobody'}"),
+        ("agent", f"{line.agent} (machine {line.machine})"),
+        ("goal", line.goal),
+        *(
+            ("child run", f"{child} is under way; `ratchet inbox {child}` shows what it asks")
+            for child in children
+        ),
+    ]
+    return pairs((name, text) for name, text in rows if text)
 
-    Very long texts and arguments are cut, aloud, unless `full`.
+
+def why(request: Request | Ask, task: AgentTask | None = None) -> str:
+    """Which rule of the policy asks, in full where the run's task is at hand, or what happened; empty: not
+    known."""
+    if request.kind != "approval":
+        return _WHY[request.kind]
+    because = request.because if isinstance(request, Request) else ""
+    if task is None or not because:
+        return f"the agent's approvals.{because}" if because else ""
+    return f"the agent's approvals.{because}: {_entry(task.approvals, because)}"
+
+
+def _entry(approvals: Approvals, because: str) -> str:
+    """What stands there in the agent file."""
+    section, _, name = because.partition(".")
+    if section == "rules":
+        rule = approvals.rules[int(name)]
+        said = rule.model_dump(mode="json", exclude_defaults=True, exclude={"asking"})
+        return json.dumps({**said, "ask": rule.ask}, ensure_ascii=False)
+    if section == "tools":
+        return approvals.tools[name]
+    return next(mode for effect, mode in {**EFFECTS_ASKED, **approvals.effects}.items() if effect == name)
+
+
+def request_block(
+    request: Request | Ask, run_id: str, now: float, *, full: bool = False, task: AgentTask | None = None
+) -> Text:
+    """A request as a person must see it before they decide: what, why, with which arguments, by when, who.
+
+    Very long texts and arguments are cut, aloud, unless `full`. The `task` tells more of why.
     """
     most = None if full else MOST_LINES
     block = Text()
@@ -53,13 +116,14 @@ def request_block(request: Request | Ask, run_id: str, now: float, *, full: bool
     block.append(f"\n{_indented(request.text, most)}" if request.text and not said_below else "")
     if request.tool is not None:
         block.append(f"\n  {plain(request.tool)}", style="bold")
-    if request.arguments is not None:
+    if request.arguments is not None and request.kind != "limit":  # there they are in the text
         block.append(f"\n{_indented(_pretty(request.arguments), most)}")
     elif isinstance(request, Ask) and request.tool is not None:
         block.append(
             "\n  (the arguments are too long to be read without a worker and its store)", style="dim"
         )
-    for line in (f"digest {request.digest}", *_terms(request, now)):
+    asked_by = [f"asked because of {why_}"] if (why_ := why(request, task)) else []
+    for line in (*asked_by, *_terms(request, now), f"digest {request.digest}"):
         block.append(f"\n  {plain(line)}", style="dim")
     return block
 
@@ -82,9 +146,11 @@ def _terms(request: Request | Ask, now: float) -> list[str]:
 
 def answers(request: Request | Ask, run_id: str) -> list[str]:
     """The commands that decide a request."""
+    counter = (request.arguments or {}).get("counter", "COUNTER") if request.kind == "limit" else "COUNTER"
+    after = {**_AFTER, "topup": f" {counter}=MORE"}
     return [
         shlex.join(["ratchet", verb, run_id, request.id, "--digest", request.digest[:8]])
-        + _AFTER.get(verb, "")
+        + after.get(verb, "")
         if verb != "abort"
         else shlex.join(["ratchet", verb, run_id])
         for verb in request.options
@@ -143,16 +209,38 @@ def effects_table(calls: Iterable[DoneCall]) -> Table:
     return table
 
 
-def decided_text(done: Decided | Sent, request: Request | Ask) -> str:
-    """What has become of a request, in a line."""
+def decided_text(done: Decided | Sent, request: Request | Ask, decision: Decision | None = None) -> str:
+    """What has become of a request, in a line; with the decision, below it what that has changed."""
+    lines = [_become(done, request)]
+    if decision is not None and decision.arguments is not None:
+        lines += [
+            f"  {request.tool or request.id} is to be called with",
+            _indented(_pretty(decision.arguments), None),
+        ]
+    if decision is not None and decision.amounts:
+        lines += [f"  {name}: {_raised(request, name, more)}" for name, more in decision.amounts.items()]
+    return plain("\n".join(lines))
+
+
+def _become(done: Decided | Sent, request: Request | Ask) -> str:
     if isinstance(done, Sent):
-        return plain(f"{request.id}: {done.text}")
+        return f"{request.id}: {done.text}"
     if done.outcome == "open":
         return f"{request.id}: {done.votes} of {done.needed} have decided so; it stays open until the rest do"
     who = ", ".join(done.by) or "somebody"
     sure = "verified" if done.verified else "claimed"
     said = f": {done.text}" if done.text else ""
-    return plain(f"{request.id} {done.outcome.replace('_', ' ')} by {who} ({sure}){said}")
+    return f"{request.id} {done.outcome.replace('_', ' ')} by {who} ({sure}){said}"
+
+
+def _raised(request: Request | Ask, counter: str, more: float) -> str:
+    """A limit before and after, and what had been spent when it was reached."""
+    cap = (request.arguments or {}).get("cap")
+    if not isinstance(cap, int | float):
+        return f"{more:g} more"
+    spent = re.search(rf"{re.escape(counter)}: (\S+) of \S+ spent", request.text)
+    used = f"; {spent[1]} spent" if spent else ""
+    return f"at most {cap + more:g} now, {cap:g} before{used}"
 
 
 def done_text(done: CommandDone | Sent) -> str:
@@ -160,6 +248,32 @@ def done_text(done: CommandDone | Sent) -> str:
     if isinstance(done, Sent):
         return plain(done.text)
     return plain("\n".join([done.text, *(f"  undone: {what}" for what in done.undone)]))
+
+
+def next_decided(done: Decided | Sent, run_id: str, others: Sequence[Request | Ask]) -> str:
+    """What the person may want to do when a request is decided, in a line."""
+    if isinstance(done, Sent):
+        return next_after(done, run_id)
+    if done.outcome == "open":
+        return f"`ratchet inbox {run_id}` shows who has decided so far, and who may"
+    if done.outcome == "aborted":
+        return f"`ratchet result {run_id}` shows what came of it"
+    if others:
+        return (
+            f"run {run_id} still asks {'; '.join(summary(one) for one in others)}: `ratchet inbox {run_id}`"
+        )
+    return f"`ratchet watch {run_id}` follows it"
+
+
+def next_after(done: CommandDone | Sent, run_id: str) -> str:
+    """What the person may want to do when a command is obeyed, in a line."""
+    if isinstance(done, Sent):
+        return f"`ratchet log {run_id}` shows what became of it; `ratchet dev` starts a worker"
+    if done.paused:
+        return f"it is paused; `ratchet resume {run_id}` lets it go on"
+    if done.command == "abort":
+        return f"`ratchet result {run_id}` shows what came of it"
+    return f"`ratchet watch {run_id}` follows it"
 
 
 def until(at: float, now: float) -> str:

@@ -5,6 +5,9 @@ from __future__ import annotations
 import base64
 import getpass
 import os
+import shlex
+import stat
+import sys
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -98,7 +101,23 @@ def speaker(by: str | None = None, key: Path | None = None) -> Speaker:
     """
     name = by or os.environ.get("RATCHET_BY", "").strip() or _login()
     path = key or (Path(found) if (found := os.environ.get("RATCHET_KEY", "").strip()) else None)
-    return Speaker(name) if path is None else Speaker.load(name, path)
+    if path is None:
+        return Speaker(name)
+    made = Speaker.load(name, path)
+    if words := open_to_others(path):
+        sys.stderr.write(f"ratchet: {words}\n")
+    return made
+
+
+def open_to_others(path: Path) -> str:
+    """A warning where others than its owner can read or change a key file; else empty."""
+    mode = stat.S_IMODE(path.stat().st_mode)
+    if not mode & 0o077:
+        return ""
+    return (
+        f"warning: others can read or change the key {path} (mode {mode:04o}), and sign as you; "
+        f"`chmod 600 {shlex.quote(str(path))}` keeps it yours, and if somebody may have read it make another"
+    )
 
 
 def _login() -> str:

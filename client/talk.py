@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 import time
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -12,10 +12,18 @@ import typer
 
 from activities.contracts import JsonObject
 from client.agent import AgentClient
+from client.amounts import check_counter
 from client.errors import NotConfirmed, NoWorker, UsageError
 from client.finding import find_request, find_run, open_requests
 from client.inbox import Ask
-from client.inboxview import decided_text, done_text, effects_table, request_block
+from client.inboxview import (
+    decided_text,
+    done_text,
+    effects_table,
+    next_after,
+    next_decided,
+    request_block,
+)
 from client.keys import Speaker
 from client.people import spoken
 from client.place import Place
@@ -34,9 +42,10 @@ from workflows.people import (
     Verb,
 )
 
-__all__ = ["Talk", "changed", "remembered"]
+__all__ = ["Talk", "changed", "more_of", "remembered", "said"]
 
-Content = Callable[[Request | Ask], Awaitable[dict[str, Any]]]
+Asked = Request | Ask
+Content = Callable[[Asked], Awaitable[dict[str, Any]]]
 """What belongs to a decision besides request and verb, once the person has seen the request."""
 
 
@@ -57,8 +66,9 @@ class Talk:
         """Show the request, decide it, say what has become of it; the exit code."""
         async with self.place.client() as agents:
             run_id = await find_run(agents, self.run)
-            seen = await find_request(agents, run_id, request, (verb,))
-            return await self._decide(agents, run_id, seen, verb, content)
+            known = await open_requests(agents, run_id)
+            seen = await find_request(agents, run_id, known, request, (verb,))
+            return await self._decide(agents, run_id, (seen, known), verb, content)
 
     async def command(self, command: Command) -> int:
         """Send a command, say what it did; the exit code."""
@@ -80,9 +90,9 @@ class Talk:
                 done = await agents.resume(run_id, text, by=self.who, signal=self.signal)
                 self._tell_done(run_id, done)
                 return 0
-            seen = await find_request(agents, run_id, request, verbs)
+            seen = await find_request(agents, run_id, known, request, verbs)
             verb: Verb = "resume" if "resume" in seen.options else "retry"
-            return await self._decide(agents, run_id, seen, verb, said(text))
+            return await self._decide(agents, run_id, (seen, known), verb, said(text))
 
     async def rollback(self, command: Command, *, yes: bool) -> int:
         """Show what was done since the step, ask, then go back to it; the exit code."""
@@ -111,15 +121,20 @@ class Talk:
         return calls
 
     async def _decide(
-        self, agents: AgentClient, run_id: str, seen: Request | Ask, verb: Verb, content: Content
+        self,
+        agents: AgentClient,
+        run_id: str,
+        asked: tuple[Asked, Sequence[Asked]],
+        verb: Verb,
+        content: Content,
     ) -> int:
+        """Decide the first of `asked`; the others are all that the run asked at that moment."""
+        seen, known = asked
         if not seen.digest.startswith(self.digest):
             raise UsageError(
                 f"{seen.id} asks about {seen.digest}, --digest {self.digest[:64]} came: what is asked now "
                 f"is not what you saw; look at it with `ratchet inbox {run_id}` and decide upon its digest"
             )
-        if not self.as_json:
-            out().print(request_block(seen, run_id, time.time()))
         more = await content(seen)
         decision = spoken(Decision, request=seen.id, digest=seen.digest, decision=verb, **more)
         # What the memo says was asked for because no worker answered: an update would wait for one, too.
@@ -127,21 +142,26 @@ class Talk:
         done = await agents.decide(run_id, decision, by=self.who, signal=signal)
         if self.as_json:
             _print(run_id, done, request=seen.model_dump(mode="json"))
-        else:
-            out().print(decided_text(done, seen))
+            return 0
+        if not self.digest:  # else they have seen it already
+            out().print(request_block(seen, run_id, time.time()))
+        out().print(decided_text(done, seen, decision))
+        notes().print(plain(next_decided(done, run_id, [one for one in known if one.id != seen.id])))
         return 0
 
     def _tell_done(self, run_id: str, done: CommandDone | Sent, **more: Any) -> None:
         if self.as_json:
             _print(run_id, done, **more)
-        else:
-            out().print(plain(f"run {run_id}: {done_text(done)}"))
+            return
+        what = done.command if isinstance(done, CommandDone) else str(done.body.get("command", ""))
+        out().print(plain(f"run {run_id}, {what} by {self.who.name or 'somebody'}: {done_text(done)}"))
+        notes().print(plain(next_after(done, run_id)))
 
 
 def said(text: str) -> Content:
     """A decision with a comment alone."""
 
-    async def content(_: Request | Ask) -> dict[str, Any]:
+    async def content(_: Asked) -> dict[str, Any]:
         return {"text": text}
 
     return content
@@ -150,7 +170,7 @@ def said(text: str) -> Content:
 def changed(text: str, typed: str | None) -> Content:
     """New arguments: those that were typed as JSON or YAML, else as the person edits them."""
 
-    async def content(seen: Request | Ask) -> dict[str, Any]:
+    async def content(seen: Asked) -> dict[str, Any]:
         if typed is not None:
             return {"text": text, "arguments": arguments_from(typed, "--args")}
         if seen.arguments is None:
@@ -165,6 +185,16 @@ def changed(text: str, typed: str | None) -> Content:
     return content
 
 
+def more_of(text: str, amounts: Mapping[str, float]) -> Content:
+    """More of what a limit counts."""
+
+    async def content(seen: Asked) -> dict[str, Any]:
+        check_counter(seen, amounts)
+        return {"text": text, "amounts": amounts}
+
+    return content
+
+
 def remembered(text: str, same: bool, anything: bool, where: JsonObject) -> Content:
     """An approval, of later calls too when one of these is given."""
     if sum((same, anything, bool(where))) > 1:
@@ -172,7 +202,7 @@ def remembered(text: str, same: bool, anything: bool, where: JsonObject) -> Cont
     conditions = {name: _equals(value) for name, value in where.items()}
     memory = Remember(arguments=conditions, same=same) if same or anything or where else None
 
-    async def content(_: Request | Ask) -> dict[str, Any]:
+    async def content(_: Asked) -> dict[str, Any]:
         return {"text": text, "remember": memory}
 
     return content

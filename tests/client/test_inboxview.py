@@ -10,14 +10,38 @@ import pytest
 from rich.console import Console
 
 from client.amounts import amounts_of, caps_of
-from client.errors import UsageError
+from client.errors import RatchetError, UsageError
+from client.finding import check_fits
 from client.inbox import Ask, InboxLine, oldest_first
-from client.inboxview import VERBS, answers, decided_text, inbox_table, request_block, span, summary
+from client.inboxview import (
+    VERBS,
+    answers,
+    decided_text,
+    inbox_table,
+    next_after,
+    next_decided,
+    request_block,
+    run_head,
+    span,
+    summary,
+    why,
+)
 from client.listing import RunLine
+from client.sending import Sent
 from client.view import LiveView, listing, status_lines
+from tests.workflows.trials import task as trial
 from workflows.api import AgentStatus, Origin
 from workflows.kernel.log import Record
-from workflows.people import Decided, Request, Vote
+from workflows.people import (
+    ApprovalRule,
+    Approvals,
+    CommandDone,
+    Condition,
+    Decided,
+    Decision,
+    Request,
+    Vote,
+)
 
 NOW = datetime(2026, 11, 21, 12, tzinfo=UTC)
 
@@ -90,7 +114,7 @@ def test_the_commands_that_answer_can_be_pasted() -> None:
     assert answers(asked, asked.run) == [
         "ratchet approve 'my run' r1 --digest dddddddd",
         "ratchet reject 'my run' r1 --digest dddddddd -m 'WHY'",
-        "ratchet edit 'my run' r1 --digest dddddddd",
+        "ratchet edit 'my run' r1 --digest dddddddd [--args JSON]",
         "ratchet answer 'my run' r1 --digest dddddddd 'TEXT'",
         "ratchet resume 'my run' r1 --digest dddddddd",
         "ratchet retry 'my run' r1 --digest dddddddd",
@@ -98,6 +122,75 @@ def test_the_commands_that_answer_can_be_pasted() -> None:
         "ratchet finish 'my run' r1 --digest dddddddd",
         "ratchet abort 'my run'",
     ]
+
+
+def test_why_a_call_is_asked_about_is_the_entry_of_the_agent_file() -> None:
+    rules = (ApprovalRule(tools=("pay",), arguments={"cents": Condition(above=9)}),)
+    approvals = Approvals(rules=rules, tools={"pay": "first_time"}, effects={"keyed": "always"})
+    task = trial(approvals=approvals)
+    for because, said in (
+        ("rules.0", '{"tools": ["pay"], "arguments": {"cents": {"above": 9.0}}, "ask": "always"}'),
+        ("tools.pay", "first_time"),
+        ("effects.keyed", "always"),
+        ("effects.unsafe", "always"),
+    ):
+        asked = request(because=because)
+        assert why(asked, task) == f"the agent's approvals.{because}: {said}"
+        assert f"asked because of the agent's approvals.{because}\n" in request_block(asked, "r", 0).plain
+    assert why(request(kind="limit")) == "the agent's people.on_limit is `ask`"
+    assert why(Ask(**request(because="rules.0").model_dump())) == ""
+
+
+def test_a_verb_that_does_not_fit_is_refused_also_where_the_memo_alone_is_known() -> None:
+    asked = request()
+    for known in (asked, Ask(**asked.model_dump())):
+        check_fits(known, ("approve",), "shop-1")
+        with pytest.raises(
+            UsageError, match=r"r1 of run shop-1 cannot be answered by `topup`.*\n.*approve, reject"
+        ):
+            check_fits(known, ("topup",), "shop-1")
+    vote = Vote(id="v", verb="approve", by="Ada", verified=False, at=0)
+    closed = request(outcome="approved", closed=NOW.timestamp(), settled=vote)
+    with pytest.raises(RatchetError, match=r"r1 of run shop-1 is closed: approved by Ada, .* ago"):
+        check_fits(closed, ("approve",), "shop-1")
+
+
+def test_a_limit_names_its_counter_and_what_a_top_up_makes_of_it() -> None:
+    text = "A limit is reached, model_calls: 3 of 3 spent. Top it up, by how much?"
+    limit = request(kind="limit", text=text, arguments={"counter": "model_calls", "cap": 3.0}, tool=None)
+    assert '"counter"' not in request_block(limit, "r", 0).plain
+    more = Decision(request="r1", digest="", decision="topup", amounts={"model_calls": 4})
+    done = Decided(request="r1", kind="limit", outcome="topped_up", by=("Ada",))
+    assert decided_text(done, limit, more).splitlines()[1] == (
+        "  model_calls: at most 7 now, 3 before; 3 spent"
+    )
+    asked = limit.model_copy(update={"options": ("topup",)})
+    assert answers(asked, "r") == ["ratchet topup r r1 --digest dddddddd model_calls=MORE"]
+
+
+def test_what_comes_next_is_said_of_each_command_and_decision() -> None:
+    def done(command: str, **more: Any) -> CommandDone:
+        return CommandDone(command=command, text="", **more)
+
+    assert "`ratchet resume r`" in next_after(done("pause", paused=True), "r")
+    assert "`ratchet resume r`" in next_after(done("steer", paused=True), "r")
+    assert "`ratchet result r`" in next_after(done("abort"), "r")
+    assert "`ratchet watch r`" in next_after(done("limits"), "r")
+    approved = Decided(request="r1", kind="approval", outcome="approved")
+    assert "still asks approval r2: pay(" in next_decided(approved, "r", [request(id="r2")])
+    assert "`ratchet watch r`" in next_decided(approved, "r", [])
+    assert "`ratchet inbox r`" in next_decided(approved.model_copy(update={"outcome": "open"}), "r", [])
+    sent = Sent(run="r", message="decide", id="1", body={}, text="sent")
+    assert "`ratchet dev`" in next_decided(sent, "r", [])
+
+
+def test_the_head_of_a_run_names_the_runs_inside_it() -> None:
+    line = RunLine(
+        id="shop-1", progress="running", agent="shop", machine="react", waiting="paused", started=NOW
+    )
+    text = shown(run_head(line, ["shop-1/think"], NOW), 200)
+    assert "shop-1, stands paused" in text
+    assert "shop-1/think is under way; `ratchet inbox shop-1/think`" in text
 
 
 def test_every_choice_has_a_letter_of_its_own() -> None:
