@@ -42,7 +42,10 @@ def test_anybody_may_give_commands_where_nobody_is_named() -> None:
     assert at.count(pause(by="eve")) == "eve (claimed)"
 
 
-@pytest.mark.parametrize("name", ["a\nb", "ann (verified)", "ann, bob", " ann", "ann\u202e"])
+@pytest.mark.parametrize(
+    "name",
+    ["a\nb", "ann (verified)", "ann, bob", " ann", "ann\u202e", "ann \uff08verified\uff09", "ann\uff0cbob"],
+)
 def test_a_name_that_would_deceive_in_the_log_is_refused(name: str) -> None:
     assert "is no name; up to 100 printable characters" in refusal(of(None), pause(by=name))
 

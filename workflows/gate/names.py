@@ -20,7 +20,8 @@ def fault_of_name(name: str) -> str:
 
     Commas and brackets are how a log tells several names, and who is verified, apart.
     """
-    plain = name.isprintable() and name == name.strip() and not any(mark in name for mark in ",()")
+    marks = any(mark in unicodedata.normalize("NFKC", name) for mark in ",()")  # in any width
+    plain = name.isprintable() and name == name.strip() and not marks
     if plain and len(name) <= LONGEST and not UNSEEN.search(name):
         return ""
     return (
