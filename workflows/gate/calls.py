@@ -12,6 +12,7 @@ from activities.contracts import (
     EffectFailed,
     Frozen,
     JsonObject,
+    ModelsReplied,
     ToolResult,
     ToolRun,
     ToolsReturned,
@@ -22,7 +23,7 @@ from workflows.people import DoneCall, Request
 from workflows.where import Where
 from workflows.world import World
 
-__all__ = ["Calls"]
+__all__ = ["Calls", "refusal"]
 
 SHOWN = 500
 """Characters of an output, and of a long argument of a call that cannot be undone, in the report."""
@@ -47,10 +48,10 @@ class Calls(Frozen):
     reconciled: list[str] = Field(default_factory=list)
     tries: dict[str, int] = Field(default_factory=dict)
     """How often a call did not happen, as a person said or the tool."""
-    failures: list[EffectFailed] = Field(default_factory=list)
-    """Why a model refuses for good, while people are asked about it."""
-    mended: list[EffectFailed] = Field(default_factory=list)
-    """Refusals after which people said: try again."""
+    failures: list[EffectFailed | ModelsReplied] = Field(default_factory=list)
+    """Answers in which a model refuses for good, that people were asked about."""
+    mended: list[str] = Field(default_factory=list)
+    """Requests at which people said: try again."""
     passed: list[str] = Field(default_factory=list)
     """Calls that were approved beforehand."""
     topups: list[str] = Field(default_factory=list)
@@ -66,19 +67,23 @@ class Calls(Frozen):
     # -- a model that refuses --------------------
 
     @property
-    def troubles(self) -> int:
-        """How often people said: try again."""
-        return len(self.mended)
+    def refused(self) -> EffectFailed | ModelsReplied | None:
+        """The answer that people are asked about now."""
+        return self.failures[-1] if len(self.failures) > len(self.mended) else None
 
-    @property
-    def topped(self) -> int:
-        """How often a limit was topped up for the effect at hand."""
-        return len(self.topups)
+    def unanswered(self) -> tuple[int, ...]:
+        """Which of several calls side by side were refused when they were made last; they are made again."""
+        before = self.failures[-1] if self.failures else None
+        replies = before.replies if isinstance(before, ModelsReplied) else ()
+        return tuple(n for n, one in enumerate(replies) if isinstance(one, EffectFailed) and refusal(one))
 
-    def retried(self) -> None:
-        """It is tried again."""
-        self.mended.extend(self.failures)
-        self.failures.clear()
+    def completed(self, again: ModelsReplied) -> ModelsReplied:
+        """The replies of all calls, once the `unanswered` were made again."""
+        before = self.failures[-1]
+        replies = list(before.replies) if isinstance(before, ModelsReplied) else []
+        for n, reply in zip(self.unanswered(), again.replies, strict=True):
+            replies[n] = reply
+        return ModelsReplied(replies=tuple(replies))
 
     # -- what people said --------------------
 
@@ -185,13 +190,19 @@ class Calls(Frozen):
         return tuple((name, result) for name, result in self.settled.items() if result.error not in NOT_RUN)
 
     def since(self, step: int) -> tuple[DoneCall, ...]:
-        """Calls of this step and later ones that nothing has undone, oldest first, of every branch."""
-        return tuple(call for call in self.history if call.step >= step and call.undone is None)
+        """Calls of this step and later ones, oldest first, of every branch, also those that are `undone`."""
+        return tuple(call for call in self.history if call.step >= step)
 
     def undone(self, call: DoneCall, text: str) -> None:
         """Its compensation was run."""
         at = self.history.index(call)
         self.history[at] = call.model_copy(update={"undone": text})
+
+
+def refusal(answer: EffectFailed | ModelsReplied) -> EffectFailed | None:
+    """The first refusal for good in what models answered."""
+    replies = answer.replies if isinstance(answer, ModelsReplied) else (answer,)
+    return next((one for one in replies if isinstance(one, EffectFailed) and one.error == "fatal"), None)
 
 
 def _cut(arguments: JsonObject) -> JsonObject:

@@ -125,12 +125,11 @@ class Desk:
         """The desk of the run before. Raises ValueError for what is no dump of a desk."""
         desk = cls(people, approvals, workflow_id=workflow_id, origin=origin, specs=specs)
         known = _Kept.model_validate(kept)
-        desk._opened = known.opened
+        desk._opened, desk.told = known.opened, list(known.told)
         desk._tickets = {ticket.request.id: ticket for ticket in known.tickets}
         desk._memory = Memory(known.remembered, known.approved, known.first_by)
         desk._commands.counted.update(known.commands)
         desk._commands.refused.update(known.refused)
-        desk.told = list(known.told)
         return desk
 
     # -- which calls ask --------------------

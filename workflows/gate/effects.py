@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
 from pydantic import BaseModel
@@ -9,16 +10,19 @@ from pydantic import BaseModel
 from activities.contracts import (
     AskPerson,
     CallModel,
+    CallModels,
     CallTools,
     Effect,
     EffectFailed,
     JsonObject,
     MachineEnded,
+    ModelsReplied,
     PersonDecided,
     ToolRun,
     ToolsReturned,
 )
 from workflows.gate import words
+from workflows.gate.calls import refusal
 from workflows.gate.orders import Order
 from workflows.kernel.errors import name_of
 from workflows.kernel.hold import Hold
@@ -90,7 +94,7 @@ async def _question(loop: Loop, effect: AskPerson) -> None:
 
 async def _limit(loop: Loop, breach: str, counter: str, cap: float) -> None:
     """The next call would pass a limit: more, the end that the limit stands for, or stop."""
-    place = _again(f"{bounded(loop.stack.top.place)}!{counter}", loop.calls.topped)
+    place = _again(f"{bounded(loop.stack.top.place)}!{counter}", len(loop.calls.topups))
     asked: JsonObject = {"counter": counter, "cap": cap}
     request = await loop.ask(
         "limit", place, text=words.limit(breach), arguments=asked, options=("topup", "finish", "abort")
@@ -115,10 +119,10 @@ async def _perform(loop: Loop, effect: Effect) -> None:
     where = Where(bounded(top.place), top.step.snapshot.branch, depth, top.step.ledger, top.tools, spent)
     if isinstance(effect, CallTools):
         answer: BaseModel | None = await _tools(loop, effect, where)
+    elif isinstance(effect, CallModel | CallModels):
+        answer = await _replies(loop, effect, where)
     else:
-        answer = loop.calls.failures[-1] if loop.calls.failures else await loop.race(effect, where)
-        if isinstance(effect, CallModel) and isinstance(answer, EffectFailed):
-            answer = await _trouble(loop, effect, answer, where)
+        answer = await loop.race(effect, where)
     if isinstance(answer, ToolsReturned):
         # What people did not let through was never made: it is given back.
         not_made = sum(result.error in {"rejected", "expired"} for result in answer.results)
@@ -226,25 +230,38 @@ async def _cleared(loop: Loop, run: ToolRun, where: Where, name: str) -> bool:
     return loop.calls.cleared(run, name, request)
 
 
-async def _trouble(loop: Loop, effect: Effect, failure: EffectFailed, where: Where) -> BaseModel | None:
-    """A model refuses for good: mend it and try again, or stop. None: the run is over."""
-    answer: BaseModel = failure
-    while isinstance(answer, EffectFailed) and answer.error == "fatal" and loop.people.on_trouble == "ask":
-        if loop.world.cancelling():
+async def _replies(loop: Loop, effect: CallModel | CallModels, where: Where) -> BaseModel | None:
+    """What models answer. One refuses for good: mend it and try again, or stop. None: the run is over."""
+    calls = loop.calls
+    while True:
+        answer = calls.refused or await _asked(loop, effect, where)
+        if not isinstance(answer, EffectFailed | ModelsReplied):
             return answer
-        if not loop.calls.failures:
-            loop.calls.failures.append(answer)
-        place = _again(where.activity_id, loop.calls.troubles)
-        request = await loop.ask("trouble", place, text=words.trouble(answer), options=("retry", "abort"))
+        failure = refusal(answer)
+        if failure is None or loop.people.on_trouble != "ask" or loop.world.cancelling():
+            return answer
+        if calls.refused is None:
+            calls.failures.append(answer)
+        place = _again(where.activity_id, len(calls.mended))
+        request = await loop.ask("trouble", place, text=words.trouble(failure), options=("retry", "abort"))
         if request is None:
             return answer
         if loop.ended_by(request):
             return None
         if request.outcome != "retried" and request.at_deadline != "approve":
             return answer
-        loop.calls.retried()
-        answer = await loop.race(effect, where)
-    return answer
+        calls.mended.append(request.id)
+
+
+async def _asked(loop: Loop, effect: CallModel | CallModels, where: Where) -> BaseModel:
+    """Ask the model; of calls side by side, those that were answered are not made again."""
+    again = loop.calls.unanswered()
+    if not again or isinstance(effect, CallModel):
+        return await loop.race(effect, where)
+    part = effect.model_copy(update={"calls": tuple(effect.calls[n] for n in again)})
+    place = replace(where, activity_id=_again(where.activity_id, len(loop.calls.mended)))
+    answer = await loop.race(part, place)
+    return loop.calls.completed(answer) if isinstance(answer, ModelsReplied) else answer
 
 
 def _again(place: str, times: int) -> str:
