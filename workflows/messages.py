@@ -68,8 +68,6 @@ class Messages:
 
     def signal(self, name: str, inputs: Sequence[RawValue]) -> None:
         """A signal of any name with any number of values."""
-        if self._over:
-            return
         self._waiting.append((name, inputs))
         if self._begun and self._later is None:
             self._hear()

@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
-from temporalio.client import Client, WorkflowFailureError, WorkflowHandle
+from temporalio.client import Client, WorkflowFailureError, WorkflowHandle, WorkflowUpdateFailedError
 from temporalio.service import RPCError
 
 from activities.settings import Settings
@@ -15,7 +15,7 @@ from client.keys import public_key
 from tests.people.temporalkit import Handle, marks, replayed
 from tests.workflows.test_hard_moments import _archive_waits, _first_archive, _long_run, own
 from tests.workflows.test_subgraphs import _started, child_of, holding
-from tests.workflows.trials import act, begin, final, task, until
+from tests.workflows.trials import act, begin, final, log_of, task, until
 from workflows.api import AgentResult, AgentStatus, Carry
 from workflows.gate.signing import sign, signed_content
 from workflows.people import Command, CommandDone, Group, People
@@ -141,3 +141,24 @@ async def test_a_command_to_a_run_that_is_over_is_refused(working: Client) -> No
     await handle.result()
     with pytest.raises(RPCError, match="completed"):
         await handle.execute_update("command", {"command": "pause"}, result_type=CommandDone)
+
+
+async def test_what_comes_while_a_run_that_is_over_is_archived_is_refused_or_passed_over(
+    working: Client, settings: Settings
+) -> None:
+    await _first_archive(settings, working)
+    handle = await begin(working, task(final("x")))
+    async with _archive_waits(settings, handle):
+        await handle.signal("command", {"command": "abort"})
+        await handle.signal("junk", args=[])
+        for name, said in (
+            ("command", {"command": "pause"}),
+            ("decide", {"request": "r1", "digest": "", "decision": "approve"}),
+        ):
+            with pytest.raises(WorkflowUpdateFailedError) as refused:
+                await asyncio.wait_for(handle.execute_update(name, said), SOON)
+            assert "the run is over" in str(refused.value.cause)
+        status = await handle.query("status", result_type=AgentStatus)
+        assert (status.exit_reason, status.unusable_messages) == ("goal_achieved", ())
+    result = await asyncio.wait_for(handle.result(), SOON)
+    assert (result.answer, len(await log_of(handle))) == ("x", result.records)
