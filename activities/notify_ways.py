@@ -118,7 +118,7 @@ async def _told(process: asyncio.subprocess.Process, body: bytes) -> bytes:
 
     async def give() -> None:
         with contextlib.suppress(BrokenPipeError, ConnectionResetError):  # it need not read
-            stdin.write(body)
+            stdin.write(body + b"\n")  # one notice is one line
             await stdin.drain()
         stdin.close()
 

@@ -129,7 +129,7 @@ def program(source: str) -> tuple[str, ...]:
 
 def keeping(path: Path, code: int = 0) -> tuple[str, ...]:
     """A command that adds what it is told to a file."""
-    return program(f"import sys; open({str(path)!r}, 'a').write(sys.stdin.read() + '\\n'); sys.exit({code})")
+    return program(f"import sys; open({str(path)!r}, 'a').write(sys.stdin.read()); sys.exit({code})")
 
 
 # -- what is told ---------------------------------------------------------------------------------
