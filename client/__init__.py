@@ -10,31 +10,60 @@ from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from activities.contracts import ModelSpec
+    from activities.settings import Settings
     from client.agent import AgentClient
-    from client.errors import Refused
+    from client.agentfile import AgentFile, load_agent
+    from client.errors import RatchetError, Refused
+    from client.fork import Changes
+    from client.inbox import Ask, InboxLine
     from client.keys import Speaker
+    from client.listing import RunLine
     from client.sending import Sent
+    from client.server import Ports
     from workflows.api import AgentResult, AgentStatus, AgentTask, Limits
-    from workflows.people import Approvals, Command, CommandDone, Decided, Decision, People, Remember, Request
+    from workflows.kernel.log import Record
+    from workflows.people import (
+        Approvals,
+        Command,
+        CommandDone,
+        Condition,
+        Decided,
+        Decision,
+        People,
+        Remember,
+        Request,
+    )
 
 __all__ = [
-    "AgentClient", "AgentResult", "AgentStatus", "AgentTask", "Approvals", "Command", "CommandDone",
-    "Decided", "Decision", "Limits", "ModelSpec", "People", "Refused", "Remember", "Request", "Sent",
-    "Speaker",
+    "AgentClient", "AgentFile", "AgentResult", "AgentStatus", "AgentTask", "Approvals", "Ask", "Changes",
+    "Command", "CommandDone", "Condition", "Decided", "Decision", "InboxLine", "Limits", "ModelSpec",
+    "People", "Ports", "RatchetError", "Record", "Refused", "Remember", "Request", "RunLine", "Sent",
+    "Settings", "Speaker", "load_agent",
 ]  # fmt: skip
 
-_PEOPLE = ("Approvals", "Command", "CommandDone", "Decided", "Decision", "People", "Remember", "Request")
 _HOMES = {
-    "AgentClient": "client.agent",
-    "ModelSpec": "activities.contracts",
-    "Refused": "client.errors",
-    "Sent": "client.sending",
-    "Speaker": "client.keys",
-    **dict.fromkeys(_PEOPLE, "workflows.people"),
-}
+    "activities.contracts": ("ModelSpec",),
+    "activities.settings": ("Settings",),
+    "client.agent": ("AgentClient",),
+    "client.agentfile": ("AgentFile", "load_agent"),
+    "client.errors": ("RatchetError", "Refused"),
+    "client.fork": ("Changes",),
+    "client.inbox": ("Ask", "InboxLine"),
+    "client.keys": ("Speaker",),
+    "client.listing": ("RunLine",),
+    "client.sending": ("Sent",),
+    "client.server": ("Ports",),
+    "workflows.api": ("AgentResult", "AgentStatus", "AgentTask", "Limits"),
+    "workflows.kernel.log": ("Record",),
+    "workflows.people": (
+        "Approvals", "Command", "CommandDone", "Condition", "Decided", "Decision", "People", "Remember",
+        "Request",
+    ),
+}  # fmt: skip
 
 
 def __getattr__(name: str) -> Any:
-    if name not in __all__:
-        raise AttributeError(f"module 'client' has no attribute {name!r}; it has {', '.join(__all__)}")
-    return getattr(import_module(_HOMES.get(name, "workflows.api")), name)
+    for home, names in _HOMES.items():
+        if name in names:
+            return getattr(import_module(home), name)
+    raise AttributeError(f"module 'client' has no attribute {name!r}; it has {', '.join(__all__)}")

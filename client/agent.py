@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 import secrets
+from collections.abc import Iterable
 from contextlib import AbstractAsyncContextManager, suppress
 from datetime import UTC, datetime
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from temporalio.common import WorkflowIDReusePolicy
 from temporalio.exceptions import WorkflowAlreadyStartedError
@@ -19,10 +20,13 @@ from workflows import registry
 from workflows.api import TASK_QUEUE, WORKFLOW_TYPE, AgentResult, AgentTask
 
 if TYPE_CHECKING:
+    from activities.settings import Settings
+    from client.agentfile import AgentFile
     from client.checkpoints import CheckpointLine, StepSnapshot
     from client.compare import Comparison
     from client.fork import Changes
     from client.replay import Replayed
+    from client.server import Ports
 
 __all__ = ["AgentClient", "pinned"]
 
@@ -35,23 +39,53 @@ class AgentClient(RunCommander):
     """
 
     @classmethod
-    def connect(cls, **how: Any) -> AbstractAsyncContextManager[AgentClient]:
+    def connect(
+        cls,
+        *,
+        address: str | None = None,
+        namespace: str | None = None,
+        settings: Settings | None = None,
+        ports: Ports | None = None,
+        worker: bool = False,
+        agents: Iterable[AgentFile] = (),
+    ) -> AbstractAsyncContextManager[AgentClient]:
         """Connect: `async with AgentClient.connect() as agents`.
 
-        By Temporal's own configuration (`TEMPORAL_ADDRESS`, profiles) when there is one, else to
-        `address`, else to the embedded server of the data directory, which is started if need be.
-        The arguments are those of `client.connection.connected`.
-        """
-        from client.connection import connected
+        To the server at `address`, or of Temporal's own configuration (`TEMPORAL_ADDRESS`, profiles);
+        when none is named, to the embedded server of the data directory, which is started if need be.
 
-        return connected(**how)
+        Args:
+            address: HOST:PORT of a Temporal server.
+            namespace: of that server.
+            settings: data directory, tools and servers; default: from `RATCHET_...`, with what was named
+                for earlier runs of the directory.
+            ports: of the embedded server.
+            worker: run a worker in this process for as long as the client is open.
+            agents: agent files whose modules that worker loads, and whose model servers it may reach.
+
+        Raises:
+            UsageError: the address is none, or a variable of the environment has no good value.
+            Unreachable: the server does not answer.
+            ServerError: the embedded server does not start.
+        """
+        from client.connection import connected, remote_config
+        from client.logs import log_as_the_program
+        from client.workerconfig import Allowed, load_settings, with_allowed
+
+        chosen = settings or load_settings()
+        for agent in agents:
+            chosen = with_allowed(chosen, Allowed.of(agent.modules, agent.models.values()))
+        if worker:
+            log_as_the_program()
+        remote = remote_config(address, namespace)
+        return connected(settings=chosen, remote=remote, ports=ports, worker=worker)
 
     # -- starting and stopping ------------------------------------------------------------------
 
     async def start(
         self, task: AgentTask, run_id: str | None = None, *, context: Material | None = None
     ) -> str:
-        """Start a run; its id.
+        """Start a run; its id. The task of an agent file: `load_agent("my.yaml").task("the goal")`.
 
         `context` is the material that the run is about, for machines that take it: a text, its UTF-8,
         or a file. A long one is put into the store of the data directory, which the workers share.

@@ -18,7 +18,7 @@ from client.yamltext import KeyPath, YamlText, dotted, nearest, problems
 from workflows.api import AgentTask, Limits, Name
 from workflows.people import Approvals, People
 
-__all__ = ["SHIPPED", "AgentFile", "Draft", "find_agent", "shipped_agents"]
+__all__ = ["SHIPPED", "AgentFile", "Draft", "find_agent", "load_agent", "shipped_agents"]
 
 SHIPPED = Path(__file__).resolve().parents[1] / "examples" / "agents"
 """The agents that come with Ratchet, found by name."""
@@ -156,19 +156,28 @@ class Draft:
         return str(path)
 
 
-def find_agent(name: str) -> Path:
+def load_agent(name: str | Path) -> AgentFile:
+    """An agent file, or the shipped agent of that name, checked; its `task(goal)` is what a run starts with.
+
+    Raises:
+        UsageError: there is none, or what is wrong with it, with file and line.
+    """
+    return Draft(YamlText(find_agent(name))).finish()
+
+
+def find_agent(name: str | Path) -> Path:
     """The file of an agent: a path, or the name of a shipped one.
 
     Raises:
         UsageError: there is neither.
     """
-    path = Path(name)
+    name, path = str(name), Path(name)
     if path.is_file() or path.suffix in (".yaml", ".yml") or len(path.parts) > 1:
         return path
     shipped = {found.stem: found for found in shipped_agents()}
     if name in shipped:
         return shipped[name]
-    raise UsageError(f"--agent {name}: no file and no shipped agent; {nearest(name, shipped)}")
+    raise UsageError(f"agent {name}: no file and no shipped agent; {nearest(name, shipped)}")
 
 
 def shipped_agents() -> list[Path]:

@@ -74,6 +74,7 @@ class ArchivedRuns:
             finished=True,
             exit_reason=result.exit_reason,
             answer=result.answer,
+            error=result.error,
             counters=result.counters,
             records=result.records,
         )

@@ -3,6 +3,9 @@
 from __future__ import annotations
 
 import json
+import shutil
+import sys
+import textwrap
 from collections.abc import AsyncIterator, Callable, Coroutine
 from dataclasses import asdict, dataclass
 from typing import TYPE_CHECKING, Annotated, Any
@@ -19,6 +22,9 @@ if TYPE_CHECKING:
 
 __all__ = ["COMMANDS"]
 
+INDENT = 24
+"""Column in which it begins what is said of a thing."""
+
 
 @dataclass(frozen=True)
 class Check:
@@ -28,6 +34,15 @@ class Check:
     ok: bool
     said: str
     """What was found, and what to do when it is not well."""
+
+
+NO_KEY = Check(
+    "model",
+    True,
+    "OPENAI_API_KEY is not set; only needed for language models of OpenAI, not for a server of "
+    "OPENAI_BASE_URL or --base-url (Ollama, vLLM, LM Studio), nor for agents with a script",
+)
+"""What is said of the plain agent's model when there is no key for it."""
 
 
 async def doctor(
@@ -45,13 +60,24 @@ async def doctor(
     settings = place.worker_settings(Allowed.of(chosen.modules, models))
     checks = [check async for check in _server(place, settings, fix)]
     checks += [_tools(settings, chosen.tools), await _store(settings)]
-    checks += [check async for check in _providers(settings, models)]
+    # Without an agent file nobody has said that the model is needed.
+    checks += [check async for check in _providers(settings, models, needed=agent is not None)]
     if as_json:
         typer.echo(json.dumps([asdict(check) for check in checks], indent=2, ensure_ascii=False))
     else:
         for check in checks:
-            typer.echo(f"{'ok  ' if check.ok else 'BAD '} {check.name:18} {check.said}")
+            typer.echo(_line(check))
     return 0 if all(check.ok for check in checks) else 1
+
+
+def _line(check: Check) -> str:
+    """One line of text; on a terminal it is broken between words, and stays in its column."""
+    said = check.said
+    if sys.stdout.isatty():
+        room = max(shutil.get_terminal_size().columns - INDENT, 20)
+        lines = textwrap.wrap(said, room, break_long_words=False, break_on_hyphens=False)
+        said = f"\n{' ' * INDENT}".join(lines)
+    return f"{'ok' if check.ok else 'BAD':4} {check.name:{INDENT - 6}} {said}"
 
 
 async def _server(place: Place, settings: Settings, fix: bool) -> AsyncIterator[Check]:
@@ -120,10 +146,10 @@ async def _store(settings: Settings) -> Check:
         runs = await Archive(home / "archive.db").runs()
     except (RatchetError, StoreError) as error:
         return Check("store", False, str(error))
-    return Check("store", True, f"{home} can be written; {len(runs)} runs in the archive")
+    return Check("store", True, f"{home} can be written; runs in the archive: {len(runs)}")
 
 
-async def _providers(settings: Settings, models: list[ModelSpec]) -> AsyncIterator[Check]:
+async def _providers(settings: Settings, models: list[ModelSpec], *, needed: bool) -> AsyncIterator[Check]:
     from activities.providers import load_providers
     from client.catalog import check_key
 
@@ -133,7 +159,7 @@ async def _providers(settings: Settings, models: list[ModelSpec]) -> AsyncIterat
         try:
             check_key([spec])
         except RatchetError as error:
-            yield Check(name, False, str(error))
+            yield Check(name, False, str(error)) if needed else NO_KEY
             continue
         provider = providers.get(spec.provider)
         if provider is None:

@@ -5,16 +5,22 @@ from __future__ import annotations
 import asyncio
 import json
 from collections.abc import Callable, Coroutine
-from typing import Annotated, Any
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from client.errors import NoWorker, RatchetError
+from client.errors import NoWorker, RatchetError, RunFailed
 from client.place import INTERRUPTED, Json, Place
+
+if TYPE_CHECKING:
+    from client.agent import AgentClient
+    from client.listing import RunLine
 
 __all__ = ["COMMANDS"]
 
-Run = Annotated[str, typer.Argument(help="Id of the run.", metavar="RUN")]
+Run = Annotated[
+    str, typer.Argument(help="Id of the run, its beginning or end if that is unique.", metavar="RUN")
+]
 
 
 async def show(
@@ -34,22 +40,20 @@ async def show(
     await _show(place, run_id, as_json)
 
 
-async def _show(place: Place, run_id: str, as_json: bool) -> None:
-    from client.errors import UnknownRun
+async def _show(place: Place, name: str, as_json: bool) -> None:
+    from client.finding import find_any
     from client.view import notes, out, status_lines, steps_table
 
     async with place.client() as agents:
-        try:
-            line = await agents.describe(run_id)
-        except UnknownRun:
-            line = None  # perhaps the archive knows it
+        run_id = await find_any(agents, name)
+        line = await _known(agents, run_id)
         try:
             status, steps = await agents.status(run_id), await agents.steps(run_id)
         except NoWorker as error:
             if line is None:
                 raise
             _print_line(line, as_json)
-            notes().print(str(error))
+            notes().print(str(await _failure(agents, line) or error))
             return
     if as_json:
         _print_json(
@@ -65,6 +69,27 @@ async def _show(place: Place, run_id: str, as_json: bool) -> None:
         out().print(steps_table(steps))
 
 
+async def _known(agents: AgentClient, run_id: str) -> RunLine | None:
+    """What a list shows of a run; None when only the archive knows it."""
+    from client.errors import UnknownRun
+
+    try:
+        return await agents.describe(run_id)
+    except UnknownRun:
+        return None
+
+
+async def _failure(agents: AgentClient, line: RunLine) -> RunFailed | None:
+    """Why a run that is over has no result, which needs no worker."""
+    if line.progress == "running":
+        return None
+    try:
+        await agents.result(line.id)
+    except RunFailed as error:
+        return error
+    return None
+
+
 async def log(
     place: Place,
     run_id: Run,
@@ -73,26 +98,33 @@ async def log(
     as_json: Json = False,
 ) -> None:
     """Print every record of a run: what happened, why, and what it changed."""
-    from client.view import change_block, out, record_block
+    from client.finding import find_any
+    from client.view import change_block, notes, out, record_block
 
     async with place.client() as agents:
-        records = await agents.records(run_id, since, full=full)
-    for record in records:
+        run = await find_any(agents, run_id)
+        records = await agents.records(run, since, full=full)
+        line = None if records else await _known(agents, run)
+        why = await _failure(agents, line) if line else None
+    if not records and not as_json:
+        notes().print(str(why or f"run {run} has no record{f' from {since} on' if since else ' yet'}"))
+    for before, record in zip((None, *records), records, strict=False):
         if as_json:
             typer.echo(record.model_dump_json())
         else:
-            out().print(record_block(record))
+            out().print(record_block(record, before))
             if changed := change_block(record, full=full):
                 out().print(changed)
 
 
 async def watch(place: Place, run_id: Run, as_json: Json = False) -> int:
     """Follow a run as it happens, to its result."""
+    from client.finding import find_any
     from client.running import follow
 
     try:
         async with place.client() as agents:
-            return await follow(agents, run_id, as_json=as_json)
+            return await follow(agents, await find_any(agents, run_id), as_json=as_json)
     except asyncio.CancelledError:
         return INTERRUPTED
 
@@ -120,17 +152,16 @@ async def list_runs(
 
 async def result(place: Place, run_id: Run, as_json: Json = False) -> int:
     """Print what came out of a run that is over; 1 when it did not reach its goal."""
-    from client.errors import UnknownRun
+    from client.finding import find_any
     from client.view import out, result_text
 
     async with place.client() as agents:
-        try:
-            line = await agents.describe(run_id)
-        except UnknownRun:
-            line = None  # perhaps the archive knows it
+        run = await find_any(agents, run_id)
+        line = await _known(agents, run)
         if line is not None and line.progress == "running":
-            raise RatchetError(f"run {run_id} is not over yet; `ratchet watch {run_id}` waits for its end")
-        found = await agents.result(run_id)
+            waits = f"; it waits for a person ({line.waiting})" if line.waiting else ""
+            raise RatchetError(f"run {run} is not over yet{waits}; `ratchet watch {run}` waits for its end")
+        found = await agents.result(run)
     if as_json:
         typer.echo(found.model_dump_json(indent=2))
     else:
@@ -140,16 +171,19 @@ async def result(place: Place, run_id: Run, as_json: Json = False) -> int:
 
 async def cancel(place: Place, run_id: Run, as_json: Json = False) -> None:
     """Stop a run; it ends with the exit reason `cancelled`."""
+    from client.finding import find_any
+
     async with place.client() as agents:
-        line = await agents.describe(run_id)
+        run = await find_any(agents, run_id)
+        line = await agents.describe(run)
         if line.progress != "running":
-            raise RatchetError(f"run {run_id} is over already ({line.progress}); nothing was stopped")
-        await agents.cancel(run_id)
+            raise RatchetError(f"run {run} is over already ({line.progress}); nothing was stopped")
+        await agents.cancel(run)
         has_worker = await agents.has_worker()
     if as_json:
-        _print_json({"id": run_id, "asked_to_stop": True, "has_worker": has_worker})
+        _print_json({"id": run, "asked_to_stop": True, "has_worker": has_worker})
         return
-    typer.echo(f"asked run {run_id} to stop")
+    typer.echo(f"asked run {run} to stop")
     if not has_worker:
         typer.echo("no worker runs; it stops when one does (`ratchet run --resume`)")
 

@@ -14,8 +14,8 @@ from temporalio.envconfig import ClientConfig
 from activities.settings import Settings
 from client.agent import AgentClient
 from client.archived import ArchivedRuns
-from client.errors import RatchetError, ServerError, Unreachable, UsageError
-from client.rpc import cause_of
+from client.errors import RatchetError, ServerError, UsageError
+from client.rpc import cause_of, unreachable
 from client.server import EmbeddedServer, Ports
 from client.workerconfig import load_settings
 
@@ -97,10 +97,7 @@ async def _client(settings: Settings, where: str, config: dict[str, Any]) -> Cli
             "(TEMPORAL_ADDRESS, --address, profile)"
         ) from error
     except RuntimeError as error:
-        raise Unreachable(
-            f"the Temporal server at {where} does not answer ({cause_of(error)}); check the address "
-            "(TEMPORAL_ADDRESS, --address, profile), or leave it out to use the embedded server"
-        ) from error
+        raise unreachable(where, cause_of(error)) from error
 
 
 @asynccontextmanager
@@ -137,9 +134,11 @@ async def _while_alive(server: EmbeddedServer) -> AsyncIterator[None]:
     except (asyncio.CancelledError, RatchetError):
         if not lost:
             raise
+        stopped = server.stopped()
+        how = "was stopped (`ratchet down`)" if stopped else "has ended"
         raise ServerError(
-            "the embedded server has ended; runs that were going on are interrupted, and "
-            f"`ratchet run --resume` goes on with them. {server.log_end()}"
+            f"the embedded server {how}; runs that were going on are interrupted, and "
+            f"`ratchet run --resume` goes on with them{'' if stopped else f'. {server.log_end()}'}"
         ) from None
     finally:
         looking.cancel()

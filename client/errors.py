@@ -9,6 +9,7 @@
   + UnknownRun          no run has that id
   + DuplicateRun        a run with that id exists already
   + RunFailed           the workflow failed instead of giving a result
+    + RunRefused        its worker cannot run such a task: it lacks the tools or the machine, say
   + Refused             a run does not take a decision or a command, exit code 3
   + NotConfirmed        a person did not say yes, so nothing was done, exit code 4
 """
@@ -17,7 +18,7 @@ from __future__ import annotations
 
 __all__ = [
     "DuplicateRun", "NoWorker", "NotAtHand", "NotConfirmed", "RatchetError", "Refused", "RunFailed",
-    "ServerError", "UnknownRun", "Unreachable", "UsageError",
+    "RunRefused", "ServerError", "UnknownRun", "Unreachable", "UsageError",
 ]  # fmt: skip
 
 
@@ -59,6 +60,10 @@ class DuplicateRun(RatchetError):
 
 class RunFailed(RatchetError):
     """The workflow failed, was terminated or timed out, so that there is no result."""
+
+
+class RunRefused(RunFailed):
+    """The worker that took the run cannot run such a task; nothing was done."""
 
 
 class Refused(RatchetError):

@@ -1,10 +1,11 @@
-"""Where the logs of a command go: beside the data for `run`, to the terminal for `dev`."""
+"""Where logs go: of `run` beside the data, of `dev` to the terminal, of a program where its own go."""
 
 from __future__ import annotations
 
 import logging
 import os
 
+import structlog
 from temporalio.runtime import (
     LogForwardingConfig,
     LoggingConfig,
@@ -17,7 +18,7 @@ from activities.logs import configure
 from activities.settings import Settings
 from client.errors import UsageError
 
-__all__ = ["log_to_file", "log_to_terminal"]
+__all__ = ["log_as_the_program", "log_to_file", "log_to_terminal"]
 
 FILE = "worker.log"
 
@@ -46,6 +47,19 @@ def log_to_terminal(settings: Settings) -> None:
     """Log to standard error."""
     configure(settings)
     _forward_core()
+
+
+def log_as_the_program() -> None:
+    """Log by the standard library's `logging`, as the program has set that up, unless it uses structlog.
+
+    By itself structlog would print everything among the program's own output.
+    """
+    if not structlog.is_configured():
+        structlog.configure(
+            processors=[structlog.stdlib.filter_by_level, structlog.processors.KeyValueRenderer(["event"])],
+            logger_factory=structlog.stdlib.LoggerFactory(),
+            wrapper_class=structlog.stdlib.BoundLogger,
+        )
 
 
 def _forward_core() -> None:

@@ -2,30 +2,32 @@
 
 from __future__ import annotations
 
+import os
 import re
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from datetime import UTC, datetime, timedelta
 
-from temporalio.api.enums.v1 import TaskQueueType
+from temporalio.api.enums.v1 import TaskQueueType, WorkerStatus
 from temporalio.api.taskqueue.v1 import TaskQueue
-from temporalio.api.workflowservice.v1 import DescribeTaskQueueRequest
+from temporalio.api.workflowservice.v1 import DescribeTaskQueueRequest, ListWorkersRequest
 from temporalio.client import Client, WorkflowFailureError, WorkflowQueryFailedError
 from temporalio.exceptions import ApplicationError, CancelledError, FailureError, TerminatedError
 from temporalio.service import RPCError, RPCStatusCode
 
 from activities.sqlite import StoreError
-from client.errors import NotAtHand, NoWorker, RatchetError, RunFailed, UnknownRun, Unreachable
+from client.errors import NotAtHand, NoWorker, RatchetError, RunFailed, RunRefused, UnknownRun, Unreachable
 from workflows.api import TASK_QUEUE, AgentResult
 
 __all__ = [
     "CLOSING", "QUERY_TIMEOUT", "cause_of", "clear_errors", "has_worker", "no_worker", "result_within",
-    "run_failed",
+    "run_failed", "unreachable",
 ]  # fmt: skip
 
 QUERY_TIMEOUT = timedelta(seconds=15)
 POLL_SECONDS = 90
 """A live worker polls again at least every 70 seconds."""
+LEAVING = {WorkerStatus.WORKER_STATUS_SHUTTING_DOWN, WorkerStatus.WORKER_STATUS_SHUTDOWN}
 CLOSING = "closing workflow"
 GONE = {RPCStatusCode.UNAVAILABLE}
 OVER = ("already completed", CLOSING)
@@ -50,9 +52,9 @@ async def clear_errors(where: str, run_id: str = "") -> AsyncIterator[None]:
 
 
 async def has_worker(temporal: Client) -> bool:
-    """Some worker has polled the task queue lately.
+    """Some worker has polled the task queue lately, and has not said goodbye since.
 
-    One that was killed counts for up to `POLL_SECONDS` more.
+    One that was killed says nothing: it counts for up to `POLL_SECONDS` more.
     """
     described = await temporal.workflow_service.describe_task_queue(
         DescribeTaskQueueRequest(
@@ -62,8 +64,35 @@ async def has_worker(temporal: Client) -> bool:
         )
     )
     oldest = datetime.now(UTC) - timedelta(seconds=POLL_SECONDS)
-    seen = [p.last_access_time.ToDatetime(tzinfo=UTC) for p in described.pollers]
-    return any(at > oldest for at in seen)
+    seen = [(p.last_access_time.ToDatetime(tzinfo=UTC), p.identity) for p in described.pollers]
+    for at, identity in sorted(seen, reverse=True):
+        if at > oldest and not await _said_goodbye(temporal, identity):
+            return True
+    return False
+
+
+async def _said_goodbye(temporal: Client, identity: str) -> bool:
+    """All workers of this identity have told the server that they stop; its pollers stay listed."""
+    name = identity.replace("'", "''")
+    query = ListWorkersRequest(namespace=temporal.namespace, query=f"WorkerIdentity = '{name}'")
+    try:
+        workers = (await temporal.workflow_service.list_workers(query)).workers_info
+    except RPCError:
+        return False  # a server that keeps no list of workers
+    states = {worker.worker_heartbeat.status for worker in workers}
+    return bool(states) and states <= LEAVING
+
+
+def unreachable(where: str, why: str) -> Unreachable:
+    """The error for a server that does not answer."""
+    if os.environ.get("TEMPORAL_ADDRESS") == where:
+        todo = (
+            "TEMPORAL_ADDRESS names it; if that is left over from a `ratchet dev` that has ended, "
+            "`unset TEMPORAL_ADDRESS`, and the embedded server of the directory is used"
+        )
+    else:
+        todo = "check the address (--address, profile), or leave it out to use the embedded server"
+    return Unreachable(f"the Temporal server at {where} does not answer ({why}); {todo}")
 
 
 def no_worker(where: str) -> NoWorker:
@@ -89,6 +118,8 @@ def run_failed(run_id: str, error: WorkflowFailureError) -> RunFailed:
     cause: BaseException = error.cause
     while isinstance(cause, FailureError) and cause.cause is not None:
         cause = cause.cause
+    if isinstance(cause, ApplicationError) and cause.type == "InvalidTask":
+        return RunRefused(f"run {run_id} was refused, so nothing was done: {cause.message}")
     if isinstance(cause, TerminatedError):
         said = f"was terminated: {cause}"
     elif isinstance(cause, CancelledError):
@@ -111,11 +142,8 @@ def _in_words(error: RPCError, where: str, run_id: str) -> RatchetError:
         return UnknownRun(f"there is no run {run_id} at {where}; `ratchet list` shows what there is")
     if error.status in SLOW and run_id:
         return no_worker(where)
-    if error.status in GONE | SLOW:
-        return Unreachable(
-            f"the Temporal server at {where} does not answer ({error.message}); check the address "
-            "(TEMPORAL_ADDRESS, profile), or leave it out to use the embedded server"
-        )
+    if error.status in GONE | SLOW or error.message == "transport error":
+        return unreachable(where, error.message)
     if "search attribute" in error.message.lower():
         return RatchetError(f"{error.message}; `ratchet doctor --fix` registers the search attributes")
     return RatchetError(f"the Temporal server at {where} refused: {error.message}")

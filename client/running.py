@@ -5,21 +5,21 @@ from __future__ import annotations
 import asyncio
 import json
 import os
-from collections.abc import AsyncIterator, Iterable
-from contextlib import asynccontextmanager
+from collections.abc import AsyncIterator, Iterable, Iterator
+from contextlib import asynccontextmanager, contextmanager, suppress
 from dataclasses import dataclass, replace
 
 import typer
 
 from activities.settings import Settings
 from client.agent import AgentClient
-from client.agentfile import SCRIPTED
+from client.agentfile import SCRIPTED, AgentFile
 from client.asking import hearing
 from client.catalog import Catalog, check_key
 from client.choose import Choice, read_goal
 from client.connection import working
 from client.context import Material, check_takes_context, read_context
-from client.errors import NoWorker
+from client.errors import NoWorker, RunRefused
 from client.listing import RunLine
 from client.place import INTERRUPTED, Place
 from client.view import LiveView, notes, out, plain, result_text
@@ -29,6 +29,9 @@ from workflows.api import TASK_QUEUE, AgentTask
 from workflows.people import Request
 
 __all__ = ["Order", "follow", "perform", "resume_all", "serve"]
+
+BEGUN_SECONDS = 10
+"""How long `run --detach` waits for a worker to take the run."""
 
 
 @dataclass(frozen=True)
@@ -66,10 +69,25 @@ async def perform(place: Place, order: Order) -> int:
             if own_worker:
                 remember(settings.data_dir, allowed)
             if order.detach or not own_worker:
-                return await _elsewhere(agents, task, order, started)
+                with _naming_modules(agent):
+                    return await _elsewhere(agents, task, order, started)
             return await _here(agents, settings, task, order, started)
     except asyncio.CancelledError:
         return _interrupted(started)
+
+
+@contextmanager
+def _naming_modules(agent: AgentFile) -> Iterator[None]:
+    """Say how a worker that refused a run gets what the agent file names."""
+    try:
+        yield
+    except RunRefused as error:
+        if not agent.modules:
+            raise
+        raise RunRefused(
+            f"{error}\nThe agent file names {', '.join(agent.modules)}: start that worker with "
+            "`ratchet dev --agent FILE` or RATCHET_MODULES, or run one here with --worker"
+        ) from error
 
 
 async def resume_all(place: Place, choice: Choice, *, as_json: bool) -> int:
@@ -116,7 +134,7 @@ async def follow(agents: AgentClient, run_id: str, *, as_json: bool, since: int 
     """
     console = out()
     if as_json:
-        async with hearing(agents, None) as hearer:
+        async with hearing(agents, None, run_id) as hearer:
             async for news in agents.watch_all(run_id, since):
                 if isinstance(news, Request):
                     hearer.heard(news)
@@ -124,7 +142,7 @@ async def follow(agents: AgentClient, run_id: str, *, as_json: bool, since: int 
                     typer.echo(news.model_dump_json())
     else:
         with LiveView(console) as view:
-            async with telling_trouble(agents, run_id, view), hearing(agents, view) as hearer:
+            async with telling_trouble(agents, run_id, view), hearing(agents, view, run_id) as hearer:
                 async for news in agents.watch_all(run_id, since):
                     if isinstance(news, Request):
                         hearer.heard(news)
@@ -185,13 +203,36 @@ async def _elsewhere(agents: AgentClient, task: AgentTask, order: Order, started
             f"no worker polls the task queue {TASK_QUEUE!r} at {agents.where}, so nothing was "
             "started; start one with `python worker.py`, or run one here with --worker"
         )
-    started.append(await agents.start(task, order.run_id, context=order.context))
+    run_id = await agents.start(task, order.run_id, context=order.context)
+    started.append(run_id)
     if not order.detach:
-        return await follow(agents, started[0], as_json=order.as_json)
-    typer.echo(json.dumps({"id": started[0]}) if order.as_json else started[0])
+        return await follow(agents, run_id, as_json=order.as_json)
+    if has_worker:
+        await _begun(agents, run_id)
+    typer.echo(json.dumps({"id": run_id}) if order.as_json else run_id)
     if not has_worker:
         notes().print("no worker runs; `ratchet run --resume` or `ratchet dev` goes on with it")
     return 0
+
+
+async def _begun(agents: AgentClient, run_id: str) -> None:
+    """Wait until a worker has taken the run, so that a refusal is told; not for ever, workers may be busy.
+
+    Raises:
+        RunFailed: it was refused, or has failed already.
+    """
+    with suppress(TimeoutError):
+        async with asyncio.timeout(BEGUN_SECONDS):
+            while (await agents.describe(run_id)).progress == "running":
+                with suppress(NoWorker):  # it went away: nothing to be told
+                    if (await agents.status(run_id)).records:
+                        return
+                await asyncio.sleep(0.1)
+            await agents.result(run_id)
+            return
+    notes().print(
+        f"no worker has begun {run_id} within {BEGUN_SECONDS} s; `ratchet watch {run_id}` follows it"
+    )
 
 
 def _settings_for(place: Place, choice: Choice) -> Settings:

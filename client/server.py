@@ -85,6 +85,11 @@ class EmbeddedServer:
         """The server's process still runs."""
         return _runs(self.record, self.data_dir)
 
+    def stopped(self) -> bool:
+        """Somebody has stopped it: it has not ended by itself."""
+        record = self._lock.read()
+        return record is not None and (record.pid is None or record.stopping)
+
     def log_end(self) -> str:
         """The last lines of the server's log."""
         return log_tail(self.data_dir)
@@ -202,6 +207,7 @@ def _stop(lock: ServerLock, home: Path) -> ServerRecord | None:
         return None
     running = _runs(record, home)
     if running:
+        lock.write(record.model_copy(update={"stopping": True}))
         end_process(record.pid, record.started, STOP_SECONDS)
     lock.write(record.model_copy(update={"pid": None}))
     return record if running else None

@@ -33,6 +33,8 @@ class ServerRecord(BaseModel):
     """Where the process runs: a pid means nothing on another host, or in another container."""
     port: int = Field(ge=1, le=65535)
     ui_port: int = Field(ge=1, le=65535)
+    stopping: bool = False
+    """Somebody has asked it to stop: that it ends is no accident."""
 
     @property
     def address(self) -> str:

@@ -47,8 +47,12 @@ def plain(text: str) -> str:
     return "".join(c if c.isprintable() or c in "\n\t" else "\N{REPLACEMENT CHARACTER}" for c in text)
 
 
-def record_block(record: Record) -> Text:
-    """A record as a block: where it led, why, and what had been spent by then."""
+def record_block(record: Record, before: Record | None = None, *, told: bool = False) -> Text:
+    """A record as a block: where it led, why, and what had been spent by then.
+
+    What has been spent is left out when the record `before` says the same; the reason when it is `told`
+    otherwise.
+    """
     block = Text()
     block.append(f"{record.seq:>4}  ", style="dim")
     if record.within:
@@ -61,9 +65,10 @@ def record_block(record: Record) -> Text:
     took = record.finished - record.started
     marks = [f"step {record.step}"] if record.step else []
     marks += [f"{took:.1f} s"] if took >= 0.05 else []
-    marks += [spent(record.counters)] if spent(record.counters) else []
-    block.append(f"   {' · '.join(marks)}", style="dim")
-    if record.reason:
+    now = spent(record.counters)
+    marks += [now] if now and (before is None or now != spent(before.counters)) else []
+    block.append(f"   {' · '.join(marks)}" if marks else "", style="dim")
+    if record.reason and not told:
         block.append(_indented(record.reason))
     for content in _returned(record):
         block.append(_indented(f"← {content}"), style="dim")
@@ -110,9 +115,10 @@ def status_lines(line: RunLine | None, status: AgentStatus) -> Table:
         "progress": line.progress if line else ("finished" if status.finished else "running"),
         "exit": status.exit_reason or "",
         "answer": status.answer or "",
+        "why": status.error or "",
         "spent": spent(status.counters),
         "of at most": ", ".join(f"{name} {cap:g}" for name, cap in status.caps.items()),
-        "records": str(status.records),
+        "records": str(status.records or ""),
         "branch": f"{status.branch} (rolled back as often)" if status.branch else "",
         "forked from": _origin(status),
         "not understood": "\n".join(status.unusable_messages),
@@ -217,8 +223,9 @@ def spent(counters: dict[str, float]) -> str:
     words += [_counted(tools, "tool call")] if tools else []
     words += [f"{tokens:,.0f} tokens"] if tokens else []
     cost = counters.get("cost_usd", 0)
+    dollars = f"${cost:.4f}" if cost else "$0"
     priced = not counters.get("unpriced_calls")
-    words += [f"${cost:.4f}" if priced else f"cost unknown (${cost:.4f} known)"] if cost or tokens else []
+    words += [dollars if priced else f"cost unknown ({dollars} known)"] if cost or tokens else []
     return " · ".join(words)
 
 
@@ -253,10 +260,14 @@ class LiveView:
         self._console = console
         self._waiting = _Waiting("starting")
         self._status = Status(self._waiting, console=console) if console.is_terminal else None
+        self._shown: Record | None = None
 
     def show(self, record: Record) -> None:
         """Print a record, and wait for what comes after it."""
-        self._console.print(record_block(record))
+        # The request itself comes next, whole: on a terminal it would be read twice.
+        told = record.event == "Requested" and self._console.is_terminal
+        self._console.print(record_block(record, self._shown, told=told))
+        self._shown = record
         before, self._waiting = self._waiting, _Waiting(record.to or record.state)
         self._waiting.person = before.person
         self._waiting.paused = record.event == "Paused" or (before.paused and record.event != "Resumed")

@@ -21,7 +21,7 @@ from activities.contracts import ModelSpec
 from activities.settings import Settings
 from client.errors import UsageError
 
-__all__ = ["Allowed", "load_settings", "loadable", "remember"]
+__all__ = ["Allowed", "load_settings", "loadable", "remember", "with_allowed"]
 
 
 class Allowed(BaseModel):
@@ -134,6 +134,10 @@ def load_settings(data_dir: Path | None = None, allowed: Allowed | None = None) 
             f"RATCHET_{str(e['loc'][0]).upper()}: {e['msg']}" for e in error.errors() if e["loc"]
         )
         raise UsageError(said or str(error)) from error
-    environment = Allowed(modules=plain.modules, base_urls=plain.base_urls)
-    every = environment | recalled(plain.data_dir) | (allowed or Allowed())
-    return plain.model_copy(update={"modules": every.modules, "base_urls": every.base_urls})
+    return with_allowed(plain, recalled(plain.data_dir) | (allowed or Allowed()))
+
+
+def with_allowed(settings: Settings, allowed: Allowed) -> Settings:
+    """The settings of a worker that may load and reach these, too."""
+    every = Allowed(modules=settings.modules, base_urls=settings.base_urls) | allowed
+    return settings.model_copy(update={"modules": every.modules, "base_urls": every.base_urls})

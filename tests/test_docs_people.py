@@ -5,18 +5,21 @@ from __future__ import annotations
 import asyncio
 import os
 import re
+import shutil
 import subprocess
+import sys
 from pathlib import Path
 from typing import get_args
 
 from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
 from temporalio.client import Client
 
+import client
 from client.agentfile import Draft
 from client.keys import public_key
 from client.serverprocess import temporal_binary
 from client.yamltext import YamlText
-from tests.client.conftest import ratchet_in
+from tests.client.conftest import bare_environment, ratchet_in
 from tests.people.temporalkit import Handle, asking_task, begun, noted, reached, waits_for
 from tests.workflows.trials import act, final
 from workflows.gate.ticket import Event
@@ -161,3 +164,36 @@ def test_every_option_of_the_page_exists(tmp_path: Path) -> None:
     help_of = "".join(ratchet_in(tmp_path, command, "--help").stdout for command in commands)
     there = set(re.findall(r"(--[a-z][a-z-]+)", help_of))
     assert named - there == set()
+
+
+def test_the_program_of_the_page_decides_what_its_run_asks(tmp_path: Path) -> None:
+    shutil.copytree(ROOT / "examples" / "data", tmp_path / "examples" / "data")
+    (block,) = re.findall(r"```python\n(.*?)```", PEOPLE, re.DOTALL)
+    done = subprocess.run(
+        [sys.executable, "-c", block],
+        cwd=tmp_path,
+        env=bare_environment(XDG_STATE_HOME=str(tmp_path / "state")),
+        capture_output=True,
+        text=True,
+        timeout=100,
+        check=False,
+    )
+    assert done.returncode == 0, done.stderr
+    said = done.stdout.splitlines()
+    assert "asked: transfer {'to': 'Harbour Realty', 'cents': '48000'}" in said
+    assert said.count("approved by ann") == 1
+    assert re.fullmatch(r"Both are paid: .* \['approved'\]", said[-1])
+
+
+def test_what_the_page_takes_from_the_sdk_is_public() -> None:
+    section = PEOPLE[PEOPLE.index("## From Python") : PEOPLE.index("## Commands, and their order")]
+    methods = {
+        name
+        for listed in re.findall(r"\((`.*?`)\)", section, re.DOTALL)
+        for name in re.findall(r"`(\w+)`", listed)
+    }
+    assert {"reject", "set_limits"} <= methods
+    assert [name for name in methods if not hasattr(client.AgentClient, name)] == []
+    taken = set(re.findall(r"\b[A-Z][a-z]+\b(?=\(|\.load|`)", section))
+    assert {"Speaker", "Remember", "Condition", "Refused"} <= taken <= {*client.__all__}
+    assert all(getattr(client, name) for name in client.__all__)

@@ -16,6 +16,7 @@ from client.archived import ArchivedRuns
 from client.errors import DuplicateRun, NoWorker, RatchetError, RunFailed, UnknownRun
 from client.listing import list_filter
 from client.live import Now, moment
+from tests.client.peoplekit import until_true
 from tests.conftest import TOOLS, real_server
 from tests.workflows.trials import act, final, task
 from worker import build_worker
@@ -151,7 +152,7 @@ async def test_the_archive_answers_where_temporal_knows_nothing(
 async def test_without_a_worker_questions_are_refused_at_once_and_lists_still_answer(
     data_dir: Path,
 ) -> None:
-    async with AgentClient.connect(settings=Settings(data_dir=data_dir), remote=None) as alone:
+    async with AgentClient.connect(settings=Settings(data_dir=data_dir)) as alone:
         assert not await alone.has_worker()
         run_id = await alone.start(task(final("later")), "waiting")
         with pytest.raises(NoWorker, match="`ratchet dev`"):
@@ -160,6 +161,9 @@ async def test_without_a_worker_questions_are_refused_at_once_and_lists_still_an
             _ = [record async for record in alone.watch(run_id)]
         assert (await alone.describe(run_id)).progress == "running"
         assert alone.ui is not None
+        async with build_worker(alone.temporal, Settings(data_dir=data_dir)):
+            await until_true(alone.has_worker)
+        assert not await alone.has_worker(), "a worker that has said goodbye does not count"
 
 
 async def test_a_list_filter_cannot_be_broken_out_of(agents: AgentClient) -> None:
