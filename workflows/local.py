@@ -11,7 +11,7 @@ from __future__ import annotations
 
 import json
 import time
-from collections.abc import Callable, Mapping, MutableMapping
+from collections.abc import Callable, Mapping, MutableMapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any, Literal
 
@@ -27,19 +27,19 @@ from workflows.kernel.ledger import Ledger
 from workflows.kernel.log import ROLLED_BACK, Record
 from workflows.kernel.machine import Exit, Machine
 from workflows.kernel.moves import entered, rolled_back
+from workflows.kernel.rebuild import rebuild
 from workflows.kernel.restore import steps_done
-from workflows.kernel.snapshot import Snapshot, Step, dump, load
+from workflows.kernel.snapshot import Snapshot, Step, load, position
 from workflows.kernel.stack import Frame, Nesting, Stack, answered, began, closed
 from workflows.kernel.step import Cause, Return, return_to
-from workflows.machines.react_context import Context as ReActState
-from workflows.machines.react_rollback import rollback_to_step
 
 __all__ = ["Choice", "Local", "Outcome", "Standing", "every", "stored"]
 
 Perform = Callable[[Any], BaseModel]
 """Effect -> its answer, as the activities give it."""
-Store = MutableMapping[str, str]
-"""Trace id -> the run as JSON text; the newest wins. Its keys are the runs that are there."""
+Store = MutableMapping[str, list[str]]
+"""Trace id -> the run as lines of JSON, one for each step that began and one for the end: what came since the
+one before. The newest run of an id wins. Its keys are the runs that are there."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -129,7 +129,9 @@ class Local:
         known = self._watched(_built(machine))
         nesting, tools = self._nesting(trace_id), [spec.name for spec in self.tools]
         stack = began(known, context, nesting, now=self.now(), ledger=ledger, tools=tools)
-        return self._go_on(stack, stack.records, nesting, trace_id)
+        if trace_id and self.store is not None:
+            self.store[trace_id] = []
+        return self._go_on(stack, [], nesting, trace_id)
 
     def replay(self, machine: Machine[Any] | Design, trace_id: str, up_to_step: int) -> Outcome:
         """Load a run that was kept, go back so that step `up_to_step` is the last that stays, and run on.
@@ -145,25 +147,26 @@ class Local:
         frame = Frame(known, Step(snapshot, ledger), frozenset(spec.name for spec in self.tools))
         nesting = self._nesting(trace_id)
         stack = self._back(Stack((frame,)), records, nesting, Choice("rollback", up_to_step))
-        return self._go_on(stack, (*records, *stack.records), nesting, trace_id)
+        return self._go_on(stack, records, nesting, trace_id)
 
     # -- the loop --------------------
 
-    def _go_on(self, stack: Stack, records: tuple[Record, ...], nesting: Nesting, trace_id: str) -> Outcome:
-        step = -1
+    def _go_on(self, stack: Stack, records: list[Record], nesting: Nesting, trace_id: str) -> Outcome:
+        """`records`: those before the stack's own, which the store has."""
+        step, kept = -1, len(records)
         while True:
+            records += stack.records
             first = stack.first.step
             if trace_id and self.store is not None and (first.exit or first.snapshot.step != step):
-                step = first.snapshot.step
-                self.store[trace_id] = _packed(stack, records)
+                self.store[trace_id].append(_line(stack, records[kept:]))
+                step, kept = first.snapshot.step, len(records)
             effect = stack.effect
             if effect is None:
                 assert first.exit is not None
-                return Outcome(first.exit, first.snapshot.context, records, stack.ledger)
+                return Outcome(first.exit, first.snapshot.context, tuple(records), stack.ledger)
             stack = self._next(stack, effect, records, nesting)
-            records += stack.records
 
-    def _next(self, stack: Stack, effect: Effect, records: tuple[Record, ...], nesting: Nesting) -> Stack:
+    def _next(self, stack: Stack, effect: Effect, records: list[Record], nesting: Nesting) -> Stack:
         if not isinstance(effect, Hold):
             return answered(stack, self.perform(effect), nesting, now=self.now())
         assert self.ask is not None
@@ -175,14 +178,15 @@ class Local:
             return self._back(stack, records, nesting, choice)
         return entered(stack, nesting, now=self.now())
 
-    def _back(self, stack: Stack, records: tuple[Record, ...], nesting: Nesting, choice: Choice) -> Stack:
+    def _back(self, stack: Stack, records: list[Record], nesting: Nesting, choice: Choice) -> Stack:
         """The next state is entered at once: nobody is asked again before that (spec 1.8)."""
         target, first = choice.target_step, stack.first
         if target is None:
             raise ValueError("a rollback needs a `target_step`: the last step that stays, counted from 0")
         cause = Cause(ROLLED_BACK, by=choice.by, reason=choice.text)
-        if isinstance(first.step.snapshot.context, ReActState):
-            step = _rewound(first, target, cause, self.now())
+        if first.machine.rewind is not None:
+            context = first.machine.rewind(first.step.snapshot.context, target)
+            step = _rewound(first, context, target, cause, self.now())
             return Stack((replace(first, step=step),), step.records)
         return rolled_back(stack, records, target + 2, nesting, cause=cause, now=self.now())
 
@@ -225,10 +229,9 @@ def _standing(machine: Machine[Any], snapshot: Snapshot[Any]) -> Standing:
     )
 
 
-def _rewound(frame: Frame, target: int, cause: Cause, now: float) -> Step[Any]:
-    """A ReAct run goes back by its state alone, also behind its end: its steps are in it (R-000-14)."""
+def _rewound(frame: Frame, context: Any, target: int, cause: Cause, now: float) -> Step[Any]:
+    """Go back by the state alone, also behind the run's end, because its steps are in it (R-000-14)."""
     machine, live = frame.machine, frame.step.snapshot
-    context = rollback_to_step(live.context, target)
     names = Fields.of(machine.context).names
     whole = {n: getattr(context, n) for n in names if getattr(context, n) != getattr(live.context, n)}
     way = Return(cause.event, back_to=live.seq - 1, left=name_of(live.state), whole=whole)
@@ -241,7 +244,7 @@ def _rewound(frame: Frame, target: int, cause: Cause, now: float) -> Step[Any]:
 # -- runs that are kept --------------------
 
 
-def stored(machine: Machine[Any] | Design, store: Mapping[str, str], trace_id: str) -> Any:
+def stored(machine: Machine[Any] | Design, store: Mapping[str, list[str]], trace_id: str) -> Any:
     """The state (context) of a run as it was kept last; None for an id that the store does not have.
 
     Raises ValueError when it is no run of this machine.
@@ -250,10 +253,10 @@ def stored(machine: Machine[Any] | Design, store: Mapping[str, str], trace_id: s
     return kept[0].context if kept else None
 
 
-def _packed(stack: Stack, records: tuple[Record, ...]) -> str:
-    first = stack.first.step
+def _line(stack: Stack, records: Sequence[Record]) -> str:
+    """What the store has not yet: these records, and where the run stands behind them."""
     row = {
-        "snapshot": dump(replace(first.snapshot, seq=records[-1].seq + 1)),
+        "position": position(replace(stack.first.step.snapshot, seq=stack.top.step.snapshot.seq)),
         "ledger": stack.ledger.model_dump(mode="json"),
         "log": [record.model_dump(mode="json") for record in records],
     }
@@ -261,10 +264,12 @@ def _packed(stack: Stack, records: tuple[Record, ...]) -> str:
 
 
 def _kept(
-    machine: Machine[Any], store: Mapping[str, str], trace_id: str
-) -> tuple[Snapshot[Any], Ledger, tuple[Record, ...]] | None:
-    if trace_id not in store:
+    machine: Machine[Any], store: Mapping[str, list[str]], trace_id: str
+) -> tuple[Snapshot[Any], Ledger, list[Record]] | None:
+    rows = [json.loads(line) for line in store.get(trace_id, ())]
+    if not rows:
         return None
-    row = json.loads(store[trace_id])
-    records = tuple(Record.model_validate(record) for record in row["log"])
-    return load(machine, row["snapshot"]), Ledger.model_validate(row["ledger"]), records
+    records = [Record.model_validate(record) for row in rows for record in row["log"]]
+    _, context = rebuild(machine, records)
+    snapshot = load(machine, {**rows[-1]["position"], "context": Fields.of(machine.context).dump(context)})
+    return snapshot, Ledger.model_validate(rows[-1]["ledger"]), records

@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 from activities.contracts import Frozen, JsonObject, Message, Transcript
 from tests.kernel.puppet import CALM, Ask, Context, Item, Looped, S, Went, hear, puppet
 from tests.kernel.randomkit import random_patch
-from tests.kernel.runkit import BOB, Played, Run, same, written
+from tests.kernel.runkit import BOB, INNER, Played, Run, same, written
 from workflows.kernel.errors import InvariantViolation
 from workflows.kernel.fields import APPEND, COUNT, MERGE, Fields
 from workflows.kernel.ledger import Ledger
@@ -23,6 +23,7 @@ from workflows.kernel.moves import forked
 from workflows.kernel.rebuild import rebuild
 from workflows.kernel.restore import checkpoints
 from workflows.kernel.retell import retold, told
+from workflows.kernel.stack import Nesting
 
 SEEDS = st.integers(0, 2**32)
 
@@ -155,6 +156,20 @@ def test_a_fork_is_a_run_of_its_own_with_its_own_clock_ledger_and_branch() -> No
     assert first.step.ledger == Ledger(caps={"model_calls": 5}, spent={"seconds": 0, "rounds": 1})
     assert _texts(fork) == ["be brief", "find it", "one"]
     assert rebuild(fork.machine, written(fork.records)) == (S.B, fork.context)
+
+
+def test_a_fork_counts_visits_on_from_its_machine_s_own_whatever_ran_inside() -> None:
+    outer = puppet(step_state=S.B, states={S.A: {"grants": {"ask", "run_machine"}}})
+    play = Played(outer)
+    play.nesting = Nesting(lambda call, depth: (puppet(), Context()))
+    play.tell(Went(), Went(), INNER, *[Went()] * 5)
+    assert [max(r.visit for r in play.records if bool(r.within) is inside) for inside in (False, True)] == [
+        2,
+        5,
+    ]
+    fork = forked(outer, play.records, 1, play.nesting, cause=BOB, now=100.0, ledger=Ledger(), tools=())
+    s = fork.first.step.snapshot
+    assert (s.visit, s.branch, s.seq) == (3, 1, len(play.records) + 1)
 
 
 def test_a_fork_is_told_its_own_goal_and_keeps_what_had_been_said() -> None:

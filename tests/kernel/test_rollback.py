@@ -256,6 +256,22 @@ def test_machines_at_work_inside_are_closed_and_what_they_spent_is_kept() -> Non
     assert rebuild(again.top.machine, [*log, *back.records, *again.records], "inside#4:1")[1] == inner.context
 
 
+def test_a_step_is_restored_as_it_was_when_its_state_was_about_to_be_entered_last() -> None:
+    """On the branch, and with the visits, of then; also where another branch has begun since."""
+    count = {"on_enter": lambda c: {"total": 1}}
+    play = Played(stepping(states={S.A: count})).tell(*[Went()] * 3).back(1).tell(Went(), Went(), Went())
+
+    def at(step: int) -> tuple[int, int, int]:
+        there = restored(play.machine, play.records, step)
+        return there.visit, there.branch, there.seq
+
+    assert [at(step) for step in (0, 1, 2)] == [(0, 0, 2), (4, 1, 6), (6, 1, 8)]
+    play.back(0)
+    assert at(0) == (8, 2, 10)
+    points = checkpoints(play.machine, play.records)
+    assert restored(play.machine, play.records, 0, points) == restored(play.machine, play.records, 0)
+
+
 def test_a_rollback_may_end_the_run_at_a_limit_that_is_used_up() -> None:
     play = Played(stepping(states=_asks_models()), model_calls=2).tell(*[Went()] * 3)
     assert play.stack.effect == MODEL

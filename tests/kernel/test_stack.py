@@ -202,6 +202,13 @@ def test_the_run_s_ledger_counts_machines_that_are_still_at_work() -> None:
     assert stacks[-1].first.step.ledger.used("model_calls") == 1
 
 
+def test_the_run_s_seconds_are_those_since_it_began_also_while_a_machine_inside_is_at_work() -> None:
+    first = began(outer_machine(subgraph()), Notes(goal="x"), nest(), now=1000.0)
+    inside = answered(first, said("a"), nest(), now=1007.0)
+    assert len(inside.frames) == 2
+    assert inside.ledger.used("seconds") == 7
+
+
 def test_an_inner_machine_has_its_own_limits_and_never_more_than_is_left() -> None:
     stacks, log = run(outer_machine(subgraph(limits=InnerLimits(model_calls=0))), said("a"), said("c"))
     assert stacks[-1].exit is not None

@@ -5,6 +5,7 @@ from __future__ import annotations
 import itertools
 import json
 from collections.abc import Callable, Iterable
+from dataclasses import replace
 from typing import Any
 
 import pytest
@@ -68,7 +69,7 @@ def run(
     answers: Iterable[Any],
     interrupt: Callable[[Standing], bool] | None = None,
     ask: Person | None = None,
-    store: dict[str, str] | None = None,
+    store: dict[str, list[str]] | None = None,
 ) -> Outcome:
     """A ReAct run over these answers, kept as `t-1`."""
     local = Local(World(*answers), interrupt, ask, store, now=clock)
@@ -222,18 +223,18 @@ def test_an_interrupt_function_without_anybody_to_ask_is_refused() -> None:
 
 
 def test_a_kept_state_is_loaded_equal_with_real_steps_and_read_only_metadata() -> None:
-    store: dict[str, str] = {}
+    store: dict[str, list[str]] = {}
     ended = run((*ROUND, final()), store=store)
     loaded = stored(MACHINE, store, "t-1")
     assert loaded == ended.context
     assert type(loaded.steps[0]) is type(ended.context.steps[0])
     with pytest.raises(TypeError):
         loaded.metadata["goal"] = "another"
-    assert json.loads(store["t-1"])["snapshot"]["state"] == "__end__"
+    assert json.loads(store["t-1"][-1])["position"]["state"] == "__end__"
 
 
 def test_an_unknown_id_is_none_and_the_ids_are_listed_and_the_newest_wins() -> None:
-    store: dict[str, str] = {}
+    store: dict[str, list[str]] = {}
     assert stored(MACHINE, store, "t-1") is None
     run((final("1"),), store=store)
     assert list(store) == ["t-1"]
@@ -242,12 +243,42 @@ def test_an_unknown_id_is_none_and_the_ids_are_listed_and_the_newest_wins() -> N
 
 
 def test_a_run_is_kept_at_each_step_so_that_one_that_broke_off_can_be_gone_on_with() -> None:
-    store: dict[str, str] = {}
+    store: dict[str, list[str]] = {}
     with pytest.raises(IndexError):
         run((*ROUND, *ROUND), store=store)
     assert [step.id for step in stored(MACHINE, store, "t-1").steps] == [0, 1]
     again = Local(World(final("7")), store=store, now=clock).replay(MACHINE, "t-1", 1)
     assert (again.exit.answer, len(again.context.steps)) == ("7", 3)
+
+
+def test_what_is_written_at_a_step_is_what_came_since_the_one_before() -> None:
+    """So a run of any length is written once, and going back adds to it."""
+    store: dict[str, list[str]] = {}
+    rounds = [one for n in range(10, 28) for one in (act("tool", q=f"{n}"), tool_said("A"))]
+    ended = run((*rounds, final()), store=store)
+    lines = list(store["t-1"])
+    assert len(lines) == 20
+    assert max(map(len, lines[2:])) < 1.2 * min(map(len, lines[2:-1]))
+    again = Local(World(final("7")), store=store, now=clock).replay(MACHINE, "t-1", 18)
+    assert store["t-1"][:20] == lines
+    numbers = [record["seq"] for line in store["t-1"] for record in json.loads(line)["log"]]
+    assert numbers == list(range(len(again.records)))
+    assert again.records[: len(ended.records)] == ended.records
+
+
+def test_a_machine_of_one_s_own_goes_back_by_its_state_where_it_says_how() -> None:
+    """Also behind the end of a run that is over, as ReAct does; nothing in the loop knows a machine."""
+    own = replace(
+        MACHINE, name="own", rewind=lambda c, step: c.model_copy(update={"trace_id": f"back {step}"})
+    )
+    store: dict[str, list[str]] = {}
+    Local(World(*ROUND, final("1")), store=store, now=clock).run(own, context(), trace_id="t-1")
+    again = Local(World(final("2")), store=store, now=clock).replay(own, "t-1", 1)
+    assert (again.context.trace_id, again.exit.answer) == ("back 1", "2")
+    plain = replace(MACHINE, name="plain", rewind=None)
+    Local(World(*ROUND, final("1")), store=store, now=clock).run(plain, context(), trace_id="t-2")
+    with pytest.raises(ValueError, match="step 3 is none that plain has begun; there are 0 to 2"):
+        Local(World(final("2")), store=store).replay(plain, "t-2", 1)
 
 
 def _plain(state: Any) -> Any:
@@ -259,7 +290,7 @@ def _plain(state: Any) -> Any:
 def test_R_000_14_replay_of_a_finished_run_gives_the_same_state_with_the_same_replies(up_to: int) -> None:
     """R-000-14: the run is open again. The history of tools holds what was really run."""
     answers = [*ROUND, act("tool", q="y"), tool_said("B"), final("42")]
-    store: dict[str, str] = {}
+    store: dict[str, list[str]] = {}
     ended = run(answers, store=store)
     again = Local(World(*answers[2 * (up_to + 1) :]), store=store, now=clock).replay(MACHINE, "t-1", up_to)
     assert _plain(again.context) == _plain(ended.context)
@@ -270,20 +301,21 @@ def test_R_000_14_replay_of_a_finished_run_gives_the_same_state_with_the_same_re
 
 
 def test_a_finished_run_can_be_gone_on_with_behind_its_last_step() -> None:
-    store: dict[str, str] = {}
+    store: dict[str, list[str]] = {}
     run((*ROUND, final("1")), store=store)
     again = Local(World(final("2")), store=store).replay(MACHINE, "t-1", 1)
     assert (again.exit.answer, len(again.context.steps)) == ("2", 3)
 
 
 def test_replay_of_an_unknown_run_is_an_error_that_says_which_there_are() -> None:
-    for store, there in (({}, "none"), ({"t-2": "{}"}, "t-2")):
+    stores: list[tuple[dict[str, list[str]], str]] = [({}, "none"), ({"t-2": ["{}"]}, "t-2")]
+    for store, there in stores:
         with pytest.raises(ValueError, match=f"no run 't-1' is stored; there is {there}"):
             Local(World(), store=store).replay(MACHINE, "t-1", 0)
 
 
 def test_replay_to_a_step_that_the_run_has_not_is_an_error() -> None:
-    store: dict[str, str] = {}
+    store: dict[str, list[str]] = {}
     run((final(),), store=store)
     for step in (1, -1):
         with pytest.raises(ValueError, match=f"cannot go back to step {step}"):
@@ -291,7 +323,7 @@ def test_replay_to_a_step_that_the_run_has_not_is_an_error() -> None:
 
 
 def test_a_run_without_a_trace_id_is_not_kept() -> None:
-    store: dict[str, str] = {}
+    store: dict[str, list[str]] = {}
     Local(World(final()), store=store).run(MACHINE, context())
     assert store == {}
 
@@ -302,7 +334,7 @@ def test_a_run_without_a_trace_id_is_not_kept() -> None:
 def test_every_machine_can_be_kept_sent_back_and_gone_on_with(design: Design, data: st.DataObject) -> None:
     """Its log, kept as JSON, gives the state again, on either branch; what was spent stays spent."""
     machine, given = built(design), scripts(design)
-    store: dict[str, str] = {}
+    store: dict[str, list[str]] = {}
 
     def perform(effect: Any) -> Any:
         return data.draw(answer_to(effect, given))
@@ -313,7 +345,7 @@ def test_every_machine_can_be_kept_sent_back_and_gone_on_with(design: Design, da
         machine, first, trace_id="t-1", ledger=Ledger(caps=caps)
     )
     assert stored(machine, store, "t-1") == ended.context
-    log = [Record.model_validate(record) for record in json.loads(store["t-1"])["log"]]
+    log = [Record.model_validate(record) for line in store["t-1"] for record in json.loads(line)["log"]]
     assert tuple(log) == ended.records
     begun = [r for r in ended.records if r.to == name_of(machine.step_state) and not r.within]
     if len(begun) < 2 or ended.ledger.breach({"model_calls": 1}):

@@ -187,6 +187,9 @@ class Machine(Generic[C]):
     """How a message from a person, given while the run is on its way, gets into the context."""
     on_rollback: Callable[[C, C], Patch] | None = None
     """(context before the rollback, context that is restored) -> what the restored one is to know of it."""
+    rewind: Callable[[C, int], C] | None = None
+    """(context, last step that stays, from 0) -> the context to go on with, where the steps are in it; for
+    runs without Temporal (spec 1.8). ValueError: it has no such step. None: they go back by the log."""
     steps_done: Callable[[C], int] | None = None
     """How many steps are done, for whom counts them (R-000-13); None: those that have begun."""
     hold: Callable[[Snapshot[C]], bool] | None = None

@@ -69,13 +69,15 @@ def _moved(point: Checkpoint, record: Record) -> Checkpoint:
     return replace(point, seq=record.seq, started=record.finished)
 
 
-def restored(machine: Machine[C], records: Sequence[Record], step: int) -> Snapshot[C]:
+def restored(
+    machine: Machine[C], records: Sequence[Record], step: int, points: Sequence[Checkpoint] | None = None
+) -> Snapshot[C]:
     """The snapshot in which a step is about to begin: its state is not entered yet.
 
     All is as it was then, also visit, seq and branch, which a run that goes back there must not take over.
-    Raises ValueError saying which steps there are.
+    `points`: what `checkpoints` gives, for whom has it. Raises ValueError saying which steps there are.
     """
-    points = checkpoints(machine, records)
+    points = checkpoints(machine, records) if points is None else points
     if not 0 <= step < len(points):
         there = f"0 to {len(points) - 1}" if len(points) > 1 else "0, the start"
         raise ValueError(f"step {step} is none that {machine.name} has begun; there are {there}")
@@ -83,11 +85,12 @@ def restored(machine: Machine[C], records: Sequence[Record], step: int) -> Snaps
     kept = [record for record in lineage(records) if record.seq <= point.seq]
     state, context = rebuild(machine, kept)
     own = _own(kept)
-    moves = [record for record in own[1:] if record.to is not None and record.back_to is None]
+    begun = [record for record in own[1:] if record.to is not None]
+    moves = [record for record in begun if record.back_to is None]
     return Snapshot(
         state=state,
         context=context,
-        visit=own[-1].visit if moves else 0,
+        visit=own[-1].visit if begun else 0,
         step=max(step - 1, 0),
         transitions=len(moves),
         hold_backs=sum(record.event == HELD_BACK for record in own),

@@ -16,7 +16,7 @@ from workflows.kernel.ledger import Ledger
 from workflows.kernel.log import Record
 from workflows.kernel.machine import Exit, Machine
 
-__all__ = ["Snapshot", "Step", "dump", "load"]
+__all__ = ["Snapshot", "Step", "dump", "load", "position"]
 
 C = TypeVar("C", bound=BaseModel)
 
@@ -71,9 +71,13 @@ _COUNTERS = (
 
 def dump(snapshot: Snapshot[Any]) -> JsonObject:
     """A snapshot as JSON values."""
+    return {**position(snapshot), "context": Fields.of(type(snapshot.context)).dump(snapshot.context)}
+
+
+def position(snapshot: Snapshot[Any]) -> JsonObject:
+    """A snapshot as JSON values without its context, which the log can tell as well."""
     return {
         "state": name_of(snapshot.state),
-        "context": Fields.of(type(snapshot.context)).dump(snapshot.context),
         "last": snapshot.last.model_dump(mode="json") if snapshot.last else None,
         "reads": list(snapshot.reads),
         "within": snapshot.within,

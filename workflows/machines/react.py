@@ -39,7 +39,7 @@ from workflows.machines.react_events import (
 from workflows.machines.react_nodes import Nodes
 from workflows.machines.react_prompt import JSON_OR_LABELS, ReplyFormat, opening
 from workflows.machines.react_result import result_of
-from workflows.machines.react_rollback import went_back
+from workflows.machines.react_rollback import rollback_to_step, went_back
 from workflows.machines.react_rules import RULE_TYPES
 
 __all__ = ["DESIGN", "design"]
@@ -140,6 +140,7 @@ def _build(name: str, reply_format: ReplyFormat, options: Options, parts: Parts)
         limit_reasons={"cost_usd": "cost_limit"},
         steps_done=lambda c: len(c.steps),
         on_rollback=went_back,
+        rewind=rollback_to_step,
         fold_steer=lambda c, text: {"transcript": (Message(role="user", content=text),)},
     )
 
