@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import time
 from typing import Any
 
@@ -76,9 +77,10 @@ async def test_an_abort_cuts_a_model_call_off_at_once(working: Client, settings:
 async def test_a_paused_run_ends_what_it_does_and_begins_nothing(working: Client, settings: Settings) -> None:
     given = task(act("mark", line="srv-pause", seconds=2), final("later"), tools=("mark",), people=HERE)
     handle = await busy(working, given, "action")
-    said = {"command": "pause", "by": "ann", "text": "lunch"}
-    answer = await handle.execute_update("command", said)
-    assert (answer["text"], answer["paused"]) == ("the run stands still", True)
+    said = {"command": "pause", "by": "ann", "text": "lunch", "id": "lunch"}
+    answers = await asyncio.gather(*(handle.execute_update("command", said) for _ in range(2)))
+    told = [(answer["text"], answer["paused"]) for answer in answers]
+    assert told == [("the run stands still", True)] * 2, "a repeat waits for the same command"
     await listed(working, "AgentWaiting='paused'", handle)
     person = Person.of(working)
     assert "the run is paused already" in await said_no(person, handle, {"command": "pause"})

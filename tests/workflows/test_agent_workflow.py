@@ -10,7 +10,12 @@ from typing import Any
 
 import pytest
 from temporalio.api.enums.v1 import EventType
-from temporalio.client import Client, WorkflowFailureError, WorkflowQueryFailedError
+from temporalio.client import (
+    Client,
+    WorkflowFailureError,
+    WorkflowQueryFailedError,
+    WorkflowUpdateFailedError,
+)
 from temporalio.common import SearchAttributeKey
 from temporalio.worker import Worker
 
@@ -165,8 +170,12 @@ async def test_a_run_that_was_cancelled_before_a_worker_took_it_is_found_as_canc
         result_type=AgentResult,
     )
     await handle.cancel()
+    early = asyncio.create_task(handle.execute_update("command", {"command": "pause"}))
     async with Worker(client, task_queue="later"):
         result = await asyncio.wait_for(handle.result(), 20)
+        with pytest.raises(WorkflowUpdateFailedError) as refused:
+            await early
+    assert "the run is over" in str(refused.value.cause)
     assert (result.exit_reason, result.error) == ("cancelled", "the run was cancelled before it began")
     attributes = (await handle.describe()).typed_search_attributes
     assert attributes[SearchAttributeKey.for_keyword("AgentExit")] == "cancelled"
