@@ -71,6 +71,7 @@ def test_the_next_groups_are_asked_one_after_the_other_each_with_the_whole_time(
     at.due(160)
     third = at.get("r1")
     assert (third.group, third.quorum, third.deadline, third.at_deadline) == ("boss", 1, 220, "reject")
+    assert ask(at, now=161).id == "r1", "nor is it asked again when others are asked a second time"
     at.due(220)
     assert (at.get("r1").outcome, at.get("r1").at_deadline) == ("expired", "reject")
     assert events(at) == ["Requested", "Escalated", "Escalated", "Expired"]

@@ -8,12 +8,14 @@ from typing import Any
 import pytest
 from pydantic import ValidationError
 
-from tests.gate.house import ORIGIN, PEOPLE, RUN, again, ask, ask_of, call, desk, events, say, signed, spec
+from tests.gate.house import (
+    ORIGIN, PEOPLE, RUN, again, ask, ask_of, call, desk, events, public, say, signed, spec,
+)  # fmt: skip
 from workflows.gate.canonical import digest
 from workflows.gate.desk import Desk
 from workflows.gate.judge import VOTES_LIMIT
 from workflows.gate.ticket import Refused, content_of
-from workflows.people import Approvals, Command, Decision, Remember, Verb
+from workflows.people import Approvals, Command, Decision, Group, People, Remember, Verb
 
 
 def refusal(at: Desk, decision: Decision, now: float = 1) -> str:
@@ -577,3 +579,19 @@ def test_a_name_with_what_nobody_sees_is_no_second_person(name: str) -> None:
     request = ask(at)
     at.decide(say(request, by="ann"), 1)
     assert "is no name" in refusal(at, say(request, by=name))
+
+
+def test_who_would_be_asked_later_may_not_edit_before_those_who_are_asked_first() -> None:
+    rules = [{"arguments": {"amount": {"above": 1000}}, "asking": ESCALATED}, {"asking": {"group": "boss"}}]
+    at = desk(approvals=Approvals.model_validate({"rules": rules}))
+    large = say(ask(at, amount=5), "edit", by="eve", arguments={"amount": 5000})
+    assert "1 of team must approve" in refusal(at, large)
+
+
+def test_a_key_that_another_group_lists_for_the_same_name_does_not_count() -> None:
+    others = Group(keys={"ann": public("eve"), "bob": public("bob")})
+    people = People(groups={"first": Group(keys={"ann": public("ann")}), "others": others})
+    at = desk("first", people=people)
+    request = ask(at)
+    assert "a signature that is not theirs" in refusal(at, signed(say(request), key="eve"))
+    assert at.decide(signed(say(request)), 1).verified

@@ -223,3 +223,12 @@ def test_no_text_of_a_model_or_a_tool_is_asked() -> None:
 def test_a_rule_that_means_nothing_is_refused(rule: dict[str, Any]) -> None:
     with pytest.raises(ValidationError):
         ApprovalRule.model_validate(rule)
+
+
+def test_rules_that_may_ask_more_people_of_one_group_are_a_doubt() -> None:
+    approvals = Approvals.model_validate(
+        rules({"arguments": BIG, "asking": {"group": "team", "quorum": 2}}, {"asking": {"group": "team"}})
+    )
+    asked = asking_for(approvals, PEOPLE, spec(), call(amount="lots"), spent_usd=0)
+    assert asked is not None
+    assert "it cannot be told who has to approve this call" in asked.undecided

@@ -229,3 +229,17 @@ def test_people_who_would_remember_different_things_remember_nothing(other: obje
         at.decide(say(request, by=name, remember=wanted), 1)
     assert at.get("r1").outcome == "approved"
     assert asked(at, amount=1)
+
+
+def test_what_was_approved_beforehand_lets_no_call_pass_of_which_nobody_knows_who_decides() -> None:
+    rules = [
+        {"arguments": {"amount": {"above": 1000}}, "asking": {"group": "boss"}},
+        {"asking": {"group": "team"}},
+    ]
+    at = desk(approvals=Approvals.model_validate({"rules": rules}))
+    remember(at, {}, amount=5)
+    assert not asked(at, amount=6)
+    doubtful = at.asks(call(amount="lots"), spent_usd=0)
+    assert doubtful is not None
+    assert doubtful.undecided
+    assert at.remembered_by(call(amount="lots"), spent_usd=0) == ()
