@@ -177,7 +177,9 @@ async def cancel(place: Place, run_id: Run, as_json: Json = False) -> None:
         run = await find_any(agents, run_id)
         line = await agents.describe(run)
         if line.progress != "running":
-            raise RatchetError(f"run {run} is over already ({line.progress}); nothing was stopped")
+            raise RatchetError(
+                f"run {run} is over already ({line.exit_reason or line.progress}); nothing was stopped"
+            )
         await agents.cancel(run)
         has_worker = await agents.has_worker()
     if as_json:

@@ -56,7 +56,10 @@ def log_as_the_program() -> None:
     """
     if not structlog.is_configured():
         structlog.configure(
-            processors=[structlog.stdlib.filter_by_level, structlog.processors.KeyValueRenderer(["event"])],
+            processors=[
+                structlog.stdlib.filter_by_level,
+                structlog.processors.KeyValueRenderer(key_order=["event"]),
+            ],
             logger_factory=structlog.stdlib.LoggerFactory(),
             wrapper_class=structlog.stdlib.BoundLogger,
         )

@@ -231,10 +231,13 @@ def test_doctor_says_what_is_well_and_what_to_do_about_the_rest(served: Ratchet)
         "tools",
         "store",
     }
-    ill = served("doctor", "--address", "127.0.0.1:1")
+    ill = served("doctor", "--agent", "assistant", TEMPORAL_ADDRESS="127.0.0.1:1")
     assert ill.returncode == 1
-    assert re.search("BAD +server", ill.stdout)
+    assert re.search("BAD +server .* TEMPORAL_ADDRESS names it; .*`unset TEMPORAL_ADDRESS`", ill.stdout)
     assert re.search("BAD +model gpt-5-mini.*OPENAI_API_KEY", ill.stdout)
+    keyless = served("doctor")
+    assert (keyless.returncode, keyless.stderr) == (0, "")
+    assert re.search("ok +model +OPENAI_API_KEY is not set; only needed for", keyless.stdout)
 
 
 def test_help_is_there_for_every_command(capsys: pytest.CaptureFixture[str]) -> None:

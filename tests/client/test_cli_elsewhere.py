@@ -55,9 +55,28 @@ def test_a_run_elsewhere_needs_a_worker_and_uses_that_of_dev(elsewhere: str, dat
         watched = run_ratchet(data_dir, "watch", "waits", "--json", *where)
         assert watched.returncode == 0, watched.stderr
         assert "fails most" in json.loads(watched.stdout.splitlines()[-1])["answer"]
+        refused_there(data_dir, where)
         dev.send_signal(signal.SIGTERM)
         assert "stopped" in dev.stderr.read()
     assert dev.returncode == 0
+
+
+def refused_there(data_dir: Path, where: tuple[str, ...]) -> None:
+    """A worker that lacks the agent's modules refuses a run: told at once, and whenever it is asked for."""
+    why = "unknown tools: transfer. This worker has: calculator"
+    words = ("run", "--agent", "payments", "--detach", "--id", "lacking", "Pay.")
+    refused = run_ratchet(data_dir, *words, *where)
+    assert (refused.returncode, refused.stdout) == (1, "")
+    assert f"run lacking was refused, so nothing was done: the task cannot be run: {why}" in refused.stderr
+    assert "transfer.py: start that worker with `ratchet dev --agent FILE`" in refused.stderr
+    shown = run_ratchet(data_dir, "show", "lack", "--json", *where)
+    status = json.loads(shown.stdout)["status"]
+    assert (status["exit_reason"], why in status["error"]) == ("refused", True)
+    for command in ("result", "log"):
+        asked = run_ratchet(data_dir, command, "lack", *where)
+        assert (asked.stdout, why in asked.stderr) == ("", True)
+    stopped = run_ratchet(data_dir, "cancel", "lack", *where)
+    assert "run lacking is over already (refused); nothing was stopped" in stopped.stderr
 
 
 def test_doctor_registers_the_search_attributes_that_are_missing(tmp_path: Path, data_dir: Path) -> None:

@@ -66,12 +66,16 @@ async def test_a_killed_server_is_followed_by_one_with_the_same_ports_and_runs(d
     await client.start_workflow("AgentWorkflow", id="kept", task_queue="nobody")
     assert first.record.pid is not None
     os.kill(first.record.pid, signal.SIGKILL)
+    assert not first.stopped(), "it ended by itself"
     async with await EmbeddedServer.attach(data_dir) as second:
         assert (second.record.port, second.record.ui_port) == (first.record.port, first.record.ui_port)
         assert second.record.pid != first.record.pid
         kept = await (await Client.connect(second.address)).get_workflow_handle("kept").describe()
         assert kept.id == "kept"
         first.release()
+        assert not second.stopped()
+        assert stop_server(data_dir) == second.record
+        assert second.stopped()
 
 
 async def test_a_killed_user_leaves_a_server_that_the_next_one_uses_and_stops(data_dir: Path) -> None:

@@ -59,6 +59,22 @@ def test_a_terminal_shows_the_end_of_what_the_model_is_saying() -> None:
     assert "\x1b[2J" not in shown
 
 
+def test_what_was_spent_is_told_when_it_changes_and_a_request_on_a_terminal_once() -> None:
+    spends = {"model_calls": 1, "input_tokens": 5}
+    records = [
+        Record(seq=0, machine="m", state="a", event="Replied", to="b", counters=spends),
+        Record(seq=1, machine="m", state="b", event="Requested", reason="r1: may it?", counters=spends),
+    ]
+    for terminal in (True, False):
+        console = Console(width=80, file=StringIO(), force_terminal=terminal, color_system=None)
+        with LiveView(console) as view:
+            for record in records:
+                view.show(record)
+        shown = console.file.getvalue()  # type: ignore[attr-defined]  # the StringIO above
+        assert shown.count("1 model call · 5 tokens · $0") == 1
+        assert ("r1: may it?" in shown) != terminal, "the whole request follows there"
+
+
 def test_an_error_is_raised_by_its_name() -> None:
     for name in ("StageError", "InvariantViolation", "MaxIterationsExceeded"):
         error = error_named(name, "m", "a", "why")
