@@ -26,6 +26,7 @@ from workflows.people import Decided, Decision, Request, Verb
 __all__ = ["Hearer", "hearing"]
 
 LATER, FULL = "l", "s"
+TOLD_SECONDS = 3.0
 
 
 class Hearer(Protocol):
@@ -159,8 +160,16 @@ class _Desk:
                 self._left.add(key)
                 self._show_left()
             else:
-                # The run's own word of it may come later than the answer.
-                self._requests.pop(key, None)
+                await self._until_told(key)
+
+    async def _until_told(self, key: tuple[str, str]) -> None:
+        """The run's own word of a decision comes a moment later: not into the next question."""
+        with suppress(TimeoutError):
+            async with asyncio.timeout(TOLD_SECONDS):
+                while key in self._requests:
+                    self._news.clear()
+                    await self._news.wait()
+        self._requests.pop(key, None)
 
     async def _ask(self, request: Request, console: Console) -> bool:
         """Until something is decided; False when the person leaves it."""

@@ -21,6 +21,9 @@ from client.errors import RatchetError, UsageError
 from client.place import Json, Place
 
 if TYPE_CHECKING:
+    from rich.table import Table
+
+    from client.agent import AgentClient
     from client.inbox import Ask
     from client.listing import RunLine
     from client.talk import Talk
@@ -107,7 +110,7 @@ async def inbox(
 async def _inbox_of(place: Place, name: str, as_json: bool) -> None:
     """All that one run asks: of which run, why, and how it is answered."""
     from client.finding import find_any, open_requests
-    from client.inboxview import answers, why
+    from client.inboxview import answers, run_head, why
 
     async with place.client() as agents:
         run_id = await find_any(agents, name)
@@ -117,9 +120,11 @@ async def _inbox_of(place: Place, name: str, as_json: bool) -> None:
                 f"run {run_id} is over ({line.exit_reason or line.progress}), so it asks nothing; "
                 f"`ratchet show {run_id}` shows what came of it"
             )
-        asked, task = await asyncio.gather(open_requests(agents, run_id), agents.waiting_task(run_id))
+        asked, task, paused = await asyncio.gather(
+            open_requests(agents, run_id), agents.waiting_task(run_id), _paused(agents, run_id)
+        )
     if not as_json:
-        _print_inbox_of(line, now.children, asked, task)
+        _print_inbox_of(run_head(line, now.children, datetime.now(UTC), paused=paused), line, asked, task)
         return
     requests = [
         {**one.model_dump(mode="json"), "why": why(one, task), "answers": answers(one, run_id)}
@@ -129,13 +134,24 @@ async def _inbox_of(place: Place, name: str, as_json: bool) -> None:
     _print_json(found)
 
 
+async def _paused(agents: AgentClient, run_id: str) -> bool:
+    """The run stands paused, whatever it asks; False where no worker can say so."""
+    try:
+        return (await agents.status(run_id)).paused
+    except RatchetError:
+        return False
+
+
 def _print_inbox_of(
-    line: RunLine, children: Sequence[str], asked: Sequence[Request | Ask], task: AgentTask | None
+    head: Table, line: RunLine, asked: Sequence[Request | Ask], task: AgentTask | None
 ) -> None:
-    from client.inboxview import answers, request_block, run_head
+    from client.inbox import Ask
+    from client.inboxview import answers, request_block
     from client.view import notes, out, plain
 
-    out().print(run_head(line, children, datetime.now(UTC)))
+    out().print(head)
+    if any(isinstance(request, Ask) for request in asked):
+        notes().print("no worker answers, so this is in short: not why it asks, nor who may decide")
     for request in asked:
         out().print()
         out().print(request_block(request, line.id, time.time(), full=True, task=task))

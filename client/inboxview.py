@@ -47,6 +47,8 @@ VERBS: dict[Verb, tuple[str, str]] = {
 }
 """What may be decided: the letter for it on a terminal, and what it means."""
 MOST_LINES = 60
+WIDE = 120
+"""Columns from which on a list says when a deadline is; narrower ones say how long it is until then."""
 _AFTER: dict[Verb, str] = {"answer": " 'TEXT'", "reject": " -m 'WHY'", "edit": " [--args JSON]"}
 _WHY: dict[Kind, str] = {
     "question": "the machine asks this and waits for what people say",
@@ -60,12 +62,17 @@ _WHY: dict[Kind, str] = {
 _UNITS = ((86_400, "d"), (3_600, "h"), (60, "min"))
 
 
-def run_head(line: RunLine, children: Iterable[str], now: datetime) -> Table:
+def run_head(line: RunLine, children: Iterable[str], now: datetime, *, paused: bool = False) -> Table:
     """Whose requests these are: the run, its agent and goal, since when it waits, and what runs inside it."""
     since = f" for {span((now - line.waiting_since).total_seconds())}" if line.waiting_since else ""
-    waits = f"{'stands paused' if line.waiting == 'paused' else 'waits for people'}{since}"
+    waits = f"waits for people{since}" if line.waiting else "waits for nobody"
+    stands = f"stands paused{since if line.waiting == 'paused' else ''}; `ratchet resume {line.id}`"
+    if line.waiting == "paused":
+        waits = stands
+    elif paused:
+        waits += f" and {stands}"
     rows = [
-        ("run", f"{line.id}, {waits if line.waiting else 'waits for nobody'}"),
+        ("run", f"{line.id}, {waits}"),
         ("agent", f"{line.agent} (machine {line.machine})"),
         ("goal", line.goal),
         *(
@@ -169,7 +176,8 @@ def summary(request: Request | Ask, most: int = 80) -> str:
 
 def inbox_table(lines: Iterable[InboxLine], now: datetime, width: int = 200) -> Table:
     """Waiting runs, a line for each open request: only what is asked is cut."""
-    rows = [row for line in lines for row in _rows(line, now)]
+    wide = width >= WIDE
+    rows = [row for line in lines for row in _rows(line, now, wide)]
     table = Table(box=None, padding=(0, 2, 0, 0), header_style="dim")
     names = ("run", "waits", "deadline", "for")
     taken = [max(len(row[i]) for row in [*rows, names]) + 2 for i in range(3)]
@@ -182,17 +190,21 @@ def inbox_table(lines: Iterable[InboxLine], now: datetime, width: int = 200) -> 
     return table
 
 
-def _rows(line: InboxLine, now: datetime) -> list[tuple[str, str, str, str]]:
+def _rows(line: InboxLine, now: datetime, wide: bool) -> list[tuple[str, str, str, str]]:
     run = plain(line.run)
     waits = span((now - line.since).total_seconds()) if line.since else ""
-    deadline = until(line.deadline.timestamp(), now.timestamp()) if line.deadline else ""
+
+    def due(at: float | None) -> str:
+        said = "" if at is None else until(at, now.timestamp())
+        return said if wide else said.rpartition(", ")[2]
+
+    deadline = due(line.deadline.timestamp() if line.deadline else None)
     if not line.asks:
         return [(run, waits, deadline, plain(f"{line.waiting}   {line.goal}"))]
     first, *others = line.asks
     rows = [(run, waits, deadline, summary(first, 500))]
     for ask in others:
-        due = until(ask.deadline, now.timestamp()) if ask.deadline is not None else ""
-        rows.append(("", "", due, summary(ask, 500)))
+        rows.append(("", "", due(ask.deadline), summary(ask, 500)))
     return rows
 
 

@@ -11,7 +11,7 @@ from typing import Any, Literal, TypeVar
 from pydantic import ValidationError
 
 from activities.contracts import JsonObject
-from client.errors import NotAtHand, NoWorker, RatchetError, UsageError
+from client.errors import NotAtHand, NoWorker, RatchetError, Refused, UsageError
 from client.inbox import WAITING_FILTER, Ask, InboxLine, asks_of, inbox_line, oldest_first
 from client.keys import Speaker
 from client.reading import RunReader
@@ -297,6 +297,12 @@ class RunCommander(RunReader):
 
     async def _answer(self, run_id: str, request: Seen, what: _What, by: By, signal: bool) -> Decided | Sent:
         seen = await self.request(run_id, request) if isinstance(request, str) else request
+        if isinstance(seen, Ask) and seen.options and what.verb not in seen.options:
+            # With a worker the run says so itself; without one nobody would.
+            raise Refused(
+                f"{seen.id} of run {run_id} cannot be answered by {what.verb!r}; "
+                f"its options are {', '.join(seen.options)}"
+            )
         decision = spoken(
             Decision,
             request=seen.id,

@@ -138,7 +138,7 @@ class Talk:
         more = await content(seen)
         decision = spoken(Decision, request=seen.id, digest=seen.digest, decision=verb, **more)
         # What the memo says was asked for because no worker answered: an update would wait for one, too.
-        signal = self.signal or isinstance(seen, Ask)
+        signal = self.signal or (isinstance(seen, Ask) and await agents.has_worker())
         done = await agents.decide(run_id, decision, by=self.who, signal=signal)
         if self.as_json:
             _print(run_id, done, request=seen.model_dump(mode="json"))

@@ -124,6 +124,18 @@ def test_the_commands_that_answer_can_be_pasted() -> None:
     ]
 
 
+def test_a_narrow_list_leaves_room_for_what_is_asked() -> None:
+    ask = Ask(**request(deadline=NOW.timestamp() + 7200).model_dump())
+    line = InboxLine(
+        run="shop-20261121-abcd", waiting="approval", since=NOW, deadline=NOW + timedelta(hours=2),
+        started=NOW, asks=(ask, ask),
+    )  # fmt: skip
+    narrow = shown(inbox_table([line], NOW, 80), 80).splitlines()
+    assert all('approval r1: pay(to="x")' in row and "in 2 h" in row for row in narrow[1:])
+    assert "2026-11-21" not in "".join(narrow)
+    assert "2026-11-21" in shown(inbox_table([line], NOW, 200), 200)
+
+
 def test_why_a_call_is_asked_about_is_the_entry_of_the_agent_file() -> None:
     rules = (ApprovalRule(tools=("pay",), arguments={"cents": Condition(above=9)}),)
     approvals = Approvals(rules=rules, tools={"pay": "first_time"}, effects={"keyed": "always"})
@@ -189,7 +201,12 @@ def test_the_head_of_a_run_names_the_runs_inside_it() -> None:
         id="shop-1", progress="running", agent="shop", machine="react", waiting="paused", started=NOW
     )
     text = shown(run_head(line, ["shop-1/think"], NOW), 200)
-    assert "shop-1, stands paused" in text
+    assert "shop-1, stands paused; `ratchet resume shop-1`" in text
+    asks = line.model_copy(update={"waiting": "approval", "waiting_since": NOW - timedelta(minutes=3)})
+    assert "waits for people for 3 min and stands paused; " in shown(
+        run_head(asks, [], NOW, paused=True), 200
+    )
+    assert "paused" not in shown(run_head(asks, [], NOW), 200)
     assert "shop-1/think is under way; `ratchet inbox shop-1/think`" in text
 
 

@@ -403,7 +403,7 @@ async def test_only_signed_decisions_and_commands_count_where_a_group_has_keys(
 async def test_what_is_decided_while_no_worker_runs_is_in_force_when_one_comes(data_dir: Path) -> None:
     """The memo tells what is asked, and the decision goes as a signal, also right after a worker went."""
     settings = Settings(data_dir=data_dir, files_root=data_dir.parent, modules=(str(TOOLS),))
-    async with AgentClient.connect(settings=settings, remote=None) as agents:
+    async with AgentClient.connect(settings=settings) as agents:
         async with working(agents, settings):
             run_id = await agents.start(asking_task("sdk-away"))
             (request,) = await opened(agents, run_id)
@@ -413,6 +413,8 @@ async def test_what_is_decided_while_no_worker_runs_is_in_force_when_one_comes(d
 
         (line,) = await until_true(listed)
         assert (line.run, line.asks[0].digest) == (run_id, request.digest)
+        with pytest.raises(Refused, match=r"r1 of run .* cannot be answered by 'topup'"):
+            await agents.top_up(run_id, line.asks[0], {"tokens": 1})
         sent = await agents.approve(run_id, line.asks[0], by="Ada")
         assert isinstance(sent, Sent)
         assert "takes effect when a worker takes it" in sent.text
