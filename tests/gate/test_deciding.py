@@ -9,8 +9,20 @@ import pytest
 from pydantic import ValidationError
 
 from tests.gate.house import (
-    ORIGIN, PEOPLE, RUN, again, ask, ask_of, call, desk, events, public, say, signed, spec,
-)  # fmt: skip
+    ORIGIN,
+    PEOPLE,
+    RUN,
+    again,
+    ask,
+    ask_of,
+    call,
+    desk,
+    events,
+    public,
+    say,
+    signed,
+    spec,
+)
 from workflows.gate.canonical import digest
 from workflows.gate.desk import Desk
 from workflows.gate.judge import VOTES_LIMIT
@@ -67,7 +79,7 @@ def refusal(at: Desk, decision: Decision, now: float = 1) -> str:
         ("signed", {"signature": "AAAA"}, "a signature that is not theirs"),
         ("signed", {"by": "eve"}, r"eve is not among those who may decide on r1: ann, bob \(signed\)"),
     ],
-)  # fmt: skip
+)
 def test_a_decision_that_breaks_a_rule_is_refused_with_the_reason(
     group: str | None, change: dict[str, Any], words: str
 ) -> None:
