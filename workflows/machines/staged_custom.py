@@ -6,7 +6,7 @@ import json
 from collections.abc import Callable, Mapping
 from typing import Any
 
-from activities.contracts import CallModel, MachineEnded, ModelReplied, RunMachine
+from activities.contracts import MachineEnded, ModelReplied, RunMachine
 from workflows.kernel.errors import (
     EmptyPatch,
     FatalError,
@@ -48,13 +48,8 @@ class AskModel:
 
     def enter(self, c: Any, at: At) -> Said:
         """Ask the model."""
-        return CallModel(
-            role=self.stage.model_role,
-            transcript=prompt(self.stage, self.options, c, self.ways.answering(at)),
-            response_schema=reply_schema(self.stage, self.options),
-            attempts=self.options.max_model_attempts,
-            label=f"{self.stage.name} #{at.step}",
-        )
+        asked = prompt(self.stage, self.options, c, self.ways.answering(at))
+        return self.ways.ask(at, asked, response_schema=reply_schema(self.stage, self.options))
 
     def resume(self, c: Any, reply: ModelReplied, at: At) -> Said:
         """The reply's fields are the patch; whether it may write them the kernel says."""

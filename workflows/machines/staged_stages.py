@@ -59,13 +59,7 @@ class Think:
 
     def _call(self, c: Any, at: At, transcript: Transcript) -> CallModel:
         tools = () if self.ways.answering(at) else offered(self.stage, c.material.tools)
-        return CallModel(
-            role=self.stage.model_role,
-            transcript=transcript,
-            response_schema=thought_schema(self.options, tools),
-            attempts=self.options.max_model_attempts,
-            label=f"{self.stage.name} #{at.step}",
-        )
+        return self.ways.ask(at, transcript, response_schema=thought_schema(self.options, tools))
 
     def resume(self, c: Any, reply: ModelReplied, at: At) -> Said:
         """Read the thought; in the pass that must answer it suggests no tools."""
@@ -104,14 +98,8 @@ class Act:
         if not names:
             asked = self._unknown(c)
             return self._done(at, asked, _outputs(asked, ()))
-        return CallModel(
-            role=self.stage.model_role,
-            transcript=prompt(self.stage, self.options, c, last=False),
-            offer=names,
-            tool_choice="required",
-            attempts=self.options.max_model_attempts,
-            label=f"{self.stage.name} #{at.step}",
-        )
+        transcript = prompt(self.stage, self.options, c, last=False)
+        return self.ways.ask(at, transcript, offer=names, tool_choice="required")
 
     def _offer(self, c: Any) -> tuple[str, ...]:
         known = [tool.name for tool in offered(self.stage, c.material.tools)]
@@ -208,13 +196,8 @@ class Observe:
 
     def enter(self, c: Any, at: At) -> Said:
         """Ask the model; its text is streamed while it comes."""
-        return CallModel(
-            role=self.stage.model_role,
-            transcript=prompt(self.stage, self.options, c, self.ways.answering(at)),
-            response_schema=OBSERVATION,
-            attempts=self.options.max_model_attempts,
-            label=f"{self.stage.name} #{at.step}",
-        )
+        asked = prompt(self.stage, self.options, c, self.ways.answering(at))
+        return self.ways.ask(at, asked, response_schema=OBSERVATION)
 
     def resume(self, c: Any, reply: ModelReplied, at: At) -> Said:
         """Finished with an answer, or on to the next pass (spec 3.8)."""

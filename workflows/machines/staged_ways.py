@@ -6,7 +6,8 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Any
 
-from activities.contracts import EffectFailed, JsonObject
+from activities.contracts import CallModel, EffectFailed, JsonObject
+from activities.transcript import Transcript
 from workflows.kernel.fields import Patch
 from workflows.kernel.machine import At
 from workflows.machines.staged_context import FAILED, Degradation
@@ -29,6 +30,16 @@ class Ways:
     """The lifecycle in which a pass begins."""
     events: Mapping[str, Callable[..., Any]]
     """Lifecycle -> the class of the events that lead there."""
+
+    def ask(self, at: At, transcript: Transcript, **more: Any) -> CallModel:
+        """A call of the stage's model; `more` is what else the call has."""
+        return CallModel(
+            role=self.stage.model_role,
+            transcript=transcript,
+            attempts=self.options.max_model_attempts,
+            label=f"{self.stage.name} #{at.step}",
+            **more,
+        )
 
     def answering(self, at: At) -> bool:
         """This is the pass that has to answer."""
