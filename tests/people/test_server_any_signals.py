@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import json
 from contextlib import suppress
 from pathlib import Path
@@ -15,17 +16,22 @@ from temporalio.api.enums.v1 import EventType
 from temporalio.client import Client, WorkflowExecutionStatus
 from temporalio.common import RawValue
 from temporalio.service import RPCError
+from temporalio.worker import Worker
 
 from activities.archive import Archive
 from activities.settings import Settings
+from client.plugin import connect
 from tests.conftest import TOOLS, real_server
 from tests.people.temporalkit import (
+    PATIENCE,
     Handle,
     asking_task,
     begun,
     calls,
     decision,
     marks,
+    noted,
+    reached,
     replayed,
     requests,
     waits_for,
@@ -34,6 +40,7 @@ from tests.workflows.trials import begin, log_of, task
 from worker import build_worker
 from workflows.api import AgentResult, AgentStatus, AgentTask
 from workflows.kernel.log import Record
+from workflows.messages import AT_ONCE
 from workflows.people import Approvals, Asking, Group, People
 
 WORDS = st.sampled_from(
@@ -190,6 +197,25 @@ async def test_no_list_of_signals_fails_a_run_and_each_is_in_the_log_once(
         assert {n: sorted(told_of(sent[n], records)) for n in wanted_events} == wanted_events
         assert result.exit_reason == "aborted"
     await replayed(handle, settings)
+
+
+async def test_what_is_said_after_so_many_signals_is_heard_too(working: Client, tmp_path: Path) -> None:
+    own = Settings(data_dir=tmp_path / ".ratchet", files_root=tmp_path, modules=(str(TOOLS),))
+    client = await connect(own, target_host=working.service_client.config.target_host)
+    handle: Handle = await client.start_workflow(
+        "AgentWorkflow", asking_task("calm"), id="calm", task_queue="calm", result_type=AgentResult
+    )
+    for number in range(AT_ONCE + 20):  # no worker runs, so that all come in one task
+        await handle.signal("junk", number)
+
+    async def all_heard() -> bool:
+        return len(await noted(handle, "UnusableSignal")) == AT_ONCE + 20
+
+    async with Worker(client, task_queue="calm"):
+        request = await waits_for(handle)
+        await reached(all_heard)
+        await handle.signal("decide", decision(request, "approve"))
+        assert (await asyncio.wait_for(handle.result(), PATIENCE)).ok
 
 
 async def test_more_signals_than_one_task_bears_are_heard_in_their_order_and_none_is_lost(
