@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import re
 import signal
 import subprocess
 import time
@@ -36,6 +37,12 @@ def shell(data_dir: Path, line: str, **environment: str) -> subprocess.Completed
     )
 
 
+def catches(pid: int, number: signal.Signals) -> bool:
+    """The process has a handler of its own for the signal."""
+    (mask,) = re.findall(r"^SigCgt:\s*(\w+)$", Path(f"/proc/{pid}/status").read_text(), re.MULTILINE)
+    return bool(int(mask, 16) >> (number - 1) & 1)
+
+
 @pytest.mark.parametrize(
     ("words", "number"),
     [
@@ -53,7 +60,9 @@ def test_a_goal_that_never_comes_can_be_interrupted(
         cwd=ROOT,
         env=bare_environment(RATCHET_DATA_DIR=str(data_dir)),
     ) as process:
-        time.sleep(2)
+        while not catches(process.pid, signal.SIGTERM):  # until then it is being imported
+            assert process.poll() is None
+            time.sleep(0.05)
         process.send_signal(number)
         try:
             assert process.wait(20) == 130
