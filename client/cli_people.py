@@ -23,7 +23,6 @@ from client.place import Json, Place
 if TYPE_CHECKING:
     from rich.table import Table
 
-    from client.agent import AgentClient
     from client.inbox import Ask
     from client.listing import RunLine
     from client.talk import Talk
@@ -77,7 +76,7 @@ async def text_of(typed: str, what: str) -> str:
 
     text = await read_goal(typed)
     if not text.strip():
-        raise UsageError(f"{what} is blank")
+        raise UsageError(f"{what} is blank; write it in quotes, or - to read it from standard input")
     return text
 
 
@@ -109,7 +108,7 @@ async def inbox(
 
 async def _inbox_of(place: Place, name: str, as_json: bool) -> None:
     """All that one run asks: of which run, why, and how it is answered."""
-    from client.finding import find_any, open_requests
+    from client.finding import find_any, open_requests, stands_paused
     from client.inboxview import answers, run_head, why
 
     async with place.client() as agents:
@@ -121,7 +120,7 @@ async def _inbox_of(place: Place, name: str, as_json: bool) -> None:
                 f"`ratchet show {run_id}` shows what came of it"
             )
         asked, task, paused = await asyncio.gather(
-            open_requests(agents, run_id), agents.waiting_task(run_id), _paused(agents, run_id)
+            open_requests(agents, run_id), agents.waiting_task(run_id), stands_paused(agents, run_id)
         )
     if not as_json:
         _print_inbox_of(run_head(line, now.children, datetime.now(UTC), paused=paused), line, asked, task)
@@ -132,14 +131,6 @@ async def _inbox_of(place: Place, name: str, as_json: bool) -> None:
     ]
     found = {"run": line.model_dump(mode="json"), "children": now.children, "requests": requests}
     _print_json(found)
-
-
-async def _paused(agents: AgentClient, run_id: str) -> bool:
-    """The run stands paused, whatever it asks; False where no worker can say so."""
-    try:
-        return (await agents.status(run_id)).paused
-    except RatchetError:
-        return False
 
 
 def _print_inbox_of(

@@ -11,7 +11,7 @@ from client.inbox import Ask
 from client.inboxview import span, summary
 from workflows.people import Request, Verb
 
-__all__ = ["check_fits", "find_any", "find_request", "find_run", "open_requests"]
+__all__ = ["check_fits", "find_any", "find_request", "find_run", "open_requests", "stands_paused"]
 
 SHOWN = 10
 """Candidates that are named."""
@@ -61,6 +61,14 @@ async def open_requests(agents: AgentClient, run_id: str) -> tuple[Request | Ask
         return await agents.requests(run_id)
     except (NoWorker, NotAtHand):
         return await agents.asks(run_id)
+
+
+async def stands_paused(agents: AgentClient, run_id: str) -> bool:
+    """The run stands paused, whatever it asks; False where no worker can say so."""
+    try:
+        return (await agents.status(run_id)).paused
+    except RatchetError:
+        return False
 
 
 async def find_request(

@@ -262,7 +262,9 @@ def done_text(done: CommandDone | Sent) -> str:
     return plain("\n".join([done.text, *(f"  undone: {what}" for what in done.undone)]))
 
 
-def next_decided(done: Decided | Sent, run_id: str, others: Sequence[Request | Ask]) -> str:
+def next_decided(
+    done: Decided | Sent, run_id: str, others: Sequence[Request | Ask], *, paused: bool = False
+) -> str:
     """What the person may want to do when a request is decided, in a line."""
     if isinstance(done, Sent):
         return next_after(done, run_id)
@@ -274,6 +276,8 @@ def next_decided(done: Decided | Sent, run_id: str, others: Sequence[Request | A
         return (
             f"run {run_id} still asks {'; '.join(summary(one) for one in others)}: `ratchet inbox {run_id}`"
         )
+    if paused:
+        return f"it is paused; `ratchet resume {run_id}` lets it go on"
     return f"`ratchet watch {run_id}` follows it"
 
 

@@ -74,7 +74,10 @@ def _read(path: Path) -> Ed25519PrivateKey:
     try:
         content = path.read_bytes()
     except OSError as error:
-        raise UsageError(f"the key {path} cannot be read: {error.strerror or error}") from error
+        raise UsageError(
+            f"the key {path} cannot be read: {error.strerror or error}; name another with --key or "
+            "RATCHET_KEY, or make one with `ratchet key new FILE`"
+        ) from error
     try:
         key = serialization.load_pem_private_key(content, words if b"ENCRYPTED" in content else None)
     except TypeError as error:

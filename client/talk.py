@@ -14,7 +14,7 @@ from activities.contracts import JsonObject
 from client.agent import AgentClient
 from client.amounts import check_counter
 from client.errors import NotConfirmed, NoWorker, UsageError
-from client.finding import find_request, find_run, open_requests
+from client.finding import find_request, find_run, open_requests, stands_paused
 from client.inbox import Ask
 from client.inboxview import (
     decided_text,
@@ -146,7 +146,9 @@ class Talk:
         if not self.digest:  # else they have seen it already
             out().print(request_block(seen, run_id, time.time()))
         out().print(decided_text(done, seen, decision))
-        notes().print(plain(next_decided(done, run_id, [one for one in known if one.id != seen.id])))
+        others = [one for one in known if one.id != seen.id]
+        paused = isinstance(done, Decided) and await stands_paused(agents, run_id)
+        notes().print(plain(next_decided(done, run_id, others, paused=paused)))
         return 0
 
     def _tell_done(self, run_id: str, done: CommandDone | Sent, **more: Any) -> None:

@@ -193,6 +193,7 @@ async def test_resume_answers_what_waits_for_it_and_else_takes_a_pause_back(
     resumed = await say("resume", run_id)
     assert resumed.code == 0, resumed.err
     assert "r1 resumed by" in resumed.out
+    assert f"it is paused; `ratchet resume {run_id}` lets it go on" in resumed.err
     shown = (await say("show", run_id)).out
     assert re.search(rf"waits for +paused.*ratchet resume {run_id}", shown)
     on = await say("resume", run_id)

@@ -191,6 +191,7 @@ def test_what_comes_next_is_said_of_each_command_and_decision() -> None:
     approved = Decided(request="r1", kind="approval", outcome="approved")
     assert "still asks approval r2: pay(" in next_decided(approved, "r", [request(id="r2")])
     assert "`ratchet watch r`" in next_decided(approved, "r", [])
+    assert "`ratchet resume r`" in next_decided(approved, "r", [], paused=True)
     assert "`ratchet inbox r`" in next_decided(approved.model_copy(update={"outcome": "open"}), "r", [])
     sent = Sent(run="r", message="decide", id="1", body={}, text="sent")
     assert "`ratchet dev`" in next_decided(sent, "r", [])
