@@ -95,6 +95,12 @@ def test_the_state_is_entered_anew_on_a_branch_of_its_own() -> None:
     assert (record.back_to, record.patch, record.by) == (1, {}, "ann")
 
 
+def test_its_record_says_which_state_was_left_and_when() -> None:
+    play = Played(stepping()).tell(Went(), Went()).back(1)
+    (record,) = play.stack.records
+    assert (record.state, record.to, record.started, record.finished) == ("a", "b", 3, 3)
+
+
 def test_a_step_that_was_left_behind_is_no_longer_there_and_the_next_one_is_counted_anew() -> None:
     play = Played(stepping()).tell(*[Went()] * 5)
     assert [point.step for point in checkpoints(play.machine, play.records)] == [0, 1, 2, 3]
