@@ -39,8 +39,9 @@ async def _asked(wanted: ToolsWanted) -> ToolsDescribed:
     """An activity like all others: where a query or a message comes while a *local* activity is under way,
     Temporal replays its end at another place and time than it had, and the run would not replay."""
     retry = RetryPolicy(maximum_attempts=3)
+    found: ToolsDescribed
     if workflow.patched("described"):
-        return await workflow.execute_activity(
+        found = await workflow.execute_activity(
             "describe_tools",
             wanted,
             result_type=ToolsDescribed,
@@ -49,13 +50,14 @@ async def _asked(wanted: ToolsWanted) -> ToolsDescribed:
             retry_policy=retry,
             summary="describe the agent's tools",
         )
-    found: ToolsDescribed = await workflow.execute_local_activity(
-        "describe_tools",
-        wanted,
-        result_type=ToolsDescribed,
-        start_to_close_timeout=timedelta(seconds=30),
-        schedule_to_close_timeout=timedelta(seconds=120),
-        retry_policy=retry,
-        summary="describe the agent's tools",
-    )
+    else:
+        found = await workflow.execute_local_activity(
+            "describe_tools",
+            wanted,
+            result_type=ToolsDescribed,
+            start_to_close_timeout=timedelta(seconds=30),
+            schedule_to_close_timeout=timedelta(seconds=120),
+            retry_policy=retry,
+            summary="describe the agent's tools",
+        )
     return found
