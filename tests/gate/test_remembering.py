@@ -243,3 +243,19 @@ def test_what_was_approved_beforehand_lets_no_call_pass_of_which_nobody_knows_wh
     assert doubtful is not None
     assert doubtful.undecided
     assert at.remembered_by(call(amount="lots"), spent_usd=0) == ()
+
+
+def test_who_wanted_something_else_is_not_named_and_does_not_stand_in_the_way() -> None:
+    at = desk("two", Approvals.model_validate({"tools": {"pay": "first_time"}}))
+    request = ask(at)
+    at.decide(say(request, "edit", by="ann", arguments={"amount": 1}), 1)
+    for name in ("bob", "cy"):
+        at.decide(say(request, by=name, remember=Remember(same=True)), 1)
+    by = ("bob (claimed)", "cy (claimed)")
+    assert at.remembered_by(call(amount=9), spent_usd=0) == by, "the first time"
+    plain = desk("two")
+    request = ask(plain)
+    plain.decide(say(request, "edit", by="ann", arguments={"amount": 1}), 1)
+    for name in ("bob", "cy"):
+        plain.decide(say(request, by=name, remember=Remember(same=True)), 1)
+    assert plain.remembered_by(call(amount=5), spent_usd=0) == by
