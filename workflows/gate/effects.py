@@ -26,7 +26,7 @@ from workflows.gate.calls import refusal
 from workflows.gate.orders import Order
 from workflows.kernel.errors import name_of
 from workflows.kernel.hold import Hold
-from workflows.kernel.ledger import spent_by
+from workflows.kernel.ledger import Breach, spent_by
 from workflows.kernel.moves import breach_of, entered, refused_by_limit, topped_up
 from workflows.kernel.restore import steps_done
 from workflows.kernel.stack import answered, charged
@@ -49,7 +49,7 @@ async def take(loop: Loop, effect: Effect) -> None:
     elif isinstance(effect, AskPerson):
         await _question(loop, effect)
     elif (breach := breach_of(loop.stack)) is not None:
-        await _limit(loop, str(breach), breach.counter, breach.cap)
+        await _limit(loop, breach)
     else:
         await _perform(loop, effect)
 
@@ -92,22 +92,20 @@ async def _question(loop: Loop, effect: AskPerson) -> None:
     _answered(loop, answer)
 
 
-async def _limit(loop: Loop, breach: str, counter: str, cap: float) -> None:
+async def _limit(loop: Loop, breach: Breach) -> None:
     """The next call would pass a limit: more, the end that the limit stands for, or stop."""
-    place = _again(f"{bounded(loop.stack.top.place)}!{counter}", len(loop.calls.topups))
-    asked: JsonObject = {"counter": counter, "cap": cap}
-    request = await loop.ask(
-        "limit", place, text=words.limit(breach), arguments=asked, options=("topup", "finish", "abort")
-    )
+    place = _again(f"{bounded(loop.stack.top.place)}!{breach.counter}", len(loop.calls.topups))
+    asked: JsonObject = {"counter": breach.counter, "cap": breach.cap}
+    text = words.limit(str(breach))
+    request = await loop.ask("limit", place, text=text, arguments=asked, options=("topup", "finish", "abort"))
     if request is not None and loop.ended_by(request):
         return
-    now, found = loop.world.now(), breach_of(loop.stack)
     if request is not None and request.outcome == "topped_up" and request.settled is not None:
         loop.calls.topups.append(request.id)
         loop.keep(topped_up(loop.stack, request.settled.amounts))
-    elif found is not None:
+    else:
         loop.leave("the limit ends it")
-        loop.keep(refused_by_limit(loop.stack, found, loop.nesting, now=now))
+        loop.keep(refused_by_limit(loop.stack, breach, loop.nesting, now=loop.world.now()))
 
 
 # -- performing --------------------
