@@ -16,7 +16,6 @@ from client.errors import DuplicateRun
 from client.listing import GOAL_KEY, GOAL_SHOWN, start_attributes
 from client.people import RunCommander
 from client.rpc import clear_errors
-from workflows import registry
 from workflows.api import TASK_QUEUE, WORKFLOW_TYPE, AgentResult, AgentTask
 
 if TYPE_CHECKING:
@@ -168,6 +167,8 @@ class AgentClient(RunCommander):
 
 def pinned(task: AgentTask) -> AgentTask:
     """The task with the newest version of its machine named, if it names none and we know the machine."""
+    from workflows import registry
+
     with suppress(ValueError):
         newest = registry.design(task.machine, task.machine_version).version
         return task.model_copy(update={"machine_version": newest})

@@ -11,7 +11,6 @@ from activities.contracts import ContextRef
 from activities.store import BlobStore, StoreError
 from activities.utf8 import Utf8
 from client.errors import RatchetError, UsageError
-from workflows import registry
 from workflows.api import AgentTask
 
 if TYPE_CHECKING:
@@ -128,6 +127,8 @@ def store_of(client: Client) -> BlobStore:
 def check_takes_context(task: AgentTask) -> None:
     """Raise a UsageError when the task's machine is known and takes no context."""
     try:
+        from workflows import registry
+
         design = registry.design(task.machine, task.machine_version)
     except ValueError:
         return  # a worker elsewhere may have it
@@ -137,6 +138,8 @@ def check_takes_context(task: AgentTask) -> None:
 
 def _no_context(machine: str) -> str:
     """The message for a machine that takes none."""
+    from workflows import registry
+
     takers = [design.name for design in registry.designs() if design.takes_context]
     instead = f"machines that do: {', '.join(dict.fromkeys(takers))}; or " if takers else ""
     return (

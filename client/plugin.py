@@ -22,7 +22,6 @@ from temporalio.worker.workflow_sandbox import SandboxedWorkflowRunner
 from activities.converter import data_converter
 from activities.settings import Settings
 from activities.store import BlobStore
-from workflows.agent import AgentWorkflow
 
 __all__ = ["PASSED_THROUGH", "RatchetPlugin", "connect"]
 
@@ -45,7 +44,8 @@ that the worker has filled. `workflows.agent` and `workflows.perform` stay insid
 class RatchetPlugin(SimplePlugin):
     """Converter and external storage, the workflow, the activities, the sandbox's passthrough.
 
-    Activities are built when a worker asks for them, so that a client alone loads no tools.
+    The workflow is imported, and activities are built, when a worker asks for them: a client alone loads
+    no machines and no tools.
     """
 
     def __init__(self, settings: Settings) -> None:
@@ -55,7 +55,7 @@ class RatchetPlugin(SimplePlugin):
         super().__init__(
             "ratchet",
             data_converter=data_converter(self.blobs),
-            workflows=[AgentWorkflow],
+            workflows=_workflows,
             activities=self._activities,
             workflow_runner=_runner,
             run_context=self._open,
@@ -133,6 +133,12 @@ class RatchetPlugin(SimplePlugin):
             for close in self._closing:
                 await close()
             self._closing.clear()
+
+
+def _workflows(given: Sequence[type] | None) -> Sequence[type]:
+    from workflows.agent import AgentWorkflow
+
+    return [*(given or ()), AgentWorkflow]
 
 
 def _runner(given: WorkflowRunner | None) -> WorkflowRunner:
