@@ -607,3 +607,12 @@ def test_a_key_that_another_group_lists_for_the_same_name_does_not_count() -> No
     request = ask(at)
     assert "a signature that is not theirs" in refusal(at, signed(say(request), key="eve"))
     assert at.decide(signed(say(request)), 1).verified
+
+
+def test_an_id_under_which_other_calls_were_to_be_remembered_is_refused() -> None:
+    at = desk("two")
+    request = ask(at)
+    at.decide(say(request, id="d-1"), 1)
+    assert "another decision came under the id 'd-1'" in refusal(
+        at, say(request, id="d-1", remember=Remember())
+    )
