@@ -120,7 +120,7 @@ async def test_a_cancelled_run_still_gives_a_result(agents: AgentClient) -> None
 
 async def test_a_run_that_failed_says_why(agents: AgentClient) -> None:
     run_id = await agents.start(task(final("x"), tools=("no_such_tool",)))
-    with pytest.raises(RunFailed, match=f"run {run_id} failed: .*unknown tools: no_such_tool"):
+    with pytest.raises(RunFailed, match=f"run {run_id} was refused, .*unknown tools: no_such_tool"):
         await agents.result(run_id)
     assert (await agents.describe(run_id)).progress == "failed"
 
