@@ -266,6 +266,18 @@ def test_what_the_machine_made_of_its_goal_before_it_asked_for_anything_is_told_
     assert fork.context.metadata["at"] == 0
 
 
+def test_nobody_is_asked_to_stand_still_for_a_beginning_that_is_only_looked_at() -> None:
+    play, asked = Played(_talking(), _begin("find it")).tell(_said("one")), list[Any]()
+
+    def hold(snapshot: Any) -> bool:
+        asked.append(snapshot.state)
+        return False
+
+    play.machine = replace(play.machine, hold=hold)
+    assert _texts(_forked(play, 1, _begin("another")))[1] == "another"
+    assert asked == []
+
+
 def test_a_task_that_the_machine_cannot_begin_with_is_told_field_by_field() -> None:
     """Its beginning is only looked at; the step that is begun decides."""
     strict = _talking(holds=lambda c, last: c.goal != "another")
