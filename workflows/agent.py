@@ -9,7 +9,7 @@ from temporalio import workflow
 from temporalio.common import RawValue, SearchAttributeKey, SearchAttributeUpdate
 from temporalio.exceptions import ApplicationError
 
-from activities.contracts import Message, RunMachine, ToolSpec
+from activities.contracts import Message, ToolSpec
 from workflows.api import (
     COUNTERS,
     NO_COUNTERS,
@@ -26,7 +26,6 @@ from workflows.api import (
 )
 from workflows.around import Around, cancelling, now
 from workflows.attributes import publish
-from workflows.child import child_id
 from workflows.equipment import described
 from workflows.gate.desk import Desk
 from workflows.intake import begin, build, carried, forked_from, nesting, packed, refused, task_of, unattended
@@ -42,8 +41,7 @@ from workflows.messages import Messages
 from workflows.pages import details, effects_page, log_page, requests_page, steps_page, transcript_page
 from workflows.people import CommandDone, Decided, EffectsPage, RequestsPage
 from workflows.perform import Performer
-from workflows.results import result_of
-from workflows.where import bounded
+from workflows.results import inside, result_of
 
 __all__ = ["AgentWorkflow"]
 
@@ -293,7 +291,7 @@ class AgentWorkflow:
             step=snapshot.step if snapshot else 0,
             visit=snapshot.visit if snapshot else 0,
             branch=snapshot.branch if snapshot else 0,
-            inside=self._inside(),
+            inside=inside(stack, self.book.origin) if stack and not ended else (),
             doing=doing.title if doing and not ended else "",
             finished=ended is not None,
             exit_reason=ended.reason if ended else None,
@@ -309,17 +307,6 @@ class AgentWorkflow:
             origin=task.fork.origin if task.fork else None,
             unusable_messages=tuple(self.messages.unusable),
         )
-
-    def _inside(self) -> tuple[str, ...]:
-        """The machines at work inside; of a child run, where it is to be found."""
-        if self.stack is None or self.exit is not None:
-            return ()
-        frames = self.stack.frames[1:]
-        inner = [f"{frame.machine.name}: {name_of(frame.step.snapshot.state)}" for frame in frames]
-        if isinstance(self.stack.effect, RunMachine):
-            place = bounded(self.stack.top.place)
-            inner.append(f"{self.stack.effect.machine}: run {child_id(self.book.origin, place)}")
-        return tuple(inner)
 
     @workflow.query
     def log(self, query: PageQuery | None = None) -> LogPage:

@@ -1,14 +1,19 @@
-"""A run's result: how it ended, where it was, what it spent, who decided."""
+"""A run's result: how it ended, where it was, what it spent, who decided; and what is at work inside."""
 
 from __future__ import annotations
 
 from temporalio import workflow
 
+from activities.contracts import RunMachine
 from workflows.api import AgentResult, AgentStatus
+from workflows.child import child_id
+from workflows.kernel.errors import name_of
 from workflows.kernel.machine import Exit
+from workflows.kernel.stack import Stack
 from workflows.people import Decided
+from workflows.where import bounded
 
-__all__ = ["result_of"]
+__all__ = ["inside", "result_of"]
 
 
 def result_of(
@@ -37,3 +42,11 @@ def result_of(
         origin=status.origin,
         raises=ended.raises,
     )
+
+
+def inside(stack: Stack, origin: str) -> tuple[str, ...]:
+    """The machines at work inside; of a child run, where it is to be found. `origin` is the first run id."""
+    inner = [f"{frame.machine.name}: {name_of(frame.step.snapshot.state)}" for frame in stack.frames[1:]]
+    if isinstance(stack.effect, RunMachine):
+        inner.append(f"{stack.effect.machine}: run {child_id(origin, bounded(stack.top.place))}")
+    return tuple(inner)
