@@ -15,7 +15,7 @@ from activities.settings import Settings
 from client.agent import AgentClient
 from client.archived import ArchivedRuns
 from client.errors import RatchetError, ServerError, UsageError
-from client.rpc import cause_of, unreachable
+from client.rpc import unreachable
 from client.server import EmbeddedServer, Ports
 from client.workerconfig import load_settings
 
@@ -97,7 +97,7 @@ async def _client(settings: Settings, where: str, config: dict[str, Any]) -> Cli
             "(TEMPORAL_ADDRESS, --address, profile)"
         ) from error
     except RuntimeError as error:
-        raise unreachable(where, cause_of(error)) from error
+        raise unreachable(where, str(error)) from error
 
 
 @asynccontextmanager

@@ -159,5 +159,5 @@ async def connect(settings: Settings, **config: Any) -> Client:
         return await Client.connect(**config, plugins=[RatchetPlugin(settings)])
     except RuntimeError as error:
         # The core's errors nest their causes as Rust prints them; the innermost message says it.
-        messages: list[str] = re.findall(r'message: "([^"]+)"', str(error))
+        messages: list[str] = re.findall(r'(?:message|error): "([^"]+)"', str(error))
         raise RuntimeError(messages[-1].lower() if messages else str(error)) from error

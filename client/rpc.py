@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import os
-import re
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from datetime import UTC, datetime, timedelta
@@ -20,7 +19,7 @@ from client.errors import NotAtHand, NoWorker, RatchetError, RunFailed, RunRefus
 from workflows.api import TASK_QUEUE, AgentResult
 
 __all__ = [
-    "CLOSING", "QUERY_TIMEOUT", "cause_of", "clear_errors", "has_worker", "no_worker", "result_within",
+    "CLOSING", "QUERY_TIMEOUT", "clear_errors", "has_worker", "no_worker", "result_within",
     "run_failed", "unreachable",
 ]  # fmt: skip
 
@@ -127,12 +126,6 @@ def run_failed(run_id: str, error: WorkflowFailureError) -> RunFailed:
     else:
         said = f"failed: {cause}"
     return RunFailed(f"run {run_id} {said}; `ratchet log {run_id}` shows what it did")
-
-
-def cause_of(error: RuntimeError) -> str:
-    """Why connecting failed: the core nests its causes as Rust prints them; the innermost says it."""
-    messages: list[str] = re.findall(r'message: "([^"]+)"', str(error))
-    return messages[-1].lower() if messages else str(error)
 
 
 def _in_words(error: RPCError, where: str, run_id: str) -> RatchetError:

@@ -177,6 +177,9 @@ def test_bad_input_gets_a_paragraph_and_exit_code_2_and_starts_nothing(
     ("arguments", "code", "said"),
     [
         pytest.param(["list", "--address", "127.0.0.1:1"], 1, "127.0.0.1:1 does not answer", id="server"),
+        pytest.param(
+            ["list", "--address", "no.invalid:7233"], 1, "7233 does not answer (failed to lookup", id="host"
+        ),
         pytest.param(["list", "--data-dir", "/dev/null/x"], 2, "/dev/null/x cannot be used", id="folder"),
     ],
 )
