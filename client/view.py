@@ -51,7 +51,7 @@ def record_block(record: Record, before: Record | None = None, *, told: bool = F
     """A record as a block: where it led, why, and what had been spent by then.
 
     What has been spent is left out when the record `before` says the same; the reason when it is `told`
-    otherwise.
+    otherwise. The time is that since the record before.
     """
     block = Text()
     block.append(f"{record.seq:>4}  ", style="dim")
@@ -62,7 +62,8 @@ def record_block(record: Record, before: Record | None = None, *, told: bool = F
         block.append(" → ", style="dim")
         block.append(record.to, style="bold cyan")
     block.append(f"  {record.event}", style="magenta")
-    took = record.finished - record.started
+    # Not since it began, where people were waited for meanwhile: what they said is in the record before.
+    took = record.finished - max(record.started, before.finished if before else 0)
     marks = [f"step {record.step}"] if record.step else []
     marks += [f"{took:.1f} s"] if took >= 0.05 else []
     now = spent(record.counters)

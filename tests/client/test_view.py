@@ -88,3 +88,10 @@ def test_what_tools_returned_is_shown() -> None:
     shown = record_block(record).plain
     assert "← two lines\n      of it" in shown
     assert "not this" not in shown
+
+
+def test_a_steps_time_is_without_the_time_that_people_took() -> None:
+    asked = Record(seq=1, machine="m", state="a", event="Decided", started=100, finished=160)
+    called = Record(seq=2, machine="m", state="a", event="ToolsExecuted", started=99, finished=160.4)
+    assert "   0.4 s" in record_block(called, asked).plain
+    assert "   61.4 s" in record_block(called).plain
