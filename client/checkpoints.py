@@ -29,8 +29,8 @@ if TYPE_CHECKING:
     from client.agent import AgentClient
 
 __all__ = [
-    "CheckpointLine", "Moved", "Source", "StepSnapshot", "checkpoints_of", "find_any", "load_modules",
-    "snapshot_at", "source_of",
+    "CheckpointLine", "Moved", "Source", "StepSnapshot", "checkpoints_of", "load_modules", "snapshot_at",
+    "source_of", "wrote_nothing",
 ]  # fmt: skip
 
 
@@ -143,6 +143,9 @@ class Source:
 
     def checkpoints(self) -> tuple[Checkpoint, ...]:
         """The steps that it can go back to. Raises RatchetError."""
+        self.known()
+        if not self.records:
+            raise wrote_nothing(self.run_id)
         try:
             return self._points
         except ValueError as error:
@@ -172,28 +175,6 @@ class Source:
             raise RatchetError(
                 f"step {step} of run {self.run_id} cannot be restored with the machine as it is here: {error}"
             ) from error
-
-
-async def find_any(agents: AgentClient, name: str) -> str:
-    """The id of a run, live, over or archived: as it stands, or the one that begins or ends so.
-
-    A name that fits none is given back: whatever is asked of that run says that there is none.
-
-    Raises:
-        UsageError: several runs are meant; they are named.
-    """
-    try:
-        return (await agents.describe(name)).id
-    except UnknownRun:
-        if await agents._archive.records(name):
-            return name
-    every = [line.id for line in await agents.list()]
-    found = [run for run in every if run.startswith(name)] or [run for run in every if run.endswith(name)]
-    # Runs inside others carry the outer one's id in front: who shortens it means the outer one.
-    outer = [run for run in found if not any(run.startswith(f"{other}/") for other in found)]
-    if len(outer) > 1:
-        raise UsageError(f"{name}: several runs begin or end so: {', '.join(outer[:10])}; say which is meant")
-    return outer[0] if outer else name
 
 
 async def source_of(agents: AgentClient, run_id: str) -> Source:
@@ -300,6 +281,14 @@ def _told(group: Sequence[Record]) -> dict[str, Any]:
         "said": next((record.reason for record in moves if record.reason), "")[:300],
         "counters": group[-1].counters if group else {},
     }
+
+
+def wrote_nothing(run_id: str) -> RatchetError:
+    """What there is to say of a run without a log."""
+    return RatchetError(
+        f"run {run_id} wrote nothing: it has only just been started, or its task was refused before it began "
+        f"(`ratchet show {run_id}` says which)"
+    )
 
 
 def load_modules(agents: AgentClient) -> None:

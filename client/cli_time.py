@@ -128,8 +128,8 @@ async def compare(
     as_json: Json = False,
 ) -> None:
     """Show two runs side by side by step, and where they part."""
-    from client.checkpoints import find_any
     from client.compare import compare as compare_runs
+    from client.finding import find_any
     from client.view import out
     from client.view_time import comparison
 
@@ -145,7 +145,7 @@ async def compare(
 @asynccontextmanager
 async def _reading(place: Place, run_id: str) -> AsyncIterator[tuple[AgentClient, str]]:
     """A client that knows the machines that a worker here would know, and the run that is meant."""
-    from client.checkpoints import find_any
+    from client.finding import find_any
     from client.workerconfig import Allowed
 
     async with place.client(place.worker_settings(Allowed())) as agents:

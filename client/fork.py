@@ -10,14 +10,18 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
+from pydantic import ValidationError
+
 from client.agentfile import AgentFile, Draft, find_agent
 from client.checkpoints import Source, source_of
 from client.errors import NoWorker, RatchetError, UnknownRun, UsageError
 from client.recorded import begun, parts_of
 from client.rpc import clear_errors
 from client.witness import replayed
-from client.yamltext import YamlText
+from client.yamltext import YamlText, problems
+from workflows import registry
 from workflows.api import AgentTask, EffectsQuery, Fork, Origin
+from workflows.kernel.machine import Machine
 from workflows.people import DoneCall
 
 if TYPE_CHECKING:
@@ -27,7 +31,7 @@ __all__ = ["Changes", "Effects", "changed", "effects", "fork", "forked_task"]
 
 RENAMED = {"name": "agent", "version": "machine_version"}
 """Keys of an agent file that have another name in a task."""
-CANNOT = "machine, machine version and material (`context`) stay those of the source run"
+CANNOT = "Machine, machine version and material (`context`) stay those of the source run"
 
 
 @dataclass(frozen=True)
@@ -78,6 +82,9 @@ async def effects(agents: AgentClient, run_id: str, step: int) -> Effects:
             start = await begun(agents.temporal, run_id)
         own = Effects(await _done_since(agents, run_id, step))
     except UnknownRun:
+        task, _ = await agents.archive.begun(run_id)
+        if task is not None and not task.tools:
+            return Effects()  # it had nothing to change anything with
         return Effects(unknown=f"Temporal has forgotten run {run_id}; the archive has its log alone")
     except RatchetError as error:
         return Effects(unknown=str(error))
@@ -130,6 +137,8 @@ async def forked_task(agents: AgentClient, run_id: str, step: int, changes: Chan
     source = await source_of(agents, run_id)
     task = changed(source, changes)
     ready = Source.of(run_id, source.first_run_id, task, source.records)
+    if ready.machine is None:
+        raise UsageError(f"no run can be started with these changes: {ready.why}")
     point = ready.checkpoint(step)
     ready.snapshot(step)  # the machine as it is now can go on from there
     origin = Origin(workflow_id=run_id, run_id=source.first_run_id, step=step)
@@ -153,6 +162,7 @@ def changed(source: Source, changes: Changes) -> AgentTask:
             f"{agent.name} has {agent.machine}{f' (version {agent.version})' if agent.version else ''}: its "
             f"states are others. {CANNOT}; start a new run for another machine"
         )
+    _check_options(draft, agent, source.known())
     known = source.task.goal if source.task else None
     goal = known if changes.goal is None else changes.goal
     if goal is None:
@@ -165,6 +175,17 @@ def changed(source: Source, changes: Changes) -> AgentTask:
     if old is not None:
         kept |= {"context": old.context, "values": old.values, "depth": old.depth}
     return made.model_copy(update=kept)
+
+
+def _check_options(draft: Draft, agent: AgentFile, machine: Machine[Any]) -> None:
+    """Raise a UsageError that names the options which the machine does not take."""
+    kind = registry.design(machine.name, machine.version).options
+    try:
+        kind.model_validate(agent.options)
+    except ValidationError as error:
+        raise UsageError(
+            draft.wrong((("options", *place), what) for place, what in problems(error, kind))
+        ) from error
 
 
 def _machine_of(source: Source) -> tuple[str, str]:

@@ -11,8 +11,8 @@ import typer
 
 from client.agent import AgentClient
 from client.catalog import Catalog, check_key
-from client.checkpoints import find_any
 from client.errors import NoWorker
+from client.finding import find_any
 from client.fork import Changes, effects, forked_task
 from client.inboxview import effects_table
 from client.place import INTERRUPTED, Place
@@ -75,17 +75,17 @@ async def _agreed(agents: AgentClient, source: str, order: ForkOrder) -> None:
     if found.unknown:
         notes().print(
             plain(f"what was changed outside since step {order.step} is not known: {found.unknown}; ")
-            + "all of it will be done again if the fork comes to it"
+            + "the fork does it again if it comes to it"
         )
-    if not found.calls:
-        return
-    notes().print(f"done since step {order.step} began; these will be done again if the fork comes to them:")
-    notes().print(effects_table(found.calls))
-    if not order.yes:
+    if found.calls:
+        notes().print(f"done since step {order.step} began; the fork does these again if it comes to them:")
+        notes().print(effects_table(found.calls))
+    if (found.calls or found.unknown) and not order.yes:
         await confirm(f"Fork {source} from step {order.step}?")
 
 
 async def _start(agents: AgentClient, task: AgentTask, order: ForkOrder, started: list[str]) -> int:
+    source = task.fork.origin.workflow_id if task.fork else order.source
     has_worker = agents.worker_here or await agents.has_worker()
     if not has_worker and not order.detach:
         raise NoWorker(
@@ -101,8 +101,9 @@ async def _start(agents: AgentClient, task: AgentTask, order: ForkOrder, started
         return 0
     copied = len(task.fork.records) if task.fork else 0
     if not order.as_json:
+        records = "1 record is" if copied == 1 else f"{copied} records are"
         notes().print(
-            f"run {run_id}, from step {order.step} of {order.source}: {copied} records are its source's; "
+            f"run {run_id}, from step {order.step} of {source}: {records} its source's; "
             f"`ratchet log {run_id}` shows them too. What came before the step is not paid for again; "
             "calls from there on are made anew"
         )

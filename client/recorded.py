@@ -18,10 +18,22 @@ from client.errors import RatchetError
 from workflows.api import AgentTask
 from workflows.kernel.log import Record
 
-__all__ = ["ARCHIVE", "CONTINUED", "Begun", "Part", "RecordedCall", "begun", "part_of", "parts_of"]
+__all__ = [
+    "ARCHIVE",
+    "CONTINUED",
+    "DESCRIBED",
+    "Begun",
+    "Part",
+    "RecordedCall",
+    "begun",
+    "part_of",
+    "parts_of",
+]
 
 ARCHIVE = "archive_log"
 """The activity that hands the log out of the workflow."""
+DESCRIBED = "describe_tools"
+"""The activity that tells a run of its tools."""
 CONTINUED = "continue-as-new"
 """What stands for the activity where an execution hands the run on to the next one."""
 ENDED = {

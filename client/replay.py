@@ -18,10 +18,11 @@ from temporalio.client import Client
 from temporalio.workflow import NondeterminismError
 
 from activities.contracts import Frozen
+from client.described import ChangedTool, few, held_against_now
 from client.differences import Difference, Span, differences, timeless
 from client.errors import NoWorker, UnknownRun
 from client.prompts import Prompts
-from client.recorded import ARCHIVE, CONTINUED, Part, RecordedCall, parts_of
+from client.recorded import ARCHIVE, CONTINUED, DESCRIBED, Part, RecordedCall, parts_of
 from client.rpc import clear_errors
 from client.witness import AskedCall, Witnessed, replayed
 from workflows.api import WORKFLOW_TYPE
@@ -30,7 +31,7 @@ from workflows.kernel.log import Record
 if TYPE_CHECKING:
     from client.agent import AgentClient
 
-__all__ = ["ChangedCall", "ChangedRecord", "Replayed", "first_changed", "judged", "replay"]
+__all__ = ["ChangedCall", "ChangedRecord", "Replayed", "by_number", "first_changed", "judged", "replay"]
 
 MOST_CALLS = 10
 """Changed calls that are told; behind the first one the others mostly follow."""
@@ -83,6 +84,8 @@ class Replayed(Frozen):
     """The first calls that differ, in order."""
     changed_calls: int = 0
     """How many do in all."""
+    tools: tuple[ChangedTool, ...] = ()
+    """Those of which a new run would be told something else."""
     notes: tuple[str, ...] = ()
     """What could not be looked at."""
 
@@ -141,10 +144,11 @@ async def judged(
     whole = complete and not any(one.failure for one in seen)
     record, records = first_changed(written, looked.now, whole=whole, upto=upto, span=looked.span)
     changed, calls = await _changed_calls(temporal, looked)
+    tools, unknown = await held_against_now(temporal, parts)
     trouble = _trouble(*looked.failed) if looked.failed else ""
     return Replayed(
         run=parts[-1].history.workflow_id,
-        same=not (trouble or record or changed),
+        same=not (trouble or record or changed or tools),
         goes_on=not trouble,
         trouble=trouble,
         records=records,
@@ -152,7 +156,8 @@ async def judged(
         record=record,
         changed=tuple(changed[:MOST_CALLS]),
         changed_calls=len(changed),
-        notes=tuple(_notes(looked)),
+        tools=tools,
+        notes=(*_notes(looked), *unknown),
     )
 
 
@@ -199,7 +204,7 @@ class _Looked:
     @cached_property
     def now(self) -> BySeq:
         """What the code of today wrote."""
-        return {record.seq: record for one in self.seen for record in one.records}
+        return by_number(one.records for one in self.seen)
 
     @property
     def span(self) -> Span:
@@ -215,6 +220,18 @@ class _Looked:
                 reached = max((record.seq for record in seen.records), default=seen.first) + 1
                 return None if self.upto is not None and reached >= self.upto else (part, seen)
         return None
+
+
+def by_number(logs: Iterable[Sequence[Record]]) -> dict[int, Record]:
+    """The logs of a run's executions, the first one first, as one.
+
+    A record counts as the execution wrote it that had it first: the next one may only have been handed it.
+    """
+    found: dict[int, Record] = {}
+    for log in logs:
+        for record in log:
+            found.setdefault(record.seq, record)
+    return found
 
 
 def first_changed(
@@ -268,7 +285,7 @@ async def _changed_calls(temporal: Client, looked: _Looked) -> tuple[list[Change
             beyond = looked.upto is not None and asked.records >= looked.upto
             if beyond or key not in recorded:
                 continue
-            count += asked.activity not in (ARCHIVE, CONTINUED)
+            count += asked.activity not in (ARCHIVE, CONTINUED, DESCRIBED)
             if found := await prompts.changed(recorded[key], asked):
                 changed.append(ChangedCall(place=asked.id, activity=asked.activity, differences=found))
     return changed, count
@@ -313,4 +330,10 @@ def _notes(looked: _Looked) -> Iterator[str]:
         yield f"Temporal holds the run from record {first} on only: what came before is taken as it was"
     inside = [call.id for one in looked.seen for call in one.calls if call.activity == WORKFLOW_TYPE]
     if inside:
-        yield f"runs inside it have histories of their own: {', '.join(inside[:5])}"
+        yield (
+            f"runs inside it have histories of their own: {few(inside)}; "
+            "the options that they are started with are not compared"
+        )
+    asked = [call.options for one in looked.seen for call in one.calls if call.options]
+    if any(options.schedule_to_close_timeout for options in asked):
+        yield "not compared: the time that calls may take with all their attempts; it hangs on the clock"

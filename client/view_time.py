@@ -5,13 +5,16 @@ from __future__ import annotations
 import json
 from collections.abc import Iterable, Iterator
 
-from rich.console import Group
+from rich.console import Group, RenderableType
+from rich.padding import Padding
 from rich.table import Table
 from rich.text import Text
 
-from client.checkpoints import CheckpointLine, StepSnapshot
-from client.compare import Comparison, Side, StepOf
+from client.checkpoints import CheckpointLine, Moved, StepSnapshot
+from client.compare import Comparison, Side
+from client.described import ChangedTool
 from client.differences import Difference, in_words
+from client.pairing import StepOf
 from client.replay import ChangedCall, Replayed
 from client.view import plain, spent
 
@@ -23,6 +26,8 @@ LINES = 6
 """Of them, lines."""
 NAMES = 8
 """Columns of the names in front of a comparison."""
+SPENT = 24
+"""Columns of what steps had spent."""
 VALUE = 2_000
 """Characters of one field of a context."""
 
@@ -32,13 +37,15 @@ def steps_listing(lines: Iterable[CheckpointLine]) -> Table:
     rows = list(lines)
     branches = any(line.branch for line in rows)
     table = Table(box=None, padding=(0, 2, 0, 0), header_style="dim")
-    for name in ("step", *(["branch"] if branches else []), "from", "states", "what", "spent by its end"):
+    for name in ("step", *(["branch"] if branches else []), "from", "states, and what was said first"):
         table.add_column(name, overflow="fold")
+    table.add_column("spent by its end", max_width=SPENT)
     for line in rows:
         style = "" if line.held else "dim"
+        states = " → ".join(line.states) or line.state
         cells = [str(line.step), *([str(line.branch)] if branches else []), f"record {line.seq}"]
-        cells += [" → ".join(line.states) or line.state, _one_line(line.said, SAID), spent(line.counters)]
-        cells[0] += "" if line.held else " (left behind)"
+        cells += ["\n".join(filter(None, (states, _one_line(line.said, SAID)))), spent(line.counters)]
+        cells[0] += "" if line.held else "\nleft behind"
         table.add_row(*(Text(plain(cell), style=style) for cell in cells))
     return table
 
@@ -53,22 +60,22 @@ def snapshot_text(snapshot: StepSnapshot) -> Group:
     rows = {
         "run": snapshot.run,
         "machine": f"{snapshot.machine} {snapshot.version}",
-        "step": f"{snapshot.step}{branch}, after {snapshot.records} records",
+        "step": f"{snapshot.step}{branch}, after {_count(snapshot.records, 'record')}",
         "state": f"{snapshot.state}, about to be entered",
         "spent": spent(snapshot.counters) or "nothing yet",
-        "so far": f"{snapshot.transitions} transitions, {snapshot.visit} visits",
+        "so far": f"{_count(snapshot.transitions, 'transition')}, {_count(snapshot.visit, 'visit')}",
     }
     for name, value in rows.items():
         head.add_row(Text(name, style="dim"), Text(plain(value)))
     fields = _grid()
     for field, content in snapshot.context.items():
         fields.add_row(Text(field, style="bold"), Text(_value(content)))
-    came = [Text(f"\n{'what came next' if snapshot.next else 'nothing came of it yet'}", style="dim")]
-    came += [
-        _moved(one.seq, f"{one.state}: {one.event}", one.to, one.error or one.reason) for one in snapshot.next
-    ]
+    came = [Text(f"\n{'what came next' if snapshot.next else 'nothing came next in this step'}", style="dim")]
+    moves = _grid()
+    for one in snapshot.next:
+        moves.add_row(Text(f"{one.seq:>4}"), _moved(one))
     notes = [Text(f"\n{note}", style="yellow") for note in snapshot.notes]
-    return Group(head, Text("\ncontext", style="dim"), fields, *came, *notes)
+    return Group(head, Text("\ncontext", style="dim"), fields, *came, moves, *notes)
 
 
 def _grid() -> Table:
@@ -96,11 +103,10 @@ def _is_talk(value: object) -> bool:
     )
 
 
-def _moved(seq: int, what: str, to: str | None, why: str) -> Text:
-    way = f"{what} → {to}" if to else what
-    line = Text(f"{seq:>4}  {way}")
-    if why:
-        line.append(f"  {_one_line(why, SAID)}", style="dim")
+def _moved(one: Moved) -> Text:
+    line = Text(plain(f"{one.state}: {one.event}{f' → {one.to}' if one.to else ''}"))
+    if why := one.error or one.reason:
+        line.append(f"\n{_one_line(why, SAID)}", style="dim")
     return line
 
 
@@ -110,34 +116,53 @@ def _moved(seq: int, what: str, to: str | None, why: str) -> Text:
 def replay_text(told: Replayed) -> Group:
     """The verdict of a replay: what is the same, what differs first, what could not be looked at."""
     upto = f" before step {told.step}" if told.step is not None else ""
-    looked = f"{told.records} records and {told.calls} calls{upto} were looked at; nothing was called"
-    parts = [Text(f"run {told.run}: "), Text(looked, style="dim")]
+    looked = (
+        f"{_count(told.records, 'record')} and {_count(told.calls, 'call')}{upto} were looked at; "
+        "nothing was called"
+    )
+    verdict = Text(f"run {told.run}: ")
     if told.same:
-        parts[0].append("code and machine of today do the same", style="green")
+        verdict.append("code and machine of today do the same", style="green")
     else:
-        parts[0].append("today something differs", style="bold red")
+        verdict.append("today something differs", style="bold red")
+    parts: list[RenderableType] = [verdict, Text(looked, style="dim")]
     parts += [Text(f"Temporal: {_cut(told.trouble)}", style="red")] if told.trouble else []
     if told.record is not None:
         record = told.record
         parts.append(Text(f"The log parts at record {record.seq} (step {record.step}):", style="bold"))
-        parts.append(Text(plain(f"  was {record.was or 'nothing'}, now {record.now or 'nothing'}")))
+        parts.append(_behind(2, plain(f"was {record.was or 'nothing'}, now {record.now or 'nothing'}")))
         parts += _differences(record.differences)
     if told.changed:
         count = told.changed_calls
-        parts.append(Text(f"Called otherwise today: {count} call{'' if count == 1 else 's'}", style="bold"))
+        parts.append(Text(f"Called otherwise today: {_count(count, 'call')}", style="bold"))
         parts += [line for call in told.changed[:1] for line in _call(call)]
         if told.changed[1:]:
             parts.append(Text(plain(f"  and {', '.join(c.place for c in told.changed[1:])}"), style="dim"))
+    if told.tools:
+        parts.append(
+            Text("New runs are told otherwise of their tools; this one keeps what it was told:", style="bold")
+        )
+        parts += [line for tool in told.tools for line in _tool(tool)]
     return Group(*parts, *(Text(_cut(note), style="yellow") for note in told.notes))
 
 
-def _call(call: ChangedCall) -> Iterator[Text]:
+def _tool(tool: ChangedTool) -> Iterator[RenderableType]:
+    yield Text(f"  {_one_line(tool.tool, SAID)}")
+    yield from _differences(tool.differences)
+
+
+def _call(call: ChangedCall) -> Iterator[RenderableType]:
     yield Text(plain(f"  {call.place} ({call.activity})"))
     yield from _differences(call.differences)
 
 
-def _differences(found: Iterable[Difference]) -> list[Text]:
-    return [Text(f"    {_cut(in_words(one))}") for one in found]
+def _differences(found: Iterable[Difference]) -> list[RenderableType]:
+    return [_behind(4, _cut(in_words(one))) for one in found]
+
+
+def _behind(columns: int, text: str) -> RenderableType:
+    """Every line of a text behind so many blanks."""
+    return Padding(Text(text), (0, 0, 0, columns))
 
 
 # -- a comparison --------------------
@@ -203,20 +228,28 @@ def _cell(step: StepOf | None) -> Text:
     return cell
 
 
-def _ending(told: Comparison) -> Iterator[Text]:
+def _ending(told: Comparison) -> Iterator[RenderableType]:
     if told.common is not None:
         yield Text(
             f"Both have what came before step {told.common.step} from {told.common.workflow_id}: "
-            f"{told.shared} records are the very same."
+            f"{_same(told.shared)}."
         )
     elif told.shared:
-        yield Text(f"They have a common origin: {told.shared} records are the very same.")
+        yield Text(f"They have a common origin: {_same(told.shared)}.")
     if told.parts is None:
         yield Text("They do the same, step by step.", style="green")
         return
     yield Text(f"They part in step {told.parts.step}:", style="bold")
     for name, words in ((told.left.run, told.parts.left), (told.right.run, told.parts.right)):
-        yield Text(plain(f"  {name}: {_one_line(words, SAID) or '(nothing more)'}"))
+        yield _behind(2, plain(f"{name}: {_one_line(words, SAID) or '(nothing more)'}"))
+
+
+def _same(records: int) -> str:
+    return f"{_count(records, 'record')} {'is' if records == 1 else 'are'} the very same"
+
+
+def _count(number: int, word: str) -> str:
+    return f"{number} {word}{'' if number == 1 else 's'}"
 
 
 def _one_line(text: str, most: int) -> str:

@@ -13,9 +13,10 @@ from rich.console import Console
 from activities.settings import Settings
 from client.agent import AgentClient
 from client.checkpoints import checkpoints_of
-from client.compare import Comparison, _common, compare, paired
+from client.compare import Comparison, _common, compare
 from client.errors import RatchetError, RunFailed, UnknownRun
 from client.fork import Changes, fork
+from client.pairing import paired
 from client.replay import replay
 from client.view_time import comparison
 from tests.client.peoplekit import opened
@@ -207,7 +208,7 @@ async def test_a_run_that_was_refused_has_nothing_to_compare_and_is_replayed_as_
     one = await finished(agents, talk("compare-j"))
     with pytest.raises(RatchetError, match=f"run {refused} wrote nothing"):
         await compare(agents, one, refused)
-    with pytest.raises(RatchetError, match="the log begins with nothing"):
+    with pytest.raises(RatchetError, match=f"run {refused} wrote nothing"):
         await checkpoints_of(agents, refused)
     told = await replay(agents, refused)
     assert (told.same, told.records, told.notes) == (True, 0, ())

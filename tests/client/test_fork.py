@@ -15,7 +15,7 @@ from client.checkpoints import Source, checkpoints_of, snapshot_at, source_of
 from client.choose import Choice
 from client.differences import timeless
 from client.errors import DuplicateRun, RatchetError, UnknownRun, UsageError
-from client.fork import Changes, changed, effects, fork, forked_task
+from client.fork import Changes, Effects, changed, effects, fork, forked_task
 from tests.client.peoplekit import marks, opened
 from tests.client.test_time_steps import Lonely, Taskless, elsewhere, finished, waiting_task
 from tests.conftest import TOOLS, real_server
@@ -79,6 +79,8 @@ async def test_what_a_fork_may_do_again_is_told_before_it_starts(
     assert ([call.arguments["line"] for call in known.calls], known.unknown) == (both, "")
     forgotten = await effects(await elsewhere(agents, settings), source, 1)
     assert (forgotten.calls, "Temporal has forgotten" in forgotten.unknown) == ((), True)
+    toolless = await finished(agents, task(final("said")))
+    assert await effects(await elsewhere(agents, settings), toolless, 1) == Effects()
 
 
 async def test_what_a_fork_may_do_again_is_known_without_a_worker(tmp_path: Path) -> None:
@@ -167,7 +169,7 @@ async def test_another_machine_is_refused_with_what_cannot_change(
     source = await finished(agents, talk("fork-f"))
     with pytest.raises(UsageError, match=r"ran on the machine react .version 1.*careful has tools"):
         await fork(agents, source, 2, changes=Changes(agent=agent_file(tmp_path, "x", "tools")))
-    with pytest.raises(UsageError, match=r"machine, machine version and material"):
+    with pytest.raises(UsageError, match="Machine, machine version and material"):
         await fork(agents, source, 2, changes=Changes(settings=("version='7'",)))
 
 
@@ -183,8 +185,10 @@ async def test_settings_that_make_no_sense_are_refused_by_name(agents: AgentClie
     source = await finished(agents, talk("fork-h"))
     with pytest.raises(UsageError, match=r"--set limits\.tokens=many"):
         await fork(agents, source, 2, changes=Changes(settings=("limits.tokens=many",)))
-    with pytest.raises(RatchetError, match="max_steps"):
+    with pytest.raises(UsageError, match=r"--set max_steps=-3: options\.max_steps: "):
         await fork(agents, source, 2, changes=Changes(settings=("max_steps=-3",)))
+    with pytest.raises(UsageError, match=r"options\.max_stepz: .*did you mean `max_steps`"):
+        await fork(agents, source, 2, changes=Changes(settings=("max_stepz=3",)))
 
 
 async def test_a_fork_of_a_fork_and_of_a_rolled_back_run_go_on_from_what_holds_there(
@@ -195,6 +199,7 @@ async def test_a_fork_of_a_fork_and_of_a_rolled_back_run_go_on_from_what_holds_t
     await agents.rollback(source, 2)
     (request,) = await opened(agents, source)
     first = await fork(agents, source, 3)
+    await opened(agents, first)
     second = await fork(agents, first, 2)
     await opened(agents, second)
     lines = await checkpoints_of(agents, second)

@@ -12,12 +12,14 @@ from typing import Any
 import pytest
 from temporalio.client import WorkflowFailureError, WorkflowHistory
 
+from activities.contracts import ToolSpec
 from activities.settings import Settings
 from client.agent import AgentClient
 from client.archived import ArchivedRuns
+from client.described import changed_tools
 from client.errors import UnknownRun, UsageError
 from client.recorded import part_of, parts_of
-from client.replay import first_changed, judged, replay
+from client.replay import by_number, first_changed, judged, replay
 from tests.client.peoplekit import marks, opened, until_true
 from tests.client.test_time_steps import Lonely, elsewhere, finished, waiting_task
 from tests.conftest import TOOLS, real_server
@@ -116,7 +118,7 @@ async def test_runs_inside_are_named_as_they_have_histories_of_their_own(agents:
     told = await replay(agents, run_id)
     assert told.same
     (note,) = told.notes
-    child = note.rsplit(" ", 1)[1]
+    child = note.split(": ", 1)[1].split(";")[0]
     assert child.startswith(f"{run_id}/")
     assert (await replay(agents, child)).same
 
@@ -242,6 +244,34 @@ async def test_a_run_inside_that_would_be_given_something_else_today_is_told(age
     assert [(one.at, one.was) for one in call.differences] == [("goal", '"another goal"')]
 
 
+async def test_a_tool_that_describes_itself_otherwise_today_is_told(agents: AgentClient) -> None:
+    asked: list[str] = []
+
+    def change(event: dict[str, Any]) -> None:
+        if scheduled(event, "describe-tools"):
+            asked.append(event["eventId"])
+        done = event.get("activityTaskCompletedEventAttributes", {})
+        if done.get("scheduledEventId") in asked:
+            (held,) = done["result"]["payloads"]
+            told = json.loads(base64.b64decode(held["data"]))
+            (mark,) = told["tools"]
+            held["data"] = payload({**told, "tools": [{**mark, "reconciles": True}]})
+
+    told = await altered(agents, await run_of_steps(agents), change)
+    (tool,) = told.tools
+    assert (told.same, told.goes_on, told.record) == (False, True, None)
+    assert (tool.tool, [(one.at, one.was, one.now) for one in tool.differences]) == (
+        "mark", [("reconciles", "true", "false")],
+    )  # fmt: skip
+
+
+def test_tools_that_are_not_known_here_are_named() -> None:
+    one = ToolSpec(name="one", description="One.", parameters={})
+    here = (one.model_copy(update={"description": "Another."}),)
+    changed, missing = changed_tools((one, one.model_copy(update={"name": "two"})), here)
+    assert ([tool.tool for tool in changed], missing) == (["one"], ("two",))
+
+
 async def test_another_retry_policy_and_other_timeouts_are_told_by_name(agents: AgentClient) -> None:
     def change(event: dict[str, Any]) -> None:
         if asked := scheduled(event, "action#3:1"):
@@ -314,6 +344,8 @@ async def test_code_that_fails_on_a_history_is_told_in_its_own_words(agents: Age
     def change(event: dict[str, Any]) -> None:
         done = event.get("activityTaskCompletedEventAttributes")
         for held in done["result"]["payloads"] if done else ():
+            if b"model_replied" not in base64.b64decode(held["data"]):
+                continue
             held["data"] = base64.b64encode(b'{"kind": "model_replied", "text": 5}').decode()
 
     told = await altered(agents, await run_of_steps(agents), change)
@@ -350,6 +382,11 @@ def test_the_first_record_that_differs_is_found(
 ) -> None:
     changed, looked = first_changed(LOG, now, whole=whole, upto=upto)
     assert (changed.seq if changed else None, looked) == found
+
+
+def test_a_record_counts_as_the_execution_wrote_it_that_had_it_first() -> None:
+    handed = [record(1, reason="as it was handed on"), record(2)]
+    assert by_number([[LOG[0], LOG[1]], handed]) == {0: LOG[0], 1: LOG[1], 2: record(2)}
 
 
 def test_when_it_happened_is_no_difference() -> None:

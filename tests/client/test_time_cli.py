@@ -159,7 +159,7 @@ def test_a_fork_that_would_change_something_outside_again_wants_a_yes(folder: Pa
     assert unsure.returncode == 4, unsure.stderr
     assert re.search(r'1 +leave +\{"line": "here"\}', unsure.stderr)
     said = " ".join(unsure.stderr.split())
-    assert "these will be done again if the fork comes to them" in said
+    assert "the fork does these again if it comes to them" in said
     assert "say --yes" in said
     assert "again" not in [line["id"] for line in json.loads(ratchet_in(folder, "list", "--json").stdout)]
     later = ratchet_in(folder, "fork", "marked", "--step", "2", "--id", "later")
@@ -173,8 +173,8 @@ def test_a_fork_that_makes_no_sense_starts_nothing(served: Ratchet) -> None:
     detective(served, "time-c")
     for words, said in (
         (["--step", "99"], "no step 99"),
-        (["--step", "2", "--agent", "invoice_checker"], "machine, machine version and material"),
-        (["--step", "2", "--set", "max_steps=no"], "max_steps"),
+        (["--step", "2", "--agent", "invoice_checker"], "Machine, machine version and material"),
+        (["--step", "2", "--set", "max_steps=no"], "--set max_steps=no: options.max_steps: "),
         (["--step", "2", "--goal", ""], "goal"),
     ):
         refused = served("fork", "time-c", "--id", "time-c-fork", *words)

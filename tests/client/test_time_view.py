@@ -8,8 +8,10 @@ import pytest
 from rich.console import Console, RenderableType
 
 from client.checkpoints import CheckpointLine, Moved, StepSnapshot
-from client.compare import Comparison, Pair, Parting, Side, StepOf
+from client.compare import Comparison, Side
+from client.described import ChangedTool
 from client.differences import Difference
+from client.pairing import Pair, Parting, StepOf
 from client.replay import ChangedCall, ChangedRecord, Replayed
 from client.view_time import comparison, replay_text, snapshot_text, steps_listing
 from workflows.api import Origin
@@ -29,7 +31,7 @@ REPLAYED = Replayed(
     run="run", same=False, goes_on=False, trouble=BAD, records=3, calls=2,
     record=ChangedRecord(seq=1, was="s: E", now="", differences=(FOUND,)),
     changed=(ChangedCall(place="s#1:1", activity="call_model", differences=(FOUND,)),) * 2, changed_calls=2,
-    notes=(BAD,),
+    tools=(ChangedTool(tool=BAD, differences=(FOUND,)),), notes=(BAD,),
 )  # fmt: skip
 SIDE = Side(
     run="run", agent=BAD, machine="m", version="1", goal=BAD, state="s", exit_reason="x", answer=BAD, steps=1,
@@ -46,9 +48,9 @@ COMPARED = Comparison(
 @pytest.mark.parametrize(
     ("shown", "lines", "words"),
     [
-        pytest.param(steps_listing(LINES), 40, ("1 (left behind)", "record 3", "2 model calls"), id="steps"),
-        pytest.param(snapshot_text(SNAPSHOT), 90, ("after 3 records", "user: ", "E → t"), id="one"),
-        pytest.param(replay_text(REPLAYED), 40, ("differs", "was s: E, now nothing"), id="replay"),
+        pytest.param(steps_listing(LINES), 40, ("left behind", "record 3", "2 model calls"), id="steps"),
+        pytest.param(snapshot_text(SNAPSHOT), 90, ("after 3 records", "user: ", "E → t", "1 tra"), id="one"),
+        pytest.param(replay_text(REPLAYED), 50, ("differs", "was s: E, now nothing", "told o"), id="replay"),
         pytest.param(comparison(COMPARED), 90, ("the same", "step 1 of w", "… 3 more"), id="compare"),
     ],
 )  # fmt: skip
