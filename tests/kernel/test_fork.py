@@ -22,7 +22,7 @@ from workflows.kernel.machine import Machine, State
 from workflows.kernel.moves import forked
 from workflows.kernel.rebuild import rebuild
 from workflows.kernel.restore import checkpoints
-from workflows.kernel.retell import retold, told
+from workflows.kernel.retell import deaf, retold, told
 from workflows.kernel.stack import Nesting
 
 SEEDS = st.integers(0, 2**32)
@@ -264,6 +264,27 @@ def test_what_the_machine_made_of_its_goal_before_it_asked_for_anything_is_told_
         fork = _forked(play, step, Talk(goal="another"))
         assert _texts(fork)[0] == fork.context.goal == fork.context.metadata["goal"] == "another"
     assert fork.context.metadata["at"] == 0
+
+
+def test_what_the_machine_made_of_its_goal_comes_behind_an_opening_that_is_new() -> None:
+    play = Played(_talking(enter=_take_in), Talk(goal="find it")).tell(_said("one"))
+    kind = Transcript([Message(role="system", content="be kind")])
+    assert _texts(_forked(play, 1, Talk(goal="another", transcript=kind))) == ["be kind", "another"]
+
+
+def test_what_the_run_has_begun_otherwise_or_taken_away_stays_so() -> None:
+    before, after = Context(names=["a"], tree={"k": 1}), Context(names=["b"], tree={"k": 2})
+    own = before.model_copy(update={"names": ["x", "y"], "tree": {}})
+    assert retold(own, [(before, after)]) == {}
+
+
+def test_a_field_is_heard_where_another_says_it_or_the_machine_makes_the_same_of_both() -> None:
+    was, now = Context(goal="old", hidden="old"), Context(goal="new", hidden="new")
+    changed = was.model_copy(update={"hidden": "changed"})
+    assert deaf(changed, [(was, now)]) == []
+    assert deaf(changed, [(was, now.model_copy(update={"hidden": "other"}))]) == ["hidden"]
+    plain = Context(goal="plain", hidden="old")
+    assert deaf(plain, [(plain, plain), (was, now.model_copy(update={"hidden": "old"}))]) == []
 
 
 def test_nobody_is_asked_to_stand_still_for_a_beginning_that_is_only_looked_at() -> None:

@@ -29,10 +29,11 @@ from workflows.kernel.errors import (
     NoTransitionError,
     PermissionViolation,
     PreconditionFailed,
+    RecoverableError,
     TransitionLimitExceeded,
 )
 from workflows.kernel.log import STARTED
-from workflows.kernel.machine import Row
+from workflows.kernel.machine import At, Exit, Row
 from workflows.kernel.rebuild import rebuild
 from workflows.kernel.snapshot import dump
 from workflows.kernel.step import Cause, advance, close, reenter, start
@@ -417,6 +418,12 @@ def test_transitions_are_bounded_and_the_run_closes_where_it_is() -> None:
     assert play.records[-1].event == "Closed"
 
 
+def test_a_final_state_may_be_entered_also_when_no_transition_is_left() -> None:
+    play = Play(puppet(max_transitions=1)).tell(Went(), Ended())
+    assert play.step.exit is not None
+    assert (play.step.exit.reason, play.step.exit.ok) == ("end", True)
+
+
 def test_ten_thousand_decisions_in_one_advance_need_no_stack() -> None:
     machine = puppet(states={s: {"enter": lambda c, at: Went()} for s in (S.A, S.B)})
     assert len(Play(machine).records) == 10_002
@@ -461,6 +468,23 @@ def test_close_ends_a_run_in_the_state_it_is_in() -> None:
     assert (closed.exit.reason, closed.exit.error, closed.exit.ok) == ("cancelled", "by request", False)
     assert (closed.snapshot.state, closed.effect) == (S.B, None)
     assert (closed.records[0].reason, closed.records[0].by) == ("cancelled: by request", "ann")
+
+
+def test_a_run_that_is_closed_in_the_middle_is_never_ok() -> None:
+    content = puppet(result=lambda c, state: Exit(reason="fine", ok=True))
+    ended = close(content, Play(content).step, "aborted", now=1).exit
+    assert ended is not None
+    assert (ended.reason, ended.ok) == ("aborted", False)
+
+
+def test_on_error_is_asked_once_in_each_visit_also_when_one_follows_the_other_at_once() -> None:
+    def broken(c: Any, at: At) -> Any:
+        raise RecoverableError(at.state.value)
+
+    fails: Any = {"enter": broken, "resume": None, "grants": set()}
+    on_error: Any = {"recoverable": lambda c, f, at: Went() if f.message == "a" else Ended()}
+    play = Play(puppet(states={S.A: fails, S.B: fails}, on_error=on_error))
+    assert [event for _, event, _ in play.path] == ["Started", "Went", "Ended"]
 
 
 def test_reenter_makes_another_visit_of_the_same_step_with_a_fresh_effect() -> None:
