@@ -8,7 +8,16 @@ from typing import Any
 
 from pydantic import BaseModel
 
-from activities.contracts import CallTools, Effect, RunMachine, ToolResult, ToolRun, ToolSpec, ToolsReturned
+from activities.contracts import (
+    CallTools,
+    Effect,
+    MachineEnded,
+    RunMachine,
+    ToolResult,
+    ToolRun,
+    ToolSpec,
+    ToolsReturned,
+)
 from activities.contracts_people import Compensated, Reconciled
 from tests.machines.driver import Reaction
 from tests.machines.script import PARTS, TOOL
@@ -43,6 +52,10 @@ __all__ = ["RUN", "Bench", "unsafe"]
 
 RUN = "run-1"
 STARTED = 1000.0
+CANCELLED = MachineEnded(
+    machine="code", ok=False, exit_reason="cancelled", error="it was stopped", spent={"cost_usd": 0.25}
+)
+"""How a child run ends that is stopped."""
 
 
 def unsafe(spec: ToolSpec = TOOL, **changed: Any) -> ToolSpec:
@@ -76,8 +89,12 @@ class Bench:
         self.compensated: list[str] = []
         self.undoes = True
         self.found: Reconciled | None = None
+        self.asked_after: list[str] = []
+        """Calls whose tool was asked what became of them."""
         self.told: list[Command] = []
         """What the child run was told."""
+        self.shown = ""
+        """What others are shown that the run waits for."""
         self.child_at_work = ""
         self.blocked = False
         """Effects do not end until this is False."""
@@ -224,6 +241,10 @@ class Bench:
         try:
             await self._blocked()
             answer: BaseModel = await self._next(effect)
+        except asyncio.CancelledError:
+            if not self.child_at_work:
+                raise
+            answer = CANCELLED  # a child run that is stopped answers
         finally:
             self.child_at_work = ""
         return answer
@@ -304,6 +325,7 @@ class Bench:
         return self.tool.compensates
 
     async def reconcile(self, run: ToolRun, where: Where, activity_id: str) -> Reconciled | None:
+        self.asked_after.append(activity_id)
         return self.found
 
     async def compensate(self, call: DoneCall) -> Compensated:
@@ -316,13 +338,13 @@ class Bench:
 
     async def log(self) -> Sequence[Record]:
         await self._lasts("log")
-        return self.records
+        return tuple(self.records)
 
     def notify(self, moment: Moment, request: Request) -> None:
         self.noticed.append((moment, request.id))
 
     def waits(self, loop: Loop) -> None:
-        pass
+        self.shown = loop.desk.waiting or ("paused" if loop.paused else "")
 
     async def between(self) -> None:
         pass

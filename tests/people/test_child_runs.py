@@ -53,6 +53,7 @@ async def test_a_pause_is_obeyed_while_a_child_run_is_at_work_which_is_told(at_o
         assert (order.done.paused, run.loop.paused) == (True, True)
         assert run.told == [order.command]
         assert run.record("Paused").about["child"] == CHILD
+        assert run.shown == "paused"
         begun = len(run.performed)
         await child_ends(run)
         assert len(run.performed) == begun, "a run that is paused begins nothing"
@@ -115,6 +116,8 @@ async def test_commands_that_came_before_one_that_stops_the_child_run_are_obeyed
         await run.settled()
         assert [bool(order.refused) for order in orders] == [False, False, command == "abort"]
         assert run.child() == ""
+        assert run.record("ChildStopped").reason == "it was stopped"
+        assert run.loop.stack.ledger.used("cost_usd") == 0.25
         moves = ("Paused", "Closed", "RolledBack", "LimitsSet", "RefusedCommand")
         stopped = "Closed" if command == "abort" else "RolledBack"
         last = "RefusedCommand" if command == "abort" else "LimitsSet"
@@ -124,9 +127,9 @@ async def test_commands_that_came_before_one_that_stops_the_child_run_are_obeyed
 async def test_a_cancellation_ends_a_run_whose_child_run_was_told_to_stand_still() -> None:
     async with with_a_child() as run:
         await run.command("pause")
-        run.blocked = False
         await run.cancel()
-        assert run.exit.reason == "cancelled"
+        assert (run.exit.reason, run.exit.error) == ("cancelled", "it was stopped")
+        assert run.loop.stack.ledger.used("cost_usd") == 0.25
 
 
 # -- signatures --------------------

@@ -12,6 +12,8 @@ from activities.contracts import EffectFailed
 from tests.machines.answers import act, final, said, tool_said
 from tests.machines.scripts_tools import calls
 from tests.people.bench import Bench, unsafe
+from tests.workflows.trial_machines import DESIGNS
+from workflows.kernel.errors import MachineError
 from workflows.people import Approvals, Asking, People
 
 FREELY = Approvals(effects={"unsafe": "never"})
@@ -211,3 +213,73 @@ async def test_a_model_that_refused_is_asked_anew_with_a_message_that_changes_th
         await run.command("steer", text="be quick")
         assert run.loop.desk.get(asked.id).outcome == "withdrawn"
         assert run.exit.ok
+
+
+# -- the end, and what is carried on --------------------
+
+
+async def test_what_is_carried_on_is_all_there_in_the_next_run_of_a_chain() -> None:
+    async with Bench("react", ANSWERS, people=People(interrupt_every=1)) as run, Bench("react", ()) as later:
+        await run.decide("resume")
+        await run.command("pause")
+        later.loop.load(run.loop.dump())
+        assert (later.loop.paused, later.loop.stood) == (True, run.loop.stood)
+        assert run.loop.stood > 0
+        assert later.loop.calls == run.loop.calls
+        later.loop.paused = False
+
+
+async def test_a_command_to_a_run_whose_machine_breaks_a_rule_is_refused() -> None:
+    breaking = next(design for design in DESIGNS if design.name == "breaking")
+    run = Bench(breaking, (final(),))
+    run.blocked = True
+    async with run:
+        order = run.order("pause")
+        run.blocked = False
+        with pytest.raises(MachineError):
+            await run.settled()
+        assert order.refused == "the run is over"
+
+
+async def test_an_abort_that_answers_the_machine_waits_until_a_paused_run_goes_on() -> None:
+    async with Bench("react", ESCALATED) as run:
+        await run.command("pause")
+        await run.decide("abort")
+        assert run.loop.stack.exit is None
+        await run.command("resume")
+        assert run.exit.reason == "aborted"
+
+
+async def test_an_abort_by_a_decision_comes_before_what_was_ordered_at_the_same_moment() -> None:
+    async with Bench("react", ANSWERS, tool=unsafe()) as run:
+        await run.command("pause")
+        order = run.order("resume")
+        await run.decide("abort")
+        assert run.exit.reason == "aborted"
+        assert order.refused == "the run is over"
+
+
+@pytest.mark.parametrize("notify", [(), ("opened",), ("closed",)])
+async def test_people_are_told_of_the_moments_that_are_named_and_no_other(notify: Any) -> None:
+    async with Bench("react", ANSWERS[:1], tool=unsafe(), people=People(notify=notify)) as run:
+        await run.decide("approve")
+        assert [moment for moment, _ in run.noticed] == list(notify)
+
+
+async def test_an_abort_gives_back_what_was_reserved_for_a_call_that_never_began_and_no_more() -> None:
+    async with Bench("react", ANSWERS, tool=unsafe()) as run:
+        await run.command("abort")
+        assert run.loop.stack.ledger.used("tool_calls") == 0
+    run = Bench("react", ANSWERS)
+    run.blocked = True
+    async with run:
+        await run.command("abort")
+        assert run.loop.stack.ledger.used("model_calls") == 1
+
+
+async def test_an_abort_names_an_unsafe_call_that_was_under_way() -> None:
+    async with Bench("react", ANSWERS, tool=unsafe()) as run:
+        run.blocked = True
+        await run.decide("approve")
+        await run.command("abort")
+        assert "nobody knows whether tool" in (run.exit.error or "")

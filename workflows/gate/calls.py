@@ -33,9 +33,6 @@ MADE_AGAIN = 3
 """Times that a call is made again because the tool says that it did not happen; then people are asked."""
 NOT_RUN = {"rejected", "expired", "unknown_tool", "bad_arguments"}
 HARMLESS = {"pure", "read"}
-_OF_THE_EFFECT = (
-    "asked", "edits", "settled", "reconciled", "tries", "failures", "mended", "passed", "topups", "counted",
-)  # fmt: skip
 
 
 class Calls(Frozen):
@@ -56,13 +53,13 @@ class Calls(Frozen):
     """Calls that were approved beforehand."""
     topups: list[str] = Field(default_factory=list)
     """Requests by which a limit was topped up: none counts twice."""
-    counted: list[str] = Field(default_factory=list)
     history: list[DoneCall] = Field(default_factory=list)
 
     def begin_anew(self) -> None:
         """The effect is answered, or left for good."""
-        for name in _OF_THE_EFFECT:
-            getattr(self, name).clear()
+        for name in type(self).model_fields:
+            if name != "history":
+                getattr(self, name).clear()
 
     # -- a model that refuses --------------------
 
@@ -88,9 +85,7 @@ class Calls(Frozen):
     # -- what people said --------------------
 
     def decided(self, run: ToolRun, name: str, request: Request) -> None:
-        """Take over what a closed approval request has come to; without effect on a call that has run."""
-        if name in self.settled:
-            return
+        """Take over what a closed approval request has come to."""
         vote = request.settled
         if request.outcome == "edited" and vote is not None and vote.arguments is not None:
             self.edits[name] = vote.arguments
@@ -123,7 +118,6 @@ class Calls(Frozen):
         """What the tool found out by itself; True when the call's fate is known now."""
         if found.outcome == "happened" and found.result is not None:
             self.settled[name] = found.result
-            self._count_again(name)
         elif found.outcome == "not_happened" and self.tries.get(name, 0) < MADE_AGAIN:
             self._make_again(name)
         else:
@@ -138,7 +132,6 @@ class Calls(Frozen):
         elif request.outcome == "answered" and vote is not None:
             text = f"(Told by {words.who(request)}, who looked what became of the call:)\n{vote.text}"
             self.settled[name] = ToolResult(id=run.id, tool=run.tool, output=text, bytes=len(text.encode()))
-            self._count_again(name)
         else:
             return False
         return True
@@ -148,17 +141,12 @@ class Calls(Frozen):
         self.tries[name] = self.tries.get(name, 0) + 1
         if name in self.reconciled:
             self.reconciled.remove(name)
-        self._count_again(name)
         self.history[:] = [call for call in self.history if call.place != name]  # it did not happen
-
-    def _count_again(self, name: str) -> None:
-        if name in self.counted:
-            self.counted.remove(name)
 
     # -- what was done --------------------
 
     def note(self, effect: CallTools, names: tuple[str, ...], where: Where, step: int, world: World) -> None:
-        """Remember the calls with outside effects that have ended, or were cut off, since the last time."""
+        """Remember the calls with outside effects that have ended, or were cut off, as is known now."""
         cut_off = world.under_way()
         for run, name in zip(effect.runs, names, strict=True):
             result = self.settled.get(name)
@@ -166,10 +154,8 @@ class Calls(Frozen):
             begun = (result is not None and result.error not in NOT_RUN) or (
                 result is None and name in cut_off
             )
-            if not begun or kind in HARMLESS or name in self.counted:
+            if not begun or kind in HARMLESS:
                 continue
-            if result is not None:
-                self.counted.append(name)
             undoable = world.undoable(run.tool)
             call = DoneCall(
                 step=step,
