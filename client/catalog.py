@@ -16,6 +16,7 @@ from client.agentfile import SCRIPTED, AgentFile, Draft, shipped_agents
 from client.errors import UsageError
 from client.yamltext import KeyPath, YamlText, nearest, problems
 from workflows.gate.problems import problems as people_problems
+from workflows.gate.problems import unknown_arguments
 from workflows.kernel.design import Design
 from workflows.kernel.errors import name_of
 from workflows.kernel.machine import Machine
@@ -71,6 +72,7 @@ class Catalog:
         """Hold an agent against what there is; raises UsageError with everything that is wrong."""
         found = [*self._machine(agent), *self._models(agent), *self._tools(agent)]
         found += people_problems(agent.approvals, agent.people, agent.tools)
+        found += unknown_arguments(agent.approvals, [tool for tool in self.tools if tool.name in agent.tools])
         if found:
             raise UsageError(draft.wrong(found))
 

@@ -104,7 +104,7 @@ class AgentWorkflow:
         """From the task to the machine's end; None when the run is cancelled before it begins."""
         self.design, self.machine, options = build(task)
         publish(task, self.design, self.machine)
-        specs = await described(task.tools)
+        specs = await described(task)
         if specs is None:
             self.exit = Exit(reason="cancelled", error="the run was cancelled before it began")
             if commanded:

@@ -9,20 +9,24 @@ from temporalio.common import RetryPolicy
 from temporalio.exceptions import ActivityError, is_cancelled_exception
 
 from activities.contracts import ToolsDescribed, ToolSpec, ToolsWanted
+from workflows.api import AgentTask
+from workflows.gate.problems import unknown_arguments, worded
 from workflows.intake import refused
 
 __all__ = ["described"]
 
 
-async def described(names: tuple[str, ...]) -> tuple[ToolSpec, ...] | None:
+async def described(task: AgentTask) -> tuple[ToolSpec, ...] | None:
     """The specs, which enter the history: a tool that changes later cannot break this run.
 
-    None when the run is cancelled meanwhile. Raises ApplicationError for tools that the worker lacks.
+    None when the run is cancelled meanwhile. Raises ApplicationError for tools that the worker lacks, and for
+    approvals that speak of arguments which no tool has.
     """
-    if not names:
+    if not task.tools:
         return ()
+    by_activity = workflow.patched("described")
     try:
-        found = await _asked(ToolsWanted(names=names))
+        found = await _asked(ToolsWanted(names=task.tools), by_activity=by_activity)
     except BaseException as error:
         if is_cancelled_exception(error):
             return None
@@ -32,15 +36,18 @@ async def described(names: tuple[str, ...]) -> tuple[ToolSpec, ...] | None:
     if found.missing:
         has = ", ".join(found.available) or "none"
         raise refused(f"unknown tools: {', '.join(found.missing)}. This worker has: {has}")
+    # A child run has fewer tools than the approvals of the run above speak of.
+    if by_activity and not task.depth and (faults := unknown_arguments(task.approvals, found.tools)):
+        raise refused(worded(faults))
     return found.tools
 
 
-async def _asked(wanted: ToolsWanted) -> ToolsDescribed:
+async def _asked(wanted: ToolsWanted, *, by_activity: bool) -> ToolsDescribed:
     """An activity like all others: where a query or a message comes while a *local* activity is under way,
     Temporal replays its end at another place and time than it had, and the run would not replay."""
     retry = RetryPolicy(maximum_attempts=3)
     found: ToolsDescribed
-    if workflow.patched("described"):
+    if by_activity:
         found = await workflow.execute_activity(
             "describe_tools",
             wanted,

@@ -14,7 +14,7 @@ from activities.contracts_artifacts import ReadArtifacts
 from activities.contracts_code import RunCode
 from workflows import registry
 from workflows.api import AgentTask, Carry
-from workflows.gate.problems import problems
+from workflows.gate.problems import problems, worded
 from workflows.gate.standing import standing_still
 from workflows.kernel.design import Brief, Design
 from workflows.kernel.errors import DefinitionError, MachineError
@@ -209,7 +209,7 @@ def _check_names(task: AgentTask, design: Design) -> None:
         raise refused(f"models: {design.name} has no role {', '.join(unknown)}; its roles are {has}")
     # A nested run has fewer tools than the approvals of its outer run speak of.
     if found := problems(task.approvals, task.people, None if task.depth else task.tools):
-        raise refused("; ".join(f"{'.'.join(map(str, at))}: {what}" for at, what in found))
+        raise refused(worded(found))
     twice = sorted({name for name in task.tools if task.tools.count(name) > 1})
     if twice:
         raise refused(f"tools: named twice: {', '.join(twice)}")

@@ -9,8 +9,9 @@ from typing import Any
 import pytest
 from pydantic import ValidationError
 
+from activities.contracts import ToolSpec
 from tests.gate.house import PEOPLE, desk, public
-from workflows.gate.problems import problems
+from workflows.gate.problems import problems, unknown_arguments, worded
 from workflows.people import Approvals, Asking, Group, People
 
 LETTERS = "ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz0123456789+/"
@@ -135,6 +136,38 @@ def test_rules_are_held_against_the_groups_and_names_against_the_tools() -> None
     assert len(problems(approvals, PEOPLE)) == 2, "without the tools, names are not looked at"
     with pytest.raises(ValueError, match="there is no group 'nobody'"):
         desk(approvals=approvals)
+
+
+ORDER = {"type": "object", "properties": {"total": {"type": "number"}}}
+MONEY = {"type": "object", "properties": {"to": {}, "amount": {}, "order": {"$ref": "#/$defs/Order"}}}
+
+
+@pytest.mark.parametrize(
+    ("rule", "words"),
+    [
+        ({"tools": ["pay"], "arguments": {"amout": {"above": 5}}}, "pay has no argument amout (it has to,"),
+        ({"arguments": {"order.totl": {"above": 5}}}, "pay has no argument totl (it has total)"),
+        ({"arguments": {"order.total": {"above": 5}}}, ""),
+        ({"arguments": {"text": {"matches": "x"}}}, ""),  # the other tool has it
+        ({"tools": ["s*"], "arguments": {"anything": {"equals": 1}}}, ""),  # an open schema may
+        ({"effects": ["unsafe"], "arguments": {"text": {"matches": "x"}}}, "the rule would never fit: pay"),
+        ({"tools": ["gone"], "arguments": {"amout": {"above": 5}}}, ""),  # told of by its tool's name
+    ],
+)
+def test_a_rule_on_an_argument_that_no_tool_has_is_named_since_it_would_protect_nothing(
+    rule: dict[str, Any], words: str
+) -> None:
+    schema = {**MONEY, "$defs": {"Order": ORDER}}
+    text = {"type": "object", "properties": {"text": {}}}
+    tools = [
+        ToolSpec(name="pay", description="", parameters=schema, effect="unsafe"),
+        ToolSpec(name="send", description="", parameters=text, effect="read"),
+        ToolSpec(name="store", description="", parameters={"type": "object"}),
+    ]
+    known = tools if "tools" in rule else tools[:2]
+    found = worded(unknown_arguments(Approvals.model_validate({"rules": [rule]}), known))
+    assert words in found
+    assert bool(words) == bool(found)
 
 
 def test_where_nothing_is_said_nobody_is_needed_but_for_unsafe_calls() -> None:

@@ -16,7 +16,7 @@ from workflows.gate.commands import Commands
 from workflows.gate.judge import ONCE, Judge
 from workflows.gate.memory import Memory, Remembered
 from workflows.gate.policy import Asked, asking_for, first_key
-from workflows.gate.problems import problems
+from workflows.gate.problems import problems, worded
 from workflows.gate.ticket import (
     OUTCOMES,
     Matter,
@@ -81,7 +81,7 @@ class Desk:
     ) -> None:
         """`origin` is the first run id of the chain. Raises ValueError for a rule that asks nobody."""
         if faults := problems(approvals, people):
-            raise ValueError("; ".join(f"{'.'.join(map(str, place))}: {fault}" for place, fault in faults))
+            raise ValueError(worded(faults))
         self.people, self.approvals = people, approvals
         self.run = (workflow_id, origin)
         self.specs = specs

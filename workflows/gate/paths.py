@@ -11,8 +11,10 @@ from enum import Enum
 
 from activities.contracts import JsonObject
 
-__all__ = ["Nothing", "value_at"]
+__all__ = ["OPEN", "Nothing", "stranger", "value_at"]
 
+OPEN = ("patternProperties", "allOf", "anyOf", "oneOf", "if", "$ref", "$dynamicRef")
+"""With these beside its `properties`, a schema may know other names, too."""
 HOPS = 20
 """References that are followed; a schema that leads in a circle ends there."""
 
@@ -42,6 +44,21 @@ def value_at(arguments: JsonObject, path: str, schema: JsonObject | None) -> obj
         if shape is not None and schema is not None:
             shape = _resolved(_properties(shape).get(part), schema)
     return value
+
+
+def stranger(path: str, schema: JsonObject) -> str:
+    """What a schema surely does not know of a path, in words, such as `amout (it has to, amount)`; empty: it
+    knows it, or cannot tell. Without `additionalProperties` names that it does not know are dropped."""
+    shape = _resolved(schema, schema)
+    for part in path.split("."):
+        known = shape.get("properties")
+        if not isinstance(known, dict) or any(key in shape for key in OPEN):
+            return ""
+        if part not in known:
+            closed = shape.get("additionalProperties", False) is False
+            return f"{part} (it has {', '.join(known) or 'none'})" if closed else ""
+        shape = _resolved(known[part], schema)
+    return ""
 
 
 def _inside(value: JsonObject, part: str, shape: JsonObject | None, schema: JsonObject | None) -> object:

@@ -11,6 +11,7 @@ from referencing import Registry
 
 from activities.contracts import JsonObject
 from workflows.gate.canonical import canonical
+from workflows.gate.paths import OPEN
 from workflows.gate.patterns import check_pattern, cost, found
 
 __all__ = ["ARGUMENTS_BYTES", "problem"]
@@ -21,7 +22,6 @@ _WORK = 4_000_000
 """Characters that may be looked at in all: a fraction of a second."""
 _KEYWORD = 200
 """What asking one keyword costs besides."""
-_OPEN = ("patternProperties", "allOf", "anyOf", "oneOf", "if", "$ref", "$dynamicRef")
 _extend: Any = validators.extend
 
 
@@ -54,7 +54,7 @@ def _strange(schema: JsonObject, arguments: JsonObject) -> str:
     """A tool drops arguments that it does not know, so a misspelt one would silently be its default."""
     known = schema.get("properties")
     closed = schema.get("additionalProperties", False) is False
-    if not isinstance(known, dict) or not closed or any(key in schema for key in _OPEN):
+    if not isinstance(known, dict) or not closed or any(key in schema for key in OPEN):
         return ""
     strange = [name for name in arguments if name not in known]
     has = ", ".join(known) or "none"
