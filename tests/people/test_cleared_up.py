@@ -245,6 +245,16 @@ async def test_limits_leave_a_request_open_that_is_about_another_limit() -> None
         assert len(run.performed) == 3
 
 
+async def test_a_limit_that_was_changed_and_is_still_reached_is_asked_about_anew() -> None:
+    people = People(on_limit="ask")
+    async with Bench("react", (CALL, tool_said()), people=people, limits={"model_calls": 1}) as run:
+        (asked,) = run.open
+        await run.command("limits", limits={"model_calls": 0})
+        assert run.loop.desk.get(asked.id).outcome == "withdrawn"
+        (again,) = run.open
+        assert again.arguments == {"counter": "model_calls", "cap": 0}
+
+
 async def test_limits_leave_a_request_open_that_is_about_a_call() -> None:
     people = People(on_limit="ask")
     async with Bench("react", (CALL, tool_said()), tool=unsafe(), people=people) as run:

@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from activities.contracts import EffectFailed
-from tests.machines.answers import act, final, said, tool_said
+from tests.machines.answers import act, final, said, tool_failed, tool_said
 from tests.machines.scripts_tools import calls
 from tests.people.bench import Bench, unsafe
 from tests.workflows.trial_machines import DESIGNS
@@ -129,6 +129,12 @@ async def test_a_call_that_expires_costs_no_tool_call() -> None:
         assert run.loop.stack.ledger.used("tool_calls") == 0
 
 
+async def test_a_call_that_fails_is_a_tool_call_all_the_same() -> None:
+    async with Bench("react", (ANSWERS[0], tool_failed("failed"), final())) as run:
+        assert run.exit.ok
+        assert run.loop.stack.ledger.used("tool_calls") == 1
+
+
 @pytest.mark.parametrize(("at_deadline", "reason"), [("abort", "expired"), ("reject", "limit")])
 async def test_a_limit_that_nobody_answers_ends_the_run(at_deadline: Any, reason: str) -> None:
     people = deadline(at_deadline, on_limit="ask")
@@ -148,6 +154,7 @@ async def test_a_top_up_that_is_not_enough_counts_once_and_is_asked_about_again(
         await run.decide("topup", amounts={"model_calls": 0.5})
         (again,) = run.open
         assert (again.id, again.arguments) == ("r2", {"counter": "model_calls", "cap": 1.5})
+        assert again.place.endswith("+1")
         await run.decide("topup", again, amounts={"model_calls": 9})
         assert run.loop.stack.ledger.caps["model_calls"] == 10.5
         assert run.exit.ok

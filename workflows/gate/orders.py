@@ -153,7 +153,7 @@ async def _rolled_back(loop: Loop, order: Order) -> CommandDone:
     rolled_back(loop.stack, records, step, loop.nesting, cause=cause, now=loop.world.now())  # may refuse
     loop.leave(f"the run is rolled back to step {step}")
     undone = await _compensated(loop, step, order.by) if order.command.compensate else ()
-    records, now, begun = await _log(loop), loop.world.now(), loop.begun
+    now, begun = loop.world.now(), loop.begun
     loop.keep(rolled_back(loop.stack, records, step, loop.nesting, cause=cause, now=now, begun=begun))
     return _done(loop, order, f"back at the beginning of step {step}", undone)
 
