@@ -5,6 +5,7 @@ from __future__ import annotations
 import re
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from functools import cached_property
 from itertools import zip_longest
 from typing import Any
 
@@ -120,7 +121,7 @@ class _Eye:
         began = min((record.started for record in log), default=0)
         return cls((began - AROUND, max((record.finished for record in log), default=0) + AROUND), name)
 
-    def done(self, record: Record) -> dict[str, Any]:
+    def done(self, record: Record, *, anonymous: bool = True) -> dict[str, Any]:
         """What a record says was done; with what a run began, stands above the steps."""
         told = record.model_dump(mode="json", include=DONE)
         told["within"] = bool(record.within)
@@ -132,12 +133,18 @@ class _Eye:
             patch = {
                 name: value for name, value in record.patch.items() if (record.machine, name) not in OPAQUE
             }
-            told |= {"patch": self._anonymous(timeless(patch, self.span)), "reset": record.reset}
+            patch = timeless(patch, self.span)
+            told |= {"patch": self._anonymous(patch) if anonymous else patch, "reset": record.reset}
         return told
+
+    @cached_property
+    def _own(self) -> re.Pattern[str]:
+        """The run's id where it stands for itself, or in front of the id of a run inside."""
+        return re.compile(rf"(?<![\w-]){re.escape(self.name)}(?![\w-])")
 
     def _anonymous(self, value: Any) -> Any:
         if isinstance(value, str):
-            own = value.replace(self.name, "(this run)") if self.name else value
+            own = self._own.sub("(this run)", value) if self.name else value
             return DIGEST.sub("(digest)", own)
         if isinstance(value, dict):
             names = [DIGEST.sub(f"(digest {n})", name) for n, name in enumerate(value)]
@@ -152,7 +159,8 @@ def _parting(
         if one is None or other is None:
             return Parting(step=step, left=_words(one), right=_words(other))
         was, now = eyes[0].done(one), eyes[1].done(other)
-        if was != now:
+        # As they stand, too: an id may be a word that both say.
+        if was != now and eyes[0].done(one, anonymous=False) != eyes[1].done(other, anonymous=False):
             said = _words(one), _words(other)
             if said[0] == said[1]:  # the titles are too short to show it
                 found = differences(was, now)[0]

@@ -42,10 +42,9 @@ def steps_listing(lines: Iterable[CheckpointLine]) -> Table:
     table.add_column("spent by its end", max_width=SPENT)
     for line in rows:
         style = "" if line.held else "dim"
-        states = " → ".join(line.states) or line.state
+        states = ("" if line.held else "left behind: ") + (" → ".join(line.states) or line.state)
         cells = [str(line.step), *([str(line.branch)] if branches else []), f"record {line.seq}"]
         cells += ["\n".join(filter(None, (states, _one_line(line.said, SAID)))), spent(line.counters)]
-        cells[0] += "" if line.held else "\nleft behind"
         table.add_row(*(Text(plain(cell), style=style) for cell in cells))
     return table
 

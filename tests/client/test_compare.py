@@ -242,6 +242,20 @@ def test_logs_that_differ_in_times_and_prices_alone_do_not_part() -> None:
     assert pairs[1].right.spent == {"cost_usd": 2}
 
 
+@pytest.mark.parametrize("name", ["al", "here"])
+def test_a_run_s_id_that_is_part_of_what_was_said_parts_nothing(name: str) -> None:
+    log = [record(0, 0, event=STARTED), record(1, 1, patch={"status": "validated", "said": "left here"})]
+    assert paired(log, log, (name, "another-run"))[1] is None
+
+
+def test_the_ids_of_two_runs_part_nothing() -> None:
+    logs = [
+        [record(0, 0, event=STARTED), record(1, 1, patch={"child": f"{name}/hold#1:1"})]
+        for name in ("al", "other")
+    ]
+    assert paired(*logs, ("al", "other"))[1] is None
+
+
 def test_what_a_person_said_is_named_with_the_person() -> None:
     left = [record(0, 0, event=STARTED), record(1, 1, event="Steered", by="Ada", reason="be brief")]
     pairs, parts = paired(left, left[:1])

@@ -58,6 +58,17 @@ def test_long_texts_are_cut_to_what_is_around_the_first_character_that_differs()
     assert max(len(found.was), len(found.now)) < 100
 
 
+def test_what_only_one_side_has_is_told() -> None:
+    assert [one.at for one in differences({"a": 1}, {"a": 1, "b": 2})] == ["b"]
+    assert [one.at for one in differences({"a": 1, "b": 2}, {"a": 1})] == ["b"]
+
+
+def test_seconds_that_are_none_of_a_ledger_and_flags_stay() -> None:
+    value = {"heartbeat_seconds": 5, "started": True, "spent": [{"tool_seconds": 3}]}
+    assert timeless(value, (0, 10**9)) == value | {"heartbeat_seconds": 0, "spent": [{"tool_seconds": 0}]}
+    assert timeless(value) == value
+
+
 def test_not_more_is_told_than_a_person_reads() -> None:
     found = differences(list(range(100)), list(range(1, 101)))
     assert (len(found), found[0]) == (20, Difference(at="[0]", was="0", now="1"))
