@@ -249,11 +249,11 @@ def test_a_run_s_id_that_is_part_of_what_was_said_parts_nothing(name: str) -> No
 
 
 def test_the_ids_of_two_runs_part_nothing() -> None:
-    logs = [
+    left, right = (
         [record(0, 0, event=STARTED), record(1, 1, patch={"child": f"{name}/hold#1:1"})]
         for name in ("al", "other")
-    ]
-    assert paired(*logs, ("al", "other"))[1] is None
+    )
+    assert paired(left, right, ("al", "other"))[1] is None
 
 
 def test_what_a_person_said_is_named_with_the_person() -> None:
