@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from activities.contracts import Effect, ToolResult
+from activities.contracts import CallModel, Effect, ToolResult
 from activities.contracts_people import Reconciled
 from tests.machines.answers import act, final, tool_failed, tool_said
 from tests.machines.driver import Reaction
@@ -209,6 +209,43 @@ async def test_an_unknown_tool_is_asked_about_by_nobody() -> None:
 
 
 # -- commands --------------------
+
+
+def asking(**more: Any) -> Bench:
+    """A run in the middle of a model call."""
+    run = Bench("react", (CALL, tool_said(), final()), **more)
+    run.blocked = True
+    return run
+
+
+async def test_a_pause_waits_for_a_model_call_which_is_not_made_again() -> None:
+    async with asking() as run:
+        order = await run.command("pause")
+        assert not order.over
+        run.blocked = False
+        await run.settled()
+        assert (order.over, len(run.performed)) == (True, 1)
+
+
+async def test_a_message_stops_a_model_call_which_is_asked_anew_with_it() -> None:
+    async with asking() as run:
+        assert (await run.command("steer", text="be quick")).over
+        first, second = (effect for _, effect in run.performed)
+        assert ("be quick" in str(prompt(first)), "be quick" in str(prompt(second))) == (False, True)
+
+
+async def test_a_message_waits_for_a_model_call_that_could_not_be_paid_for_twice() -> None:
+    async with asking(limits={"model_calls": 1}) as run:
+        order = await run.command("steer", text="be quick")
+        assert (order.over, len(run.performed)) == (False, 1)
+        run.blocked = False
+        await run.settled()
+        assert (order.over, len(run.called)) == (True, 1)
+
+
+def prompt(effect: Effect) -> list[Any]:
+    assert isinstance(effect, CallModel)
+    return [message.content for message in effect.transcript.messages]
 
 
 async def test_a_refused_rollback_leaves_open_requests_as_they_are() -> None:
