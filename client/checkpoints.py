@@ -170,7 +170,7 @@ class Source:
         """What it was when a step began. Raises UsageError, RatchetError."""
         self.checkpoint(step)  # says which steps there are
         try:
-            return restored(self.known(), self.records, step)
+            return restored(self.known(), self.records, step, self._points)
         except (ValueError, KernelError) as error:
             raise RatchetError(
                 f"step {step} of run {self.run_id} cannot be restored with the machine as it is here: {error}"
