@@ -114,7 +114,7 @@ class Talk:
         if calls:
             notes().print(f"done since step {command.step} began, and not taken back by a rollback:")
             notes().print(effects_table(calls))
-        if calls and not command.compensate and any(call.undoable for call in calls):
+        if calls and not command.compensate and any(call.undoable and call.undone is None for call in calls):
             notes().print("--compensate undoes those that can be undone, the newest first")
         if not calls:
             notes().print(f"nothing was changed outside since step {command.step} began")
