@@ -258,7 +258,7 @@ def _lines(points: Sequence[Checkpoint], source: Source) -> Iterable[CheckpointL
 def _line(point: Checkpoint, group: Sequence[Record], at: Record) -> CheckpointLine:
     return CheckpointLine(
         step=point.step,
-        branch=group[-1].branch if group else at.branch,
+        branch=at.branch,
         seq=point.seq,
         state=point.state,
         started=point.started,

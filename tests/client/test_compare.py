@@ -182,6 +182,7 @@ async def test_machines_inside_belong_to_the_step_that_runs_them(agents: AgentCl
     assert told.steps[1].left is not None
     assert told.steps[1].left.path == ("[react]", "hold", "end")
     assert "mark" in told.parts.left
+    assert [line.states for line in await checkpoints_of(agents, one)] == [("hold",)] * 2
 
 
 async def test_runs_of_other_machines_stand_beside_each_other(agents: AgentClient) -> None:

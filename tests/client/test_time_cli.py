@@ -69,6 +69,7 @@ AGENT = """
 name: asker
 machine: asker
 modules: [asker.py]
+tools: [calculator]
 models: {default: {provider: scripted, name: script, script: [{reply: fine}, {reply: fine}]}}
 """
 MARKING = """
@@ -249,6 +250,8 @@ def test_where_temporal_has_forgotten_a_run_its_steps_come_from_the_archive(fold
     refused = ratchet_in(folder, "replay", "asked")
     assert refused.returncode == 1
     assert "ratchet show asked --step N" in refused.stderr
-    forked = ratchet_in(folder, "fork", "asked", "--step", "1", "--id", "again")
+    unsure = ratchet_in(folder, "fork", "asked", "--step", "1", "--id", "again")
+    assert (unsure.returncode, "is not known" in unsure.stderr) == (4, True)
+    forked = ratchet_in(folder, "fork", "asked", "--step", "1", "--id", "again", "--yes")
     assert forked.returncode == 0, forked.stderr
     assert json.loads(ratchet_in(folder, "result", "again", "--json").stdout)["answer"] == "fine"

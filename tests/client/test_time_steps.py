@@ -101,6 +101,7 @@ async def test_what_a_rollback_went_back_behind_is_left_behind_and_told_so(agent
     assert [(line.step, line.branch) for line in lines if not line.held] == [(2, 0), (3, 0)]
     held = [(line.step, line.branch) for line in lines if line.held]
     assert held[:3] == [(0, 0), (1, 0), (2, 1)]
+    assert [line.seq for line in lines] == sorted(line.seq for line in lines), "as it went"
     snapshot = await snapshot_at(agents, run_id, 2)
     assert (snapshot.branch, snapshot.counters["model_calls"]) == (1, 3), "what was spent stays spent"
     assert len(snapshot.context["steps"]) == 1  # type: ignore[arg-type]  # a list
