@@ -77,10 +77,11 @@ class AgentWorkflow:
         """
         # Runs that began before people could command them go on as they began.
         commanded = workflow.patched("people")
+        older = not (commanded and workflow.patched("people-2"))
         around: Around | None = None
         try:
             self.task = task_of(inputs) if commanded else unattended(task_of(inputs))
-            around = await self._live(self.task, commanded=commanded)
+            around = await self._live(self.task, commanded=commanded, older=older)
         except MachineError as error:
             await self._broken(error)
             raise self._raised(str(error), type(error).__name__) from error
@@ -100,11 +101,11 @@ class AgentWorkflow:
             raise self._raised(result.error or result.exit_reason, self.exit.raises)
         return result
 
-    async def _live(self, task: AgentTask, *, commanded: bool) -> Around | None:
+    async def _live(self, task: AgentTask, *, commanded: bool, older: bool) -> Around | None:
         """From the task to the machine's end; None when the run is cancelled before it begins."""
         self.design, self.machine, options = build(task)
         publish(task, self.design, self.machine)
-        specs = await described(task)
+        specs = await described(task, older=older)
         if specs is None:
             self.exit = Exit(reason="cancelled", error="the run was cancelled before it began")
             if commanded:
@@ -113,6 +114,7 @@ class AgentWorkflow:
         origin = task.carry.origin_run_id if task.carry else workflow.info().run_id
         around = Around(self, Performer(task, specs, origin))
         loop = self._begin(task, specs, options, around)
+        loop.older = older
         self.messages.begin(loop, commanded=commanded)
         try:
             await loop.run()
@@ -188,6 +190,7 @@ class AgentWorkflow:
             records=self.book.unarchived,
             people=loop.dump(),
             unusable=tuple(messages.unusable),
+            specs=tuple(performer.specs.values()),
             **performer.carry(),
         )
         task = self._task()
@@ -271,8 +274,9 @@ class AgentWorkflow:
 
     def _result(self, ended: Exit) -> AgentResult:
         loop = self.messages.loop
-        decisions = loop.desk.decided() if loop else ()
-        return result_of(ended, self.status(), log_head=self.book.head, decisions=decisions)
+        decisions, calls = (loop.desk.decided(), loop.calls.since(0)) if loop else ((), ())
+        head = self.book.head
+        return result_of(ended, self.status(), log_head=head, decisions=decisions, calls=calls)
 
     # -- queries --------------------
 

@@ -6,10 +6,19 @@ from typing import Annotated, Any, Literal
 
 from pydantic import Field, StringConstraints, field_validator
 
-from activities.contracts import GOAL_BYTES, ContextRef, Frozen, JsonObject, Message, ModelSpec, Strict
+from activities.contracts import (
+    GOAL_BYTES,
+    ContextRef,
+    Frozen,
+    JsonObject,
+    Message,
+    ModelSpec,
+    Strict,
+    ToolSpec,
+)
 from workflows.kernel.errors import error_named
 from workflows.kernel.log import Record
-from workflows.people import Approvals, Decided, People
+from workflows.people import Approvals, Decided, DoneCall, People
 
 __all__ = [
     "AgentResult",
@@ -102,6 +111,8 @@ class Carry(Frozen):
     """Open requests, remembered approvals, what waits to be told, calls that were made."""
     unusable: tuple[str, ...] = ()
     """Names of the newest signals that could not be understood."""
+    specs: tuple[ToolSpec, ...] = ()
+    """Its tools, as they were when the chain began."""
 
 
 class Origin(Frozen):
@@ -305,6 +316,9 @@ class AgentResult(Frozen):
     """Hash of the last record; the archive's chain must end in it."""
     branch: int = 0
     """How often the run was rolled back."""
+    calls: tuple[DoneCall, ...] = ()
+    """What was done outside, oldest first, also in branches that were left, and in child runs: the newest
+    1,000 calls that are neither `pure` nor `read`."""
     decisions: tuple[Decided, ...] = ()
     """The newest 100 requests that were decided, expired or withdrawn, oldest first."""
     origin: Origin | None = None

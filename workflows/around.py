@@ -14,9 +14,9 @@ from temporalio import workflow
 from temporalio.common import SearchAttributeKey, SearchAttributeUpdate
 from temporalio.exceptions import is_cancelled_exception
 
-from activities.contracts import Effect, ToolResult, ToolRun
+from activities.contracts import Effect, ToolRun
 from activities.contracts_people import Compensated, Notice, Noticed, Reconciled
-from workflows.child import above
+from workflows.child import above, heard_above
 from workflows.kernel.log import Record
 from workflows.kernel.stack import Stack
 from workflows.people import Command, DoneCall, Moment, Request
@@ -88,9 +88,7 @@ class Around:
 
     # -- performing --------------------
 
-    async def perform(
-        self, effect: Effect, where: Where, settled: MutableMapping[str, ToolResult]
-    ) -> BaseModel:
+    async def perform(self, effect: Effect, where: Where, settled: MutableMapping[str, Any]) -> BaseModel:
         """As activities; a cancellation comes out as asyncio's own."""
         with _plainly():
             return await self._performer.perform(effect, where, settled)
@@ -110,6 +108,14 @@ class Around:
     def above(self) -> tuple[tuple[str, str], ...]:
         """The runs that this one is a child run of."""
         return above()
+
+    def heard_above(self) -> tuple[str, ...]:
+        """Commands that are not for this run."""
+        return heard_above()
+
+    def child_calls(self) -> tuple[DoneCall, ...]:
+        """As its result told them."""
+        return self._performer.children.take_calls()
 
     def child(self) -> str:
         """Workflow id of the child run under way."""
@@ -151,7 +157,8 @@ class Around:
 
         Raises ValueError when the archive lacks a part, or has another.
         """
-        return await self._run.book.whole()
+        with _plainly():
+            return await self._run.book.whole()
 
     def keep(self, stack: Stack) -> None:
         """Records, attributes and the text for Temporal's UI."""

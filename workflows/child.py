@@ -22,14 +22,18 @@ from workflows.api import WORKFLOW_TYPE, AgentResult, AgentTask, Limits
 from workflows.intake import faults
 from workflows.kernel.ledger import SHARED
 from workflows.kernel.stack import caps_left
-from workflows.people import Command
+from workflows.people import Command, DoneCall
 from workflows.where import Where, bounded
 
 __all__ = ["Children", "above", "child_id", "child_task", "ended"]
 
 _ABOVE = "above"
 """Memo of a child run: the runs that it is one of, the outermost first."""
+_GONE = "ExternalWorkflowExecutionNotFound"
+_HEARD = "heard"
+"""Memo of a child run: ids of signed commands that those had when it began."""
 _RUNS: TypeAdapter[tuple[tuple[str, str], ...]] = TypeAdapter(tuple[tuple[str, str], ...])
+_IDS: TypeAdapter[tuple[str, ...]] = TypeAdapter(tuple[str, ...])
 
 
 class Children:
@@ -39,11 +43,18 @@ class Children:
         """`origin` is the id of the first run of the asking run's chain."""
         self._task, self._origin = task, origin
         self._handle: workflow.ChildWorkflowHandle[Any, AgentResult] | None = None
+        self._calls: tuple[DoneCall, ...] = ()
 
     @property
     def at_work(self) -> str:
         """Workflow id of the one under way; empty: none."""
         return self._handle.id if self._handle else ""
+
+    def take_calls(self) -> tuple[DoneCall, ...]:
+        """What the one that has just ended did outside, once; whose result came to nobody may have done
+        anything."""
+        calls, self._calls = self._calls, ()
+        return calls
 
     async def tell(self, command: Command) -> str:
         """Hand the command on as it came; the child's workflow id, empty when none is there to hear it."""
@@ -52,8 +63,10 @@ class Children:
             return ""
         try:
             await handle.signal("command", command)
-        except ApplicationError:  # it has just ended
-            return ""
+        except ApplicationError as error:
+            if error.type == _GONE:
+                return ""  # it has just ended
+            raise ValueError(f"child run {handle.id} cannot be told: {error}") from error
         return handle.id
 
     async def run(self, effect: RunMachine, where: Where) -> MachineEnded | EffectFailed:
@@ -66,12 +79,16 @@ class Children:
             return _refused(effect, str(error))
         workflow_id = child_id(self._origin, where.activity_id)
         try:
-            self._handle = await self._started(inner, workflow_id, effect.title[:200])
-            return ended(await self._handle, workflow_id)
+            self._handle = await self._started(inner, workflow_id, effect.title[:200], where.heard)
+            result = await self._handle
+            self._calls = _calls(result, workflow_id)
+            return ended(result, workflow_id)
         except ChildWorkflowError as error:
             if is_cancelled_exception(error):
                 raise
-            return _failed(error, workflow_id)
+            told = _told(error)
+            self._calls = _calls(told, workflow_id)
+            return _failed(error, told, workflow_id)
         except WorkflowAlreadyStartedError:
             text = f"a run {workflow_id} is there already; end it, or start this run under another id"
             return EffectFailed(error="fatal", type="child_exists", message=text)
@@ -79,7 +96,7 @@ class Children:
             self._handle = None
 
     async def _started(
-        self, inner: AgentTask, workflow_id: str, summary: str
+        self, inner: AgentTask, workflow_id: str, summary: str, heard: tuple[str, ...]
     ) -> workflow.ChildWorkflowHandle[Any, AgentResult]:
         seconds = inner.limits.seconds
         # One that people can be asked in may wait longer; it keeps its own limit.
@@ -93,7 +110,7 @@ class Children:
             parent_close_policy=ParentClosePolicy.REQUEST_CANCEL,
             execution_timeout=most,
             static_summary=summary,
-            memo={_ABOVE: [*above(), (workflow.info().workflow_id, self._origin)]},
+            memo={_ABOVE: [*above(), (workflow.info().workflow_id, self._origin)], _HEARD: heard},
         )
 
 
@@ -102,6 +119,14 @@ def above() -> tuple[tuple[str, str], ...]:
     none, or somebody else has put something under that name."""
     try:
         return _RUNS.validate_python(workflow.memo().get(_ABOVE, ()))
+    except ValidationError:
+        return ()
+
+
+def heard_above() -> tuple[str, ...]:
+    """Ids of the signed commands that the runs above had when this one began."""
+    try:
+        return _IDS.validate_python(workflow.memo().get(_HEARD, ()))
     except ValidationError:
         return ()
 
@@ -164,14 +189,37 @@ def ended(result: AgentResult, workflow_id: str) -> MachineEnded:
     )
 
 
-def _failed(error: ChildWorkflowError, workflow_id: str) -> MachineEnded | EffectFailed:
+def _calls(result: AgentResult | None, workflow_id: str) -> tuple[DoneCall, ...]:
+    """What a child did outside, for the report before a rollback of the run above."""
+    if result is not None:
+        return tuple(
+            call.model_copy(update={"place": bounded(f"{workflow_id}: {call.place}")})
+            for call in result.calls
+        )
+    unknown = "nobody here knows what it did; its log may"
+    return (
+        DoneCall(
+            step=0, branch=0, place=workflow_id, tool="(child run)", arguments={}, effect="unsafe",
+            error=unknown, key=workflow_id,
+        ),
+    )  # fmt: skip
+
+
+def _told(error: ChildWorkflowError) -> AgentResult | None:
     """A child that fails brings its whole result with the error, if it could still say so.
 
-    What a child spent that was terminated or timed out is known to nobody here.
+    What a child spent and did that was terminated or timed out is known to nobody here.
     """
     cause = error.cause
     details: Any = cause.details[0] if isinstance(cause, ApplicationError) and cause.details else None
-    told = AgentResult.model_validate(details) if isinstance(details, dict) else None
+    return AgentResult.model_validate(details) if isinstance(details, dict) else None
+
+
+def _failed(
+    error: ChildWorkflowError, told: AgentResult | None, workflow_id: str
+) -> MachineEnded | EffectFailed:
+    """What a child that failed is to the outer machine."""
+    cause = error.cause
     if told is not None and told.raises is not None:
         return ended(told, workflow_id)
     kind = cause.type if isinstance(cause, ApplicationError) and cause.type else type(cause).__name__

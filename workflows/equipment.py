@@ -16,17 +16,19 @@ from workflows.intake import refused
 __all__ = ["described"]
 
 
-async def described(task: AgentTask) -> tuple[ToolSpec, ...] | None:
-    """The specs, which enter the history: a tool that changes later cannot break this run.
+async def described(task: AgentTask, *, older: bool) -> tuple[ToolSpec, ...] | None:
+    """The specs, which enter the history and go on with the run: a tool that changes later cannot break it.
 
-    None when the run is cancelled meanwhile. Raises ApplicationError for tools that the worker lacks, and for
-    approvals that speak of arguments which no tool has.
+    `older` runs began when a local activity was asked. None when the run is cancelled meanwhile. Raises
+    ApplicationError for tools that the worker lacks, and for approvals that speak of arguments which no tool
+    has.
     """
     if not task.tools:
         return ()
-    by_activity = workflow.patched("described")
+    if task.carry and task.carry.specs:
+        return task.carry.specs
     try:
-        found = await _asked(ToolsWanted(names=task.tools), by_activity=by_activity)
+        found = await _asked(ToolsWanted(names=task.tools), older=older)
     except BaseException as error:
         if is_cancelled_exception(error):
             return None
@@ -37,33 +39,33 @@ async def described(task: AgentTask) -> tuple[ToolSpec, ...] | None:
         has = ", ".join(found.available) or "none"
         raise refused(f"unknown tools: {', '.join(found.missing)}. This worker has: {has}")
     # A child run has fewer tools than the approvals of the run above speak of.
-    if by_activity and not task.depth and (faults := unknown_arguments(task.approvals, found.tools)):
+    if not (older or task.carry or task.depth) and (faults := unknown_arguments(task.approvals, found.tools)):
         raise refused(worded(faults))
     return found.tools
 
 
-async def _asked(wanted: ToolsWanted, *, by_activity: bool) -> ToolsDescribed:
+async def _asked(wanted: ToolsWanted, *, older: bool) -> ToolsDescribed:
     """An activity like all others: where a query or a message comes while a *local* activity is under way,
     Temporal replays its end at another place and time than it had, and the run would not replay."""
     retry = RetryPolicy(maximum_attempts=3)
     found: ToolsDescribed
-    if by_activity:
-        found = await workflow.execute_activity(
-            "describe_tools",
-            wanted,
-            result_type=ToolsDescribed,
-            activity_id="describe-tools",
-            start_to_close_timeout=timedelta(seconds=30),
-            retry_policy=retry,
-            summary="describe the agent's tools",
-        )
-    else:
+    if older:
         found = await workflow.execute_local_activity(
             "describe_tools",
             wanted,
             result_type=ToolsDescribed,
             start_to_close_timeout=timedelta(seconds=30),
             schedule_to_close_timeout=timedelta(seconds=120),
+            retry_policy=retry,
+            summary="describe the agent's tools",
+        )
+    else:
+        found = await workflow.execute_activity(
+            "describe_tools",
+            wanted,
+            result_type=ToolsDescribed,
+            activity_id="describe-tools",
+            start_to_close_timeout=timedelta(seconds=30),
             retry_policy=retry,
             summary="describe the agent's tools",
         )

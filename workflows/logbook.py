@@ -9,7 +9,7 @@ from datetime import timedelta
 
 from temporalio import workflow
 from temporalio.common import RetryPolicy
-from temporalio.exceptions import ActivityError
+from temporalio.exceptions import ActivityError, is_cancelled_exception
 
 from activities.contracts import ArchiveRequest, JsonObject, LogRead, LogWanted
 from workflows.kernel.log import Record, chain
@@ -65,6 +65,8 @@ class Logbook:
                 retry_policy=RetryPolicy(maximum_attempts=5),
             )
         except ActivityError as error:
+            if is_cancelled_exception(error):
+                raise
             raise ValueError(f"the archive cannot be read: {error.cause or error}") from error
         earlier = [Record.model_validate(record) for record in found.records]
         earlier = [r for r in earlier if not self.records or r.seq < self.records[0].seq]

@@ -14,12 +14,12 @@ from typing import Any, TypeVar
 
 from pydantic import BaseModel
 
-from activities.contracts import Effect, JsonObject, MachineEnded, RunMachine
+from activities.contracts import CallModels, Effect, JsonObject, MachineEnded, RunMachine
 from workflows.gate import words
 from workflows.gate.calls import Calls
 from workflows.gate.desk import Desk
 from workflows.gate.effects import take
-from workflows.gate.orders import Left, Order, obey, refuse
+from workflows.gate.orders import Left, Order, check, obey, refuse
 from workflows.kernel.errors import MachineError, name_of
 from workflows.kernel.ledger import spent_by
 from workflows.kernel.moves import steerable
@@ -46,7 +46,9 @@ class Loop:
     def __init__(self, world: World, stack: Stack, nesting: Nesting, desk: Desk, people: People) -> None:
         self.world, self.nesting, self.desk, self.people = world, nesting, desk, people
         self.stack = stack
-        desk.below(world.above())
+        self.older = False
+        """It began when commands were looked at only when they were obeyed: it goes on as it began."""
+        desk.commands.below(world.above(), world.heard_above())
         self.inbox: list[Order] = []
         self.paused = False
         self.stood = -1
@@ -61,11 +63,13 @@ class Loop:
         """All that `load` needs in another run of the chain."""
         calls = self.calls.model_dump(mode="json")
         desk = self.desk.dump()
-        return {"paused": self.paused, "stood": self.stood, "desk": desk, "calls": calls}
+        stands: JsonObject = {"paused": self.paused, "stood": self.stood, "doing": self._doing}
+        return {**stands, "desk": desk, "calls": calls}
 
     def load(self, values: Mapping[str, Any]) -> None:
         """Take over what a run before this one knew; the desk is loaded by whoever makes it."""
         self.paused, self.stood = bool(values.get("paused")), int(values.get("stood", -1))
+        self._doing = str(values.get("doing", ""))
         self.calls = Calls.model_validate(values.get("calls") or {})
 
     # -- the loop --------------------
@@ -116,19 +120,26 @@ class Loop:
             return
 
     async def _obey_next(self) -> None:
-        await obey(self, self.inbox[0])
-        self.inbox.pop(0)
+        order = self.inbox.pop(0)
+        try:
+            await obey(self, order)
+        except asyncio.CancelledError:
+            self.inbox.insert(0, order)
+            raise
 
     # -- what is done with it --------------------
 
     def hear(self, decision: Decision) -> Decided:
-        """Count a decision; raises Refused. An abort counts also where the run is paused."""
+        """Count a decision; raises Refused. An abort ends the run whatever else it waits for, also where it
+        is paused; of a machine's own question it is the answer."""
+        asked = any(request.id == decision.request for request in self.desk.open)
         decided = self.desk.decide(decision, self.world.now())
         self.tell()
-        if decided.outcome == "aborted" and self.paused and decided.kind not in MACHINES_OWN:
-            text = words.aborted(self.desk.get(decided.request))
-            who = words.who(self.desk.get(decided.request))
-            self.inbox.insert(0, Order(Command(command="abort", text=text), who))
+        ends = asked and decided.outcome == "aborted" and decided.kind not in MACHINES_OWN
+        if ends and (self.paused or not self.older):
+            request = self.desk.get(decided.request)
+            order = Order(Command(command="abort"), words.who(request), why=words.aborted(request))
+            self.inbox.insert(0, order)
         return decided
 
     def keep(self, stack: Stack) -> None:
@@ -168,6 +179,8 @@ class Loop:
                 Cause("CallMade", by="kernel", reason=f"{result.tool} at {name}: {result.output[:SAID]}")
             )
             self.stack = charged(self.stack, {"cost_usd": result.cost_usd} if result.cost_usd else {})
+        for reply in self.calls.replies.values():
+            self.stack = charged(self.stack, spent_by(reply))
         self.calls.begin_anew()
 
     def in_doubt(self) -> str:
@@ -224,8 +237,11 @@ class Loop:
         return request
 
     def ended_by(self, request: Request) -> bool:
-        """End the run if that is what was decided, or what its deadline says."""
+        """End the run if that is what was decided, or what its deadline says; raises Left for an abort that
+        waits in the inbox to be obeyed."""
         if request.outcome == "aborted" and request.settled is not None:
+            if self.aborting() and not self.older:
+                raise Left
             self.close("aborted", words.aborted(request), by=words.who(request))
         elif request.outcome == "expired" and request.at_deadline == "abort":
             self.close("expired", words.expired(request), by="deadline")
@@ -242,12 +258,18 @@ class Loop:
             self.tell()
         self.world.waits(self)
         self._doing = self.stack.top.place
-        answer = await self.raced(self.world.perform(effect, where, self.calls.settled))
+        settled: dict[str, Any] = self.calls.settled
+        if isinstance(effect, CallModels):
+            settled = {} if self.older else self.calls.replies
+        answer = await self.raced(self.world.perform(effect, where, settled))
+        self.calls.inherit(self.world.child_calls(), self.stack.first.step.snapshot)
         if not isinstance(answer, MachineEnded) or answer.exit_reason != "cancelled":
             return answer
-        if self.inbox and not self.world.cancelling():
+        stopped = bool(self.inbox) if self.older else self._stopping()
+        if stopped and not self.world.cancelling():
             # A child run that is stopped answers: what it spent is spent, and the command comes first.
             self.stack = charged(self.stack, spent_by(answer))
+            self.calls.stopped.append(answer.error or "")
             self.note(Cause("ChildStopped", by="kernel", reason=answer.error or ""))
             raise Left
         return answer
@@ -258,10 +280,12 @@ class Loop:
         task = asyncio.ensure_future(doing)
         try:
             if stops is not None:
-                await asyncio.sleep(0)  # what needs no waiting is not stopped
-            await self._watch(task, stops or self._stopping)
-            if not task.done() and self.world.stop_soon():
-                await self._watch(task, self.aborting)
+                await asyncio.sleep(0)  # what needs no waiting is not stopped by what came before it
+                await self._watch(task, stops)
+            else:
+                await self._watch(task, self._stopping, self._beside)
+                if not task.done() and self.world.stop_soon():
+                    await self._watch(task, self.aborting)
         except asyncio.CancelledError:
             pass
         while not task.done():
@@ -276,18 +300,36 @@ class Loop:
             raise Left
         return task.result()
 
-    async def _watch(self, task: asyncio.Future[Any], stops: Callable[[], bool]) -> None:
-        """Wait until it has ended or is to be stopped; what does not stop a child run is obeyed meanwhile."""
+    async def _watch(
+        self,
+        task: asyncio.Future[Any],
+        stops: Callable[[], bool],
+        beside: Callable[[], Order | None] = lambda: None,
+    ) -> None:
+        """Wait until it has ended or is to be stopped; orders that `beside` gives are seen to meanwhile."""
         while not (task.done() or stops()):
-            if self._beside_a_child():
-                await self._obey_next()
+            if self.world.cancelling():
+                raise asyncio.CancelledError
+            if (order := beside()) is not None:
+                await self._see_to(order)
                 self.world.waits(self)
             else:
-                await self.world.until(lambda: task.done() or stops() or self._beside_a_child(), None, "")
+                await self.world.until(lambda: task.done() or stops() or beside() is not None, None, "")
 
-    def _beside_a_child(self) -> bool:
-        """A command came while a child run is under way, which may take hours."""
-        return bool(self.inbox and self.world.child())
+    def _beside(self) -> Order | None:
+        """An order to be seen to while the effect at hand goes on: a rollback, which may be refused and then
+        stops nothing; and any, where a child run is under way, which may take hours."""
+        if self.older:
+            return None
+        unseen = (one for one in self.inbox if one.command.command == "rollback" and not one.checked)
+        first = next(unseen, None)
+        return self.inbox[0] if first is None and self.inbox and self.world.child() else first
+
+    async def _see_to(self, order: Order) -> None:
+        if order.command.command == "rollback":
+            await check(self, order)
+        else:
+            await self._obey_next()
 
     def aborting(self) -> bool:
         """An abort came."""
@@ -297,7 +339,9 @@ class Loop:
         """A command came that does not let the effect under way end."""
         for order in self.inbox:
             command = order.command
-            if command.command in {"abort", "rollback"}:
+            if command.command == "abort" or (
+                command.command == "rollback" and (order.checked or self.older)
+            ):
                 return True
             # A child run is not stopped: it is told, and would begin anew.
             if (
@@ -306,6 +350,7 @@ class Loop:
                 and not isinstance(self.stack.effect, RunMachine)
             ):
                 return True
-            if command.command == "steer" and steerable(self.stack, begun=self.begun):
+            says = command.command == "steer" and (self.older or bool(command.text.strip()))
+            if says and steerable(self.stack, begun=self.begun):
                 return True
         return False

@@ -123,7 +123,7 @@ class Messages:
         _show(loop)
 
     def _ordered(self, loop: Loop, command: Command) -> None:
-        if loop.desk.seen(command):
+        if loop.desk.commands.seen(command):
             about: JsonObject = {"command": command.command, "id": command.id}
             loop.note(_again("RepeatedCommand", command.by, about))
             return
@@ -154,9 +154,9 @@ class Messages:
         """Refuse what nobody of the group has said; raises ApplicationError of type `Refused`."""
         command = _read(Command, inputs)
         self._check_open()
-        if self.loop is not None and self._begun and not self.loop.desk.seen(command):
+        if self.loop is not None and self._begun and not self.loop.desk.commands.seen(command):
             try:
-                self.loop.desk.command_allowed(command)
+                self.loop.desk.commands.check(command)
             except Refused as refused:
                 raise _refusal(str(refused)) from None
 
@@ -190,9 +190,9 @@ class Messages:
 
     def _order(self, loop: Loop, command: Command) -> Order:
         """The command in the inbox; one that came before is the same order. Raises Refused."""
-        if loop.desk.seen(command):
+        if loop.desk.commands.seen(command):
             return self._orders.get(command.id) or _before(loop, command)
-        order = Order(command, loop.desk.count(command))
+        order = Order(command, loop.desk.commands.count(command))
         loop.inbox.append(order)
         if command.id:
             self._orders[command.id] = order
@@ -222,7 +222,7 @@ def _claimed(by: str) -> str:
 
 def _before(loop: Loop, command: Command) -> Order:
     """A command that an earlier run of the chain has obeyed or refused."""
-    if (why := loop.desk.refusal(command)) is not None:
+    if (why := loop.desk.commands.refusal(command)) is not None:
         return Order(command, command.by, refused=why)
     done = CommandDone(command=command.command, text="it was obeyed before", paused=loop.paused)
     return Order(command, command.by, done=done)

@@ -70,9 +70,7 @@ class Performer:
         remembered = {key: result.model_dump(mode="json") for key, result in self.tools.remembered.items()}
         return {"held": tuple(self._held)[-HELD:], "remembered": remembered}
 
-    async def perform(
-        self, effect: Effect, where: Where, settled: MutableMapping[str, ToolResult]
-    ) -> BaseModel:
+    async def perform(self, effect: Effect, where: Where, settled: MutableMapping[str, Any]) -> BaseModel:
         """Do it, within what the run's limit leaves of seconds; see `World.perform` for `settled`.
 
         Raises a cancellation when it is stopped, and the call did not end before that.
@@ -83,7 +81,7 @@ class Performer:
             case CallModel():
                 return await self._call_model(effect, where)
             case CallModels():
-                return await self._call_models(effect, where)
+                return await self._call_models(effect, where, settled)
             case CallTools():
                 return await self.tools.make(effect, where, self._within, settled)
             case RunCode():
@@ -118,14 +116,19 @@ class Performer:
         self._held[reply.transcript] = None
         return reply
 
-    async def _call_models(self, effect: CallModels, where: Where) -> ModelsReplied:
-        """Side by side, a few at a time: each is an activity of its own."""
+    async def _call_models(
+        self, effect: CallModels, where: Where, settled: MutableMapping[str, ModelReplied | EffectFailed]
+    ) -> ModelsReplied:
+        """Side by side, a few at a time: each is an activity of its own. Those that are `settled` are not
+        asked again."""
         free = asyncio.Semaphore(AT_ONCE)
 
         async def one(number: int, call: CallModel) -> ModelReplied | EffectFailed:
-            async with free:
-                place = replace(where, activity_id=f"{where.activity_id}.{number}")
-                return await self._call_model(call, place)
+            place = replace(where, activity_id=f"{where.activity_id}.{number}")
+            if place.activity_id not in settled:
+                async with free:
+                    settled[place.activity_id] = await self._call_model(call, place)
+            return settled[place.activity_id]
 
         calls = [one(number, call) for number, call in enumerate(effect.calls)]
         return ModelsReplied(replies=tuple(await all_of(calls)))

@@ -10,14 +10,19 @@ from workflows.child import child_id
 from workflows.kernel.errors import name_of
 from workflows.kernel.machine import Exit
 from workflows.kernel.stack import Stack
-from workflows.people import Decided
+from workflows.people import Decided, DoneCall
 from workflows.where import bounded
 
 __all__ = ["inside", "result_of"]
 
 
 def result_of(
-    ended: Exit, status: AgentStatus, *, log_head: str, decisions: tuple[Decided, ...]
+    ended: Exit,
+    status: AgentStatus,
+    *,
+    log_head: str,
+    decisions: tuple[Decided, ...],
+    calls: tuple[DoneCall, ...],
 ) -> AgentResult:
     """What comes out of a run that ended so; `log_head` is the hash of its log's last record."""
     info = workflow.info()
@@ -39,6 +44,7 @@ def result_of(
         log_head=log_head,
         branch=status.branch,
         decisions=decisions,
+        calls=calls,
         origin=status.origin,
         raises=ended.raises,
     )

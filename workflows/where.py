@@ -29,6 +29,8 @@ class Where:
     """Tools that the machine that asks may use."""
     spent_usd: float = 0
     """What the whole run has spent by now, machines inside included."""
+    heard: tuple[str, ...] = ()
+    """Ids of signed commands that the run has had: a child run must not obey them again."""
 
     def calls(self, effect: CallTools) -> tuple[str, ...]:
         """Activity ids of the effect's calls: `<place>.<n>` where there are several."""

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any, Protocol
 
 from pydantic import BaseModel
 
-from activities.contracts import Effect, ToolResult, ToolRun
+from activities.contracts import Effect, ToolRun
 from activities.contracts_people import Compensated, Reconciled
 from workflows.kernel.log import Record
 from workflows.kernel.stack import Stack
@@ -33,11 +33,10 @@ class World(Protocol):
     async def ended(self, task: asyncio.Future[Any]) -> None:
         """Wait until the task is done; also while the run is taken out of memory."""
 
-    async def perform(
-        self, effect: Effect, where: Where, settled: MutableMapping[str, ToolResult]
-    ) -> BaseModel:
-        """Do it. `settled` holds results by activity id: such calls are not made, and each call that ends
-        is put there, so that no call is made twice when performing is stopped and begun anew.
+    async def perform(self, effect: Effect, where: Where, settled: MutableMapping[str, Any]) -> BaseModel:
+        """Do it. `settled` holds results by activity id, ToolResults or what models answered side by side:
+        such calls are not made, and each call that ends is put there, so that no call is made twice when
+        performing is stopped and begun anew.
 
         Raises asyncio.CancelledError when it was stopped in the middle.
         """
@@ -56,6 +55,12 @@ class World(Protocol):
 
     def above(self) -> tuple[tuple[str, str], ...]:
         """The runs that this one is a child run of, at any depth: workflow id and first run id of each."""
+
+    def heard_above(self) -> tuple[str, ...]:
+        """Ids of the signed commands that those had when this one began."""
+
+    def child_calls(self) -> tuple[DoneCall, ...]:
+        """What the child run that has just ended did outside; empty when that was told before."""
 
     def child(self) -> str:
         """Workflow id of the child run under way; empty: none."""

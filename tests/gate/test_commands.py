@@ -29,17 +29,17 @@ def refusal(at: Desk, command: Command) -> str:
     """Why it does not count; nothing has changed by it."""
     before = at.dump()
     with pytest.raises(Refused) as asked:
-        at.command_allowed(command)
+        at.commands.check(command)
     with pytest.raises(Refused):
-        at.count(command)
+        at.commands.count(command)
     assert at.dump() == before
     return asked.value.reason
 
 
 def test_anybody_may_give_commands_where_nobody_is_named() -> None:
     at = of(None)
-    assert at.count(pause(by="")) == "somebody (claimed)"
-    assert at.count(pause(by="eve")) == "eve (claimed)"
+    assert at.commands.count(pause(by="")) == "somebody (claimed)"
+    assert at.commands.count(pause(by="eve")) == "eve (claimed)"
 
 
 @pytest.mark.parametrize(
@@ -52,7 +52,7 @@ def test_a_name_that_would_deceive_in_the_log_is_refused(name: str) -> None:
 
 def test_only_the_group_may_give_commands() -> None:
     at = of("team")
-    assert at.count(pause()) == "ann (claimed)"
+    assert at.commands.count(pause()) == "ann (claimed)"
     assert refusal(at, pause(by="eve")) == (
         "eve may not give commands to this run; ann, bob may (team): "
         "let one of them do it, and name them in `by`"
@@ -71,10 +71,12 @@ def test_what_a_group_approves_is_not_brought_about_by_anybodys_command(command:
     assert "set `people.commands` in the agent file to the group that may (team, two," in refusal(
         of(None), command
     )
-    assert of("team").count(command.model_copy(update={"by": "ann"})) == "ann (claimed)"
+    assert of("team").commands.count(command.model_copy(update={"by": "ann"})) == "ann (claimed)"
     alone = desk(people=People())
-    assert alone.count(command) == "zoe (claimed)", "where nobody is named, there is nobody to go round"
-    assert of(None).count(Command(command="rollback", by="zoe", step=1)) == "zoe (claimed)"
+    assert alone.commands.count(command) == "zoe (claimed)", (
+        "where nobody is named, there is nobody to go round"
+    )
+    assert of(None).commands.count(Command(command="rollback", by="zoe", step=1)) == "zoe (claimed)"
 
 
 @pytest.mark.parametrize(
@@ -98,34 +100,34 @@ def test_a_command_that_is_not_its_givers_is_refused(command: Command, words: st
 def test_a_signed_command_is_verified_and_counts_once() -> None:
     at = of("signed")
     command = ordered(pause(id="x"))
-    assert not at.seen(command)
-    assert at.count(command) == "ann (verified)"
-    assert at.seen(command)
-    assert again(at).seen(command)
-    at.command_allowed(command)
+    assert not at.commands.seen(command)
+    assert at.commands.count(command) == "ann (verified)"
+    assert at.commands.seen(command)
+    assert again(at).commands.seen(command)
+    at.commands.check(command)
     assert "another command came under the id 'x'" in refusal(at, ordered(pause(id="x", text="!")))
 
 
 def test_a_repeat_is_harmless_and_a_command_without_id_is_always_new() -> None:
     at = of(None)
-    at.count(pause(id="x"))
-    at.command_allowed(pause(id="x"))
-    assert at.seen(pause(id="x"))
+    at.commands.count(pause(id="x"))
+    at.commands.check(pause(id="x"))
+    assert at.commands.seen(pause(id="x"))
     assert "under the id 'x'" in refusal(at, pause(id="x", by="bob"))
-    assert not at.seen(pause(id="x", by="bob"))
-    at.count(pause())
-    at.count(pause(text="other"))
-    assert not at.seen(pause())
+    assert not at.commands.seen(pause(id="x", by="bob"))
+    at.commands.count(pause())
+    at.commands.count(pause(text="other"))
+    assert not at.commands.seen(pause())
 
 
 def test_ids_of_signed_commands_are_never_forgotten_and_others_in_the_end() -> None:
     signed, plain = of("signed"), of("team")
     for number in range(UNSIGNED_IDS + 1):
-        signed.count(ordered(pause(id=str(number))))
-        plain.count(pause(id=str(number)))
-    assert signed.seen(pause(id="0"))
-    assert not plain.seen(pause(id="0"))
-    assert plain.seen(pause(id="1"))
+        signed.commands.count(ordered(pause(id=str(number))))
+        plain.commands.count(pause(id=str(number)))
+    assert signed.commands.seen(pause(id="0"))
+    assert not plain.commands.seen(pause(id="0"))
+    assert plain.commands.seen(pause(id="1"))
 
 
 def test_the_run_that_is_signed_for_is_the_desks() -> None:
@@ -134,35 +136,35 @@ def test_the_run_that_is_signed_for_is_the_desks() -> None:
 
 def test_a_repeat_of_a_refused_command_is_told_so_by_the_next_run_of_the_chain_too() -> None:
     at = of("team")
-    at.count(pause(id="x"))
-    at.count(pause(id="y"))
-    assert at.refusal(pause(id="x")) is None
-    at.refuse(pause(id="x"), "the run is paused already" + "!" * REASON)
+    at.commands.count(pause(id="x"))
+    at.commands.count(pause(id="y"))
+    assert at.commands.refusal(pause(id="x")) is None
+    at.commands.refuse(pause(id="x"), "the run is paused already" + "!" * REASON)
     for knows in (at, again(at)):
-        assert (knows.refusal(pause(id="x")) or "").startswith("the run is paused already!")
-        assert len(knows.refusal(pause(id="x")) or "") == REASON
-        assert knows.refusal(pause(id="y")) is None
+        assert (knows.commands.refusal(pause(id="x")) or "").startswith("the run is paused already!")
+        assert len(knows.commands.refusal(pause(id="x")) or "") == REASON
+        assert knows.commands.refusal(pause(id="y")) is None
 
 
 def test_what_was_never_counted_marks_no_command_as_refused() -> None:
     at = of("team")
-    at.count(pause(id="x"))
+    at.commands.count(pause(id="x"))
     before = at.dump()
     for stray in (pause(id="x", by="eve"), pause(id="x", text="!"), pause(id="z"), pause()):
-        at.refuse(stray, "another command came under the id")
-        assert at.refusal(stray) is None
+        at.commands.refuse(stray, "another command came under the id")
+        assert at.commands.refusal(stray) is None
     assert at.dump() == before
 
 
 def test_of_old_refusals_only_the_reasons_are_forgotten() -> None:
     at = of("team")
     for number in range(UNSIGNED_IDS + 1):
-        at.count(pause(id=str(number)))
-        at.refuse(pause(id=str(number)), "no")
-    assert not at.seen(pause(id="0"))
-    assert at.refusal(pause(id="0")) is None
-    assert at.refusal(pause(id="1")) == "it was refused before; the log says why"
-    assert at.refusal(pause(id=str(UNSIGNED_IDS))) == "no"
+        at.commands.count(pause(id=str(number)))
+        at.commands.refuse(pause(id=str(number)), "no")
+    assert not at.commands.seen(pause(id="0"))
+    assert at.commands.refusal(pause(id="0")) is None
+    assert at.commands.refusal(pause(id="1")) == "it was refused before; the log says why"
+    assert at.commands.refusal(pause(id=str(UNSIGNED_IDS))) == "no"
     kept = cast("dict[str, str]", at.dump()["refused"])
     assert (len(kept), len([why for why in kept.values() if why])) == (UNSIGNED_IDS, REASONS)
 
@@ -170,8 +172,8 @@ def test_of_old_refusals_only_the_reasons_are_forgotten() -> None:
 async def test_a_command_that_the_run_refuses_is_kept_as_refused_and_one_that_it_obeys_is_not() -> None:
     async with Bench("react", (act("tool", q="x"), final()), tool=unsafe()) as run:
         for name in ("first", "second"):
-            run.loop.desk.count(pause(id=name))
+            run.loop.desk.commands.count(pause(id=name))
             await run.command("pause", id=name, by="ann")
         knows = again(run.loop.desk)
-        assert knows.refusal(pause(id="first")) is None
-        assert knows.refusal(pause(id="second")) == "the run is paused already"
+        assert knows.commands.refusal(pause(id="first")) is None
+        assert knows.commands.refusal(pause(id="second")) == "the run is paused already"

@@ -12,6 +12,7 @@ from activities.contracts import (
     CallTools,
     Effect,
     MachineEnded,
+    ModelsReplied,
     RunMachine,
     ToolResult,
     ToolRun,
@@ -65,6 +66,11 @@ def unsafe(spec: ToolSpec = TOOL, **changed: Any) -> ToolSpec:
 
 class Bench:
     """One run; it is also the loop's `World`. Use it as `async with Bench(...) as bench`."""
+
+    stopped = CANCELLED
+    """What the child run answers when it is stopped."""
+    child_did: tuple[DoneCall, ...] = ()
+    """What the child run that ends next has done outside."""
 
     def __init__(
         self,
@@ -229,9 +235,7 @@ class Bench:
     async def ended(self, task: asyncio.Future[Any]) -> None:
         await asyncio.wait([task])
 
-    async def perform(
-        self, effect: Effect, where: Where, settled: MutableMapping[str, ToolResult]
-    ) -> BaseModel:
+    async def perform(self, effect: Effect, where: Where, settled: MutableMapping[str, Any]) -> BaseModel:
         self.performed.append((where.activity_id, effect))
         self._under_way.clear()
         self._stop = False
@@ -244,9 +248,11 @@ class Bench:
         except asyncio.CancelledError:
             if not self.child_at_work:
                 raise
-            answer = CANCELLED  # a child run that is stopped answers
+            answer = self.stopped  # a child run that is stopped answers
         finally:
             self.child_at_work = ""
+        if isinstance(answer, ModelsReplied):
+            settled.update({f"{where.activity_id}.{n}": reply for n, reply in enumerate(answer.replies)})
         return answer
 
     async def _tools(
@@ -306,6 +312,13 @@ class Bench:
 
     def above(self) -> tuple[tuple[str, str], ...]:
         return ()
+
+    def heard_above(self) -> tuple[str, ...]:
+        return ()
+
+    def child_calls(self) -> tuple[DoneCall, ...]:
+        calls, self.child_did = self.child_did, ()
+        return calls
 
     def child(self) -> str:
         return self.child_at_work

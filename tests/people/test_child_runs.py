@@ -147,7 +147,7 @@ def childs_desk() -> Desk:
     """The desk of a child run, to which signed commands may be given."""
     people = People(groups={"ops": Group(keys={"ann": public_key(KEY)})}, commands="ops")
     desk = Desk(people, Approvals(), workflow_id="child", origin="first-3", specs={})
-    desk.below(ABOVE)
+    desk.commands.below(ABOVE, ())
     return desk
 
 
@@ -156,13 +156,13 @@ def childs_desk() -> Desk:
 def test_a_child_run_takes_a_pause_that_was_signed_for_a_run_above_it(
     command: str, above: tuple[str, str]
 ) -> None:
-    assert childs_desk().count(signed(command, *above)) == "ann (verified)"
+    assert childs_desk().commands.count(signed(command, *above)) == "ann (verified)"
 
 
 @pytest.mark.parametrize("above", [("outer", "first-1"), ("outermost", "first-3"), ("other", "first-2")])
 def test_a_child_run_takes_no_pause_that_was_signed_for_another_run(above: tuple[str, str]) -> None:
     with pytest.raises(Refused, match="must be signed"):
-        childs_desk().count(signed("pause", *above))
+        childs_desk().commands.count(signed("pause", *above))
 
 
 @pytest.mark.parametrize(
@@ -170,10 +170,10 @@ def test_a_child_run_takes_no_pause_that_was_signed_for_another_run(above: tuple
 )
 def test_nothing_but_pause_and_resume_may_be_signed_for_a_run_above(command: dict[str, Any]) -> None:
     with pytest.raises(Refused, match="must be signed"):
-        childs_desk().count(signed(run="outer", origin="first-2", **command))
+        childs_desk().commands.count(signed(run="outer", origin="first-2", **command))
 
 
 def test_what_was_handed_on_counts_once() -> None:
     desk, pause = childs_desk(), signed("pause", "outer", "first-2")
-    desk.count(pause)
-    assert desk.seen(pause)
+    desk.commands.count(pause)
+    assert desk.commands.seen(pause)

@@ -298,7 +298,7 @@ SCENARIOS: dict[str, Callable[[Client], Awaitable[Any]]] = {
     "people-signed": _signed,
     "people-deadlines": _deadlines,
     "people-outcomes": _outcomes,
-    "people-limits": _limits,
+    "people-limits-set": _limits,
     "people-trouble": _trouble,
     "people-escalation": _escalation,
     "people-interrupts": _interrupts,

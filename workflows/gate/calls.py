@@ -3,15 +3,17 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Iterable
 from typing import Any
 
-from pydantic import Field
+from pydantic import Field, model_validator
 
 from activities.contracts import (
     CallTools,
     EffectFailed,
     Frozen,
     JsonObject,
+    ModelReplied,
     ModelsReplied,
     ToolResult,
     ToolRun,
@@ -19,6 +21,7 @@ from activities.contracts import (
 )
 from activities.contracts_people import Reconciled
 from workflows.gate import words
+from workflows.kernel.snapshot import Snapshot
 from workflows.people import DoneCall, Request
 from workflows.where import Where
 from workflows.world import World
@@ -53,7 +56,22 @@ class Calls(Frozen):
     """Calls that were approved beforehand."""
     topups: list[str] = Field(default_factory=list)
     """Requests by which a limit was topped up: none counts twice."""
+    replies: dict[str, ModelReplied | EffectFailed] = Field(default_factory=dict)
+    """What models answered of several calls side by side, before all had."""
+    stopped: list[str] = Field(default_factory=list)
+    """What a child run said that was stopped."""
     history: list[DoneCall] = Field(default_factory=list)
+
+    @model_validator(mode="before")
+    @classmethod
+    def _of_older_runs(cls, values: Any) -> Any:
+        """They carried on the answers after which people said: try again; now it is the requests' ids."""
+        before = values.get("mended", []) if isinstance(values, dict) else []
+        if not any(isinstance(one, dict) for one in before):
+            return values
+        failures = [*before, *values.get("failures", [])]
+        known = {name: values[name] for name in values if name != "counted"}
+        return {**known, "failures": failures, "mended": ["retried"] * len(before)}
 
     def begin_anew(self) -> None:
         """The effect is answered, or left for good."""
@@ -170,6 +188,12 @@ class Calls(Frozen):
                 undoable=undoable,
             )
             self.history[:] = [*(one for one in self.history if one.key != call.key), call][-HISTORY:]
+
+    def inherit(self, calls: Iterable[DoneCall], at: Snapshot[Any]) -> None:
+        """Remember what a child run did outside, as done in the step at which it was run."""
+        mine = [call.model_copy(update={"step": at.step, "branch": at.branch}) for call in calls]
+        keys = {call.key for call in mine}
+        self.history[:] = [*(one for one in self.history if one.key not in keys), *mine][-HISTORY:]
 
     def made(self) -> tuple[tuple[str, ToolResult], ...]:
         """Calls of the effect at hand that have ended, of which no machine was told yet."""

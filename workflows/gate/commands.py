@@ -34,6 +34,13 @@ class Commands:
         """Id of a counted command that was not obeyed -> why."""
         self.above: tuple[tuple[str, str], ...] = ()
         """Runs that this one is a child run of, with their first run ids: they hand on `HANDED_ON`."""
+        self.stale: tuple[str, ...] = ()
+        """Ids of signed commands that those had before this one began: they were not given to it."""
+
+    @property
+    def heard(self) -> tuple[str, ...]:
+        """What a child run that begins now must not obey: ids of signed commands, the runs above included."""
+        return (*self.stale, *self.counted) if self._group.keys else ()
 
     @property
     def _group(self) -> Group:
@@ -67,8 +74,9 @@ class Commands:
             )
 
     def _signed(self, group: Group, command: Command) -> None:
-        own, above = (self.workflow_id, self.origin), self.above if command.command in HANDED_ON else ()
-        contents = [signed_content(run, command, origin) for run, origin in (own, *above)]
+        handed_on = command.command in HANDED_ON and command.id not in self.stale
+        runs = [(self.workflow_id, self.origin), *(self.above if handed_on else ())]
+        contents = [signed_content(run, command, origin) for run, origin in runs]
         if not any(verified(group.keys, command.by, one, command.signature) for one in contents):
             came = "a signature that is not theirs over this command" if command.signature else "no signature"
             raise Refused(
@@ -79,6 +87,11 @@ class Commands:
             raise Refused(
                 "a signed command needs an `id`, so that it counts once; give it one, and sign it anew"
             )
+
+    def below(self, runs: tuple[tuple[str, str], ...], heard: tuple[str, ...]) -> None:
+        """This run is a child run of these, given with their first run ids: what was signed for one of them
+        may pause and resume this one, too, but not the commands that they had `heard` when it began."""
+        self.above, self.stale = runs, heard
 
     def seen(self, command: Command) -> bool:
         """This very command was counted already; commands without id are always new."""

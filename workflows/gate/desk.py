@@ -38,7 +38,6 @@ from workflows.gate.ticket import (
 from workflows.people import (
     Approvals,
     Asking,
-    Command,
     Decided,
     Decision,
     Kind,
@@ -90,7 +89,7 @@ class Desk:
         self.told: list[Told] = []
         """What happened since the loop took it last, in order."""
         self._judge = Judge(people, approvals, workflow_id, specs)
-        self._commands = Commands(people, workflow_id, origin)
+        self.commands = Commands(people, workflow_id, origin)
         self._tickets: dict[str, Ticket] = {}
         self._opened = 0
         self._memory = Memory()
@@ -105,8 +104,8 @@ class Desk:
             remembered=tuple(self._memory.remembered),
             approved=tuple(self._memory.approved),
             first_by=self._memory.first_by,
-            commands=self._commands.counted,
-            refused=self._commands.refused,
+            commands=self.commands.counted,
+            refused=self.commands.refused,
             told=tuple(self.told),
         )
         return kept.model_dump(mode="json")
@@ -128,8 +127,8 @@ class Desk:
         desk._opened, desk.told = known.opened, list(known.told)
         desk._tickets = {ticket.request.id: ticket for ticket in known.tickets}
         desk._memory = Memory(known.remembered, known.approved, known.first_by)
-        desk._commands.counted.update(known.commands)
-        desk._commands.refused.update(known.refused)
+        desk.commands.counted.update(known.commands)
+        desk.commands.refused.update(known.refused)
         return desk
 
     # -- which calls ask --------------------
@@ -314,36 +313,6 @@ class Desk:
         for request in self.open:
             withdrawn = self._close(self._tickets[request.id], request, "withdrawn", now)
             self.told.append(told("Withdrawn", withdrawn, by="kernel", reason=why))
-
-    # -- commands --------------------
-
-    def below(self, runs: tuple[tuple[str, str], ...]) -> None:
-        """This run is a child run of these, given with their first run ids: what was signed for one of them
-        may pause and resume this one, too."""
-        self._commands.above = runs
-
-    def command_allowed(self, command: Command) -> None:
-        """Raises Refused when this person may not give it, or its signature or id is not right."""
-        self._commands.check(command)
-
-    def seen(self, command: Command) -> bool:
-        """It was counted already, so it must not be obeyed again; commands without id are always new."""
-        return self._commands.seen(command)
-
-    def refusal(self, command: Command) -> str | None:
-        """Why a command that was counted was not obeyed; None when it was, or is yet to be."""
-        return self._commands.refusal(command)
-
-    def refuse(self, command: Command, reason: str) -> None:
-        """A command that was counted is not obeyed."""
-        self._commands.refuse(command, reason)
-
-    def count(self, command: Command) -> str:
-        """Count a command that is allowed and not seen; who gave it, as the log says it: `ann (verified)`.
-
-        Raises Refused as `command_allowed` does.
-        """
-        return self._commands.count(command)
 
     # -- what there is --------------------
 

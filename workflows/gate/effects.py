@@ -18,6 +18,7 @@ from activities.contracts import (
     MachineEnded,
     ModelsReplied,
     PersonDecided,
+    RunMachine,
     ToolRun,
     ToolsReturned,
 )
@@ -114,7 +115,10 @@ async def _limit(loop: Loop, breach: Breach) -> None:
 async def _perform(loop: Loop, effect: Effect) -> None:
     top, depth = loop.stack.top, loop.nesting.depth + len(loop.stack.frames)
     spent = loop.stack.ledger.used("cost_usd")
-    where = Where(bounded(top.place), top.step.snapshot.branch, depth, top.step.ledger, top.tools, spent)
+    heard = loop.desk.commands.heard if isinstance(effect, RunMachine) else ()
+    where = Where(
+        bounded(top.place), top.step.snapshot.branch, depth, top.step.ledger, top.tools, spent, heard
+    )
     if isinstance(effect, CallTools):
         answer: BaseModel | None = await _tools(loop, effect, where)
     elif isinstance(effect, CallModel | CallModels):
@@ -167,14 +171,26 @@ async def _approved(loop: Loop, effect: CallTools, names: tuple[str, ...]) -> bo
         if not known and run.tool in loop.stack.top.tools:
             _put(loop, run, name)
     asked = [(name, loop.calls.asked[name]) for name in names if name in loop.calls.asked]
-    await loop.until(lambda: all(loop.desk.get(r).outcome != "open" for _, r in asked), "approval")
+
+    def requests() -> list[Request]:
+        return [loop.desk.get(request) for _, request in asked]
+
+    def settled() -> bool:
+        closed = all(request.outcome != "open" for request in requests())
+        return closed or (not loop.older and any(_ends(request) for request in requests()))
+
+    await loop.until(settled, "approval")
+    if any(loop.ended_by(request) for request in requests()):
+        return False
     for run, name in zip(effect.runs, names, strict=True):
         if name in loop.calls.asked:
-            request = loop.desk.get(loop.calls.asked[name])
-            if loop.ended_by(request):
-                return False
-            loop.calls.decided(run, name, request)
+            loop.calls.decided(run, name, loop.desk.get(loop.calls.asked[name]))
     return True
+
+
+def _ends(request: Request) -> bool:
+    """Its deadline has ended the run, whoever else is still waited for."""
+    return request.outcome == "expired" and request.at_deadline == "abort"
 
 
 def _put(loop: Loop, run: ToolRun, name: str) -> None:
@@ -236,7 +252,7 @@ async def _replies(loop: Loop, effect: CallModel | CallModels, where: Where) -> 
         if not isinstance(answer, EffectFailed | ModelsReplied):
             return answer
         failure = refusal(answer)
-        if failure is None or loop.people.on_trouble != "ask" or loop.world.cancelling():
+        if failure is None or not _in_trouble(loop, answer):
             return answer
         if calls.refused is None:
             calls.failures.append(answer)
@@ -249,6 +265,12 @@ async def _replies(loop: Loop, effect: CallModel | CallModels, where: Where) -> 
         if request.outcome != "retried" and request.at_deadline != "approve":
             return answer
         calls.mended.append(request.id)
+
+
+def _in_trouble(loop: Loop, answer: EffectFailed | ModelsReplied) -> bool:
+    """People are asked about a refusal; by older runs only about that of a single call."""
+    asked = isinstance(answer, EffectFailed) or not loop.older
+    return asked and loop.people.on_trouble == "ask" and not loop.world.cancelling()
 
 
 async def _asked(loop: Loop, effect: CallModel | CallModels, where: Where) -> BaseModel:

@@ -18,7 +18,7 @@ from workflows.people import Command, CommandDone, DoneCall
 if TYPE_CHECKING:
     from workflows.loop import Loop
 
-__all__ = ["Left", "Order", "obey", "refuse"]
+__all__ = ["Left", "Order", "check", "obey", "refuse"]
 
 ABORTED = "it was not done: an abort came"
 SAID = 500
@@ -39,6 +39,10 @@ class Order:
     by: str
     done: CommandDone | None = None
     refused: str = ""
+    why: str = ""
+    """Why the run is ended, of an abort that was decided at a request."""
+    checked: bool = False
+    """A rollback that would be obeyed: it may stop what is under way."""
 
     @property
     def over(self) -> bool:
@@ -65,10 +69,21 @@ async def obey(loop: Loop, order: Order) -> None:
         refuse(loop, order, str(error))
 
 
+async def check(loop: Loop, order: Order) -> None:
+    """Would this rollback be obeyed? If not it is refused at once, and what is under way goes on."""
+    try:
+        await _looked_at(loop, order, _cause("RolledBack", order))
+    except (ValueError, MachineError) as error:
+        loop.inbox.remove(order)
+        refuse(loop, order, str(error))
+    else:
+        order.checked = True
+
+
 def refuse(loop: Loop, order: Order, reason: str) -> None:
     """The command is not obeyed; the log says why."""
     order.refused = reason
-    loop.desk.refuse(order.command, reason)
+    loop.desk.commands.refuse(order.command, reason)
     loop.note(_cause("RefusedCommand", _short(order)), error=reason)
 
 
@@ -107,7 +122,8 @@ def _aborted(loop: Loop, order: Order) -> CommandDone:
     said = f": {order.command.text}" if order.command.text else ""
     doubt = loop.in_doubt()
     unsafe = f"; nobody knows whether {doubt} took effect" if doubt else ""
-    loop.close("aborted", f"{order.by} ended the run{said}{unsafe}", by=order.by)
+    inside = "".join(f"; its child run: {text}" for text in loop.calls.stopped)
+    loop.close("aborted", f"{order.why or f'{order.by} ended the run{said}'}{unsafe}{inside}", by=order.by)
     return _done(loop, order, "the run is ended")
 
 
@@ -119,8 +135,8 @@ async def _paused(loop: Loop, order: Order) -> CommandDone:
             if pause
             else "the run is not paused; what waits for a decision is answered with `decide`"
         )
+    child = "" if loop.older else await loop.raced(loop.world.tell_child(order.command), lambda: False)
     loop.paused = pause
-    child = await loop.world.tell_child(order.command)
     cause, said = _cause("Paused" if pause else "Resumed", order), ""
     if child:
         cause, said = replace(cause, about={**cause.about, "child": child}), f"; child run {child} was told"
@@ -142,15 +158,21 @@ def _steered(loop: Loop, order: Order) -> CommandDone:
     return _done(loop, order, f"the message comes before the next model call{behind}")
 
 
-async def _rolled_back(loop: Loop, order: Order) -> CommandDone:
+async def _looked_at(loop: Loop, order: Order, cause: Cause) -> tuple[int, Sequence[Record]]:
+    """The step to go back to and the whole log. Raises ValueError or MachineError when it cannot be done."""
     step = order.command.step
     if step is None:
         raise ValueError("a rollback needs a `step`: the one that is to begin again; `steps` lists them")
+    records = await _log(loop)
+    rolled_back(loop.stack, records, step, loop.nesting, cause=cause, now=loop.world.now())
+    return step, records
+
+
+async def _rolled_back(loop: Loop, order: Order) -> CommandDone:
     undoing = ", undoing what can be undone" if order.command.compensate else ""
     said = f": {order.command.text}" if order.command.text else ""
-    cause = _cause("RolledBack", order, f"to step {step}{undoing}{said}")
-    records = await _log(loop)
-    rolled_back(loop.stack, records, step, loop.nesting, cause=cause, now=loop.world.now())  # may refuse
+    cause = _cause("RolledBack", order, f"to step {order.command.step}{undoing}{said}")
+    step, records = await _looked_at(loop, order, cause)
     loop.leave(f"the run is rolled back to step {step}")
     undone = await _compensated(loop, step, order.by) if order.command.compensate else ()
     now, begun = loop.world.now(), loop.begun
@@ -160,6 +182,8 @@ async def _rolled_back(loop: Loop, order: Order) -> CommandDone:
 
 async def _log(loop: Loop) -> Sequence[Record]:
     """The whole log. Raises ValueError when it cannot be read, or an abort came first."""
+    if loop.older:
+        return await loop.world.log()
     try:
         return await loop.raced(loop.world.log(), loop.aborting)
     except Left as left:
@@ -175,7 +199,9 @@ async def _compensated(loop: Loop, step: int, by: str) -> tuple[str, ...]:
     for call in reversed(loop.calls.since(step)):
         if not call.undoable or call.undone is not None:
             continue
-        if loop.aborting():
+        if loop.world.cancelling():
+            raise asyncio.CancelledError
+        if loop.aborting() and not loop.older:
             raise ValueError(f"{ABORTED} before {call.tool} at {call.place} was undone")
         undone.append(await _undone(loop, call, by))
     return tuple(undone)
@@ -185,7 +211,8 @@ async def _undone(loop: Loop, call: DoneCall, by: str) -> str:
     """Undo a call; what came of it, which is in the log."""
     name, undoing = f"{call.tool} at {call.place}", loop.world.compensate(call)
     try:
-        done = await (undoing if call.effect == "unsafe" else loop.raced(undoing, loop.aborting))
+        stops = loop.aborting if call.effect != "unsafe" else lambda: False
+        done = await (undoing if loop.older else loop.raced(undoing, stops))
     except (Left, asyncio.CancelledError) as stopped:
         loop.note(Cause("Compensated", by=by, reason=f"{name}: nobody knows whether it is undone"))
         if isinstance(stopped, asyncio.CancelledError):
@@ -209,7 +236,8 @@ def _limited(loop: Loop, order: Order) -> CommandDone:
             raise ValueError(f"{name}: {cap:g} is no limit; expected 0 to {MOST:g}, or null for none")
     before = breach_of(loop.stack)
     loop.keep(capped(loop.stack, limits))
-    if before is not None and (before.counter in limits or breach_of(loop.stack) != before):
+    changed = before is not None and (before.counter in limits or breach_of(loop.stack) != before)
+    if changed or loop.older:
         if any(request.kind == "limit" for request in loop.desk.open):
             loop.leave("the limits were changed")
         loop.calls.topups.append("limits")  # a top-up that was decided before is about another cap

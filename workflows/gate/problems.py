@@ -34,13 +34,15 @@ def worded(faults: Iterable[Fault]) -> str:
 
 
 def unknown_arguments(approvals: Approvals, specs: Iterable[ToolSpec]) -> list[Fault]:
-    """Arguments in rules that none of the tools which the rule is about has: such a rule never fits."""
+    """Arguments in rules that none of the tools which the rule is about has: such a rule never fits, unless
+    it wants them absent."""
     known = list(specs)
     return [
         (("approvals", "rules", number, "arguments", path), fault)
         for number, rule in enumerate(approvals.rules)
-        for path in rule.arguments
-        if (fault := _unknown_argument(path, [spec for spec in known if _about(rule, spec)]))
+        for path, wanted in rule.arguments.items()
+        if not wanted.absent
+        and (fault := _unknown_argument(path, [spec for spec in known if _about(rule, spec)]))
     ]
 
 
