@@ -182,7 +182,9 @@ def test_the_program_of_the_page_decides_what_its_run_asks(tmp_path: Path) -> No
     said = done.stdout.splitlines()
     assert "asked: transfer {'to': 'Harbour Realty', 'cents': '48000'}" in said
     assert said.count("approved by ann") == 1
-    assert re.fullmatch(r"Both are paid: .* \['approved'\]", said[-1])
+    paid = "Paper & Pen: payment 1: 1250 cents from us to Paper & Pen."
+    rent = "Harbour Realty: payment 2: 48000 cents from us to Harbour Realty."
+    assert said[-1] == f"{paid} {rent} ['approved']"
 
 
 def test_what_the_page_takes_from_the_sdk_is_public() -> None:

@@ -3,20 +3,25 @@
 from __future__ import annotations
 
 import asyncio
+import json
 import sqlite3
 import tempfile
 from contextlib import closing
 from pathlib import Path
 
 import pytest
+import yaml
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from activities.contracts import ToolRequest
+from activities.contracts import ModelSpec, Setup, ToolRequest
 from activities.contracts_people import CompensateRequest, ReconcileRequest
+from activities.provider import ProviderCall
+from activities.providers.scripted import ScriptedProvider
 from activities.tool import ToolActivities
 from activities.tool_after import AfterActivities
 from activities.toolbox import Toolbox
+from activities.transcript import Message, Transcript
 from tests.activities.toolkit import called, environment, request_for, settings_on
 
 EXAMPLES = Path(__file__).parents[2] / "examples" / "tools"
@@ -126,3 +131,55 @@ def test_any_arguments_give_a_result_and_never_an_exception(tool: str) -> None:
 def run_alone(activities: ToolActivities, request: ToolRequest) -> str | None:
     """The error of one call, in an event loop of its own: hypothesis calls synchronously."""
     return asyncio.run(environment().run(activities.call_tool, request)).error
+
+
+BILLS = """examples/data/bills.txt: lines 1-3 of 3
+1\t# due to          cents   for
+2\tPaper & Pen        1250   printer paper, invoice 4471
+3\tHarbour Realty    48000   rent of the workshop, March"""
+PAID = "payment 1: 1250 cents from us to Paper & Pen"
+EDITED = '(A person changed the arguments to {"cents": 4800, "to": "Harbour Realty"}.)'
+
+
+@pytest.mark.parametrize(
+    ("observed", "said"),
+    [
+        (
+            (BILLS, PAID, f"{EDITED}\npayment 2: 4800 cents from us to Harbour Realty"),
+            f"Paper & Pen: {PAID}. Harbour Realty: payment 2: 4800 cents from us to Harbour Realty.",
+        ),
+        (
+            (BILLS, PAID, "A person rejected this call, so it was not made."),
+            f"Paper & Pen: {PAID}. Harbour Realty: rejected.",
+        ),
+        (
+            (
+                BILLS,
+                PAID,
+                "transfer needs a person's approval, and the run is unattended: it was not called.",
+            ),
+            f"Paper & Pen: {PAID}. Harbour Realty: not called.",
+        ),
+        (
+            (BILLS, PAID, "It was paid by hand."),
+            f"Paper & Pen: {PAID}. Harbour Realty: the bank names no payment.",
+        ),
+        (
+            ("PathError: 'examples/data/bills.txt': there is no such file or folder",),
+            "Nothing is paid. The file examples/data/bills.txt is not there, in the folder in which I was "
+            "started, or it does not list two bills, and I know only how to pay two.",
+        ),
+    ],
+)
+async def test_the_example_that_pays_answers_what_the_bank_says_and_not_what_it_asked_for(
+    observed: tuple[str, ...], said: str
+) -> None:
+    spec = yaml.safe_load((EXAMPLES.parent / "agents" / "payments.yaml").read_text())["models"]["default"]
+    told = Transcript([Message(role="user", content="Pay what is due.")])
+    for words in observed:
+        told = Transcript(
+            [*told, Message(role="assistant", content="…"), Message(role="user", content=words)]
+        )
+    setup = Setup(model=ModelSpec.model_validate(spec))
+    reply = json.loads((await ScriptedProvider().complete(setup, told, ProviderCall())).text)
+    assert reply == {"thought": f"FINAL ANSWER: {said}", "action": None}
