@@ -75,34 +75,77 @@ class Effects:
 async def effects(agents: AgentClient, run_id: str, step: int) -> Effects:
     """What a fork from a step may do a second time: to be asked before `fork`, which does not ask.
 
-    Needs no worker. Of a run that is a fork itself, what its source did since the step belongs to it.
+    Needs no worker. Of a run that is a fork itself, what its source did since the step belongs to it, and so
+    does what child runs have done that are still at work.
     """
+    return await _effects(agents, run_id, step)
+
+
+async def _effects(agents: AgentClient, run_id: str, step: int, first_run_id: str = "") -> Effects:
+    """Of the run whose first execution has this id; empty: of the one that has the workflow id now."""
     try:
         async with clear_errors(agents.where, run_id):
             start = await begun(agents.temporal, run_id)
-        own = Effects(await _done_since(agents, run_id, step))
+        if first_run_id not in {"", start.first_run_id}:
+            raise UnknownRun(f"run {run_id} is another one now: its id was used again")
+        own = await _live(agents, run_id, step)
+        origin = start.task.fork.origin if start.task and start.task.fork else None
     except UnknownRun:
-        task, _ = await agents.archive.begun(run_id)
-        if task is not None and not task.tools:
-            return Effects()  # it had nothing to change anything with
-        return Effects(unknown=f"Temporal has forgotten run {run_id}; the archive has its log alone")
+        own, origin = await _archived(agents, run_id, step, first_run_id)
     except RatchetError as error:
         return Effects(unknown=str(error))
-    origin = start.task.fork.origin if start.task and start.task.fork else None
     if origin is None or step >= origin.step:
         return own
-    source = await effects(agents, origin.workflow_id, step)
+    source = await _effects(agents, origin.workflow_id, step, origin.run_id)
     taken = tuple(call for call in source.calls if call.step < origin.step)
-    return Effects((*taken, *own.calls), source.unknown)
+    return Effects((*taken, *own.calls), "; ".join(filter(None, (source.unknown, own.unknown))))
 
 
-async def _done_since(agents: AgentClient, run_id: str, step: int) -> tuple[DoneCall, ...]:
+async def _archived(
+    agents: AgentClient, run_id: str, step: int, first_run_id: str
+) -> tuple[Effects, Origin | None]:
+    """Of a run that Temporal has forgotten, and from which run it was forked."""
+    result = await agents.archive.result(run_id)
+    task, began_as = await agents.archive.begun(run_id)
+    if result is None or (first_run_id and began_as != first_run_id):
+        return Effects(unknown=f"Temporal has forgotten run {run_id}, and its end is not archived"), None
+    if "calls" in result.model_fields_set:
+        return Effects(tuple(call for call in result.calls if call.step >= step)), result.origin
+    if task is not None and not task.tools:
+        return Effects(), result.origin  # it had nothing to change anything with
+    unknown = f"Temporal has forgotten run {run_id}; the archive has its log alone"
+    return Effects(unknown=unknown), result.origin
+
+
+async def _live(agents: AgentClient, run_id: str, step: int) -> Effects:
+    """What a run knows itself to have done since a step, and its child runs at work, of which it knows
+    only when they end. They belong to its newest step. Raises RatchetError."""
+    async with clear_errors(agents.where, run_id):
+        # Before the run is asked: what a child did that ends in between is told by the run.
+        about = await agents.temporal.get_workflow_handle(run_id).describe()
+    children = [child.workflow_id for child in about.raw_description.pending_children]
+    calls, now = await _done_since(agents, run_id, step)
+    unknown = ""
+    for child in children:
+        inside = await _effects(agents, child, 0)
+        keys = {call.key for call in calls}
+        calls += tuple(
+            call.model_copy(update={"step": now, "place": f"{child}: {call.place}"})
+            for call in inside.calls
+            if call.key not in keys
+        )
+        unknown = unknown or (f"child run {child} is at work: {inside.unknown}" if inside.unknown else "")
+    return Effects(calls, unknown)
+
+
+async def _done_since(agents: AgentClient, run_id: str, step: int) -> tuple[tuple[DoneCall, ...], int]:
     """From the run itself; where no worker answers, from what the code of today makes of its history.
+    And the step at which it is.
 
     Raises RatchetError.
     """
     try:
-        return await agents.effects(run_id, step)
+        return await agents.effects(run_id, step), (await agents.status(run_id)).step
     except NoWorker:
         async with clear_errors(agents.where, run_id):
             newest = (await parts_of(agents.temporal, run_id))[-1]
@@ -112,7 +155,7 @@ async def _done_since(agents: AgentClient, run_id: str, step: int) -> tuple[Done
     calls: list[DoneCall] = []
     while page := seen.run.effects(EffectsQuery(step=step, since=len(calls))).calls:
         calls += page
-    return tuple(calls)
+    return tuple(calls), seen.run.status().step
 
 
 async def fork(

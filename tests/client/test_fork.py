@@ -16,13 +16,14 @@ from client.choose import Choice
 from client.differences import timeless
 from client.errors import DuplicateRun, RatchetError, UnknownRun, UsageError
 from client.fork import Changes, Effects, changed, effects, fork, forked_task
-from tests.client.peoplekit import marks, opened
+from tests.client.peoplekit import ATTENDED, marks, opened, until_true
 from tests.client.test_time_steps import Lonely, Taskless, elsewhere, finished, waiting_task
 from tests.conftest import TOOLS, real_server
 from tests.workflows.scenarios_simple import SCENARIOS as SIMPLE
+from tests.workflows.test_subgraphs import holding
 from tests.workflows.trials import act, final, scripted, task
 from worker import build_worker
-from workflows.api import AgentTask, Limits
+from workflows.api import AgentResult, AgentStatus, AgentTask, Limits, Origin
 from workflows.kernel.log import FORKED
 
 AGENT = """
@@ -77,10 +78,70 @@ async def test_what_a_fork_may_do_again_is_told_before_it_starts(
     await agents.result(again)
     known = await effects(agents, again, 1)
     assert ([call.arguments["line"] for call in known.calls], known.unknown) == (both, "")
-    forgotten = await effects(await elsewhere(agents, settings), source, 1)
-    assert (forgotten.calls, "Temporal has forgotten" in forgotten.unknown) == ((), True)
+    taken = await forked_task(agents, source, 2, Changes())
+    assert taken.fork is not None
+    other = Origin(workflow_id=source, run_id="another", step=2)
+    stranger = await finished(
+        agents, taken.model_copy(update={"fork": taken.fork.model_copy(update={"origin": other})})
+    )
+    known = await effects(agents, stranger, 1)
+    assert ([call.arguments["line"] for call in known.calls], "not archived" in known.unknown) == (
+        both[1:],
+        True,
+    ), "what another run did that has the id of the source now is none of its own"
+
+
+async def test_what_a_run_did_that_only_the_archive_knows_is_told_where_it_was_archived(
+    agents: AgentClient, settings: Settings
+) -> None:
+    source = await finished(agents, talk("fork-old"))
+    again = await fork(agents, source, 2)
+    await agents.result(again)
+    forgetful = await elsewhere(agents, settings)
+    for run in (source, again):
+        for step in range(4):
+            assert await effects(forgetful, run, step) == await effects(agents, run, step)
+    unheard = await effects(forgetful, "never-there", 0)
+    assert (unheard.calls, "not archived" in unheard.unknown) == ((), True)
+    forgetful._archive = Callless(settings.data_dir / "archive.db")
+    known = await effects(forgetful, source, 1)
+    assert (known.calls, "the archive has its log alone" in known.unknown) == ((), True)
     toolless = await finished(agents, task(final("said")))
-    assert await effects(await elsewhere(agents, settings), toolless, 1) == Effects()
+    assert await effects(forgetful, toolless, 1) == Effects()
+
+
+async def test_what_a_child_run_has_done_so_far_is_told_before_a_fork(agents: AgentClient) -> None:
+    script = (act("mark", line="fork-inside"), act("mark_once", line="fork-asked"), final("inside"))
+    tools = ("mark", "mark_once")
+    run_id = await agents.start(holding(*script, tools=tools, options={"mode": "child"}, **ATTENDED))
+    child = (await until_true(lambda: child_at_work(agents, run_id))).child
+    (asked,) = await opened(agents, child)
+    at_work = await effects(agents, run_id, 0)
+    (call,) = at_work.calls
+    assert (call.arguments["line"], call.place.startswith(f"{child}: "), at_work.unknown) == (
+        "fork-inside",
+        True,
+        "",
+    )
+    await agents.reject(child, asked.id)
+    await agents.result(run_id)
+    (after,) = (await effects(agents, run_id, 0)).calls
+    assert (after.key, after.step, after.place) == (call.key, call.step, call.place)
+
+
+async def child_at_work(agents: AgentClient, run_id: str) -> AgentStatus | None:
+    """Its status once a child run is at work."""
+    status = await agents.status(run_id)
+    return status if status.child else None
+
+
+class Callless(ArchivedRuns):
+    """Of runs that ended before their calls were archived."""
+
+    async def result(self, run_id: str) -> AgentResult | None:
+        """As they were."""
+        found = await super().result(run_id)
+        return found and AgentResult.model_validate(found.model_dump(exclude={"calls"}))
 
 
 async def test_what_a_fork_may_do_again_is_known_without_a_worker(tmp_path: Path) -> None:
