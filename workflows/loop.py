@@ -36,6 +36,8 @@ SAID = 500
 """Characters of a call's output in the log, where no machine was told of it."""
 MACHINES_OWN = {"question", "escalation"}
 """Kinds of request whose `abort` is an answer to the machine that asked."""
+BESIDE = {"pause", "resume", "limits"}
+"""Commands that are obeyed while an effect is under way."""
 TOO_LATE = "the run is over"
 """Why a command is not obeyed that the run did not come to any more; the log has it, too."""
 
@@ -56,6 +58,8 @@ class Loop:
         self.calls = Calls()
         self._doing = ""
         """Place of the effect that was begun last."""
+        self.under_way = ""
+        """Title of the effect that is being performed."""
 
     # -- what it is carried on with --------------------
 
@@ -261,7 +265,11 @@ class Loop:
         settled: dict[str, Any] = self.calls.settled
         if isinstance(effect, CallModels):
             settled = {} if self.older else self.calls.replies
-        answer = await self.raced(self.world.perform(effect, where, settled))
+        self.under_way = effect.title
+        try:
+            answer = await self.raced(self.world.perform(effect, where, settled))
+        finally:
+            self.under_way = ""
         self.calls.inherit(self.world.child_calls(), self.stack.first.step.snapshot)
         if not isinstance(answer, MachineEnded) or answer.exit_reason != "cancelled":
             return answer
@@ -288,17 +296,29 @@ class Loop:
                     await self._watch(task, self.aborting)
         except asyncio.CancelledError:
             pass
+        if not task.done() and stops is None:
+            self._cut_by_a_pause()
+        await self._stopped(task)
+        if task.cancelled():
+            if self.world.cancelling():
+                raise asyncio.CancelledError
+            raise Left
+        return task.result()
+
+    async def _stopped(self, task: asyncio.Future[Any]) -> None:
+        """Cancel it until it has ended."""
         while not task.done():
             task.cancel()
             try:
                 await self.world.ended(task)
             except asyncio.CancelledError:
                 continue
-        if task.cancelled():
-            if self.world.cancelling():
-                raise asyncio.CancelledError
-            raise Left
-        return task.result()
+
+    def _cut_by_a_pause(self) -> None:
+        """What a pause let go on is stopped by a pause at once: that one is no repeat."""
+        at_once = next((order for order in self.inbox if order.command.at_once), None)
+        if at_once is not None and not self.older:
+            at_once.cut = True
 
     async def _watch(
         self,
@@ -318,12 +338,15 @@ class Loop:
 
     def _beside(self) -> Order | None:
         """An order to be seen to while the effect at hand goes on: a rollback, which may be refused and then
-        stops nothing; and any, where a child run is under way, which may take hours."""
-        if self.older:
+        stops nothing; what changes nothing of the effect; and any while a child run is at work, for hours
+        perhaps."""
+        if self.older or not self.inbox:
             return None
-        unseen = (one for one in self.inbox if one.command.command == "rollback" and not one.checked)
-        first = next(unseen, None)
-        return self.inbox[0] if first is None and self.inbox and self.world.child() else first
+        for order in self.inbox:
+            if order.command.command == "rollback" and not order.checked:
+                return order
+        first = self.inbox[0]
+        return first if self.world.child() or first.command.command in BESIDE else None
 
     async def _see_to(self, order: Order) -> None:
         if order.command.command == "rollback":

@@ -68,7 +68,7 @@ def refusal(at: Desk, decision: Decision, now: float = 1) -> str:
         ),
         (None, {"decision": "edit"}, "an edit needs `arguments`"),
         (None, {"decision": "edit", "arguments": {}}, "do not fit pay: 'amount' is a required property"),
-        (None, {"decision": "edit", "arguments": {"amount": "6"}}, "amount: '6' is not of type 'number'"),
+        (None, {"decision": "edit", "arguments": {"amount": "six"}}, "amount: 'six' is not of type 'number'"),
         (None, {"decision": "edit", "arguments": {"amount": -1}}, "less than the minimum of 0"),
         (None, {"decision": "edit", "arguments": {"amount": 6, "too": 1}}, "no argument too; it has amount"),
         (None, {"decision": "edit", "arguments": {"amount": 6, "to": "x" * 70_000}}, "at most 65,536"),

@@ -114,3 +114,21 @@ def test_no_schema_brings_a_validator_of_its_own(key: str) -> None:
     began = time.monotonic()
     assert "does not match" in problem(schema, {"a": "a" * 40 + "b"})
     assert time.monotonic() - began < 5
+
+
+@pytest.mark.parametrize(
+    ("value", "fault"),
+    [
+        ("4800", ""),
+        ("48000000000000000000", "is not of type 'integer'"),
+        ("-3", "is less than the minimum"),
+        ("4.5", "is not of type 'integer'"),
+        ("4 800", "is not of type 'integer'"),
+        ("", "is not of type 'integer'"),
+    ],
+)
+def test_a_number_may_stand_as_text_as_the_model_wrote_it(value: str, fault: str) -> None:
+    schema: dict[str, Any] = {"properties": {"cents": {"type": "integer", "minimum": 0}}}
+    assert fault in problem(schema, {"cents": value})
+    assert bool(problem(schema, {"cents": value})) == bool(fault)
+    assert "is not of type 'string'" in problem({"properties": {"to": {"type": "string"}}}, {"to": 5})

@@ -218,13 +218,32 @@ def asking(**more: Any) -> Bench:
     return run
 
 
-async def test_a_pause_waits_for_a_model_call_which_is_not_made_again() -> None:
+async def test_a_pause_lets_a_model_call_end_which_is_not_made_again() -> None:
     async with asking() as run:
         order = await run.command("pause")
-        assert not order.over
+        assert order.done is not None
+        assert order.done.text == "the run stands still when what is under way has ended: think #1"
         run.blocked = False
         await run.settled()
-        assert (order.over, len(run.performed)) == (True, 1)
+        assert (run.loop.paused, len(run.performed)) == (True, 1)
+
+
+async def test_a_pause_at_once_stops_what_a_pause_has_let_go_on() -> None:
+    async with asking() as run:
+        await run.command("pause")
+        order = await run.command("pause", at_once=True)
+        assert order.done is not None
+        assert run.blocked
+        again = await run.command("pause", at_once=True)
+        assert again.refused == "the run is paused already"
+
+
+async def test_what_could_not_be_obeyed_is_refused_while_a_model_call_is_under_way() -> None:
+    async with asking() as run:
+        assert "there is no limit 'calls'" in (await run.command("limits", limits={"calls": 1})).refused
+        assert "is not paused" in (await run.command("resume")).refused
+        assert (await run.command("limits", limits={"model_calls": 50})).done
+        assert len(run.performed) == 1
 
 
 async def test_a_message_stops_a_model_call_which_is_asked_anew_with_it() -> None:

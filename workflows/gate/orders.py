@@ -23,6 +23,8 @@ __all__ = ["Left", "Order", "check", "obey", "refuse"]
 ABORTED = "it was not done: an abort came"
 SAID = 500
 """Characters of a refused command's text in the log."""
+TITLE = 200
+"""Characters of an effect's title in an answer."""
 NAMED = 10
 """Limits of a refused command in the log."""
 
@@ -41,6 +43,8 @@ class Order:
     refused: str = ""
     why: str = ""
     """Why the run is ended, of an abort that was decided at a request."""
+    cut: bool = False
+    """A pause at once that did not let what was under way end, though the run was paused already."""
     checked: bool = False
     """A rollback that would be obeyed: it may stop what is under way."""
 
@@ -129,11 +133,11 @@ def _aborted(loop: Loop, order: Order) -> CommandDone:
 
 async def _paused(loop: Loop, order: Order) -> CommandDone:
     pause = order.command.command == "pause"
-    if loop.paused == pause:
+    if loop.paused == pause and not order.cut:
         raise ValueError(
             "the run is paused already"
             if pause
-            else "the run is not paused; what waits for a decision is answered with `decide`"
+            else "the run is not paused; what waits for a decision is answered with a decision"
         )
     child = "" if loop.older else await loop.raced(loop.world.tell_child(order.command), lambda: False)
     loop.paused = pause
@@ -141,6 +145,8 @@ async def _paused(loop: Loop, order: Order) -> CommandDone:
     if child:
         cause, said = replace(cause, about={**cause.about, "child": child}), f"; child run {child} was told"
     loop.note(cause)
+    if pause and loop.under_way and not child:
+        said = f" when what is under way has ended: {loop.under_way[:TITLE]}"
     return _done(loop, order, f"the run {'stands still' if pause else 'goes on'}{said}")
 
 

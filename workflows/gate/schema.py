@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable, Iterator
 from functools import partial
 from typing import Any
 
 from jsonschema import Draft202012Validator, ValidationError, validators
+from pydantic import JsonValue
 from referencing import Registry
 
 from activities.contracts import JsonObject
@@ -20,6 +22,8 @@ ARGUMENTS_BYTES = 64 * 1024
 """The most that a person may give as arguments, as JSON."""
 _WORK = 4_000_000
 """Characters that may be looked at in all: a fraction of a second."""
+PLAIN = re.compile(r"-?(0|[1-9][0-9]{0,17})(\.[0-9]{1,18})?")
+"""A number as JSON spells it, without an exponent."""
 _KEYWORD = 200
 """What asking one keyword costs besides."""
 _extend: Any = validators.extend
@@ -32,6 +36,9 @@ class _TakesTooLong(Exception):
 def problem(schema: JsonObject, arguments: JsonObject) -> str:
     """What does not fit, for a person; empty when all fits.
 
+    A number may stand as text, as models write it and tools read it: who sends back what was shown, or
+    changes a digit of it, is not refused for the quotes.
+
     A schema that cannot be followed here (it refers to somewhere else) is not held against the
     arguments: the tool reads them itself before it runs.
     """
@@ -41,13 +48,27 @@ def problem(schema: JsonObject, arguments: JsonObject) -> str:
     if strange := _strange(schema, arguments):
         return strange
     try:
-        faults = list(_faults(schema, arguments))
+        faults = list(_faults(schema, _with_numbers(schema, arguments)))
     except _TakesTooLong:
         return "it takes too long to hold them against the tool's schema; give smaller ones"
     except Exception:  # noqa: BLE001  # a malformed schema breaks the library in many ways
         return ""
     faults.sort(key=lambda fault: [str(part) for part in fault.absolute_path])
     return "; ".join(map(_words, faults[:3]))
+
+
+def _with_numbers(schema: JsonObject, arguments: JsonObject) -> JsonObject:
+    """The arguments, with numbers for text where the tool's own arguments are numbers."""
+    shapes = schema.get("properties")
+    known = shapes if isinstance(shapes, dict) else {}
+    return {name: _as_number(known.get(name), value) for name, value in arguments.items()}
+
+
+def _as_number(shape: object, value: JsonValue) -> JsonValue:
+    kind = shape.get("type") if isinstance(shape, dict) else None
+    if not isinstance(value, str) or kind not in {"integer", "number"} or not PLAIN.fullmatch(value):
+        return value
+    return int(value) if "." not in value else float(value)
 
 
 def _strange(schema: JsonObject, arguments: JsonObject) -> str:
