@@ -49,7 +49,7 @@ class Endpoint:
         parts = httpx2.URL(self.url)
         secrets = [parts.password, self.key if self.key != PLACEHOLDER else ""]
         shown = str(parts.copy_with(userinfo=b"", query=None, fragment=None))
-        return Server(shown, model, tuple(secret for secret in secrets if secret))
+        return Server(shown, model, tuple(secret for secret in secrets if secret), self.configured)
 
 
 class Endpoints:

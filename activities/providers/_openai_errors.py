@@ -44,6 +44,8 @@ class Server:
     url: str
     model: str
     secrets: tuple[str, ...] = field(default=(), repr=False)
+    configured: bool = True
+    """The worker's own, which is sent its key; not one that a task names."""
 
     def cleared(self, text: str, limit: int = 300) -> str:
         """A server's words on one line, cut, without the key or any larger part of it."""
@@ -127,7 +129,7 @@ def classify(problem: Problem, server: Server) -> ProviderError:
     code = server.cleared(problem.code, limit=60)
     status = f"HTTP{problem.status}" if problem.status else code or "error"
     text = f"answered {status}" + (f": {said}" if said else "")
-    known = _known(problem)
+    known = _key_refused(problem, server) or _known(problem)
     if known is not None:
         error, cause, advice = known
         return _error(error, cause, server, f"{text}; {advice}")
@@ -143,15 +145,32 @@ def classify(problem: Problem, server: Server) -> ProviderError:
     return _error("fatal", status, server, f"{text}; {advice}")
 
 
+def _key_refused(problem: Problem, server: Server) -> tuple[ErrorClass, str, str] | None:
+    """Class, cause and advice where the server wants a key, or another one."""
+    if any(name in QUOTA for name in problem.names):
+        return None
+    if problem.status == 401 or "invalid_api_key" in problem.names:
+        cause, key = "HTTP401", "a key that this server accepts"
+    elif problem.status == 403:
+        cause, key = "HTTP403", "a key that may use this model"
+    else:
+        return None
+    if server.configured:
+        return "fatal", cause, f"set OPENAI_API_KEY to {key}"
+    return (
+        "fatal",
+        cause,
+        "no key was sent: it never goes to an address that an agent file names. To send it there, give this "
+        "address by --base-url, or by OPENAI_BASE_URL where the worker runs, "
+        f"and set OPENAI_API_KEY to {key}",
+    )
+
+
 def _known(problem: Problem) -> tuple[ErrorClass, str, str] | None:
     """Class, cause and advice of the failures that have a name."""
     status, names = problem.status, problem.names
     if any(name in QUOTA for name in names):
         return "fatal", "insufficient_quota", "add credit to the key's account or use another key"
-    if status == 401 or "invalid_api_key" in names:
-        return "fatal", "HTTP401", "set OPENAI_API_KEY to a key that this server accepts"
-    if status == 403:
-        return "fatal", "HTTP403", "set OPENAI_API_KEY to a key that may use this model"
     if "model_not_found" in names or (status == 404 and "model" in problem.message.lower()):
         return "fatal", "model_not_found", "name a model that the server has"
     if status == 404:

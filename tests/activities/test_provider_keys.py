@@ -35,6 +35,20 @@ async def test_a_refused_key_says_which_variable_to_set(
     assert advice in (await failure(provider, setup(f"status:{status}"))).message
 
 
+@pytest.mark.parametrize("status", [401, 403])
+async def test_where_no_key_was_sent_a_refusal_says_how_one_is(server: FakeOpenAI, status: int) -> None:
+    listed = OpenAIProvider(SecretStr(KEY), "http://127.0.0.1:1/v1", allowed=[server.base_url])
+    refused = setup(f"status:{status}", base_url=server.base_url)
+    message = (await failure(listed, refused)).message
+    advice = message[message.index("; ") :]
+    assert "no key was sent" in advice
+    assert advice.index("--base-url") < advice.index("OPENAI_BASE_URL") < advice.index("OPENAI_API_KEY")
+    own = OpenAIProvider(SecretStr(KEY), server.base_url, allowed=[server.base_url])
+    assert "no key was sent" not in (await failure(own, refused)).message
+    await listed.close()
+    await own.close()
+
+
 async def test_without_key_and_server_the_message_names_every_way_out() -> None:
     error = await failure(OpenAIProvider(), setup("gpt-5-mini"))
     assert (error.error, error.type) == ("fatal", "no_key")
