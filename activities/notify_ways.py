@@ -1,7 +1,7 @@
 """The two ways of telling people outside: a signed POST to a webhook, and a command.
 
 Where they lead is the worker's configuration, never the task's, so private addresses are allowed.
-The webhook's address and secret are in no error: both are passwords.
+Of the webhook's address errors name the host alone, and its secret never: both are passwords.
 """
 
 from __future__ import annotations
@@ -31,6 +31,9 @@ TEMPFAIL = 75
 
 STDERR = 2_000
 """Bytes of a command's standard error that the worker's log gets: the last ones."""
+MOMENT = 0.2
+"""Seconds in which standard error is read on when the command has ended: a child it left may hold it open."""
+STDIN_FD, STDERR_FD = 0, 2
 
 log = structlog.get_logger(__name__)
 
@@ -87,47 +90,70 @@ async def run_command(words: tuple[str, ...], body: bytes, seconds: float) -> No
     name = f"the command {words[0]}"
     pipe, nowhere = asyncio.subprocess.PIPE, asyncio.subprocess.DEVNULL
     try:
-        process = await asyncio.create_subprocess_exec(
-            *words, stdin=pipe, stdout=nowhere, stderr=pipe, start_new_session=True
+        process, heard = await asyncio.get_running_loop().subprocess_exec(
+            _Heard, *words, stdin=pipe, stdout=nowhere, stderr=pipe, start_new_session=True
         )
     except (OSError, ValueError) as error:
         why = getattr(error, "strerror", None) or "its words cannot be passed on"
         raise Untold(f"{name} cannot be started: {why}; check RATCHET_NOTIFY_COMMAND") from None
     try:
         async with asyncio.timeout(seconds):
-            said = await _told(process, body)
+            await _told(process, heard, body)
     except BaseException as error:  # whatever ends the wait, the command does not outlive it
         with contextlib.suppress(ProcessLookupError):
-            os.killpg(process.pid, signal.SIGKILL)  # with what it has started
-        await process.wait()
+            os.killpg(process.get_pid(), signal.SIGKILL)  # with what it has started
+        await heard.ended.wait()
         if isinstance(error, TimeoutError):
             raise Untold(f"{name} did not end within {seconds:g} s and was stopped") from None
         raise
-    if process.returncode != 0:
-        # For whoever runs the worker: a command's own words may hold what history must not.
-        log.warning("notify.command_failed", code=process.returncode, stderr=said.decode(errors="replace"))
-        passing = process.returncode == TEMPFAIL
-        raise Untold(f"{name} ended with exit code {process.returncode}", passing=passing)
-
-
-async def _told(process: asyncio.subprocess.Process, body: bytes) -> bytes:
-    """Give it the body and wait for its end; the end of its standard error, however much it writes."""
-    stdin, stderr, said = process.stdin, process.stderr, b""
-    if stdin is None or stderr is None:
-        raise RuntimeError("the command was started without pipes")
-
-    async def give() -> None:
-        with contextlib.suppress(BrokenPipeError, ConnectionResetError):  # it need not read
-            stdin.write(body + b"\n")  # one notice is one line
-            await stdin.drain()
-        stdin.close()
-
-    giving = asyncio.create_task(give())
-    try:
-        while part := await stderr.read(STDERR):
-            said = (said + part)[-STDERR:]
-        await giving
-        await process.wait()
     finally:
-        giving.cancel()
-    return said
+        _let_go(process)
+    code = process.get_returncode()
+    if code != 0:
+        # For whoever runs the worker: a command's own words may hold what history must not.
+        log.warning("notify.command_failed", code=code, stderr=heard.said.decode(errors="replace"))
+        raise Untold(f"{name} ended with exit code {code}", passing=code == TEMPFAIL)
+
+
+class _Heard(asyncio.SubprocessProtocol):
+    """What a command says, and when it has ended.
+
+    Its end is not that of its pipes: a child that it left may hold them open. `Process.wait` of
+    Python 3.11 waits for these, too.
+    """
+
+    def __init__(self) -> None:
+        self.said = b""
+        """The end of its standard error, however much it writes."""
+        self.silent, self.ended = asyncio.Event(), asyncio.Event()
+
+    def pipe_data_received(self, fd: int, data: bytes) -> None:
+        self.said = (self.said + data)[-STDERR:]
+
+    def pipe_connection_lost(self, fd: int, exc: Exception | None) -> None:
+        if fd == STDERR_FD:
+            self.silent.set()
+
+    def process_exited(self) -> None:
+        self.ended.set()
+
+
+async def _told(process: asyncio.SubprocessTransport, heard: _Heard, body: bytes) -> None:
+    """Give it the body and wait for its end; what it has left running is not waited for."""
+    stdin = process.get_pipe_transport(STDIN_FD)
+    if not isinstance(stdin, asyncio.WriteTransport):
+        raise RuntimeError("the command was started without pipes")
+    stdin.write(body + b"\n")  # one notice is one line
+    stdin.write_eof()
+    await heard.ended.wait()
+    with contextlib.suppress(TimeoutError):
+        async with asyncio.timeout(MOMENT):
+            await heard.silent.wait()
+
+
+def _let_go(process: asyncio.SubprocessTransport) -> None:
+    """Close our ends of the pipes, with what nobody has read of the body."""
+    stdin = process.get_pipe_transport(STDIN_FD)
+    if isinstance(stdin, asyncio.WriteTransport) and stdin.get_write_buffer_size():
+        stdin.abort()  # closing would wait until somebody reads it
+    process.close()

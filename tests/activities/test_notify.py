@@ -8,6 +8,7 @@ import json
 import os
 import re
 import shlex
+import signal
 import sys
 import time
 from collections.abc import AsyncIterator, Callable
@@ -415,12 +416,27 @@ async def until(what: Callable[[], bool]) -> None:
 
 
 @pytest.mark.skipif(not os.path.exists("/proc/self/stat"), reason="looks at processes as Linux shows them")
-@pytest.mark.parametrize("then", ["wait", "exit"], ids=["hangs", "leaves a child that holds its output"])
-async def test_a_command_that_does_not_end_is_stopped_with_its_children(tmp_path: Path, then: str) -> None:
+async def test_a_command_that_does_not_end_is_stopped_with_its_children(tmp_path: Path) -> None:
     pid = tmp_path / "pid"
-    answer = await told(hooked(notify_command=starting(pid, then), notify_seconds=1))
+    answer = await told(hooked(notify_command=starting(pid, "wait"), notify_seconds=1))
     assert answer.text == "the command /bin/sh did not end within 1 s and was stopped"
     await until(lambda: gone(int(pid.read_text())))
+
+
+@pytest.mark.skipif(not os.path.exists("/proc/self/stat"), reason="looks at processes as Linux shows them")
+@pytest.mark.parametrize(("code", "why"), [(0, ""), (3, "the command /bin/sh ended with exit code 3")])
+async def test_a_command_has_ended_whatever_it_leaves_running(tmp_path: Path, code: int, why: str) -> None:
+    pid = tmp_path / "pid"
+    command = starting(pid, f"echo no modem >&2; exit {code}")
+    with structlog.testing.capture_logs() as logs:
+        answer = await told(hooked(notify_command=command, notify_seconds=10))
+    assert (answer.ok, answer.text) == (not code, why)
+    assert [log["stderr"] for log in logs if log["event"] == "notify.command_failed"] == [
+        "no modem\n"
+    ] * bool(code)
+    left = int(pid.read_text())
+    assert not gone(left)
+    os.kill(left, signal.SIGKILL)
 
 
 @pytest.mark.skipif(not os.path.exists("/proc/self/stat"), reason="looks at processes as Linux shows them")
