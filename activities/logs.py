@@ -1,4 +1,7 @@
-"""Structured logs: one line per event, as JSON or for a console, with run id, step and state."""
+"""Structured logs: one line per event, as JSON or for a console, with run id, step and state.
+
+What fails and is tried again has no traceback.
+"""
 
 from __future__ import annotations
 
@@ -7,7 +10,9 @@ import sys
 from typing import Any
 
 import structlog
+from temporalio.exceptions import ApplicationError
 
+from activities.contracts import TRANSIENT
 from activities.settings import Settings
 
 __all__ = ["configure"]
@@ -56,4 +61,9 @@ def _from_temporal(logger: Any, method: str, event: Any) -> Any:
         if facts and isinstance(event.get("event"), str):
             # The SDK appends the same facts to the text; once is enough.
             event["event"] = event["event"].split(" ({", 1)[0]
+    error = (event.get("exc_info") or (None, None))[1]
+    if isinstance(error, ApplicationError) and error.type == TRANSIENT:
+        # It is tried again; where it was raised helps nobody.
+        event["error"] = error.message
+        del event["exc_info"]
     return event

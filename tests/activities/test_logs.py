@@ -33,3 +33,28 @@ def test_a_traceback_in_the_log_shows_no_values(form: str) -> None:
     )
     assert done.stderr.count("RuntimeError: it failed") == 2
     assert "secret" not in done.stderr
+
+
+AGAIN = """
+import logging
+from temporalio.exceptions import ApplicationError
+from activities.contracts import TRANSIENT
+from activities.logs import configure
+from activities.settings import Settings
+
+configure(Settings(log_format="{form}"))
+try:
+    raise ApplicationError("the webhook answered HTTP 503", type=TRANSIENT)
+except ApplicationError:
+    logging.getLogger("temporalio.activity").warning("Completing activity as failed", exc_info=True)
+"""
+
+
+@pytest.mark.parametrize("form", ["console", "json"])
+def test_what_is_tried_again_is_one_line_of_the_log(form: str) -> None:
+    done = subprocess.run(
+        [sys.executable, "-c", AGAIN.format(form=form)], capture_output=True, text=True, check=True
+    )
+    (line,) = done.stderr.splitlines()
+    assert "Completing activity as failed" in line
+    assert "the webhook answered HTTP 503" in line
