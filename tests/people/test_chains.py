@@ -101,6 +101,30 @@ async def test_a_signed_pause_reaches_the_childs_child_in_its_call_and_so_does_t
     await replayed(child, settings)
 
 
+async def test_a_pause_that_is_handed_to_the_child_hides_no_cancellation(working: Client) -> None:
+    handle = await _with_a_slow_child(working)
+    await asyncio.gather(handle.signal("command", {"command": "pause", "by": "ann"}), handle.cancel())
+    assert (await asyncio.wait_for(handle.result(), SOON)).exit_reason == "cancelled"
+
+
+async def test_a_refused_rollback_leaves_the_child_at_work_whose_calls_the_run_above_reports(
+    working: Client,
+) -> None:
+    inner = (act("mark", line="reported", seconds=1), final("inside"))
+    handle = await begin(working, holding(*inner, tools=("mark",), options={"mode": "child"}))
+    child: WorkflowHandle[Any, AgentResult] = working.get_workflow_handle(
+        child_of(handle), result_type=AgentResult
+    )
+    await _started(child)
+    with pytest.raises(WorkflowUpdateFailedError) as refused:
+        await handle.execute_update("command", {"command": "rollback", "step": 99}, result_type=CommandDone)
+    assert "step 99" in str(refused.value.cause)
+    result = await asyncio.wait_for(handle.result(), SOON)
+    (call,) = result.calls
+    assert (result.ok, call.tool, call.arguments["line"]) == (True, "mark", "reported")
+    assert call.place == f"{child.id}: action#3:1"
+
+
 async def test_a_command_that_comes_while_the_log_is_archived_is_obeyed(own: Settings) -> None:
     async with _long_run(own) as (client, handle):
         await _first_archive(own, client)

@@ -177,3 +177,12 @@ def test_what_was_handed_on_counts_once() -> None:
     desk, pause = childs_desk(), signed("pause", "outer", "first-2")
     desk.commands.count(pause)
     assert desk.commands.seen(pause)
+
+
+def test_a_child_run_takes_no_command_that_the_run_above_had_before_the_child_began() -> None:
+    desk = childs_desk()
+    desk.commands.below(ABOVE, heard=("c1",))
+    with pytest.raises(Refused, match="a signature that is not theirs"):
+        desk.commands.count(signed("resume", *ABOVE[0]))
+    assert desk.commands.count(signed("resume", *ABOVE[0], id="c2")) == "ann (verified)"
+    assert desk.commands.heard == ("c1", "c2"), "nor do those that the child runs"
