@@ -18,10 +18,10 @@ AROUND = 24
 """Characters before the place where two texts part, and twice as many behind it."""
 Span = tuple[float, float]
 """From when until when, in seconds since 1970."""
-TIMES = {
-    "started", "finished", "entered", "began", "created", "closed", "deadline", "warn_at", "timestamp",
-}  # fmt: skip
-"""Fields of logs, snapshots and requests that hold times; a deadline is one that lies beyond the run."""
+DEADLINES = {"deadline", "warn_at"}
+"""Fields of requests to people that hold times which may lie beyond the run."""
+REQUEST = {"kind", "digest", "place"}
+"""Fields by which a request, or what a record says about one, is known."""
 FREE = "arguments"
 """What tools are called with: names in there are none of ours."""
 MOMENT = re.compile(r"\d{4}-\d\d-\d\dT\d\d:\d\d:\d\d(\.\d+)?(Z|[+-]\d\d:\d\d)?")
@@ -53,11 +53,13 @@ def timeless(value: Any, span: Span | None = None, within: str = "") -> Any:
     that activity's duration between a run and its replay.
 
     Args:
-        span: when the run went on; other numbers and dates are values as any. None: only our own fields
-            are known to hold times.
+        span: when the run went on; other numbers and dates are values as any, but for a deadline of a
+            request to people that lies behind. None: nothing is known to be a time.
         within: name of the field that holds the value.
     """
     if isinstance(value, Mapping):
+        if within != FREE and value.keys() >= REQUEST:
+            value = {name: _deadline(name, item, span) for name, item in value.items()}
         return {name: _without_clock(name, item, span, within) for name, item in value.items()}
     if isinstance(value, list | tuple):
         return [timeless(item, span, within if within == FREE else "") for item in value]
@@ -72,9 +74,12 @@ def _without_clock(name: str, value: Any, span: Span | None, within: str) -> Any
         return timeless(value, span, FREE)  # what a model says means what it says
     if within in LEDGER and name.endswith("seconds"):
         return 0
-    if name in TIMES and _is_number(value) and value:
-        return 0
     return timeless(value, span, name)
+
+
+def _deadline(name: str, value: Any, span: Span | None) -> Any:
+    is_late = span is not None and name in DEADLINES and _is_number(value) and value > span[1]
+    return 0 if is_late else value
 
 
 def _is_number(value: object) -> bool:

@@ -43,8 +43,8 @@ class Prompts:
             return await self._prompts(was, recorded, now.argument)
         if isinstance(now.argument, ArchiveRequest) and isinstance(recorded, ArchiveRequest):
             return self._differing(
-                _result(recorded.result), _result(now.argument.result)
-            )  # its records are compared as such
+                *_results(recorded.result, now.argument.result)
+            )  # records are told as such
         if isinstance(now.argument, AgentTask) and isinstance(recorded, AgentTask):
             return self._differing(_task(recorded), _task(now.argument))
         return self._differing(to_jsonable_python(recorded), to_jsonable_python(now.argument))
@@ -97,15 +97,18 @@ def _task(task: AgentTask) -> dict[str, Any]:
     return told
 
 
-def _result(told: dict[str, Any] | None) -> dict[str, Any] | None:
-    """A result with the fields that came later, as far as it is one.
+def _results(was: dict[str, Any] | None, now: dict[str, Any] | None) -> tuple[Any, Any]:
+    """Two results as far as they are some, without the fields that came after the run.
 
-    Without the hash of the log: that differs wherever a record does, which is told elsewhere.
+    And without the hash of the log: that differs wherever a record does, which is told elsewhere.
     """
-    if told is None:
-        return None
+    if was is None or now is None:
+        return was, now
     try:
-        result = AgentResult.model_validate(told)
+        known = AgentResult.model_validate(was).model_fields_set - {"log_head", "records"}
+        results = [
+            AgentResult.model_validate(one).model_dump(mode="json", include=known) for one in (was, now)
+        ]
     except ValidationError:
-        return told
-    return result.model_dump(mode="json", exclude={"log_head", "records"})
+        return was, now
+    return results[0], results[1]

@@ -37,6 +37,8 @@ MOST_CALLS = 10
 """Changed calls that are told; behind the first one the others mostly follow."""
 AROUND = 60
 """Seconds before and behind a run in which a time is still taken for one of its own."""
+CLOCK = {"started", "finished"}
+"""Of a record: when its visit went on."""
 Call = TypeVar("Call", RecordedCall, AskedCall)
 BySeq = Mapping[int, Record]
 
@@ -263,7 +265,7 @@ def _changed(seq: int, was: Record | None, now: Record | None, span: Span | None
     found: tuple[Difference, ...] = ()
     if was is not None and now is not None:
         found = differences(
-            timeless(was.model_dump(mode="json"), span), timeless(now.model_dump(mode="json"), span)
+            *(timeless(one.model_dump(mode="json", exclude=CLOCK), span) for one in (was, now))
         )
         if not found:
             return None

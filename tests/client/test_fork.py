@@ -17,7 +17,7 @@ from client.differences import timeless
 from client.errors import DuplicateRun, RatchetError, UnknownRun, UsageError
 from client.fork import Changes, Effects, changed, effects, fork, forked_task
 from tests.client.peoplekit import ATTENDED, marks, opened, until_true
-from tests.client.test_time_steps import Lonely, Taskless, elsewhere, finished, waiting_task
+from tests.client.test_time_steps import ERA, Lonely, Taskless, elsewhere, finished, waiting_task
 from tests.conftest import TOOLS, real_server
 from tests.workflows.scenarios_simple import SCENARIOS as SIMPLE
 from tests.workflows.test_subgraphs import holding
@@ -265,8 +265,8 @@ async def test_a_fork_of_a_fork_and_of_a_rolled_back_run_go_on_from_what_holds_t
     await opened(agents, second)
     lines = await checkpoints_of(agents, second)
     assert [(line.step, line.branch) for line in lines if line.held] == [(0, 0), (1, 0), (2, 2), (3, 2)]
-    context = timeless((await snapshot_at(agents, second, 3)).context)
-    expected = timeless((await snapshot_at(agents, source, 3)).context)
+    context = timeless((await snapshot_at(agents, second, 3)).context, ERA)
+    expected = timeless((await snapshot_at(agents, source, 3)).context, ERA)
     assert context["steps"] == expected["steps"]
     assert request.run == source
     for run in (source, first, second):

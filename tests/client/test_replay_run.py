@@ -18,6 +18,7 @@ from client.agent import AgentClient
 from client.archived import ArchivedRuns
 from client.described import changed_tools
 from client.errors import UnknownRun, UsageError
+from client.prompts import _results
 from client.recorded import part_of, parts_of
 from client.replay import by_number, first_changed, judged, replay
 from tests.client.peoplekit import marks, opened, until_true
@@ -397,3 +398,23 @@ def test_when_it_happened_is_no_difference() -> None:
     changed, _ = first_changed(was, spent, whole=True)
     assert changed is not None
     assert [one.at for one in changed.differences] == ["counters.tool_calls"]
+
+
+def test_of_a_result_only_what_its_release_could_say_is_compared() -> None:
+    now: dict[str, Any] = {
+        "ok": True, "exit_reason": "done", "agent": "a", "machine": "m", "machine_version": "1", "state": "s",
+        "steps": 1, "counters": {}, "workflow_id": "w", "run_id": "r", "records": 2, "log_head": "x", "calls": [],
+    }  # fmt: skip
+    was = {name: value for name, value in now.items() if name != "calls"} | {"log_head": "y"}
+    told, today = _results(was, now)
+    assert told == today
+    told, today = _results(was, {**now, "steps": 2})
+    assert (told["steps"], today["steps"]) == (1, 2)
+    assert _results(None, now) == (None, now)
+
+
+def test_what_a_run_says_of_a_time_that_is_none_of_its_own_is_compared() -> None:
+    was, now = ({0: record(0, patch={"answer": {"deadline": n, "started": n}})} for n in (5, 9))
+    changed, _ = first_changed(was, now, whole=True, span=(1.7e9, 1.8e9))
+    assert changed is not None
+    assert [one.at for one in changed.differences] == ["patch.answer.deadline", "patch.answer.started"]

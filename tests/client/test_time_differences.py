@@ -75,19 +75,20 @@ def test_not_more_is_told_than_a_person_reads() -> None:
 
 
 SPAN = (1795289000, 1795290000)
+REQUEST = {"kind": "approval", "place": "act#1:1", "digest": "0f"}
 
 
 def test_moments_of_the_run_and_a_ledger_s_seconds_count_for_nothing_and_all_else_stays() -> None:
     then = {
         "counters": {"seconds": 1.5, "tool_calls": 2},
         "at": 1795289082.29,
-        "deadline": 1.9e9,
+        "request": {**REQUEST, "deadline": 1.9e9, "warn_at": 1.8e9},
         "text": "at 2026-11-21T18:48:51.77Z",
     }
     later = {
         "counters": {"seconds": 9, "tool_calls": 2},
         "at": 1795289999,
-        "deadline": 1.95e9,
+        "request": {**REQUEST, "deadline": 1.95e9, "warn_at": 1.85e9},
         "text": "at 2026-11-21T20:49:00+02:00",
     }
     span = (1795286000, SPAN[1])
@@ -104,6 +105,10 @@ def test_moments_of_the_run_and_a_ledger_s_seconds_count_for_nothing_and_all_els
         "due 1999-01-01T00:00:00Z",
         "due 2099-13-99T00:00:00",
         {"at": 1.6e9},
+        {"answer": {"deadline": 5, "started": 2, "finished": 3, "created": 4, "closed": 6, "timestamp": 7}},
+        {"deadline": 3e9, "warn_at": 3e9, "entered": 1, "began": 2},
+        {**REQUEST, "deadline": 5},
+        {"arguments": {**REQUEST, "deadline": 3e9}},
         {"arguments": {"deadline": 3e9, "counters": {"seconds": 4}}},
         {"arguments": [{"started": 2e9}]},
     ],

@@ -27,6 +27,8 @@ from workflows.people import Approvals, People
 from workflows.registry import design, parts
 
 THREE = (act("mark", line="one"), act("mark", line="two"), final("both"))
+ERA = (1.7e9, 2.2e9)
+"""Whenever runs may be, in seconds since 1970."""
 ASKS = (act("mark", line="first"), act("mark", line="second"), act("mark_once", line="asked"))
 
 
@@ -190,7 +192,7 @@ async def test_without_a_worker_steps_and_snapshots_come_from_the_history(tmp_pa
 async def both(agents: AgentClient, run_id: str) -> Any:
     """Steps and a snapshot."""
     lines: tuple[CheckpointLine, ...] = await checkpoints_of(agents, run_id)
-    return timeless(to_jsonable_python([*lines, await snapshot_at(agents, run_id, 2)]))
+    return timeless(to_jsonable_python([*lines, await snapshot_at(agents, run_id, 2)]), ERA)
 
 
 class Lonely(AgentClient):
