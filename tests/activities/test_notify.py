@@ -26,11 +26,12 @@ from temporalio.converter import DataConverter
 from temporalio.exceptions import ApplicationError
 from temporalio.testing import ActivityEnvironment
 
-from activities.contracts import TRANSIENT
+from activities.contracts import TRANSIENT, ToolRun
 from activities.contracts_people import Notice, Noticed
 from activities.notify import NotifyActivities
 from activities.settings import Settings
 from tests.activities.toolkit import environment
+from workflows.gate.words import approval
 
 OPERATIONS = (Path(__file__).parents[2] / "docs" / "operations.md").read_text()
 SECRET, TOKEN = "s3cret-of-the-hook", "t0ken-in-the-path"
@@ -162,6 +163,16 @@ async def test_the_webhook_is_told_what_a_person_needs_to_decide(hook: Hook) -> 
             "outcome": "open",
         },
     }
+
+
+async def test_the_notice_of_the_page_is_what_comes(hook: Hook) -> None:
+    (block,) = re.findall(r"```json\n(.*?)```", OPERATIONS, re.DOTALL)
+    shown = json.loads(block)
+    asked = shown["request"]
+    what = Notice(moment="opened", request=asked, run=shown["run"], agent=shown["agent"])
+    await told(hooked(notify_url=hook.url), what=what)
+    assert json.loads(hook.bodies[0]) == shown | {"event": hook.header("x-ratchet-event")}
+    assert asked["text"] == approval(ToolRun(id="c", tool=asked["tool"], arguments=asked["arguments"]))
 
 
 async def test_a_closed_request_needs_no_command(hook: Hook) -> None:
@@ -323,7 +334,7 @@ def written(error: ApplicationError) -> str:
     return str(failure)
 
 
-async def test_neither_address_nor_secret_is_in_history_logs_or_errors(hook: Hook) -> None:
+async def test_of_the_address_the_host_alone_and_no_secret_is_in_history_logs_or_errors(hook: Hook) -> None:
     activities = hooked(notify_url=hook.url, notify_secret=SECRET)
     gone = hooked(notify_url=f"http://bob:{TOKEN}@nowhere.invalid/{TOKEN}", notify_secret=SECRET)
     late = hooked(notify_url=hook.url, notify_secret=SECRET, notify_seconds=2)
