@@ -106,6 +106,7 @@ async def log(
         records = await agents.records(run, since, full=full)
         line = None if records else await _known(agents, run)
         why = await _failure(agents, line) if line else None
+        cut_off = await agents.cut_off(run)
     if not records and not as_json:
         notes().print(str(why or f"run {run} has no record{f' from {since} on' if since else ' yet'}"))
     for before, record in zip((None, *records), records, strict=False):
@@ -115,6 +116,10 @@ async def log(
             out().print(record_block(record, before))
             if changed := change_block(record, full=full):
                 out().print(changed)
+    if cut_off:
+        notes().print(
+            f"here the archive ends; Temporal does not know run {run} (any more): its end is missing"
+        )
 
 
 async def watch(place: Place, run_id: Run, as_json: Json = False) -> int:

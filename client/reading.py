@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import time
 from collections.abc import AsyncIterator, Awaitable, Callable
+from contextlib import suppress
 from datetime import timedelta
 from functools import partial
 from typing import Any, TypeVar
@@ -14,10 +15,11 @@ from temporalio.client import Client, WorkflowFailureError, WorkflowHandle
 
 from activities.contracts import Message
 from client.archived import ArchivedRuns
-from client.errors import NoWorker, RatchetError, UnknownRun
+from client.errors import NotAtHand, NoWorker, RatchetError, UnknownRun
 from client.history import Follower
 from client.listing import RunLine, line_of, list_filter
 from client.live import Now, moment
+from client.recorded import parts_of
 from client.rpc import QUERY_TIMEOUT, clear_errors, has_worker, no_worker, result_within, run_failed
 from workflows.api import AgentResult, AgentStatus, AgentTask, LogPage, PageQuery, StepLine, TranscriptPage
 from workflows.kernel.log import Record
@@ -96,10 +98,10 @@ class RunReader:
             if told is None:
                 raise run_failed(run_id, error) from error
             return told
-        except UnknownRun:
+        except UnknownRun as unknown:
             archived = await self._archive.result(run_id)
             if archived is None:
-                raise
+                raise await self._endless(run_id, unknown) from unknown
             return archived
 
     # -- reading --------------------------------------------------------------------------------
@@ -133,11 +135,31 @@ class RunReader:
         ask = partial(self._query, run_id, "log", LogPage, query)
         page = await self._read(run_id, ask, partial(self._archive.log, since=since))
         if page.first > since:
-            # the run was continued as new: what came before is in the archive
-            before = await self._archive.records(run_id)
-            gap = tuple(r for r in before if since <= r.seq < page.first)
+            gap = await self._before(run_id, since, page.first)
             page = page.model_copy(update={"records": (*gap, *page.records)})
         return page
+
+    async def _before(self, run_id: str, since: int, first: int) -> tuple[Record, ...]:
+        """Records of a run from before it was continued as new: of the archive, else of Temporal's history.
+
+        Raises:
+            NotAtHand: neither has all of them here.
+        """
+        found: dict[int, Record] = {}
+        with suppress(RatchetError):  # a damaged archive spoils no run that the server knows
+            found = {record.seq: record for record in await self._archive.records(run_id)}
+        if not found.keys() >= set(range(since, first)):
+            async with clear_errors(self.where, run_id):
+                for part in await parts_of(self.temporal, run_id):
+                    found |= {record.seq: record for record in await part.records(self.temporal)}
+        missing = [seq for seq in range(since, first) if seq not in found]
+        if missing:
+            raise NotAtHand(
+                f"run {run_id} was continued with an empty history, and {len(missing)} of its records (from "
+                f"{missing[0]} on) are neither in the archive here nor in Temporal's history any more; name "
+                f"its workers' folder with --data-dir, or read from record {missing[-1] + 1} on (--since)"
+            )
+        return tuple(found[seq] for seq in range(since, first))
 
     async def records(self, run_id: str, since: int = 0, *, full: bool = False) -> tuple[Record, ...]:
         """All records of a run so far, from sequence number `since` on."""
@@ -172,7 +194,7 @@ class RunReader:
 
         Waits on the run's history and asks for the log once each time that it has moved.
         """
-        if await self.in_archive(run_id):
+        if await self.in_archive(run_id) or await self.cut_off(run_id):
             yield await self.records(run_id, since)
             return
         await self._check_worker(run_id)
@@ -218,7 +240,35 @@ class RunReader:
             recalled = await recall(run_id)
             if recalled is not None:
                 return recalled
-        return await ask()
+        try:
+            return await ask()
+        except UnknownRun as unknown:
+            recalled = await recall(run_id)
+            if recalled is None:
+                raise await self._endless(run_id, unknown) from unknown
+            return recalled
+
+    async def cut_off(self, run_id: str) -> bool:
+        """The archive alone knows the run, and not to its end: what came of it is not known any more."""
+        try:
+            if await self._archive.records(run_id) and await self._archive.result(run_id) is None:
+                await self.describe(run_id)
+        except UnknownRun:
+            return True
+        except RatchetError:
+            return False  # of a damaged archive, or a server away, others speak
+        return False
+
+    async def _endless(self, run_id: str, unknown: UnknownRun) -> UnknownRun:
+        """What is said of a run whose end neither Temporal nor the archive has."""
+        records = len(await self._archive.records(run_id))
+        if not records:
+            return unknown
+        return UnknownRun(
+            f"Temporal at {self.where} does not know run {run_id} (any more), and of its end the archive has "
+            f"nothing: what came of it is not known. `ratchet log {run_id}` shows the {records} records that "
+            "there are"
+        )
 
     async def in_archive(self, run_id: str) -> bool:
         """The end of this very execution is archived; of any, when Temporal knows none."""

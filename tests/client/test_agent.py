@@ -9,7 +9,8 @@ import pytest
 from temporalio.api.workflowservice.v1 import DescribeWorkflowExecutionResponse
 from temporalio.client import Client
 
-from activities.contracts import ModelSpec
+from activities.archive import ArchiveActivities
+from activities.contracts import ArchiveRequest, ModelSpec
 from activities.settings import Settings
 from client.agent import AgentClient
 from client.archived import ArchivedRuns
@@ -149,6 +150,29 @@ async def test_the_archive_answers_where_temporal_knows_nothing(
     assert [record.seq async for record in later.watch(run_id)] == list(range(result.records))
 
 
+async def test_of_a_run_whose_end_nobody_knows_the_archive_tells_what_it_has(
+    agents: AgentClient, tmp_path: Path
+) -> None:
+    run_id = await agents.start(task(*TALK, tools=("mark",)))
+    await agents.result(run_id)
+    written = await agents.records(run_id, full=True)
+    part = tuple(record.model_dump(mode="json") for record in written[:3])
+    store = ArchiveActivities(tmp_path / "archive.db")
+    await store.archive_log(ArchiveRequest(workflow_id=run_id, run_id="r", after="", records=part))
+    store.close()
+    address = agents.temporal.service_client.config.target_host
+    converter = agents.temporal.data_converter
+    elsewhere = await Client.connect(address, namespace="temporal-system", data_converter=converter)
+    later = AgentClient(elsewhere, ArchivedRuns(tmp_path / "archive.db"))
+    later.worker_here = True
+    assert await later.cut_off(run_id)
+    assert await later.records(run_id) == written[:3]
+    assert [record async for record in later.watch(run_id)] == list(written[:3])
+    for read in (later.result, later.status):
+        with pytest.raises(UnknownRun, match=f"`ratchet log {run_id}` shows the 3 records"):
+            await read(run_id)
+
+
 async def test_without_a_worker_questions_are_refused_at_once_and_lists_still_answer(
     data_dir: Path,
 ) -> None:
@@ -192,8 +216,12 @@ async def test_watching_goes_on_through_continue_as_new(tmp_path: Path) -> None:
         seen = [record.seq async for record in agents.watch(run_id)]
         result = await agents.result(run_id)
         assert [line.id for line in await agents.list(running=True)] == []
+        bare = AgentClient(client, ArchivedRuns(tmp_path / "none.db"))
+        bare.worker_here = True
+        read = await bare.records(run_id)
     assert result.run_id != first, "the run was continued as new"
     assert seen == list(range(result.records))
+    assert [record.seq for record in read] == seen, "the beginning is in Temporal's history, too"
 
 
 async def test_what_fails_and_is_tried_again_is_told_in_one_line(working: Client) -> None:
