@@ -10,7 +10,7 @@ from typing import Any
 
 from activities.contracts import Frozen
 
-__all__ = ["Difference", "Span", "differences", "in_words", "timeless"]
+__all__ = ["FREE", "Difference", "Span", "differences", "in_words", "timeless"]
 
 MOST = 20
 """Differences that are told of one value; a person looks at the first ones anyway."""

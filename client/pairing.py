@@ -10,7 +10,7 @@ from itertools import zip_longest
 from typing import Any
 
 from activities.contracts import Frozen
-from client.differences import Span, differences, timeless
+from client.differences import FREE, Span, differences, timeless
 from workflows.kernel.log import STARTED, Record, lineage
 
 __all__ = ["Pair", "Parting", "StepOf", "paired"]
@@ -25,8 +25,11 @@ AROUND = 60
 """Seconds before and behind a run in which a time is still taken for one of its own."""
 OPAQUE = {("code", "session")}
 """Fields, by machine, that hold packed state with times in it; what came of it is said in other fields."""
-DIGEST = re.compile(r"\b[0-9a-f]{32,64}\b")
-"""Of what was sent, tools included: it differs wherever a run was given something else."""
+DIGESTS = {("react", "cache")}
+"""Fields, by machine, whose keys are digests of what a model was sent, tools included: another goal makes
+others of them all."""
+IDS = {"trace_id", "session_id", "workflow_id", "run", "child"}
+"""Fields that hold the id of a run, or of one inside it."""
 
 
 class StepOf(Frozen):
@@ -130,26 +133,35 @@ class _Eye:
         ):  # requests are counted on, also over those that a rollback took away
             told["reason"] = record.reason.removeprefix(f"{asked} ")
         if record.event != STARTED:
-            patch = {
-                name: value for name, value in record.patch.items() if (record.machine, name) not in OPAQUE
-            }
-            patch = timeless(patch, self.span)
+            patch = timeless(_readable(record), self.span)
             told |= {"patch": self._anonymous(patch) if anonymous else patch, "reset": record.reset}
         return told
 
     @cached_property
     def _own(self) -> re.Pattern[str]:
-        """The run's id where it stands for itself, or in front of the id of a run inside."""
-        return re.compile(rf"(?<![\w-]){re.escape(self.name)}(?![\w-])")
+        """The run's id, or that of a run inside, which has some of a first run id in it."""
+        return re.compile(rf"{re.escape(self.name)}(/[0-9a-f]{{8}})?(?=/|$)")
 
-    def _anonymous(self, value: Any) -> Any:
+    def _anonymous(self, value: Any, within: str = "") -> Any:
         if isinstance(value, str):
-            own = self._own.sub("(this run)", value) if self.name else value
-            return DIGEST.sub("(digest)", own)
-        if isinstance(value, dict):
-            names = [DIGEST.sub(f"(digest {n})", name) for n, name in enumerate(value)]
-            return dict(zip(names, map(self._anonymous, value.values()), strict=True))
-        return [self._anonymous(item) for item in value] if isinstance(value, list) else value
+            return self._own.sub("(this run)", value, count=1) if self._is_id(value, within) else value
+        if isinstance(value, dict) and within != FREE:
+            return {name: self._anonymous(item, name) for name, item in value.items()}
+        return [self._anonymous(item, within) for item in value] if isinstance(value, list) else value
+
+    def _is_id(self, value: str, within: str) -> bool:
+        return bool(self.name) and within in IDS and self._own.match(value) is not None
+
+
+def _readable(record: Record) -> dict[str, Any]:
+    """What a record changed, without packed state and digests."""
+    patch: dict[str, Any] = {}
+    for name, value in record.patch.items():
+        if (record.machine, name) in DIGESTS and isinstance(value, dict):
+            patch[name] = list(value.values())
+        elif (record.machine, name) not in OPAQUE:
+            patch[name] = value
+    return patch
 
 
 def _parting(

@@ -243,18 +243,68 @@ def test_logs_that_differ_in_times_and_prices_alone_do_not_part() -> None:
     assert pairs[1].right.spent == {"cost_usd": 2}
 
 
-@pytest.mark.parametrize("name", ["al", "here"])
-def test_a_run_s_id_that_is_part_of_what_was_said_parts_nothing(name: str) -> None:
-    log = [record(0, 0, event=STARTED), record(1, 1, patch={"status": "validated", "said": "left here"})]
-    assert paired(log, log, (name, "another-run"))[1] is None
+def told(patch: dict[str, Any], machine: str = "m") -> list[Record]:
+    """A log of one step that changed this."""
+    return [record(0, 0, event=STARTED), record(1, 1, machine=machine, patch=patch)]
 
 
-def test_the_ids_of_two_runs_part_nothing() -> None:
-    left, right = (
-        [record(0, 0, event=STARTED), record(1, 1, patch={"child": f"{name}/hold#1:1"})]
-        for name in ("al", "other")
-    )
-    assert paired(left, right, ("al", "other"))[1] is None
+@pytest.mark.parametrize(
+    "patch",
+    [
+        {"status": "validated", "said": "left here, a new plan for al/x"},
+        {"child": "al"},
+        {"one": {"trace_id": "al/hold"}},
+    ],
+)
+@pytest.mark.parametrize("name", ["al", "here", "a"])
+def test_a_run_s_id_parts_nothing_where_both_logs_say_the_same(name: str, patch: dict[str, Any]) -> None:
+    assert paired(told(patch), told(patch), (name, "another-run"))[1] is None
+    assert paired(told(patch), told(patch), (name, "b"))[1] is None
+
+
+@pytest.mark.parametrize(
+    "patches",
+    [
+        [{"child": f"{name}/hold#1:1"} for name in ("one", "two")],
+        [
+            {"detail": [{"workflow_id": f"{name}/0{n}a1fdb7/hold#1:1"}]}
+            for n, name in enumerate(("one", "two"))
+        ],
+        [{"trace_id": name, "n": 1} for name in ("one", "two")],
+    ],
+)
+def test_the_ids_of_two_runs_part_nothing_in_fields_that_hold_ids(patches: list[dict[str, Any]]) -> None:
+    left, right = map(told, patches)
+    assert paired(left, right, ("one", "two"))[1] is None
+    assert paired(left, right, ("other", "two"))[1] is not None
+
+
+@pytest.mark.parametrize(
+    "texts",
+    [
+        ("pay one euro", "pay two euro"),
+        ("one", "two"),
+        ("one/hold", "two/hold"),
+        (f"deploy {'a' * 40}", f"deploy {'b' * 40}"),
+        ("a" * 32, "b" * 32),
+    ],
+)
+def test_texts_part_two_runs_whatever_their_ids_and_their_digits(texts: tuple[str, str]) -> None:
+    for patches in (
+        [{"answer": text} for text in texts],
+        [{"said": [text]} for text in texts],
+        [{"call": {"arguments": {"run": text}}} for text in texts],
+        [{"digest": text} for text in texts],
+        [{text: 1} for text in texts],
+    ):
+        left, right = map(told, patches)
+        assert paired(left, right, ("one", "two"))[1] is not None
+
+
+def test_replies_are_held_against_each_other_whatever_they_answer() -> None:
+    logs = [told({"cache": {digit * 32: said}}, "react") for digit, said in ("ax", "bx", "by")]
+    assert paired(logs[0], logs[1])[1] is None
+    assert paired(logs[0], logs[2])[1] is not None
 
 
 def test_what_a_person_said_is_named_with_the_person() -> None:

@@ -403,7 +403,8 @@ def test_when_it_happened_is_no_difference() -> None:
 def test_of_a_result_only_what_its_release_could_say_is_compared() -> None:
     now: dict[str, Any] = {
         "ok": True, "exit_reason": "done", "agent": "a", "machine": "m", "machine_version": "1", "state": "s",
-        "steps": 1, "counters": {}, "workflow_id": "w", "run_id": "r", "records": 2, "log_head": "x", "calls": [],
+        "steps": 1, "counters": {}, "workflow_id": "w", "run_id": "r", "records": 2, "log_head": "x",
+        "calls": [],
     }  # fmt: skip
     was = {name: value for name, value in now.items() if name != "calls"} | {"log_head": "y"}
     told, today = _results(was, now)
