@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import time
 from collections.abc import Awaitable, Callable, Mapping, Sequence
+from contextlib import nullcontext
 from dataclasses import dataclass
 from typing import Any
 
@@ -13,6 +14,7 @@ import typer
 from activities.contracts import JsonObject
 from client.agent import AgentClient
 from client.amounts import check_counter
+from client.editing import Draft, arguments_from
 from client.errors import NotConfirmed, NoWorker, UsageError
 from client.finding import find_request, find_run, open_requests, stands_paused
 from client.inbox import Ask
@@ -28,7 +30,7 @@ from client.keys import Speaker
 from client.people import spoken
 from client.place import Place
 from client.sending import Sent
-from client.terminal import arguments_from, confirm, edited
+from client.terminal import confirm, person_here
 from client.view import notes, out, plain
 from workflows.people import (
     Command,
@@ -136,10 +138,11 @@ class Talk:
                 f"is not what you saw; look at it with `ratchet inbox {run_id}` and decide upon its digest"
             )
         more = await content(seen)
-        decision = spoken(Decision, request=seen.id, digest=seen.digest, decision=verb, **more)
-        # What the memo says was asked for because no worker answered: an update would wait for one, too.
-        signal = self.signal or (isinstance(seen, Ask) and await agents.has_worker())
-        done = await agents.decide(run_id, decision, by=self.who, signal=signal)
+        with more.pop("draft", nullcontext()):  # what was edited is kept until it is taken
+            decision = spoken(Decision, request=seen.id, digest=seen.digest, decision=verb, **more)
+            # What the memo says was asked for because no worker answered: an update would wait, too.
+            signal = self.signal or (isinstance(seen, Ask) and await agents.has_worker())
+            done = await agents.decide(run_id, decision, by=self.who, signal=signal)
         if self.as_json:
             _print(run_id, done, request=seen.model_dump(mode="json"))
             return 0
@@ -170,7 +173,12 @@ def said(text: str) -> Content:
 
 
 def changed(text: str, typed: str | None) -> Content:
-    """New arguments: those that were typed as JSON or YAML, else as the person edits them."""
+    """New arguments: those that were typed as JSON or YAML, else as the person edits them.
+
+    Raises NotConfirmed when they are to be edited and nobody is at a terminal.
+    """
+    if typed is None and not person_here():
+        raise NotConfirmed("nobody can be asked here, so nothing was decided; give the arguments with --args")
 
     async def content(seen: Asked) -> dict[str, Any]:
         if typed is not None:
@@ -179,10 +187,11 @@ def changed(text: str, typed: str | None) -> Content:
             raise UsageError(
                 f"the arguments of {seen.id} are not at hand; give all of the new ones with --args"
             )
-        arguments = await edited(seen.arguments)
+        draft = Draft(seen.arguments)
+        arguments = await draft.edit()
         if arguments is None:
             raise NotConfirmed("nothing was changed, so nothing was decided")
-        return {"text": text, "arguments": arguments}
+        return {"text": text, "arguments": arguments, "draft": draft}
 
     return content
 

@@ -169,7 +169,7 @@ def test_with_json_the_request_is_a_line_on_standard_error(
         told = json.loads(line)
         command = next(answer for answer in told["answers"] if answer.startswith("ratchet reject"))
         digest = told["request"]["digest"][:8]
-        assert command == f"ratchet reject waits r1 --digest {digest} -m 'WHY'"
+        assert command.startswith(f"ratchet reject waits r1 --digest {digest} -m ")
         assert told["request"]["tool"] == "mark_once"
         decided = run_ratchet(data_dir, "reject", "waits", "r1", "--json", **files)
         assert json.loads(decided.stdout)["decided"]["outcome"] == "rejected"

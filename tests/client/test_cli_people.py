@@ -123,42 +123,14 @@ async def test_a_refusal_says_why_and_ends_with_3(desk: AgentClient, say: Say, t
     assert (await desk.result(run_id)).decisions[0].verified
 
 
-async def test_arguments_are_edited_in_the_editor_or_given(
-    desk: AgentClient, say: Say, tmp_path: Path
+async def test_new_arguments_are_given_where_there_is_no_terminal_for_an_editor(
+    desk: AgentClient, say: Say
 ) -> None:
-    run_id = await asked(desk, "cli-edit")
-    editor = tmp_path / "editor.sh"
-    editor.write_text('#!/bin/sh\nstat -c %a "$1" >> "$MODES"; eval "$DO"\n')
-    editor.chmod(0o700)
-
-    modes = tmp_path / "modes"
-
-    async def edit(do: str, *more: str) -> Said:
-        return await say(
-            "edit", run_id, *more, EDITOR=str(editor), DO=do, TMPDIR=str(tmp_path), MODES=str(modes)
-        )
-
-    for unchanged in ("true", ': > "$1"'):
-        left = await edit(unchanged)
-        assert left.code == 4, left.err
-        assert "nothing was changed, so nothing was decided" in left.err
-    broken = await edit('echo "[1, 2" > "$1"')
-    assert broken.code == 2
-    kept = re.search(r"(/\S+\.json).*kept there", broken.err)
-    assert kept is not None
-    assert "[1, 2" in await asyncio.to_thread(Path(kept[1]).read_text)
-    failed = await edit("exit 3")
-    assert (failed.code, "ended with 3" in failed.err) == (2, True)
-    wrong = await edit('echo "{lin: x}" > "$1"')
-    assert (wrong.code, "do not fit mark_once" in wrong.err) == (3, True)
-    done = await edit('echo "line: cli-edited" > "$1"', "-m", "shorter")
-    assert done.code == 0, done.err
-    assert re.search(
-        r'edited by .*\n  mark_once is to be called with\n  \{\n    "line": "cli-edited"', done.out
-    )
-    assert set((await asyncio.to_thread(modes.read_text)).split()) == {"600"}
-    await desk.result(run_id)
     other = await asked(desk, "cli-args")
+    nowhere = await say("edit", other, EDITOR="sleep 100")
+    assert (nowhere.code, "give the arguments with --args" in nowhere.err) == (4, True)
+    wrong = await say("edit", other, "--args", "{lin: x}")
+    assert (wrong.code, "do not fit mark_once" in wrong.err) == (3, True)
     given = await say("edit", other, "--args", '{"line": "cli-given"}')
     assert given.code == 0, given.err
     await desk.result(other)
