@@ -7,11 +7,11 @@ never repeat what was sent: it may hold secrets.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from typing import Any
+from collections.abc import Mapping, Sequence
+from typing import Any, TypeGuard, get_args
 
 from google.protobuf.message import Message
-from pydantic import PydanticSchemaGenerationError, TypeAdapter, ValidationError
+from pydantic import BaseModel, PydanticSchemaGenerationError, TypeAdapter, ValidationError
 from temporalio.api.common.v1 import Payload
 from temporalio.common import RawValue
 from temporalio.contrib.pydantic import PydanticJSONPlainPayloadConverter
@@ -142,11 +142,25 @@ def _check(value: object, hint: type | None) -> None:
 
 def _readable(error: ValidationError, wanted: type | None) -> ApplicationError:
     details = error.errors(include_url=False, include_input=False, include_context=False)
-    lines = [f"{_path(item['loc'])}: {item['msg'][:300]}" for item in details[:_MOST_ERRORS]]
+    models = [kind for kind in (wanted, *get_args(wanted)) if _is_model(kind)]
+    lines = [f"{_path(item['loc'])}: {_why(item, models)}" for item in details[:_MOST_ERRORS]]
     if len(details) > _MOST_ERRORS:
         lines.append(f"and {len(details) - _MOST_ERRORS} more")
-    name = getattr(wanted, "__name__", "the expected value")
-    return _refusal(f"not a valid {name}: {'; '.join(lines)}", list(details[:_MOST_ERRORS]))
+    names = [kind.__name__ for kind in models] or [getattr(wanted, "__name__", "value")]
+    said = f"not a valid {' or '.join(names)}: {'; '.join(lines)}"
+    return _refusal(said, list(details[:_MOST_ERRORS]))
+
+
+def _is_model(kind: Any) -> TypeGuard[type[BaseModel]]:
+    return isinstance(kind, type) and issubclass(kind, BaseModel)
+
+
+def _why(item: Mapping[str, Any], models: Sequence[type[BaseModel]]) -> str:
+    """What is wrong with a field; where there is none of that name, which there are."""
+    if item["type"] != "extra_forbidden":
+        return str(item["msg"])[:300]
+    there = [name for kind in models for name in kind.model_fields] if len(item["loc"]) == 1 else []
+    return "there is no such field" + (f"; there are {', '.join(there)}" if there else "")
 
 
 def _path(location: tuple[int | str, ...]) -> str:

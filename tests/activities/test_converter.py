@@ -18,7 +18,7 @@ from activities.contracts import ModelRequest
 from activities.converter import StrictConverter, data_converter
 from activities.store import BlobMissing, BlobStore
 from activities.transcript import Message
-from workflows.api import AgentTask
+from workflows.api import AgentTask, EffectsQuery
 
 
 class Blob(BaseModel):
@@ -54,7 +54,8 @@ def refused(payload: Payload, wanted: type = AgentTask) -> ApplicationError:
         ("null", "the whole input: Input should be"),
         ("[1, 2]", "the whole input: Input should be"),
         ('{"goal": "  "}', "goal: Value error, the goal is blank; say what the agent shall do"),
-        ('{"goal": "g", "toools": []}', "toools: Extra inputs are not permitted"),
+        ('{"goal": "g", "toools": []}', "toools: there is no such field; there are goal, "),
+        ('{"goal": "g", "people": {"quorum": 2}}', "people.quorum: there is no such field"),
         (
             '{"goal": "g", "limits": {"model_calls": -1}}',
             "limits.model_calls: Input should be greater than or equal to 0",
@@ -64,6 +65,15 @@ def refused(payload: Payload, wanted: type = AgentTask) -> ApplicationError:
 )
 def test_input_that_does_not_fit_is_refused_with_field_and_reason(sent: str, said: str) -> None:
     assert said in str(refused(json_payload(sent)))
+
+
+def test_a_type_that_may_be_left_out_has_its_name() -> None:
+    with pytest.raises(ApplicationError) as caught:
+        StrictConverter().from_payloads([json_payload('{"stp": 1}')], [EffectsQuery | None])  # type: ignore[list-item]
+    assert caught.value.message == (
+        "Payload validation failed: not a valid EffectsQuery: "
+        "stp: there is no such field; there are step, since"
+    )
 
 
 def test_every_wrong_field_is_named_and_what_was_sent_is_never_repeated() -> None:
