@@ -64,7 +64,7 @@ async def test_an_agent_thinks_acts_and_answers_and_its_log_is_archived(
         pytest.param([], "one AgentTask is expected as input, 0 values came", id="no input"),
         pytest.param([{"goal": "a"}, 1], "2 values came", id="two inputs"),
         pytest.param(["nonsense"], "the whole input", id="a text"),
-        pytest.param([{"gaol": "a"}], "gaol: there is no such field; there are goal, ", id="misspelt key"),
+        pytest.param([{"gaol": "a"}], "gaol: Extra inputs are not permitted", id="misspelt key"),
         pytest.param([{"goal": " "}], "the goal is blank", id="blank goal"),
         pytest.param([{"goal": "x" * 1_000_000}], "the goal is 1,000,000 bytes", id="goal of a megabyte"),
         pytest.param(
