@@ -10,7 +10,7 @@ import sys
 import traceback
 from collections.abc import Sequence
 from contextlib import suppress
-from typing import NoReturn
+from typing import Annotated, NoReturn
 
 import typer
 
@@ -33,6 +33,24 @@ app = typer.Typer(
     rich_markup_mode=None,
     context_settings={"help_option_names": ["-h", "--help"]},
 )
+
+
+def _tell_version(wanted: bool) -> None:
+    if wanted:
+        from importlib.metadata import version
+
+        typer.echo(f"ratchet {version('ratchet')}")
+        raise typer.Exit
+
+
+@app.callback()
+def _options(
+    version: Annotated[
+        bool,
+        typer.Option("--version", help="Show the version and exit.", callback=_tell_version, is_eager=True),
+    ] = False,
+) -> None:
+    pass
 
 
 def _register() -> None:

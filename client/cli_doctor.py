@@ -53,6 +53,7 @@ async def doctor(
 ) -> int:
     """Check server, namespace, search attributes, worker, provider, tools and store."""
     from client.choose import Choice
+    from client.view import escaped, plain
     from client.workerconfig import Allowed
 
     chosen, _ = Choice(agent=agent).finish()
@@ -63,10 +64,10 @@ async def doctor(
     # Without an agent file nobody has said that the model is needed.
     checks += [check async for check in _providers(settings, models, needed=agent is not None)]
     if as_json:
-        typer.echo(json.dumps([asdict(check) for check in checks], indent=2, ensure_ascii=False))
+        typer.echo(escaped(json.dumps([asdict(check) for check in checks], indent=2, ensure_ascii=False)))
     else:
         for check in checks:
-            typer.echo(_line(check))
+            typer.echo(plain(_line(check)))
     return 0 if all(check.ok for check in checks) else 1
 
 
@@ -119,7 +120,11 @@ async def _worker(agents: AgentClient) -> Check:
     if await agents.has_worker():
         return Check("worker", True, "polls the task queue")
     if agents.ui:
-        return Check("worker", True, "none now; `ratchet run` and `ratchet dev` bring their own")
+        return Check(
+            "worker",
+            True,
+            "none runs now, and none needs to: `ratchet run` and `ratchet dev` bring their own",
+        )
     return Check("worker", False, "none polls the task queue; start one with `python worker.py`")
 
 

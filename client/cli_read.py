@@ -42,7 +42,7 @@ async def show(
 
 async def _show(place: Place, name: str, as_json: bool) -> None:
     from client.finding import find_any
-    from client.view import notes, out, status_lines, steps_table
+    from client.view import notes, out, plain, status_lines, steps_table
 
     async with place.client() as agents:
         run_id = await find_any(agents, name)
@@ -53,7 +53,7 @@ async def _show(place: Place, name: str, as_json: bool) -> None:
             if line is None:
                 raise
             _print_line(line, as_json)
-            notes().print(str(await _failure(agents, line) or error))
+            notes().print(plain(str(await _failure(agents, line) or error)))
             return
     if as_json:
         _print_json(
@@ -99,7 +99,7 @@ async def log(
 ) -> None:
     """Print every record of a run: what happened, why, and what it changed."""
     from client.finding import find_any
-    from client.view import change_block, notes, out, record_block
+    from client.view import change_block, escaped, notes, out, plain, record_block
 
     async with place.client() as agents:
         run = await find_any(agents, run_id)
@@ -108,17 +108,17 @@ async def log(
         why = await _failure(agents, line) if line else None
         cut_off = await agents.cut_off(run)
     if not records and not as_json:
-        notes().print(str(why or f"run {run} has no record{f' from {since} on' if since else ' yet'}"))
+        notes().print(plain(str(why or f"run {run} has no record{f' from {since} on' if since else ' yet'}")))
     for before, record in zip((None, *records), records, strict=False):
         if as_json:
-            typer.echo(record.model_dump_json())
+            typer.echo(escaped(record.model_dump_json()))
         else:
             out().print(record_block(record, before))
             if changed := change_block(record, full=full):
                 out().print(changed)
     if cut_off:
         notes().print(
-            f"here the archive ends; Temporal does not know run {run} (any more): its end is missing"
+            f"here the archive ends; Temporal does not know run {plain(run)} (any more): its end is missing"
         )
 
 
@@ -142,7 +142,7 @@ async def list_runs(
     as_json: Json = False,
 ) -> None:
     """List runs, newest first."""
-    from client.view import listing, notes, out
+    from client.view import WIDE, listing, notes, out
 
     async with place.client() as agents:
         lines = await agents.list(running=running, machine=machine, agent=agent)
@@ -151,6 +151,11 @@ async def list_runs(
     elif lines:
         console = out()
         console.print(listing(lines, console.width))
+        if console.width < WIDE:
+            notes().print(
+                f"agent, start and deadline of each run: with a terminal of {WIDE} columns, or with --json",
+                style="dim",
+            )
     else:
         notes().print("no runs")
 
@@ -158,7 +163,7 @@ async def list_runs(
 async def result(place: Place, run_id: Run, as_json: Json = False) -> int:
     """Print what came out of a run that is over; 1 when it did not reach its goal."""
     from client.finding import find_any
-    from client.view import out, result_text
+    from client.view import escaped, out, result_text
 
     async with place.client() as agents:
         run = await find_any(agents, run_id)
@@ -168,7 +173,7 @@ async def result(place: Place, run_id: Run, as_json: Json = False) -> int:
             raise RatchetError(f"run {run} is not over yet{waits}; `ratchet watch {run}` waits for its end")
         found = await agents.result(run)
     if as_json:
-        typer.echo(found.model_dump_json(indent=2))
+        typer.echo(escaped(found.model_dump_json(indent=2)))
     else:
         out().print(result_text(found, out()))
     return 0 if found.ok else 1
@@ -177,6 +182,7 @@ async def result(place: Place, run_id: Run, as_json: Json = False) -> int:
 async def cancel(place: Place, run_id: Run, as_json: Json = False) -> None:
     """Stop a run; it ends with the exit reason `cancelled`."""
     from client.finding import find_any
+    from client.view import plain
 
     async with place.client() as agents:
         run = await find_any(agents, run_id)
@@ -190,7 +196,7 @@ async def cancel(place: Place, run_id: Run, as_json: Json = False) -> None:
     if as_json:
         _print_json({"id": run, "asked_to_stop": True, "has_worker": has_worker})
         return
-    typer.echo(f"asked run {run} to stop")
+    typer.echo(plain(f"asked run {run} to stop"))
     if not has_worker:
         typer.echo("no worker runs; it stops when one does (`ratchet run --resume`)")
 
@@ -206,7 +212,9 @@ def _print_line(line: Any, as_json: bool) -> None:
 
 
 def _print_json(value: object) -> None:
-    typer.echo(json.dumps(value, indent=2, ensure_ascii=False))
+    from client.view import escaped
+
+    typer.echo(escaped(json.dumps(value, indent=2, ensure_ascii=False)))
 
 
 COMMANDS: dict[str, Callable[..., Coroutine[Any, Any, int | None]]] = {

@@ -60,6 +60,11 @@ async def run(  # noqa: PLR0913  # one parameter for each option of the command 
     from client.running import Order, perform, resume_all
 
     choice = Choice(agent, model, base_url, machine, tool or (), sets or ())
+    if detach and worker:
+        raise UsageError(
+            "--worker runs a worker here until the run is over, --detach does not wait for the run: leave "
+            "one of them out, so nothing was started. `ratchet dev` is a worker that stays"
+        )
     if resume:
         if goal is not None:
             raise UsageError("--resume goes on with runs that have a goal already; leave it out")
@@ -109,6 +114,7 @@ async def task(  # noqa: PLR0913  # one parameter for each option of the command
     from client.catalog import Catalog
     from client.choose import Choice, read_goal
     from client.context import with_context
+    from client.view import escaped
     from client.workerconfig import Allowed
 
     chosen, draft = Choice(agent, model, base_url, None, tool or (), sets or ()).finish()
@@ -118,7 +124,7 @@ async def task(  # noqa: PLR0913  # one parameter for each option of the command
     made = pinned(chosen.task(await read_goal(goal)))
     if context is not None:
         made = await with_context(made, context, settings)
-    typer.echo(made.model_dump_json(indent=2))
+    typer.echo(escaped(made.model_dump_json(indent=2)))
     return 0
 
 

@@ -118,7 +118,10 @@ def run_failed(run_id: str, error: WorkflowFailureError) -> RunFailed:
     while isinstance(cause, FailureError) and cause.cause is not None:
         cause = cause.cause
     if isinstance(cause, ApplicationError) and cause.type == "InvalidTask":
-        return RunRefused(f"run {run_id} was refused, so nothing was done: {cause.message}")
+        return RunRefused(
+            f"run {run_id} was refused, so nothing was done: {cause.message}\n"
+            "Its id is used up all the same: when that is mended, start it again with another --id, or none"
+        )
     if isinstance(cause, TerminatedError):
         said = f"was terminated: {cause}"
     elif isinstance(cause, CancelledError):

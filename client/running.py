@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import json
 import os
-from collections.abc import AsyncIterator, Iterable, Iterator
+from collections.abc import AsyncIterator, Iterable, Iterator, Sequence
 from contextlib import asynccontextmanager, contextmanager, suppress
 from dataclasses import dataclass, replace
 
@@ -22,7 +22,7 @@ from client.context import Material, check_takes_context, read_context
 from client.errors import NoWorker, RunRefused
 from client.listing import RunLine
 from client.place import INTERRUPTED, Place
-from client.view import LiveView, notes, out, plain, result_text
+from client.view import LiveView, escaped, notes, out, plain, result_text
 from client.waiting import check_waiting, telling_trouble, use_remembered_server
 from client.workerconfig import Allowed, remember
 from workflows.api import TASK_QUEUE, AgentTask
@@ -73,7 +73,7 @@ async def perform(place: Place, order: Order) -> int:
                     return await _elsewhere(agents, task, order, started)
             return await _here(agents, settings, task, order, started)
     except asyncio.CancelledError:
-        return _interrupted(started)
+        return _interrupted(started, elsewhere=not own_worker)
 
 
 @contextmanager
@@ -96,18 +96,38 @@ async def resume_all(place: Place, choice: Choice, *, as_json: bool) -> int:
     running: list[str] = []
     try:
         async with place.client(settings) as agents:
-            running += [line.id for line in await agents.list(running=True)]
+            running += in_turn(await agents.list(running=True))
             if not running:
                 notes().print("no run of this directory is interrupted")
                 return 0
             codes = []
             async with own_worker(agents, settings):
-                for run_id in reversed(running):
-                    notes().print(f"run {run_id}")
+                for run_id in running:
+                    notes().print(f"run {plain(run_id)}")
                     codes.append(await follow(agents, run_id, as_json=as_json))
             return max(codes)
     except asyncio.CancelledError:
         return _interrupted(running)
+
+
+def in_turn(lines: Sequence[RunLine]) -> tuple[str, ...]:
+    """Ids of runs, newest first as listed, in the order in which they are followed.
+
+    The oldest first, and behind them those that wait for people, themselves or a run inside them. A run
+    inside another one is followed with that one.
+    """
+    ids = {line.id for line in lines}
+    waiting = [line.id for line in lines if line.waiting]
+    own = [one for one in reversed(lines) if not any(outer in ids for outer in _outer(one.id))]
+    waits = {one.id: any(w == one.id or one.id in _outer(w) for w in waiting) for one in own}
+    return tuple(sorted(waits, key=lambda run_id: waits[run_id]))
+
+
+def _outer(run_id: str) -> Iterator[str]:
+    """What the ids of the runs around this one would be: theirs is in front of its own."""
+    while "/" in run_id:
+        run_id = run_id.rpartition("/")[0]
+        yield run_id
 
 
 async def serve(place: Place, choice: Choice) -> int:
@@ -139,7 +159,7 @@ async def follow(agents: AgentClient, run_id: str, *, as_json: bool, since: int 
                 if isinstance(news, Request):
                     hearer.heard(news)
                 else:
-                    typer.echo(news.model_dump_json())
+                    typer.echo(escaped(news.model_dump_json()))
     else:
         with LiveView(console) as view:
             async with telling_trouble(agents, run_id, view), hearing(agents, view, run_id) as hearer:
@@ -150,7 +170,7 @@ async def follow(agents: AgentClient, run_id: str, *, as_json: bool, since: int 
                         view.show(news)
     result = await agents.result(run_id)
     if as_json:
-        typer.echo(result.model_dump_json())
+        typer.echo(escaped(result.model_dump_json()))
     else:
         console.print(result_text(result, console))
         _where_to_look(agents, run_id)
@@ -191,7 +211,7 @@ async def _here(
     async with own_worker(agents, settings):
         started.append(await agents.start(task, order.run_id, context=order.context))
         if not order.as_json:
-            notes().print(f"run {started[0]}")
+            notes().print(f"run {plain(started[0])}")
         return await follow(agents, started[0], as_json=order.as_json)
 
 
@@ -209,7 +229,7 @@ async def _elsewhere(agents: AgentClient, task: AgentTask, order: Order, started
         return await follow(agents, run_id, as_json=order.as_json)
     if has_worker:
         await _begun(agents, run_id)
-    typer.echo(json.dumps({"id": run_id}) if order.as_json else run_id)
+    typer.echo(json.dumps({"id": run_id}) if order.as_json else plain(run_id))
     if not has_worker:
         notes().print("no worker runs; `ratchet run --resume` or `ratchet dev` goes on with it")
     return 0
@@ -231,7 +251,7 @@ async def _begun(agents: AgentClient, run_id: str) -> None:
             await agents.result(run_id)
             return
     notes().print(
-        f"no worker has begun {run_id} within {BEGUN_SECONDS} s; `ratchet watch {run_id}` follows it"
+        plain(f"no worker has begun {run_id} within {BEGUN_SECONDS} s; `ratchet watch {run_id}` follows it")
     )
 
 
@@ -256,7 +276,7 @@ def _use_base_url(choice: Choice) -> None:
 def _introduce(agents: AgentClient, task: AgentTask, order: Order) -> None:
     note = notes()
     model = task.models["default"]
-    note.print(f"agent {task.agent} · machine {task.machine} · model {model.name}")
+    note.print(plain(f"agent {task.agent} · machine {task.machine} · model {model.name}"))
     if any(spec.provider == SCRIPTED for spec in task.models.values()):
         note.print(
             "The model `scripted` is no language model: it follows a script. What the tools return "
@@ -267,13 +287,19 @@ def _introduce(agents: AgentClient, task: AgentTask, order: Order) -> None:
 
 def _where_to_look(agents: AgentClient, run_id: str) -> None:
     place = f"{agents.ui}/namespaces/{agents.temporal.namespace}/workflows/{run_id}"
-    notes().print(f"run {run_id}{f'   {place}' if agents.ui else ''}")
+    notes().print(plain(f"run {run_id}{f'   {place}' if agents.ui else ''}"))
 
 
-def _interrupted(runs: list[str]) -> int:
-    if runs:
+def _interrupted(runs: list[str], *, elsewhere: bool = False) -> int:
+    if elsewhere and runs:
+        run_id = plain(runs[0])
         notes().print(
-            f"interrupted; {', '.join(runs)} {'is' if len(runs) == 1 else 'are'} kept. "
+            f"interrupted; {run_id} goes on at its worker elsewhere: `ratchet watch {run_id}` follows it, "
+            f"`ratchet cancel {run_id}` stops it"
+        )
+    elif runs:
+        notes().print(
+            f"interrupted; {plain(', '.join(runs))} {'is' if len(runs) == 1 else 'are'} kept. "
             "`ratchet run --resume` or `ratchet dev` goes on"
         )
     return INTERRUPTED

@@ -21,6 +21,8 @@ __all__ = ["Launch", "launch", "log_tail", "port_taken", "temporal_binary"]
 LOG = "server.log"
 DATABASE = "temporal.db"
 LOG_BYTES = 10_000_000
+BANNER = re.compile(r"Temporal (CLI \d|(Server|Persistence|UI|Metrics):)")
+"""Lines with which the server greets: none of them says why it ended."""
 LOOK_BYTES = 200_000
 """Of the log's end, for what the server has said since its last start."""
 
@@ -133,7 +135,7 @@ def log_tail(home: Path, lines: int = 8) -> str:
     if text is None:
         return f"It left no log at {home / LOG}."
     words = re.split(r"^goroutine \d+ .*\[", text, maxsplit=1, flags=re.MULTILINE)[0]
-    said = [line.strip() for line in words.splitlines() if line.strip()]
+    said = [line.strip() for line in words.splitlines() if line.strip() and not BANNER.match(line)]
     return f"Its log {home / LOG} ends with:\n  " + "\n  ".join(said[-lines:] or ["(nothing)"])
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 import sys
 import time
 from collections.abc import Iterable, Iterator
@@ -11,7 +12,8 @@ from datetime import datetime
 from types import TracebackType
 from typing import Any, Self
 
-from rich.console import Console, Group
+from rich.cells import cell_len
+from rich.console import Console, ConsoleOptions, Group
 from rich.panel import Panel
 from rich.status import Status
 from rich.table import Table
@@ -22,13 +24,15 @@ from workflows.api import AgentResult, AgentStatus, StepLine
 from workflows.kernel.log import STARTED, Record
 
 __all__ = [
-    "LiveView", "listing", "notes", "out", "pairs", "plain", "record_block", "result_text", "spent",
-    "status_lines", "steps_table",
+    "WIDE", "LiveView", "escaped", "listing", "notes", "out", "pairs", "plain", "record_block", "result_text",
+    "spent", "status_lines", "steps_table",
 ]  # fmt: skip
 
+WIDE = 120
+"""Columns from which on a list has when a run began, of which agent it is, and until when it waits."""
 REASON_LINES = 8
 SAID_CHARACTERS = 100
-"""Of the text that a model is producing, in the line below the records."""
+"""Of the text that a model is producing, in the line below the records; fewer on a narrow terminal."""
 REASON_CHARACTERS = 900
 
 
@@ -47,6 +51,13 @@ def plain(text: str) -> str:
     return "".join(c if c.isprintable() or c in "\n\t" else "\N{REPLACEMENT CHARACTER}" for c in text)
 
 
+def escaped(text: str) -> str:
+    """JSON text that means the same, without characters that would steer a terminal (C1, bidi, format)."""
+    if text.isprintable():
+        return text
+    return "".join(c if c.isprintable() or c == "\n" else json.dumps(c)[1:-1] for c in text)
+
+
 def record_block(record: Record, before: Record | None = None, *, told: bool = False) -> Text:
     """A record as a block: where it led, why, and what had been spent by then.
 
@@ -56,12 +67,12 @@ def record_block(record: Record, before: Record | None = None, *, told: bool = F
     block = Text()
     block.append(f"{record.seq:>4}  ", style="dim")
     if record.within:
-        block.append(f"{plain(record.within)} · {record.machine} · ", style="dim")
-    block.append(record.state, style="bold cyan")
+        block.append(f"{plain(record.within)} · {plain(record.machine)} · ", style="dim")
+    block.append(plain(record.state), style="bold cyan")
     if record.to is not None and record.event != STARTED:
         block.append(" → ", style="dim")
-        block.append(record.to, style="bold cyan")
-    block.append(f"  {record.event}", style="magenta")
+        block.append(plain(record.to), style="bold cyan")
+    block.append(f"  {plain(record.event)}", style="magenta")
     # Not since it began, where people were waited for meanwhile: what they said is in the record before.
     took = record.finished - max(record.started, before.finished if before else 0)
     marks = [f"step {record.step}"] if record.step else []
@@ -97,7 +108,7 @@ def result_text(result: AgentResult, console: Console) -> Group:
     if result.error:
         parts.append(Text(plain(result.error), style="red"))
     line = f"{result.exit_reason} in state {result.state} · {_counted(result.steps, 'step')}"
-    parts.append(Text(f"{line} · {spent(result.counters)}".rstrip(" ·")))
+    parts.append(Text(plain(f"{line} · {spent(result.counters)}".rstrip(" ·"))))
     return Group(*parts)
 
 
@@ -165,7 +176,7 @@ def change_block(record: Record, *, full: bool) -> Text:
 
 def listing(lines: Iterable[RunLine], width: int = 200) -> Table:
     """Runs as a table of one line each: only the goal is cut, and a narrow terminal gets fewer columns."""
-    rows = [_row(line, width >= 120) for line in lines]
+    rows = [_row(line, width >= WIDE) for line in lines]
     table = Table(box=None, padding=(0, 2, 0, 0), header_style="dim")
     names = list(rows[0]) if rows else []
     taken = [max(len(row[name]) for row in rows) + 2 for name in names if name != "goal"]
@@ -199,7 +210,7 @@ def steps_table(steps: Iterable[StepLine]) -> Table:
     for step in steps:
         table.add_row(
             Text(str(step.step)),
-            Text(" → ".join(step.states)),
+            Text(plain(" → ".join(step.states))),
             Text(plain(step.summary)),
             Text(spent(step.counters)),
         )
@@ -245,13 +256,26 @@ class _Waiting:
         """What people are asked meanwhile; it is shown instead."""
         self.paused = False
 
-    def __rich__(self) -> Text:
-        line = " ".join(plain(self.text).split())
+    def __rich_console__(self, console: Console, options: ConsoleOptions) -> Iterator[Text]:
+        """One line: of what is said the end, of what is asked the beginning."""
+        seconds, room = f"{time.monotonic() - self._since:.0f} s", options.max_width
         if self.person or self.paused:
             waits = f"waits for a person: {plain(self.person)}" if self.person else "paused"
-            return Text(f"{waits}  {time.monotonic() - self._since:.0f} s", style="yellow")
-        tail = f"  … {line[-SAID_CHARACTERS:]}" if line else ""
-        return Text(f"{self._state} {time.monotonic() - self._since:.0f} s{tail}", style="dim")
+            what = Text(" ".join(waits.split()), style="yellow")
+            what.truncate(max(room - len(seconds) - 2, 1), overflow="ellipsis")
+            yield _one_line(what.append(f"  {seconds}"))
+            return
+        head, said = f"{self._state} {seconds}", " ".join(plain(self.text).split())
+        tail = said[-SAID_CHARACTERS:]
+        while cell_len(tail) > max(room - cell_len(head) - 5, 0):  # wide characters take two columns
+            tail = tail[1:]
+        yield _one_line(Text(f"{head}  … {tail}" if tail else head, style="dim"))
+
+
+def _one_line(text: Text) -> Text:
+    """The text, cut where the line ends."""
+    text.no_wrap, text.overflow = True, "ellipsis"
+    return text
 
 
 class LiveView:
@@ -323,7 +347,8 @@ def _indented(text: str) -> str:
 
 def _console(terminal: bool, *, stderr: bool) -> Console:
     # a pipe has no width: long lines stay whole for grep
-    return Console(
+    kind = Console if terminal else _Piped
+    return kind(
         stderr=stderr,
         width=None if terminal else 200,
         highlight=False,
@@ -331,3 +356,17 @@ def _console(terminal: bool, *, stderr: bool) -> Console:
         emoji=False,
         soft_wrap=not terminal,
     )
+
+
+class _Piped(Console):
+    """For a file or a pipe: rows of a table end where their text ends."""
+
+    def print(self, *objects: Any, **options: Any) -> None:
+        """As a console prints, but without the blanks that fill a table's last column."""
+        if not any(isinstance(one, Table) for one in objects):
+            super().print(*objects, **options)
+            return
+        with self.capture() as caught:
+            super().print(*objects, **options)
+        self.file.write(re.sub(r" +$", "", caught.get(), flags=re.MULTILINE))
+        self.file.flush()

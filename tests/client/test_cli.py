@@ -11,6 +11,7 @@ import signal
 import subprocess
 import sys
 import time
+from importlib.metadata import version
 from pathlib import Path
 
 import pytest
@@ -150,6 +151,7 @@ def test_on_a_terminal_the_view_lives_and_the_answer_is_framed(served_dir: Path)
         pytest.param(["run"], "say what the agent shall do", id="no goal"),
         pytest.param(["run", "", "--model", "scripted"], "the goal is empty", id="empty goal"),
         pytest.param(["run", "--resume", "x"], "leave it out", id="resume with a goal"),
+        pytest.param(["run", "x", "--worker", "--detach"], "leave one of them out", id="worker and detach"),
         pytest.param(["run", "x", "-a", "nix.yaml"], "nix.yaml: there is no such file", id="no file"),
         pytest.param(["run", "x", "-a", "nix"], "no shipped agent; there is", id="no agent"),
         pytest.param(["run", "x", "-t", "calc"], "--tool calc.*`calculator`", id="no tool"),
@@ -241,6 +243,11 @@ def test_doctor_says_what_is_well_and_what_to_do_about_the_rest(served: Ratchet)
     keyless = served("doctor")
     assert (keyless.returncode, keyless.stderr) == (0, "")
     assert re.search("ok +model +OPENAI_API_KEY is not set; only needed for", keyless.stdout)
+
+
+def test_the_version_is_told(capsys: pytest.CaptureFixture[str]) -> None:
+    assert execute(["--version"]) == 0
+    assert capsys.readouterr().out == f"ratchet {version('ratchet')}\n"
 
 
 def test_help_is_there_for_every_command(capsys: pytest.CaptureFixture[str]) -> None:

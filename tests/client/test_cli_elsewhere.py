@@ -68,6 +68,7 @@ def refused_there(data_dir: Path, where: tuple[str, ...]) -> None:
     refused = run_ratchet(data_dir, *words, *where)
     assert (refused.returncode, refused.stdout) == (1, "")
     assert f"run lacking was refused, so nothing was done: the task cannot be run: {why}" in refused.stderr
+    assert "Its id is used up all the same" in refused.stderr
     assert "transfer.py: start that worker with `ratchet dev --agent FILE`" in refused.stderr
     shown = run_ratchet(data_dir, "show", "lack", "--json", *where)
     status = json.loads(shown.stdout)["status"]

@@ -157,11 +157,14 @@ async def test_a_port_that_is_taken_while_the_server_starts_is_left_for_another(
     assert f"127.0.0.1:{port}: bind: address already in use" in await asyncio.to_thread(log.read_text)
 
 
-def test_of_a_crash_the_words_are_shown_and_not_the_stack(tmp_path: Path) -> None:
+def test_of_a_crash_the_words_are_shown_and_not_the_greeting_or_the_stack(tmp_path: Path) -> None:
     stack = "goroutine 1 [running]:\n" + "main.main()\n\t/home/main.go:18 +0x8e\n" * 20
     taken = "listen tcp 127.0.0.1:1: bind: address already in use"
     (tmp_path / "server.log").write_text(
-        f"--- temporal\nelse\n--- temporal\n{taken}\npanic: {taken}\n\n{stack}"
+        "--- temporal\nelse\n--- temporal\nTemporal CLI 1.9.1 (Server 1.32.0, UI 2.54.1)\n\n"
+        "Temporal Server:      localhost:1\nTemporal Persistence: /x/temporal.db\n"
+        "Temporal UI:          http://localhost:2\nTemporal Metrics:     http://localhost:3/metrics\n"
+        f"{taken}\npanic: {taken}\n\n{stack}"
     )
     assert log_tail(tmp_path).splitlines()[1:] == [f"  {taken}", f"  panic: {taken}"]
     assert port_taken(tmp_path)

@@ -2,14 +2,27 @@
 
 from __future__ import annotations
 
+import json
 import time
 from datetime import UTC, datetime
 from io import StringIO
 
+import pytest
 from rich.console import Console
+from rich.spinner import Spinner
 
 from client.listing import RunLine
-from client.view import LiveView, change_block, listing, record_block, spent
+from client.view import (
+    LiveView,
+    _Waiting,
+    change_block,
+    escaped,
+    listing,
+    out,
+    pairs,
+    record_block,
+    spent,
+)
 from workflows.kernel.errors import error_named
 from workflows.kernel.log import Record
 
@@ -95,3 +108,36 @@ def test_a_steps_time_is_without_the_time_that_people_took() -> None:
     called = Record(seq=2, machine="m", state="a", event="ToolsExecuted", started=99, finished=160.4)
     assert "   0.4 s" in record_block(called, asked).plain
     assert "   61.4 s" in record_block(called).plain
+
+
+def test_json_keeps_its_meaning_and_steers_no_terminal() -> None:
+    value = {"said": "a\x1b\x7f\x9b2J \u202e\U000e0001 \N{NO-BREAK SPACE}ä 漢\n"}
+    shown = escaped(json.dumps(value, indent=2, ensure_ascii=False))
+    assert json.loads(shown) == value
+    assert "ä 漢" in shown
+    assert all(c.isprintable() or c == "\n" for c in shown)
+
+
+def test_names_in_records_and_results_steer_no_terminal() -> None:
+    bad = "x\x9b2J"
+    record = Record(seq=0, machine=bad, state=bad, event=bad, to=bad, within="a")
+    assert "\x9b" not in record_block(record).plain
+
+
+def test_what_is_waited_for_takes_one_line_of_any_terminal() -> None:
+    for width in (40, 80, 200):
+        for asked in ("", "r1 mark_once with a long list of arguments, " * 5):
+            console = Console(width=width, file=StringIO(), force_terminal=True)
+            waiting = _Waiting("some_state")
+            waiting.text, waiting.person = "漢字 said " * 40 + "the newest", asked
+            lines = console.render_lines(Spinner("dots", text=waiting))
+            texts = ["".join(segment.text for segment in line).rstrip() for line in lines]
+            assert len(texts) == 1, texts
+            assert texts[0].endswith("0 s" if asked else "the newest")
+
+
+def test_a_table_in_a_pipe_is_not_filled_up_with_blanks(capsys: pytest.CaptureFixture[str]) -> None:
+    out().print(pairs([("a", "short"), ("b", "long " * 20)]))
+    out().print("kept as it is  ")
+    first, second, last = capsys.readouterr().out.splitlines()
+    assert (first, second.endswith("long"), last) == ("a  short", True, "kept as it is  ")
