@@ -18,13 +18,13 @@ from client.editing import Draft
 from client.errors import RatchetError, UsageError
 from client.inboxview import VERBS, answers, decided_text, request_block, summary
 from client.keys import speaker
-from client.people import RunCommander, spoken
+from client.people import By, spoken
 from client.sending import Sent
 from client.terminal import person_here, read_line
 from client.view import LiveView, notes, plain
 from workflows.people import Decided, Decision, Request, Verb
 
-__all__ = ["Desk", "Hearer", "beside", "hearing"]
+__all__ = ["Decider", "Desk", "Hearer", "beside", "hearing"]
 
 LATER, FULL = "l", "s"
 TOLD_SECONDS = 3.0
@@ -39,10 +39,15 @@ class Hearer(Protocol):
         """A request has opened, has got a vote, or is closed."""
 
 
+class Decider(Protocol):
+    """Where decisions go; see `RunCommander.decide`."""
+
+    async def decide(self, run_id: str, decision: Decision, *, by: By = "") -> Decided | Sent:
+        """Answer a request."""
+
+
 @asynccontextmanager
-async def hearing(
-    agents: RunCommander, view: LiveView | None, run_id: str | None = None
-) -> AsyncIterator[Hearer]:
+async def hearing(agents: Decider, view: LiveView | None, run_id: str | None = None) -> AsyncIterator[Hearer]:
     """Who is told of requests while the run `run_id` is followed; without a view they are told in JSON.
 
     When it is left in the middle (Ctrl-C), the commands that decide what is open are printed.
@@ -139,7 +144,7 @@ class Desk:
     """Asks the person at the terminal, one request after the other."""
 
     def __init__(
-        self, agents: RunCommander, view: LiveView, followed: str | None, typed: Typed = read_line
+        self, agents: Decider, view: LiveView, followed: str | None, typed: Typed = read_line
     ) -> None:
         self._agents, self._view, self._followed, self._typed = agents, view, followed, typed
         self._by = speaker()

@@ -147,6 +147,13 @@ def test_without_a_terminal_the_run_waits_and_the_command_that_decides_is_named_
         said = ""
         while "ratchet approve waits r1" not in said:
             said += run.stderr.readline()
+        editor = data_dir.parent / "editor.sh"
+        editor.write_text("#!/bin/sh\necho 'lin: careful' > $1\n")
+        editor.chmod(0o700)
+        edit = Terminal(data_dir, "edit", "waits", **files, EDITOR=str(editor))
+        kept = edit.until(r"what you wrote is kept in (/\S+\.json)")
+        assert (edit.end(), Path(kept[1]).read_text()) == (3, "lin: careful\n"), edit.shown
+        Path(kept[1]).unlink()
         decided = run_ratchet(data_dir, "approve", "waits", "--by", "Ada", **files)
         assert decided.returncode == 0, decided.stderr
         out, more = run.communicate(timeout=60)
