@@ -9,7 +9,8 @@ from typing import Annotated, Any
 
 import typer
 
-from client.cli_people import By, Key, Reason, Run, Signal, talk_of, text_of
+from client.cli_people import By, Digest, Key, Reason, Run, Signal, talk_of, text_of
+from client.errors import UsageError
 from client.place import Json, Place
 
 __all__ = ["COMMANDS"]
@@ -40,7 +41,15 @@ async def abort(  # noqa: PLR0913  # one parameter for each option of the comman
     place: Place,
     *,
     run: Run,
+    request: Annotated[
+        str | None,
+        typer.Argument(
+            help="End it by deciding this request, such as r1: whoever may decide it may do so.",
+            metavar="REQUEST",
+        ),
+    ] = None,
     reason: Reason = "",
+    digest: Digest = None,
     by: By = None,
     key: Key = None,
     signal: Signal = False,
@@ -48,10 +57,15 @@ async def abort(  # noqa: PLR0913  # one parameter for each option of the comman
 ) -> int:
     """End a run where it is; it gives a result, with the exit reason `aborted`."""
     from client.people import spoken
+    from client.talk import said
     from workflows.people import Command
 
-    order = spoken(Command, command="abort", text=reason)
-    return await talk_of(place, run, by, key, (signal, as_json)).command(order)
+    talk = talk_of(place, run, by, key, (signal, as_json), digest)
+    if request is not None:
+        return await talk.decide(request, "abort", said(reason))
+    if digest is not None:
+        raise UsageError("--digest is that of a request: name the request behind the run, such as r1")
+    return await talk.command(spoken(Command, command="abort", text=reason))
 
 
 async def steer(  # noqa: PLR0913  # one parameter for each option of the command line

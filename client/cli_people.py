@@ -1,8 +1,8 @@
 """Commands with which people decide what runs ask: inbox, approve, reject, answer, key, and their kin.
 
-Exit codes: 0 it is done (or sent, when no worker runs); 1 there is no such run or request, or the run is
-over; 2 what was said makes no sense; 3 the run refused it, and said why; 4 nobody confirmed, so nothing
-was done.
+Exit codes, as docs/people.md has them: 0 it is done (or sent, when no worker runs); 1 there is no such run,
+or the server does not answer; 2 what was said makes no sense; 3 the run does not take it: it is over, knows
+no such request, has closed it, or says why; 4 nobody confirmed, so nothing was done.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING, Annotated, Any, Literal
 
 import typer
 
-from client.errors import RatchetError, UsageError
+from client.errors import Refused, UsageError
 from client.place import Json, Place
 
 if TYPE_CHECKING:
@@ -29,7 +29,7 @@ if TYPE_CHECKING:
     from workflows.api import AgentTask
     from workflows.people import Request
 
-__all__ = ["COMMANDS", "By", "Key", "Reason", "Run", "Signal", "talk_of", "text_of"]
+__all__ = ["COMMANDS", "By", "Digest", "Key", "Reason", "Run", "Signal", "talk_of", "text_of"]
 
 Run = Annotated[str, typer.Argument(help="Id of the run, or its beginning or end.", metavar="RUN")]
 Asked = Annotated[
@@ -49,9 +49,11 @@ Key = Annotated[
     ),
 ]
 Digest = Annotated[
-    str,
+    str | None,
     typer.Option("--digest", help="How the digest of what you saw begins; another one is not decided upon."),
 ]
+DIGEST_LEAST = 6
+"""Fewer characters of a digest might fit another request by chance."""
 Comment = Annotated[str, typer.Option("--comment", "-m", help="For the log; the model may see it.")]
 Reason = Annotated[str, typer.Option("--reason", "--comment", "-m", help="For the log.")]
 Signal = Annotated[
@@ -60,14 +62,23 @@ Signal = Annotated[
 
 
 def talk_of(
-    place: Place, run: str, by: str | None, key: Path | None, how: tuple[bool, bool], digest: str = ""
+    place: Place,
+    run: str,
+    by: str | None,
+    key: Path | None,
+    how: tuple[bool, bool],
+    digest: str | None = None,
 ) -> Talk:
     """Who says what to whom; `how` is whether by signal, and whether told in JSON; `digest` how that of
     what is decided begins."""
     from client.keys import speaker
     from client.talk import Talk
 
-    return Talk(place, run, speaker(by, key), signal=how[0], as_json=how[1], digest=digest)
+    if digest is not None and len(digest.strip()) < DIGEST_LEAST:
+        raise UsageError(
+            f"--digest {digest!r}: at least {DIGEST_LEAST} characters are needed; `ratchet inbox` shows them"
+        )
+    return Talk(place, run, speaker(by, key), signal=how[0], as_json=how[1], digest=(digest or "").strip())
 
 
 async def text_of(typed: str, what: str) -> str:
@@ -108,22 +119,22 @@ async def inbox(
 
 async def _inbox_of(place: Place, name: str, as_json: bool) -> None:
     """All that one run asks: of which run, why, and how it is answered."""
-    from client.finding import find_any, open_requests, stands_paused
+    from client.finding import asked_of, find_any
     from client.inboxview import answers, run_head, why
 
     async with place.client() as agents:
         run_id = await find_any(agents, name)
         line, now = await asyncio.gather(agents.describe(run_id), agents.now(run_id))
         if line.progress != "running":
-            raise RatchetError(
+            raise Refused(
                 f"run {run_id} is over ({line.exit_reason or line.progress}), so it asks nothing; "
                 f"`ratchet show {run_id}` shows what came of it"
             )
-        asked, task, paused = await asyncio.gather(
-            open_requests(agents, run_id), agents.waiting_task(run_id), stands_paused(agents, run_id)
-        )
+        asks, task = await asyncio.gather(asked_of(agents, run_id), agents.waiting_task(run_id))
+    asked = asks.requests
     if not as_json:
-        _print_inbox_of(run_head(line, now.children, datetime.now(UTC), paused=paused), line, asked, task)
+        head = run_head(line, now.children, datetime.now(UTC), paused=asks.paused)
+        _print_inbox_of(head, line, asked, task)
         return
     requests = [
         {**one.model_dump(mode="json"), "why": why(one, task), "answers": answers(one, run_id)}
@@ -174,7 +185,7 @@ async def approve(  # noqa: PLR0913  # one parameter for each option of the comm
         list[str] | None,
         typer.Option("--remember-where", help="NAME=VALUE: this tool with such an argument; repeatable."),
     ] = None,
-    digest: Digest = "",
+    digest: Digest = None,
     by: By = None,
     key: Key = None,
     signal: Signal = False,
@@ -197,7 +208,7 @@ async def edit(  # noqa: PLR0913  # one parameter for each option of the command
         str | None, typer.Option("--args", help="All of the new arguments, as JSON or YAML; else $EDITOR.")
     ] = None,
     comment: Comment = "",
-    digest: Digest = "",
+    digest: Digest = None,
     by: By = None,
     key: Key = None,
     signal: Signal = False,
@@ -215,21 +226,18 @@ async def answer(  # noqa: PLR0913  # one parameter for each option of the comma
     *,
     run: Run,
     words: Annotated[list[str], typer.Argument(metavar="[REQUEST] TEXT", help="The answer; - reads stdin.")],
-    digest: Digest = "",
+    digest: Digest = None,
     by: By = None,
     key: Key = None,
     signal: Signal = False,
     as_json: Json = False,
 ) -> int:
     """Answer a question; of a call whose outcome nobody knew: what it returned."""
-    from client.talk import said
-
     if len(words) > 2:
         raise UsageError(f"one answer is expected, {len(words)} words came; put it into quotes")
-    *request, text = words
-    content = said(await text_of(text, "the answer"))
+    *request, typed = words
     talk = talk_of(place, run, by, key, (signal, as_json), digest)
-    return await talk.decide(request[0] if request else None, "answer", content)
+    return await talk.answer(request[0] if request else None, await text_of(typed, "the answer"))
 
 
 async def topup(  # noqa: PLR0913  # one parameter for each option of the command line
@@ -240,7 +248,7 @@ async def topup(  # noqa: PLR0913  # one parameter for each option of the comman
         list[str], typer.Argument(metavar="[REQUEST] COUNTER=MORE...", help="Such as cost_usd=5 tokens=1000.")
     ],
     comment: Comment = "",
-    digest: Digest = "",
+    digest: Digest = None,
     by: By = None,
     key: Key = None,
     signal: Signal = False,
@@ -262,15 +270,19 @@ async def resume(  # noqa: PLR0913  # one parameter for each option of the comma
     *,
     run: Run,
     request: Asked = None,
+    pause: Annotated[
+        bool, typer.Option("--pause", help="Take the pause back, whatever the run asks.")
+    ] = False,
     comment: Comment = "",
-    digest: Digest = "",
+    digest: Digest = None,
     by: By = None,
     key: Key = None,
     signal: Signal = False,
     as_json: Json = False,
 ) -> int:
-    """Let a run go on: answers what it asks so, else takes a pause back."""
-    return await talk_of(place, run, by, key, (signal, as_json), digest).resume(request, comment)
+    """Let a run go on: takes a pause back, or answers what it asks so. (`retry` makes a call again.)"""
+    talk = talk_of(place, run, by, key, (signal, as_json), digest)
+    return await talk.resume(request, comment, pause=pause)
 
 
 def _plain_decision(verb: Any, doc: str) -> Callable[..., Coroutine[Any, Any, int]]:
@@ -282,7 +294,7 @@ def _plain_decision(verb: Any, doc: str) -> Callable[..., Coroutine[Any, Any, in
         run: Run,
         request: Asked = None,
         comment: Comment = "",
-        digest: Digest = "",
+        digest: Digest = None,
         by: By = None,
         key: Key = None,
         signal: Signal = False,

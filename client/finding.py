@@ -4,36 +4,49 @@ from __future__ import annotations
 
 import time
 from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
 
 from client.agent import AgentClient
-from client.errors import NotAtHand, NoWorker, RatchetError, UnknownRun, UsageError
+from client.errors import NotAtHand, NoWorker, Refused, UnknownRun, UsageError
 from client.inbox import Ask
 from client.inboxview import span, summary
+from client.listing import list_filter, quoted
+from client.rpc import clear_errors
 from workflows.people import Request, Verb
 
-__all__ = ["check_fits", "find_any", "find_request", "find_run", "open_requests", "stands_paused"]
+__all__ = ["Asks", "asked_of", "check_fits", "find_any", "find_request", "find_run"]
 
 SHOWN = 10
 """Candidates that are named."""
 
 
+@dataclass(frozen=True)
+class Asks:
+    """What a run asks at one moment."""
+
+    requests: tuple[Request | Ask, ...]
+    """Oldest first; in short when no worker can be asked, or what it says cannot be read here."""
+    paused: bool = False
+    """It stands paused, whatever it asks; False where no worker can say so."""
+
+
 async def find_run(agents: AgentClient, name: str) -> str:
-    """The id of a run that goes on: as it stands, or the one id that begins or ends so.
+    """The id of a run that goes on, for a command that changes something: as it stands, or the one id of all
+    runs, also of those that are over, that begins or ends so.
 
     Raises:
-        RatchetError: the run is over.
+        Refused: the run is over.
         UnknownRun: there is none.
         UsageError: there are several; they are named.
     """
+    _check_name(name)
     try:
         line = await agents.describe(name)
     except UnknownRun as unknown:
-        running = _meant((line.id for line in await agents.list(running=True)), name)
-        if running is not None:
-            return running
-        line = await agents.describe(await _of_all(agents, name, unknown))
+        found = _meant(name, await _ids(agents))
+        line = await agents.describe(_there(agents, name, found, unknown))
     if line.progress != "running":
-        raise RatchetError(
+        raise Refused(
             f"run {line.id} is over ({line.exit_reason or line.progress}), so nothing was changed; "
             f"`ratchet show {line.id}` shows what came of it, and `ratchet fork` begins a step of it again"
         )
@@ -41,34 +54,32 @@ async def find_run(agents: AgentClient, name: str) -> str:
 
 
 async def find_any(agents: AgentClient, name: str) -> str:
-    """The same of any run: one that goes on, is over, or is in the archive alone (by its whole id).
+    """The same of any run, for a command that reads: one that goes on, is over, or is in the archive alone
+    (by its whole id). What begins so goes before what ends so.
 
     Raises:
         UnknownRun: there is none.
         UsageError: there are several; they are named.
     """
+    _check_name(name)
     try:
         return (await agents.describe(name)).id
     except UnknownRun as unknown:
         if await agents.archive.records(name):
             return name
-        return await _of_all(agents, name, unknown)
+        found = _meant(name, await _ids(agents, f" AND WorkflowId STARTS_WITH '{quoted(name)}'"))
+        if found is None:
+            found = _meant(name, await _ids(agents))
+        return _there(agents, name, found, unknown)
 
 
-async def open_requests(agents: AgentClient, run_id: str) -> tuple[Request | Ask, ...]:
-    """What a run asks; in short when no worker can be asked, or what it says cannot be read here."""
+async def asked_of(agents: AgentClient, run_id: str) -> Asks:
+    """What a run asks, and whether it stands paused; one question to a worker."""
     try:
-        return await agents.requests(run_id)
+        page = await agents.asked(run_id)
     except (NoWorker, NotAtHand):
-        return await agents.asks(run_id)
-
-
-async def stands_paused(agents: AgentClient, run_id: str) -> bool:
-    """The run stands paused, whatever it asks; False where no worker can say so."""
-    try:
-        return (await agents.status(run_id)).paused
-    except RatchetError:
-        return False
+        return Asks(await agents.asks(run_id))
+    return Asks(page.open, page.paused)
 
 
 async def find_request(
@@ -82,10 +93,12 @@ async def find_request(
     these verbs answer.
 
     Raises:
-        UsageError: none or several are meant, or it is not answered so; what is open is named.
-        RatchetError: there is no such request, or it is closed.
+        UsageError: several are meant, or it is not answered so; what is open is named.
+        Refused: there is no such request, or it is closed.
     """
     if name is not None:
+        if not name.strip():
+            raise UsageError("the id of the request is empty; leave it out, or name one, such as r1")
         found = [r for r in known if r.id in (name, f"r{name}")]
         if not found:
             # It is closed perhaps: then the run says what became of it.
@@ -94,7 +107,7 @@ async def find_request(
     else:
         found = [r for r in known if any(verb in r.options for verb in verbs)]
         if not known:
-            raise RatchetError(
+            raise Refused(
                 f"run {run_id} asks nothing at present; `ratchet show {run_id}` shows where it is, and "
                 f"`ratchet watch {run_id}` follows it"
             )
@@ -112,10 +125,10 @@ async def find_request(
 
 
 def check_fits(request: Request | Ask, verbs: tuple[Verb, ...], run_id: str) -> None:
-    """Raise a RatchetError for a request that is closed, a UsageError for one that is answered otherwise."""
+    """Raise Refused for a request that is closed, a UsageError for one that is answered otherwise."""
     if isinstance(request, Request) and request.outcome != "open":
         by = f" by {request.settled.by or 'somebody'}" if request.settled else ""
-        raise RatchetError(
+        raise Refused(
             f"{request.id} of run {run_id} is closed: {request.outcome.replace('_', ' ')}{by}, "
             f"{span(time.time() - (request.closed or 0))} ago; `ratchet inbox {run_id}` shows what is open"
         )
@@ -132,9 +145,19 @@ def _listed(requests: Sequence[Request | Ask]) -> str:
     return "\n".join([*(f"  {summary(r)}" for r in requests[:SHOWN]), *more])
 
 
-async def _of_all(agents: AgentClient, name: str, unknown: UnknownRun) -> str:
-    """The run that is meant, of all that the server knows."""
-    found = _meant((line.id for line in await agents.list()), name)
+def _check_name(name: str) -> None:
+    if not name.strip():
+        raise UsageError("the id of the run is empty; `ratchet list` shows what there is")
+
+
+async def _ids(agents: AgentClient, more: str = "") -> list[str]:
+    """Ids of the runs that the server knows, sorted; one that went on with an empty history is there once."""
+    async with clear_errors(agents.where):
+        found = agents.temporal.list_workflows(list_filter() + more)
+        return sorted({run.id async for run in found})
+
+
+def _there(agents: AgentClient, name: str, found: str | None, unknown: UnknownRun) -> str:
     if found is None:
         raise UnknownRun(
             f"there is no run {name} at {agents.where}, and none whose id begins or ends so; "
@@ -143,10 +166,9 @@ async def _of_all(agents: AgentClient, name: str, unknown: UnknownRun) -> str:
     return found
 
 
-def _meant(runs: Iterable[str], name: str) -> str | None:
-    """The one that begins, or else ends so; None when none does."""
-    every = sorted(runs)
-    found = [run for run in every if run.startswith(name)] or [run for run in every if run.endswith(name)]
+def _meant(name: str, runs: Iterable[str]) -> str | None:
+    """The one that begins or ends so; None when none does."""
+    found = [run for run in runs if run.startswith(name) or run.endswith(name)]
     # Runs inside others carry the outer one's id in front: who shortens it means the outer one.
     outer = [run for run in found if not any(run.startswith(f"{other}/") for other in found)]
     if len(outer) > 1:

@@ -6,13 +6,12 @@ import json
 from collections.abc import Iterable
 from contextlib import suppress
 from datetime import UTC, datetime
-from typing import Any
 
-from pydantic import TypeAdapter, ValidationError
+from pydantic import TypeAdapter
 from temporalio.client import WorkflowExecution
 
 from activities.contracts import Frozen, JsonObject
-from client.listing import RunLine, line_of, list_filter
+from client.listing import RunLine, line_of, list_filter, memo_of
 from workflows.people import Kind, Verb
 
 __all__ = ["ASKS_KEY", "WAITING_FILTER", "Ask", "InboxLine", "asks_of", "inbox_line", "oldest_first"]
@@ -60,8 +59,8 @@ _ASKS: TypeAdapter[tuple[Ask, ...]] = TypeAdapter(tuple[Ask, ...])
 
 async def asks_of(run: WorkflowExecution) -> tuple[Ask, ...]:
     """The open requests that the run's memo names; none when a newer worker wrote what we cannot read."""
-    found: Any = await run.memo_value(ASKS_KEY, default=None)
-    with suppress(ValidationError, ValueError):
+    found = await memo_of(run, ASKS_KEY)
+    with suppress(ValueError, RecursionError):  # pydantic's are some, too
         return _ASKS.validate_python(json.loads(found) if isinstance(found, str) else found or ())
     return ()
 

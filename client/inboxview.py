@@ -21,10 +21,12 @@ from workflows.people import (
     EFFECTS_ASKED,
     Approvals,
     CommandDone,
+    Condition,
     Decided,
     Decision,
     DoneCall,
     Kind,
+    Remember,
     Request,
     Verb,
 )
@@ -49,11 +51,12 @@ VERBS: dict[Verb, tuple[str, str]] = {
 MOST_LINES = 60
 WIDE = 120
 """Columns from which on a list says when a deadline is; narrower ones say how long it is until then."""
-_AFTER: dict[Verb, str] = {"answer": " 'TEXT'", "reject": " -m 'WHY'", "edit": " [--args JSON]"}
+_AFTER: dict[Verb, str] = {"answer": " <text>", "reject": " -m <why>", "edit": " [--args JSON]"}
+"""Pasted as it stands, none of them is taken for what a person says: a shell refuses `<text>` at the end."""
 _WHY: dict[Kind, str] = {
     "question": "the machine asks this and waits for what people say",
     "escalation": "the machine gives this up to people",
-    "interrupt": "the agent's people.interrupt_every or people.interrupt_states",
+    "interrupt": "the agent's people.interrupt_every or people.interrupt_states says so",
     "limit": "the agent's people.on_limit is `ask`",
     "outcome": "nobody knows what became of the call, and its tool cannot tell",
     "trouble": "the agent's people.on_trouble is `ask`",
@@ -66,11 +69,10 @@ def run_head(line: RunLine, children: Iterable[str], now: datetime, *, paused: b
     """Whose requests these are: the run, its agent and goal, since when it waits, and what runs inside it."""
     since = f" for {span((now - line.waiting_since).total_seconds())}" if line.waiting_since else ""
     waits = f"waits for people{since}" if line.waiting else "waits for nobody"
-    stands = f"stands paused{since if line.waiting == 'paused' else ''}; `ratchet resume {line.id}`"
     if line.waiting == "paused":
-        waits = stands
-    elif paused:
-        waits += f" and {stands}"
+        waits = f"stands paused{since}; `ratchet resume {line.id}`"
+    elif paused:  # without --pause it might answer what the run asks
+        waits += f" and stands paused; `ratchet resume {line.id} --pause`"
     rows = [
         ("run", f"{line.id}, {waits}"),
         ("agent", f"{line.agent} (machine {line.machine})"),
@@ -129,7 +131,8 @@ def request_block(
         block.append(
             "\n  (the arguments are too long to be read without a worker and its store)", style="dim"
         )
-    asked_by = [f"asked because of {why_}"] if (why_ := why(request, task)) else []
+    because = "because of" if request.kind == "approval" else "because"
+    asked_by = [f"asked {because} {why_}"] if (why_ := why(request, task)) else []
     for line in (*asked_by, *_terms(request, now), f"digest {request.digest}"):
         block.append(f"\n  {plain(line)}", style="dim")
     return block
@@ -158,8 +161,6 @@ def answers(request: Request | Ask, run_id: str) -> list[str]:
     return [
         shlex.join(["ratchet", verb, run_id, request.id, "--digest", request.digest[:8]])
         + after.get(verb, "")
-        if verb != "abort"
-        else shlex.join(["ratchet", verb, run_id])
         for verb in request.options
     ]
 
@@ -214,7 +215,7 @@ def effects_table(calls: Iterable[DoneCall]) -> Table:
     for name in ("step", "tool", "arguments", "can be undone", "came back"):
         table.add_column(name, overflow="fold")
     for call in calls:
-        undone = f"undone: {call.undone}" if call.undone is not None else "yes" if call.undoable else "NO"
+        undone = _undone(call.undone) if call.undone is not None else "yes" if call.undoable else "NO"
         given = json.dumps(call.arguments, ensure_ascii=False)
         row = (str(call.step), call.tool, given[:500], undone, call.error or call.output[:200])
         table.add_row(*(Text(plain(cell)) for cell in row))
@@ -231,6 +232,8 @@ def decided_text(done: Decided | Sent, request: Request | Ask, decision: Decisio
         ]
     if decision is not None and decision.amounts:
         lines += [f"  {name}: {_raised(request, name, more)}" for name, more in decision.amounts.items()]
+    if decision is not None and decision.remember is not None:
+        lines.append(f"  for the rest of this run it approves {_remembered(request, decision.remember)}, too")
     return plain("\n".join(lines))
 
 
@@ -243,6 +246,24 @@ def _become(done: Decided | Sent, request: Request | Ask) -> str:
     sure = "verified" if done.verified else "claimed"
     said = f": {done.text}" if done.text else ""
     return f"{request.id} {done.outcome.replace('_', ' ')} by {who} ({sure}){said}"
+
+
+def _remembered(request: Request | Ask, memory: Remember) -> str:
+    """Which later calls an approval is for."""
+    calls = f"calls of {request.tool or 'this tool'}"
+    if memory.same:
+        return f"{calls} with the same arguments"
+    if not memory.arguments:
+        return f"{calls} whatever their arguments"
+    fitting = [f"{name} {_condition(said)}" for name, said in memory.arguments.items()]
+    return f"{calls} where {' and '.join(fitting)}"
+
+
+def _condition(condition: Condition) -> str:
+    said = condition.model_dump(mode="json", exclude_defaults=True)
+    if list(said) == ["equals"]:
+        return f"is {json.dumps(said['equals'], ensure_ascii=False)}"
+    return f"fits {json.dumps(said, ensure_ascii=False)}"
 
 
 def _raised(request: Request | Ask, counter: str, more: float) -> str:
@@ -259,7 +280,12 @@ def done_text(done: CommandDone | Sent) -> str:
     """What a command did, in a few lines."""
     if isinstance(done, Sent):
         return plain(done.text)
-    return plain("\n".join([done.text, *(f"  undone: {what}" for what in done.undone)]))
+    return plain("\n".join([done.text, *(f"  {_undone(what)}" for what in done.undone)]))
+
+
+def _undone(said: str) -> str:
+    """What became of an undoing, which begins `undone: ` or `not undone: ` by itself."""
+    return "undone" if said == "undone: undone" else said
 
 
 def next_decided(

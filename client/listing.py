@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+from contextlib import suppress
 from datetime import datetime
-from typing import Literal
+from typing import Any, Literal
 
 from temporalio.client import WorkflowExecution, WorkflowExecutionStatus
 from temporalio.common import SearchAttributeKey, SearchAttributePair, TypedSearchAttributes
@@ -12,7 +13,8 @@ from activities.contracts import Frozen
 from workflows.api import WORKFLOW_TYPE, AgentTask
 
 __all__ = [
-    "GOAL_KEY", "GOAL_SHOWN", "Progress", "RunLine", "line_of", "list_filter", "start_attributes",
+    "GOAL_KEY", "GOAL_SHOWN", "Progress", "RunLine", "line_of", "list_filter", "memo_of", "quoted",
+    "start_attributes",
 ]  # fmt: skip
 
 Progress = Literal["running", "completed", "failed", "cancelled", "terminated", "timed out", "continued"]
@@ -59,10 +61,18 @@ class RunLine(Frozen):
     closed: datetime | None = None
 
 
+async def memo_of(run: WorkflowExecution, key: str) -> Any:
+    """What a run's memo says there; None where it says nothing, or nothing that can be read here: whoever
+    starts a run by other tools may write into its memo what they like."""
+    with suppress(Exception):
+        return await run.memo_value(key, default=None)
+    return None
+
+
 async def line_of(run: WorkflowExecution) -> RunLine:
     """What a list shows of a run."""
     found = run.typed_search_attributes
-    goal = await run.memo_value(GOAL_KEY, default="", type_hint=str)
+    goal = await memo_of(run, GOAL_KEY)
     return RunLine(
         id=run.id,
         run_id=run.run_id,
@@ -74,7 +84,7 @@ async def line_of(run: WorkflowExecution) -> RunLine:
         waiting_since=found.get(WAITING_SINCE),
         deadline=found.get(DEADLINE),
         exit_reason=found.get(EXIT, ""),
-        goal=goal,
+        goal="" if goal is None else str(goal)[:GOAL_SHOWN],
         started=run.start_time,
         closed=run.close_time,
     )
@@ -94,9 +104,10 @@ def list_filter(*, running: bool = False, machine: str | None = None, agent: str
         wanted.append("ExecutionStatus = 'Running'")
     for name, value in (("AgentMachine", machine), ("AgentName", agent)):
         if value is not None:
-            wanted.append(f"{name} = '{_quoted(value)}'")
+            wanted.append(f"{name} = '{quoted(value)}'")
     return " AND ".join(wanted)
 
 
-def _quoted(value: str) -> str:
+def quoted(value: str) -> str:
+    """As it stands between the quotes of a visibility query."""
     return value.replace("\\", "\\\\").replace("'", "\\'")

@@ -6,6 +6,7 @@ import secrets
 from collections.abc import AsyncGenerator, Mapping
 from dataclasses import dataclass, field
 from datetime import timedelta
+from functools import partial
 from typing import Any, Literal, TypeVar
 
 from pydantic import ValidationError
@@ -14,6 +15,7 @@ from activities.contracts import JsonObject
 from client.errors import NotAtHand, NoWorker, RatchetError, Refused, UsageError
 from client.inbox import WAITING_FILTER, Ask, InboxLine, asks_of, inbox_line, oldest_first
 from client.keys import Speaker
+from client.paging import all_calls, all_open, open_and_closed
 from client.reading import RunReader
 from client.rpc import clear_errors, has_worker
 from client.sending import NoAnswer, Sent, by_signal, by_update
@@ -84,17 +86,15 @@ class RunCommander(RunReader):
             NoWorker: nobody can say; see `asks`.
             NotAtHand: it is long, and lies in the workers' store.
         """
-        found: tuple[Request, ...] = ()
-        while True:
-            page = await self._requests(run_id, len(found))
-            found += page.open
-            if not page.open or len(found) >= page.total:
-                return found
+        return (await self.asked(run_id)).open
+
+    async def asked(self, run_id: str) -> RequestsPage:
+        """All of the same at once, and whether the run stands paused. Raises as `requests`."""
+        return await all_open(partial(self._requests, run_id))
 
     async def known_requests(self, run_id: str) -> tuple[Request, ...]:
         """The same, and the newest closed ones behind them."""
-        found = await self.requests(run_id)
-        return (*found, *(await self._requests(run_id, len(found))).closed)
+        return await open_and_closed(partial(self._requests, run_id))
 
     async def asks(self, run_id: str) -> tuple[Ask, ...]:
         """The same in short, as the run's memo has it: the oldest five at most, needs no worker."""
@@ -105,17 +105,21 @@ class RunCommander(RunReader):
         """One request by its id, open or lately closed; in short when no worker can be asked.
 
         Raises:
-            RatchetError: the run knows no such request.
+            Refused: the run knows no such request.
         """
+        more = ""
         try:
             known: tuple[Request | Ask, ...] = await self.known_requests(run_id)
-        except (NoWorker, NotAtHand):
+        except (NoWorker, NotAtHand) as error:
             known = await self.asks(run_id)
+            more = f"; more may be open, which cannot be told: {error}"
         for request in known:
             if request.id == request_id:
                 return request
         there = ", ".join(request.id for request in known) or "none"
-        raise RatchetError(f"run {run_id} has no request {request_id}; there is {there}")
+        if more:
+            raise RatchetError(f"request {request_id} of run {run_id} is not among {there}{more}")
+        raise Refused(f"run {run_id} has no request {request_id}; there is {there}")
 
     def watch_all(self, run_id: str, since: int = 0) -> AsyncGenerator[Record | Request, None]:
         """What `watch` gives, and each request when it opens, at each vote, and when it closes.
@@ -130,13 +134,12 @@ class RunCommander(RunReader):
 
         A rollback to that step does not undo them by itself; see `rollback`.
         """
-        calls: tuple[DoneCall, ...] = ()
-        while True:
-            query = EffectsQuery(step=step, since=len(calls))
-            page = await self._query(run_id, "effects", EffectsPage, query)
-            calls += page.calls
-            if not page.calls or len(calls) >= page.total:
-                return calls
+
+        async def page(since: int) -> EffectsPage:
+            query = EffectsQuery(step=step, since=since)
+            return await self._query(run_id, "effects", EffectsPage, query)
+
+        return await all_calls(page)
 
     # -- decisions --------------------
 
@@ -222,6 +225,12 @@ class RunCommander(RunReader):
     ) -> Decided | Sent:
         """Let a run that has reached a limit end as the limit would have it."""
         return await self._answer(run_id, request, _What("finish", text), by, signal)
+
+    async def abort_request(
+        self, run_id: str, request: Seen, text: str = "", *, by: By = "", signal: bool = False
+    ) -> Decided | Sent:
+        """End the run by a decision: for those who may decide this request, but not order the run about."""
+        return await self._answer(run_id, request, _What("abort", text), by, signal)
 
     # -- commands --------------------
 

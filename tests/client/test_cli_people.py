@@ -56,9 +56,15 @@ async def asked(agents: AgentClient, line: str, run_id: str | None = None, **mor
 async def test_what_is_decided_upon_is_shown_and_ids_may_be_shortened(desk: AgentClient, say: Say) -> None:
     run_id = await asked(desk, "cli-\x1b[31mred", "shop-20261121-abcd")
     (request,) = await desk.requests(run_id)
-    other = await say("approve", "abcd", "--digest", "zzzz", "--by", "Ada")
-    assert other.code == 2
-    assert f"r1 asks about {request.digest}, --digest zzzz came" in other.err
+    for short in ("", "12345"):
+        bad = await say("approve", "abcd", "--digest", short)
+        assert (bad.code, "at least 6 characters" in bad.err) == (2, True), bad.err
+    for words in (("approve", ""), ("approve", "abcd", "")):
+        bad = await say(*words)
+        assert (bad.code, "is empty" in bad.err) == (2, True), bad.err
+    other = await say("approve", "abcd", "--digest", "zzzzzz", "--by", "Ada")
+    assert other.code == 3
+    assert f"r1 asks about {request.digest}, --digest zzzzzz came" in other.err
     done = await say("approve", "abcd", "-m", "well \x1b[2J", "--by", "Ada")
     assert done.code == 0, done.err
     for shown in (
@@ -74,11 +80,11 @@ async def test_what_is_decided_upon_is_shown_and_ids_may_be_shortened(desk: Agen
     assert f"`ratchet watch {run_id}` follows it" in done.err
     assert (await desk.result(run_id)).decisions[0].by == ("Ada",)
     again = await say("approve", run_id, "1", "--by", "Ada")
-    assert (again.code, again.out) == (1, "")
+    assert (again.code, again.out) == (3, "")
     assert f"run {run_id} is over" in again.err
     over = await say("inbox", "abcd")
     assert (over.code, f"run {run_id} is over (goal_achieved), so it asks nothing" in over.err) == (
-        1,
+        3,
         True,
     ), over.err
 
@@ -93,7 +99,7 @@ async def test_a_shortened_id_that_fits_several_runs_or_requests_names_them(
     unknown = await say("reject", "triplets")
     assert (unknown.code, "there is no run triplets" in unknown.err) == (1, True)
     nothing = await say("reject", "twins-a", "r9")
-    assert (nothing.code, "has no request r9; there is r1" in nothing.err) == (1, True)
+    assert (nothing.code, "has no request r9; there is r1" in nothing.err) == (3, True)
     wrong = await say("topup", "twins-a", "cost_usd=5")
     assert wrong.code == 2
     assert "asks nothing that `topup` answers; it asks:\n  approval r1: mark_once(line=" in wrong.err
@@ -105,6 +111,12 @@ async def test_a_shortened_id_that_fits_several_runs_or_requests_names_them(
             "rejected",
         )
         await desk.result(run_id)
+    # One that is over is meant as well as one that goes on, and an end as well as a beginning.
+    last = await asked(desk, "cli-many", "late-twins")
+    assert re.search("several runs.*\n  late-twins\n  twins-a\n  twins-b", (await say("abort", "twins")).err)
+    assert (await say("show", "late-tw")).code == 0
+    assert (await say("abort", "late-tw", "r1", "-m", "no more", "--by", "Ada")).code == 0
+    assert (await desk.result(last)).decisions[0].outcome == "aborted"
 
 
 async def test_a_refusal_says_why_and_ends_with_3(desk: AgentClient, say: Say, tmp_path: Path) -> None:
@@ -148,8 +160,11 @@ async def test_an_approval_may_be_remembered_for_the_same_call_or_for_one_argume
     assert other.arguments["text"] == "b"
     both = await say("approve", run_id, "--remember", "--remember-any")
     assert both.code == 2
+    misspelt = await say("approve", run_id, "--remember-where", "lin=cli-again")
+    assert (misspelt.code, "did you mean `line`?" in misspelt.err) == (2, True), misspelt.err
     second = await say("approve", run_id, other.id, "--remember-where", "line=cli-again")
     assert second.code == 0, second.err
+    assert 'it approves calls of mark_once where line is "cli-again", too' in second.out
     result = await desk.result(run_id)
     assert [decided.request for decided in result.decisions] == ["r1", "r2"]
 
@@ -162,7 +177,12 @@ async def test_resume_answers_what_waits_for_it_and_else_takes_a_pause_back(
     await opened(desk, run_id)
     paused = await say("pause", run_id, "-m", "lunch", "--by", "Ada")
     assert (paused.code, f"run {run_id}, pause by Ada: the run stands still" in paused.out) == (0, True)
-    resumed = await say("resume", run_id)
+    vague = await say("resume", run_id)
+    assert vague.code == 2
+    assert f"`ratchet resume {run_id} --pause`" in (await say("inbox", run_id)).out
+    for command in (f"ratchet resume {run_id} --pause", f"ratchet resume {run_id} r1"):
+        assert f"`{command}`" in vague.err
+    resumed = await say("resume", run_id, "r1")
     assert resumed.code == 0, resumed.err
     assert "r1 resumed by" in resumed.out
     assert f"it is paused; `ratchet resume {run_id}` lets it go on" in resumed.err
@@ -171,6 +191,19 @@ async def test_resume_answers_what_waits_for_it_and_else_takes_a_pause_back(
     on = await say("resume", run_id)
     assert (on.code, f"run {run_id}, resume by tester: the run goes on" in on.out) == (0, True)
     assert (await desk.result(run_id)).ok
+
+
+async def test_resume_never_makes_a_call_a_second_time(desk: AgentClient, say: Say) -> None:
+    """`retry` says: it did not happen, make it again. Whoever takes a pause back says no such thing."""
+    run_id = await asked(desk, "cli-retry")
+    nothing = await say("resume", run_id)
+    assert nothing.code == 2
+    assert "asks nothing that `resume` answers; it asks:\n  approval r1: mark_once(" in nothing.err
+    assert (await say("pause", run_id)).code == 0
+    resumed = await say("resume", run_id)
+    assert (resumed.code, f"run {run_id}, resume by tester: the run goes on" in resumed.out) == (0, True)
+    assert [one.id for one in await desk.requests(run_id)] == ["r1"]
+    await desk.abort(run_id)
 
 
 async def test_a_rollback_shows_what_was_done_and_wants_a_yes(desk: AgentClient, say: Say) -> None:
@@ -184,7 +217,7 @@ async def test_a_rollback_shows_what_was_done_and_wants_a_yes(desk: AgentClient,
     assert "say --yes" in unsure.err
     assert "\x1b" not in unsure.err
     wrong = await say("rollback", run_id, "--step", "99", "--yes")
-    assert wrong.code == 3
+    assert (wrong.code, "has no step 99 to go back to; it has steps 0 to" in wrong.err) == (2, True)
     done = await say("rollback", run_id, "--step", "1", "--yes", "-m", "once more", "--json")
     assert done.code == 0, done.err
     told = json.loads(done.out)
@@ -259,7 +292,7 @@ async def test_the_inbox_says_what_waits_how_long_and_until_when(desk: AgentClie
         "(machine react)",
         "asked because of the agent's approvals.effects.unsafe: always",
         "ratchet approve listed-1 r1",
-        "ratchet abort listed-1",
+        "ratchet abort listed-1 r1 --digest ",
     ):
         assert part in whole.out
     told = json.loads((await say("inbox", "listed", "--json")).out)
@@ -274,7 +307,7 @@ async def test_the_inbox_says_what_waits_how_long_and_until_when(desk: AgentClie
 
 async def test_a_question_is_answered_with_a_text(desk: AgentClient, say: Say) -> None:
     run_id = await asked(desk, "cli-answer")
-    for words in (["answer", run_id, "r1", "and", "more"], ["answer", run_id, " "]):
+    for words in (["answer", run_id, "r1", "and", "more"], ["answer", run_id, " "], ["answer", run_id, "r1"]):
         bad = await say(*words)
         assert bad.code == 2, bad.out
     refused = await say("answer", run_id, "r1", "forty-two")

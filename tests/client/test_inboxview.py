@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from datetime import UTC, datetime, timedelta
 from io import StringIO
 from typing import Any
@@ -10,13 +11,15 @@ import pytest
 from rich.console import Console
 
 from client.amounts import amounts_of, caps_of
-from client.errors import RatchetError, UsageError
+from client.errors import Refused, UsageError
 from client.finding import check_fits
 from client.inbox import Ask, InboxLine, oldest_first
 from client.inboxview import (
     VERBS,
     answers,
     decided_text,
+    done_text,
+    effects_table,
     inbox_table,
     next_after,
     next_decided,
@@ -39,6 +42,8 @@ from workflows.people import (
     Condition,
     Decided,
     Decision,
+    DoneCall,
+    Remember,
     Request,
     Vote,
 )
@@ -113,14 +118,14 @@ def test_the_commands_that_answer_can_be_pasted() -> None:
     asked = request(run="my run", options=tuple(VERBS))
     assert answers(asked, asked.run) == [
         "ratchet approve 'my run' r1 --digest dddddddd",
-        "ratchet reject 'my run' r1 --digest dddddddd -m 'WHY'",
+        "ratchet reject 'my run' r1 --digest dddddddd -m <why>",
         "ratchet edit 'my run' r1 --digest dddddddd [--args JSON]",
-        "ratchet answer 'my run' r1 --digest dddddddd 'TEXT'",
+        "ratchet answer 'my run' r1 --digest dddddddd <text>",
         "ratchet resume 'my run' r1 --digest dddddddd",
         "ratchet retry 'my run' r1 --digest dddddddd",
         "ratchet topup 'my run' r1 --digest dddddddd COUNTER=MORE",
         "ratchet finish 'my run' r1 --digest dddddddd",
-        "ratchet abort 'my run'",
+        "ratchet abort 'my run' r1 --digest dddddddd",
     ]
 
 
@@ -153,6 +158,44 @@ def test_why_a_call_is_asked_about_is_the_entry_of_the_agent_file() -> None:
     assert why(Ask(**request(because="rules.0").model_dump())) == ""
 
 
+@pytest.mark.parametrize("kind", ["question", "escalation", "interrupt", "limit", "outcome", "trouble"])
+def test_why_the_others_ask_is_a_sentence(kind: str) -> None:
+    text = request_block(request(kind=kind), "r", 0).plain
+    assert re.search(
+        r"asked because (the machine asks|the machine gives|the agent's people\..* (is|says)|nobody knows)",
+        text,
+    )
+
+
+@pytest.mark.parametrize(
+    ("memory", "said"),
+    [
+        (Remember(same=True), "calls of pay with the same arguments"),
+        (Remember(), "calls of pay whatever their arguments"),
+        (Remember(arguments={"to": Condition(equals="x")}), 'calls of pay where to is "x"'),
+        (
+            Remember(arguments={"to": Condition(one_of=(None,))}),
+            'calls of pay where to fits {"one_of": [null]}',
+        ),
+    ],
+)
+def test_what_is_remembered_of_an_approval_is_said(memory: Remember, said: str) -> None:
+    done = Decided(request="r1", kind="approval", outcome="approved", by=("Ada",))
+    decision = Decision(request="r1", digest="", decision="approve", remember=memory)
+    assert decided_text(done, request(), decision).splitlines()[1:] == [
+        f"  for the rest of this run it approves {said}, too"
+    ]
+
+
+def test_what_was_undone_is_said_once() -> None:
+    call = DoneCall(
+        step=1, branch=0, place="p", tool="pay", arguments={}, effect="unsafe", undone="undone: payment 5"
+    )
+    assert shown(effects_table([call])).count("undone: ") == 1
+    done = CommandDone(command="rollback", text="back", undone=("undone: undone", "not undone: late"))
+    assert done_text(done).splitlines() == ["back", "  undone", "  not undone: late"]
+
+
 def test_a_verb_that_does_not_fit_is_refused_also_where_the_memo_alone_is_known() -> None:
     asked = request()
     for known in (asked, Ask(**asked.model_dump())):
@@ -163,7 +206,7 @@ def test_a_verb_that_does_not_fit_is_refused_also_where_the_memo_alone_is_known(
             check_fits(known, ("topup",), "shop-1")
     vote = Vote(id="v", verb="approve", by="Ada", verified=False, at=0)
     closed = request(outcome="approved", closed=NOW.timestamp(), settled=vote)
-    with pytest.raises(RatchetError, match=r"r1 of run shop-1 is closed: approved by Ada, .* ago"):
+    with pytest.raises(Refused, match=r"r1 of run shop-1 is closed: approved by Ada, .* ago"):
         check_fits(closed, ("approve",), "shop-1")
 
 
@@ -204,7 +247,7 @@ def test_the_head_of_a_run_names_the_runs_inside_it() -> None:
     text = shown(run_head(line, ["shop-1/think"], NOW), 200)
     assert "shop-1, stands paused; `ratchet resume shop-1`" in text
     asks = line.model_copy(update={"waiting": "approval", "waiting_since": NOW - timedelta(minutes=3)})
-    assert "waits for people for 3 min and stands paused; " in shown(
+    assert "waits for people for 3 min and stands paused; `ratchet resume shop-1 --pause`" in shown(
         run_head(asks, [], NOW, paused=True), 200
     )
     assert "paused" not in shown(run_head(asks, [], NOW), 200)

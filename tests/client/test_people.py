@@ -10,6 +10,8 @@ from datetime import UTC, datetime
 from pathlib import Path
 
 import pytest
+from temporalio.api.common.v1 import Payload
+from temporalio.common import RawValue
 
 import client
 from activities.contracts import ScriptedReply, ToolCall
@@ -26,6 +28,7 @@ from tests.client.peoplekit import ATTENDED, asking_task, attended, marks, opene
 from tests.conftest import TOOLS
 from tests.workflows.test_subgraphs import holding
 from tests.workflows.trials import act, final
+from workflows.api import TASK_QUEUE, WORKFLOW_TYPE
 from workflows.people import (
     Approvals,
     Asking,
@@ -305,6 +308,29 @@ async def test_the_inbox_lists_waiting_runs_oldest_first_with_what_they_ask(agen
         return not [line for line in await agents.inbox() if line.agent == "inboxed"]
 
     await until_true(gone)
+
+
+async def test_what_others_write_into_a_memo_hides_no_run(agents: AgentClient) -> None:
+    strange = RawValue(Payload(metadata={"encoding": b"nobody/knows"}, data=b"?"))
+    memos: dict[str, dict[str, object]] = {
+        "sdk-memo-number": {"goal": 2024, "asks": 5},
+        "sdk-memo-strange": {"goal": strange, "asks": strange},
+    }
+    for run_id, memo in memos.items():
+        await agents.temporal.start_workflow(
+            WORKFLOW_TYPE, asking_task("sdk-memo"), id=run_id, task_queue=TASK_QUEUE, memo=memo
+        )
+        line = await agents.describe(run_id)
+        assert (line.id, line.goal) == (run_id, "2024" if "number" in run_id else "")
+        assert await agents.asks(run_id) == () or "number" in run_id
+
+    async def listed() -> bool:
+        waiting = [line.run for line in await agents.inbox()]
+        return "sdk-memo-number" in waiting and memos.keys() <= {line.id for line in await agents.list()}
+
+    await until_true(listed)
+    await agents.abort("sdk-memo-number")
+    await agents.result("sdk-memo-number")
 
 
 async def test_watch_all_gives_records_and_requests_as_they_open_and_close(agents: AgentClient) -> None:
