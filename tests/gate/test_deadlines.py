@@ -104,7 +104,7 @@ def test_only_the_group_that_is_asked_now_decides_and_votes_of_others_are_gone()
     at.due(60)
     assert at.get("r1").votes == ()
     request = at.get("r1")
-    with pytest.raises(Refused, match="no signature came"):
+    with pytest.raises(Refused, match="this one has no signature"):
         at.decide(say(request, by="bob"), 61)
     assert at.decide(signed(say(request, id="d-2")), 61).votes == 1
     assert at.decide(signed(say(request, by="bob")), 61).by == ("ann", "bob")

@@ -75,7 +75,7 @@ def refusal(at: Desk, decision: Decision, now: float = 1) -> str:
         ("team", {"by": ""}, r"decided by ann, bob \(team\); say who you are"),
         ("team", {"by": "cy"}, r"cy is not among those who may decide on r1: ann, bob \(team\)"),
         ("team", {"by": "Ann"}, "Ann is not among"),
-        ("signed", {}, "signed with the key of ann, no signature came"),
+        ("signed", {}, "signed with the key of ann; this one has no signature. Send it again"),
         ("signed", {"signature": "AAAA"}, "a signature that is not theirs"),
         ("signed", {"by": "eve"}, r"eve is not among those who may decide on r1: ann, bob \(signed\)"),
     ],

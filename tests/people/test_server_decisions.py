@@ -220,7 +220,7 @@ async def test_a_group_with_keys_hears_only_what_its_people_have_signed(
         return {**said, "signature": sign(key, signed_content(handle.id, Decision.model_validate(said)))}
 
     plain = decision(request, "approve")
-    assert "needs a decision signed with the key of ann, no signature came" in await refusal(
+    assert "must be signed with the key of ann; this one has no signature" in await refusal(
         handle, "decide", plain
     )
     forged = signed("ann", keys["bob"])

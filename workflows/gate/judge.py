@@ -78,12 +78,10 @@ class Judge:
                 "let one of them decide"
             )
         if request.signed and not self.signed(request, decision):
-            came = (
-                "a signature that is not theirs over this decision" if decision.signature else "no signature"
-            )
+            came = "a signature that is not theirs" if decision.signature else "no signature"
             raise Refused(
-                f"{request.id} needs a decision signed with the key of {name}, {came} came; sign it, "
-                "such as with `ratchet ... --key FILE`"
+                f"{request.id}: a decision by {name} must be signed with the key of {name}; this one has "
+                f"{came}. Send it again, signed, such as with `ratchet ... --key FILE`"
             )
         if request.signed and not decision.id:
             raise Refused(

@@ -7,9 +7,10 @@ Each model refuses what could never be answered; `problems` holds them against e
 from __future__ import annotations
 
 import base64
+import re
 from typing import Annotated, Literal
 
-from pydantic import AfterValidator, Field, JsonValue, StringConstraints, model_validator
+from pydantic import AfterValidator, BeforeValidator, Field, JsonValue, StringConstraints, model_validator
 
 from activities.contracts import Strict, ToolEffect
 from workflows.gate.canonical import unwritable
@@ -40,7 +41,19 @@ SMALL_ORDER = (
     "ee" + "ff" * 30 + "7f",
 )
 """Points of Ed25519 of small order, without the sign bit: for them anybody can make signatures."""
-Key = Annotated[str, StringConstraints(pattern=r"^[A-Za-z0-9+/]{43}=$")]
+
+
+def _key(key: object) -> object:
+    if isinstance(key, str) and not re.fullmatch(KEY, key):
+        raise ValueError(
+            "no Ed25519 public key; expected its 32 bytes in base64, which are 44 characters, as "
+            "`ratchet key show FILE` prints them"
+        )
+    return key
+
+
+KEY = r"^[A-Za-z0-9+/]{43}=$"
+Key = Annotated[str, StringConstraints(pattern=KEY), BeforeValidator(_key)]
 """An Ed25519 public key: its 32 bytes in base64."""
 GroupName = Annotated[str, StringConstraints(pattern=r"^[A-Za-z0-9][A-Za-z0-9_.-]{0,63}$")]
 Pattern = Annotated[str, StringConstraints(max_length=1000), AfterValidator(check_pattern)]
