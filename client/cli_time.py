@@ -106,7 +106,8 @@ async def replay(
 ) -> int:
     """Run it again from what was recorded, calling nothing: would code and machine of today do the same?
 
-    Exit code 0: the same; 1: something differs, and the first of it is told.
+    Exit code 0: the same; 1: something differs, and the first of it is told; or, as no worker runs, the
+    newest records could not be read.
     """
     from client.replay import replay as replay_run
     from client.view import out

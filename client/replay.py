@@ -71,9 +71,9 @@ class Replayed(Frozen):
     step: int | None = None
     """Only what came before this step began was looked at; None: everything."""
     same: bool
-    """Code and machine of today do what the run did."""
-    goes_on: bool
-    """Temporal can go on with this history."""
+    """Code and machine of today do what the run did, all of which was looked at."""
+    goes_on: bool | None
+    """Temporal can go on with this history; None: the run is over."""
     trouble: str = ""
     """Why not, in words."""
     records: int
@@ -84,6 +84,8 @@ class Replayed(Frozen):
     """The first one that differs."""
     changed: tuple[ChangedCall, ...] = ()
     """The first calls that differ, in order."""
+    unread: bool = False
+    """The newest records of the log could not be read, as no worker runs: what they say was not looked at."""
     changed_calls: int = 0
     """How many do in all."""
     tools: tuple[ChangedTool, ...] = ()
@@ -115,15 +117,14 @@ async def replay(agents: AgentClient, run_id: str, step: int | None = None) -> R
         ) from error
     try:
         written, complete = await _written(agents, run_id, parts)
-        unread: tuple[str, ...] = ()
+        unread = False
     except NoWorker:
-        written, complete = await _archived(agents, parts), False
-        unread = (
-            "no worker runs, so that the log's newest records cannot be read; its calls were looked at",
-        )
+        written, complete, unread = await _archived(agents, parts), False, True
     upto = None if step is None else _records_before(run_id, step, parts, written)
     told = await judged(agents.temporal, parts, written, complete=complete, upto=upto)
-    return told.model_copy(update={"run": run_id, "step": step, "notes": (*told.notes, *unread)})
+    return told.model_copy(
+        update={"run": run_id, "step": step, "unread": unread, "same": told.same and not unread}
+    )
 
 
 async def judged(
@@ -151,7 +152,7 @@ async def judged(
     return Replayed(
         run=parts[-1].history.workflow_id,
         same=not (trouble or record or changed or tools),
-        goes_on=not trouble,
+        goes_on=None if parts[-1].ended else not trouble,
         trouble=trouble,
         records=records,
         calls=calls,
@@ -338,4 +339,4 @@ def _notes(looked: _Looked) -> Iterator[str]:
         )
     asked = [call.options for one in looked.seen for call in one.calls if call.options]
     if any(options.schedule_to_close_timeout for options in asked):
-        yield "not compared: the time that calls may take with all their attempts; it hangs on the clock"
+        yield "not compared: the time that calls may take with all their attempts; it depends on the clock"

@@ -30,6 +30,10 @@ SPENT = 24
 """Columns of what steps had spent."""
 VALUE = 2_000
 """Characters of one field of a context."""
+UNREAD = (
+    "no worker runs, so that the log's newest records cannot be read: its calls alone were looked at; "
+    "start one (`ratchet dev`, `python worker.py`), and replay the run again"
+)
 
 
 def steps_listing(lines: Iterable[CheckpointLine]) -> Table:
@@ -37,13 +41,17 @@ def steps_listing(lines: Iterable[CheckpointLine]) -> Table:
     rows = list(lines)
     branches = any(line.branch for line in rows)
     table = Table(box=None, padding=(0, 2, 0, 0), header_style="dim")
-    for name in ("step", *(["branch"] if branches else []), "from", "states, and what was said first"):
+    for name in ("step", *(["branch"] if branches else []), "in the log", "states, and what was said first"):
         table.add_column(name, overflow="fold")
     table.add_column("spent by its end", max_width=SPENT)
     for line in rows:
         style = "" if line.held else "dim"
         states = ("" if line.held else "left behind: ") + (" → ".join(line.states) or line.state)
-        cells = [str(line.step), *([str(line.branch)] if branches else []), f"record {line.seq}"]
+        cells = [
+            str(line.step),
+            *([str(line.branch)] if branches else []),
+            f"{'after' if line.held else 'from'} record {line.seq}",
+        ]
         cells += ["\n".join(filter(None, (states, _one_line(line.said, SAID)))), spent(line.counters)]
         table.add_row(*(Text(plain(cell), style=style) for cell in cells))
     return table
@@ -59,7 +67,7 @@ def snapshot_text(snapshot: StepSnapshot) -> Group:
     rows = {
         "run": snapshot.run,
         "machine": f"{snapshot.machine} {snapshot.version}",
-        "step": f"{snapshot.step}{branch}, after {_count(snapshot.records, 'record')}",
+        "step": f"{snapshot.step}{branch}, after record {snapshot.records - 1}",
         "state": f"{snapshot.state}, about to be entered",
         "spent": spent(snapshot.counters) or "nothing yet",
         "so far": f"{_count(snapshot.transitions, 'transition')}, {_count(snapshot.visit, 'visit')}",
@@ -122,6 +130,8 @@ def replay_text(told: Replayed) -> Group:
     verdict = Text(f"run {told.run}: ")
     if told.same:
         verdict.append("code and machine of today do the same", style="green")
+    elif told.unread and not (told.trouble or told.record or told.changed or told.tools):
+        verdict.append("nothing differs as far as could be looked at", style="yellow")
     else:
         verdict.append("today something differs", style="bold red")
     parts: list[RenderableType] = [verdict, Text(looked, style="dim")]
@@ -142,7 +152,8 @@ def replay_text(told: Replayed) -> Group:
             Text("New runs are told otherwise of their tools; this one keeps what it was told:", style="bold")
         )
         parts += [line for tool in told.tools for line in _tool(tool)]
-    return Group(*parts, *(Text(_cut(note), style="yellow") for note in told.notes))
+    notes = (*told.notes, *([UNREAD] if told.unread else ()))
+    return Group(*parts, *(Text(_cut(note), style="yellow") for note in notes))
 
 
 def _tool(tool: ChangedTool) -> Iterator[RenderableType]:

@@ -33,6 +33,7 @@ REPLAYED = Replayed(
     changed=(ChangedCall(place="s#1:1", activity="call_model", differences=(FOUND,)),) * 2, changed_calls=2,
     tools=(ChangedTool(tool=BAD, differences=(FOUND,)),), notes=(BAD,),
 )  # fmt: skip
+UNREAD = Replayed(run="run", same=False, goes_on=True, records=0, calls=2, unread=True)
 SIDE = Side(
     run="run", agent=BAD, machine="m", version="1", goal=BAD, state="s", exit_reason="x", answer=BAD, steps=1,
     branch=1, counters={"tokens": 5}, records=3, origin=Origin(workflow_id="w", run_id="r", step=1),
@@ -48,9 +49,15 @@ COMPARED = Comparison(
 @pytest.mark.parametrize(
     ("shown", "lines", "words"),
     [
-        pytest.param(steps_listing(LINES), 40, ("left behind", "record 3", "2 model calls"), id="steps"),
-        pytest.param(snapshot_text(SNAPSHOT), 90, ("after 3 records", "user: ", "E → t", "1 tra"), id="one"),
+        pytest.param(
+            steps_listing(LINES),
+            40,
+            ("left behind", "after record 3", "from record 9", "2 model calls"),
+            id="steps",
+        ),
+        pytest.param(snapshot_text(SNAPSHOT), 90, ("after record 2", "user: ", "E → t", "1 tra"), id="one"),
         pytest.param(replay_text(REPLAYED), 50, ("differs", "was s: E, now nothing", "told o"), id="replay"),
+        pytest.param(replay_text(UNREAD), 9, ("nothing differs as far as", "no worker runs"), id="unread"),
         pytest.param(comparison(COMPARED), 90, ("the same", "step 1 of w", "… 3 more"), id="compare"),
     ],
 )  # fmt: skip
