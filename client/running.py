@@ -28,7 +28,7 @@ from client.workerconfig import Allowed, remember
 from workflows.api import TASK_QUEUE, AgentTask
 from workflows.people import Request
 
-__all__ = ["Order", "follow", "perform", "resume_all", "serve"]
+__all__ = ["Order", "follow", "naming_modules", "perform", "resume_all", "serve", "until_begun"]
 
 BEGUN_SECONDS = 10
 """How long `run --detach` waits for a worker to take the run."""
@@ -69,7 +69,7 @@ async def perform(place: Place, order: Order) -> int:
             if own_worker:
                 remember(settings.data_dir, allowed)
             if order.detach or not own_worker:
-                with _naming_modules(agent):
+                with naming_modules(agent):
                     return await _elsewhere(agents, task, order, started)
             return await _here(agents, settings, task, order, started)
     except asyncio.CancelledError:
@@ -77,7 +77,7 @@ async def perform(place: Place, order: Order) -> int:
 
 
 @contextmanager
-def _naming_modules(agent: AgentFile) -> Iterator[None]:
+def naming_modules(agent: AgentFile) -> Iterator[None]:
     """Say how a worker that refused a run gets what the agent file names."""
     try:
         yield
@@ -228,14 +228,14 @@ async def _elsewhere(agents: AgentClient, task: AgentTask, order: Order, started
     if not order.detach:
         return await follow(agents, run_id, as_json=order.as_json)
     if has_worker:
-        await _begun(agents, run_id)
+        await until_begun(agents, run_id)
     typer.echo(json.dumps({"id": run_id}) if order.as_json else plain(run_id))
     if not has_worker:
         notes().print("no worker runs; `ratchet run --resume` or `ratchet dev` goes on with it")
     return 0
 
 
-async def _begun(agents: AgentClient, run_id: str) -> None:
+async def until_begun(agents: AgentClient, run_id: str) -> None:
     """Wait until a worker has taken the run, so that a refusal is told; not for ever, workers may be busy.
 
     Raises:
