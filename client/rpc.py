@@ -15,7 +15,16 @@ from temporalio.exceptions import ApplicationError, CancelledError, FailureError
 from temporalio.service import RPCError, RPCStatusCode
 
 from activities.sqlite import StoreError
-from client.errors import NotAtHand, NoWorker, RatchetError, RunFailed, RunRefused, UnknownRun, Unreachable
+from client.errors import (
+    NotAtHand,
+    NoWorker,
+    RatchetError,
+    Refused,
+    RunFailed,
+    RunRefused,
+    UnknownRun,
+    Unreachable,
+)
 from workflows.api import TASK_QUEUE, AgentResult
 
 __all__ = [
@@ -133,7 +142,7 @@ def run_failed(run_id: str, error: WorkflowFailureError) -> RunFailed:
 
 def _in_words(error: RPCError, where: str, run_id: str) -> RatchetError:
     if error.status is RPCStatusCode.NOT_FOUND and run_id and any(word in error.message for word in OVER):
-        return RatchetError(f"run {run_id} is over, so nothing was changed; `ratchet show {run_id}` shows it")
+        return Refused(f"run {run_id} is over, so nothing was changed; `ratchet show {run_id}` shows it")
     if error.status is RPCStatusCode.NOT_FOUND and run_id:
         return UnknownRun(f"there is no run {run_id} at {where}; `ratchet list` shows what there is")
     if error.status in SLOW and run_id:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import json
 import time
 from collections.abc import Awaitable, Callable, Mapping
@@ -49,6 +50,8 @@ from workflows.people import (
 
 __all__ = ["Talk", "changed", "more_of", "remembered", "said"]
 
+DOING_SECONDS = 3
+"""How long the run may take to say what it does."""
 Asked = Request | Ask
 Content = Callable[[Asked], Awaitable[dict[str, Any]]]
 """What belongs to a decision besides request and verb, once the person has seen the request."""
@@ -132,10 +135,11 @@ class Talk:
         """Send it; a person is told what it waits for."""
 
         async def under_way() -> str:
-            with suppress(RatchetError):
-                if doing := (await agents.status(run_id)).doing:
-                    return f"{doing}, which is under way"
-            return "the run, which does not say what it is doing"
+            with suppress(RatchetError, TimeoutError):
+                async with asyncio.timeout(DOING_SECONDS):
+                    doing = (await agents.status(run_id)).doing
+                return f"{doing}, which is under way" if doing else "the run to take it"
+            return "a worker to take it"
 
         sending = agents.command(run_id, command, by=self.who, signal=self.signal)
         return await patiently(sending, under_way, lambda words: notes().print(plain(words)))

@@ -193,6 +193,23 @@ async def test_resume_answers_what_waits_for_it_and_else_takes_a_pause_back(
     assert (await desk.result(run_id)).ok
 
 
+async def test_a_command_that_waits_for_a_call_says_for_which(desk: AgentClient, say: Say) -> None:
+    approvals = Approvals(effects={"unsafe": "never"})
+    script = [act("mark_once", line="cli-slow", seconds=3), final("done"), final("again")]
+    run_id = await desk.start(attended(*script, tools=("mark_once",), approvals=approvals))
+
+    async def at_work() -> bool:
+        return "mark" in (await desk.status(run_id)).doing
+
+    await until_true(at_work)
+    more = await say("rollback", run_id, "--step", "1", "--yes")
+    assert more.code == 0, more.err
+    assert re.search("^sent; waits for .*mark.*, which is under way$", more.err, re.MULTILINE)
+    await desk.abort(run_id)
+    closed = await say("approve", run_id, "r1")
+    assert (closed.code, "is over" in closed.err) == (3, True), closed.err
+
+
 async def test_resume_never_makes_a_call_a_second_time(desk: AgentClient, say: Say) -> None:
     """`retry` says: it did not happen, make it again. Whoever takes a pause back says no such thing."""
     run_id = await asked(desk, "cli-retry")
