@@ -16,7 +16,7 @@ from client.finding import find_any
 from client.fork import Changes, effects, forked_task
 from client.inboxview import effects_table
 from client.place import INTERRUPTED, Place
-from client.running import follow, own_worker
+from client.running import follow, naming_modules, own_worker, until_begun
 from client.terminal import confirm
 from client.view import notes, plain
 from client.workerconfig import Allowed, remember
@@ -42,13 +42,13 @@ class ForkOrder:
 async def perform(place: Place, order: ForkOrder) -> int:
     """Start the new run, show it until it is over; the exit code."""
     own = order.worker or place.remote() is None
-    allowed = Allowed()
+    allowed, agent = Allowed(), None
     if order.changes.agent is not None:
         draft = order.changes.draft(None)
         agent = draft.finish()
         allowed = Allowed.of(agent.modules, agent.models.values())
     settings = place.worker_settings(allowed)
-    if own and order.changes.agent is not None:
+    if own and agent is not None:
         Catalog.load(settings).check(agent, draft)
     started: list[str] = []
     try:
@@ -56,13 +56,16 @@ async def perform(place: Place, order: ForkOrder) -> int:
             agents = await stack.enter_async_context(place.client(settings))
             source = await find_any(agents, order.source)
             task = await forked_task(agents, source, order.step, order.changes)
+            has_worker = (own and not order.detach) or await _has_worker(agents, order)
             await _agreed(agents, source, order)
             if own:
                 check_key(task.models.values())
                 remember(settings.data_dir, allowed)
             if own and not order.detach:
                 await stack.enter_async_context(own_worker(agents, settings))
-            return await _start(agents, task, order, started)
+            if agent is not None:
+                stack.enter_context(naming_modules(agent))
+            return await _start(agents, task, order, started, has_worker=has_worker)
     except asyncio.CancelledError:
         if started:
             notes().print(f"interrupted; {started[0]} is kept. `ratchet run --resume` goes on with it")
@@ -84,17 +87,26 @@ async def _agreed(agents: AgentClient, source: str, order: ForkOrder) -> None:
         await confirm(f"Fork {source} from step {order.step}?")
 
 
-async def _start(agents: AgentClient, task: AgentTask, order: ForkOrder, started: list[str]) -> int:
-    source = task.fork.origin.workflow_id if task.fork else order.source
-    has_worker = agents.worker_here or await agents.has_worker()
+async def _has_worker(agents: AgentClient, order: ForkOrder) -> bool:
+    """Whether one elsewhere would take the run. Raises NoWorker when somebody would wait for none."""
+    has_worker = await agents.has_worker()
     if not has_worker and not order.detach:
         raise NoWorker(
             f"no worker polls the task queue {TASK_QUEUE!r} at {agents.where}, so nothing was "
             "started; start one with `python worker.py`, or run one here with --worker"
         )
+    return has_worker
+
+
+async def _start(
+    agents: AgentClient, task: AgentTask, order: ForkOrder, started: list[str], *, has_worker: bool
+) -> int:
+    source = task.fork.origin.workflow_id if task.fork else order.source
     run_id = await agents.start(task, order.run_id)
     started.append(run_id)
     if order.detach:
+        if has_worker:
+            await until_begun(agents, run_id)
         typer.echo(json.dumps({"id": run_id}) if order.as_json else run_id)
         if not has_worker:
             notes().print("no worker runs; `ratchet run --resume` or `ratchet dev` goes on with it")

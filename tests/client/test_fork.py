@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import asyncio
+import json
+import subprocess
 from pathlib import Path
 from typing import Any
 
@@ -16,6 +19,7 @@ from client.choose import Choice
 from client.differences import timeless
 from client.errors import DuplicateRun, RatchetError, UnknownRun, UsageError
 from client.fork import Changes, Effects, changed, effects, fork, forked_task
+from tests.client.conftest import run_ratchet
 from tests.client.peoplekit import ATTENDED, marks, opened, until_true
 from tests.client.test_time_steps import ERA, Lonely, Taskless, elsewhere, finished, waiting_task
 from tests.conftest import TOOLS, real_server
@@ -317,3 +321,23 @@ async def test_other_machines_can_be_forked_too(agents: AgentClient) -> None:
     assert source.task.models["default"] == scripted().model_copy(
         update={"script": source.task.models["default"].script}
     )
+
+
+async def test_nobody_is_asked_for_a_fork_that_no_worker_takes_and_a_refusal_is_told(
+    agents: AgentClient, settings: Settings
+) -> None:
+    source = await finished(agents, talk("fork-there"))
+    address = agents.temporal.service_client.config.target_host
+    modules = json.dumps([str(TOOLS)])
+
+    async def fork_there(*words: str) -> subprocess.CompletedProcess[str]:
+        told = ("fork", source, "--step", "1", "--address", address, *words)
+        return await asyncio.to_thread(run_ratchet, settings.data_dir, *told, RATCHET_MODULES=modules)
+
+    nobody = await fork_there("--namespace", "temporal-system")
+    assert (nobody.returncode, "nothing was started" in nobody.stderr) == (1, True), nobody.stderr
+    assert "fork-there-1" not in nobody.stderr
+    lacking = await fork_there("--yes", "--detach", "--id", "fork-lacking", "--agent", "payments")
+    assert (lacking.returncode, lacking.stdout) == (1, ""), lacking.stderr
+    assert "run fork-lacking was refused, so nothing was done" in lacking.stderr
+    assert "transfer.py: start that worker with `ratchet dev --agent FILE`" in lacking.stderr
