@@ -22,7 +22,7 @@ from temporalio import activity
 from temporalio.exceptions import ApplicationError
 
 from activities.contracts import ArchiveRequest, JsonObject, LogRead, LogWanted
-from activities.sqlite import Database
+from activities.sqlite import Database, StoreError
 
 __all__ = ["CONFLICT", "Archive", "ArchiveActivities", "ArchivedRun"]
 
@@ -58,11 +58,11 @@ class ArchiveActivities:
 
     @activity.defn(name="read_log")
     async def read_log(self, wanted: LogWanted) -> LogRead:
-        """The records that the archive has of a run, in order. Raises `StoreUnavailable` (worth a retry)."""
+        """The records that the archive has of a run, in order. Raises `StoreError`."""
         sql = "SELECT json FROM records WHERE workflow_id=? AND run_id=? ORDER BY seq"
         run = (wanted.workflow_id, wanted.run_id)
         rows = await asyncio.to_thread(self._database.rows, sql, run)
-        return LogRead(records=tuple(json.loads(str(text)) for (text,) in rows))
+        return LogRead(records=tuple(_object(text, "a record", wanted.workflow_id) for (text,) in rows))
 
     def close(self) -> None:
         """Close the file; a later call opens it again."""
@@ -112,7 +112,7 @@ class Archive:
     """Reads the archive file `path`; a file that is not there is an empty archive.
 
     Without a run id, the run of the workflow id that was archived last is meant. Every method may
-    raise `StoreUnavailable`.
+    raise `StoreUnavailable`, and `records` and `result` a `StoreError` for a row that is no JSON object.
     """
 
     def __init__(self, path: Path) -> None:
@@ -135,12 +135,12 @@ class Archive:
     ) -> tuple[JsonObject, ...]:
         """The records from sequence number `since` on, as JSON objects."""
         rows = await self._chain(workflow_id, run_id, since)
-        return tuple(json.loads(text) for _, _, text in rows)
+        return tuple(_object(text, f"record {seq}", workflow_id) for seq, _, text in rows)
 
     async def result(self, workflow_id: str, run_id: str | None = None) -> JsonObject | None:
         """The run's result; None while there is none."""
         found = await self._run(workflow_id, run_id)
-        return json.loads(found[2]) if found and found[2] else None
+        return _object(found[2], "the result", workflow_id) if found and found[2] else None
 
     async def verify(self, workflow_id: str, run_id: str | None = None) -> int | None:
         """None if the chain holds from its first record to its head, else where it breaks.
@@ -156,7 +156,10 @@ class Archive:
         found = await self._run(workflow_id, run_id)
         if found is None:
             return None if not rows else 0
-        result = json.loads(found[2]) if found[2] else {}
+        try:
+            result = _object(found[2], "the result", workflow_id) if found[2] else {}
+        except StoreError:
+            return len(rows)
         heads = {head, found[1], result.get("log_head") or head}
         return None if len(heads) == 1 else len(rows)
 
@@ -186,6 +189,20 @@ class Archive:
             return self._database.rows(sql, values) if there else []
 
         return await asyncio.to_thread(read)
+
+
+def _object(text: object, what: str, workflow_id: str) -> JsonObject:
+    """What a row holds. Raises `StoreError` for one that is damaged."""
+    try:
+        value = json.loads(str(text))
+    except ValueError:
+        value = None
+    if not isinstance(value, dict):
+        raise StoreError(
+            f"{what} of run {workflow_id} in the archive is damaged: it is no JSON object; "
+            "put archive.db back from a backup"
+        )
+    return value
 
 
 def _canonical(value: object) -> str:

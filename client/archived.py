@@ -20,7 +20,7 @@ __all__ = ["ArchivedRuns"]
 class ArchivedRuns:
     """The archive as the client's own models; a file that is not there is an empty archive.
 
-    Every method may raise `RatchetError`: the file cannot be read.
+    Every method may raise `RatchetError`: the file cannot be read, or what it holds of a run is damaged.
     """
 
     def __init__(self, path: Path) -> None:
@@ -35,7 +35,7 @@ class ArchivedRuns:
         """The result of a run, if its end was archived."""
         with _explained():
             found = await self._archive.result(run_id)
-        return None if found is None else AgentResult.model_validate(found)
+            return None if found is None else AgentResult.model_validate(found)
 
     async def begun(self, run_id: str) -> tuple[AgentTask | None, str]:
         """The task of a run and the id of its first execution, where its end was archived with them."""
@@ -90,3 +90,10 @@ def _explained() -> Iterator[None]:
         yield
     except StoreError as error:
         raise RatchetError(f"the archive cannot be read: {error}") from error
+    except ValidationError as error:
+        first = error.errors(include_url=False, include_input=False)[0]
+        place = ".".join(str(part) for part in first["loc"]) or "the whole"
+        raise RatchetError(
+            f"the archive cannot be read: what it holds of the run is damaged, or of a release that is not "
+            f"this one ({error.title}, {place}: {first['msg'][:300]}); put archive.db back from a backup"
+        ) from error

@@ -12,8 +12,9 @@ from temporalio.exceptions import ApplicationError
 from temporalio.testing import ActivityEnvironment
 
 from activities.archive import CONFLICT, Archive, ArchiveActivities, ArchivedRun, _canonical, _chained
-from activities.contracts import ArchiveRequest
+from activities.contracts import ArchiveRequest, LogWanted
 from activities.converter import StrictConverter
+from activities.sqlite import StoreError
 from workflows.kernel.log import Record, chain
 
 RECORDS = tuple(
@@ -137,6 +138,9 @@ async def test_another_result_of_the_same_run_is_refused_and_the_first_kept(path
         ("UPDATE records SET hash='0' WHERE seq=0", 0),
         ("DELETE FROM runs", 0),
         ("UPDATE runs SET result=replace(result,'log_head\":\"','log_head\":\"0')", 5),
+        ("UPDATE runs SET result='{'", 5),
+        ("UPDATE runs SET result='[]'", 5),
+        ("UPDATE records SET json='{' WHERE seq=3", 3),
     ],
 )
 async def test_verify_names_where_the_chain_breaks(path: Path, damage: str, breaks_at: int) -> None:
@@ -145,6 +149,22 @@ async def test_verify_names_where_the_chain_breaks(path: Path, damage: str, brea
     archive = Archive(path)
     assert await archive.verify("w", "r") == breaks_at
     archive.close()
+
+
+@pytest.mark.parametrize("text", ["{", "[]", "", "null"])
+async def test_a_damaged_row_is_named(path: Path, text: str) -> None:
+    await write(path, request(finished=True))
+    change(path, f"UPDATE records SET json='{text}' WHERE seq=2")
+    change(path, "UPDATE runs SET result='{'")
+    archive, activities = Archive(path), ArchiveActivities(path)
+    with pytest.raises(StoreError, match="record 2 of run w in the archive is damaged"):
+        await archive.records("w", "r")
+    with pytest.raises(StoreError, match="the result of run w in the archive is damaged"):
+        await archive.result("w", "r")
+    with pytest.raises(StoreError, match="a record of run w in the archive is damaged"):
+        await ActivityEnvironment().run(activities.read_log, LogWanted(workflow_id="w", run_id="r"))
+    archive.close()
+    activities.close()
 
 
 async def test_runs_of_one_workflow_id_are_kept_apart_and_the_newest_is_meant(path: Path) -> None:
