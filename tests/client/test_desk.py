@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import io
 import os
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Iterator
 from contextlib import asynccontextmanager
 from pathlib import Path
 
@@ -16,7 +16,7 @@ from client.asking import Desk, beside
 from client.errors import RatchetError, Refused
 from client.people import By
 from client.view import LiveView
-from tests.client.test_editing import drafts, editor
+from tests.client.editorkit import Editor, editor_in
 from workflows.people import Decided, Decision, Request
 
 OPS = Request(
@@ -80,7 +80,7 @@ class Person:
     async def reads(self, text: str) -> None:
         """Wait until that shows behind what was read last."""
         async with asyncio.timeout(10):
-            while (found := self._screen.getvalue().find(text, self._upto)) < 0:  # noqa: ASYNC110
+            while (found := self._screen.getvalue().find(text, self._upto)) < 0:  # noqa: ASYNC110  # a screen tells nobody
                 await asyncio.sleep(0.01)
         self._upto = found + len(text)
 
@@ -96,12 +96,10 @@ async def at_the_desk(run: Run) -> AsyncIterator[Person]:
 
 
 @pytest.fixture(autouse=True)
-def ada(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Ada is here; her drafts lie in the test's folder."""
-    monkeypatch.setenv("RATCHET_BY", "Ada")
-    monkeypatch.delenv("RATCHET_KEY", raising=False)
-    monkeypatch.delenv("VISUAL", raising=False)
-    monkeypatch.setattr("tempfile.tempdir", str(tmp_path))
+def editor(tmp_path: Path) -> Iterator[Editor]:
+    """Ada is here, and this is her editor."""
+    with editor_in(tmp_path, RATCHET_BY="Ada") as made:
+        yield made
 
 
 async def test_a_request_that_asks_another_group_by_now_is_shown_and_decided_anew() -> None:
@@ -140,8 +138,8 @@ async def test_whatever_goes_wrong_is_said_and_it_is_asked_again(fault: Exceptio
     assert len(run.came) == 2
 
 
-async def test_a_broken_editor_is_said_and_it_is_asked_again(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setenv("EDITOR", 'vi "')
+async def test_a_broken_editor_is_said_and_it_is_asked_again() -> None:
+    os.environ["EDITOR"] = 'vi "'
     async with at_the_desk(Run()) as ada:
         await ada.types("e", "No closing quotation")
         await ada.types("a", "r1 approved")
@@ -153,38 +151,36 @@ async def test_where_nothing_can_be_typed_any_more_the_commands_are_named() -> N
         await ada.reads("ratchet approve run r1")
 
 
-async def test_an_edit_that_is_refused_is_what_the_next_one_begins_with(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+async def test_an_edit_that_is_refused_is_what_the_next_one_begins_with(editor: Editor) -> None:
     run = Run(Refused("too little"))
-    editor(tmp_path, monkeypatch, "sed -i 's/: 1/: 12/' \"$1\"")
+    editor.does("sed -i 's/: 1/: 12/' \"$1\"")
     async with at_the_desk(run) as ada:
         await ada.types("e", "too little")
         await ada.types("e because", "r1 approved")
     assert [decision.arguments for decision in run.came] == [{"cents": 12}, {"cents": 122}]
-    assert drafts(tmp_path) == []
+    assert editor.kept() == []
 
 
 async def test_an_editor_is_left_to_the_person_when_it_is_decided_elsewhere_and_the_text_is_kept(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+    editor: Editor, capsys: pytest.CaptureFixture[str]
 ) -> None:
     run = Run()
     script = 'touch "$0.open"; while [ ! -e "$0.close" ]; do sleep 0.02; done; echo "cents: 5" > "$1"'
-    editor(tmp_path, monkeypatch, script)
+    editor.does(script)
     async with at_the_desk(run) as ada:
         await ada.types("e")
         async with asyncio.timeout(10):
-            while not os.path.exists(tmp_path / "editor.sh.open"):  # noqa: ASYNC110, ASYNC240
+            while not editor.done("editor.sh.open"):  # noqa: ASYNC110  # it is another process
                 await asyncio.sleep(0.02)
         ada.desk.heard(CLOSED)
         await asyncio.sleep(0.1)
         assert not ada.desk.idle.is_set()
-        (tmp_path / "editor.sh.close").touch()
+        (editor.folder / "editor.sh.close").touch()
         await ada.reads("meanwhile it was decided or has changed")
         await ada.reads("r1 is closed by now")
     assert run.came == []
     assert "what you wrote is kept in" in capsys.readouterr().err
-    assert drafts(tmp_path) == ["cents: 5\n"]
+    assert editor.kept() == ["cents: 5\n"]
 
 
 async def test_a_desk_that_fails_is_heard_of() -> None:

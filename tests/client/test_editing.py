@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import os
 import re
-import time
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -13,74 +13,54 @@ import pytest
 
 from client.editing import Draft, arguments_from
 from client.errors import Refused, UsageError
+from tests.client.editorkit import Editor, editor_in
 
 
-@pytest.fixture(autouse=True)
-def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    """Drafts lie here; no other editor is named."""
-    monkeypatch.setattr("tempfile.tempdir", str(tmp_path))
-    monkeypatch.delenv("VISUAL", raising=False)
-    monkeypatch.setenv("COLUMNS", "30")
-    return tmp_path
-
-
-def editor(folder: Path, monkeypatch: pytest.MonkeyPatch, script: str) -> None:
-    """From now on the editor does this."""
-    path = folder / "editor.sh"
-    path.write_text(f"#!/bin/sh\n{script}\n")
-    path.chmod(0o700)
-    monkeypatch.setenv("EDITOR", str(path))
-
-
-def drafts(folder: Path) -> list[str]:
-    """What lies there, as far as UTF-8 goes."""
-    return [path.read_text(errors="replace") for path in folder.glob("ratchet-*")]
+@pytest.fixture
+def editor(tmp_path: Path) -> Iterator[Editor]:
+    """The person's editor."""
+    with editor_in(tmp_path) as made:
+        yield made
 
 
 @pytest.mark.parametrize(
     ("before", "after"),
     [({"a": True}, {"a": 1}), ({"a": 1}, {"a": 1.0}), ({"a": [0]}, {"a": [False]})],
 )
-async def test_a_change_of_type_alone_is_a_change(
-    folder: Path, monkeypatch: pytest.MonkeyPatch, before: Any, after: Any
-) -> None:
-    editor(
-        folder, monkeypatch, f"""echo '{str(after).replace("'", '"').replace("False", "false")}' > "$1" """
-    )
+async def test_a_change_of_type_alone_is_a_change(editor: Editor, before: Any, after: Any) -> None:
+    editor.does(f"""echo '{str(after).replace("'", '"').replace("False", "false")}' > "$1" """)
     assert repr(await Draft(before).edit()) == repr(after)
 
 
 @pytest.mark.parametrize("script", ["true", ': > "$1"', """echo '{"b": 2, "a": 1}' > "$1" """])
-async def test_what_is_left_as_it_was_or_emptied_is_no_edit(
-    folder: Path, monkeypatch: pytest.MonkeyPatch, script: str
-) -> None:
-    editor(folder, monkeypatch, script)
+async def test_what_is_left_as_it_was_or_emptied_is_no_edit(editor: Editor, script: str) -> None:
+    editor.does(script)
     assert await Draft({"a": 1, "b": 2}).edit() is None
-    assert drafts(folder) == []
+    assert editor.kept() == []
 
 
-async def test_only_its_writer_may_read_a_draft(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    editor(folder, monkeypatch, """echo "mode: '$(stat -c %a "$1")'" > "$1" """)
+async def test_only_its_writer_may_read_a_draft(editor: Editor) -> None:
+    editor.does("""echo "mode: '$(stat -c %a "$1")'" > "$1" """)
     assert await Draft({}).edit() == {"mode": "600"}
 
 
 async def test_what_is_refused_is_kept_named_and_what_the_next_edit_begins_with(
-    folder: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+    editor: Editor, capsys: pytest.CaptureFixture[str]
 ) -> None:
     draft = Draft({"cents": "1"})
-    editor(folder, monkeypatch, """echo 'cents: "4,8"  # careful' > "$1" """)
+    editor.does("""echo 'cents: "4,8"  # careful' > "$1" """)
     assert await draft.edit() == {"cents": "4,8"}
     with pytest.raises(Refused), draft:
         raise Refused("cents: '4,8' is not of type 'integer'")
     said = capsys.readouterr().err
-    assert re.search(rf"what you wrote is kept in {folder}/ratchet-\S+\.json", said)
-    assert drafts(folder) == ['cents: "4,8"  # careful\n']
+    assert re.search(rf"what you wrote is kept in {editor.drafts()[0]}\n", said)
+    assert editor.kept() == ['cents: "4,8"  # careful\n']
     assert "an argument of type" in said
-    editor(folder, monkeypatch, """sed -i 's/"4,8"/48/' "$1" """)
+    editor.does("""sed -i 's/"4,8"/48/' "$1" """)
     assert await draft.edit() == {"cents": 48}
     with draft:
         pass
-    assert drafts(folder) == []
+    assert editor.kept() == []
 
 
 @pytest.mark.parametrize(
@@ -94,58 +74,57 @@ async def test_what_is_refused_is_kept_named_and_what_the_next_edit_begins_with(
     ],
 )
 async def test_what_cannot_be_taken_is_kept(
-    folder: Path,
-    monkeypatch: pytest.MonkeyPatch,
+    editor: Editor,
     capsys: pytest.CaptureFixture[str],
     script: str,
     fault: str,
 ) -> None:
-    editor(folder, monkeypatch, script)
+    editor.does(script)
     with pytest.raises(UsageError, match=fault):
         await Draft({"a": 1}).edit()
     assert "what you wrote is kept in" in capsys.readouterr().err
-    assert len(drafts(folder)) == 1
+    assert len(editor.kept()) == 1
 
 
 @pytest.mark.parametrize(
     ("named", "fault"), [('vi "', "No closing quotation"), ("/no/such/editor", "cannot be run")]
 )
 async def test_an_editor_that_cannot_be_run_is_named_and_no_draft_is_left(
-    folder: Path, monkeypatch: pytest.MonkeyPatch, named: str, fault: str
+    editor: Editor, named: str, fault: str
 ) -> None:
-    monkeypatch.setenv("EDITOR", named)
+    os.environ["EDITOR"] = named
     with pytest.raises(UsageError, match=fault):
         await Draft({"a": 1}).edit()
-    assert drafts(folder) == []
+    assert editor.kept() == []
 
 
 async def test_a_draft_that_the_editor_removed_or_that_cannot_be_written_is_an_error_of_use(
-    folder: Path, monkeypatch: pytest.MonkeyPatch
+    editor: Editor,
 ) -> None:
-    editor(folder, monkeypatch, 'rm "$1"')
+    editor.does('rm "$1"')
     with pytest.raises(UsageError, match="cannot be read any more"):
         await Draft({"a": 1}).edit()
-    monkeypatch.setattr("tempfile.tempdir", str(folder / "none"))
     with pytest.raises(UsageError, match="no file could be written"):
-        await Draft({"a": 1}).edit()
+        await Draft({"a": "\ud800"}).edit()
 
 
 async def test_a_cancelled_edit_ends_the_editor_and_keeps_what_was_saved(
-    folder: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+    editor: Editor, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    editor(folder, monkeypatch, f'echo "a: long text" > "$1"; echo $$ > {folder}/pid; exec sleep 60')
+    editor.does(
+        f'echo "a: long text" > "$1"; echo $$ > {editor.folder}/pid; touch {editor.folder}/up; exec sleep 60'
+    )
     task = asyncio.create_task(Draft({"a": 1}).edit())
-    until = time.monotonic() + 10
-    while not ((folder / "pid").exists() and (folder / "pid").read_text()):
-        assert time.monotonic() < until
-        await asyncio.sleep(0.02)
+    async with asyncio.timeout(10):
+        while not editor.done("up"):  # noqa: ASYNC110  # it is another process
+            await asyncio.sleep(0.02)
     task.cancel()
     with pytest.raises(asyncio.CancelledError):
         await task
     with pytest.raises(ProcessLookupError):
-        os.kill(int((folder / "pid").read_text()), 0)
+        os.kill(int((editor.folder / "pid").read_text()), 0)
     assert "what you wrote is kept in" in capsys.readouterr().err
-    assert drafts(folder) == ["a: long text\n"]
+    assert editor.kept() == ["a: long text\n"]
 
 
 @pytest.mark.parametrize(
