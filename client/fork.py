@@ -150,12 +150,12 @@ async def _done_since(agents: AgentClient, run_id: str, step: int) -> tuple[tupl
         async with clear_errors(agents.where, run_id):
             newest = (await parts_of(agents.temporal, run_id))[-1]
         seen = await replayed(agents.temporal, newest.history)
-        if seen.failure is not None or seen.run is None:
+        if seen.failure is not None or seen.run is None or seen.run.stack is None:
             raise
     calls: list[DoneCall] = []
     while page := seen.run.effects(EffectsQuery(step=step, since=len(calls))).calls:
         calls += page
-    return tuple(calls), seen.run.status().step
+    return tuple(calls), seen.run.stack.first.step.snapshot.step
 
 
 async def fork(

@@ -22,7 +22,7 @@ from client.fork import Changes, Effects, changed, effects, fork, forked_task
 from tests.client.conftest import run_ratchet
 from tests.client.peoplekit import ATTENDED, marks, opened, until_true
 from tests.client.test_time_steps import ERA, Lonely, Taskless, elsewhere, finished, waiting_task
-from tests.conftest import TOOLS, real_server
+from tests.conftest import MACHINES, TOOLS, real_server
 from tests.workflows.scenarios_simple import SCENARIOS as SIMPLE
 from tests.workflows.test_subgraphs import holding
 from tests.workflows.trials import act, final, scripted, task
@@ -149,13 +149,26 @@ class Callless(ArchivedRuns):
 
 
 async def test_what_a_fork_may_do_again_is_known_without_a_worker(tmp_path: Path) -> None:
-    settings = Settings(data_dir=tmp_path / ".ratchet", files_root=tmp_path, modules=(str(TOOLS),))
+    settings = Settings(
+        data_dir=tmp_path / ".ratchet", files_root=tmp_path, modules=(str(TOOLS), str(MACHINES))
+    )
+    script = (act("mark", line="fork-in"), act("mark_once", line="fork-asked"), final("inside"))
+    nested = holding(*script, tools=("mark", "mark_once"), options={"mode": "child"}, **ATTENDED)
     async with real_server(settings) as client:
         agents = Lonely(client, ArchivedRuns(settings.data_dir / "archive.db"), where="here")
         async with build_worker(client, settings):
             source = await finished(agents, talk("fork-alone"))
+            outer = await agents.start(nested)
+            await until_true(lambda: asks_inside(agents))
         found = await effects(agents, source, 2)
         assert ([call.arguments["line"] for call in found.calls], found.unknown) == (["fork-alone-2"], "")
+        found = await effects(agents, outer, 0)
+        assert ([call.arguments["line"] for call in found.calls], found.unknown) == (["fork-in"], "")
+
+
+async def asks_inside(agents: AgentClient) -> bool:
+    """A child run waits for a person, as lists tell it."""
+    return any(line.waiting for line in await agents.list(running=True))
 
 
 async def test_a_fork_remembers_where_it_comes_from_and_shows_its_source_s_records(
