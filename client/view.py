@@ -257,25 +257,24 @@ class _Waiting:
         self.paused = False
 
     def __rich_console__(self, console: Console, options: ConsoleOptions) -> Iterator[Text]:
-        """One line: of what is said the end, of what is asked the beginning."""
-        seconds, room = f"{time.monotonic() - self._since:.0f} s", options.max_width
+        yield self.line(options.max_width)
+
+    def line(self, room: int) -> Text:
+        """One line of so many columns: of what is said the end, of what is asked the beginning."""
+        seconds = f"{time.monotonic() - self._since:.0f} s"
         if self.person or self.paused:
             waits = f"waits for a person: {plain(self.person)}" if self.person else "paused"
-            what = Text(" ".join(waits.split()), style="yellow")
-            what.truncate(max(room - len(seconds) - 2, 1), overflow="ellipsis")
-            yield _one_line(what.append(f"  {seconds}"))
-            return
-        head, said = f"{self._state} {seconds}", " ".join(plain(self.text).split())
-        tail = said[-SAID_CHARACTERS:]
-        while cell_len(tail) > max(room - cell_len(head) - 5, 0):  # wide characters take two columns
-            tail = tail[1:]
-        yield _one_line(Text(f"{head}  … {tail}" if tail else head, style="dim"))
-
-
-def _one_line(text: Text) -> Text:
-    """The text, cut where the line ends."""
-    text.no_wrap, text.overflow = True, "ellipsis"
-    return text
+            text = Text(" ".join(waits.split()), style="yellow")
+            text.truncate(max(room - len(seconds) - 2, 1), overflow="ellipsis")
+            text.append(f"  {seconds}")
+        else:
+            text = Text(f"{plain(self._state)} {seconds}", style="dim")
+            tail = " ".join(plain(self.text).split())[-SAID_CHARACTERS:]
+            while tail and cell_len(tail) > room - text.cell_len - 4:  # wide characters take two columns
+                tail = tail[1:]
+            text.append(f"  … {tail}" if tail else "")
+        text.no_wrap, text.overflow = True, "ellipsis"
+        return text
 
 
 class LiveView:

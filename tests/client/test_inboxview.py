@@ -293,13 +293,13 @@ def test_the_line_below_the_records_says_whom_it_waits_for() -> None:
     console = Console(width=200, file=StringIO(), force_terminal=True)
     with LiveView(console) as view:
         view.show(Record(seq=0, machine="m", state="a", event="Paused"))
-        shown_now = str(view._waiting.__rich__())
+        shown_now = str(view._waiting.line(80))
         assert shown_now.startswith("paused")
         view.asking("approval r1")
-        assert str(view._waiting.__rich__()).startswith("waits for a person: approval r1")
+        assert str(view._waiting.line(80)).startswith("waits for a person: approval r1")
         view.asking("")
         view.show(Record(seq=1, machine="m", state="a", event="Resumed"))
-        assert str(view._waiting.__rich__()).startswith("a ")
+        assert str(view._waiting.line(80)).startswith("a ")
 
 
 @pytest.mark.parametrize(
