@@ -6,15 +6,17 @@ import asyncio
 import os
 import sys
 import termios
+from typing import TextIO
 
 from client.errors import NotConfirmed
 
 __all__ = ["confirm", "person_here", "read_line"]
 
 
-def person_here() -> bool:
-    """Somebody can read what we print and type an answer: a terminal, and we are in its foreground."""
-    if sys.stdin is None or not (sys.stdin.isatty() and sys.stdout.isatty()):
+def person_here(shown: TextIO | None = None) -> bool:
+    """Somebody can read what we print (there; else on standard output) and type an answer: a terminal, and we
+    are in its foreground."""
+    if sys.stdin is None or not (sys.stdin.isatty() and (shown or sys.stdout).isatty()):
         return False
     try:
         return os.tcgetpgrp(sys.stdin.fileno()) == os.getpgrp()
@@ -51,7 +53,7 @@ async def confirm(question: str) -> None:
     Raises:
         NotConfirmed: anything else was said, or there is no terminal.
     """
-    if not person_here():
+    if not person_here(sys.stderr):
         raise NotConfirmed("nobody can be asked here, so nothing was done; say --yes to do it all the same")
     sys.stderr.write(f"{question} [y/N] ")
     sys.stderr.flush()

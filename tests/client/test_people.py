@@ -441,6 +441,8 @@ async def test_what_is_decided_while_no_worker_runs_is_in_force_when_one_comes(d
         assert (line.run, line.asks[0].digest) == (run_id, request.digest)
         with pytest.raises(Refused, match=r"r1 of run .* cannot be answered by 'topup'"):
             await agents.top_up(run_id, line.asks[0], {"tokens": 1})
+        with pytest.raises(RatchetError, match=r"r7 of run .* is not among r1; more may be open"):
+            await agents.request(run_id, "r7")
         sent = await agents.approve(run_id, line.asks[0], by="Ada")
         assert isinstance(sent, Sent)
         assert "takes effect when a worker takes it" in sent.text
