@@ -152,10 +152,8 @@ async def list_runs(
         console = out()
         console.print(listing(lines, console.width))
         if console.width < WIDE:
-            notes().print(
-                f"agent, start and deadline of each run: with a terminal of {WIDE} columns, or with --json",
-                style="dim",
-            )
+            more = f"agent, start, deadline: with a wider terminal ({WIDE} columns) or --json"
+            notes().print(more, style="dim")
     else:
         notes().print("no runs")
 
