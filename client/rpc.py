@@ -28,7 +28,7 @@ from client.errors import (
 from workflows.api import TASK_QUEUE, AgentResult
 
 __all__ = [
-    "CLOSING", "QUERY_TIMEOUT", "clear_errors", "has_worker", "no_worker", "result_within",
+    "ABORTED", "CLOSING", "QUERY_TIMEOUT", "clear_errors", "has_worker", "no_worker", "result_within",
     "run_failed", "unreachable",
 ]  # fmt: skip
 
@@ -38,7 +38,9 @@ POLL_SECONDS = 90
 LEAVING = {WorkerStatus.WORKER_STATUS_SHUTTING_DOWN, WorkerStatus.WORKER_STATUS_SHUTDOWN}
 CLOSING = "closing workflow"
 GONE = {RPCStatusCode.UNAVAILABLE}
-OVER = ("already completed", CLOSING)
+ABORTED = "update was aborted"
+"""The server lost sight of an update, such as when a workflow task was made anew: it may be sent again."""
+OVER = ("already completed", CLOSING, ABORTED)
 """What the server says of a message to a run that is over, or ends before it has read it."""
 SLOW = {RPCStatusCode.CANCELLED, RPCStatusCode.DEADLINE_EXCEEDED}
 
@@ -141,7 +143,8 @@ def run_failed(run_id: str, error: WorkflowFailureError) -> RunFailed:
 
 
 def _in_words(error: RPCError, where: str, run_id: str) -> RatchetError:
-    if error.status is RPCStatusCode.NOT_FOUND and run_id and any(word in error.message for word in OVER):
+    gone = error.status is RPCStatusCode.NOT_FOUND or ABORTED in error.message
+    if gone and run_id and any(word in error.message for word in OVER):
         return Refused(f"run {run_id} is over, so nothing was changed; `ratchet show {run_id}` shows it")
     if error.status is RPCStatusCode.NOT_FOUND and run_id:
         return UnknownRun(f"there is no run {run_id} at {where}; `ratchet list` shows what there is")

@@ -22,7 +22,7 @@ from temporalio.service import RPCError, RPCStatusCode
 
 from activities.contracts import Frozen, JsonObject
 from client.errors import RatchetError, Refused
-from client.rpc import CLOSING
+from client.rpc import ABORTED, CLOSING
 
 __all__ = ["NoAnswer", "Sent", "by_signal", "by_update"]
 
@@ -76,7 +76,8 @@ async def by_update(
                 raise Refused(f"run {run_id} refused: {_said(cause)}") from error
             raise RatchetError(f"run {run_id} could not take the message: {_said(cause)}") from error
         except RPCError as error:
-            if CLOSING not in error.message or not await _goes_on(temporal, run_id):
+            lost = CLOSING in error.message or ABORTED in error.message
+            if not lost or not await _goes_on(temporal, run_id):
                 raise
     raise RatchetError(f"run {run_id} took the message but did not answer; `ratchet log {run_id}` has it")
 

@@ -11,7 +11,7 @@ from pydantic import ValidationError
 
 from tests.gate.house import APPROVAL, KEYS, again, ask, ask_of, call, desk, say, signed
 from workflows.gate.desk import Desk
-from workflows.gate.ticket import Refused
+from workflows.gate.ticket import Refused, named
 from workflows.people import Approvals, Decision, Remember, Request, RequestsPage
 
 GROUPS = (None, "team", "two", "signed", "signed_two", "boss")
@@ -196,13 +196,13 @@ def test_nothing_is_let_pass_that_nobody_approved(
         if one.outcome == "approved"
         and one.settled is not None
         and one.settled.remember is not None
-        and {vote.by or "somebody" for vote in one.votes if vote.verb == "approve"} == set(by)
+        and {named(vote.by, vote.verified) for vote in one.votes if vote.verb == "approve"} == set(by)
         and asked == ("boss" if one.arguments == {"amount": 5000} else way["group"])
         and (one.settled.remember == Remember() or one.arguments == run.arguments)
     ]
     assert source
     if asked == "boss":
-        assert by == ("eve",)
+        assert by == ("eve (claimed)",)
 
 
 anything = st.recursive(
