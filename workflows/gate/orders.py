@@ -137,7 +137,7 @@ async def _paused(loop: Loop, order: Order) -> CommandDone:
         raise ValueError(
             "the run is paused already"
             if pause
-            else "the run is not paused; what waits for a decision is answered with a decision"
+            else "the run is not paused; what it asks is decided, such as with `ratchet approve RUN`"
         )
     child = "" if loop.older else await loop.raced(loop.world.tell_child(order.command), lambda: False)
     loop.paused = pause
