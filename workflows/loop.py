@@ -14,15 +14,14 @@ from typing import Any, TypeVar
 
 from pydantic import BaseModel
 
-from activities.contracts import CallModels, Effect, JsonObject, MachineEnded, RunMachine
+from activities.contracts import CallModels, Effect, JsonObject, MachineEnded
 from workflows.gate import words
 from workflows.gate.calls import Calls
 from workflows.gate.desk import Desk
 from workflows.gate.effects import take
-from workflows.gate.orders import Left, Order, check, obey, refuse
+from workflows.gate.orders import Left, Order, check, cuts_off, obey, refuse
 from workflows.kernel.errors import MachineError, name_of
 from workflows.kernel.ledger import spent_by
-from workflows.kernel.moves import steerable
 from workflows.kernel.stack import Nesting, Stack, charged, closed, noted, unspent
 from workflows.kernel.step import Cause
 from workflows.people import Command, Decided, Decision, People, Request
@@ -127,9 +126,9 @@ class Loop:
         order = self.inbox.pop(0)
         try:
             await obey(self, order)
-        except asyncio.CancelledError:
-            self.inbox.insert(0, order)
-            raise
+        finally:
+            if not order.over:  # it was cut short, and is refused when the run is over
+                self.inbox.insert(0, order)
 
     # -- what is done with it --------------------
 
@@ -257,6 +256,7 @@ class Loop:
 
     async def race(self, effect: Effect, where: Where) -> BaseModel:
         """Do it, unless a command comes that stops it; a call that must not be cut off is let end."""
+        self.stand()
         if self.desk.open:  # what was asked at a call that is made no more
             self.desk.withdraw(self.world.now(), "the run has gone on without it")
             self.tell()
@@ -282,6 +282,11 @@ class Loop:
             raise Left
         return answer
 
+    def stand(self) -> None:
+        """Begin nothing in a run that is paused: raises Left."""
+        if self.paused and not self.older:
+            raise Left
+
     async def raced(self, doing: Coroutine[Any, Any, T], stops: Callable[[], bool] | None = None) -> T:
         """The outcome of what is being done; raises Left when a command came that does not let it end:
         `stops` says whether one has, if not every command that concerns the effect at hand is one."""
@@ -296,6 +301,9 @@ class Loop:
                     await self._watch(task, self.aborting)
         except asyncio.CancelledError:
             pass
+        except BaseException:
+            await self._stopped(task)
+            raise
         if not task.done() and stops is None:
             self._cut_by_a_pause()
         await self._stopped(task)
@@ -316,9 +324,10 @@ class Loop:
 
     def _cut_by_a_pause(self) -> None:
         """What a pause let go on is stopped by a pause at once: that one is no repeat."""
-        at_once = next((order for order in self.inbox if order.command.at_once), None)
-        if at_once is not None and not self.older:
-            at_once.cut = True
+        for order in self.inbox if not self.older else ():
+            if order.command.command == "pause" and order.command.at_once:
+                order.cut = True
+                return
 
     async def _watch(
         self,
@@ -360,20 +369,4 @@ class Loop:
 
     def _stopping(self) -> bool:
         """A command came that does not let the effect under way end."""
-        for order in self.inbox:
-            command = order.command
-            if command.command == "abort" or (
-                command.command == "rollback" and (order.checked or self.older)
-            ):
-                return True
-            # A child run is not stopped: it is told, and would begin anew.
-            if (
-                command.command == "pause"
-                and command.at_once
-                and not isinstance(self.stack.effect, RunMachine)
-            ):
-                return True
-            says = command.command == "steer" and (self.older or bool(command.text.strip()))
-            if says and steerable(self.stack, begun=self.begun):
-                return True
-        return False
+        return any(cuts_off(self, order) for order in self.inbox)

@@ -6,7 +6,8 @@ from typing import Any
 
 import pytest
 
-from activities.contracts import MachineEnded, ModelsReplied
+from activities.contracts import MachineEnded, ModelsReplied, ToolResult, ToolsReturned
+from activities.contracts_people import Reconciled
 from tests.machines.answers import act, failed, final, said, tool_said
 from tests.machines.scripts_code import block
 from tests.machines.scripts_code import calls as code_calls
@@ -175,3 +176,82 @@ def test_what_an_older_run_carried_on_is_read() -> None:
     assert asked.refused == failed("fatal")
     retried = Calls.model_validate({"failures": [], "mended": [old]})
     assert (retried.refused, len(retried.mended)) == (None, 1)
+
+
+def _lost(effect: Any) -> ToolsReturned:
+    """Nobody knows what became of the call."""
+    lost = ToolResult(id=effect.runs[0].id, tool="tool", output="?", error="unknown_outcome")
+    return ToolsReturned(results=(lost,))
+
+
+async def _paused_in_a_call(run: Bench, found: Reconciled | None) -> None:
+    """An unsafe call is under way in a run that is paused; then nobody knows what became of it."""
+    run.blocked = True
+    await run.decide("approve")
+    assert (await run.command("pause")).done
+    run.found, run.blocked = found, False
+    await run.settled()
+
+
+async def test_a_paused_run_asks_no_tool_what_became_of_a_call_and_makes_none_again() -> None:
+    async with Bench("react", (CALL, _lost, tool_said("paid"), final()), tool=unsafe()) as run:
+        await _paused_in_a_call(run, Reconciled(outcome="not_happened"))
+        assert (run.asked_after, len(run.called)) == ([], 1)
+        await run.command("resume")
+        assert (run.asked_after, len(run.called), run.exit.ok) == (["action#3:1"], 2, True)
+
+
+async def test_a_call_that_a_person_wants_made_again_waits_for_a_paused_run_to_go_on() -> None:
+    async with Bench("react", (CALL, _lost, tool_said("paid"), final()), tool=unsafe()) as run:
+        run.blocked = True
+        await run.decide("approve")
+        run.blocked = False
+        await run.settled()
+        assert run.open[0].kind == "outcome"
+        await run.command("pause")
+        await run.decide("retry")
+        assert len(run.called) == 1
+        await run.command("resume")
+        assert (len(run.called), run.exit.ok) == (2, True)
+
+
+async def test_a_model_that_a_person_wants_asked_again_waits_for_a_paused_run_to_go_on() -> None:
+    run = Bench("react", (failed("fatal"), final()), people=People(on_trouble="ask"))
+    run.blocked = True
+    async with run:
+        await run.command("pause")
+        run.blocked = False
+        await run.settled()
+        await run.decide("retry")
+        assert len(run.performed) == 1
+        await run.command("resume")
+        assert (len(run.performed), run.exit.ok) == (2, True)
+
+
+async def test_limits_that_are_set_while_a_limit_is_asked_about_make_no_call_again() -> None:
+    two = calls(call("tool", 1, q="x"), call("tool", 2, q="y"))
+    people, tool = People(on_limit="ask"), unsafe()
+    answers, limits = (two, tool_said("paid")), {"tool_calls": 10}
+    async with Bench("tools", answers, tool=tool, people=people, limits=limits) as run:
+        run.blocked = True
+        for request in run.open:
+            await run.decide("approve", request)
+        await run.command("pause", at_once=True)
+        run.blocked = False
+        await run.settled()
+        await run.command("limits", limits={"tool_calls": 1})
+        await run.command("resume")
+        assert [request.kind for request in run.open] == ["limit"]
+        await run.command("limits", limits={"tool_calls": 10})
+        names = [name for name, _ in run.called]
+        assert [name[-2:] for name in names] == [".0", ".1"]
+
+
+async def test_at_once_says_nothing_of_a_command_that_is_no_pause() -> None:
+    run = Bench("react", (final(),))
+    run.blocked = True
+    async with run:
+        resumed, paused = run.order("resume", at_once=True), run.order("pause", at_once=True)
+        await run.settled()
+        assert "is not paused" in resumed.refused
+        assert paused.done

@@ -308,9 +308,11 @@ class Desk:
         reason = f"nobody decided in time; at the deadline: {request.at_deadline}"
         self.told.append(told("Expired", request, reason=reason))
 
-    def withdraw(self, now: float, why: str) -> None:
-        """Close all open requests: a rollback, an abort or the end of the run came first."""
+    def withdraw(self, now: float, why: str, kind: str = "") -> None:
+        """Close all open requests, or those of a `kind`: a command or the end of the run came first."""
         for request in self.open:
+            if kind and request.kind != kind:
+                continue
             withdrawn = self._close(self._tickets[request.id], request, "withdrawn", now)
             self.told.append(told("Withdrawn", withdrawn, by="kernel", reason=why))
 

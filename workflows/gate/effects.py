@@ -225,6 +225,7 @@ async def _cleared(loop: Loop, run: ToolRun, where: Where, name: str) -> bool:
     if loop.world.cancelling():
         return False
     if name not in loop.calls.reconciled:
+        loop.stand()
         found = await loop.raced(loop.world.reconcile(run, where, name))
         loop.calls.reconciled.append(name)
         if found is not None:

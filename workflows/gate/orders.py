@@ -7,18 +7,18 @@ from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
-from activities.contracts import JsonObject
+from activities.contracts import JsonObject, RunMachine
 from workflows.api import COUNTERS, MOST
 from workflows.kernel.errors import MachineError
 from workflows.kernel.log import Record
-from workflows.kernel.moves import breach_of, capped, rolled_back, steered
+from workflows.kernel.moves import breach_of, capped, rolled_back, steerable, steered
 from workflows.kernel.step import Cause
 from workflows.people import Command, CommandDone, DoneCall
 
 if TYPE_CHECKING:
     from workflows.loop import Loop
 
-__all__ = ["Left", "Order", "check", "obey", "refuse"]
+__all__ = ["Left", "Order", "check", "cuts_off", "obey", "refuse"]
 
 ABORTED = "it was not done: an abort came"
 SAID = 500
@@ -71,6 +71,23 @@ async def obey(loop: Loop, order: Order) -> None:
                 order.done = _limited(loop, order)
     except (ValueError, MachineError) as error:
         refuse(loop, order, str(error))
+
+
+def cuts_off(loop: Loop, order: Order) -> bool:
+    """It does not let the effect under way end."""
+    command = order.command
+    match command.command:
+        case "abort":
+            return True
+        case "rollback":
+            return order.checked or loop.older
+        case "pause":
+            # A child run is not stopped: it is told, and would begin anew.
+            return command.at_once and not isinstance(loop.stack.effect, RunMachine)
+        case "steer":
+            says = loop.older or bool(command.text.strip())
+            return says and steerable(loop.stack, begun=loop.begun)
+    return False
 
 
 async def check(loop: Loop, order: Order) -> None:
@@ -139,7 +156,7 @@ async def _paused(loop: Loop, order: Order) -> CommandDone:
             if pause
             else "the run is not paused; what it asks is decided, such as with `ratchet approve RUN`"
         )
-    child = "" if loop.older else await loop.raced(loop.world.tell_child(order.command), lambda: False)
+    child = "" if loop.older else await _told(loop, order.command)
     loop.paused = pause
     cause, said = _cause("Paused" if pause else "Resumed", order), ""
     if child:
@@ -148,6 +165,14 @@ async def _paused(loop: Loop, order: Order) -> CommandDone:
     if pause and loop.under_way and not child:
         said = f" when what is under way has ended: {loop.under_way[:TITLE]}"
     return _done(loop, order, f"the run {'stands still' if pause else 'goes on'}{said}")
+
+
+async def _told(loop: Loop, command: Command) -> str:
+    """Hand it on to the child run; its workflow id, empty: there is none. Raises ValueError."""
+    try:
+        return await loop.raced(loop.world.tell_child(command), lambda: False)
+    except Left as left:
+        raise ValueError("the child run could not be told; send it again") from left
 
 
 def _steered(loop: Loop, order: Order) -> CommandDone:
@@ -231,6 +256,16 @@ async def _undone(loop: Loop, call: DoneCall, by: str) -> str:
     return f"{name}: {text}"
 
 
+def _withdraw_limits(loop: Loop) -> None:
+    """What is asked about limits is asked anew, with those of now; what was done of the effect stays done."""
+    if not any(request.kind == "limit" for request in loop.desk.open):
+        return
+    if loop.older:
+        loop.leave("the limits were changed")
+    loop.desk.withdraw(loop.world.now(), "the limits were changed", kind="limit")
+    loop.tell()
+
+
 def _limited(loop: Loop, order: Order) -> CommandDone:
     limits = order.command.limits
     if not limits:
@@ -244,8 +279,7 @@ def _limited(loop: Loop, order: Order) -> CommandDone:
     loop.keep(capped(loop.stack, limits))
     changed = before is not None and (before.counter in limits or breach_of(loop.stack) != before)
     if changed or loop.older:
-        if any(request.kind == "limit" for request in loop.desk.open):
-            loop.leave("the limits were changed")
+        _withdraw_limits(loop)
         loop.calls.topups.append("limits")  # a top-up that was decided before is about another cap
     told = ", ".join(
         f"{name} {'none' if cap is None else f'{cap:g}'}" for name, cap in sorted(limits.items())
