@@ -301,7 +301,7 @@ class Loop:
                     await self._watch(task, self.aborting)
         except asyncio.CancelledError:
             pass
-        except BaseException:
+        except Exception:  # nothing wider: a run that is put out of memory must not wait for anything
             await self._stopped(task)
             raise
         if not task.done() and stops is None:
