@@ -9,14 +9,14 @@ from typing import Annotated, Any
 
 import typer
 
-from client.cli_people import By, Digest, Key, Reason, Run, Signal, talk_of, text_of
+from client.cli_people import Deciding, Reason, Run, Speaking, text_of
 from client.errors import UsageError
-from client.place import Json, Place
+from client.place import Place
 
 __all__ = ["COMMANDS"]
 
 
-async def pause(  # noqa: PLR0913  # one parameter for each option of the command line
+async def pause(  # one parameter for each option of the command line
     place: Place,
     *,
     run: Run,
@@ -24,20 +24,17 @@ async def pause(  # noqa: PLR0913  # one parameter for each option of the comman
         bool, typer.Option("--at-once", help="Do not wait for the current call: it is made again later.")
     ] = False,
     reason: Reason = "",
-    by: By = None,
-    key: Key = None,
-    signal: Signal = False,
-    as_json: Json = False,
+    how: Speaking,
 ) -> int:
     """Let a run stand still until `ratchet resume`."""
     from client.people import spoken
     from workflows.people import Command
 
     order = spoken(Command, command="pause", text=reason, at_once=at_once)
-    return await talk_of(place, run, by, key, (signal, as_json)).command(order)
+    return await how.talk(place, run).command(order)
 
 
-async def abort(  # noqa: PLR0913  # one parameter for each option of the command line
+async def abort(  # one parameter for each option of the command line
     place: Place,
     *,
     run: Run,
@@ -49,41 +46,34 @@ async def abort(  # noqa: PLR0913  # one parameter for each option of the comman
         ),
     ] = None,
     reason: Reason = "",
-    digest: Digest = None,
-    by: By = None,
-    key: Key = None,
-    signal: Signal = False,
-    as_json: Json = False,
+    how: Deciding,
 ) -> int:
     """End a run where it is; it gives a result, with the exit reason `aborted`."""
     from client.people import spoken
     from client.talk import said
     from workflows.people import Command
 
-    talk = talk_of(place, run, by, key, (signal, as_json), digest)
+    talk = how.talk(place, run)
     if request is not None:
         return await talk.decide(request, "abort", said(reason))
-    if digest is not None:
+    if how.digest is not None:
         raise UsageError("--digest is that of a request: name the request behind the run, such as r1")
     return await talk.command(spoken(Command, command="abort", text=reason))
 
 
-async def steer(  # noqa: PLR0913  # one parameter for each option of the command line
+async def steer(  # one parameter for each option of the command line
     place: Place,
     *,
     run: Run,
     text: Annotated[str, typer.Argument(help="What to say to the model; - reads stdin.")],
-    by: By = None,
-    key: Key = None,
-    signal: Signal = False,
-    as_json: Json = False,
+    how: Speaking,
 ) -> int:
     """Say something to the model before its next call."""
     from client.people import spoken
     from workflows.people import Command
 
     order = spoken(Command, command="steer", text=await text_of(text, "the message"))
-    return await talk_of(place, run, by, key, (signal, as_json)).command(order)
+    return await how.talk(place, run).command(order)
 
 
 async def rollback(  # noqa: PLR0913  # one parameter for each option of the command line
@@ -96,20 +86,17 @@ async def rollback(  # noqa: PLR0913  # one parameter for each option of the com
     ] = False,
     yes: Annotated[bool, typer.Option("--yes", "-y", help="Do not ask.")] = False,
     reason: Reason = "",
-    by: By = None,
-    key: Key = None,
-    signal: Signal = False,
-    as_json: Json = False,
+    how: Speaking,
 ) -> int:
     """Take a run back to the beginning of a step; shows first what was done since."""
     from client.people import spoken
     from workflows.people import Command
 
     order = spoken(Command, command="rollback", step=step, compensate=compensate, text=reason)
-    return await talk_of(place, run, by, key, (signal, as_json)).rollback(order, yes=yes)
+    return await how.talk(place, run).rollback(order, yes=yes)
 
 
-async def limits(  # noqa: PLR0913  # one parameter for each option of the command line
+async def limits(  # one parameter for each option of the command line
     place: Place,
     *,
     run: Run,
@@ -117,10 +104,7 @@ async def limits(  # noqa: PLR0913  # one parameter for each option of the comma
         list[str], typer.Argument(metavar="COUNTER=CAP...", help="Such as model_calls=300 tokens=none.")
     ],
     reason: Reason = "",
-    by: By = None,
-    key: Key = None,
-    signal: Signal = False,
-    as_json: Json = False,
+    how: Speaking,
 ) -> int:
     """Set limits of a run that goes on."""
     from client.amounts import caps_of
@@ -128,7 +112,7 @@ async def limits(  # noqa: PLR0913  # one parameter for each option of the comma
     from workflows.people import Command
 
     order = spoken(Command, command="limits", limits=caps_of(words), text=reason)
-    return await talk_of(place, run, by, key, (signal, as_json)).command(order)
+    return await how.talk(place, run).command(order)
 
 
 COMMANDS: dict[str, Callable[..., Coroutine[Any, Any, int | None]]] = {

@@ -11,6 +11,7 @@ import asyncio
 import json
 import time
 from collections.abc import Callable, Coroutine, Sequence
+from dataclasses import dataclass
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, Literal
@@ -29,7 +30,7 @@ if TYPE_CHECKING:
     from workflows.api import AgentTask
     from workflows.people import Request
 
-__all__ = ["COMMANDS", "By", "Digest", "Key", "Reason", "Run", "Signal", "talk_of", "text_of"]
+__all__ = ["COMMANDS", "Deciding", "Reason", "Run", "Speaking", "text_of"]
 
 Run = Annotated[str, typer.Argument(help="Id of the run, or its beginning or end.", metavar="RUN")]
 Asked = Annotated[
@@ -61,24 +62,46 @@ Signal = Annotated[
 ]
 
 
-def talk_of(
-    place: Place,
-    run: str,
-    by: str | None,
-    key: Path | None,
-    how: tuple[bool, bool],
-    digest: str | None = None,
-) -> Talk:
-    """Who says what to whom; `how` is whether by signal, and whether told in JSON; `digest` how that of
-    what is decided begins."""
-    from client.keys import speaker
-    from client.talk import Talk
+@dataclass(frozen=True)
+class Speaking:
+    """Who says it, and how it is sent and told."""
 
-    if digest is not None and len(digest.strip()) < DIGEST_LEAST:
-        raise UsageError(
-            f"--digest {digest!r}: at least {DIGEST_LEAST} characters are needed; `ratchet inbox` shows them"
-        )
-    return Talk(place, run, speaker(by, key), signal=how[0], as_json=how[1], digest=(digest or "").strip())
+    by: By = None
+    key: Key = None
+    signal: Signal = False
+    as_json: Json = False
+
+    @property
+    def seen(self) -> str:
+        """How the digest of what is decided begins; empty: whatever is asked."""
+        return ""
+
+    def talk(self, place: Place, run: str) -> Talk:
+        """Who says what to whom. Raises UsageError."""
+        from client.keys import speaker
+        from client.talk import Talk
+
+        who = speaker(self.by, self.key)
+        return Talk(place, run, who, signal=self.signal, as_json=self.as_json, digest=self.seen)
+
+
+@dataclass(frozen=True)
+class Deciding(Speaking):
+    """The same of a decision, which may be held to what was seen."""
+
+    digest: Digest = None
+
+    @property
+    def seen(self) -> str:
+        """Raises UsageError for a digest that might fit another request by chance."""
+        if self.digest is None:
+            return ""
+        if len(self.digest.strip()) < DIGEST_LEAST:
+            raise UsageError(
+                f"--digest {self.digest!r}: at least {DIGEST_LEAST} characters are needed; `ratchet inbox` "
+                "shows them"
+            )
+        return self.digest.strip()
 
 
 async def text_of(typed: str, what: str) -> str:
@@ -185,21 +208,17 @@ async def approve(  # noqa: PLR0913  # one parameter for each option of the comm
         list[str] | None,
         typer.Option("--remember-where", help="NAME=VALUE: this tool with such an argument; repeatable."),
     ] = None,
-    digest: Digest = None,
-    by: By = None,
-    key: Key = None,
-    signal: Signal = False,
-    as_json: Json = False,
+    how: Deciding,
 ) -> int:
     """Let a tool be called."""
     from client.talk import remembered
 
     where = {name: value for name, value in map(_pair, remember_where or ())}
     content = remembered(comment, remember, remember_any, where)
-    return await talk_of(place, run, by, key, (signal, as_json), digest).decide(request, "approve", content)
+    return await how.talk(place, run).decide(request, "approve", content)
 
 
-async def edit(  # noqa: PLR0913  # one parameter for each option of the command line
+async def edit(  # one parameter for each option of the command line
     place: Place,
     *,
     run: Run,
@@ -208,39 +227,31 @@ async def edit(  # noqa: PLR0913  # one parameter for each option of the command
         str | None, typer.Option("--args", help="All of the new arguments, as JSON or YAML; else $EDITOR.")
     ] = None,
     comment: Comment = "",
-    digest: Digest = None,
-    by: By = None,
-    key: Key = None,
-    signal: Signal = False,
-    as_json: Json = False,
+    how: Deciding,
 ) -> int:
     """Change the arguments of a tool's call, then let it be called."""
     from client.talk import changed
 
-    talk = talk_of(place, run, by, key, (signal, as_json), digest)
+    talk = how.talk(place, run)
     return await talk.decide(request, "edit", changed(comment, args))
 
 
-async def answer(  # noqa: PLR0913  # one parameter for each option of the command line
+async def answer(  # one parameter for each option of the command line
     place: Place,
     *,
     run: Run,
     words: Annotated[list[str], typer.Argument(metavar="[REQUEST] TEXT", help="The answer; - reads stdin.")],
-    digest: Digest = None,
-    by: By = None,
-    key: Key = None,
-    signal: Signal = False,
-    as_json: Json = False,
+    how: Deciding,
 ) -> int:
     """Answer a question; of a call whose outcome nobody knew: what it returned."""
     if len(words) > 2:
         raise UsageError(f"one answer is expected, {len(words)} words came; put it into quotes")
     *request, typed = words
-    talk = talk_of(place, run, by, key, (signal, as_json), digest)
+    talk = how.talk(place, run)
     return await talk.answer(request[0] if request else None, await text_of(typed, "the answer"))
 
 
-async def topup(  # noqa: PLR0913  # one parameter for each option of the command line
+async def topup(  # one parameter for each option of the command line
     place: Place,
     *,
     run: Run,
@@ -248,11 +259,7 @@ async def topup(  # noqa: PLR0913  # one parameter for each option of the comman
         list[str], typer.Argument(metavar="[REQUEST] COUNTER=MORE...", help="Such as cost_usd=5 tokens=1000.")
     ],
     comment: Comment = "",
-    digest: Digest = None,
-    by: By = None,
-    key: Key = None,
-    signal: Signal = False,
-    as_json: Json = False,
+    how: Deciding,
 ) -> int:
     """Give a run that has reached a limit more of it."""
     from client.amounts import amounts_of
@@ -261,11 +268,11 @@ async def topup(  # noqa: PLR0913  # one parameter for each option of the comman
     request = words[0] if "=" not in words[0] else None
     amounts = amounts_of(words if request is None else words[1:])
 
-    talk = talk_of(place, run, by, key, (signal, as_json), digest)
+    talk = how.talk(place, run)
     return await talk.decide(request, "topup", more_of(comment, amounts))
 
 
-async def resume(  # noqa: PLR0913  # one parameter for each option of the command line
+async def resume(  # one parameter for each option of the command line
     place: Place,
     *,
     run: Run,
@@ -274,37 +281,27 @@ async def resume(  # noqa: PLR0913  # one parameter for each option of the comma
         bool, typer.Option("--pause", help="Take the pause back, whatever the run asks.")
     ] = False,
     comment: Comment = "",
-    digest: Digest = None,
-    by: By = None,
-    key: Key = None,
-    signal: Signal = False,
-    as_json: Json = False,
+    how: Deciding,
 ) -> int:
     """Let a run go on: takes a pause back, or answers what it asks so. (`retry` makes a call again.)"""
-    talk = talk_of(place, run, by, key, (signal, as_json), digest)
+    talk = how.talk(place, run)
     return await talk.resume(request, comment, pause=pause)
 
 
 def _plain_decision(verb: Any, doc: str) -> Callable[..., Coroutine[Any, Any, int]]:
     """A command for a decision that needs nothing but a comment."""
 
-    async def decide(  # noqa: PLR0913  # one parameter for each option of the command line
+    async def decide(  # one parameter for each option of the command line
         place: Place,
         *,
         run: Run,
         request: Asked = None,
         comment: Comment = "",
-        digest: Digest = None,
-        by: By = None,
-        key: Key = None,
-        signal: Signal = False,
-        as_json: Json = False,
+        how: Deciding,
     ) -> int:
         from client.talk import said
 
-        return await talk_of(place, run, by, key, (signal, as_json), digest).decide(
-            request, verb, said(comment)
-        )
+        return await how.talk(place, run).decide(request, verb, said(comment))
 
     decide.__name__, decide.__doc__ = verb, doc
     return decide

@@ -7,9 +7,9 @@ import inspect
 import signal
 from collections.abc import Callable, Coroutine
 from contextlib import AbstractAsyncContextManager
-from dataclasses import dataclass
+from dataclasses import dataclass, fields, is_dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any, Literal, TypeVar
+from typing import TYPE_CHECKING, Annotated, Any, Literal, TypeVar, get_type_hints
 
 import typer
 
@@ -71,18 +71,17 @@ UiPort = Annotated[
 Debug = Annotated[bool, typer.Option("--debug", help="Show tracebacks.", rich_help_panel="Where")]
 
 R = TypeVar("R")
-PLACE = ("data_dir", "address", "namespace", "port", "ui_port")
 
 
 @dataclass(frozen=True)
 class Place:
     """Where a command works."""
 
-    data_dir: Path
-    address: str | None
-    namespace: str | None
-    port: int | None = None
-    ui_port: int | None = None
+    data_dir: DataDir = Path(".ratchet")
+    address: Address = None
+    namespace: Namespace = None
+    port: Port = None
+    ui_port: UiPort = None
 
     def remote(self) -> dict[str, Any] | None:
         """How to connect to a server elsewhere; None when the embedded one is meant."""
@@ -134,30 +133,30 @@ def command(
 ) -> Callable[[Callable[..., Coroutine[Any, Any, int | None]]], Callable[..., None]]:
     """Register a coroutine `work(place, ...)` as a command; what it returns is the exit code.
 
-    The options that make the place are the same for every command, so they are added here.
+    A parameter whose type is a dataclass, such as `Place`, stands for options that several commands share:
+    one for each of its fields.
     """
 
     def register(work: Callable[..., Coroutine[Any, Any, int | None]]) -> Callable[..., None]:
+        own = inspect.signature(work, eval_str=True)
+        groups: dict[str, Any] = {
+            one.name: one.annotation for one in own.parameters.values() if is_dataclass(one.annotation)
+        }
+
         def run(debug: bool, **options: Any) -> None:
-            place = Place(**{name: options.pop(name) for name in PLACE})
+            for group, kind in groups.items():
+                options[group] = kind(**{field.name: options.pop(field.name) for field in fields(kind)})
             if signal.getsignal(signal.SIGINT) is signal.SIG_DFL:  # see client.start
                 signal.signal(signal.SIGINT, signal.default_int_handler)
             try:
-                code = asyncio.run(_stoppable(work(place, **options)))
+                code = asyncio.run(_stoppable(work(**options)))
             except (KeyboardInterrupt, asyncio.CancelledError):
                 raise typer.Exit(INTERRUPTED) from None
             raise typer.Exit(code or 0)
 
-        own = inspect.signature(work, eval_str=True)
-        shared = [
-            _option("data_dir", DataDir, Path(".ratchet")),
-            _option("address", Address, None),
-            _option("namespace", Namespace, None),
-            _option("port", Port, None),
-            _option("ui_port", UiPort, None),
-            _option("debug", Debug, False),
-        ]
-        parameters = [*list(own.parameters.values())[1:], *shared]
+        parameters = [one for one in own.parameters.values() if one.name not in groups]
+        parameters += [option for name in reversed(groups) for option in _options(groups[name])]
+        parameters.append(_option("debug", Debug, False))
         parameters = [p.replace(kind=inspect.Parameter.KEYWORD_ONLY) for p in parameters]
         run.__name__, run.__doc__ = work.__name__, work.__doc__
         run.__signature__ = own.replace(parameters=parameters)  # type: ignore[attr-defined]  # what Typer reads
@@ -165,6 +164,12 @@ def command(
         return app.command(name)(run)
 
     return register
+
+
+def _options(kind: Any) -> list[inspect.Parameter]:
+    """The options for which a dataclass stands."""
+    types = get_type_hints(kind, include_extras=True)
+    return [_option(field.name, types[field.name], field.default) for field in fields(kind)]
 
 
 def _option(name: str, annotation: Any, default: object) -> inspect.Parameter:
