@@ -1,0 +1,1 @@
+"""The side that does I/O: models, tools, code, stores."""

@@ -1,0 +1,293 @@
+"""What the world answers to an effect.
+
+Each answer says in `spent` what it cost beyond the effect's own price, by counter of the ledger.
+"""
+
+from __future__ import annotations
+
+from typing import Annotated, Literal, Self
+
+from pydantic import Field, JsonValue
+
+from activities.contracts.conversation import Message, ToolCall
+from activities.contracts.data import Artifact, Frozen, JsonObject
+
+__all__ = [
+    "SHARED_COUNTERS",
+    "Answer",
+    "Answers",
+    "ArtifactText",
+    "ArtifactsRead",
+    "CodeCall",
+    "CodeStepped",
+    "EffectFailed",
+    "ErrorClass",
+    "MachineEnded",
+    "ModelReplied",
+    "PersonDecided",
+    "SingleAnswer",
+    "ToolError",
+    "ToolResult",
+    "ToolsReturned",
+    "Usage",
+    "added",
+]
+
+SHARED_COUNTERS = (
+    "model_calls", "tool_calls", "input_tokens", "output_tokens", "tokens", "cost_usd", "unpriced_calls",
+)  # fmt: skip
+"""Counters that a run adds to the run around it, once, when it has ended."""
+
+
+def added(*amounts: dict[str, float]) -> dict[str, float]:
+    """The sum by counter."""
+    total: dict[str, float] = {}
+    for one in amounts:
+        for counter, amount in one.items():
+            total[counter] = total.get(counter, 0) + amount
+    return total
+
+
+class BaseAnswer(Frozen):
+    """What every answer has."""
+
+    @property
+    def cost(self) -> dict[str, float]:
+        """What was spent beyond the effect's own price, by counter."""
+        return {}
+
+    def superseded(self) -> Self:
+        """The form in which it is carried once a newer answer of its kind came: what only the newest
+        answer is read for is left out."""
+        return self
+
+
+class Usage(Frozen):
+    """Tokens of one or more model calls."""
+
+    input_tokens: int = 0
+    output_tokens: int = 0
+    cached_tokens: int = 0
+    """How many of the input tokens the provider had cached."""
+
+
+class ModelReplied(BaseAnswer):
+    """A model's reply. Ids of its tool calls are unique in the conversation (the activity sees to it)."""
+
+    kind: Literal["model_replied"] = "model_replied"
+    text: str
+    tool_calls: tuple[ToolCall, ...] = ()
+    finish_reason: str = "stop"
+    model: str = ""
+    """The provider's name for the model that answered."""
+    usage: Usage = Usage()
+    cost_usd: float = Field(default=0.0, ge=0, allow_inf_nan=False)
+    cost_known: bool = True
+    """False when neither the price library nor the task knows the model's price."""
+    attempt: int = 1
+    seconds: float = 0.0
+    conversation: str = ""
+    """Digest of the conversation with this reply at its end; the store holds it."""
+
+    @property
+    def message(self) -> Message:
+        """The reply as a message; must equal what the activity stored."""
+        return Message(role="assistant", content=self.text, tool_calls=self.tool_calls)
+
+    @property
+    def cost(self) -> dict[str, float]:
+        """Tokens and USD."""
+        used = self.usage
+        amounts: dict[str, float] = {
+            "input_tokens": used.input_tokens,
+            "output_tokens": used.output_tokens,
+            "tokens": used.input_tokens + used.output_tokens,
+            "cost_usd": self.cost_usd,
+        }
+        return amounts if self.cost_known else {**amounts, "unpriced_calls": 1}
+
+
+ToolError = Literal[
+    "unknown_tool", "bad_arguments", "failed", "transient", "timeout", "unknown_outcome", "rejected",
+    "expired",
+]  # fmt: skip
+"""rejected: a person said no. expired: nobody decided in time. Neither was run."""
+
+
+class ToolResult(Frozen):
+    """What one tool returned: its output as text, or an error in words for the model."""
+
+    id: str
+    tool: str
+    output: str
+    """What the model is shown, capped."""
+    error: ToolError | None = None
+    attempts: int = 1
+    seconds: float = 0.0
+    cost_usd: float = Field(default=0.0, ge=0, allow_inf_nan=False)
+    bytes: int = 0
+    """Size of the whole output in UTF-8."""
+    whole: str | None = None
+    """Digest of the whole output in the durable store, when `output` was cut."""
+    marks: tuple[str, ...] = ()
+    """Progress marks that the tool reports (spec 4.14)."""
+    artifacts: tuple[Artifact, ...] = ()
+    """The named results that the call asked to keep."""
+
+    @property
+    def ok(self) -> bool:
+        """The tool ran and returned."""
+        return self.error is None
+
+
+class ToolsReturned(BaseAnswer):
+    """The results of a `CallTools`, in the order of its runs; shorter if it was cut off."""
+
+    kind: Literal["tools_returned"] = "tools_returned"
+    results: tuple[ToolResult, ...]
+
+    @property
+    def cost(self) -> dict[str, float]:
+        """USD."""
+        return {"cost_usd": sum(result.cost_usd for result in self.results)}
+
+
+class PersonDecided(BaseAnswer):
+    """What a person decided; `unavailable` when nobody can be asked."""
+
+    kind: Literal["person_decided"] = "person_decided"
+    decision: Literal["resume", "abort", "answer", "unavailable"]
+    text: str = ""
+    by: str = ""
+
+
+class MachineEnded(BaseAnswer):
+    """How an inner machine ended."""
+
+    kind: Literal["machine_ended"] = "machine_ended"
+    machine: str
+    ok: bool
+    exit_reason: str
+    answer: str | None = None
+    error: str | None = None
+    outcome: JsonObject = {}
+    spent: dict[str, float] = {}
+    """Its ledger; added to the outer one, once."""
+    workflow_id: str = ""
+    """Of the child workflow; empty in a run without Temporal."""
+
+    @property
+    def cost(self) -> dict[str, float]:
+        """What the inner run spent of what both count."""
+        return {name: amount for name, amount in self.spent.items() if name in SHARED_COUNTERS}
+
+
+class CodeCall(Frozen):
+    """A call that a block of code waits for."""
+
+    name: str
+    args: tuple[JsonValue, ...] = ()
+    named: JsonObject = {}
+    """Keyword arguments."""
+
+
+class CodeStepped(BaseAnswer):
+    """How far a block came: to a call, to its end, or to an error."""
+
+    kind: Literal["code_stepped"] = "code_stepped"
+    session: str
+    """To go on with: `digest:<sha256>` in the durable store, or `inline:<base64>` when it is small."""
+    call: CodeCall | None = None
+    """The block waits for this; None: it has ended."""
+    printed: str = ""
+    """What it printed since the last step, cut at the output limit."""
+    left_out: int = 0
+    """Characters that were cut."""
+    error: str | None = None
+    """Type and message of what the block raised, with line and caret where there is one."""
+    fatal: bool = False
+    """Out of time or memory, or the interpreter died: `session` is the one before the block."""
+    seconds: float = 0.0
+    """What it took by the clock, without waiting for a free interpreter."""
+
+    def superseded(self) -> CodeStepped:
+        """Without the session: only the newest one is needed to go on (sketch notes, code C)."""
+        return self.model_copy(update={"session": ""}) if self.session else self
+
+
+class ArtifactText(Frozen):
+    """The text at one path; `problem` says why there is none."""
+
+    text: str = ""
+    """The text itself, or the value as JSON; cut to the requested length."""
+    chars: int = 0
+    """Of the whole text."""
+    binary: bool = False
+    """The body exists, but it is not text."""
+    problem: str | None = None
+
+
+class ArtifactsRead(BaseAnswer):
+    """The texts, in the order of the request."""
+
+    kind: Literal["artifacts_read"] = "artifacts_read"
+    texts: tuple[ArtifactText, ...]
+
+
+ErrorClass = Literal["transient", "recoverable", "fatal", "unknown_outcome"]
+"""transient: retried without success; recoverable: the machine may go on; fatal: it must not."""
+
+
+class EffectFailed(BaseAnswer):
+    """An effect that could not be performed; raised inside the visit as an `EffectError`."""
+
+    kind: Literal["effect_failed"] = "effect_failed"
+    error: ErrorClass
+    type: str
+    """The cause by name, such as `context_too_long`, `HTTP401`."""
+    message: str
+    attempts: int = 1
+    spent: dict[str, float] = {}
+    """What it cost all the same, by counter: an inner machine that broke a rule."""
+
+    @property
+    def cost(self) -> dict[str, float]:
+        """What it cost all the same."""
+        return {name: amount for name, amount in self.spent.items() if name in SHARED_COUNTERS}
+
+
+SingleAnswer = Annotated[
+    ModelReplied
+    | ToolsReturned
+    | PersonDecided
+    | MachineEnded
+    | CodeStepped
+    | ArtifactsRead
+    | EffectFailed,
+    Field(discriminator="kind"),
+]
+
+
+class Answers(BaseAnswer):
+    """The answers to a `Together`, in its order; a member that failed is an `EffectFailed` here."""
+
+    kind: Literal["answers"] = "answers"
+    answers: tuple[SingleAnswer, ...]
+
+    @property
+    def cost(self) -> dict[str, float]:
+        """The sum of theirs."""
+        return added(*(answer.cost for answer in self.answers))
+
+
+Answer = Annotated[
+    ModelReplied
+    | ToolsReturned
+    | PersonDecided
+    | MachineEnded
+    | CodeStepped
+    | ArtifactsRead
+    | EffectFailed
+    | Answers,
+    Field(discriminator="kind"),
+]

@@ -1,0 +1,149 @@
+"""Plain frozen data that a task carries: models, tools, artifacts and material."""
+
+from __future__ import annotations
+
+from typing import Literal
+
+from pydantic import BaseModel, ConfigDict, Field, JsonValue
+
+from activities.contracts.conversation import ToolCall
+
+__all__ = [
+    "Artifact",
+    "ArtifactSpec",
+    "Frozen",
+    "InnerLimits",
+    "JsonObject",
+    "MaterialRef",
+    "ModelSpec",
+    "Price",
+    "ScriptedReply",
+    "Strict",
+    "ToolEffect",
+    "ToolSpec",
+]
+
+JsonObject = dict[str, JsonValue]
+
+
+class Frozen(BaseModel):
+    """Data that our own code writes. Unknown fields are ignored, so that versions can be mixed."""
+
+    model_config = ConfigDict(frozen=True)
+
+
+class Strict(BaseModel):
+    """Data that a person writes. An unknown field is an error, so that a misspelling is found."""
+
+    model_config = ConfigDict(frozen=True, extra="forbid", allow_inf_nan=False)
+
+
+class Price(Strict):
+    """A price that overrides the price library, in USD per million tokens."""
+
+    input_per_million: float = Field(ge=0, le=1e6)
+    output_per_million: float = Field(ge=0, le=1e6)
+
+
+class ScriptedReply(Strict):
+    """One reply of the `scripted` provider.
+
+    `expect` is a regular expression (RE2) that must match in the newest message that is not the
+    assistant's. Its named groups, and those of earlier replies, fill `{name}` in `reply`. Without a
+    match, `otherwise` is the reply if given; else the script fails.
+    """
+
+    reply: JsonValue
+    expect: str | None = None
+    otherwise: JsonValue = None
+    tool_calls: tuple[ToolCall, ...] = ()
+    delay_seconds: float = Field(default=0.0, ge=0, le=3600)
+
+
+class ModelSpec(Strict):
+    """The model of one role, as the agent file resolves it."""
+
+    provider: str = Field(default="openai", description="a provider that the worker has")
+    name: str = Field(default="gpt-5-mini", min_length=1, description="the provider's model name")
+    base_url: str | None = Field(default=None, description="an OpenAI-compatible server")
+    temperature: float | None = Field(
+        default=0, ge=0, le=2, description="null: leave it to the model (some refuse the field)"
+    )
+    seed: int | None = Field(default=None, ge=-(2**63), lt=2**63)
+    max_output_tokens: int | None = Field(default=None, gt=0, le=10**9)
+    price: Price | None = None
+    stream: bool = Field(default=True, description="false for servers that cannot stream")
+    timeout_seconds: float = Field(default=120, gt=0, le=86_400, description="for one attempt")
+    attempts: int | None = Field(
+        default=None, ge=1, le=100, description="in all, for transient failures; null: the machine's choice"
+    )
+    script: tuple[ScriptedReply, ...] = Field(default=(), description="for the provider `scripted`")
+
+
+ToolEffect = Literal["pure", "read", "idempotent", "keyed", "unsafe"]
+"""What a second run of a tool would do (design 7)."""
+
+
+class ToolSpec(Frozen):
+    """A tool as the worker declares it: what the model reads, and what a second run would do."""
+
+    name: str
+    description: str
+    parameters: JsonObject
+    """JSON schema of the arguments."""
+    effect: ToolEffect = "unsafe"
+    timeout_seconds: float = 60
+    """For one attempt."""
+    cache: Literal["none", "run"] = "none"
+    """`run`: an equal call in the same run is answered from memory (design 9, 10)."""
+    reconciles: bool = False
+    """The tool can find out whether a call took effect after its worker died."""
+    compensates: bool = False
+    """The tool can undo a call."""
+
+    @property
+    def repeatable(self) -> bool:
+        """The tool may run again when the outcome of the first run is unknown."""
+        return self.effect != "unsafe"
+
+
+class ArtifactSpec(Frozen):
+    """A named result that a tool call should produce (spec 5.3)."""
+
+    name: str
+    type: str = "text"
+    kind: str = "data"
+
+
+class Artifact(Frozen):
+    """A named result. Its body is in the durable store; this is what the context keeps."""
+
+    name: str
+    type: str = "text"
+    kind: str = "data"
+    digest: str | None = None
+    """Of the body in the durable store; None: there is no value."""
+    bytes: int = 0
+    preview: str = ""
+    """The first 200 characters."""
+    error: str | None = None
+
+
+class MaterialRef(Frozen):
+    """A long text in the durable store, by reference."""
+
+    digest: str
+    """Of its table of parts."""
+    chars: int = Field(ge=0)
+    bytes: int = Field(ge=0)
+
+
+class InnerLimits(Strict):
+    """What an inner machine may spend; null: what the outer run has left."""
+
+    model_calls: int | None = Field(default=None, ge=0, le=10**12)
+    tool_calls: int | None = Field(default=None, ge=0, le=10**12)
+    tokens: int | None = Field(default=None, ge=0, le=10**12, description="input and output together")
+    cost_usd: float | None = Field(default=None, ge=0, le=10**12)
+    seconds: float | None = Field(default=None, gt=0, le=10**12)
+    max_transitions: int | None = Field(default=None, gt=0, le=10**12)

@@ -1,0 +1,200 @@
+"""Inputs and results of activities."""
+
+from __future__ import annotations
+
+import hashlib
+from typing import Any, Literal
+
+from pydantic import Field
+
+from activities.contracts.answers import ToolResult
+from activities.contracts.conversation import Message
+from activities.contracts.data import ArtifactSpec, Frozen, JsonObject, ModelSpec, ToolSpec
+
+__all__ = [
+    "CONVERSATION_MISSING",
+    "FATAL",
+    "RECOVERABLE",
+    "TRANSIENT",
+    "ArchiveRequest",
+    "CompensateRequest",
+    "Compensated",
+    "LogRead",
+    "LogWanted",
+    "ModelRequest",
+    "Moment",
+    "Notice",
+    "Noticed",
+    "ReconcileRequest",
+    "Reconciled",
+    "Setup",
+    "ToolRequest",
+    "ToolsDescribed",
+    "ToolsWanted",
+]
+
+CONVERSATION_MISSING = "ConversationMissing"
+"""Error type: the store lacks the base or the setup; the workflow sends everything once."""
+TRANSIENT = "Transient"
+"""Error type of a failure that goes away by itself; retried by Temporal."""
+RECOVERABLE = "Recoverable"
+"""Error type of a failure that the machine may answer, such as a conversation that is too long."""
+FATAL = "Fatal"
+"""Error type of a failure that no retry mends, such as a refused key."""
+
+
+class Setup(Frozen):
+    """What does not change from call to call of one role: sent once, then named by its digest."""
+
+    model: ModelSpec
+    tools: tuple[ToolSpec, ...] = ()
+    response_schema: JsonObject | None = None
+
+    @property
+    def digest(self) -> str:
+        """32 hexadecimal characters."""
+        return hashlib.sha256(self.model_dump_json().encode()).hexdigest()[:32]
+
+
+class ModelRequest(Frozen):
+    """Input of the activity `ask_model`: the conversation so far by reference, and what is new."""
+
+    role: str
+    setup: str
+    """Digest of the setup."""
+    full_setup: Setup | None = None
+    """Given when the store may lack it."""
+    base: str | None = None
+    """Digest of the conversation that the store holds; None: `messages` are the whole."""
+    messages: tuple[Message, ...] = ()
+    """What follows the base."""
+    skip: tuple[int, int] = (0, 0)
+    """Messages of the whole conversation that the model is not sent: from the first number up to the second."""
+    tool_choice: Literal["auto", "none", "required"] = "auto"
+    key: str = ""
+    """Idempotency key: stable over attempts, sent to the provider as a header."""
+    attempts: int = 6
+    """In all, for transient failures: from this attempt on, a transient failure is not retried.
+    Temporal's own maximum is higher, because attempts that died with their worker count there."""
+
+
+class ToolsWanted(Frozen):
+    """Input of the activity `describe_tools`."""
+
+    names: tuple[str, ...]
+
+
+class ToolsDescribed(Frozen):
+    """Result of `describe_tools`: the specs of the tools that the worker has, in the requested order."""
+
+    tools: tuple[ToolSpec, ...]
+    missing: tuple[str, ...] = ()
+    available: tuple[str, ...] = ()
+    """All that the worker has; given when one is missing."""
+
+
+class ToolRequest(Frozen):
+    """Input of the activity `call_tool`."""
+
+    id: str
+    tool: str
+    arguments: JsonObject
+    key: str
+    """Idempotency key: stable over attempts, crashes and continue-as-new."""
+    attempts: int = 3
+    """As in `ModelRequest`; 1 for tools that must not be repeated."""
+    artifacts: tuple[ArtifactSpec, ...] = ()
+    """Named results to keep whole in the durable store."""
+
+
+class ReconcileRequest(ToolRequest):
+    """Input of the activity `reconcile_tool`: the call as it was made, with its key.
+
+    `attempts` counts those of the question, which may be repeated; the call itself never is.
+    """
+
+
+class Reconciled(Frozen):
+    """What a tool's `reconcile` found out about a call."""
+
+    outcome: Literal["happened", "not_happened", "unknown"]
+    result: ToolResult | None = None
+    """What the call would have answered, if it happened."""
+    text: str = ""
+    """For a person: what was found, or why nothing was."""
+
+
+class CompensateRequest(Frozen):
+    """Input of the activity `compensate_tool`: undo this call."""
+
+    tool: str
+    arguments: JsonObject
+    output: str = ""
+    """What the call answered, as far as the run still has it."""
+    key: str
+    """Of the call to undo; the compensation's own key is this one with `/undo` at its end."""
+    attempts: int = 3
+    """In all, for transient failures of tools that may be repeated."""
+
+
+class Compensated(Frozen):
+    """What a compensation did."""
+
+    ok: bool
+    """The tool says that the call is undone."""
+    text: str
+    """For a person: what was done, or what went wrong."""
+    cost_usd: float = Field(default=0.0, ge=0, allow_inf_nan=False)
+
+
+Moment = Literal["opened", "expiring", "closed"]
+"""Of a request to people: it was opened, its deadline is near, it was closed."""
+
+
+class Notice(Frozen):
+    """Input of the activity `notify`: tell people about a request."""
+
+    moment: Moment
+    request: JsonObject
+    """The request as the run knows it; only what a person needs is passed on."""
+    run: str
+    """Workflow id."""
+    agent: str = ""
+    attempts: int = 6
+    """In all, for transient failures: half a minute of an outage, and the time of the attempts."""
+
+
+class Noticed(Frozen):
+    """What the worker's notification hook did."""
+
+    ok: bool = True
+    """Nothing went wrong; also true when there is nobody to notify."""
+    sent: tuple[Literal["webhook", "command"], ...] = ()
+    text: str = ""
+    """What went wrong, or that the worker has no hook."""
+
+
+class ArchiveRequest(Frozen):
+    """Input of the activity `archive_log`: records of one run, the next part of its chain."""
+
+    workflow_id: str
+    run_id: str
+    after: str
+    """Hash of the record before the first of these; empty at the start."""
+    records: tuple[dict[str, Any], ...]
+    result: JsonObject | None = None
+    """The run's result, with the last part."""
+
+
+class LogWanted(Frozen):
+    """Input of the activity `read_log`."""
+
+    workflow_id: str
+    run_id: str
+    """Of the first execution of the chain."""
+
+
+class LogRead(Frozen):
+    """Result of `read_log`: the records as JSON, in order."""
+
+    records: tuple[dict[str, Any], ...]

@@ -1,0 +1,435 @@
+"""The step function: properties over random machines, and what single machines show."""
+
+from __future__ import annotations
+
+import json
+from dataclasses import replace
+from enum import Enum
+from typing import Any
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from pydantic import BaseModel
+
+from activities.contracts import AskModel, CallTools, Effect, Message, ModelReplied, Say, ToolRun
+from tests.kernel.random_machines import answer, plans, program
+from workflows.kernel.context import Context
+from workflows.kernel.errors import (
+    BadPatch,
+    Closed,
+    Drifted,
+    EffectError,
+    EmptyVisit,
+    InvariantViolated,
+    LimitExceeded,
+    MachineError,
+    NoTransition,
+    UndeclaredAccess,
+)
+from workflows.kernel.ledger import Ledger
+from workflows.kernel.log import Record, chain
+from workflows.kernel.machine import Event, Exit, Machine, Run, RunInput, State, Visit, state
+from workflows.kernel.operations import checkpoints, forked, restored, rolled_back
+from workflows.kernel.step import Program, Step, advance, close, dump, go_on, load, start, steer
+
+seeds = st.lists(st.integers(1, 1000), min_size=60, max_size=60)
+PERSON = Message(role="user", content="a person's message")
+
+
+def facts(step: Step) -> tuple[Any, ...]:
+    """All that a step is."""
+    return step.snapshot, step.ledger, step.effect, step.exit, step.records
+
+
+@given(plans, seeds)
+def test_both_ways_of_resuming_give_the_same_step(found: Any, numbers: list[int]) -> None:
+    run = program(found)
+    step, now, log = start(run, now=1), 1.0, list[Record]()
+    log += step.records
+    for number in numbers:
+        if step.effect is None:
+            break
+        now += number
+        if number % 7 == 0:
+            step = steer(step, PERSON, now=now, by="ann")
+            log += step.records
+        assert step.effect is not None
+        reply = answer(step.effect, number)
+        carried = load(run, json.loads(json.dumps(dump(step))))
+        assert facts(carried)[:3] == facts(step)[:3]
+        live, again, other = (advance(s, reply, now=now) for s in (step, step, carried))
+        assert facts(live) == facts(again) == facts(other)
+        step = live
+        log += step.records
+    rebuilt, s = restored(run, log), step.snapshot
+    for name in (
+        "context",
+        "conversation",
+        "notes",
+        "heard",
+        "visit",
+        "step",
+        "counts",
+        "transitions",
+        "seq",
+    ):
+        assert getattr(rebuilt, name) == getattr(s, name), name
+    if step.exit is None:
+        ended = close(step, "aborted", now=now + 1, by="ann")
+        assert ended.exit is not None
+        assert ended.exit.reason == "aborted"
+        assert ended.records[-1].event == "Closed"
+        assert restored(run, [*log, *ended.records]).context == ended.snapshot.context
+
+
+@given(plans, seeds, st.integers(0, 30))
+def test_rollback_and_fork_begin_the_step_again(found: Any, numbers: list[int], wanted: int) -> None:
+    run = program(found)
+    step, log, steps = start(run, now=1), list[Record](), dict[int, Step]()
+    log += step.records
+    steps[step.snapshot.step] = step
+    for number in numbers:
+        if step.effect is None:
+            break
+        step = advance(step, answer(step.effect, number), now=2)
+        log += step.records
+        if step.snapshot.moments == () and step.asked and step.snapshot.state == "s0":
+            steps.setdefault(step.snapshot.step, step)
+    points = {point.step for point in checkpoints(run, log)}
+    if wanted not in points:
+        with pytest.raises(ValueError, match=f"No step {wanted}"):
+            rolled_back(step, log, wanted, now=9, by="ann")
+        return
+    back = rolled_back(step, log, wanted, now=9, by="ann")
+    fork = forked(run, log, wanted, now=9, by="ann")
+    assert back.snapshot.branch == 1
+    assert back.snapshot.visit > step.snapshot.visit
+    assert back.ledger.used("model_calls") >= step.ledger.used("model_calls")
+    assert fork.ledger.used("model_calls") <= 1
+    for one in (back, fork):
+        assert one.snapshot.step >= wanted
+    rebuilt = restored(run, [*log, *back.records])
+    assert (rebuilt.context, rebuilt.conversation) == (back.snapshot.context, back.snapshot.conversation)
+    assert (rebuilt.counts, rebuilt.visit) == (back.snapshot.counts, back.snapshot.visit)
+    if wanted in steps and steps[wanted].effect and back.effect and not back.snapshot.moments:
+        assert back.snapshot.entry_context == steps[wanted].snapshot.entry_context
+        assert back.snapshot.counts == steps[wanted].snapshot.counts
+
+
+# -- one state, many ways ---------------------------------------------------------------------------
+
+
+class S(Enum):
+    """Two states."""
+
+    WORK = "work"
+    DONE = "done"
+    FAILED = "failed"
+
+
+class Did(Event):
+    """Something was done."""
+
+
+class Other(Event):
+    """No row is declared for it."""
+
+
+class Memory(Context):
+    """What the tests' machine remembers."""
+
+    text: str = ""
+    items: tuple[int, ...] = ()
+    secret: str = ""
+
+
+class Options(BaseModel, frozen=True):
+    """None."""
+
+
+def machine(visit: Any, **more: Any) -> Program:
+    """One state with this visit."""
+    rights: dict[str, Any] = {
+        "asks": frozenset({AskModel}),
+        "reads": frozenset({"text", "items"}),
+        "counts": "tries",
+    }
+    rights |= {"writes": frozenset({"text", "items"}), **more.pop("rights", {})}
+    table = more.pop("table", {S.WORK: {Did: S.DONE}})
+    return Program(
+        Machine(
+            name="small",
+            options=Options,
+            context=Memory,
+            begin=lambda given, _: Memory(),
+            initial=S.WORK,
+            table=table,
+            states=[State(S.WORK, visit, **rights), *more.pop("states", [])],
+            step=S.WORK,
+            result=lambda c, run: Exit(reason="done", ok=True, answer=c.text),
+            **more,
+        ),
+        RunInput(goal="go"),
+    )
+
+
+def asks(label: str = "", **more: Any) -> AskModel:
+    return AskModel(label=label, say=(Message(role="user", content=f"q{label}"),), **more)
+
+
+def reads_secret(c: Memory, run: Run) -> Any:
+    return {"text": c.secret}, Did()
+
+
+def writes_secret(c: Memory, run: Run) -> Any:
+    return {"secret": "x"}, Did()
+
+
+def keeps_secret(c: Memory, run: Run) -> Visit:
+    yield Say(keep={"secret": "x"})
+    return {}, Did()
+
+
+def calls_tools(c: Memory, run: Run) -> Visit:
+    yield CallTools(runs=(ToolRun(id="1", tool="t"),))
+    return {}, Did()
+
+
+def returns_other(c: Memory, run: Run) -> Any:
+    return {}, Other()
+
+
+def returns_nothing(c: Memory, run: Run) -> Any:
+    return None
+
+
+def returns_misfit(c: Memory, run: Run) -> Any:
+    return {"items": ("many",)}, Did()
+
+
+def returns_unknown(c: Memory, run: Run) -> Any:
+    return {"nowhere": 1}, Did()
+
+
+@pytest.mark.parametrize(
+    ("visit", "error", "culprit"),
+    [
+        (reads_secret, UndeclaredAccess, "secret"),
+        (writes_secret, UndeclaredAccess, "secret"),
+        (keeps_secret, UndeclaredAccess, "secret"),
+        (calls_tools, UndeclaredAccess, "call_tools"),
+        (returns_other, NoTransition, "Other came; expected Did"),
+        (returns_nothing, EmptyVisit, "nothing"),
+        (returns_misfit, BadPatch, "items"),
+        (returns_unknown, UndeclaredAccess, "nowhere"),
+    ],
+)
+def test_broken_rule_raises_and_names_culprit(visit: Any, error: type[MachineError], culprit: str) -> None:
+    with pytest.raises(error, match=culprit):
+        start(machine(visit), now=1)
+
+
+def test_broken_rule_leads_to_the_fail_state() -> None:
+    run = machine(writes_secret, fail=S.FAILED, on_violation=lambda c, error: {"secret": error.problem})
+    step = start(run, now=1)
+    assert step.snapshot.state == "failed"
+    assert "secret" in step.snapshot.context.secret  # type: ignore[attr-defined]  # the machine's own context
+    assert step.records[-1].error
+    assert step.records[-1].event == "UndeclaredAccess"
+
+
+def test_unenforced_state_may_break_its_rights_and_says_so() -> None:
+    step = start(machine(writes_secret, rights={"enforce": False}), now=1)
+    assert step.exit is not None
+    assert step.records[-1].about == {"enforce": False}
+
+
+def test_invariant_of_the_next_state_is_checked() -> None:
+    done = State(S.DONE, holds=lambda c, came_from: f"text is empty after {came_from}" if not c.text else "")
+    with pytest.raises(InvariantViolated, match="text is empty after work"):
+        start(machine(lambda c, run: ({}, Did()), states=[done]), now=1)
+
+
+def test_entry_writes_in_the_name_of_the_machine() -> None:
+    done = State(S.DONE, entry=lambda c, came_from: {"secret": f"from {came_from}"})
+    step = start(machine(lambda c, run: ({}, Did()), states=[done]), now=1)
+    assert step.snapshot.context.secret == "from work"  # type: ignore[attr-defined]  # the machine's own context
+    with pytest.raises(UndeclaredAccess, match="machine itself"):
+        start(machine(lambda c, run: ({}, Did()), states=[done], writes=frozenset({"text"})), now=1)
+
+
+def test_failed_effect_is_raised_inside_the_visit() -> None:
+    failed: list[Any] = []
+
+    def visit(c: Memory, run: Run) -> Visit:
+        try:
+            yield asks("a")
+        except EffectError as error:
+            failed.append(error.effect)
+            yield asks("b")
+        return {"text": "mended"}, Did()
+
+    step = start(machine(visit), now=1)
+    step = advance(step, answer(asks(), 6), now=2)
+    assert failed == [asks("a")]
+    assert len(step.snapshot.conversation) == 0
+    step = advance(step, ModelReplied(text="yes"), now=3)
+    assert [m.content for m in step.snapshot.conversation] == ["qb", "yes"]
+    assert step.exit is not None
+    assert step.exit.answer == "mended"
+
+
+def test_failure_without_on_error_ends_the_run() -> None:
+    def visit(c: Memory, run: Run) -> Visit:
+        yield asks()
+        return {}, Did()
+
+    step = start(machine(visit), now=1)
+    ended = advance(step, answer(asks(), 6), now=2)
+    assert ended.exit is not None
+    assert (ended.exit.reason, ended.exit.ok) == ("failed", False)
+    assert "HTTP500" in (ended.exit.error or "")
+
+
+def test_visit_that_asks_otherwise_when_run_again_has_drifted() -> None:
+    calls: list[int] = []
+
+    def visit(c: Memory, run: Run) -> Visit:
+        calls.append(1)
+        yield asks(f"call {len(calls)}")
+        yield asks("second")
+        return {}, Did()
+
+    step = start(machine(visit), now=1)
+    step = advance(step, ModelReplied(text="one"), now=2)
+    with pytest.raises(Drifted, match="call 2"):
+        advance(replace(step, live=None), ModelReplied(text="two"), now=3)
+
+
+def test_close_lets_the_visit_return_a_last_patch() -> None:
+    def visit(c: Memory, run: Run) -> Visit:
+        try:
+            yield asks()
+        except Closed as closed:
+            return {"text": f"closed: {closed}", "secret": "not mine"}, Did()
+        return {}, Did()
+
+    run = machine(visit, on_close=lambda c, reason: {"items": (len(c.text),)})
+    ended = close(start(run, now=1), "aborted", now=2, error="ann ended it", by="ann")
+    assert ended.snapshot.context == Memory(text="closed: aborted", items=(15,))
+    assert ended.exit is not None
+    assert (ended.exit.reason, ended.exit.error) == ("aborted", "ann ended it")
+    assert ended.effect is None
+
+
+def test_message_from_a_person_goes_behind_tool_results() -> None:
+    def visit(c: Memory, run: Run) -> Visit:
+        result = Message(role="tool", content="result", tool_call_id="1")
+        yield AskModel(say=(result, Message(role="user", content="go on")))
+        assert run.inbox == ()
+        return {"text": run.reply.content if run.reply else ""}, Did()
+
+    step = steer(start(machine(visit), now=1), PERSON, now=2, by="ann")
+    assert isinstance(step.effect, AskModel)
+    assert [m.content for m in step.effect.say] == ["result", PERSON.content, "go on"]
+    step = advance(step, ModelReplied(text="ok"), now=3)
+    assert step.snapshot.inbox == ()
+    assert step.exit is not None
+    assert step.exit.answer == "ok"
+
+
+def test_message_that_came_too_late_stays_in_the_inbox() -> None:
+    def visit(c: Memory, run: Run) -> Visit:
+        yield asks()
+        return {}, Did()
+
+    step = start(machine(visit), now=1)
+    under_way = step.effect
+    steered = steer(step, PERSON, now=2, by="ann")
+    ended = advance(steered, ModelReplied(text="ok"), now=3, effect=under_way)
+    assert ended.snapshot.inbox == (PERSON,)
+    assert len(ended.snapshot.conversation) == 2
+
+
+def test_breach_is_returned_and_not_charged() -> None:
+    def visit(c: Memory, run: Run) -> Visit:
+        yield asks()
+        return {}, Did()
+
+    step = start(machine(visit), now=1, ledger=Ledger(caps={"model_calls": 0}))
+    assert step.breach is not None
+    assert step.breach.counter == "model_calls"
+    assert step.ledger.used("model_calls") == 0
+
+
+def test_transitions_are_limited() -> None:
+    def visit(c: Memory, run: Run) -> Any:
+        return {}, Did()
+
+    table = {S.WORK: {Did: S.WORK, Other: S.DONE}}
+    step = start(machine(visit, table=table, max_transitions=5), now=1)
+    assert step.exit is not None
+    assert step.exit.reason == "max_transitions"
+    assert step.snapshot.transitions == 5
+    with pytest.raises(LimitExceeded, match="`tries` allows no more"):
+        start(machine(visit, table=table, caps=lambda _: {"tries": 3}), now=1)
+
+
+def test_effects_of_a_visit_are_limited() -> None:
+    def visit(c: Memory, run: Run) -> Visit:
+        while True:
+            yield asks()
+
+    step = start(machine(visit, max_effects=2), now=1)
+    step = advance(step, ModelReplied(text="1"), now=1)
+    with pytest.raises(LimitExceeded, match="more than 2 effects"):
+        advance(step, ModelReplied(text="2"), now=1)
+
+
+def test_interrupt_pauses_before_a_state() -> None:
+    @state(S.WORK, counts="tries")
+    def work(c: Memory, run: Run) -> Any:
+        return {}, Did(str(run.now))
+
+    assert work.visit is not None
+    run = replace(machine(work.visit), interrupts=lambda snapshot, _: snapshot.state == "work")
+    step = start(run, now=1)
+    assert step.snapshot.interrupted
+    assert step.effect is not None
+    assert step.effect.kind == "interrupt"
+    with pytest.raises(MachineError, match="paused"):
+        advance(step, ModelReplied(text=""), now=2)
+    carried = load(run, json.loads(json.dumps(dump(step))))
+    assert carried.effect == step.effect
+    ended = go_on(carried, now=5)
+    assert ended.exit is not None
+    assert ended.records[-1].reason == "5.0"
+
+
+def test_records_chain_and_survive_json() -> None:
+    def visit(c: Memory, run: Run) -> Visit:
+        yield asks()
+        return {"text": "machine"}, Did("machine")
+
+    step = start(machine(visit), now=1)
+    ended = advance(step, ModelReplied(text="ok"), now=2)
+    records = [*step.records, *ended.records]
+    read = [Record.model_validate_json(record.model_dump_json()) for record in records]
+    assert read == records
+    assert chain(read) == chain(records)
+    assert len(chain(records)) == 64
+
+
+def test_long_visit_costs_by_what_is_new() -> None:
+    def visit(c: Memory, run: Run) -> Visit:
+        effect: Effect[Any] = asks()
+        for number in range(300):
+            effect = asks(str(number), beside=True)
+            yield effect
+        return {}, Did()
+
+    step = start(machine(visit), now=1)
+    for _ in range(300):
+        step = advance(step, ModelReplied(text="x"), now=1)
+    assert step.exit is not None

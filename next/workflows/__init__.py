@@ -1,0 +1,1 @@
+"""The deterministic side: how a run goes."""

@@ -1,0 +1,198 @@
+"""The context: all that a machine remembers. A state sees the fields it declared; the log keeps the
+difference that a patch makes.
+
+A difference is JSON, one key saying what it is:
+
+    {"append": [...]}                   items at the end of a list
+    {"change": {key: difference}, "drop": [key, ...]}    keys of a mapping or fields of a model, recursively
+    {"set": value}                      the whole value
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from functools import cache
+from types import MappingProxyType
+from typing import Any, Self
+
+from pydantic import BaseModel, ConfigDict, TypeAdapter, ValidationError
+from pydantic_core import to_jsonable_python
+
+__all__ = [
+    "Context",
+    "Misfit",
+    "Patch",
+    "View",
+    "apply_difference",
+    "difference",
+    "differences",
+    "patched",
+    "to_json",
+]
+
+Patch = Mapping[str, Any]
+"""Field -> new value."""
+
+
+class Context(BaseModel):
+    """Base of all contexts: frozen, JSON in and out. Use tuples and frozen models inside."""
+
+    model_config = ConfigDict(frozen=True, allow_inf_nan=False, extra="forbid")
+
+    def after(self, patch: Patch) -> Self:
+        """The context as this patch would leave it; nothing is validated or kept."""
+        return self.model_copy(update=dict(patch))
+
+
+class View:
+    """A read-only window on a context. For an undeclared field, `refuse` returns what to raise.
+
+    Stands in for the context in a state's function: properties and methods of the context read
+    through it, so they need the fields that they use.
+    """
+
+    __slots__ = ("_allowed", "_context", "_read", "_refuse")
+
+    def __init__(self, context: Context, allowed: frozenset[str], refuse: Callable[[str], Exception]) -> None:
+        for name, value in (("_context", context), ("_allowed", allowed), ("_refuse", refuse)):
+            object.__setattr__(self, name, value)
+        object.__setattr__(self, "_read", {})
+
+    def __getattr__(self, name: str) -> Any:
+        kind = type(self._context)
+        if name in kind.model_fields:
+            if name not in self._allowed:
+                raise self._refuse(name)
+            self._read[name] = None
+            value = getattr(self._context, name)
+            return MappingProxyType(value) if type(value) is dict else value
+        member = getattr(kind, name)
+        if isinstance(member, property) and member.fget is not None:
+            return member.fget(self)
+        return member.__get__(self) if callable(member) else member
+
+    def __setattr__(self, name: str, value: object) -> None:
+        raise TypeError(f"the context is read-only: return a patch with {name!r} instead")
+
+    def after(self, patch: Patch) -> View:
+        """The same window on the context as this patch would leave it."""
+        view = View(self._context.after(patch), self._allowed | frozenset(patch), self._refuse)
+        object.__setattr__(view, "_read", self._read)
+        return view
+
+    @property
+    def fields_read(self) -> tuple[str, ...]:
+        """In the order of the first read."""
+        return tuple(self._read)
+
+
+RESERVED = frozenset({"after", "fields_read"})
+"""Names of `View` that a context's fields would hide."""
+
+
+def move(view: View, context: Context) -> None:
+    """Let the window show a newer context."""
+    object.__setattr__(view, "_context", context)
+
+
+def patched(context: Context, patch: Patch) -> Context:
+    """The next context; values that changed are validated. Raises Misfit.
+
+    Of a tuple that grew and a mapping with changed keys only the new items are validated, so that a
+    patch costs by what is new.
+    """
+    adapters, values = _adapters(type(context)), dict[str, Any]()
+    for name, value in patch.items():
+        if name not in adapters:
+            raise Misfit(f"the context has no field {name!r}")
+        try:
+            values[name] = _validated(adapters[name], getattr(context, name), value)
+        except ValidationError as error:
+            first = error.errors(include_url=False, include_input=False)[0]
+            raise Misfit(f"{'.'.join(map(str, (name, *first['loc'])))}: {first['msg']}") from error
+    return context.model_copy(update=values)
+
+
+class Misfit(ValueError):
+    """A value does not fit its field; the message names both."""
+
+
+def _validated(adapter: TypeAdapter[Any], old: Any, new: Any) -> Any:
+    if isinstance(new, MappingProxyType):
+        new = dict(new)
+    if new is old:
+        return old
+    if type(new) is tuple and type(old) is tuple and old and new[: len(old)] == old:
+        return (*old, *adapter.validate_python(new[len(old) :]))
+    if type(new) is dict and type(old) is dict and old:
+        changed = {key: value for key, value in new.items() if key not in old or old[key] is not value}
+        if len(changed) < len(new):
+            valid = adapter.validate_python(changed)
+            if valid.keys() == changed.keys():
+                return {key: valid.get(key, value) for key, value in new.items()}
+    return adapter.validate_python(new)
+
+
+@cache
+def _adapters(kind: type[Context]) -> dict[str, TypeAdapter[Any]]:
+    config = ConfigDict(allow_inf_nan=False)
+    adapters: dict[str, TypeAdapter[Any]] = {}
+    for name, field in kind.model_fields.items():
+        annotation = field.rebuild_annotation()
+        own = isinstance(annotation, type) and issubclass(annotation, BaseModel)
+        adapters[name] = TypeAdapter(annotation) if own else TypeAdapter(annotation, config=config)
+    return adapters
+
+
+def to_json(context: type[Context], patch: Patch) -> dict[str, Any]:
+    """A patch as JSON."""
+    adapters = _adapters(context)
+    return {name: adapters[name].dump_python(value, mode="json") for name, value in patch.items()}
+
+
+def differences(old: Context, new: Context) -> dict[str, Any]:
+    """Field -> difference, for the fields that changed."""
+    if old is new:
+        return {}
+    found = {name: difference(getattr(old, name), getattr(new, name)) for name in type(old).model_fields}
+    return {name: change for name, change in found.items() if change is not None}
+
+
+def difference(old: Any, new: Any) -> dict[str, Any] | None:
+    """What changed, as JSON; None: nothing."""
+    if old is new or (type(old) is type(new) and old == new):
+        return None
+    if isinstance(old, tuple | list) and isinstance(new, tuple | list):
+        if len(new) > len(old) and new[: len(old)] == old:
+            return {"append": to_jsonable_python(new[len(old) :])}
+    elif isinstance(old, dict) and isinstance(new, dict):
+        return _changes(old, new)
+    elif isinstance(old, BaseModel) and type(old) is type(new):
+        return _changes(dict(old), dict(new))
+    return {"set": to_jsonable_python(new)}
+
+
+def _changes(old: Mapping[Any, Any], new: Mapping[Any, Any]) -> dict[str, Any] | None:
+    keys = to_jsonable_python(dict.fromkeys([*old, *new])).keys()
+    names = dict(zip(dict.fromkeys([*old, *new]), keys, strict=True))
+    changed = {
+        names[key]: change
+        for key, value in new.items()
+        if (change := difference(old[key], value) if key in old else {"set": to_jsonable_python(value)})
+    }
+    dropped = [names[key] for key in old if key not in new]
+    if not changed and not dropped:
+        return None  # equal but for the order of keys
+    return {"change": changed, "drop": dropped} if dropped else {"change": changed}
+
+
+def apply_difference(old: Any, change: Mapping[str, Any]) -> Any:
+    """The JSON value after a difference."""
+    if "set" in change:
+        return change["set"]
+    if "append" in change:
+        return [*old, *change["append"]]
+    value = {key: item for key, item in old.items() if key not in change.get("drop", ())}
+    for key, inner in change["change"].items():
+        value[key] = apply_difference(value.get(key), inner)
+    return value

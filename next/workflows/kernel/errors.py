@@ -1,0 +1,190 @@
+"""What can go wrong in the kernel.
+
+* KernelError
+  x DefinitionError            a machine is declared wrongly; raised when it is made, so no worker starts
+  x MachineError               a machine broke a rule that it declared; recorded, then fails the run
+    + NoTransition             the table has no target for the event
+    + UndeclaredAccess         a state read, wrote or asked for something that it did not declare
+    + InvariantViolated        a state's invariant does not hold
+    + BadPatch                 a value that does not fit its field
+    + EmptyVisit               a visit returned nothing
+    + LimitExceeded            more transitions, entries or effects than allowed
+    + Drifted                  a visit that ran again asked for something else
+  x Closed                     thrown into a visit when its run ends in the middle
+  x AgentError                 raised inside a visit; the machine's `on_error` decides what follows
+    + EffectError              an effect could not be performed
+    + TransientError, RecoverableError, FatalError      what users' rules, policies and hooks may raise
+    + RunError                 how a run ends when its machine raises instead of returning (`Exit.raises`)
+      > ExecutionError > MaxIterationsExceeded
+      > ModelError, ToolNotFound, UnknownAction, PolicyViolation, StageError, InvalidTransition
+
+A bad reply, a failed tool or an empty budget is not here: each is an event.
+"""
+
+from __future__ import annotations
+
+from contextlib import suppress
+from typing import Any
+
+__all__ = [
+    "AgentError",
+    "BadPatch",
+    "Closed",
+    "DefinitionError",
+    "Drifted",
+    "EffectError",
+    "EmptyVisit",
+    "ExecutionError",
+    "FatalError",
+    "InvalidTransition",
+    "InvariantViolated",
+    "KernelError",
+    "LimitExceeded",
+    "MachineError",
+    "MaxIterationsExceeded",
+    "ModelError",
+    "NoTransition",
+    "PolicyViolation",
+    "RecoverableError",
+    "RunError",
+    "StageError",
+    "ToolNotFound",
+    "TransientError",
+    "UndeclaredAccess",
+    "UnknownAction",
+    "error_named",
+    "error_text",
+]
+
+ERROR_CHARS = 1000
+"""Characters of what a user's error says."""
+
+
+class KernelError(Exception):
+    """Base class; never raised itself."""
+
+
+class DefinitionError(KernelError, ValueError):
+    """The declaration of a machine is wrong; the message names machine and culprit."""
+
+
+class MachineError(KernelError):
+    """The machine broke a rule that it declared."""
+
+    def __init__(self, machine: str, state: str, problem: str) -> None:
+        super().__init__(f"{machine}: in state {state}, {problem}")
+        self.machine, self.state, self.problem = machine, state, problem
+
+
+class NoTransition(MachineError):
+    """The table has no target for the event."""
+
+
+class UndeclaredAccess(MachineError):
+    """A state read, wrote or asked for something that it did not declare."""
+
+
+class InvariantViolated(MachineError):
+    """A state's invariant does not hold."""
+
+
+class BadPatch(MachineError):
+    """A patch holds a value that does not fit its field."""
+
+
+class EmptyVisit(MachineError):
+    """A visit returned nothing; expected a patch and an event."""
+
+
+class LimitExceeded(MachineError):
+    """The machine moved, entered a state, or asked within one visit, more often than allowed."""
+
+
+class Drifted(MachineError):
+    """A visit that ran again asked for something else than the first time: it is not deterministic."""
+
+
+class Closed(KernelError):
+    """Thrown into a visit when its run ends in the middle. The visit may return a patch and any event;
+    only the patch counts."""
+
+
+class AgentError(KernelError):
+    """Raised inside a visit; the machine's `on_error` decides what follows (spec 7.10)."""
+
+
+class EffectError(AgentError):
+    """An effect could not be performed. `error` is its class (`activities.contracts.ErrorClass`), `type`
+    the cause by name, `effect` the effect itself."""
+
+    def __init__(self, error: str, type: str, message: str, effect: Any = None) -> None:
+        super().__init__(f"{type}: {message}")
+        self.error, self.type, self.message, self.effect = error, type, message, effect
+
+
+class TransientError(AgentError):
+    """Goes away by itself: try again."""
+
+
+class RecoverableError(AgentError):
+    """The run can go on without it."""
+
+
+class FatalError(AgentError):
+    """The run must stop."""
+
+
+class RunError(AgentError):
+    """How a run ends when its machine raises instead of returning; users' code may raise it, too."""
+
+
+class ExecutionError(RunError):
+    """The agent was halted (spec 4.7)."""
+
+
+class MaxIterationsExceeded(ExecutionError):
+    """More iterations were needed than allowed (R-003-9)."""
+
+
+class ModelError(RunError):
+    """The model could not be asked, or its reply cannot be used at all."""
+
+
+class ToolNotFound(RunError):
+    """The model called a tool that the agent does not have (R-001-7)."""
+
+
+class UnknownAction(RunError):
+    """A decision names an unknown action."""
+
+
+class PolicyViolation(RunError):
+    """A proposal is not allowed."""
+
+
+class StageError(RunError):
+    """A stage could not do its work (spec 3.7)."""
+
+
+class InvalidTransition(RunError):
+    """A stage named a target that it may not go to."""
+
+
+def error_named(name: str, machine: str, state: str, message: str) -> KernelError:
+    """The error for an `Exit.raises`; a RunError that says the name when it is not a kernel error."""
+    found = globals().get(name)
+    if isinstance(found, type) and issubclass(found, MachineError):
+        return found(machine, state, message)
+    if isinstance(found, type) and issubclass(found, KernelError) and found is not EffectError:
+        return found(message)
+    return RunError(f"{name}: {message}")
+
+
+def error_text(error: BaseException) -> str:
+    """A user's error with its type in front, cut; the type alone when the text cannot be shown."""
+    name, text = type(error).__name__[:100], ""
+    with suppress(Exception):
+        text = str(error).encode("utf-8", "replace").decode()
+    if len(text) > ERROR_CHARS:
+        text = f"{text[: ERROR_CHARS - 1]}…"
+    return f"{name}: {text}" if text else name

@@ -1,0 +1,107 @@
+"""The ledger: named counters with caps, kept by the kernel outside the snapshot.
+
+What was spent stays spent, also after a rollback. A call is reserved before it is made and settled
+once from its answer (spec 7.4). A machine with a budget of its own keeps a second ledger in its
+context, where it rolls back with the rest.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping, Sequence
+
+from activities.contracts import Frozen
+
+__all__ = ["Breach", "Ledger", "plain_number"]
+
+
+def plain_number(number: float) -> str:
+    """A number as people write it: `1200000`, `0.25`; never `1.2e+06`."""
+    return f"{number:.6f}".rstrip("0").rstrip(".")
+
+
+class Breach(Frozen):
+    """A limit that the next call would pass."""
+
+    counter: str
+    spent: float
+    cap: float
+
+    def __str__(self) -> str:
+        return f"{self.counter}: {plain_number(self.spent)} of {plain_number(self.cap)} spent"
+
+
+class Ledger(Frozen):
+    """Counters by name; a scoped counter is `scope/name`. Immutable: charging gives a new ledger.
+
+    A counter without a cap is only counted. A cap named in `advice` is shown but never a breach.
+    What is left is never below 0; spending may pass the cap (overdraft).
+    """
+
+    spent: dict[str, float] = {}
+    caps: dict[str, float] = {}
+    advice: tuple[str, ...] = ()
+
+    def charge(self, amounts: Mapping[str, float], *scopes: str) -> Ledger:
+        """With these amounts added to each scope; without a scope, to the whole run."""
+        if not any(amounts.values()):
+            return self
+        spent = dict(self.spent)
+        for scope in scopes or ("",):
+            for counter, amount in amounts.items():
+                name = f"{scope}/{counter}" if scope else counter
+                # Rounded: a sum of prices must not differ from the price of the sum by a hair.
+                # A float: a visit that is run again from JSON must see `2.0`, not `2`.
+                spent[name] = round(float(spent.get(name, 0) + amount), 9)
+        return self.model_copy(update={"spent": spent})
+
+    def refund(self, amounts: Mapping[str, float]) -> Ledger:
+        """With a reservation taken back: its call is not made, or is made again."""
+        return self.charge({counter: -amount for counter, amount in amounts.items()})
+
+    def at_least(self, counter: str, amount: float) -> Ledger:
+        """With the counter raised to this amount; it never falls. For time."""
+        amount = round(float(amount), 3)
+        if amount <= self.spent.get(counter, 0):
+            return self
+        return self.model_copy(update={"spent": {**self.spent, counter: amount}})
+
+    def credit(self, counter: str, amount: float) -> Ledger:
+        """With the counter's cap raised by this amount: a top-up. Without a cap nothing changes."""
+        if counter not in self.caps:
+            return self
+        return self.cap(counter, round(self.caps[counter] + amount, 9))
+
+    def cap(self, counter: str, amount: float | None) -> Ledger:
+        """With this cap on the counter; None: without one."""
+        caps = {name: cap for name, cap in self.caps.items() if name != counter}
+        return self.model_copy(update={"caps": caps if amount is None else {**caps, counter: float(amount)}})
+
+    def used(self, counter: str) -> float:
+        """What was spent."""
+        return self.spent.get(counter, 0)
+
+    def left(self, counter: str) -> float:
+        """What may still be spent: never below 0, infinite without a cap."""
+        if counter not in self.caps:
+            return math.inf
+        return max(0, round(self.caps[counter] - self.used(counter), 9))
+
+    def breach(self, amounts: Mapping[str, float]) -> Breach | None:
+        """The first limit that charging these amounts would pass; an amount of 0 asks if it is reached."""
+        for counter, amount in amounts.items():
+            if counter not in self.caps or counter in self.advice:
+                continue
+            spent, cap = self.used(counter), self.caps[counter]
+            if round(spent + amount, 9) > cap or (amount == 0 and spent >= cap):
+                return Breach(counter=counter, spent=spent, cap=cap)
+        return None
+
+    def line(self, counters: Sequence[str], scope: str = "") -> str:
+        """`decisions left 4/4, tools left 3/4` for those that have a cap."""
+        names = {counter: f"{scope}/{counter}" if scope else counter for counter in counters}
+        return ", ".join(
+            f"{counter} left {plain_number(self.left(name))}/{plain_number(self.caps[name])}"
+            for counter, name in names.items()
+            if name in self.caps
+        )

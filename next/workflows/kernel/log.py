@@ -1,0 +1,124 @@
+"""The transition log: one record per transition, and one for each effect that a visit goes on after.
+
+From the records alone the run can be rebuilt, whatever the machine (spec 7.3): `operations.restored`.
+The log only grows: a rollback or a fork is a record too, and says which of those before it still hold.
+"""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Iterable
+from typing import Any
+
+from pydantic import Field, SerializerFunctionWrapHandler, model_serializer
+
+from activities.contracts import Frozen, JsonObject, Message
+
+__all__ = [
+    "CLOSED",
+    "FORKED",
+    "ROLLED_BACK",
+    "STARTED",
+    "STEERED",
+    "Record",
+    "chain",
+    "lineage",
+    "record_hash",
+]
+
+STARTED = "Started"
+"""Event of the first record; its patch is the whole first context."""
+STEERED = "Steered"
+"""Event of a record that holds a person's message."""
+CLOSED = "Closed"
+"""Event of a record that ends a run in the middle; `reason` begins with the exit reason."""
+ROLLED_BACK = "RolledBack"
+"""Event of a record that goes back to a step of this run."""
+FORKED = "Forked"
+"""Event of a record that goes on from a step of another run; that run's records stand before it."""
+
+
+class Record(Frozen):
+    """One thing that happened to a run. In JSON, fields with their default are left out."""
+
+    seq: int
+    """0, 1, 2, ... without gaps over all branches."""
+    branch: int = 0
+    """Rises at each rollback."""
+    machine: str
+    state: str
+    """Where the machine was."""
+    event: str
+    """Name of the event; of the answer, where a visit goes on after one."""
+    to: str | None = None
+    """The state that the event led to; None: the machine stayed in its visit."""
+    reason: str = ""
+    """For people: what was thought, called, returned or violated."""
+    step: int = 0
+    """How many steps had begun (entries of the machine's step state)."""
+    visit: int = 0
+    """Number of the visit in which it happened; never falls."""
+    reads: tuple[str, ...] = ()
+    """Fields that the state read."""
+    patch: dict[str, JsonObject] = Field(default_factory=dict)
+    """Field -> what changed, as `context.difference` writes it."""
+    messages: tuple[Message, ...] = ()
+    """Added to the conversation since the record before."""
+    beside: tuple[Message, ...] = ()
+    """Questions beside the conversation and their replies, cut."""
+    notes: tuple[Message, ...] = ()
+    """Messages from people that the next question will bring."""
+    heard: int = 0
+    """How many waiting messages from people are among `messages`."""
+    effects: tuple[str, ...] = ()
+    """Titles of the effects that were answered since the record before."""
+    counters: dict[str, float] = Field(default_factory=dict)
+    """The ledger: what the run had spent by then (calls, tokens, USD, seconds)."""
+    started: float = 0.0
+    """When the visit or the effect began, in seconds since 1970."""
+    at: float = 0.0
+    """When it happened, in seconds since 1970."""
+    by: str = "machine"
+    """Who caused it: `machine`, `kernel`, or a person."""
+    error: str | None = None
+    """Which rule was broken."""
+    back_to: int | None = None
+    """A rollback or fork: of the records before this one, those up to this number hold (-1: none)."""
+    about: JsonObject = Field(default_factory=dict)
+    """Details of a person's message, request or command: id, kind, digest, arguments, who decided."""
+
+    @model_serializer(mode="wrap")
+    def _lean(self, write: SerializerFunctionWrapHandler) -> dict[str, Any]:
+        values: dict[str, Any] = write(self)
+        defaults = {"by": "machine", "back_to": None}
+        return {
+            name: value
+            for name, value in values.items()
+            if name in _ALWAYS or (value != defaults[name] if name in defaults else value)
+        }
+
+
+_ALWAYS = {"seq", "machine", "state", "event"}
+
+
+def lineage(records: Iterable[Record]) -> list[Record]:
+    """The records that still hold: those behind a rollback's or a fork's point are left out."""
+    kept: list[Record] = []
+    for record in records:
+        if record.back_to is not None:
+            while kept and kept[-1].seq > record.back_to:
+                kept.pop()
+        kept.append(record)
+    return kept
+
+
+def record_hash(previous: str, record: Record) -> str:
+    """The hash of a record in its chain: 64 hexadecimal characters."""
+    return hashlib.sha256(f"{previous}\n{record.model_dump_json()}".encode()).hexdigest()
+
+
+def chain(records: Iterable[Record], head: str = "") -> str:
+    """The hash of the last of these records; `head` is the hash before the first."""
+    for record in records:
+        head = record_hash(head, record)
+    return head

@@ -1,0 +1,352 @@
+"""What a machine declares: states, one table, and how a run begins and ends. Checked when it is made.
+
+A machine never does anything. A state is a function of the context; it *yields* what it wants done
+(effects), receives the answers, and returns a patch and the event that happened. Only events move
+the table.
+
+Rules for a visit: it may be run again over the same answers, so it must ask for the same again. It
+keeps no state outside itself, reads no clock but `run.now`, yields nothing in `finally` and nothing
+after `Closed`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Generator, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from enum import Enum
+from typing import Any, Literal
+
+from pydantic import BaseModel
+
+from activities.contracts import (
+    Conversation,
+    Effect,
+    Frozen,
+    JsonObject,
+    MaterialRef,
+    Message,
+    Say,
+    ToolSpec,
+)
+from workflows.kernel.context import RESERVED, Context, Patch
+from workflows.kernel.errors import AgentError, DefinitionError, MachineError
+from workflows.kernel.ledger import Ledger
+
+__all__ = [
+    "COMMON_EXITS",
+    "Event",
+    "Exit",
+    "Extensions",
+    "Interrupt",
+    "Machine",
+    "Outcome",
+    "Run",
+    "RunInput",
+    "State",
+    "Visit",
+    "state",
+    "state_name",
+]
+
+
+@dataclass(frozen=True)
+class Event:
+    """Something that happened; `reason` is for people. An event of one's own is a subclass."""
+
+    reason: str = ""
+
+
+Outcome = tuple[Patch, Event]
+"""What a visit returns: the patch, and the event that moves the table."""
+Visit = Generator[Effect[Any], Any, Outcome]
+"""A state's function with effects. Without effects it just returns an `Outcome`."""
+
+
+class Exit(Frozen):
+    """How a run ended."""
+
+    reason: str
+    ok: bool = False
+    """The goal was achieved, as the machine understands it."""
+    answer: str | None = None
+    error: str | None = None
+    """What went wrong, for a person."""
+    outcome: JsonObject = {}
+    """What the machine adds to its result."""
+    raises: str | None = None
+    """The machine's way to fail: the run raises the error of this name (`errors.error_named`)."""
+
+
+COMMON_EXITS: Mapping[str, str] = {
+    "limit": "a limit of the agent is reached: calls, tokens, money or time; the error names it",
+    "max_transitions": "the machine made as many transitions as allowed",
+    "failed": "an effect failed and the machine has no `on_error`",
+    "aborted": "a person ended the run with `abort`",
+    "expired": "a request expired, and its deadline ends the run",
+    "cancelled": "the run was cancelled through Temporal or `ratchet cancel`",
+    "broken_rule": "the machine broke a rule that it declared; the run fails with the rule's name",
+    "refused": "the task cannot be run; the run fails before it begins and says why",
+    "bug": "the run failed by a fault of Ratchet itself",
+}
+"""Exit reasons of every machine: the kernel or the workflow ends a run so, whatever its state."""
+
+
+@dataclass(frozen=True, slots=True)
+class Extensions:
+    """Users' named functions that the worker has loaded. A task names them, it never brings them."""
+
+    rules: Mapping[str, Any] = field(default_factory=dict)
+    policies: Mapping[str, Any] = field(default_factory=dict)
+    """Stopping policies (spec 2.6)."""
+    hooks: Mapping[str, Callable[..., Any]] = field(default_factory=dict)
+    """Pure functions that a machine's options may name, such as a planner's decide hook."""
+
+
+@dataclass(frozen=True, slots=True)
+class RunInput:
+    """What a run begins with."""
+
+    goal: str
+    trace_id: str = ""
+    """The workflow id."""
+    instructions: str = ""
+    tools: tuple[ToolSpec, ...] = ()
+    depth: int = 0
+    """How deep the run is nested in others; 0: it is not."""
+    material: str | MaterialRef | None = None
+    """What the run is about, for machines that take it."""
+    values: JsonObject = field(default_factory=dict)
+    """What of an outer machine's context it begins with, for machines that take it (spec 1.9)."""
+
+
+@dataclass(slots=True)
+class Run:
+    """What a state may know besides the context. It goes forward with each answer of the visit, and
+    shows the same again when the visit is run again."""
+
+    options: Any
+    parts: Any
+    """What the machine's `prepare` made of options and extensions."""
+    input: RunInput
+    step: int
+    """How many steps have begun."""
+    visit: int
+    counts: Mapping[str, int]
+    """How often states were entered, by their `counts`."""
+    now: float = 0.0
+    """Seconds since 1970."""
+    ledger: Ledger = field(default_factory=Ledger)
+    conversation: Conversation = field(default_factory=Conversation)
+    notes: tuple[Message, ...] = ()
+    """All messages from people so far, for machines that ask beside the conversation."""
+    inbox: tuple[Message, ...] = ()
+    """Those that the next question to the conversation will bring."""
+
+    @property
+    def reply(self) -> Message | None:
+        """The model's newest reply in the conversation."""
+        messages = reversed(self.conversation.messages)
+        return next((message for message in messages if message.role == "assistant"), None)
+
+
+class Interrupt(Effect[None]):
+    """The run is paused before it enters a state, because its options say so; `go_on` enters."""
+
+    kind: Literal["interrupt"] = "interrupt"
+    state: str
+    step: int
+
+
+Rights = frozenset[str]
+
+
+@dataclass(frozen=True, slots=True)
+class State:
+    """A state: its function, what it may read, write and ask for, and what must hold in it."""
+
+    name: Enum
+    visit: Callable[[Any, Run], Any] | None = None
+    """(context, run) -> an `Outcome`, or a generator of effects that returns one."""
+    reads: Rights = frozenset()
+    writes: Rights = frozenset()
+    asks: frozenset[type[Effect[Any]]] = frozenset()
+    tools: frozenset[str] | None = None
+    """Names of the tools that its effects may use; None: all tools of the run."""
+    holds: Callable[[Any, str], str] | None = None
+    """The invariant, checked before the state is entered: (context, state left) -> what is wrong, or ""."""
+    entry: Callable[[Any, str], Patch] | None = None
+    """What entering writes: (context, state left) -> patch; checked against the machine's own `writes`."""
+    counts: str = ""
+    """Name of a counter that each entry raises. Every cycle passes such a state, so every run ends."""
+    enforce: bool = True
+    """False: reads, writes, effects and the invariant of this state are not checked; its records say so."""
+
+
+def state(
+    name: Enum,
+    *,
+    asks: Iterable[type[Effect[Any]]] = (),
+    reads: Iterable[str] = (),
+    writes: Iterable[str] = (),
+    tools: Iterable[str] | None = None,
+    **more: Any,
+) -> Callable[[Callable[[Any, Run], Any]], State]:
+    """Declare the decorated function as the state `name`; `more` are the other fields of `State`."""
+    rights: dict[str, Any] = {
+        "asks": frozenset(asks),
+        "reads": frozenset(reads),
+        "writes": frozenset(writes),
+        "tools": None if tools is None else frozenset(tools),
+    }
+    return lambda visit: State(name, visit, **rights, **more)
+
+
+def state_name(state: Enum | str) -> str:
+    """A state as people and snapshots name it: an Enum's value when that is text, else its name."""
+    if isinstance(state, str) and not isinstance(state, Enum):
+        return state
+    return state.value if isinstance(state.value, str) else state.name
+
+
+Begin = Callable[[RunInput, Any], Context | tuple[Context, Sequence[Message]]]
+
+
+@dataclass(frozen=True, kw_only=True)
+class Machine:
+    """An agent machine. Raises DefinitionError naming the culprit.
+
+    States without a row in the table are final. A machine made of data is a function that returns one.
+    """
+
+    name: str
+    version: str = "1"
+    description: str = ""
+    """One line, for lists."""
+    options: type[BaseModel]
+    context: type[Context]
+    begin: Begin
+    """(input, options) -> first context, with the opening messages of the conversation if there are any.
+    Raises ValueError for an input that cannot be run."""
+    initial: Enum
+    table: Mapping[Enum, Mapping[type[Event], Enum]]
+    states: Sequence[State]
+    step: Enum | None = None
+    """The state whose entry begins a step; a rollback goes to a step's beginning."""
+    result: Callable[[Any, Run], Exit]
+    """(context, run) -> how the run ended; also asked when a run is closed in the middle."""
+    on_error: Callable[[Any, AgentError, Run], Outcome] | None = None
+    """What an error that leaves a visit means: (context, error, run) -> outcome; None: the run ends."""
+    on_close: Callable[[Any, str], Patch] | None = None
+    """(context, exit reason) -> what a run closed in the middle writes."""
+    on_rollback: Callable[[Any, int], Patch] | None = None
+    """(restored context, step) -> what a rollback writes."""
+    on_violation: Callable[[Any, MachineError], Patch] | None = None
+    fail: Enum | None = None
+    """A broken rule leads to this state, after `on_violation` (spec 3.7); None: it fails the run."""
+    writes: Rights | None = None
+    """What the machine itself may write: `entry`, `on_error`, `on_close`, `on_rollback`, `on_violation`;
+    None: every field."""
+    prepare: Callable[[Any, Extensions], Any] | None = None
+    """(options, extensions) -> `run.parts`, made once. Raises ValueError for a name that is not loaded."""
+    max_transitions: int | Callable[[Any], int] = 10_000
+    max_effects: int | Callable[[Any], int] = 1_000
+    """Effects in one visit."""
+    caps: Callable[[Any], Mapping[str, int]] | None = None
+    """options -> counter of `counts` -> most entries; others have `max_transitions`."""
+    roles: tuple[str, ...] = ("default",)
+    """Model roles that the machine uses; only `default` must be given."""
+    plain_replies: bool = True
+    """A model that only looks around and answers in plain words can take part (provider `scripted` without
+    a script); false where replies have a form of their own."""
+    takes_material: bool = False
+    exits: Mapping[str, str] = field(default_factory=dict)
+    """Exit reason -> what it means, beyond `COMMON_EXITS`."""
+
+    rows: Mapping[str, Mapping[type[Event], str]] = field(init=False, repr=False)
+    """The table by names."""
+    by_name: Mapping[str, State] = field(init=False, repr=False)
+    final: frozenset[str] = field(init=False)
+
+    def __post_init__(self) -> None:
+        rows = {
+            state_name(source): {event: state_name(target) for event, target in row.items()}
+            for source, row in self.table.items()
+        }
+        by_name: dict[str, State] = {}
+        for one in self.states:
+            if state_name(one.name) in by_name:
+                raise DefinitionError(f"machine {self.name}: two functions for state {state_name(one.name)}")
+            by_name[state_name(one.name)] = one
+        targets = [target for row in self.table.values() for target in row.values()]
+        for target in [*targets, *([self.fail] if self.fail else [])]:
+            by_name.setdefault(state_name(target), State(target))
+        object.__setattr__(self, "rows", rows)
+        object.__setattr__(self, "by_name", by_name)
+        object.__setattr__(self, "final", frozenset(by_name) - rows.keys())
+        _verify(self)
+
+
+def _verify(m: Machine) -> None:
+    for problem in (*_wrong_states(m), *_wrong_paths(m), *_wrong_fields(m)):
+        raise DefinitionError(f"machine {m.name}: {problem}")
+
+
+def _wrong_states(m: Machine) -> Iterator[str]:
+    known, rows, initial = set(m.by_name), m.rows, state_name(m.initial)
+    if unknown := ({initial} | set(rows)) - known:
+        yield f"no function is declared for state {_names(unknown)}"
+    if missing := [name for name, one in m.by_name.items() if name in rows and one.visit is None]:
+        yield f"state {_names(missing)} has no function"
+    if not m.final:
+        yield "every state has a row, so the run could never end; a final state has none"
+    if m.step is not None and state_name(m.step) not in rows:
+        yield f"`step` names {state_name(m.step)}, which is not a state with a row"
+
+
+def _wrong_paths(m: Machine) -> Iterator[str]:
+    known, rows, initial = set(m.by_name), m.rows, state_name(m.initial)
+    roots = {initial, state_name(m.fail)} if m.fail else {initial}
+    if lost := known - _reachable(roots, rows):
+        yield f"unreachable from {initial}: {_names(lost)}"
+    back: dict[str, dict[Any, str]] = {}
+    for source, row in rows.items():
+        for target in row.values():
+            back.setdefault(target, {})[source] = source
+    if stuck := known - _reachable(set(m.final), back):
+        yield f"no path to a final state from: {_names(stuck)}"
+    free = {
+        source: {e: t for e, t in row.items() if not m.by_name[t].counts}
+        for source, row in rows.items()
+        if not m.by_name[source].counts
+    }
+    for source, row in free.items():
+        if source in _reachable(set(row.values()), free):
+            yield f"a cycle through {source} passes no state with `counts`: it might never end"
+
+
+def _wrong_fields(m: Machine) -> Iterator[str]:
+    fields = m.context.model_fields
+    if hidden := RESERVED & fields.keys():
+        yield f"the context's field {_names(hidden)} has a reserved name; rename it"
+    if unknown := (m.writes or frozenset()) - fields.keys():
+        yield f"`writes` names the unknown field {_names(unknown)}"
+    for name, one in m.by_name.items():
+        if unknown := (one.reads | one.writes) - fields.keys():
+            yield f"state {name} declares the unknown field {_names(unknown)}"
+        for kind in one.asks:
+            if not (isinstance(kind, type) and issubclass(kind, Effect)) or kind is Say:
+                yield f"state {name}: `asks` takes classes of effects (not Say), not {kind!r}"
+
+
+def _names(found: Iterable[str]) -> str:
+    return ", ".join(sorted(found))
+
+
+def _reachable(start: set[str], table: Mapping[str, Mapping[Any, str]]) -> set[str]:
+    seen, todo = set(start), list(start)
+    while todo:
+        for target in table.get(todo.pop(), {}).values():
+            if target not in seen:
+                seen.add(target)
+                todo.append(target)
+    return seen

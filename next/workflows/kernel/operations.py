@@ -1,0 +1,152 @@
+"""What a host does to a run from outside its table: rebuild it from its log, roll back, fork, top up."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, replace
+
+from activities.contracts import Conversation, JsonObject
+from workflows.kernel.context import apply_difference
+from workflows.kernel.ledger import Ledger
+from workflows.kernel.log import FORKED, ROLLED_BACK, STARTED, Record, lineage
+from workflows.kernel.machine import state_name
+from workflows.kernel.step import Program, Shown, Snapshot, Step, Turn, resume
+
+__all__ = ["Checkpoint", "checkpoints", "forked", "restored", "rolled_back", "with_caps", "with_credit"]
+
+
+@dataclass(frozen=True, slots=True)
+class Checkpoint:
+    """A step's beginning: where a run can go back to."""
+
+    step: int
+    """1, 2, ...; 0 is the run's start."""
+    seq: int
+    """Number of the record that led there."""
+    state: str
+    at: float
+    """Seconds since 1970."""
+
+
+def checkpoints(program: Program, records: Sequence[Record]) -> tuple[Checkpoint, ...]:
+    """The run's start and the beginning of each step that still holds."""
+    begins = state_name(program.machine.step) if program.machine.step else None
+    found: dict[int, Checkpoint] = {}
+    for record in lineage(records):
+        if record.to is None:
+            continue
+        if record.event == STARTED:
+            found[0] = Checkpoint(0, record.seq, record.to, record.at)
+        if record.to == begins:
+            number = record.step + 1
+            found[number] = Checkpoint(number, record.seq, record.to, record.at)
+    return tuple(found.values())
+
+
+def restored(program: Program, records: Iterable[Record]) -> Snapshot:
+    """The run after these records, at the beginning of its newest visit, with what was said and kept since.
+
+    Raises ValueError for a log without a first record, or values that the machine does not take.
+    """
+    kept = lineage(records)
+    if not kept or kept[0].event != STARTED:
+        raise ValueError("the log does not begin with `Started`; the archive may lack its first part")
+    values: dict[str, object] = {}
+    conversation, notes, heard = Conversation(), Conversation(), 0
+    counts: dict[str, int] = {}
+    state, visit, step, transitions, entered, entry = "", 0, 0, 0, kept[0].at, kept[0]
+    begins = state_name(program.machine.step) if program.machine.step else None
+    for record in kept:
+        for name, change in record.patch.items():
+            values[name] = apply_difference(values.get(name), change)
+        conversation = conversation.add(*record.messages)
+        notes, heard = notes.add(*record.notes), heard + record.heard
+        visit = max(visit, record.visit)
+        if record.to is None:
+            continue
+        state, visit, entered, entry = record.to, record.visit + 1, record.at, record
+        step = record.step + (state == begins)
+        if record.event in {ROLLED_BACK, FORKED}:
+            continue  # the state was entered before, by a record that holds
+        transitions += record.event != STARTED
+        if counter := program.machine.by_name[state].counts:
+            counts[counter] = counts.get(counter, 0) + 1
+    context = program.machine.context.model_validate(values)
+    ledger = Ledger(spent=entry.counters)
+    shown = Shown(entered, len(conversation), len(notes), heard, ledger)
+    return Snapshot(
+        state=state, context=context, conversation=conversation, entered=shown, entry_context=context,
+        began=kept[0].at, notes=notes.messages, heard=heard, counts=counts, visit=visit, step=step,
+        transitions=transitions, seq=kept[-1].seq + 1, branch=kept[-1].branch,
+    )  # fmt: skip
+
+
+def rolled_back(  # noqa: PLR0913  # who, when and why beside where
+    step: Step,
+    records: Sequence[Record],
+    to_step: int,
+    *,
+    now: float,
+    by: str,
+    reason: str = "",
+    about: JsonObject | None = None,
+) -> Step:
+    """Begin step `to_step` again, on a new branch; 0 is the run's start. `records` is the whole log.
+
+    Context, conversation and counts are those of that moment; the ledger stays (also what was reserved for
+    the pending effect, which may have been performed), and visits go on counting.
+    Raises ValueError for a step that the run does not have.
+    """
+    point = _checkpoint(step.program, records, to_step)
+    then = restored(step.program, [record for record in records if record.seq <= point.seq])
+    live = step.snapshot
+    back = replace(then, seq=live.seq, branch=live.branch + 1, visit=live.visit, began=live.began)
+    turn = Turn(step.program, back, step.ledger, now)
+    return turn.go_back(ROLLED_BACK, then, point.seq, live.state, by=by, reason=reason, about=about or {})
+
+
+def forked(  # noqa: PLR0913  # who, when and why beside where
+    program: Program,
+    records: Sequence[Record],
+    from_step: int,
+    *,
+    now: float,
+    by: str,
+    reason: str = "",
+    about: JsonObject | None = None,
+    ledger: Ledger | None = None,
+) -> Step:
+    """A new run that begins step `from_step` of another one again. Its log begins with that run's records.
+
+    Raises ValueError for a step that the source does not have.
+    """
+    point = _checkpoint(program, records, from_step)
+    kept = [record for record in records if record.seq <= point.seq]
+    then = restored(program, kept)
+    back = replace(then, seq=point.seq + 1, began=now)
+    turn = Turn(program, back, ledger or Ledger(), now)
+    return turn.go_back(FORKED, then, point.seq, then.state, by=by, reason=reason, about=about or {})
+
+
+def _checkpoint(program: Program, records: Sequence[Record], step: int) -> Checkpoint:
+    found = {point.step: point for point in checkpoints(program, records)}
+    if step not in found:
+        known = f"this run has steps {min(found)} to {max(found)}" if found else "this run has no steps yet"
+        raise ValueError(f"No step {step}: {known}.")
+    return found[step]
+
+
+def with_credit(step: Step, amounts: Mapping[str, float], *, now: float) -> Step:
+    """A top-up: caps raised by these amounts; the pending effect is checked against them again."""
+    ledger = step.ledger
+    for counter, amount in amounts.items():
+        ledger = ledger.credit(counter, amount)
+    return resume(replace(step, ledger=ledger), now=now)
+
+
+def with_caps(step: Step, caps: Mapping[str, float | None], *, now: float) -> Step:
+    """New caps; None removes one. The pending effect is checked against them again."""
+    ledger = step.ledger
+    for counter, cap in caps.items():
+        ledger = ledger.cap(counter, cap)
+    return resume(replace(step, ledger=ledger), now=now)
