@@ -257,13 +257,7 @@ class EffectFailed(BaseAnswer):
 
 
 SingleAnswer = Annotated[
-    ModelReplied
-    | ToolsReturned
-    | PersonDecided
-    | MachineEnded
-    | CodeStepped
-    | ArtifactsRead
-    | EffectFailed,
+    ModelReplied | ToolsReturned | PersonDecided | MachineEnded | CodeStepped | ArtifactsRead | EffectFailed,
     Field(discriminator="kind"),
 ]
 

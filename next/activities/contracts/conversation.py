@@ -121,7 +121,8 @@ class Conversation:
         cls, source: Any, handler: GetCoreSchemaHandler
     ) -> core_schema.CoreSchema:
         """In JSON a conversation is the list of its messages."""
-        from_list = core_schema.no_info_after_validator_function(cls._of, handler.generate_schema(list[Message]))
+        messages = handler.generate_schema(list[Message])
+        from_list = core_schema.no_info_after_validator_function(cls._of, messages)
         return core_schema.json_or_python_schema(
             json_schema=from_list,
             python_schema=core_schema.union_schema([core_schema.is_instance_schema(cls), from_list]),

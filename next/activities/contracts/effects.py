@@ -209,7 +209,7 @@ class CodeLimits(Strict):
     """What a block may use; always set (an interpreter without limits burns a core for ever)."""
 
     seconds: float = Field(
-        default=300, gt=0, le=3600, description="time of a block, by the clock, without its outside calls [2.4]"
+        default=300, gt=0, le=3600, description="of a block, by the clock, without its outside calls [2.4]"
     )
     memory_bytes: int = Field(default=256 * 2**20, ge=2**20, le=4 * 2**30, description="of the interpreter")
     output_chars: int = Field(default=20_000, ge=100, le=1_000_000, description="shown to the model [2.4]")
@@ -315,5 +315,3 @@ class Say(Effect[None]):
     say: tuple[Message, ...] = ()
     keep: Mapping[str, Any] = {}
     """Field -> new value; holds even if the visit ends by an error or a person."""
-
-

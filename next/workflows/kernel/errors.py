@@ -71,6 +71,9 @@ class DefinitionError(KernelError, ValueError):
 class MachineError(KernelError):
     """The machine broke a rule that it declared."""
 
+    step: Any = None
+    """The run as it was then (a `Step`), its last record naming the rule; None: nothing had begun."""
+
     def __init__(self, machine: str, state: str, problem: str) -> None:
         super().__init__(f"{machine}: in state {state}, {problem}")
         self.machine, self.state, self.problem = machine, state, problem

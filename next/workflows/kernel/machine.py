@@ -238,8 +238,8 @@ class Machine:
     """What an error that leaves a visit means: (context, error, run) -> outcome; None: the run ends."""
     on_close: Callable[[Any, str], Patch] | None = None
     """(context, exit reason) -> what a run closed in the middle writes."""
-    on_rollback: Callable[[Any, int], Patch] | None = None
-    """(restored context, step) -> what a rollback writes."""
+    on_rollback: Callable[[Any, Any], Patch] | None = None
+    """(restored context, context before) -> what a rollback writes."""
     on_violation: Callable[[Any, MachineError], Patch] | None = None
     fail: Enum | None = None
     """A broken rule leads to this state, after `on_violation` (spec 3.7); None: it fails the run."""

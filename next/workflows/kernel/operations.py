@@ -102,7 +102,7 @@ def rolled_back(  # noqa: PLR0913  # who, when and why beside where
     live = step.snapshot
     back = replace(then, seq=live.seq, branch=live.branch + 1, visit=live.visit, began=live.began)
     turn = Turn(step.program, back, step.ledger, now)
-    return turn.go_back(ROLLED_BACK, then, point.seq, live.state, by=by, reason=reason, about=about or {})
+    return turn.go_back(ROLLED_BACK, then, point.seq, live, by=by, reason=reason, about=about or {})
 
 
 def forked(  # noqa: PLR0913  # who, when and why beside where
@@ -125,7 +125,7 @@ def forked(  # noqa: PLR0913  # who, when and why beside where
     then = restored(program, kept)
     back = replace(then, seq=point.seq + 1, began=now)
     turn = Turn(program, back, ledger or Ledger(), now)
-    return turn.go_back(FORKED, then, point.seq, then.state, by=by, reason=reason, about=about or {})
+    return turn.go_back(FORKED, then, point.seq, then, by=by, reason=reason, about=about or {})
 
 
 def _checkpoint(program: Program, records: Sequence[Record], step: int) -> Checkpoint:

@@ -351,7 +351,11 @@ def close(
     turn = Turn.of(step, now)
     if not begun and step.asked is not None and step.breach is None:
         turn.ledger = turn.ledger.refund(step.asked.price)
-    turn.close(reason, error, by)
+    try:
+        turn.close(reason, error, by)
+    except MachineError as broken:
+        turn.record_violation(broken)
+        raise
     return turn.step()
 
 
@@ -409,6 +413,7 @@ class Turn:
             except MachineError as error:
                 fail = self.machine.fail
                 if fail is None or self.snapshot.state == state_name(fail):
+                    self.record_violation(error)
                     raise
                 self.violated(error, state_name(fail))
             if self.asked is not None or self.exit is not None:
@@ -521,7 +526,7 @@ class Turn:
         event: str,
         then: Snapshot,
         back_to: int,
-        left: str,
+        left: Snapshot,
         *,
         by: str,
         reason: str,
@@ -536,11 +541,11 @@ class Turn:
         self.logged = replace(self.snapshot, context=then.context, conversation=then.conversation)
         context = then.context
         if event == ROLLED_BACK and machine.on_rollback:
-            context = self.own_patch(context, machine.on_rollback(context, then.step))
+            context = self.own_patch(context, machine.on_rollback(context, left.context))
         self.snapshot = replace(self.snapshot, context=context, counts=counts, step=then.step - begins)
         s = self.snapshot
         self.write(Record(
-            seq=s.seq, branch=s.branch, machine=machine.name, state=left, event=event, to=then.state,
+            seq=s.seq, branch=s.branch, machine=machine.name, state=left.state, event=event, to=then.state,
             step=s.step, visit=s.visit, patch=differences(then.context, context), counters=self.ledger.spent,
             started=self.now, at=self.now, back_to=back_to, by=by, reason=reason, about=about,
         ))  # fmt: skip
@@ -565,6 +570,11 @@ class Turn:
         self.record(type(error).__name__, to=target, reason=error.problem, by="kernel", error=str(error))
         self.snapshot = replace(self.snapshot, transitions=s.transitions + 1)
         self.enter(target)
+
+    def record_violation(self, error: MachineError) -> None:
+        """Write the broken rule down; the error gets the run as it was then."""
+        self.record(type(error).__name__, reason=error.problem, by="kernel", error=str(error))
+        error.step = self.step()
 
     def close(self, reason: str, error: str | None, by: str) -> None:
         """End the run where it is."""

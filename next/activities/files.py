@@ -1,0 +1,229 @@
+"""Files below one root folder, for tools: nothing outside of it is read, listed or written.
+
+A path is resolved with its symlinks and must stay below the root. Then it is opened part by part
+without following symlinks, so that one that is put there in between does not lead out either. Only
+regular files are opened: never a device, a FIFO or a socket.
+"""
+
+from __future__ import annotations
+
+import os
+import secrets
+import stat
+from collections.abc import Iterator
+from contextlib import contextmanager, suppress
+from dataclasses import dataclass
+from pathlib import Path
+from typing import BinaryIO, Literal
+
+from activities.settings import Settings
+
+__all__ = ["MAX_FILE_BYTES", "Entry", "FilesRoot", "PathError"]
+
+MAX_FILE_BYTES = 64 * 1024 * 1024
+"""A larger file is neither read nor searched."""
+
+MAX_PATH_BYTES = 2048
+"""Longer paths could be made part by part, but other programs could not use them."""
+
+HIDDEN = (".git", ".ratchet", ".env", ".ssh", ".aws", ".gnupg", ".netrc")
+"""Never shown to a model: the worker's store, hooks that run by themselves, and usual places of keys."""
+PACKAGES = ("__pycache__", "node_modules")
+UNWRITTEN = (".venv", "__pycache__")
+"""Never written for a model: programs load what is there when they start."""
+_DRAFT = ".ratchet-draft-"
+_FOLDER = os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC
+_READ = os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC
+_CREATE = os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW | os.O_CLOEXEC
+
+Parts = tuple[str, ...]
+
+
+class PathError(Exception):
+    """A path that a tool may not use, or that does not exist."""
+
+
+@dataclass(frozen=True, slots=True)
+class Entry:
+    """One name in a folder; `path` is relative to the root."""
+
+    path: str
+    kind: Literal["file", "folder", "link", "other"]
+    size: int
+
+
+@dataclass(frozen=True, slots=True)
+class FilesRoot:
+    """The folder that file tools stay below; both paths are resolved."""
+
+    root: Path
+    data_dir: Path
+    """The worker's own store: hidden, wherever it is."""
+
+    @classmethod
+    def of(cls, settings: Settings) -> FilesRoot:
+        """The root that the worker is configured with."""
+        return cls(settings.files_root.resolve(), settings.data_dir.resolve())
+
+    def parts(self, path: str) -> Parts:
+        """The path without symlinks, relative to the root; raises `PathError` if it is not below that."""
+        try:
+            real = (self.root / path).resolve()
+        except (OSError, RuntimeError, ValueError) as error:
+            raise PathError(f"{path[:200]!r} is not a usable path: {error}") from None
+        if len(os.fsencode(real)) > MAX_PATH_BYTES:
+            raise PathError(f"{path[:200]!r}... is longer than a path may be ({MAX_PATH_BYTES:,} bytes)")
+        if not real.is_relative_to(self.root):
+            raise PathError(
+                f"{path[:200]!r} leads outside the folder that file tools may use; "
+                "give a path relative to that folder"
+            )
+        if self.data_dir == self.root:
+            raise PathError(
+                "tools have no files here: their folder (RATCHET_FILES_ROOT) is the worker's own store; "
+                "the operator must set RATCHET_DATA_DIR to another folder"
+            )
+        parts = real.relative_to(self.root).parts
+        if self._hidden(parts):
+            raise PathError(f"{path[:200]!r} is not open to tools")
+        return parts
+
+    def open(self, path: str) -> BinaryIO:
+        """A regular file for reading, at most `MAX_FILE_BYTES`; raises `PathError`."""
+        parts = self.parts(path)
+        if not parts:
+            raise PathError(f"{path!r} is a folder; list_files shows what is in it")
+        with _explained(path), self._folder(parts[:-1]) as folder:
+            _check_regular(path, os.stat(parts[-1], dir_fd=folder, follow_symlinks=False))
+            file = os.fdopen(os.open(parts[-1], _READ, dir_fd=folder), "rb")
+        try:
+            _check_regular(path, os.fstat(file.fileno()))
+        except PathError:
+            file.close()
+            raise
+        return file
+
+    def entries(self, path: str) -> tuple[Entry, ...]:
+        """What is in a folder, sorted, without hidden names; raises `PathError`."""
+        parts = self.parts(path)
+        with _explained(path), self._folder(parts) as folder, os.scandir(folder) as found:
+            entries = [_entry(parts, one) for one in found if not self._hidden((*parts, one.name))]
+        return tuple(sorted(entries, key=lambda entry: entry.path))
+
+    def walk(self, path: str) -> Iterator[Entry]:
+        """Everything below a folder, depth first and sorted; what cannot be read is skipped.
+
+        As in ripgrep, names that begin with a dot are left out, and so are folders of installed
+        packages; give such a folder as `path` to look into it.
+        """
+        levels = [iter(self.entries(path))]
+        while levels:
+            entry = next(levels[-1], None)
+            if entry is None:
+                levels.pop()
+                continue
+            name = entry.path.rpartition("/")[2]
+            if name.startswith(".") or name in PACKAGES:
+                continue
+            yield entry
+            if entry.kind == "folder":
+                with suppress(PathError):
+                    levels.append(iter(self.entries(entry.path)))
+
+    def write(self, path: str, content: bytes) -> None:
+        """Make the file hold `content`, all at once; folders are made. Raises `PathError`."""
+        parts = self.parts(path)
+        if not parts:
+            raise PathError(f"{path!r} is a folder; give the name of a file")
+        if any(part.casefold() in UNWRITTEN for part in parts):
+            raise PathError(f"{path[:200]!r} is not open to writing: programs load what is there")
+        with _explained(path), self._folder(parts[:-1], make=True) as folder:
+            mode = _mode_of_old(path, parts[-1], folder)
+            draft = f"{_DRAFT}{secrets.token_hex(8)}"
+            try:
+                _fill(os.open(draft, _CREATE, 0o666, dir_fd=folder), content, mode)
+                os.rename(draft, parts[-1], src_dir_fd=folder, dst_dir_fd=folder)
+            except BaseException:
+                with suppress(OSError):
+                    os.unlink(draft, dir_fd=folder)
+                raise
+            os.fsync(folder)
+
+    def _hidden(self, parts: Parts) -> bool:
+        names = [part.casefold() for part in parts]
+        if any(name in HIDDEN or name.startswith((_DRAFT, ".env.")) for name in names):
+            return True
+        data_inside = self.data_dir.is_relative_to(self.root)
+        return data_inside and self.root.joinpath(*parts).is_relative_to(self.data_dir)
+
+    @contextmanager
+    def _folder(self, parts: Parts, make: bool = False) -> Iterator[int]:
+        """A descriptor of the folder, reached from the root without following any symlink."""
+        here = os.open(self.root, _FOLDER)
+        try:
+            for part in parts:
+                if make:
+                    with suppress(FileExistsError):
+                        os.mkdir(part, dir_fd=here)
+                deeper = os.open(part, _FOLDER, dir_fd=here)
+                os.close(here)
+                here = deeper
+            yield here
+        finally:
+            os.close(here)
+
+
+def _entry(folder: Parts, found: os.DirEntry[str]) -> Entry:
+    path = "/".join((*folder, found.name))
+    try:
+        status = found.stat(follow_symlinks=False)
+    except OSError:
+        return Entry(path, "other", 0)
+    if stat.S_ISREG(status.st_mode):
+        return Entry(path, "file", status.st_size)
+    if stat.S_ISDIR(status.st_mode):
+        return Entry(path, "folder", 0)
+    return Entry(path, "link" if stat.S_ISLNK(status.st_mode) else "other", 0)
+
+
+def _check_regular(path: str, status: os.stat_result) -> None:
+    if stat.S_ISDIR(status.st_mode):
+        raise PathError(f"{path!r} is a folder; list_files shows what is in it")
+    if not stat.S_ISREG(status.st_mode):
+        raise PathError(f"{path!r} is not a regular file but a device, FIFO, socket or link")
+    if status.st_size > MAX_FILE_BYTES:
+        raise PathError(f"{path!r} has {status.st_size:,} bytes; at most {MAX_FILE_BYTES:,} can be read")
+
+
+def _mode_of_old(path: str, name: str, folder: int) -> int | None:
+    """Permissions of the file that is replaced, without set-user-id; None for a new file."""
+    try:
+        status = os.stat(name, dir_fd=folder, follow_symlinks=False)
+    except FileNotFoundError:
+        return None
+    if not stat.S_ISREG(status.st_mode):
+        raise PathError(f"{path!r} exists and is not a regular file; it was not changed")
+    return stat.S_IMODE(status.st_mode) & 0o777
+
+
+def _fill(descriptor: int, content: bytes, mode: int | None) -> None:
+    with os.fdopen(descriptor, "wb") as file:
+        if mode is not None:
+            os.fchmod(descriptor, mode)
+        file.write(content)
+        file.flush()
+        os.fsync(descriptor)
+
+
+@contextmanager
+def _explained(path: str) -> Iterator[None]:
+    """Turns the operating system's errors into ours."""
+    try:
+        yield
+    except FileNotFoundError:
+        raise PathError(f"{path!r}: no such file or folder; list_files shows what exists") from None
+    except NotADirectoryError:
+        raise PathError(f"{path!r}: a part of this path is not a folder") from None
+    except (OSError, ValueError) as error:
+        cause = error.strerror if isinstance(error, OSError) else error
+        raise PathError(f"{path[:200]!r}: {cause}") from None

@@ -1,0 +1,37 @@
+"""A background heartbeat: says that the worker lives, and lets a cancellation arrive."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncIterator, Callable
+from contextlib import asynccontextmanager
+
+from temporalio import activity
+
+__all__ = ["heartbeats"]
+
+
+@asynccontextmanager
+async def heartbeats(
+    details: Callable[[], object] | None = None, every_seconds: float = 1.0
+) -> AsyncIterator[None]:
+    """Heartbeat in the background as long as the block runs; only for asynchronous activities.
+
+    The first heartbeat comes after `every_seconds`: each one costs the server a write, and most calls
+    end earlier. Where the activity's heartbeat timeout is short, the pause is a quarter of it.
+    `details` gives what people see of the work so far; the data converter must be able to write it.
+    """
+    timeout = activity.info().heartbeat_timeout
+    pause = min(every_seconds, timeout.total_seconds() / 4) if timeout else every_seconds
+
+    async def beat() -> None:
+        while True:
+            await asyncio.sleep(pause)
+            activity.heartbeat(*(() if details is None else (details(),)))
+
+    beats = asyncio.create_task(beat())
+    try:
+        yield
+    finally:
+        beats.cancel()
+        await asyncio.wait({beats})

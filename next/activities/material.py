@@ -1,0 +1,317 @@
+"""Long texts by reference: kept once in the durable store, mapped into memory, searched with RE2.
+
+A block of code reaches its material through `context_len()`, `context_slice(start, end)` and
+`context_search(pattern, start=0)`, which this module answers. All places are counted in characters;
+a table of where every 8,192nd character begins leads to the bytes.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import hashlib
+import inspect
+import json
+import mmap
+from bisect import bisect_right
+from collections import OrderedDict
+from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass
+from itertools import pairwise
+from typing import Any
+
+import re2  # type: ignore[import-untyped]  # google-re2 ships no types
+
+from activities.contracts import MaterialRef
+from activities.store.blobs import BlobStore
+
+__all__ = [
+    "MATCHES",
+    "REACH_BYTES",
+    "SLICE_CHARS",
+    "BadMaterial",
+    "Material",
+    "MaterialFunctions",
+    "Materials",
+    "compiled",
+    "keep_material",
+]
+
+MATCHES = 1000
+"""The most matches of one search."""
+MATCH_CHARS = 2000
+"""Of a match's text; `end - start` is its true length."""
+SLICE_CHARS = 16 * 2**20
+"""The most characters of one slice."""
+WINDOW_BYTES = 2**17
+"""Searched without a pause: the slowest patterns take about three seconds for it."""
+REACH_BYTES = 2**16
+"""The longest match. What matches more is found in pieces."""
+STRIDE = 8192
+FORMAT = 1
+BOM = b"\xef\xbb\xbf"
+PATTERN_CHARS = 1000
+PATTERN_MEMORY = 2**20
+"""Bytes. A pattern that needs more could take seconds for a few thousand characters."""
+SEARCHERS = ThreadPoolExecutor(2, thread_name_prefix="material-search")
+"""Slow patterns must not take the threads that the store needs."""
+
+
+class BadMaterial(ValueError):
+    """The reference does not lead to a material that this worker can read; a retry does not help."""
+
+
+def compiled(pattern: str, *, ignore_case: bool = False) -> Any:
+    """The pattern for RE2, bounded in memory. Raises `ValueError` that says what is wrong with it."""
+    if len(pattern) > PATTERN_CHARS:
+        raise ValueError(
+            f"the pattern has {len(pattern):,} characters; at most {PATTERN_CHARS:,} are allowed"
+        )
+    options = re2.Options()
+    options.log_errors = False
+    options.max_mem = PATTERN_MEMORY
+    options.case_sensitive = not ignore_case
+    try:
+        return re2.compile(pattern, options)
+    except (re2.error, UnicodeEncodeError) as error:
+        cause = error.args[0] if error.args and isinstance(error, re2.error) else str(error)
+        text = cause.decode(errors="replace") if isinstance(cause, bytes) else str(cause)
+        raise ValueError(
+            f"the pattern {pattern[:200]!r} cannot be used: {text} "
+            "(RE2 syntax: no look-around, no back-references, repetitions up to 1000)"
+        ) from None
+
+
+async def keep_material(text: str | bytes, blobs: BlobStore) -> MaterialRef:
+    """Put a text into the store; the reference to it.
+
+    Raises `ValueError` for what is not a text (bytes that are not UTF-8, lone surrogates), and
+    `StoreError`.
+    """
+    return await asyncio.to_thread(_keep, text, blobs)
+
+
+def _keep(text: str | bytes, blobs: BlobStore) -> MaterialRef:
+    material = Material.of(text)
+    table = {
+        "format": FORMAT,
+        "text": blobs.put(bytes(material.data)),
+        "chars": material.chars,
+        "bytes": len(material.data),
+        "stride": STRIDE,
+        "starts": material.starts,
+    }
+    digest = blobs.put(json.dumps(table, separators=(",", ":")).encode())
+    return MaterialRef(digest=digest, chars=material.chars, bytes=len(material.data))
+
+
+@dataclass(frozen=True, slots=True)
+class Material:
+    """A text as UTF-8, in memory or mapped from a file."""
+
+    data: bytes | mmap.mmap
+    chars: int
+    starts: list[int]
+    """Bytes at which the characters 0, 8192, 16384, ... begin."""
+
+    @classmethod
+    def of(cls, text: str | bytes) -> Material:
+        """The material that a text is. Raises `ValueError` with the place that is not text."""
+        try:
+            data = text.encode() if isinstance(text, str) else text.removeprefix(BOM)
+        except UnicodeEncodeError as error:
+            raise ValueError(f"the material holds a lone surrogate at character {error.start}") from None
+        starts, chars, at = [], 0, 0
+        while at < len(data):
+            piece = data[at : at + 4 * STRIDE]  # a character has at most four bytes
+            found = piece.decode(errors="ignore")[:STRIDE]
+            whole = found.encode()
+            if not found or not piece.startswith(whole):
+                wrong = at + _first_wrong_byte(piece)
+                raise ValueError(f"the material is not UTF-8 text: byte {wrong} cannot be read")
+            starts.append(at)
+            chars += len(found)
+            at += len(whole)
+        return cls(data, chars, starts)
+
+    def slice(self, start: int | None = 0, end: int | None = None) -> str:
+        """As `text[start:end]`, with negative numbers from the end. Raises `ValueError` above 16 Mi."""
+        first, last, _ = slice(start, end).indices(self.chars)
+        if last - first > SLICE_CHARS:
+            raise ValueError(f"a slice has at most {SLICE_CHARS:,} characters, not {last - first:,}")
+        if last <= first:
+            return ""
+        return self.data[self._byte(first) : self._byte(last)].decode()
+
+    async def search(
+        self, pattern: str, start: int = 0, window: int = WINDOW_BYTES
+    ) -> tuple[list[dict[str, Any]], int | None]:
+        """Matches from `start` on, each with `start`, `end` and `text`, and where to go on if there are
+        more than `MATCHES`. Raises `ValueError` for the pattern.
+
+        A cancellation takes effect after each window of so many bytes.
+        """
+        expression = compiled(pattern)
+        loop = asyncio.get_running_loop()
+        at = self._byte(min(max(start, 0), self.chars))
+        found: list[dict[str, Any]] = []
+        last = (-1, -1)
+        for edge in range(at + window, len(self.data) + window, window):
+            room = MATCHES + 1 - len(found)
+            spans = await loop.run_in_executor(SEARCHERS, self._spans, expression, (at, edge), last, room)
+            found += [self._match(low, high) for low, high in spans]
+            if len(found) > MATCHES:
+                return found[:MATCHES], found[MATCHES]["start"]
+            last = spans[-1] if spans else last
+            at = max(edge, last[1])
+        return found, None
+
+    def _spans(
+        self, expression: Any, window: tuple[int, int], last: tuple[int, int], most: int
+    ) -> list[tuple[int, int]]:
+        """The first matches that begin in the window. RE2 sees the text around it, so that `^`, `$` and
+        `\\b` mean what they mean in the whole."""
+        at, edge = window
+        end = len(self.data)
+        found: list[tuple[int, int]] = []
+        for match in expression.finditer(self.data, at, min(edge + REACH_BYTES, end)):
+            low, high = match.span()
+            if (low >= edge and edge < end) or len(found) >= most:
+                break
+            inside_character = low < end and 0x80 <= self.data[low] < 0xC0
+            if (low, high) != last and not inside_character:  # RE2 gives some empty matches twice
+                last = (low, high)
+                found.append(last)
+        return found
+
+    def _match(self, low: int, high: int) -> dict[str, Any]:
+        text = self.data[low : min(high, low + 4 * MATCH_CHARS)].decode(errors="ignore")[:MATCH_CHARS]
+        return {"start": self._char(low), "end": self._char(high), "text": text}
+
+    def _byte(self, char: int) -> int:
+        """Where a character begins."""
+        if char >= self.chars:
+            return len(self.data)
+        if self.chars == len(self.data):
+            return char
+        part, rest = divmod(char, STRIDE)
+        begin = self.starts[part]
+        return begin + len(self.data[begin : begin + 4 * rest].decode(errors="ignore")[:rest].encode())
+
+    def _char(self, byte: int) -> int:
+        """The number of the character that begins at a byte."""
+        if self.chars == len(self.data):
+            return byte
+        part = bisect_right(self.starts, byte) - 1
+        return part * STRIDE + len(self.data[self.starts[part] : byte].decode(errors="ignore"))
+
+
+def _first_wrong_byte(piece: bytes) -> int:
+    try:
+        piece.decode()
+    except UnicodeDecodeError as error:
+        return error.start
+    return 0
+
+
+class Materials:
+    """The materials of one store; those that were read last stay mapped and need no second check."""
+
+    def __init__(self, blobs: BlobStore, keep: int = 4) -> None:
+        self.blobs = blobs
+        self._keep = keep
+        self._recent: OrderedDict[str, Material] = OrderedDict()
+
+    async def open(self, ref: MaterialRef) -> Material:
+        """The material of a reference. Raises `BadMaterial` and `StoreError`."""
+        found = self._recent.get(ref.digest)
+        if found is None:
+            found = await asyncio.to_thread(self._mapped, ref)
+        self._recent[ref.digest] = found
+        self._recent.move_to_end(ref.digest)
+        while len(self._recent) > self._keep:
+            self._recent.popitem(last=False)
+        return found
+
+    def _mapped(self, ref: MaterialRef) -> Material:
+        try:
+            table = json.loads(self.blobs.get(ref.digest))
+            version, text, chars, size, starts = (
+                table[key] for key in ("format", "text", "chars", "bytes", "starts")
+            )
+            if version != FORMAT or table["stride"] != STRIDE:
+                raise ValueError(f"its format is {version!r}, this worker reads {FORMAT}")
+            if (chars, size) != (ref.chars, ref.bytes) or not _fits(starts, chars, size):
+                raise ValueError("its table does not fit its length")
+        except (ValueError, KeyError, TypeError, RecursionError) as error:
+            raise BadMaterial(f"the material {ref.digest[:16]}... cannot be read: {error}") from error
+        return Material(self._data(text, size), chars, starts)
+
+    def _data(self, digest: str, size: int) -> bytes | mmap.mmap:
+        """The file's bytes, compared with the digest once; damage is reported by the store."""
+        if size == 0:
+            return b""
+        try:
+            with self.blobs.path(digest).open("rb") as file:
+                data = mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ)
+        except (OSError, ValueError):  # missing, not readable, or empty: the store says which
+            return self.blobs.get(digest)
+        if len(data) != size or hashlib.sha256(data).hexdigest() != digest:
+            return self.blobs.get(digest)
+        return data
+
+
+def _fits(starts: Any, chars: int, size: int) -> bool:
+    """Whether a table can be that of a text: one entry per stride, rising, within the text."""
+    if not isinstance(starts, list) or len(starts) != -(-chars // STRIDE):
+        return False
+    return all(0 < b - a <= 4 * STRIDE for a, b in pairwise([*starts, size])) and starts[:1] in ([], [0])
+
+
+USAGE = {
+    "context_len": "context_len()",
+    "context_slice": "context_slice(start, end)",
+    "context_search": "context_search(pattern, start=0)",
+}
+TOO_LONG = f"The context is too long for a variable; read it with {', '.join(USAGE.values())}."
+
+
+class MaterialFunctions:
+    """What a block may call to look at its material; `note` prints into the block's output."""
+
+    names = frozenset(USAGE)
+
+    def __init__(self, material: Material, note: Callable[[str], None]) -> None:
+        self.material = material
+        self._note = note
+
+    async def call(self, name: str, args: tuple[Any, ...], named: dict[str, Any]) -> Any:
+        """The value. Raises `TypeError` or `ValueError`, with a message for the block."""
+        functions: dict[str, Callable[..., Any]] = {
+            "context_len": lambda: self.material.chars,
+            "context_slice": self._slice,
+            "context_search": self._search,
+        }
+        try:
+            bound = inspect.signature(functions[name]).bind(*args, **named)
+        except TypeError as error:
+            raise TypeError(f"{name}: {error}; call it as {USAGE[name]}") from None
+        value = functions[name](*bound.args, **bound.kwargs)
+        return await value if inspect.isawaitable(value) else value
+
+    def _slice(self, start: int | None = 0, end: int | None = None) -> str:
+        for place in (start, end):
+            if place is not None and type(place) is not int:
+                raise TypeError(f"context_slice takes whole numbers, not {type(place).__name__}")
+        return self.material.slice(start, end)
+
+    async def _search(self, pattern: str, start: int = 0) -> list[dict[str, Any]]:
+        if not isinstance(pattern, str) or type(start) is not int:
+            raise TypeError("context_search takes a pattern (text) and where to start (a whole number)")
+        found, rest = await self.material.search(pattern, start)
+        if rest is not None:
+            self._note(
+                f"[context_search: these are the first {MATCHES:,} matches and there are more; "
+                f"go on with start={rest}]\n"
+            )
+        return found

@@ -1,0 +1,253 @@
+"""The activity `ask_model`: rebuild the conversation, ask the provider, keep the reply.
+
+The cache that it reads may be empty at any time. Then the activity fails with the type
+`CONVERSATION_MISSING`, and the workflow sends everything once.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from collections.abc import Mapping
+from datetime import timedelta
+from typing import Protocol
+
+import structlog
+from temporalio import activity
+from temporalio.exceptions import ApplicationError
+
+from activities.contracts import (
+    CONVERSATION_MISSING,
+    EMPTY_DIGEST,
+    FATAL,
+    RECOVERABLE,
+    TRANSIENT,
+    Conversation,
+    ModelReplied,
+    ModelRequest,
+    Setup,
+    ToolCall,
+)
+from activities.heartbeat import heartbeats
+from activities.provider import (
+    MAX_ARGUMENT_BYTES,
+    MAX_TEXT_BYTES,
+    ModelCall,
+    Provider,
+    ProviderError,
+    reply_too_large,
+)
+
+__all__ = ["TAIL_BYTES", "ConversationCache", "ModelActivities"]
+
+TAIL_BYTES = 2048
+"""How much of the text so far a heartbeat carries, in UTF-8."""
+ERROR_TYPES = {"transient": TRANSIENT, "recoverable": RECOVERABLE, "fatal": FATAL}
+
+log = structlog.get_logger(__name__)
+
+
+class ConversationCache(Protocol):
+    """Conversations and setups by digest. Called on the event loop: local, and mostly from memory.
+
+    None means that the workflow has to send it again. Nothing is raised because of a broken store.
+    """
+
+    def setup(self, digest: str) -> Setup | None:
+        """The setup of a digest."""
+
+    def save_setup(self, setup: Setup) -> None:
+        """Keep a setup under its digest."""
+
+    def load(self, digest: str) -> Conversation | None:
+        """The conversation of a digest."""
+
+    def save(self, conversation: Conversation, base: str) -> None:
+        """Keep what follows the prefix with the digest `base`."""
+
+
+class ModelActivities:
+    """The activity around the worker's providers, by name, and its cache of conversations.
+
+    `heartbeat_seconds` is the pause between two heartbeats, which carry the end of the text so far.
+    """
+
+    def __init__(
+        self, providers: Mapping[str, Provider], cache: ConversationCache, heartbeat_seconds: float = 1.0
+    ) -> None:
+        self.providers = providers
+        self.cache = cache
+        self.heartbeat_seconds = heartbeat_seconds
+
+    @activity.defn(name="ask_model")
+    async def ask_model(self, request: ModelRequest) -> ModelReplied:
+        """Ask the model for the next message of the conversation.
+
+        Raises `ApplicationError`: of type `CONVERSATION_MISSING`, or of the type of the failure's class
+        with `{"type": cause, "message": words}` as its first detail. The cause `deadline` means that
+        the time the run had left was over; the model's own timeout is the cause `timeout`.
+        """
+        started = time.monotonic()
+        setup, base = self._setup(request), self._base(request)
+        tail = _Tail()
+        call = ModelCall(
+            setup=setup,
+            conversation=base.add(*request.messages),
+            skip=request.skip,
+            tool_choice=request.tool_choice,
+            key=request.key,
+            on_text=tail.add,
+        )
+        try:
+            async with heartbeats(tail.text, self.heartbeat_seconds):
+                reply = _storable(await self._complete(call), call.conversation)
+        except ProviderError as error:
+            failure = error
+        else:
+            conversation = call.conversation.add(reply.message)
+            self.cache.save(conversation, base.digest)
+            return _finished(reply, conversation, time.monotonic() - started)
+        # Outside of `except`: what a provider's library raised may hold the key, so it is no cause.
+        raise _failed(failure, call, last=activity.info().attempt >= request.attempts)
+
+    def _setup(self, request: ModelRequest) -> Setup:
+        if request.full_setup is not None:
+            self.cache.save_setup(request.full_setup)
+            return request.full_setup
+        setup = self.cache.setup(request.setup)
+        if setup is None:
+            raise _missing("setup", request.setup)
+        return setup
+
+    def _base(self, request: ModelRequest) -> Conversation:
+        if request.base is None or request.base == EMPTY_DIGEST:
+            return Conversation()
+        base = self.cache.load(request.base)
+        if base is None:
+            raise _missing("conversation", request.base)
+        return base
+
+    async def _complete(self, call: ModelCall) -> ModelReplied:
+        model = call.model
+        provider = self.providers.get(model.provider)
+        if provider is None:
+            available = ", ".join(sorted(self.providers)) or "none"
+            raise ProviderError(
+                "fatal",
+                "unknown_provider",
+                f"this worker has no model provider {model.provider!r}; it has: {available}",
+            )
+        left = _seconds_left()
+        try:
+            async with asyncio.timeout(min(model.timeout_seconds, left)) as limit:
+                return await provider.complete(call)
+        except TimeoutError:
+            if not limit.expired():
+                raise
+        what = f"model {model.name} of {model.provider}: no whole reply within"
+        if left < model.timeout_seconds:
+            raise ProviderError("transient", "deadline", f"{what} the time that the run had left")
+        raise ProviderError(
+            "transient",
+            "timeout",
+            f"{what} {model.timeout_seconds:g} s; raise timeout_seconds if it needs longer",
+        )
+
+
+class _Tail:
+    """The end of the text so far, for people who watch."""
+
+    def __init__(self) -> None:
+        self._end = ""
+
+    def add(self, piece: str) -> None:
+        self._end = (self._end + piece)[-TAIL_BYTES:]
+
+    def text(self) -> str:
+        """At most `TAIL_BYTES` of UTF-8."""
+        return self._end.encode(errors="replace")[-TAIL_BYTES:].decode(errors="ignore")
+
+
+def _seconds_left() -> float:
+    """Until Temporal ends the activity, minus a moment to report it; infinite without such a limit.
+
+    Temporal's own timeout would not tell the run whether the model was slow or the worker dead. Both
+    moments are the server's, so a worker's wrong clock does not matter.
+    """
+    info = activity.info()
+    if not info.schedule_to_close_timeout:
+        return float("inf")
+    left = (info.schedule_to_close_timeout - (info.started_time - info.scheduled_time)).total_seconds()
+    return max(left - min(1.0, left / 10), 0.0)
+
+
+def _storable(reply: ModelReplied, conversation: Conversation) -> ModelReplied:
+    """The reply as it is stored: valid Unicode, and ids of tool calls that the conversation lacks.
+
+    Raises `ProviderError` if it is too large.
+    """
+    text = _unicode(reply.text)
+    calls: list[ToolCall] = []
+    if reply.tool_calls:  # servers refuse two results of one id
+        used = {call.id for message in conversation for call in message.tool_calls}
+        for number, call in enumerate(reply.tool_calls):
+            id = _unicode(call.id)
+            if not id or id in used:
+                id = f"call_{len(conversation)}_{number}"
+            while id in used:
+                id += f"_{number}"
+            used.add(id)
+            calls.append(ToolCall(id=id, name=_unicode(call.name), arguments=_unicode(call.arguments)))
+    if len(text.encode()) > MAX_TEXT_BYTES:
+        raise reply_too_large("text", MAX_TEXT_BYTES)
+    if sum(len(call.arguments.encode()) for call in calls) > MAX_ARGUMENT_BYTES:
+        raise reply_too_large("tool arguments", MAX_ARGUMENT_BYTES)
+    model, reason = _unicode(reply.model), _unicode(reply.finish_reason)
+    return reply.model_copy(
+        update={"text": text, "tool_calls": tuple(calls), "model": model, "finish_reason": reason}
+    )
+
+
+def _unicode(text: str) -> str:
+    """Surrogate halves that JSON escapes left apart are joined; a lone half becomes U+FFFD."""
+    try:
+        text.encode()
+    except UnicodeEncodeError:
+        return text.encode("utf-16", "surrogatepass").decode("utf-16", "replace")
+    return text
+
+
+def _finished(reply: ModelReplied, conversation: Conversation, seconds: float) -> ModelReplied:
+    log.info(
+        "model.replied",
+        model=reply.model,
+        input_tokens=reply.usage.input_tokens,
+        output_tokens=reply.usage.output_tokens,
+        seconds=round(seconds, 3),
+        cost_usd=reply.cost_usd,
+    )
+    attempt = activity.info().attempt
+    return reply.model_copy(
+        update={"conversation": conversation.digest, "attempt": attempt, "seconds": seconds}
+    )
+
+
+def _missing(what: str, digest: str) -> ApplicationError:
+    log.info("model.not_cached", what=what, digest=digest)
+    return ApplicationError(
+        f"this worker's cache has no {what} {digest}; send it whole",
+        type=CONVERSATION_MISSING,
+        non_retryable=True,
+    )
+
+
+def _failed(error: ProviderError, call: ModelCall, last: bool) -> ApplicationError:
+    log.warning("model.failed", model=call.model.name, error=error.error, cause=error.type)
+    wait = error.retry_after_seconds
+    return ApplicationError(
+        error.message,
+        {"type": error.type, "message": error.message},
+        type=ERROR_TYPES[error.error],
+        non_retryable=last or error.error != "transient" or error.type == "deadline",
+        next_retry_delay=timedelta(seconds=wait) if wait else None,  # None: the retry policy's own
+    )

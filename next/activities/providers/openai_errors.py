@@ -1,0 +1,235 @@
+"""Every way in which an OpenAI-compatible server can fail, in one place: class, cause, advice.
+
+Messages carry what the server said, cut and without the key: servers do repeat it.
+"""
+
+from __future__ import annotations
+
+import math
+import re
+from collections.abc import Awaitable, Mapping
+from dataclasses import dataclass, field
+from datetime import UTC, datetime
+from email.utils import parsedate_to_datetime
+from typing import Literal, TypeVar
+
+from pydantic import ValidationError
+
+from activities.provider import ProviderError
+
+__all__ = ["Problem", "Server", "problem_of", "retry_after", "with_plain_errors"]
+
+LONGEST_WAIT = 3600.0
+"""Seconds; a server that wants a longer pause is asked again after this one."""
+TOO_LONG = re.compile(
+    r"(maximum|max|exceeds?( the)?( available)?) context|context (length|window|size)"
+    r"|prompt is too long|input is too long|too many (input )?tokens|request too large"
+    r"|reduce the length of the messages",
+    re.IGNORECASE,
+)
+QUOTA = ("insufficient_quota", "billing_hard_limit_reached", "billing_not_active")
+TOO_LONG_CODES = ("context_length_exceeded", "exceed_context_size_error", "string_above_max_length")
+FILTER_CODES = ("content_filter", "content_policy_violation", "ResponsibleAIPolicyViolation")
+
+T = TypeVar("T")
+ErrorClass = Literal["transient", "recoverable", "fatal"]
+
+
+@dataclass(frozen=True, slots=True)
+class Problem:
+    """What a server reported; `status` is None for an error inside a reply with status 200."""
+
+    status: int | None = None
+    code: str = ""
+    kind: str = ""
+    message: str = ""
+    headers: Mapping[str, str] = field(default_factory=dict)
+
+    @property
+    def names(self) -> tuple[str, str]:
+        """Code and type: servers mix them up."""
+        return self.code, self.kind
+
+
+def problem_of(body: object, status: int | None = None, headers: Mapping[str, str] | None = None) -> Problem:
+    """Read an error object in any of the shapes that servers give it."""
+    inner = body.get("error", body) if isinstance(body, Mapping) else body
+    if not isinstance(inner, Mapping):
+        return Problem(status, message=str(inner or ""), headers=headers or {})
+    message = inner.get("message") or inner.get("detail") or ""
+    code, kind = str(inner.get("code") or ""), str(inner.get("type") or "")
+    return Problem(status, code, kind, str(message), headers or {})
+
+
+@dataclass(frozen=True, slots=True)
+class Server:
+    """The server and the model of a call. Makes errors that name both and repeat no secret."""
+
+    url: str
+    model: str
+    secrets: tuple[str, ...] = field(default=(), repr=False)
+    configured: bool = True
+    """The worker's own server, which is sent its key; not one that only a task names."""
+
+    def error(
+        self, error: ErrorClass, cause: str, text: str, retry_after_seconds: float | None = None
+    ) -> ProviderError:
+        """An error that begins with the model and the server."""
+        return ProviderError(error, cause, f"model {self.model} at {self.url}: {text}", retry_after_seconds)
+
+    def bad_response(self, what: str) -> ProviderError:
+        """The status was 200, but what came is no chat completion."""
+        advice = "expected a chat completion; does the base URL end where the API begins (often /v1)?"
+        return self.error("transient", "bad_response", f"sent {self.redacted(what)}; {advice}")
+
+    def reported(self, problem: Problem) -> ProviderError:
+        """The error for what the server reported."""
+        message = self.redacted(problem.message) or self.redacted(" ".join(problem.names))
+        code = self.redacted(problem.code, limit=60)
+        status = f"HTTP{problem.status}" if problem.status else code or "error_in_reply"
+        text = f"answered {status}" + (f": {message}" if message else "")
+        known = _refused_key(problem, self.configured) or _named_cause(problem)
+        if known is not None:
+            error, cause, advice = known
+            return self.error(error, cause, f"{text}; {advice}")
+        if _worth_a_retry(problem):
+            return self.error("transient", status, text, retry_after(problem.headers))
+        advice = (
+            "redirects are not followed, so that the key goes nowhere else; correct the base URL"
+            if problem.status and 300 <= problem.status < 400
+            else "the request was refused; correct the model's settings"
+        )
+        return self.error("fatal", status, f"{text}; {advice}")
+
+    def redacted(self, text: str, limit: int = 300) -> str:
+        """A server's words on one line, cut, without the key or any larger part of it."""
+        for secret in self.secrets:
+            text = text.replace(secret, "[key]")
+        line = " ".join("[key]" if self._shows_a_key(word) else word for word in text.split())
+        return line if len(line) <= limit else line[: limit - 1] + "…"
+
+    def _shows_a_key(self, word: str) -> bool:
+        if "***" in word or re.search(r"\bsk-\w{3}", word):
+            return True  # how servers abbreviate keys
+        return any(s[i : i + 8] in word for s in self.secrets for i in range(max(0, len(s) - 7)))
+
+
+async def with_plain_errors(work: Awaitable[T], server: Server) -> T:
+    """The result of `work`; what the client library raises becomes a `ProviderError`."""
+    try:
+        return await work
+    except ProviderError as error:
+        failure = error
+    except Exception as error:
+        explained = _explained(error, server)
+        if explained is None:
+            raise
+        failure = explained
+    raise failure  # without a context: the library's errors hold the key in their request
+
+
+def _explained(error: Exception, server: Server) -> ProviderError | None:
+    """The error for what the client library raised, or reading its answer; None for anything else."""
+    import httpx2
+    import openai
+
+    if isinstance(error, openai.APIStatusError):
+        return server.reported(problem_of(error.body, error.status_code, error.response.headers))
+    if isinstance(error, (openai.APIConnectionError, httpx2.HTTPError)):
+        return _connection_error(error.__cause__ or error, server)
+    if isinstance(error, openai.APIError):  # inside a stream: no status
+        known = {"code": error.code, "type": error.type, "message": error.message}
+        body = error.body if isinstance(error.body, Mapping) else {}
+        return server.reported(problem_of({"error": {**known, **body}}))
+    if isinstance(error, ValidationError):
+        first = error.errors(include_url=False, include_input=False)[0]
+        place = ".".join(str(part) for part in first["loc"]) or "the whole"
+        return server.bad_response(f"JSON of another shape ({place}: {first['msg']})")
+    if isinstance(error, (openai.OpenAIError, httpx2.StreamError, ValueError, RecursionError)):
+        return server.bad_response(f"{type(error).__name__}: {error}")
+    return None
+
+
+def _connection_error(cause: BaseException, server: Server) -> ProviderError:
+    import httpx2
+
+    words = server.redacted(str(cause)) or type(cause).__name__
+    if isinstance(cause, (httpx2.ConnectError, httpx2.ConnectTimeout)):
+        advice = "check that the server runs and that the base URL is right"
+        return server.error("transient", "unreachable", f"cannot be reached: {words}; {advice}")
+    if isinstance(cause, httpx2.TimeoutException):
+        return server.error("transient", "timeout", "no answer in time; is the server busy?")
+    return server.error("transient", "connection_lost", f"the connection broke before the end: {words}")
+
+
+def _refused_key(problem: Problem, configured: bool) -> tuple[ErrorClass, str, str] | None:
+    """Class, cause and advice where the server wants a key, or another one."""
+    if any(name in QUOTA for name in problem.names):
+        return None
+    if problem.status == 401 or "invalid_api_key" in problem.names:
+        cause, key = "HTTP401", "a key that this server accepts"
+    elif problem.status == 403:
+        cause, key = "HTTP403", "a key that may use this model"
+    else:
+        return None
+    if configured:
+        return "fatal", cause, f"set OPENAI_API_KEY to {key}"
+    return (
+        "fatal",
+        cause,
+        "no key was sent, because an agent file names this address. To send it, give the address by "
+        f"--base-url, or by OPENAI_BASE_URL where the worker runs, and set OPENAI_API_KEY to {key}",
+    )
+
+
+def _named_cause(problem: Problem) -> tuple[ErrorClass, str, str] | None:
+    """Class, cause and advice of the failures that have a name."""
+    status, names = problem.status, problem.names
+    if any(name in QUOTA for name in names):
+        return "fatal", "insufficient_quota", "add credit to the key's account or use another key"
+    if "model_not_found" in names or (status == 404 and "model" in problem.message.lower()):
+        return "fatal", "model_not_found", "name a model that the server has"
+    if status == 404:
+        return "fatal", "HTTP404", "check the base URL (OPENAI_BASE_URL); it often ends in /v1"
+    if any(name in FILTER_CODES for name in names):
+        return "recoverable", "content_filter", "the server's content filter refused the request"
+    if _too_long(problem):
+        return "recoverable", "context_too_long", "send less: fewer or shorter messages"
+    return None
+
+
+def _too_long(problem: Problem) -> bool:
+    if problem.status == 413 or any(name in TOO_LONG_CODES for name in problem.names):
+        return True
+    if problem.status == 429:  # a rate limit, unless this one request is more than the limit
+        return "request too large" in problem.message.lower()
+    return bool(TOO_LONG.search(problem.message))
+
+
+def _worth_a_retry(problem: Problem) -> bool:
+    wish = problem.headers.get("x-should-retry", "").lower()
+    if wish in ("true", "false"):
+        return wish == "true"
+    if problem.status is None:
+        return "invalid_request_error" not in problem.names
+    return problem.status in (408, 409, 425, 429) or problem.status >= 500
+
+
+def retry_after(headers: Mapping[str, str], longest: float = LONGEST_WAIT) -> float | None:
+    """Seconds that a server asks to wait, at most `longest`: from milliseconds, seconds or an HTTP date.
+
+    `headers` must find names in lower case. None without a usable one.
+    """
+    for name, divisor in (("retry-after-ms", 1000), ("retry-after", 1)):
+        try:
+            seconds = float(headers[name]) / divisor
+        except (KeyError, ValueError):
+            continue
+        return min(max(seconds, 0.0), longest) if math.isfinite(seconds) else None
+    try:
+        moment = parsedate_to_datetime(headers.get("retry-after", ""))
+    except (ValueError, OverflowError):  # the latter for an impossible time zone
+        return None
+    if moment.tzinfo is None:
+        moment = moment.replace(tzinfo=UTC)
+    return min(max((moment - datetime.now(UTC)).total_seconds(), 0.0), longest)

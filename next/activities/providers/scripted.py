@@ -1,0 +1,241 @@
+"""Answers from a script that the task carries. It is no language model, and says so.
+
+Which entry answers follows from the conversation alone (the number of replies in it), so a retried or
+resumed call gets the same reply. Without a script, it looks around with the tools that there are.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import re
+from collections.abc import Mapping
+from typing import Any
+
+import re2  # type: ignore[import-untyped]  # google-re2 ships no types
+from pydantic import JsonValue
+
+from activities.contracts import Conversation, ModelReplied, ModelSpec, ScriptedReply, ToolCall
+from activities.pricing import estimated_usage
+from activities.provider import ModelCall, ProviderError
+from activities.settings import Settings
+
+__all__ = ["MODEL", "PROVIDER", "ScriptedProvider"]
+
+MODEL = "scripted (no language model)"
+"""What its replies name as the model."""
+PIECES = 20
+"""In how many pieces a delayed reply appears."""
+SHOWN_CHARACTERS = 300
+"""Of the message that an entry did not expect."""
+PLACEHOLDER = re.compile(r"\{(\w+)\}")
+
+
+class ScriptedProvider:
+    """Replies with the entries of the model's script, in order."""
+
+    name = "scripted"
+    description = "no language model: replies from a script, for demos and tests; needs no key"
+
+    def __init__(self, settings: Settings | None = None) -> None:
+        """It needs no settings."""
+
+    async def complete(self, call: ModelCall) -> ModelReplied:
+        """The next entry's reply. Raises a fatal `ProviderError` if there is none, or none fits."""
+        script, delay = call.model.script, 0.0
+        if script:
+            text, calls = _from_script(script, call.conversation)
+            delay = script[_replies(call.conversation)].delay_seconds
+        else:
+            text, calls = _without_script(call)
+        await _appear(text, delay, call)
+        return ModelReplied(
+            text=text,
+            tool_calls=calls,
+            finish_reason="tool_calls" if calls else "stop",
+            model=MODEL,
+            usage=estimated_usage(call.messages, text, calls),
+        )
+
+    async def check(self, model: ModelSpec) -> str | None:
+        """What is wrong with the script; None when all is well."""
+        try:
+            for number, entry in enumerate(model.script, start=1):
+                _compiled(entry, number)
+        except ProviderError as error:
+            return error.message
+        return None
+
+
+PROVIDER = ScriptedProvider
+
+
+def _failed(cause: str, text: str) -> ProviderError:
+    return ProviderError("fatal", cause, f"scripted: {text}")
+
+
+def _replies(conversation: Conversation) -> int:
+    return sum(message.role == "assistant" for message in conversation)
+
+
+async def _appear(text: str, seconds: float, call: ModelCall) -> None:
+    """Show the text piece by piece over this time."""
+    pieces = PIECES if seconds > 0 else 1
+    for number in range(pieces):
+        await asyncio.sleep(seconds / pieces)
+        call.on_text(text[len(text) * number // pieces : len(text) * (number + 1) // pieces])
+
+
+# -- with a script -------------------------------------------------------------------------------------
+
+
+def _from_script(
+    script: tuple[ScriptedReply, ...], conversation: Conversation
+) -> tuple[str, tuple[ToolCall, ...]]:
+    """Text and tool calls of the next reply. Groups of all matches so far fill the placeholders."""
+    number = _replies(conversation)
+    if number >= len(script):
+        raise _failed(
+            "script_ended",
+            f"the script has {len(script)} replies, but reply {number + 1} is needed; "
+            "add entries to the model's `script`",
+        )
+    entry, found = script[number], None
+    names: dict[str, str] = {}
+    before_replies = _before_replies(conversation)
+    for at, (earlier, text) in enumerate(zip(script, before_replies, strict=False), start=1):
+        expected = _compiled(earlier, at)
+        found = expected.search(text) if expected else None
+        if found:
+            names |= {name: value for name, value in found.groupdict().items() if value is not None}
+    if entry.expect is None or found:
+        calls = tuple(_filled_call(call, names) for call in entry.tool_calls)
+        return _text(_filled(entry.reply, names)), calls
+    if entry.otherwise is not None:
+        return _text(_filled(entry.otherwise, names)), ()
+    newest = before_replies[-1]
+    shown = newest if len(newest) <= SHOWN_CHARACTERS else newest[: SHOWN_CHARACTERS - 1] + "…"
+    raise _failed(
+        "script_mismatch",
+        f"entry {number + 1} of {len(script)} expected /{entry.expect}/ in the newest message, "
+        f"which is: {shown!r}",
+    )
+
+
+def _before_replies(conversation: Conversation) -> list[str]:
+    """For each reply so far, and for the next one: the newest message before it."""
+    texts, newest = [], ""
+    for message in conversation:
+        if message.role == "assistant":
+            texts.append(newest)
+        else:
+            newest = message.content
+    return [*texts, newest]
+
+
+def _compiled(entry: ScriptedReply, number: int) -> Any:
+    """The expression of an entry; None if it expects nothing. `^` and `$` match at each line."""
+    if entry.expect is None:
+        return None
+    options = re2.Options()
+    options.log_errors = False
+    try:
+        return re2.compile(f"(?m){entry.expect}", options)
+    except (re2.error, UnicodeError) as error:
+        reason = error.args[0].decode() if isinstance(error.args[0], bytes) else str(error)
+        raise _failed(
+            "bad_script", f"entry {number}: expect is not a regular expression of RE2: {reason}"
+        ) from None
+
+
+def _filled(value: JsonValue, names: Mapping[str, str]) -> JsonValue:
+    """The value with `{name}` filled in every string; unknown names stay as they are."""
+    if isinstance(value, str):
+        return PLACEHOLDER.sub(lambda found: names.get(found[1], found[0]), value)
+    if isinstance(value, list):
+        return [_filled(item, names) for item in value]
+    if isinstance(value, dict):
+        return {key: _filled(item, names) for key, item in value.items()}
+    return value
+
+
+def _filled_call(call: ToolCall, names: Mapping[str, str]) -> ToolCall:
+    """Fill inside the JSON, so that a quote in a value cannot break it."""
+    try:
+        arguments = json.loads(call.arguments)
+    except ValueError:
+        filled = str(_filled(call.arguments, names))
+    else:
+        made = _filled(arguments, names)
+        filled = call.arguments if made == arguments else _text(made)
+    return call.model_copy(update={"arguments": filled})
+
+
+def _text(value: JsonValue) -> str:
+    return value if isinstance(value, str) else json.dumps(value, ensure_ascii=False)
+
+
+# -- without a script ----------------------------------------------------------------------------------
+
+WORD = re.compile(r"[^\W\d_][\w-]{2,}")
+SEARCH_PARAMETERS = ("pattern", "query", "text", "regex", "word", "search")
+SHOWN_LINES = 5
+SHOWN_WIDTH = 200
+
+
+def _without_script(call: ModelCall) -> tuple[str, tuple[ToolCall, ...]]:
+    """List the files, search them for the goal's longest word, then report what the tools returned.
+
+    It understands nothing. It lets every part around a model be tried without one. Tools that are
+    offered natively are called natively; for those that the system message describes, the reply is
+    the JSON form `{"thought", "action", "action_input"}`.
+    """
+    number = _replies(call.conversation)
+    steps = [*_steps(call), (_report(call.conversation), None, {})]
+    thought, action, arguments = steps[min(number, len(steps) - 1)]
+    if not call.setup.tools:
+        return _text({"thought": thought, "action": action, "action_input": arguments}), ()
+    if action is None:
+        return thought, ()
+    return thought, (ToolCall(id=f"call_{number}", name=action, arguments=_text(arguments)),)
+
+
+def _steps(call: ModelCall) -> list[tuple[str, str | None, dict[str, JsonValue]]]:
+    """Thought, tool and arguments of each step."""
+    goal = next((m.content for m in call.conversation if m.role == "user"), "")
+    words = sorted(dict.fromkeys(WORD.findall(goal)), key=len, reverse=True)
+    steps: list[tuple[str, str | None, dict[str, JsonValue]]] = []
+    if _description("list_files", call) is not None:
+        steps.append(("I am a script, not a language model. I list the files.", "list_files", {}))
+    search = _description("search_files", call)
+    if search is not None and words:
+        places = {name: search.find(f'"{name}"') for name in SEARCH_PARAMETERS}
+        described = [name for name in SEARCH_PARAMETERS if places[name] >= 0]
+        parameter = min(described, key=lambda name: places[name], default=SEARCH_PARAMETERS[0])
+        thought = f"The longest word of the goal is {words[0]!r}. I search for it."
+        steps.append((thought, "search_files", {parameter: words[0]}))
+    return steps
+
+
+def _description(tool: str, call: ModelCall) -> str | None:
+    """The tool's parameters, or what follows its name in the system message; None without the tool."""
+    if call.setup.tools:
+        return next((json.dumps(t.parameters) for t in call.setup.tools if t.name == tool), None)
+    text = "\n".join(m.content for m in call.conversation if m.role == "system")
+    found = re.search(rf"(?<!\w){tool}(?!\w)", text)
+    return text[found.end() :] if found else None
+
+
+def _report(conversation: Conversation) -> str:
+    answer = "FINAL ANSWER: I am Ratchet's script, not a language model, so I cannot answer this."
+    first_reply = next((n for n, m in enumerate(conversation) if m.role == "assistant"), len(conversation))
+    results = [_cut(m.content) for m in conversation.messages[first_reply:] if m.role != "assistant"]
+    if not results:
+        return f"{answer} There was no tool to use."
+    return f"{answer} The tools returned:\n" + "\n".join(results)
+
+
+def _cut(text: str) -> str:
+    lines = [line[:SHOWN_WIDTH] for line in text.strip().splitlines()]
+    more = [f"(and {len(lines) - SHOWN_LINES} more lines)"] if len(lines) > SHOWN_LINES else []
+    return "\n".join(lines[:SHOWN_LINES] + more)

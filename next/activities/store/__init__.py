@@ -1,0 +1,1 @@
+"""Blobs, the conversation cache, payload conversion and the archive of logs."""

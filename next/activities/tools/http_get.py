@@ -1,0 +1,165 @@
+"""Tool `http_get`: a text from the web, never from the worker's own network."""
+
+from __future__ import annotations
+
+import asyncio
+import codecs
+from collections.abc import Callable
+from functools import cache
+from typing import TYPE_CHECKING
+
+from pydantic import BaseModel, Field
+
+from activities.addresses import Resolver, any_address, checked_addresses, is_public, looked_up
+from activities.tools import Tool, ToolCallContext, TransientError
+
+if TYPE_CHECKING:
+    import ssl
+
+    import httpx2
+
+MAX_BYTES = 4 * 2**20
+MAX_REDIRECTS = 5
+CONNECT_SECONDS = 3.0
+"""For one address. A name may have several, and not each of them answers."""
+TRANSIENT_STATUS = (408, 425, 429, 500, 502, 503, 504)
+TEXTUAL = ("json", "xml", "javascript", "ecmascript", "yaml", "toml", "csv", "x-www-form-urlencoded")
+FOR_HOST_NAMES = ("punycode", "idna")
+"""Encodings whose time grows with the square of the length."""
+HEADERS = {"User-Agent": "ratchet", "Accept": "text/*, application/json", "Accept-Encoding": "identity"}
+
+
+class Params(BaseModel, frozen=True, extra="forbid"):
+    """Fetch a text (a web page, JSON and the like) by HTTP GET; redirects are followed."""
+
+    url: str = Field(max_length=4000, description="Begins with http:// or https://.")
+    timeout_seconds: float = Field(default=20, gt=0, le=50, description="For the whole answer.")
+
+
+class RequestRefused(Exception):
+    """A request that is not made, or an answer that is not passed on."""
+
+
+async def run(params: Params, call: ToolCallContext) -> str:
+    """A line with status, type and address, then the text.
+
+    Raises `RequestRefused`, `AddressRefused`, and `TransientError` for what may work later.
+    """
+    allowed = any_address if call.settings.http_allow_private else is_public
+    try:
+        async with asyncio.timeout(params.timeout_seconds):
+            return await fetch(params.url, allowed)
+    except TimeoutError:
+        raise TransientError(
+            f"{params.url[:200]} gave no complete answer within {params.timeout_seconds:g} s"
+        ) from None
+
+
+async def fetch(url: str, allowed: Callable[[str], bool], resolve: Resolver = looked_up) -> str:
+    """The text at this address, redirects followed; each host's addresses must be `allowed`."""
+    import httpx2
+
+    try:
+        async with httpx2.AsyncClient(
+            transport=_checked_transport(allowed, resolve),
+            headers=HEADERS,
+            trust_env=False,
+            follow_redirects=True,
+            max_redirects=MAX_REDIRECTS,
+        ) as client:
+            _check(httpx2.URL(url.strip()))
+            async with client.stream("GET", url.strip()) as response:
+                return await _read(response)
+    except httpx2.TooManyRedirects:
+        raise RequestRefused(f"{url[:200]}: more than {MAX_REDIRECTS} redirects") from None
+    except (httpx2.InvalidURL, httpx2.UnsupportedProtocol, ValueError) as error:
+        raise RequestRefused(f"{url[:200]!r} is or leads to an unusable address: {error}") from None
+
+
+def _check(url: httpx2.URL) -> None:
+    if url.userinfo:
+        raise RequestRefused("addresses with a user name or password are not used")
+    if url.scheme not in ("http", "https") or not url.host:
+        raise RequestRefused(f"{str(url)[:200]!r} does not begin with http:// or https:// and a host")
+    if url.port is not None and not 0 < url.port < 65536:
+        raise RequestRefused(f"{str(url)[:200]!r} has an impossible port")
+
+
+def _checked_transport(allowed: Callable[[str], bool], resolve: Resolver) -> httpx2.AsyncBaseTransport:
+    import httpx2
+
+    class CheckedTransport(httpx2.AsyncHTTPTransport):
+        """Sends each request, those after redirects too, to an address that was checked.
+
+        The name goes into the Host header and into TLS, so the answer to a second DNS look-up does
+        not matter. Connections are not kept: two names at one address must not share them.
+        """
+
+        async def handle_async_request(self, request: httpx2.Request) -> httpx2.Response:
+            _check(request.url)
+            host = request.url.raw_host.decode("ascii")
+            port = request.url.port or (443 if request.url.scheme == "https" else 80)
+            failure: Exception | None = None
+            for address in await checked_addresses(host, port, allowed, resolve):
+                pinned = httpx2.Request(
+                    request.method,
+                    request.url.copy_with(host=address, fragment=None),
+                    headers=request.headers,
+                    extensions={
+                        "sni_hostname": host,
+                        "timeout": httpx2.Timeout(None, connect=CONNECT_SECONDS).as_dict(),
+                    },
+                )
+                try:
+                    return await super().handle_async_request(pinned)
+                except (httpx2.ConnectError, httpx2.ConnectTimeout) as error:
+                    failure = error
+            if "CERTIFICATE" in str(failure):
+                raise RequestRefused(f"the certificate of {host} is not valid: {failure}")
+            reason = str(failure) or f"no answer within {CONNECT_SECONDS:g} s"
+            raise TransientError(f"cannot connect to {host} port {port}: {reason}")
+
+    return CheckedTransport(
+        verify=_trust(), trust_env=False, limits=httpx2.Limits(max_keepalive_connections=0)
+    )
+
+
+@cache
+def _trust() -> ssl.SSLContext:
+    """Made once: it takes 20 ms."""
+    import httpx2
+
+    return httpx2.create_ssl_context(trust_env=False)
+
+
+async def _read(response: httpx2.Response) -> str:
+    body, note = bytearray(), ""
+    async for piece in response.aiter_bytes():
+        body += piece
+        if len(body) > MAX_BYTES:
+            del body[MAX_BYTES:]
+            note = f"\n[cut after {MAX_BYTES:,} bytes]"
+            break
+    kind = response.headers.get("content-type", "").partition(";")[0].strip().lower()
+    head = f"HTTP {response.status_code} {kind or 'no type'} {str(response.url)[:500]}"
+    text = _decoded(body, response.charset_encoding or "utf-8")
+    if response.status_code in TRANSIENT_STATUS:
+        raise TransientError(f"{head}: {text[:300]}")
+    if response.status_code >= 400:
+        raise RequestRefused(f"{head}: {text[:1000]}")
+    textual = kind.startswith("text/") or any(word in kind for word in TEXTUAL)
+    if not textual and (kind or b"\0" in body):
+        raise RequestRefused(f"{head}: the answer is not text")
+    return f"{head}\n\n{text}{note}"
+
+
+def _decoded(body: bytearray, encoding: str) -> str:
+    try:
+        if codecs.lookup(encoding).name not in FOR_HOST_NAMES:
+            return body.decode(encoding, errors="replace")
+    except (LookupError, ValueError):  # the server names an encoding that does not exist
+        pass
+    return body.decode(errors="replace")
+
+
+TOOL = Tool(name="http_get", params=Params, run=run, effect="read")

@@ -1,0 +1,207 @@
+"""The archive: its chain is the kernel's, parts can be repeated, changes are found."""
+
+from __future__ import annotations
+
+import sqlite3
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from temporalio.exceptions import ApplicationError
+from temporalio.testing import ActivityEnvironment
+
+from activities.contracts import ArchiveRequest, LogRead, LogWanted, Message
+from activities.store.archive import CONFLICT, Archive, ArchiveActivities, ArchivedRun
+from activities.store.blobs import StoreError, StoreUnavailable
+from activities.store.converter import StrictConverter
+from workflows.kernel.log import Record, chain
+
+RECORDS = tuple(
+    Record(
+        seq=n,
+        machine="react",
+        state="thought",
+        event="ModelReplied",
+        reason=f"because {n}: ä \u2028 \x01 /",
+        counters={"cost_usd": 1e-7 * n, "calls": n},
+        patch={"steps": {"value": [n, 1e22, 0.1, None, {"deep": "x"}]}},
+        messages=(Message(role="user", content="x"),),
+        at=1_763_680_000.123 + n,
+    )
+    for n in range(5)
+)
+RESULT = {"answer": "42", "log_head": chain(RECORDS)}
+
+
+def part(first: int = 0, last: int = 5, run_id: str = "r", finished: bool = False) -> ArchiveRequest:
+    return ArchiveRequest(
+        workflow_id="w",
+        run_id=run_id,
+        after=chain(RECORDS[:first]),
+        records=tuple(record.model_dump(mode="json") for record in RECORDS[first:last]),
+        result=RESULT if finished else None,
+    )
+
+
+@pytest.fixture
+def archive(tmp_path: Path) -> Archive:
+    return Archive(tmp_path / "sub" / "archive.db")
+
+
+def change(archive: Archive, sql: str) -> None:
+    connection = sqlite3.connect(archive.path)
+    with connection:
+        connection.execute(sql)
+    connection.close()
+
+
+json_values = st.recursive(
+    st.none() | st.booleans() | st.integers(-(2**63), 2**63 - 1)
+    | st.floats(allow_nan=False, allow_infinity=False) | st.text(st.characters(exclude_categories=["Cs"])),
+    lambda inner: (
+        st.lists(inner, max_size=3) | st.dictionaries(st.text("abc", max_size=3), inner, max_size=3)
+    ),
+    max_leaves=8,
+)  # fmt: skip
+
+
+@given(value=json_values, number=st.floats(allow_nan=False, allow_infinity=False))
+def test_hash_of_archived_json_is_the_records_hash(
+    value: object, number: float, tmp_path_factory: pytest.TempPathFactory
+) -> None:
+    record = Record.model_validate(
+        {"seq": 0, "machine": "m", "state": "s", "event": "e", "patch": {"x": {"value": value}},
+         "counters": {"n": number}, "at": number}
+    )  # fmt: skip
+    sent = ArchiveRequest(workflow_id="w", run_id="r", after="", records=(record.model_dump(mode="json"),))
+    converter = StrictConverter()
+    (arrived,) = converter.from_payloads(converter.to_payloads([sent]), [ArchiveRequest])
+    archive = Archive(tmp_path_factory.mktemp("archive") / "archive.db")
+    assert archive.add(arrived) == chain([record])
+
+
+async def test_log_is_written_and_read(archive: Archive) -> None:
+    activities, run = ArchiveActivities(archive), ActivityEnvironment().run
+    heads = [await run(activities.archive_log, one) for one in (part(0, 2), part(2, 5, finished=True))]
+    assert heads == [chain(RECORDS[:2]), chain(RECORDS)]
+    assert archive.runs() == (ArchivedRun("w", "r", 5, chain(RECORDS), finished=True),)
+    assert [Record.model_validate(record) for record in archive.records("w")] == list(RECORDS)
+    assert [record["seq"] for record in archive.records("w", "r", since=3)] == [3, 4]
+    assert archive.result("w") == RESULT
+    assert archive.broken_at("w") is None
+    read = await run(activities.read_log, LogWanted(workflow_id="w", run_id="r"))
+    assert read == LogRead(records=archive.records("w"))
+    assert archive.path.stat().st_mode & 0o077 == 0
+
+
+def test_repeated_and_late_parts_change_nothing(archive: Archive) -> None:
+    parts = [part(0, 2), part(2, 5, finished=True)]
+    for one in (*parts, parts[0], parts[1], parts[0]):
+        archive.add(one)
+    assert archive.runs() == (ArchivedRun("w", "r", 5, chain(RECORDS), finished=True),)
+    assert archive.broken_at("w", "r") is None
+
+
+def test_other_history_of_a_run_is_refused(archive: Archive) -> None:
+    archive.add(part())
+    forged = RECORDS[3].model_copy(update={"reason": "forged"}).model_dump(mode="json")
+    new = RECORDS[4].model_copy(update={"seq": 5}).model_dump(mode="json")
+    request = ArchiveRequest(workflow_id="w", run_id="r", after=chain(RECORDS[:3]), records=(new, forged))
+    with pytest.raises(ApplicationError, match="record 3 of run w") as caught:
+        archive.add(request)
+    assert (caught.value.type, caught.value.non_retryable) == (CONFLICT, True)
+    assert archive.broken_at("w") is None
+    assert len(archive.records("w")) == 5
+
+
+def test_other_result_of_a_run_is_refused(archive: Archive) -> None:
+    archive.add(part(finished=True))
+    with pytest.raises(ApplicationError, match="result of run w") as caught:
+        archive.add(part().model_copy(update={"result": {**RESULT, "answer": "forged"}}))
+    assert (caught.value.type, caught.value.non_retryable) == (CONFLICT, True)
+    assert archive.result("w") == RESULT
+
+
+@pytest.mark.parametrize(
+    ("damage", "breaks_at"),
+    [
+        ("UPDATE records SET json=replace(json,'because 2','therefore 2') WHERE seq=2", 2),
+        ("UPDATE records SET json='{' WHERE seq=3", 3),
+        ("DELETE FROM records WHERE seq=1", 1),
+        ("DELETE FROM records WHERE seq=4", 4),
+        ("DELETE FROM records", 0),
+        ("UPDATE records SET hash='0' WHERE seq=0", 0),
+        ("DELETE FROM runs", 0),
+        ("UPDATE runs SET result=replace(result,'log_head\":\"','log_head\":\"0')", 5),
+        ("UPDATE runs SET result='{'", 5),
+        ("UPDATE runs SET result='[]'", 5),
+    ],
+)
+def test_verifying_finds_where_the_chain_breaks(archive: Archive, damage: str, breaks_at: int) -> None:
+    archive.add(part(finished=True))
+    change(archive, damage)
+    assert archive.broken_at("w", "r") == breaks_at
+
+
+@pytest.mark.parametrize("text", ["{", "[]", "", "null"])
+async def test_damaged_row_is_named(archive: Archive, text: str) -> None:
+    archive.add(part(finished=True))
+    change(archive, f"UPDATE records SET json='{text}' WHERE seq=2")
+    change(archive, "UPDATE runs SET result='{'")
+    with pytest.raises(StoreError, match="record 2 of run w"):
+        archive.records("w", "r")
+    with pytest.raises(StoreError, match="the result of run w"):
+        archive.result("w", "r")
+    wanted = LogWanted(workflow_id="w", run_id="r")
+    with pytest.raises(StoreError, match="record 2 of run w"):
+        await ActivityEnvironment().run(ArchiveActivities(archive).read_log, wanted)
+
+
+def test_newest_run_of_a_workflow_id_is_taken(archive: Archive) -> None:
+    archive.add(part(run_id="old", finished=True))
+    archive.add(part(0, 1, run_id="new"))
+    assert [run.run_id for run in archive.runs()] == ["old", "new"]
+    assert len(archive.records("w")) == 1
+    assert len(archive.records("w", "old")) == 5
+    assert archive.result("w") is None
+
+
+def test_missing_archive_is_empty_and_not_made(tmp_path: Path) -> None:
+    archive = Archive(tmp_path / "archive.db")
+    assert archive.runs() == ()
+    assert archive.records("w") == ()
+    assert archive.result("w") is None
+    assert archive.broken_at("w") is None
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_file_that_is_no_archive_is_left_alone(tmp_path: Path) -> None:
+    notes = tmp_path / "archive.db"
+    notes.write_text("these are my notes, not a database " * 40)
+    with pytest.raises(StoreUnavailable, match="backup"):
+        Archive(notes).add(part())
+    with pytest.raises(StoreUnavailable, match="backup"):
+        Archive(notes).runs()
+    assert notes.read_text().startswith("these are my notes")
+
+
+WRITER = """
+import sys
+from pathlib import Path
+from activities.contracts import ArchiveRequest
+from activities.store.archive import Archive
+archive = Archive(Path(sys.argv[1]))
+for n in range(20):
+    archive.add(ArchiveRequest(workflow_id=f"{sys.argv[2]}{n}", run_id="r", after="", records=({"seq": 0},)))
+"""
+
+
+def test_several_workers_write_one_archive(archive: Archive) -> None:
+    command = [sys.executable, "-c", WRITER, str(archive.path)]
+    writers = [subprocess.Popen([*command, name]) for name in "abc"]
+    assert [writer.wait() for writer in writers] == [0, 0, 0]
+    assert len(archive.runs()) == 60
+    assert all(archive.broken_at(run.workflow_id) is None for run in archive.runs())

@@ -1,0 +1,167 @@
+"""The interpreters of a worker: all are busy, none starts, and nothing is left to the next."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import resource
+import subprocess
+import sys
+from collections.abc import AsyncIterator
+from pathlib import Path
+
+import pytest
+from temporalio.testing import ActivityEnvironment
+
+from activities.code import step_code
+from activities.code.pool import PROCESSES
+from activities.code.sandbox import TIGHT
+from activities.contracts import CodeLimits, RunCode
+from tests.activities.codekit import LARGE_STATE, SHORT, Sandbox, sandbox_in
+
+QUICK = SHORT.model_copy(update={"seconds": 0.5})
+LARGE = "x" * (SHORT.memory_bytes // TIGHT + 1000)
+"""A state with this in it is tried out."""
+
+
+@pytest.fixture
+async def sandbox(tmp_path: Path) -> AsyncIterator[Sandbox]:
+    async with sandbox_in(tmp_path) as sandbox:
+        yield sandbox
+
+
+async def test_time_of_waiting_for_a_place_is_not_counted(sandbox: Sandbox) -> None:
+    for _ in range(PROCESSES):
+        await sandbox.pool.places.acquire()
+    running = asyncio.create_task(sandbox.step(block="print('done')", limits=QUICK))
+    await asyncio.sleep(QUICK.seconds * 2)
+    assert not running.done()
+    for _ in range(PROCESSES):
+        sandbox.pool.places.release()
+    stepped = await running
+    assert (stepped.printed, stepped.fatal) == ("done\n", False)
+
+
+async def test_waiting_for_a_place_can_be_cancelled(sandbox: Sandbox) -> None:
+    for _ in range(PROCESSES):
+        await sandbox.pool.places.acquire()
+    environment = ActivityEnvironment()
+    running = asyncio.create_task(environment.run(sandbox.activities.run_code, RunCode(block="1")))
+    await asyncio.sleep(0)
+    environment.cancel()
+    with pytest.raises(asyncio.CancelledError):
+        await asyncio.wait_for(running, 5)
+
+
+@pytest.mark.exhaustive
+async def test_endless_blocks_of_others_end_nobody_elses(sandbox: Sandbox) -> None:
+    """They keep all interpreters busy for longer than an interpreter is waited for."""
+    endless = [sandbox.step(block="while True: pass") for _ in range(10 * PROCESSES)]
+    *ended, innocent = await asyncio.gather(*endless, sandbox.step(block="print('innocent')"))
+    assert all(stepped.fatal for stepped in ended)
+    assert (innocent.printed, innocent.error) == ("innocent\n", None)
+
+
+async def test_large_state_is_kept_and_goes_on(sandbox: Sandbox) -> None:
+    stepped = await sandbox.run(f"x = 'x' * {len(LARGE)}\nask()\nprint(len(x))")
+    assert (stepped.error, stepped.printed) == (None, f"{len(LARGE)}\n")
+    assert (await sandbox.run("print(len(x))")).printed == f"{len(LARGE)}\n"
+
+
+async def test_step_with_hanging_store_is_given_up(sandbox: Sandbox) -> None:
+    await sandbox.run(LARGE_STATE)
+    blob = sandbox.blobs.path(sandbox.session.removeprefix("digest:"))
+    blob.unlink()
+    os.mkfifo(blob)  # whoever reads it waits for a writer
+    effect = RunCode(block="1", session=sandbox.session, before="inline:before", limits=QUICK)
+    stepped = await step_code(effect, sandbox.activities.materials, sandbox.pool, overhead=0.5)
+    os.close(os.open(blob, os.O_WRONLY))
+    assert (stepped.fatal, stepped.session) == (True, "inline:before")
+    assert "TimeoutError" in (stepped.error or "")
+
+
+def fence(folder: Path) -> Path:
+    """The only program in a folder."""
+    (found,) = folder.glob("interpreter-*")
+    return found
+
+
+async def test_fence_that_vanished_is_written_again(sandbox: Sandbox, tmp_path: Path) -> None:
+    await sandbox.run("x = 1")
+    fence(tmp_path).unlink()
+    async with sandbox.pool.session(SHORT) as session:
+        fence(tmp_path).unlink()
+        assert (await sandbox.run("print(x)")).printed == "1\n"
+        await session.feed_start("None")
+    assert fence(tmp_path).exists()
+
+
+async def test_pool_opens_again_and_leaves_one_file(sandbox: Sandbox, tmp_path: Path) -> None:
+    await sandbox.run("x = 1")
+    await sandbox.pool.close()
+    await sandbox.pool.close()
+    assert os.listdir(tmp_path) == [fence(tmp_path).name]
+    assert (await sandbox.run("print(x)")).printed == "1\n"
+    assert os.listdir(tmp_path) == [fence(tmp_path).name]
+
+
+MISSING = """
+import asyncio, sys
+from pathlib import Path
+from temporalio.exceptions import ApplicationError
+from tests.activities.codekit import sandbox_in
+
+async def main():
+    async with sandbox_in(Path(sys.argv[1])) as sandbox:
+        try:
+            await sandbox.run("1")
+        except ApplicationError as error:
+            print(error.type, error.non_retryable, error)
+
+asyncio.run(main())
+"""
+
+
+def test_missing_interpreter_is_tried_again(tmp_path: Path) -> None:
+    done = subprocess.run(
+        [sys.executable, "-c", MISSING, str(tmp_path)],
+        env={**os.environ, "MONTY_BIN": "/nowhere/monty"},
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    assert "Transient False Transient: no interpreter could be started" in done.stdout, done.stderr
+    assert "/nowhere/monty" in done.stdout
+
+
+async def test_every_step_has_its_own_interpreter(sandbox: Sandbox) -> None:
+    pids = []
+    for _ in range(3):
+        async with sandbox.pool.session(SHORT) as session:
+            await session.feed_start("None")
+            pids.append(session.worker_pid)
+    assert len(set(pids)) == 3
+
+
+async def test_questions_to_the_host_are_bounded(sandbox: Sandbox) -> None:
+    block = "n = 0\nwhile n < 60_000:\n    try: nobody()\n    except NameError: n += 1"
+    stepped = await sandbox.run(block, limits=CodeLimits(seconds=60))
+    assert "suspension limit 50000 exceeded" in (stepped.error or "")
+
+
+@pytest.mark.skipif(not Path("/proc/self/cwd").exists(), reason="this system shows no processes as files")
+async def test_interpreter_is_fenced_in(sandbox: Sandbox) -> None:
+    soft, hard = resource.getrlimit(resource.RLIMIT_CORE)
+    resource.setrlimit(resource.RLIMIT_CORE, (hard, hard))
+    async with sandbox.pool.session(SHORT) as session:
+        await session.feed_start("None")
+        resource.setrlimit(resource.RLIMIT_CORE, (soft, hard))
+        process = Path(f"/proc/{session.worker_pid}")
+        assert os.readlink(process / "cwd") == "/"
+        environment = (process / "environ").read_bytes()
+        assert b"HOME=" not in environment
+        assert os.getcwd().encode() not in environment
+        limits = (process / "limits").read_text()
+        assert "Max file size             0" in limits
+        assert "Max core file size        0" in limits
+        assert "Max cpu time              4000" in limits

@@ -1,0 +1,158 @@
+"""The data converter: readable refusals, large payloads in the store, nothing lost on the way."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+from pydantic import BaseModel
+from temporalio.api.common.v1 import Payload
+from temporalio.common import RawValue
+from temporalio.converter import DataConverter
+from temporalio.exceptions import ApplicationError
+
+from activities.contracts import Message, ModelRequest, ModelSpec
+from activities.store.blobs import BlobMissing, BlobStore
+from activities.store.converter import StrictConverter, data_converter
+
+
+class Text(BaseModel):
+    """A payload of any size."""
+
+    text: str
+
+
+@pytest.fixture
+def blobs(tmp_path: Path) -> BlobStore:
+    return BlobStore(tmp_path / "blobs")
+
+
+def count(blobs: BlobStore) -> int:
+    return sum(path.is_file() for path in blobs.folder.rglob("*"))
+
+
+def json_payload(text: str) -> Payload:
+    return Payload(metadata={"encoding": b"json/plain"}, data=text.encode())
+
+
+def refused(payload: Payload, wanted: Any = ModelSpec) -> ApplicationError:
+    with pytest.raises(ApplicationError) as caught:
+        StrictConverter().from_payloads([payload], [wanted])
+    assert (caught.value.type, caught.value.non_retryable) == ("PayloadValidationError", True)
+    assert caught.value.__cause__ is None
+    return caught.value
+
+
+@pytest.mark.parametrize(
+    ("text", "problem"),
+    [
+        ("nonsense", "not a valid ModelSpec: the whole input: Invalid JSON"),
+        ("null", "the whole input: Input should be"),
+        ("[1, 2]", "the whole input: Input should be"),
+        ('{"name": ""}', "name: "),
+        ('{"nme": "m"}', "nme: unknown field; the fields are provider, name, "),
+        ('{"price": {"input": 2}}', "price.input: unknown field"),
+        ('{"temperature": 9}', "temperature: Input should be less than or equal to 2"),
+        ('{"script": [{"reply": 1, "delay_seconds": -1}]}', "script.0.delay_seconds: Input"),
+    ],
+)
+def test_unfit_input_names_field_and_reason(text: str, problem: str) -> None:
+    assert problem in str(refused(json_payload(text)))
+
+
+def test_optional_type_has_its_name() -> None:
+    assert "not a valid ModelSpec: nme: unknown field" in str(
+        refused(json_payload('{"nme": 1}'), ModelSpec | None)
+    )
+
+
+def test_every_wrong_field_is_named_and_no_value_repeated() -> None:
+    error = refused(
+        json_payload('{"name": 7, "seed": "sk-secret", "price": {"input_per_million": "sk-secret"}}')
+    )
+    for field in ("name: ", "seed: ", "price.input_per_million: "):
+        assert field in str(error)
+    assert "sk-secret" not in str(error)
+    assert "sk-secret" not in repr(error.details)
+    assert [item["loc"] for item in error.details[0]][:2] == [("name",), ("seed",)]
+
+
+def test_flood_of_errors_is_cut() -> None:
+    error = refused(json_payload(json.dumps({"script": [1] * 500})))
+    assert "and 480 more" in str(error)
+    assert len(error.details[0]) == 20
+
+
+@pytest.mark.parametrize(
+    "payload",
+    [
+        pytest.param(Payload(metadata={"encoding": b"binary/null"}), id="nothing"),
+        pytest.param(Payload(metadata={"encoding": b"binary/plain"}, data=b"bytes"), id="bytes"),
+        pytest.param(Payload(metadata={"encoding": b"yaml"}, data=b"name: x"), id="unknown encoding"),
+        pytest.param(Payload(data=b"{}"), id="no encoding"),
+        pytest.param(Payload(metadata={"encoding": b"json/protobuf", "messageType": b"x"}), id="json proto"),
+        pytest.param(Payload(metadata={"encoding": b"binary/protobuf", "messageType": b"x"}), id="protobuf"),
+    ],
+)  # fmt: skip
+def test_unfit_encoding_is_refused(payload: Payload) -> None:
+    assert "Payload validation failed" in str(refused(payload))
+
+
+def test_raw_values_bytes_nothing_and_protobuf_pass_where_wanted() -> None:
+    converter = StrictConverter()
+    odd = Payload(metadata={"encoding": b"yaml"}, data=b"x")
+    (raw,) = converter.from_payloads([odd], [RawValue])
+    assert raw.payload == odd
+    payloads = converter.to_payloads([b"bytes", None, {"a": 1}])
+    assert converter.from_payloads(payloads, [bytes, type(None), dict]) == [b"bytes", None, {"a": 1}]
+    assert converter.from_payloads(payloads) == [b"bytes", None, {"a": 1}]
+    assert converter.from_payloads(converter.to_payloads([odd]), [Payload]) == [odd]
+
+
+def test_encodings_are_made_once_for_all_converters() -> None:
+    first, second = StrictConverter(), StrictConverter()
+    assert all(first.converters[name] is second.converters[name] for name in first.converters)
+
+
+async def encoded(converter: DataConverter, value: Any) -> Payload:
+    (payload,) = await converter.encode([value])
+    return payload
+
+
+async def test_small_payload_stays_readable_in_history(blobs: BlobStore) -> None:
+    payload = await encoded(data_converter(blobs), Text(text="x" * 16_000))
+    assert payload.data.startswith(b'{"text":"xxx')
+    assert count(blobs) == 0
+
+
+async def test_large_payload_leaves_a_claim(blobs: BlobStore) -> None:
+    converter = data_converter(blobs)
+    request = ModelRequest(role="r", setup="s", messages=(Message(role="user", content="ä" * 20_000),))
+    payload = await encoded(converter, request)
+    assert payload.ByteSize() < 1000
+    assert await converter.decode([payload], [ModelRequest]) == [request]
+
+
+async def test_encoding_again_on_replay_adds_nothing(blobs: BlobStore) -> None:
+    converter = data_converter(blobs)
+    first, second = [await encoded(converter, Text(text="x" * 50_000)) for _ in range(2)]
+    assert first == second
+    assert count(blobs) == 1
+
+
+async def test_fifty_megabytes_travel(blobs: BlobStore) -> None:
+    converter = data_converter(blobs)
+    value = Text(text="0123456789" * 5_000_000)
+    assert await converter.decode([await encoded(converter, value)], [Text]) == [value]
+
+
+async def test_lost_blob_is_named(blobs: BlobStore, tmp_path: Path) -> None:
+    payload = await encoded(data_converter(blobs), Text(text="x" * 50_000))
+    with pytest.raises(BlobMissing, match="other has no blob"):
+        await data_converter(BlobStore(tmp_path / "other")).decode([payload], [Text])
+
+
+async def test_without_store_everything_stays_in_payload() -> None:
+    assert len((await encoded(data_converter(None), Text(text="x" * 50_000))).data) > 50_000

@@ -1,0 +1,109 @@
+"""Users' modules: loaded once, named when broken, and what they declare."""
+
+from __future__ import annotations
+
+import sys
+from pathlib import Path
+
+import pytest
+
+from activities.extensions import ExtensionError, declared, declared_by_name, load_modules
+
+ROOT = Path(__file__).parents[2]
+
+
+def write(folder: Path, name: str, source: str = "") -> str:
+    path = folder / name
+    path.parent.mkdir(exist_ok=True)
+    path.write_text(source)
+    return str(path)
+
+
+def test_same_module_named_twice_is_loaded_once(tmp_path: Path) -> None:
+    path = write(tmp_path, "once.py")
+    write(tmp_path / "x", "other.py")
+    around = str(tmp_path / "x" / ".." / "once.py")
+    (module,) = load_modules([path, path, around])
+    assert load_modules([path]) == (module,)
+
+
+def test_file_module_has_a_stable_name_that_can_be_imported(tmp_path: Path) -> None:
+    """Also anew, as the workflow sandbox does."""
+    (module,) = load_modules([write(tmp_path, "my-tool v2.py", "X = 1")])
+    assert module.__name__.startswith("ratchet_user.my_tool_v2_")
+    del sys.modules[module.__name__]
+    (again,) = load_modules([str(tmp_path / "my-tool v2.py")])
+    assert (again is not module, again.__name__) == (True, module.__name__)
+
+
+def test_two_files_of_one_name_are_two_modules(tmp_path: Path) -> None:
+    one, two = load_modules([write(tmp_path / "a", "t.py", "X = 1"), write(tmp_path / "b", "t.py", "X = 2")])
+    assert (one.X, two.X) == (1, 2)
+
+
+def test_dotted_name_is_imported() -> None:
+    assert load_modules(["json.decoder"])[0].__name__ == "json.decoder"
+
+
+@pytest.mark.parametrize(
+    ("source", "words"),
+    [
+        pytest.param("x = 1\ny = (\n", r"broken\.py: line 2: SyntaxError: ", id="syntax"),
+        pytest.param("\n\nboom\n", r"broken\.py: line 3: NameError: name 'boom'", id="name"),
+        pytest.param("import no_such_module\n", r"line 1: ModuleNotFoundError: .*no_such", id="import"),
+        pytest.param("raise SystemExit(2)\n", r"line 1: SystemExit: 2", id="exit"),
+        pytest.param(
+            "def f():\n    import json\n    json.loads('{')\nf()\n",
+            r"broken\.py: line 3: JSONDecodeError",
+            id="deeper",
+        ),
+    ],
+)
+def test_broken_module_is_named_with_line_and_cause(tmp_path: Path, source: str, words: str) -> None:
+    path = write(tmp_path, "broken.py", source)
+    with pytest.raises(ExtensionError, match=words):
+        load_modules([path])
+    write(tmp_path, "broken.py", "fixed = True  # and a different length, so that no cache fits")
+    assert load_modules([path])[0].fixed
+
+
+@pytest.mark.parametrize(
+    ("name", "words"),
+    [
+        ("nowhere/tool.py", r"nowhere/tool\.py: no such file"),
+        ("no_such_package.tools", "there is no module no_such_package.tools"),
+        ("json.no_such_part", "there is no module json.no_such_part"),
+        (" ", "blank"),
+        ("./README", "no such file"),
+        (f"{ROOT}/pyproject.toml", r"must end in \.py"),
+    ],
+)
+def test_missing_module_is_named(name: str, words: str) -> None:
+    with pytest.raises(ExtensionError, match=words):
+        load_modules([name])
+
+
+def test_constants_are_collected_with_their_files(tmp_path: Path) -> None:
+    one = write(tmp_path, "one.py", "MACHINE = 1\nMACHINES = [2]")
+    two = write(tmp_path, "two.py", "MACHINES = (3,)")
+    modules = load_modules([one, two, "json"])
+    assert list(declared(modules, "MACHINE")) == [(1, one), (2, one), (3, two)]
+
+
+def test_entries_are_known_by_their_name_and_their_module(tmp_path: Path) -> None:
+    path = write(tmp_path, "house.py", "RULES = {'short': len}")
+    (module,) = load_modules([path])
+    found = declared_by_name([module], "RULES")
+    assert found == dict.fromkeys(("short", "house.short", f"{module.__name__}.short"), (len, path))
+
+
+def test_entries_of_one_name_are_refused_with_both_files(tmp_path: Path) -> None:
+    paths = [write(tmp_path, name, "RULES = {'short': len}") for name in ("a.py", "b.py")]
+    with pytest.raises(ExtensionError, match=r"RULES: .*short: one in .*a\.py, one in .*b\.py"):
+        declared_by_name(load_modules(paths), "RULES")
+
+
+def test_entries_that_are_not_a_dict_are_refused_with_the_file(tmp_path: Path) -> None:
+    modules = load_modules([write(tmp_path, "list.py", "HOOKS = [len]")])
+    with pytest.raises(ExtensionError, match=r"list\.py: HOOKS must be a dict"):
+        declared_by_name(modules, "HOOKS")

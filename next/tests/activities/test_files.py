@@ -1,0 +1,306 @@
+"""The file tools stay below their root, whatever the path, and read, list and write there."""
+
+from __future__ import annotations
+
+import os
+import socket
+import stat
+import tempfile
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from activities.files import MAX_FILE_BYTES, FilesRoot, PathError
+from activities.settings import Settings
+from activities.tools import list_files, read_file, search_files, write_file
+from tests.activities.toolkit import context_on, settings_on
+
+OUTSIDE = "kept outside"
+
+
+@pytest.fixture(scope="module")
+def root() -> Iterator[Path]:
+    """A root with links that lead out and back, and a secret beside it."""
+    with tempfile.TemporaryDirectory() as made:
+        base = Path(made).resolve()
+        (base / "secret.txt").write_text(OUTSIDE)
+        (base / "rooted").mkdir()
+        (base / "rooted" / "secret.txt").write_text(OUTSIDE)
+        folder = base / "root"
+        (folder / "sub" / "deep").mkdir(parents=True)
+        for name in ("a.txt", "sub/a.txt", "sub/deep/a.txt"):
+            (folder / name).write_text("inside")
+        for hidden in (".git", ".ratchet"):
+            (folder / hidden).mkdir()
+            (folder / hidden / "a.txt").write_text(OUTSIDE)
+        (folder / "inner").symlink_to("sub/deep")
+        (folder / "inner.txt").symlink_to("sub/a.txt")
+        (folder / "out").symlink_to(base)
+        (folder / "out.txt").symlink_to("../secret.txt")
+        (folder / "dangling").symlink_to(base / "new.txt")
+        (folder / "to_git").symlink_to(".git")
+        (folder / "loop").symlink_to("loop")
+        yield folder
+
+
+def read(root: Path, path: str, **more: Any) -> str:
+    return read_file.run(read_file.Params(path=path, **more), context_on(root))
+
+
+def listed(root: Path, **params: Any) -> list[str]:
+    return list_files.run(list_files.Params(**params), context_on(root)).splitlines()
+
+
+def write(root: Path, path: str, content: str = "new") -> str:
+    return write_file.run(write_file.Params(path=path, content=content), context_on(root))
+
+
+REFUSED = [
+    "..", "../secret.txt", "sub/../../secret.txt", "/etc/passwd", "/etc/../etc/passwd", "out/secret.txt",
+    "out.txt", "inner/../../../secret.txt", "../rooted/secret.txt", "out/root/../secret.txt",
+    ".git/a.txt", ".GIT/a.txt", "sub/../.ratchet/a.txt", "to_git/a.txt", "/dev/zero", "/proc/self/environ",
+    "loop", "loop/x", "dangling", "a\0b", "x" * 5000, "a/" * 3000,
+]  # fmt: skip
+
+
+@pytest.mark.parametrize("path", REFUSED, ids=lambda path: repr(path[:30]))
+def test_path_that_leads_out_is_refused_by_every_tool(root: Path, path: str) -> None:
+    before = sorted(str(found) for found in root.parent.rglob("*"))
+    for use in (
+        lambda: read(root, path),
+        lambda: listed(root, path=path),
+        lambda: write(root, path),
+        lambda: search_files.run(search_files.Params(pattern=".", path=path), context_on(root)),
+    ):
+        with pytest.raises(PathError):
+            use()
+    assert sorted(str(found) for found in root.parent.rglob("*")) == before
+    assert (root.parent / "secret.txt").read_text() == OUTSIDE
+
+
+def test_impossible_path_is_refused(root: Path) -> None:
+    with pytest.raises(PathError, match="not a usable path"):
+        FilesRoot.of(settings_on(root)).open("\ud800")
+
+
+SEGMENTS = st.sampled_from([
+    "..", ".", "", "a.txt", "sub", "deep", "inner", "inner.txt", "out", "out.txt", "root", "rooted",
+    ".git", ".ratchet", "secret.txt", "to_git", "loop", "dangling", "~", "\\", "%2e%2e", " ",
+])  # fmt: skip
+
+
+@settings(deadline=None)
+@given(segments=st.lists(SEGMENTS | st.text(max_size=4), min_size=1, max_size=8), absolute=st.booleans())
+def test_no_path_ever_reads_outside_the_root(root: Path, segments: list[str], absolute: bool) -> None:
+    path = "/".join(([str(root)] if absolute else []) + segments)
+    try:
+        with FilesRoot.of(settings_on(root)).open(path) as file:
+            assert file.read() == b"inside"
+    except PathError:
+        return
+
+
+@settings(deadline=None)
+@given(segments=st.lists(SEGMENTS, min_size=1, max_size=6))
+def test_no_path_ever_lists_outside_the_root(root: Path, segments: list[str]) -> None:
+    try:
+        entries = list(FilesRoot.of(settings_on(root)).walk("/".join(segments)))
+    except PathError:
+        return
+    assert not [entry.path for entry in entries if "secret" in entry.path or "git/" in entry.path]
+
+
+def test_links_that_stay_inside_are_followed(root: Path) -> None:
+    assert "inside" in read(root, "inner.txt")
+    assert "inside" in read(root, "inner/a.txt")
+    assert "inside" in read(root, str(root / "a.txt"))
+
+
+def test_folder_that_becomes_a_link_after_the_check_is_not_followed(tmp_path: Path) -> None:
+    """The swap that a race would do between check and use, done at its worst moment."""
+    (tmp_path / "secret").mkdir()
+    (tmp_path / "secret" / "a.txt").write_text(OUTSIDE)
+    (tmp_path / "root" / "sub").mkdir(parents=True)
+    (tmp_path / "root" / "sub" / "a.txt").write_text("inside")
+    root = FilesRoot.of(settings_on(tmp_path / "root"))
+    walk = root.walk(".")
+    assert next(walk).path == "sub"
+    (tmp_path / "root" / "sub").rename(tmp_path / "root" / "old")
+    (tmp_path / "root" / "sub").symlink_to(tmp_path / "secret")
+    assert list(walk) == []
+    with pytest.raises(PathError):
+        root.open("sub/a.txt")
+
+
+def test_fifos_sockets_and_folders_are_not_opened(tmp_path: Path) -> None:
+    os.mkfifo(tmp_path / "fifo")
+    (tmp_path / "folder").mkdir()
+    with socket.socket(socket.AF_UNIX) as server:
+        here = os.open(tmp_path, os.O_RDONLY)
+        server.bind(f"/proc/self/fd/{here}/socket")
+        os.close(here)
+        for name in ("fifo", "socket"):
+            with pytest.raises(PathError, match="not a regular file"):
+                read(tmp_path, name)
+            with pytest.raises(PathError, match="not a regular file"):
+                write(tmp_path, name)
+    with pytest.raises(PathError, match="is a folder"):
+        read(tmp_path, "folder")
+    with pytest.raises(PathError):
+        write(tmp_path, "folder")
+    with pytest.raises(PathError, match="is a folder"):
+        write(tmp_path, ".")
+    assert "fifo\tnot a regular file" in listed(tmp_path)
+
+
+def test_devices_are_not_read_even_below_the_root() -> None:
+    with pytest.raises(PathError, match="not a regular file"):
+        read(Path("/dev"), "zero")
+
+
+def test_too_large_file_is_refused_unread(tmp_path: Path) -> None:
+    with (tmp_path / "huge").open("wb") as file:
+        file.truncate(MAX_FILE_BYTES + 1)
+    with pytest.raises(PathError, match="at most 67,108,864 can be read"):
+        read(tmp_path, "huge")
+
+
+def test_workers_own_store_is_hidden_wherever_it_is(tmp_path: Path) -> None:
+    (tmp_path / "store").mkdir()
+    (tmp_path / "store" / "blobs").write_text(OUTSIDE)
+    root = FilesRoot.of(Settings(files_root=tmp_path, data_dir=tmp_path / "store"))
+    assert root.entries(".") == ()
+    with pytest.raises(PathError, match="not open to tools"):
+        root.open("store/blobs")
+
+
+def test_listing_shows_kinds_and_sizes_sorted(root: Path) -> None:
+    assert listed(root) == [
+        "a.txt\t6 bytes", "dangling\tlink", "inner\tlink", "inner.txt\tlink", "loop\tlink", "out\tlink",
+        "out.txt\tlink", "sub/", "to_git\tlink",
+    ]  # fmt: skip
+    assert listed(root, recursive=True, glob="sub/*") == [
+        "sub/a.txt\t6 bytes", "sub/deep/", "sub/deep/a.txt\t6 bytes",
+    ]  # fmt: skip
+    assert listed(root, limit=1) == ["a.txt\t6 bytes", "[8 more; use glob or a deeper path]"]
+    assert listed(root, glob="*.log") == ["Nothing in '.' matches '*.log'."]
+
+
+def test_deep_folder_is_walked_to_its_end(tmp_path: Path) -> None:
+    here = tmp_path
+    for _ in range(300):
+        here /= "d"
+    here.mkdir(parents=True)
+    assert len(listed(tmp_path, recursive=True, limit=2000)) == 300
+
+
+def test_reading_pages_by_lines_and_says_where_to_go_on(tmp_path: Path) -> None:
+    (tmp_path / "log").write_text("".join(f"line {n}\n" for n in range(1, 101)))
+    page = read(tmp_path, "log", offset=3, limit=2).splitlines()
+    assert page == ["log: lines 3-4 of 100; go on with offset 5", "3\tline 3", "4\tline 4"]
+    assert read(tmp_path, "log", offset=100).splitlines()[0] == "log: lines 100-100 of 100"
+    assert read(tmp_path, "log", offset=101) == "log: no line 101; the file has 100 lines."
+
+
+def test_pages_fit_the_output_cap_and_add_up(tmp_path: Path) -> None:
+    text = [f"{n} " + "x" * (n % 900) for n in range(500)] + ["y" * 50_000, "end"]
+    (tmp_path / "log").write_text("\n".join(text))
+    context = context_on(tmp_path, output_cap=5000)
+    seen, offset = 0, 1
+    while True:
+        page = read_file.run(read_file.Params(path="log", offset=offset, limit=5000), context)
+        assert len(page) <= 5000
+        seen += len(page.splitlines()) - 1
+        head = page.splitlines()[0]
+        if "go on" not in head:
+            break
+        offset = int(head.rpartition(" ")[2])
+    assert seen == len(text)
+
+
+def test_binary_file_is_refused_and_bad_bytes_are_replaced(tmp_path: Path) -> None:
+    (tmp_path / "image").write_bytes(b"\x89PNG\0\0")
+    (tmp_path / "latin").write_bytes("caf\xe9\r\nx".encode("latin-1"))
+    (tmp_path / "empty").write_bytes(b"")
+    with pytest.raises(PathError, match="not a text file"):
+        read(tmp_path, "image")
+    assert read(tmp_path, "latin") == "latin: lines 1-2 of 2\n1\tcaf\ufffd\n2\tx"
+    assert read(tmp_path, "empty") == "empty: no line 1; the file has 0 lines."
+
+
+def test_writing_makes_folders_replaces_all_and_keeps_permissions(tmp_path: Path) -> None:
+    assert write(tmp_path, "new/deep/a.txt", "h\xe9llo") == "Wrote 6 bytes to new/deep/a.txt."
+    (tmp_path / "new" / "deep" / "a.txt").chmod(0o640)
+    write(tmp_path, "new/deep/a.txt", "x")
+    written = tmp_path / "new" / "deep" / "a.txt"
+    assert written.read_text() == "x"
+    assert stat.S_IMODE(written.stat().st_mode) == 0o640
+    assert os.listdir(written.parent) == ["a.txt"]
+
+
+def test_writing_through_a_link_writes_its_target_inside(tmp_path: Path) -> None:
+    (tmp_path / "real.txt").write_text("old")
+    (tmp_path / "link.txt").symlink_to("real.txt")
+    write(tmp_path, "link.txt")
+    assert (tmp_path / "real.txt").read_text() == "new"
+    assert (tmp_path / "link.txt").is_symlink()
+
+
+def test_failed_write_leaves_nothing_behind(tmp_path: Path) -> None:
+    (tmp_path / "file").write_text("old")
+    with pytest.raises(PathError, match="not a folder"):
+        write(tmp_path, "file/below")
+    with pytest.raises(PathError):
+        write(tmp_path, "x" * 300)
+    assert os.listdir(tmp_path) == ["file"]
+    assert (tmp_path / "file").read_text() == "old"
+
+
+def test_missing_file_is_named_with_what_to_do(tmp_path: Path) -> None:
+    with pytest.raises(PathError, match=r"'nope\.txt': no such file.*list_files shows"):
+        read(tmp_path, "nope.txt")
+
+
+def test_root_that_is_the_workers_store_has_no_files(tmp_path: Path) -> None:
+    """Else a model could write what the next worker loads."""
+    root = FilesRoot.of(Settings(files_root=tmp_path, data_dir=tmp_path))
+    for use in (lambda: root.entries("."), lambda: root.write("worker.json", b"{}")):
+        with pytest.raises(PathError, match="RATCHET_DATA_DIR"):
+            use()
+    assert list(tmp_path.iterdir()) == []
+
+
+@pytest.mark.parametrize("name", [".venv/lib/x.pth", "a/.VENV/x.py", "src/__pycache__/x.pyc"])
+def test_what_programs_load_by_themselves_is_not_written(tmp_path: Path, name: str) -> None:
+    with pytest.raises(PathError, match="not open to writing"):
+        write(tmp_path, name)
+    assert list(tmp_path.iterdir()) == []
+
+
+@pytest.mark.parametrize("name", [".env", ".env.local", ".ENV", ".ssh/id_rsa", ".git/config", ".netrc"])
+def test_files_that_hold_keys_are_not_open_to_tools(tmp_path: Path, name: str) -> None:
+    (tmp_path / name).parent.mkdir(exist_ok=True)
+    (tmp_path / name).write_text("OPENAI_API_KEY=sk-1")
+    root = FilesRoot.of(settings_on(tmp_path))
+    assert root.entries(".") == ()
+    with pytest.raises(PathError, match="not open to tools"):
+        root.open(name)
+
+
+def test_root_inside_the_workers_store_is_open(tmp_path: Path) -> None:
+    (tmp_path / "files").mkdir()
+    root = FilesRoot.of(Settings(files_root=tmp_path / "files", data_dir=tmp_path))
+    root.write("a", b"1")
+    assert [entry.path for entry in root.entries(".")] == ["a"]
+
+
+def test_replaced_file_loses_set_user_id(tmp_path: Path) -> None:
+    program = tmp_path / "program"
+    program.write_text("old")
+    program.chmod(0o4755)
+    FilesRoot.of(settings_on(tmp_path)).write("program", b"new")
+    assert stat.S_IMODE(program.stat().st_mode) == 0o755

@@ -1,0 +1,220 @@
+"""Long texts: kept once, mapped, read by character, searched in windows as if they were one piece."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import time
+from pathlib import Path
+from typing import Any
+
+import pytest
+import re2  # type: ignore[import-untyped]  # google-re2 ships no types
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from activities.contracts import MaterialRef
+from activities.material import (
+    MATCHES,
+    REACH_BYTES,
+    SLICE_CHARS,
+    STRIDE,
+    WINDOW_BYTES,
+    BadMaterial,
+    Material,
+    MaterialFunctions,
+    Materials,
+    keep_material,
+)
+from activities.store.blobs import BlobDamaged, BlobMissing, BlobStore
+
+
+@pytest.fixture
+def blobs(tmp_path: Path) -> BlobStore:
+    return BlobStore(tmp_path)
+
+
+@pytest.mark.parametrize("chars", [0, 1, STRIDE - 1, STRIDE, STRIDE + 1, 3 * STRIDE + 5])
+async def test_kept_text_comes_back(blobs: BlobStore, chars: int) -> None:
+    text = ("aé😀\n" * chars)[:chars]
+    ref = await keep_material(text, blobs)
+    assert (ref.chars, ref.bytes) == (chars, len(text.encode()))
+    material = await Materials(blobs).open(ref)
+    assert material.slice() == text
+    assert ref == await keep_material(b"\xef\xbb\xbf" + text.encode(), blobs)
+
+
+async def test_open_materials_stay_mapped_up_to_a_number(blobs: BlobStore) -> None:
+    materials = Materials(blobs, keep=2)
+    refs = [await keep_material(f"text {number}", blobs) for number in range(3)]
+    first, second, _ = [await materials.open(ref) for ref in refs]
+    assert await materials.open(refs[1]) is second
+    assert await materials.open(refs[0]) is not first
+
+
+@pytest.mark.parametrize(
+    ("text", "place"),
+    [
+        ("ab\ud800", "surrogate at character 2"),
+        (b"ab\xff", "byte 2"),
+        (b"a" * 3 * STRIDE + b"\xc3", f"byte {3 * STRIDE}"),
+    ],
+)
+async def test_what_is_not_text_is_refused_with_the_place(
+    blobs: BlobStore, text: str | bytes, place: str
+) -> None:
+    with pytest.raises(ValueError, match=place):
+        await keep_material(text, blobs)
+
+
+TABLE: dict[str, Any] = {
+    "format": 1, "text": "0" * 64, "chars": 3, "bytes": 3, "stride": STRIDE, "starts": [0],
+}  # fmt: skip
+CHANGES: list[dict[str, Any]] = [
+    {"format": 2}, {"stride": 1}, {"chars": 4}, {"starts": []}, {"starts": [1]}, {"starts": 7},
+    {"starts": ["0"]}, {"bytes": 9},
+]  # fmt: skip
+
+
+@pytest.mark.parametrize(
+    "table",
+    [b"no json", b"[" * 100_000, b"[]", b"{}", *(json.dumps(TABLE | one).encode() for one in CHANGES)],
+)
+async def test_reference_to_something_else_is_refused_for_good(blobs: BlobStore, table: bytes) -> None:
+    ref = MaterialRef(digest=blobs.put(table), chars=3, bytes=3)
+    with pytest.raises(BadMaterial):
+        await Materials(blobs).open(ref)
+
+
+async def test_lost_or_changed_text_is_reported_by_the_store(blobs: BlobStore) -> None:
+    ref = MaterialRef(digest=blobs.put(json.dumps(TABLE).encode()), chars=3, bytes=3)
+    with pytest.raises(BlobMissing):
+        await Materials(blobs).open(ref)
+    damaged = await keep_material("abc", blobs)
+    blobs.path(blobs.put(b"abc")).write_bytes(b"abd")
+    with pytest.raises(BlobDamaged):
+        await Materials(blobs).open(damaged)
+
+
+places = st.none() | st.integers(-60, 60)
+
+
+@settings(max_examples=200, deadline=None)
+@given(text=st.text(max_size=40), around=st.integers(0, 2), start=places, end=places)
+def test_slice_is_pythons(text: str, around: int, start: int | None, end: int | None) -> None:
+    text = "é" * STRIDE * around + text
+    assert Material.of(text).slice(start, end) == text[start:end]
+
+
+def spans_of(text: str, pattern: str, start: int) -> list[tuple[int, int]]:
+    """Character spans that RE2 finds in the whole text at once, each once, none inside a character."""
+    if start >= len(text):
+        return []
+    data = text.encode()
+    found: list[tuple[int, int]] = []
+    for match in re2.compile(pattern).finditer(data, len(text[:start].encode())):
+        low, high = match.span()
+        if low == len(data) or not 0x80 <= data[low] < 0xC0:
+            span = (len(data[:low].decode(errors="ignore")), len(data[:high].decode(errors="ignore")))
+            if span not in found[-1:]:
+                found.append(span)
+    return found
+
+
+PATTERNS = [
+    "a", "ab", "a+", "a*", r"\bab", r"b\b", "(?m)^b", "(?m)$", "^a", "b$", "é", "[^a]{2}", "", r"\n", "(?i)AB",
+]  # fmt: skip
+
+
+@settings(max_examples=400, deadline=None)
+@given(
+    text=st.text(st.sampled_from("ab \né😀"), max_size=30),
+    pattern=st.sampled_from(PATTERNS),
+    start=st.integers(-3, 32),
+    window=st.integers(1, 12),
+)
+async def test_search_finds_what_a_search_of_the_whole_finds(
+    text: str, pattern: str, start: int, window: int
+) -> None:
+    found, _ = await Material.of(text).search(pattern, start, window)
+    assert [(match["start"], match["end"]) for match in found] == spans_of(text, pattern, max(start, 0))
+
+
+async def test_match_across_windows_is_found_up_to_its_longest_length() -> None:
+    for length in (10, 1000, REACH_BYTES):
+        for begin in (WINDOW_BYTES - length, WINDOW_BYTES - 1, 2 * WINDOW_BYTES - length // 2):
+            text = "." * begin + "<" + "x" * (length - 2) + ">" + "." * WINDOW_BYTES
+            found, _ = await Material.of(text).search("<x*>")
+            assert [(match["start"], match["end"]) for match in found] == [(begin, begin + length)]
+
+
+async def test_long_match_has_a_cut_text_and_its_true_end() -> None:
+    (found,) = (await Material.of("é" * 9000).search("é+"))[0]
+    assert (found["start"], found["end"], found["text"]) == (0, 9000, "é" * 2000)
+
+
+async def test_many_matches_are_capped_with_a_note_where_to_go_on() -> None:
+    notes: list[str] = []
+    functions = MaterialFunctions(Material.of("wörd " * 2500), notes.append)
+    starts: list[int] = []
+    for _ in range(3):
+        at = starts[-1] + 1 if starts else 0
+        starts += [match["start"] for match in await functions.call("context_search", ("wörd", at), {})]
+    assert starts == list(range(0, 12_500, 5))
+    assert [f"start={start}]" in note for start, note in zip((5000, 10_000), notes, strict=True)] == [
+        True,
+        True,
+    ]
+
+
+@pytest.mark.parametrize(
+    ("name", "args", "named", "words"),
+    [
+        ("context_len", (1,), {}, r"call it as context_len\(\)"),
+        ("context_slice", (0, 1, 2), {}, r"call it as context_slice\(start, end\)"),
+        ("context_slice", (0, 1.5), {}, "not float"),
+        ("context_slice", (True,), {}, "not bool"),
+        ("context_search", (), {}, "'pattern'"),
+        ("context_search", ("a",), {"begin": 1}, "'begin'"),
+        ("context_search", (1,), {}, "a pattern"),
+        ("context_search", ("a", None), {}, "where to start"),
+        ("context_search", ("(",), {}, r"'\('"),
+        ("context_search", ("\ud800",), {}, "cannot be used"),
+        ("context_search", (r"(?=a)",), {}, "no look-around"),
+        ("context_search", ("a" * 1001,), {}, "1,000"),
+        ("context_search", (r"(?:\pL?){100}y",), {}, "cannot be used"),
+    ],
+)
+async def test_wrong_call_says_what_is_expected(
+    name: str, args: tuple[Any, ...], named: dict[str, Any], words: str
+) -> None:
+    with pytest.raises((TypeError, ValueError), match=words):
+        await MaterialFunctions(Material.of("abc"), print).call(name, args, named)
+
+
+async def test_too_large_slice_is_refused() -> None:
+    with pytest.raises(ValueError, match="16,777,216"):
+        Material.of("x" * (SLICE_CHARS + 1)).slice()
+
+
+async def test_cancelled_search_stops_after_its_window() -> None:
+    search = asyncio.create_task(Material.of("é" * 4_000_000).search(r"(?:\pL?){50}y"))
+    await asyncio.sleep(0.1)
+    search.cancel()
+    started = time.monotonic()
+    with pytest.raises(asyncio.CancelledError):
+        await search
+    assert time.monotonic() - started < 1
+    found, _ = await Material.of("xay").search("a")
+    assert [match["start"] for match in found] == [1]
+
+
+async def test_ten_megabytes_are_searched_and_sliced(blobs: BlobStore) -> None:
+    lines = [f"{'ERROR' if n % 997 == 0 else 'info'} service-{n % 7} took {n} ms — k" for n in range(300_000)]
+    ref = await keep_material("\n".join(lines), blobs)
+    assert ref.bytes > 10_000_000
+    functions = MaterialFunctions(await Materials(blobs).open(ref), print)
+    found = await functions.call("context_search", (r"(?m)^ERROR .*$",), {})
+    assert [match["text"] for match in found] == [line for line in lines if line.startswith("ERROR")]
+    middle = found[150]
+    assert await functions.call("context_slice", (middle["start"], middle["end"]), {}) == middle["text"]

@@ -1,0 +1,315 @@
+"""The activity `ask_model`: cache, reply, ids, failures, time, heartbeats, cancellation, logs."""
+
+from __future__ import annotations
+
+import asyncio
+import dataclasses
+import json
+from datetime import timedelta
+from pathlib import Path
+from typing import Any
+
+import pytest
+from structlog.testing import capture_logs
+from temporalio.exceptions import ApplicationError
+from temporalio.testing import ActivityEnvironment
+
+from activities.contracts import (
+    CONVERSATION_MISSING,
+    FATAL,
+    RECOVERABLE,
+    TRANSIENT,
+    Conversation,
+    Message,
+    ModelReplied,
+    ModelRequest,
+    ModelSpec,
+    ScriptedReply,
+    Setup,
+    ToolCall,
+)
+from activities.model import TAIL_BYTES, ModelActivities
+from activities.provider import MAX_ARGUMENT_BYTES, MAX_TEXT_BYTES, ModelCall
+from activities.providers.openai import OpenAIProvider
+from activities.providers.scripted import ScriptedProvider
+from activities.store.cache import ConversationCache
+from tests.activities.modelkit import KEY
+from tests.fake_openai import FakeOpenAI
+
+GOAL = Message(role="user", content="the secret goal")
+
+
+class Fixed:
+    """A provider whose every reply is the same."""
+
+    name = "fixed"
+    description = "says one thing"
+
+    def __init__(self, reply: ModelReplied) -> None:
+        self.reply = reply
+
+    async def complete(self, call: ModelCall) -> ModelReplied:
+        return self.reply
+
+
+@pytest.fixture
+def cache(tmp_path: Path) -> ConversationCache:
+    return ConversationCache(tmp_path / "cache.db")
+
+
+@pytest.fixture
+def model(cache: ConversationCache, provider: OpenAIProvider) -> ModelActivities:
+    """The activities of a worker with both shipped providers."""
+    providers = {one.name: one for one in (ScriptedProvider(), provider)}
+    return ModelActivities(providers, cache, heartbeat_seconds=0.02)
+
+
+def scripted(*replies: Any) -> Setup:
+    script = tuple(r if isinstance(r, ScriptedReply) else ScriptedReply(reply=r) for r in replies)
+    return Setup(model=ModelSpec(provider="scripted", script=script))
+
+
+def request(
+    setup: Setup, *messages: Message, base: str | None = None, known: bool = False, **more: Any
+) -> ModelRequest:
+    full = None if known else setup
+    return ModelRequest(
+        role="default", setup=setup.digest, full_setup=full, base=base, messages=messages, **more
+    )
+
+
+def environment(**info: Any) -> ActivityEnvironment:
+    """An activity without limits of time, unless `info` names them."""
+    made, unlimited = ActivityEnvironment(), {"schedule_to_close_timeout": None}
+    made.info = dataclasses.replace(ActivityEnvironment.default_info(), **{**unlimited, **info})
+    return made
+
+
+async def run(model: ModelActivities, wanted: ModelRequest, **info: Any) -> ModelReplied:
+    return await asyncio.wait_for(environment(**info).run(model.ask_model, wanted), 20)
+
+
+async def failure(model: ModelActivities, wanted: ModelRequest, **info: Any) -> ApplicationError:
+    with pytest.raises(ApplicationError) as caught:
+        await run(model, wanted, **info)
+    assert caught.value.__cause__ is None
+    return caught.value
+
+
+# -- the conversation ----------------------------------------------------------------------------------
+
+
+async def test_only_new_messages_travel(model: ModelActivities, cache: ConversationCache) -> None:
+    setup = scripted("one", "two", "three")
+    conversation, base = Conversation(), None
+    for text in ("one", "two", "three"):
+        reply = await run(model, request(setup, GOAL, base=base, known=base is not None))
+        conversation = conversation.add(GOAL, reply.message)
+        assert (reply.text, reply.conversation) == (text, conversation.digest)
+        base = reply.conversation
+    assert base is not None
+    assert cache.load(base) == conversation
+
+
+async def test_skipped_messages_stay_in_the_conversation(
+    model: ModelActivities, cache: ConversationCache, server: FakeOpenAI
+) -> None:
+    messages = [Message(role="user", content=str(n)) for n in range(5)]
+    reply = await run(model, request(Setup(model=ModelSpec(name="echo")), *messages, skip=(1, 4)))
+    sent = server.completion_requests[0].body["messages"]
+    assert [message["content"] for message in sent] == ["0", "4"]
+    whole = Conversation([*messages, reply.message])
+    assert reply.conversation == whole.digest
+    assert cache.load(whole.digest) == whole
+
+
+@pytest.mark.parametrize("what", ["setup", "conversation"])
+async def test_missing_part_is_requested_and_sent_whole(
+    model: ModelActivities, tmp_path: Path, what: str
+) -> None:
+    setup = scripted("one", "two", "three")
+    first = await run(model, request(setup, GOAL))
+    fresh = ModelActivities(model.providers, ConversationCache(tmp_path / "other.db"))
+    error = await failure(fresh, request(setup, GOAL, base=first.conversation, known=what == "setup"))
+    assert (error.type, error.non_retryable) == (CONVERSATION_MISSING, True)
+    reply = await run(fresh, request(setup, GOAL, first.message, GOAL))
+    assert reply.text == "two"
+    assert reply.conversation == Conversation([GOAL, first.message, GOAL, reply.message]).digest
+    assert (await run(fresh, request(setup, GOAL, base=reply.conversation, known=True))).text == "three"
+
+
+async def test_unusable_cache_loses_no_reply(tmp_path: Path, model: ModelActivities) -> None:
+    (tmp_path / "file").write_text("")
+    broken = ModelActivities(model.providers, ConversationCache(tmp_path / "file" / "cache.db"))
+    assert (await run(broken, request(scripted("one"), GOAL))).text == "one"
+
+
+# -- the reply -----------------------------------------------------------------------------------------
+
+
+def call(id: str, name: str = "f") -> ToolCall:
+    return ToolCall(id=id, name=name, arguments="{}")
+
+
+@pytest.mark.parametrize(("before", "came", "ids"), [
+    ([], ["a", "b"], ["a", "b"]),
+    ([], ["a", "a", "a"], ["a", "call_1_1", "call_1_2"]),
+    ([], ["", ""], ["call_1_0", "call_1_1"]),
+    ([], ["call_1_1", "", "call_1_1"], ["call_1_1", "call_1_1_1", "call_1_2"]),
+    (["a", "b"], ["b", "c"], ["call_3_0", "c"]),
+    (["call_3_0"], ["", "call_3_0"], ["call_3_0_0", "call_3_1"]),
+])  # fmt: skip
+async def test_tool_call_ids_are_unique_in_the_conversation(
+    cache: ConversationCache, before: list[str], came: list[str], ids: list[str]
+) -> None:
+    old = [Message(role="assistant", content="", tool_calls=tuple(map(call, before))), GOAL] if before else []
+    fixed = Fixed(ModelReplied(text="", tool_calls=tuple(map(call, came))))
+    setup = Setup(model=ModelSpec(provider="fixed"))
+    reply = await run(ModelActivities({"fixed": fixed}, cache), request(setup, GOAL, *old))
+    assert [one.id for one in reply.tool_calls] == ids
+    assert cache.load(reply.conversation) == Conversation([GOAL, *old, reply.message])
+
+
+async def test_half_a_character_pair_is_replaced(cache: ConversationCache) -> None:
+    halves = ModelReplied(
+        text="a\ud83d b\ud83d\ude00", tool_calls=(call("\ud83d", "f\ud83d"),), model="m\ud83d"
+    )
+    setup = Setup(model=ModelSpec(provider="fixed"))
+    reply = await run(ModelActivities({"fixed": Fixed(halves)}, cache), request(setup, GOAL))
+    assert reply.text == "a\ufffd b\U0001f600"
+    restored = ModelReplied.model_validate_json(reply.model_dump_json())
+    assert Conversation([GOAL, restored.message]).digest == reply.conversation
+
+
+@pytest.mark.parametrize("reply", [
+    ModelReplied(text="ä" * (MAX_TEXT_BYTES // 2 + 1)),
+    ModelReplied(text="", tool_calls=(ToolCall(id="a", name="f", arguments="x" * (MAX_ARGUMENT_BYTES + 1)),)),
+], ids=["text", "arguments"])  # fmt: skip
+async def test_too_large_reply_of_any_provider_is_recoverable(
+    cache: ConversationCache, reply: ModelReplied
+) -> None:
+    setup = Setup(model=ModelSpec(provider="fixed"))
+    error = await failure(ModelActivities({"fixed": Fixed(reply)}, cache), request(setup, GOAL))
+    assert (error.type, error.details[0]["type"]) == (RECOVERABLE, "reply_too_large")
+
+
+async def test_empty_reply_is_passed_on(model: ModelActivities) -> None:
+    reply = await run(model, request(Setup(model=ModelSpec(name="say:")), GOAL))
+    assert (reply.text, reply.tool_calls) == ("", ())
+
+
+async def test_reply_has_attempt_and_seconds(model: ModelActivities) -> None:
+    slow = ScriptedReply(reply="x", delay_seconds=0.05)
+    reply = await run(model, request(scripted(slow), GOAL), attempt=3)
+    assert reply.attempt == 3
+    assert reply.seconds >= 0.05
+
+
+# -- failures and time ---------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("name", "kind", "retried", "cause", "delay"),
+    [
+        ("status:429@7", TRANSIENT, True, "HTTP429", 7),
+        ("status:429@ms250", TRANSIENT, True, "HTTP429", 0.25),
+        ("status:429@0", TRANSIENT, True, "HTTP429", None),
+        ("status:500", TRANSIENT, True, "HTTP500", None),
+        ("cut", TRANSIENT, True, "stream_cut", None),
+        ("context", RECOVERABLE, False, "context_too_long", None),
+        ("status:401", FATAL, False, "HTTP401", None),
+        ("quota", FATAL, False, "insufficient_quota", None),
+    ],
+)
+async def test_failure_has_class_cause_and_delay(
+    model: ModelActivities, name: str, kind: str, retried: bool, cause: str, delay: float | None
+) -> None:
+    error = await failure(model, request(Setup(model=ModelSpec(name=name)), GOAL))
+    assert (error.type, error.non_retryable) == (kind, not retried)
+    assert error.details[0] == {"type": cause, "message": error.message}
+    assert error.next_retry_delay == (None if delay is None else timedelta(seconds=delay))
+
+
+async def test_last_attempt_is_not_retried(model: ModelActivities) -> None:
+    wanted = request(Setup(model=ModelSpec(name="status:500")), GOAL, attempts=3)
+    assert not (await failure(model, wanted, attempt=2)).non_retryable
+    assert (await failure(model, wanted, attempt=3)).non_retryable
+
+
+async def test_unknown_provider_error_lists_the_available(model: ModelActivities) -> None:
+    error = await failure(model, request(Setup(model=ModelSpec(provider="gemini")), GOAL))
+    assert error.type == FATAL
+    assert all(name in error.message for name in ("gemini", "openai", "scripted"))
+
+
+SLOW = ScriptedReply(reply="x", delay_seconds=60)
+
+
+async def test_models_own_timeout_is_retried(model: ModelActivities) -> None:
+    setup = Setup(model=ModelSpec(provider="scripted", script=(SLOW,), timeout_seconds=0.1))
+    error = await failure(model, request(setup, GOAL))
+    assert (error.type, error.details[0]["type"], error.non_retryable) == (TRANSIENT, "timeout", False)
+    assert "timeout_seconds" in error.message
+
+
+async def test_end_of_the_runs_time_is_its_own_cause(model: ModelActivities) -> None:
+    scheduled = ActivityEnvironment.default_info().scheduled_time
+    error = await failure(
+        model,
+        request(scripted(SLOW), GOAL),
+        schedule_to_close_timeout=timedelta(seconds=10),
+        started_time=scheduled + timedelta(seconds=9.8),
+    )
+    assert (error.details[0]["type"], error.non_retryable) == ("deadline", True)
+
+
+# -- while it runs -------------------------------------------------------------------------------------
+
+
+async def beats_of(model: ModelActivities, entry: ScriptedReply) -> list[Any]:
+    made, beats = environment(), list[Any]()
+    made.on_heartbeat = beats.append
+    await made.run(model.ask_model, request(scripted(entry), GOAL))
+    return beats
+
+
+async def test_heartbeats_carry_the_end_of_the_text(model: ModelActivities) -> None:
+    tails = await beats_of(model, ScriptedReply(reply="ä" * 3000 + "end", delay_seconds=0.5))
+    assert all(len(tail.encode()) <= TAIL_BYTES and "\ufffd" not in tail for tail in tails)
+    assert len(set(tails)) > 1
+    assert tails[-1].startswith("ä")
+
+
+async def test_short_call_has_no_heartbeat(model: ModelActivities) -> None:
+    patient = ModelActivities(model.providers, model.cache, heartbeat_seconds=60)
+    assert await beats_of(patient, ScriptedReply(reply="x", delay_seconds=0.05)) == []
+
+
+@pytest.mark.parametrize("name", ["stall", "slow:0.1"])
+async def test_cancelling_the_activity_stops_the_request(
+    model: ModelActivities, server: FakeOpenAI, name: str
+) -> None:
+    made = environment()
+    task = asyncio.create_task(made.run(model.ask_model, request(Setup(model=ModelSpec(name=name)), GOAL)))
+    assert await asyncio.to_thread(server.request_came.wait, 10)
+    made.cancel()
+    with pytest.raises(asyncio.CancelledError):
+        await asyncio.wait_for(task, 10)
+    assert await asyncio.to_thread(server.client_left.wait, 10)
+
+
+async def test_log_has_figures_but_no_text(model: ModelActivities) -> None:
+    with capture_logs() as logs:
+        await run(model, request(scripted("the secret reply"), GOAL))
+    (line,) = logs
+    assert (line["event"], line["log_level"]) == ("model.replied", "info")
+    assert set(line) >= {"model", "input_tokens", "output_tokens", "seconds", "cost_usd"}
+    assert "secret" not in json.dumps(line)
+
+
+@pytest.mark.parametrize("status", [400, 401, 403, 500])
+async def test_key_never_appears_in_errors_or_logs(model: ModelActivities, status: int) -> None:
+    with capture_logs() as logs:
+        error = await failure(model, request(Setup(model=ModelSpec(name=f"leak:{status}")), GOAL))
+    everything = f"{error!r} {error.message} {error.details} {error.__context__!r} {logs}"
+    assert not any(KEY[i : i + 8] in everything for i in range(len(KEY) - 7))

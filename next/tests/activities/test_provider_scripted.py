@@ -1,0 +1,183 @@
+"""The scripted provider: which entry replies, what fills the gaps, and what it does without a script."""
+
+from __future__ import annotations
+
+import json
+from typing import Any
+
+import pytest
+
+from activities.contracts import (
+    Conversation,
+    Message,
+    ModelSpec,
+    ScriptedReply,
+    Setup,
+    ToolCall,
+    ToolSpec,
+    Usage,
+)
+from activities.providers.scripted import MODEL, ScriptedProvider
+from tests.activities.modelkit import ask, failure
+
+PROVIDER = ScriptedProvider()
+
+
+def spoken(*contents: str) -> Conversation:
+    """A conversation: user and assistant in turns."""
+    return Conversation(
+        Message(role="assistant" if n % 2 else "user", content=content) for n, content in enumerate(contents)
+    )
+
+
+def setup(*script: ScriptedReply, tools: tuple[ToolSpec, ...] = ()) -> Setup:
+    return Setup(model=ModelSpec(provider="scripted", name="demo", script=script), tools=tools)
+
+
+async def reply_text(wanted: Setup, conversation: Conversation) -> str:
+    return (await ask(PROVIDER, wanted, conversation)).text
+
+
+async def test_number_of_replies_picks_the_entry() -> None:
+    wanted = setup(ScriptedReply(reply="first"), ScriptedReply(reply="second"))
+    assert await reply_text(wanted, spoken("hi")) == "first"
+    assert await reply_text(wanted, spoken("hi", "whatever", "go on")) == "second"
+    assert await reply_text(wanted, spoken("hi")) == "first"  # a retry
+
+
+async def test_compaction_does_not_change_the_entry() -> None:
+    wanted = setup(ScriptedReply(reply="first"), ScriptedReply(reply="second"))
+    reply = await ask(PROVIDER, wanted, spoken("hi", "whatever", "go on"), skip=(0, 2))
+    assert reply.text == "second"
+    assert reply.usage.input_tokens == 2
+
+
+async def test_it_never_claims_to_be_a_model() -> None:
+    reply = await ask(PROVIDER, setup(ScriptedReply(reply="12345")), spoken("hello"))
+    assert reply.model == MODEL == "scripted (no language model)"
+    assert reply.usage == Usage(input_tokens=2, output_tokens=2)
+    assert (reply.cost_usd, reply.cost_known, reply.finish_reason) == (0, True, "stop")
+
+
+@pytest.mark.parametrize("value", [{"thought": "ä", "n": [1, None]}, ["a"], 3, True])
+async def test_other_values_than_text_become_json(value: Any) -> None:
+    text = await reply_text(setup(ScriptedReply(reply=value)), spoken("hi"))
+    assert json.loads(text) == value
+    assert "\\u" not in text
+
+
+async def test_groups_of_all_matches_fill_the_reply() -> None:
+    wanted = setup(
+        ScriptedReply(reply="looking", expect=r"service (?P<name>\w+)"),
+        ScriptedReply(reply="more", expect=r"^count: (?P<count>\d+)$"),
+        ScriptedReply(
+            expect=r"since (?P<since>\S+)",
+            reply={"answer": "{name}: {count} since {since}", "keep": "{unknown}", "list": ["{name}"]},
+        ),
+    )
+    conversation = spoken("service auth", "looking", "lines\ncount: 12\nend", "more", "since 9:00")
+    assert json.loads(await reply_text(wanted, conversation)) == {
+        "answer": "auth: 12 since 9:00",
+        "keep": "{unknown}",
+        "list": ["auth"],
+    }
+
+
+async def test_values_fill_json_arguments_safely() -> None:
+    call = ToolCall(id="c", name="look", arguments='{"at": "{what}", "n": 1}')
+    wanted = setup(ScriptedReply(reply="", expect="(?P<what>.+)", tool_calls=(call,)))
+    reply = await ask(PROVIDER, wanted, spoken('a "quoted" thing'))
+    assert json.loads(reply.tool_calls[0].arguments) == {"at": 'a "quoted" thing', "n": 1}
+    assert reply.finish_reason == "tool_calls"
+
+
+async def test_newest_message_may_be_a_tools() -> None:
+    conversation = spoken("goal", "call").add(Message(role="tool", content="found 7", tool_call_id="c"))
+    wanted = setup(ScriptedReply(reply="x"), ScriptedReply(reply="{n}", expect=r"found (?P<n>\d)"))
+    assert await reply_text(wanted, conversation) == "7"
+
+
+async def test_otherwise_replies_without_a_match() -> None:
+    entry = ScriptedReply(reply="yes", expect="never", otherwise={"thought": "no"})
+    assert await reply_text(setup(entry), spoken("hi")) == '{"thought": "no"}'
+
+
+async def test_ended_script_says_so() -> None:
+    error = await failure(PROVIDER, setup(ScriptedReply(reply="only")), spoken("hi", "only", "and?"))
+    assert (error.error, error.type) == ("fatal", "script_ended")
+
+
+async def test_mismatch_shows_what_came_and_was_expected() -> None:
+    wanted = setup(ScriptedReply(reply="a"), ScriptedReply(reply="b", expect=r"^found \d+"))
+    error = await failure(PROVIDER, wanted, spoken("hi", "a", "nothing here " + "x" * 900))
+    assert (error.error, error.type) == ("fatal", "script_mismatch")
+    assert all(part in error.message for part in ("entry 2 of 2", r"/^found \d+/", "nothing here"))
+    assert len(error.message) < 500
+
+
+@pytest.mark.parametrize("expression", ["(open", r"(a)\1", "a(?=b)"])
+async def test_call_and_check_name_a_bad_expression(expression: str) -> None:
+    wanted = setup(ScriptedReply(reply="a"), ScriptedReply(reply="b", expect=expression))
+    assert (await failure(PROVIDER, wanted, spoken("hi", "a", "x"))).type == "bad_script"
+    assert "entry 2" in str(await PROVIDER.check(wanted.model))
+    assert await PROVIDER.check(setup(ScriptedReply(reply="a", expect="fine|good")).model) is None
+
+
+async def test_evil_expression_is_still_fast() -> None:
+    """RE2 takes linear time; Python's own engine would not return."""
+    entry = ScriptedReply(reply="yes", expect=r"^(a+)+$", otherwise="no")
+    assert await reply_text(setup(entry), spoken("a" * 5000 + "b")) == "no"
+
+
+async def test_delayed_reply_appears_piece_by_piece() -> None:
+    seen: list[str] = []
+    entry = ScriptedReply(reply="a reply of some length", delay_seconds=0.05)
+    await ask(PROVIDER, setup(entry), spoken("hi"), on_text=seen.append)
+    assert "".join(seen) == "a reply of some length"
+    assert len(seen) > 5
+
+
+# -- without a script ----------------------------------------------------------------------------------
+
+SYSTEM = """Tools:
+- list_files: List files.
+  input: {"path": {"type": "string"}} required: []
+- search_files: Search.
+  input: {"glob": {"type": "string"}, "pattern": {"type": "string"}} required: ["pattern"]"""
+GOAL = "Which service fails most, and since when?"
+
+
+async def test_without_script_it_lists_searches_and_reports() -> None:
+    conversation = Conversation([Message(role="system", content=SYSTEM), Message(role="user", content=GOAL)])
+    actions = []
+    for observation in ("Observation: app.log\nother.log", "Observation: app.log:7: service auth failed", ""):
+        reply = json.loads(await reply_text(setup(), conversation))
+        actions.append((reply["action"], reply["action_input"]))
+        conversation = conversation.add(
+            Message(role="assistant", content=json.dumps(reply)), Message(role="user", content=observation)
+        )
+    assert actions == [("list_files", {}), ("search_files", {"pattern": "service"}), (None, {})]
+    assert reply["thought"].startswith("FINAL ANSWER: ")
+    assert all(
+        part in reply["thought"] for part in ("not a language model", "service auth failed", "app.log")
+    )
+
+
+async def test_without_script_offered_tools_are_called_natively() -> None:
+    parameters: dict[str, Any] = {"type": "object", "properties": {"query": {"type": "string"}}}
+    search = ToolSpec(name="search_files", description="Search.", parameters=parameters)
+    wanted = setup(tools=(search,))
+    reply = await ask(PROVIDER, wanted, spoken(GOAL))
+    (call,) = reply.tool_calls
+    assert (call.name, json.loads(call.arguments)) == ("search_files", {"query": "service"})
+    done = spoken(GOAL).add(reply.message, Message(role="tool", content="a hit", tool_call_id=call.id))
+    last = await ask(PROVIDER, wanted, done)
+    assert (last.tool_calls, last.text.startswith("FINAL ANSWER")) == ((), True)
+    assert "a hit" in last.text
+
+
+@pytest.mark.parametrize("goal", ["", "??", "do it"])
+async def test_without_script_and_tools_it_ends(goal: str) -> None:
+    reply = json.loads(await reply_text(setup(), spoken(goal)))
+    assert reply["action"] is None
+    assert reply["thought"].startswith("FINAL ANSWER: ")

@@ -1,0 +1,54 @@
+"""A worker's settings, as a process of its own reads them from its environment."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+
+import pytest
+from pydantic import ValidationError
+
+from activities.settings import Settings
+
+SHOW = """
+from activities.settings import Settings
+from pydantic import ValidationError
+try:
+    print(Settings().model_dump_json())
+except ValidationError as error:
+    print("; ".join(f"{e['loc'][0]}: {e['msg']}" for e in error.errors()), error)
+"""
+TOKEN = "t0ken"
+
+
+def read(**environment: str) -> str:
+    done = subprocess.run(
+        [sys.executable, "-c", SHOW],
+        env={**os.environ, **environment},
+        capture_output=True,
+        text=True,
+        check=True,
+    )
+    return done.stdout
+
+
+def test_lists_are_json_and_empty_values_are_unset() -> None:
+    shown = read(RATCHET_MODULES='["a.py", "b"]', RATCHET_BASE_URLS="", RATCHET_OUTPUT_CAP="")
+    assert '"modules":["a.py","b"],"base_urls":[]' in shown
+    assert '"output_cap":16000' in shown
+
+
+@pytest.mark.parametrize("value", ["http://bob:secret@host/v1", '"http://bob:secret@host/v1"', "{}"])
+def test_value_that_is_no_list_is_refused_unseen(value: str) -> None:
+    shown = read(RATCHET_BASE_URLS=value)
+    assert 'base_urls: Value error, expected a JSON list, such as ["..."]' in shown
+    assert "secret" not in shown
+
+
+@pytest.mark.parametrize("url", [f"ftp://host/{TOKEN}", f"https:///{TOKEN}", TOKEN, f"http://[{TOKEN}/"])
+def test_unusable_webhook_is_refused_unseen(url: str) -> None:
+    with pytest.raises(ValidationError) as raised:
+        Settings.model_validate({"notify_url": url})
+    assert TOKEN not in str(raised.value)
+    assert "notify_url" in str(raised.value)

@@ -1,0 +1,220 @@
+"""The cache of conversations: linear, checked, and never a reason to fail."""
+
+from __future__ import annotations
+
+import sqlite3
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from activities.contracts import EMPTY_DIGEST, Conversation, Message, ModelSpec, Setup, ToolCall
+from activities.store.cache import ConversationCache
+
+HELLO = Message(role="user", content="hello")
+FIRST = Conversation([HELLO])
+SECOND = FIRST.add(Message(role="assistant", content="hello you"))
+
+
+@pytest.fixture
+def path(tmp_path: Path) -> Path:
+    return tmp_path / "sub" / "cache.db"
+
+
+@pytest.fixture
+def cache(path: Path) -> Iterator[ConversationCache]:
+    cache = ConversationCache(path)
+    yield cache
+    cache.close()
+
+
+def loaded(path: Path, digest: str) -> Conversation | None:
+    """What another worker finds in the file."""
+    other = ConversationCache(path)
+    found = other.load(digest)
+    other.close()
+    return found
+
+
+def execute(path: Path, sql: str) -> list[tuple[object, ...]]:
+    connection = sqlite3.connect(path, isolation_level=None)
+    rows = connection.execute(sql).fetchall()
+    connection.close()
+    return rows
+
+
+texts = st.text(st.characters(exclude_categories=["Cs"]), max_size=30)
+messages = st.builds(
+    Message,
+    role=st.sampled_from(["system", "user", "assistant", "tool"]),
+    content=texts,
+    tool_calls=st.lists(st.builds(ToolCall, id=texts, name=texts, arguments=texts), max_size=2).map(tuple),
+    tool_call_id=st.none() | texts,
+)
+
+
+@given(parts=st.lists(st.lists(messages, max_size=4), max_size=8))
+def test_conversation_saved_in_parts_is_loaded_whole(
+    parts: list[list[Message]], tmp_path_factory: pytest.TempPathFactory
+) -> None:
+    path = tmp_path_factory.mktemp("cache") / "cache.db"
+    cache, grown = ConversationCache(path), Conversation()
+    for part in parts:
+        longer = grown.add(*part)
+        cache.save(longer, grown.digest)
+        grown = longer
+    cache.close()
+    found = loaded(path, grown.digest)
+    assert found is not None
+    assert (found.messages, found.digests) == (grown.messages, grown.digests)
+
+
+def test_file_grows_by_new_messages_alone(cache: ConversationCache, path: Path) -> None:
+    grown = Conversation()
+    for n in range(50):
+        longer = grown.add(Message(role="user", content=f"{n:03}" + "x" * 1000))
+        cache.save(longer, grown.digest)
+        grown = longer
+    assert execute(path, "SELECT count(*), sum(length(messages)) < 60000 FROM additions") == [(50, 1)]
+    assert loaded(path, grown.digest) == grown
+
+
+def test_branches_share_what_they_have_in_common(cache: ConversationCache, path: Path) -> None:
+    cache.save(FIRST, EMPTY_DIGEST)
+    for word in ("left", "right"):
+        branch = FIRST.add(Message(role="assistant", content=word))
+        cache.save(branch, FIRST.digest)
+        assert loaded(path, branch.digest) == branch
+    assert execute(path, "SELECT count(*) FROM additions") == [(3,)]
+
+
+def test_newest_conversation_comes_from_memory(cache: ConversationCache, path: Path) -> None:
+    cache.save(SECOND, EMPTY_DIGEST)
+    execute(path, "DELETE FROM additions")
+    assert cache.load(SECOND.digest) is SECOND
+    assert cache.load(EMPTY_DIGEST) == Conversation()
+
+
+def test_memory_is_bounded_and_file_has_the_rest(path: Path) -> None:
+    cache = ConversationCache(path, remembered=2)
+    many = [Conversation([Message(role="user", content=str(n))]) for n in range(6)]
+    for one in many:
+        cache.save(one, EMPTY_DIGEST)
+    assert [cache.load(one.digest) for one in many] == many
+    cache.close()
+
+
+def test_unknown_digest_is_none(cache: ConversationCache) -> None:
+    assert cache.load("f" * 32) is None
+    assert cache.setup("f" * 32) is None
+
+
+def test_wrong_base_is_refused(cache: ConversationCache) -> None:
+    with pytest.raises(ValueError, match="prefix"):
+        cache.save(FIRST, "f" * 32)
+
+
+DAMAGE = {
+    "other words": "UPDATE additions SET messages=replace(messages,'hello','hullo')",
+    "no JSON": "UPDATE additions SET messages='nonsense'",
+    "no text": "UPDATE additions SET messages=5",
+    "no messages": "UPDATE additions SET messages='[]'",
+    "a circle": "UPDATE additions SET base=digest",
+    "no beginning": "DELETE FROM additions WHERE base LIKE '000%'",
+}
+
+
+@pytest.mark.parametrize("damage", DAMAGE)
+def test_damaged_part_is_mended_by_sending_all(cache: ConversationCache, path: Path, damage: str) -> None:
+    cache.save(FIRST, EMPTY_DIGEST)
+    cache.save(SECOND, FIRST.digest)
+    execute(path, DAMAGE[damage])
+    assert loaded(path, SECOND.digest) is None
+    other = ConversationCache(path)
+    other.save(SECOND, EMPTY_DIGEST)
+    other.close()
+    assert loaded(path, SECOND.digest) == SECOND
+
+
+@pytest.mark.parametrize("ends", [("",), ("", "-wal", "-shm")], ids=["the file", "file and logs"])
+def test_cache_deleted_under_a_worker_starts_empty(
+    cache: ConversationCache, path: Path, ends: tuple[str, ...]
+) -> None:
+    cache.save(FIRST, EMPTY_DIGEST)
+    for end in ends:
+        path.with_name(path.name + end).unlink()
+    cache.save(SECOND, FIRST.digest)  # its base is gone, so the whole is kept
+    assert loaded(path, SECOND.digest) == SECOND
+    assert loaded(path, FIRST.digest) is None
+
+
+def test_garbage_file_is_replaced(cache: ConversationCache, path: Path) -> None:
+    path.parent.mkdir()
+    path.write_bytes(b"garbage " * 2000)
+    assert cache.load(FIRST.digest) is None
+    cache.save(FIRST, EMPTY_DIGEST)
+    assert loaded(path, FIRST.digest) == FIRST
+
+
+def test_unusable_file_costs_only_the_cache(tmp_path: Path) -> None:
+    (tmp_path / "file").write_text("")
+    cache = ConversationCache(tmp_path / "file" / "cache.db")
+    setup = Setup(model=ModelSpec())
+    cache.save(FIRST, EMPTY_DIGEST)
+    cache.save_setup(setup)
+    assert (cache.load(FIRST.digest), cache.setup(setup.digest)) == (FIRST, setup)
+    assert cache.load(SECOND.digest) is None
+
+
+def test_locked_file_costs_only_the_cache(cache: ConversationCache, path: Path) -> None:
+    cache.save(FIRST, EMPTY_DIGEST)
+    other = sqlite3.connect(path, isolation_level=None)
+    other.execute("BEGIN IMMEDIATE")
+    cache.save(SECOND, FIRST.digest)
+    assert cache.load(SECOND.digest) == SECOND
+    other.close()
+    assert loaded(path, SECOND.digest) is None
+
+
+def test_setups_are_kept_by_digest_and_checked(cache: ConversationCache, path: Path) -> None:
+    setup = Setup(model=ModelSpec(name="m", temperature=0.1), response_schema={"type": "object"})
+    cache.save_setup(setup)
+    cache.save_setup(setup)
+    assert cache.setup(setup.digest) is setup
+    other = ConversationCache(path)
+    assert other.setup(setup.digest) == setup
+    other.close()
+    execute(path, "UPDATE setups SET setup=replace(setup,'\"m\"','\"other\"')")
+    assert ConversationCache(path).setup(setup.digest) is None
+
+
+WRITER = """
+import sys
+from pathlib import Path
+from activities.contracts import Conversation, Message
+from activities.store.cache import ConversationCache
+cache, grown = ConversationCache(Path(sys.argv[1])), Conversation()
+for n in range(100):
+    longer = grown.add(Message(role="user", content=f"{sys.argv[2]} {n}"))
+    cache.save(longer, grown.digest)
+    grown = longer
+print(grown.digest)
+"""
+
+
+async def test_several_workers_share_one_file(path: Path) -> None:
+    import asyncio
+
+    start = asyncio.create_subprocess_exec
+    writers = [
+        await start(sys.executable, "-c", WRITER, str(path), name, stdout=asyncio.subprocess.PIPE)
+        for name in "abc"
+    ]
+    for writer in writers:
+        output, _ = await writer.communicate()
+        found = loaded(path, output.decode().split()[-1])
+        assert found is not None
+        assert len(found) == 100

@@ -1,0 +1,181 @@
+"""Declaring a tool, and the toolbox that a worker loads."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+from pydantic import BaseModel
+
+from activities.extensions import ExtensionError
+from activities.settings import Settings
+from activities.tools import NOT_TOOLS, Tool, Toolbox, ToolReturn
+from activities.tools.run import ToolRunner
+from tests.activities.toolkit import NoParams, request_for
+
+ROOT = Path(__file__).parents[2]
+SOURCE = '''
+from __future__ import annotations
+from pydantic import BaseModel
+from activities.tools import Tool
+
+class Params(BaseModel):
+    """{description}"""
+    text: str = ""
+
+async def run(params: Params) -> str:
+    return params.text.upper()
+
+{constant}
+'''
+
+
+def write_tool(folder: Path, file: str, name: str, constant: str = "TOOL = {tool}") -> str:
+    tool = f'Tool("{name}", Params, run, effect="pure")'
+    path = folder / file
+    path.write_text(SOURCE.format(description=name, constant=constant.format(tool=tool)))
+    return str(path)
+
+
+def load(*modules: str) -> Toolbox:
+    return Toolbox.load(Settings(modules=modules))
+
+
+class Undescribed(BaseModel):
+    text: str = ""
+
+
+def one(params: NoParams) -> str:
+    return "x"
+
+
+def two(key: str, params: NoParams) -> None: ...
+
+
+@pytest.mark.parametrize(
+    ("change", "words"),
+    [
+        ({"name": ""}, "1 to 64"),
+        ({"name": "x" * 65}, "1 to 64"),
+        ({"name": "tool.x"}, "1 to 64"),
+        ({"name": "tool\n"}, "1 to 64"),
+        ({"params": dict}, "params must be a pydantic model class"),
+        ({"params": Undescribed}, "Undescribed needs a docstring"),
+        ({"effect": "harmless"}, "'harmless'; expected one of pure, read"),
+        ({"timeout_seconds": 0}, "timeout_seconds must be more than 0"),
+        ({"cache": "run"}, "only a pure or read tool can be cached"),
+        ({"run": lambda: "x"}, r"run must be a function of \(params\) or \(params, call\)"),
+        ({"run": 3}, "run must be a function of"),
+        ({"reconcile": one}, r"reconcile must be a function of \(key, params\) or"),
+        ({"reconcile": 5}, "reconcile must be a function"),
+        ({"compensate": one}, r"compensate must be a function of \(params, output\) or"),
+        ({"compensate": lambda a, b, c, d: None}, "compensate must be a function"),
+        ({"reconcile": two, "effect": "keyed"}, "reconcile is for unsafe tools"),
+        ({"compensate": two, "effect": "read"}, "nothing to undo"),
+    ],
+)
+def test_tool_that_could_not_be_offered_is_refused(change: dict[str, Any], words: str) -> None:
+    right: dict[str, Any] = {"name": "probe", "params": NoParams, "run": one}
+    assert Tool(**right).effect == "unsafe"
+    with pytest.raises(ValueError, match=f"^tool .*{words}"):
+        Tool(**(right | change))
+
+
+@pytest.mark.parametrize("cost", [-1, float("nan"), float("inf")])
+def test_cost_that_cannot_be_added_up_is_refused(cost: float) -> None:
+    with pytest.raises(ValueError, match="cost_usd"):
+        ToolReturn("x", cost_usd=cost)
+
+
+def test_every_file_in_the_folder_is_a_tool_under_its_own_name() -> None:
+    files = {path.stem for path in (ROOT / "activities" / "tools").glob("*.py")}
+    assert load().names == tuple(sorted(files - {"__init__", *NOT_TOOLS}))
+
+
+def test_shipped_tools_declare_what_a_second_run_would_do() -> None:
+    assert {spec.name: spec.effect for spec in load().specs} == {
+        "calculator": "pure",
+        "current_time": "read",
+        "http_get": "read",
+        "list_files": "read",
+        "read_file": "read",
+        "search_files": "read",
+        "write_file": "idempotent",
+    }
+
+
+def test_specs_hold_what_a_model_needs_and_no_titles() -> None:
+    for spec in load().specs:
+        assert spec.description
+        assert spec.parameters["type"] == "object"
+        assert "title" not in str(spec.parameters)
+        assert spec.parameters["additionalProperties"] is False
+    both = Tool("probe", NoParams, one, reconcile=two, compensate=two).spec()
+    assert (both.reconciles, both.compensates) == (True, True)
+
+
+async def test_users_file_adds_its_tool(tmp_path: Path) -> None:
+    toolbox = load(write_tool(tmp_path, "shout.py", "shout"))
+    result = await ToolRunner(toolbox, Settings()).run_tool(request_for("shout", text="hey"))
+    assert result.output == "HEY"
+
+
+def test_users_tool_replaces_the_shipped_one(tmp_path: Path) -> None:
+    found = load(write_tool(tmp_path, "mine.py", "calculator"))
+    assert [spec.description for spec in found.specs if spec.name == "calculator"] == ["calculator"]
+    assert len(found.names) == len(load().names)
+
+
+def test_two_users_tools_of_one_name_are_refused_with_both_files(tmp_path: Path) -> None:
+    one, two = write_tool(tmp_path, "one.py", "same"), write_tool(tmp_path, "two.py", "same")
+    with pytest.raises(ExtensionError, match=r"name same: one in .*one\.py, one in .*two\.py"):
+        load(one, two)
+
+
+def test_module_may_hold_several_tools_or_none(tmp_path: Path) -> None:
+    several = write_tool(tmp_path, "several.py", "first", "TOOLS = ({tool},)")
+    (tmp_path / "rules.py").write_text("RULES = {}\n")
+    assert "first" in load(several, str(tmp_path / "rules.py")).names
+
+
+@pytest.mark.parametrize(
+    ("source", "words"),
+    [
+        ("TOOL = 3\n", r"broken\.py: TOOL must be a Tool.*not 3"),
+        ("TOOLS = 3\n", r"broken\.py: TOOLS must be a tuple"),
+        (
+            "from activities.tools import Tool\nTOOL = Tool('a b', int, print)\n",
+            r"broken\.py: line 2: ValueError: tool 'a b': ",
+        ),
+    ],
+)
+def test_wrong_declaration_is_refused_with_its_file(tmp_path: Path, source: str, words: str) -> None:
+    (tmp_path / "broken.py").write_text(source)
+    with pytest.raises(ExtensionError, match=words):
+        load(str(tmp_path / "broken.py"))
+
+
+def test_installed_packages_announce_modules_by_entry_point(tmp_path: Path) -> None:
+    """A real package on the path of a process of its own, as pip would have left it there."""
+    write_tool(tmp_path, "announced_tools.py", "announced")
+    meta = tmp_path / "announced-1.0.dist-info"
+    meta.mkdir()
+    (meta / "METADATA").write_text("Metadata-Version: 2.1\nName: announced\nVersion: 1.0\n")
+    (meta / "entry_points.txt").write_text("[ratchet.modules]\nmine = announced_tools\n")
+    program = (
+        "from activities.tools import Toolbox; from activities.settings import Settings;"
+        "print(Toolbox.load(Settings()).names)"
+    )
+    done = subprocess.run(
+        [sys.executable, "-c", program],
+        env=os.environ | {"PYTHONPATH": os.pathsep.join((str(tmp_path), str(ROOT)))},
+        cwd=tmp_path,
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    assert "'announced'" in done.stdout, done.stderr

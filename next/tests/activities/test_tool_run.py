@@ -1,0 +1,391 @@
+"""Running a tool: whatever it returns, raises or does not do in time."""
+
+from __future__ import annotations
+
+import asyncio
+import threading
+import time
+from collections.abc import Iterator
+from dataclasses import dataclass
+from datetime import date
+from decimal import Decimal
+from enum import Enum
+from hashlib import sha256
+from typing import Any
+
+import httpx2
+import pytest
+import structlog
+from pydantic import BaseModel, Field
+from temporalio.exceptions import ApplicationError
+
+from activities.contracts import TRANSIENT, ToolEffect, ToolsWanted
+from activities.tools import Tool, ToolCallContext, ToolReturn, TransientError
+from activities.tools.artifacts import MAX_KEPT_BYTES
+from tests.activities.toolkit import (
+    KEY,
+    FullDisk,
+    Memory,
+    NoParams,
+    activities_of,
+    environment,
+    probe,
+    raising,
+    request_for,
+    result_of,
+    returning,
+    runner_of,
+)
+
+
+class Colour(Enum):
+    RED = "red"
+
+
+class Shown(BaseModel):
+    day: date
+
+
+@dataclass
+class Point:
+    x: int
+
+
+@pytest.mark.parametrize("kind", ["thread", "loop"])
+@pytest.mark.parametrize(
+    ("value", "output"),
+    [
+        pytest.param("héllo", "héllo", id="text"),
+        pytest.param("x" * 200_000, "x" * 200_000, id="long text"),
+        pytest.param(b"bytes", "bytes", id="bytes that are text"),
+        pytest.param(b"\xff\xfe", "2 bytes that are not UTF-8 text; they start with ff fe", id="bytes"),
+        pytest.param({"a": [1, None, True]}, '{"a":[1,null,true]}', id="JSON"),
+        pytest.param({"a": b"\xff"}, '{"a":"_w=="}', id="bytes inside"),
+        pytest.param(Shown(day=date(2026, 1, 2)), '{"day":"2026-01-02"}', id="model"),
+        pytest.param([Point(1), Colour.RED, Decimal("1.10")], '[{"x":1},"red","1.10"]', id="values"),
+        pytest.param({3}, "[3]", id="set"),
+        pytest.param(None, "null", id="nothing"),
+        pytest.param("\ud800", "\\ud800", id="surrogate"),
+        pytest.param(["\ud800"], '["\\ud800"]', id="surrogate inside"),
+        pytest.param(Exception, "\"<class 'Exception'>\"", id="no JSON form"),
+    ],
+)
+async def test_whatever_a_tool_returns_becomes_text(value: object, output: str, kind: str) -> None:
+    async def run(params: NoParams) -> object:
+        return value
+
+    tool = probe(run) if kind == "loop" else returning(value)
+    result = await runner_of(tool, output_cap=300_000).run_tool(request_for("probe"))
+    assert (result.output, result.error) == (output, None)
+    assert result.model_dump_json()
+
+
+async def test_rich_return_carries_cost_and_marks() -> None:
+    result = await result_of(returning(ToolReturn({"n": 1}, cost_usd=0.5, marks=("half",))))
+    assert (result.output, result.cost_usd, result.marks) == ('{"n":1}', 0.5, ("half",))
+    assert (result.id, result.tool, result.attempts, result.bytes) == ("call-1", "probe", 1, 7)
+
+
+def endless() -> Iterator[int]:
+    while True:
+        yield 1
+
+
+def circle() -> list[object]:
+    here: list[object] = []
+    here.append(here)
+    return here
+
+
+@pytest.mark.parametrize("value", [endless(), circle()], ids=["endless", "circular"])
+async def test_value_that_cannot_be_shown_is_a_failure(value: object) -> None:
+    result = await result_of(returning(value))
+    assert result.error == "failed"
+    assert "the tool ran, but what it returned cannot be shown" in result.output
+
+
+async def test_unknown_tool_is_a_result() -> None:
+    result = await runner_of().run_tool(request_for("nope"))
+    assert (result.output, result.error) == ("Unknown tool: nope", "unknown_tool")
+
+
+class Strict(BaseModel, frozen=True, extra="forbid"):
+    """Take numbers."""
+
+    count: int = Field(le=5)
+    name: str
+    day: date | None = None
+
+
+async def test_bad_arguments_name_each_field_and_nothing_runs() -> None:
+    ran: list[Strict] = []
+    result = await result_of(Tool("probe", Strict, ran.append), count=9, colour="red")
+    assert (result.error, ran) == ("bad_arguments", [])
+    for words in ("count: ", "5, got 9", "name: Field required", "colour: Extra", "was not run"):
+        assert words in result.output
+
+
+async def test_arguments_are_read_as_json() -> None:
+    strict = Tool("probe", Strict, lambda p: str(p.day), effect="read")
+    assert (await result_of(strict, count=1, name="x", day="2026-02-03")).output == "2026-02-03"
+
+
+async def test_synchronous_function_may_return_an_awaitable() -> None:
+    async def later() -> str:
+        return "later"
+
+    assert (await result_of(probe(lambda params: later()))).output == "later"
+
+
+async def test_asynchronous_tool_needs_no_thread() -> None:
+    threads: list[str] = []
+
+    async def run(params: NoParams) -> str:
+        threads.extend(thread.name for thread in threading.enumerate() if thread.name == "tool")
+        return threading.current_thread().name
+
+    assert (await result_of(probe(run))).output == threading.current_thread().name
+    assert threads == []
+
+
+async def test_tool_sees_its_call() -> None:
+    async def run(params: NoParams, call: ToolCallContext) -> list[object]:
+        return [
+            call.key,
+            call.attempt,
+            call.undoes,
+            call.cancelled(),
+            call.files_root == call.settings.files_root,
+        ]
+
+    assert (await result_of(probe(run), attempt=2)).output == f'["{KEY}",2,"",false,true]'
+
+
+# -- large outputs ---------------------------------------------------------------------------------
+
+
+async def test_large_output_is_cut_and_kept_whole() -> None:
+    blobs, text = Memory(), "0123456789" * 5_000_000
+    runner = runner_of(returning(text), blobs=blobs, output_cap=1000)
+    result = await runner.run_tool(request_for("probe"))
+    assert result.output.startswith(text[:1000] + "\n[49,999,000 of 50,000,000 characters left out")
+    assert (result.bytes, result.whole) == (50_000_000, sha256(text.encode()).hexdigest())
+    assert blobs.bodies == {result.whole: text.encode()}
+
+
+async def test_more_than_can_be_kept_is_kept_in_part() -> None:
+    blobs = Memory()
+    runner = runner_of(returning(b"x" * (MAX_KEPT_BYTES + 1)), blobs=blobs)
+    result = await runner.run_tool(request_for("probe"))
+    assert [len(body) for body in blobs.bodies.values()] == [MAX_KEPT_BYTES]
+    assert "the first 64 MiB are kept]" in result.output
+
+
+@pytest.mark.parametrize(("value", "kept"), [("short", []), (b"\xff\0", [b"\xff\0"])], ids=["text", "bytes"])
+async def test_only_what_is_not_shown_is_kept(value: object, kept: list[bytes]) -> None:
+    blobs = Memory()
+    result = await runner_of(returning(value), blobs=blobs).run_tool(request_for("probe"))
+    assert (list(blobs.bodies.values()), result.whole is None) == (kept, not kept)
+
+
+async def test_full_store_does_not_lose_the_answer() -> None:
+    runner = runner_of(returning("x" * 100), blobs=FullDisk(), output_cap=10)
+    with structlog.testing.capture_logs() as logs:
+        result = await runner.run_tool(request_for("probe"))
+    assert (result.whole, result.error) == (None, None)
+    assert result.output.endswith("could not be kept]")
+    assert "tool.output_not_kept" in [log["event"] for log in logs]
+
+
+# -- failures --------------------------------------------------------------------------------------
+
+REPEATABLE: tuple[ToolEffect, ...] = ("pure", "read", "idempotent", "keyed")
+
+
+@pytest.mark.parametrize("effect", REPEATABLE)
+@pytest.mark.parametrize(
+    "error",
+    [TransientError("busy"), ConnectionResetError("busy"), TimeoutError("busy"), httpx2.ReadError("busy")],
+    ids=lambda error: type(error).__name__,
+)
+async def test_transient_failure_is_raised_until_the_last_attempt(
+    error: Exception, effect: ToolEffect
+) -> None:
+    for attempt in (1, 2):
+        with pytest.raises(TransientError, match="busy"):
+            await result_of(raising(error, effect), attempt)
+    result = await result_of(raising(error, effect), attempt=3)
+    assert (result.error, result.attempts, result.output) == ("transient", 3, "Error after 3 attempts: busy")
+
+
+async def test_transient_failure_of_an_unsafe_tool_is_returned_at_once() -> None:
+    result = await result_of(raising(TransientError("busy"), "unsafe"))
+    assert (result.error, result.attempts, result.output) == ("transient", 1, "Error after 1 attempt: busy")
+
+
+async def test_unsafe_tool_is_never_started_twice() -> None:
+    ran: list[object] = []
+    result = await result_of(probe(ran.append, "unsafe"), attempt=2)
+    assert (result.error, ran) == ("unknown_outcome", [])
+
+
+class Unreadable(Exception):
+    """Its text cannot be read, and reading it ends the program."""
+
+    def __str__(self) -> str:
+        raise SystemExit(3)
+
+
+@pytest.mark.parametrize(
+    ("error", "output"),
+    [
+        (ValueError("no such thing"), "ValueError: no such thing"),
+        (KeyError(), "KeyError"),
+        (SystemExit(3), "SystemExit: 3"),
+        (Unreadable(), "Unreadable: (its text cannot be read: SystemExit)"),
+    ],
+    ids=lambda value: type(value).__name__,
+)
+@pytest.mark.parametrize("kind", ["thread", "loop"])
+async def test_any_other_failure_is_a_result(error: BaseException, output: str, kind: str) -> None:
+    async def run(params: NoParams) -> None:
+        raise error
+
+    result = await result_of(probe(run) if kind == "loop" else raising(error))
+    assert (result.output, result.error, result.attempts) == (output, "failed", 1)
+
+
+@pytest.mark.parametrize(
+    "tool",
+    [returning({"a": Unreadable()}), raising(KeyboardInterrupt()), raising(StopIteration("end"))],
+    ids=["value", "interrupt", "stop"],
+)
+async def test_nothing_that_a_tool_does_ends_the_worker(tool: Tool[Any]) -> None:
+    assert (await result_of(tool)).error == "failed"
+
+
+async def test_errors_do_not_repeat_the_workers_secrets(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("SHOP_API_KEY", "sk-12345678")
+    result = await result_of(raising(ValueError("wrong key sk-12345678 in header")))
+    assert result.output == "ValueError: wrong key [SHOP_API_KEY] in header"
+    with pytest.raises(TransientError) as raised:
+        await result_of(raising(ConnectionError("cannot reach https://x:sk-12345678@shop")))
+    assert "sk-12345678" not in str(raised.value)
+
+
+async def test_huge_error_message_is_cut() -> None:
+    assert len((await result_of(raising(ValueError("x" * 100_000)))).output) < 20_000
+    with pytest.raises(TransientError) as raised:
+        await result_of(raising(TransientError("x" * 100_000)))
+    assert len(str(raised.value)) == 2000
+
+
+# -- time and cancellation -------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(("effect", "error"), [("read", "timeout"), ("unsafe", "unknown_outcome")])
+async def test_tool_that_hangs_is_given_up(effect: ToolEffect, error: str) -> None:
+    stopped = threading.Event()
+
+    def run(params: NoParams, call: ToolCallContext) -> None:
+        while not call.cancelled():
+            time.sleep(0.01)
+        stopped.set()
+
+    result = await result_of(probe(run, effect, timeout_seconds=0.1))
+    assert (result.error, "within 0.1 s" in result.output) == (error, True)
+    assert await asyncio.to_thread(stopped.wait, 10)
+
+
+async def test_asynchronous_tool_that_hangs_is_cancelled() -> None:
+    ended: list[str] = []
+
+    async def run(params: NoParams) -> None:
+        try:
+            await asyncio.sleep(60)
+        except asyncio.CancelledError:
+            ended.append("cancelled")
+            raise
+
+    result = await result_of(probe(run, timeout_seconds=0.05))
+    assert (result.error, ended) == ("timeout", ["cancelled"])
+
+
+async def test_tool_that_cancels_itself_has_failed() -> None:
+    async def run(params: NoParams) -> None:
+        raise asyncio.CancelledError
+
+    assert (await result_of(probe(run))).error == "failed"
+
+
+async def test_cancelling_the_activity_cancels_the_tool() -> None:
+    started, ended = asyncio.Event(), asyncio.Event()
+
+    async def run(params: NoParams) -> None:
+        started.set()
+        try:
+            await asyncio.sleep(60)
+        finally:
+            ended.set()
+
+    place = environment()
+    running = asyncio.ensure_future(place.run(activities_of(probe(run)).call_tool, request_for("probe")))
+    await started.wait()
+    place.cancel()
+    with pytest.raises(asyncio.CancelledError):
+        await running
+    assert ended.is_set()
+
+
+# -- the activities --------------------------------------------------------------------------------
+
+
+async def test_activity_takes_attempt_from_temporal_and_raises_transient() -> None:
+    activities = activities_of(raising(TransientError("busy")))
+    with pytest.raises(ApplicationError) as raised:
+        await environment(2).run(activities.call_tool, request_for("probe"))
+    assert (raised.value.type, raised.value.non_retryable, raised.value.message) == (TRANSIENT, False, "busy")
+    result = await environment(3).run(activities.call_tool, request_for("probe"))
+    assert (result.error, result.attempts) == ("transient", 3)
+
+
+async def test_heartbeat_comes_after_its_pause_with_the_newest_words() -> None:
+    beats: list[tuple[Any, ...]] = []
+    beaten = asyncio.Event()
+
+    async def run(params: NoParams, call: ToolCallContext) -> int:
+        at_once = len(beats)
+        call.heartbeat("begun")
+        call.heartbeat("half way \ud800")
+        await beaten.wait()
+        return at_once
+
+    def on_heartbeat(*details: Any) -> None:
+        beats.append(details)
+        beaten.set()
+
+    place = environment()
+    place.on_heartbeat = on_heartbeat
+    result = await place.run(activities_of(probe(run)).call_tool, request_for("probe"))
+    assert (result.output, beats[0]) == ("0", ("half way \\ud800",))
+
+
+async def test_log_names_the_tool_and_no_content() -> None:
+    strict = Tool("probe", Strict, lambda p: "secret output", effect="read")
+    with structlog.testing.capture_logs() as logs:
+        await result_of(strict, count=1, name="secret argument")
+    assert [(log["event"], log["tool"], log["error"]) for log in logs] == [("tool.returned", "probe", None)]
+    assert "secret" not in str(logs)
+
+
+async def test_tools_are_described_in_order_and_missing_ones_named() -> None:
+    a, b = Tool("a", Strict, lambda p: p.name, effect="pure", cache="run"), Tool("b", NoParams, lambda p: "")
+    activities = activities_of(a, b)
+    described = await environment().run(activities.describe_tools, ToolsWanted(names=("b", "c", "a")))
+    assert [spec.name for spec in described.tools] == ["b", "a"]
+    assert (described.missing, described.available) == (("c",), ("a", "b"))
+    spec = described.tools[1]
+    assert (spec.description, spec.effect, spec.cache) == ("Take numbers.", "pure", "run")
+    assert spec.parameters["required"] == ["count", "name"]
+    complete = await environment().run(activities.describe_tools, ToolsWanted(names=("a",)))
+    assert (complete.missing, complete.available) == ((), ())

@@ -1,0 +1,137 @@
+"""Which tool call needs whose approval."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+from activities.contracts import ToolSpec
+from tests.gate.house import PEOPLE, ask, call, carried, policy, requests, say, signed, spec
+from workflows.gate.approvals import problems
+from workflows.people import Approvals, RequestSettings
+
+LARGE = {"arguments": {"amount": {"exclusiveMinimum": 100}}, "request": {"group": "boss"}}
+SMALL = {"arguments": {"amount": {"maximum": 10}}, "ask": "never"}
+
+
+@pytest.mark.parametrize(
+    ("approvals", "tool", "arguments", "rule"),
+    [
+        ({}, "pay", {}, "effects.unsafe"),
+        ({}, "read", {}, None),
+        ({}, "send", {}, None),
+        ({}, "gone", {}, None),
+        ({"effects": {"keyed": "always"}}, "pay", {}, "effects.unsafe"),
+        ({"effects": {"unsafe": "never"}}, "pay", {}, None),
+        ({"tools": {"pay": "never"}}, "pay", {}, None),
+        ({"tools": {"pay": "rules"}}, "pay", {}, None),
+        ({"tools": {"read": "first_time"}}, "read", {}, "tools.read"),
+        ({"rules": [SMALL, LARGE]}, "pay", {"amount": 10}, None),
+        ({"rules": [SMALL, LARGE]}, "pay", {"amount": 11}, "effects.unsafe"),
+        ({"rules": [SMALL, LARGE]}, "pay", {"amount": 101}, "rules.1"),
+        ({"rules": [{"ask": "never"}, LARGE]}, "pay", {"amount": 101}, None),
+        ({"rules": [{"tools": ["p?y", "x*"]}]}, "pay", {}, "rules.0"),
+        ({"rules": [{"effects": ["read"]}]}, "pay", {}, "effects.unsafe"),
+        ({"rules": [{"arguments": {"to": False}, "ask": "never"}]}, "pay", {"to": "ann"}, "effects.unsafe"),
+        ({"rules": [{"arguments": {"to": False}, "ask": "never"}]}, "pay", {}, None),
+        ({"rules": [{"cost_above": 2}]}, "read", {}, None),
+        ({"rules": [{"cost_above": 0.5}]}, "read", {}, "rules.0"),
+    ],
+)
+def test_the_first_entry_that_fits_decides(
+    approvals: Any, tool: str, arguments: Any, rule: str | None
+) -> None:
+    required = policy(approvals).required_approval(tool, arguments, spent_usd=1)
+    assert (required and required.rule) == rule
+
+
+def test_a_rule_may_name_its_own_people() -> None:
+    of = policy({"rules": [LARGE]}, group="team", quorum=2)
+    assert [
+        required and required.settings
+        for required in (of.required_approval("pay", {"amount": amount}, spent_usd=0) for amount in (500, 50))
+    ] == [RequestSettings(group="boss"), RequestSettings(group="team", quorum=2)]
+
+
+def needs(at: Any, **arguments: Any) -> bool:
+    return at.required_approval(call(**arguments), spent_usd=0) is not None
+
+
+@pytest.mark.parametrize(("verb", "later"), [("approve", False), ("reject", True), ("edit", True)])
+def test_first_time_ends_when_a_call_was_approved(verb: str, later: bool) -> None:
+    at = requests("team", {"tools": {"pay": "first_time"}, "rules": [{**LARGE, "ask": "first_time"}]})
+    fields: Any = {"arguments": {"amount": 6}} if verb == "edit" else {}
+    at.decide(say(ask(at), verb, **fields), 1)
+    assert needs(at, amount=7) is later
+    assert needs(at, amount=700), "another rule asks about it"
+    assert at.earlier_approvers(call(amount=7), spent_usd=0) == (() if later else ("ann (claimed)",))
+
+
+@pytest.mark.parametrize(
+    ("standing", "passes"),
+    [
+        (None, set()),
+        ({}, {5, 6, 90}),
+        ({"same": True}, {5}),
+        ({"arguments": {"amount": {"maximum": 50}}}, {5, 6}),
+        ({"arguments": {"amount": {"maximum": 50}}, "same": True}, {5}),
+    ],
+)
+def test_a_standing_approval_lets_later_calls_pass(standing: Any, passes: set[int]) -> None:
+    at = requests("team", {"rules": [LARGE]})
+    at.decide(say(ask(at, amount=5), standing_approval=standing), 1)
+    at = carried(at)
+    assert {amount for amount in (5, 6, 90) if not needs(at, amount=amount)} == passes
+    assert needs(at, amount=500), "the boss was not asked"
+
+
+def test_one_persons_grant_is_not_enough_for_a_quorum() -> None:
+    two = {"arguments": {"amount": {"exclusiveMinimum": 100}}, "request": {"group": "team", "quorum": 2}}
+    at = requests("team", {"rules": [two]})
+    at.decide(say(ask(at), standing_approval={}), 1)
+    assert not needs(at, amount=6)
+    assert needs(at, amount=600)
+
+
+def test_all_who_approve_must_grant_the_same() -> None:
+    for other, passes in (({"same": True}, True), ({}, False), (None, False)):
+        at = requests("signed_two")
+        request = ask(at)
+        at.decide(signed(say(request, standing_approval={"same": True})), 1)
+        at.decide(signed(say(request, by="bob", standing_approval=other)), 2)
+        assert needs(at, amount=5) is not passes
+        names = at.earlier_approvers(call(amount=5), spent_usd=0)
+        assert names == (("ann (verified)", "bob (verified)") if passes else ())
+
+
+def test_a_grant_after_escalation_holds_for_calls_that_come_there() -> None:
+    escalating = {"at_deadline": "escalate", "escalate_to": ("boss",), "deadline_seconds": 60}
+    stays = {"arguments": {"amount": {"exclusiveMinimum": 100}}, "request": {"group": "team"}}
+    at = requests("team", {"rules": [stays]}, **escalating)
+    request = ask(at)
+    at.keep_deadlines(60)
+    at.decide(say(at.get(request.id), by="eve", standing_approval={}), 61)
+    assert not needs(at, amount=6)
+    assert needs(at, amount=600), "this call never comes to the boss"
+
+
+@pytest.mark.parametrize(
+    ("approvals", "places"),
+    [
+        ({"rules": [LARGE], "tools": {"pay": "always"}}, []),
+        ({"rules": [{"request": {"group": "bos"}}]}, [(0, "request")]),
+        ({"rules": [{"tools": ["pya"]}]}, [(0, "tools", 0)]),
+        ({"tools": {"pya": "always"}}, [("pya",)]),
+        ({"rules": [{"arguments": {"amout": {"minimum": 5}}}]}, [(0, "arguments", "amout")]),
+        ({"rules": [{"arguments": {"amount": {"min": 5}}}]}, [(0, "arguments", "amount")]),
+        ({"rules": [{"arguments": {"to": {"minimum": 5}}}]}, [(0, "arguments", "to")]),
+        ({"rules": [{"arguments": {"path": {"const": "x"}}}]}, []),
+        ({"rules": [{"tools": ["pay"], "arguments": {"path": True}}]}, [(0, "arguments", "path")]),
+    ],
+)
+def test_rules_that_protect_nothing_are_found(approvals: Any, places: list[Any]) -> None:
+    path: dict[str, Any] = {"type": "object", "properties": {"path": {"type": "string"}}}
+    specs: list[ToolSpec] = [spec(), spec("read", "read", path)]
+    found = problems(Approvals.model_validate(approvals), PEOPLE, tools=["pay", "read"], specs=specs)
+    assert [place[2:] for place, _ in found] == places

@@ -1,0 +1,188 @@
+"""Arguments are fitted to the tool's schema once; conditions judge what was fitted."""
+
+from __future__ import annotations
+
+import time
+from typing import Any
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from jsonschema import Draft202012Validator
+
+from tests.gate.house import spec
+from workflows.gate.schema import argument_problem, arguments_for, condition_problem, fits
+
+TOOL: dict[str, Any] = {
+    "$defs": {"Order": {"type": "object", "properties": {"total": {"type": "integer", "default": 7}}}},
+    "type": "object",
+    "properties": {
+        "amount": {"anyOf": [{"type": "number"}, {"type": "string", "pattern": "^(?!x)"}]},
+        "count": {"anyOf": [{"type": "integer"}, {"type": "null"}]},
+        "order": {"$ref": "#/$defs/Order"},
+        "flag": {"type": "boolean"},
+        "tags": {"type": "array", "items": {"type": "integer"}, "uniqueItems": True},
+        "code": {"anyOf": [{"type": "integer"}, {"type": "string"}]},
+        "name": {"type": "string", "pattern": "^[a-z]+$"},
+        "mode": {"type": "string", "default": "fast"},
+        "broken": {"type": "integer", "default": None},
+    },
+}
+
+
+@pytest.mark.parametrize(
+    ("given", "fitted"),
+    [
+        pytest.param({"amount": "99.5"}, {"amount": 99.5}, id="a number as text"),
+        pytest.param({"amount": 2**70}, {"amount": 2**70}, id="a large number"),
+        pytest.param({"count": "5"}, {"count": 5}, id="a number or null"),
+        pytest.param({"count": None}, {"count": None}, id="null"),
+        pytest.param({"flag": "true"}, {"flag": True}, id="a boolean as text"),
+        pytest.param({"tags": '["1", 2]'}, {"tags": [1, 2]}, id="JSON in text, text in JSON"),
+        pytest.param({"order": "{}"}, {"order": {"total": 7}}, id="a default inside"),
+        pytest.param({"code": "007"}, {"code": "007"}, id="text where text fits"),
+    ],
+)
+def test_arguments_become_what_the_schema_asks_for(given: Any, fitted: Any) -> None:
+    assert arguments_for(spec(parameters=TOOL), given) == {**fitted, "mode": "fast"}
+
+
+@pytest.mark.parametrize(
+    ("given", "culprit"),
+    [
+        ({"amout": 1}, "amout"),
+        ({"amount": "+5"}, "amount"),
+        ({"amount": "0.12345678901234567890123"}, "amount"),
+        ({"count": "5.5"}, "count"),
+        ({"count": True}, "count"),
+        ({"order": {"total": "x"}}, "order.total"),
+        ({"tags": [1, 1.0]}, "tags"),
+        ({"name": "ANN"}, "name"),
+        ({"name": "\ud800"}, "surrogate"),
+        ({"amount": float("nan")}, "NaN"),
+        ({"name": "a" * 3_000_000}, "bytes"),
+    ],
+)
+def test_misfit_is_a_text_that_names_the_culprit(given: Any, culprit: str) -> None:
+    problem = arguments_for(spec(parameters=TOOL), given)
+    assert isinstance(problem, str)
+    assert culprit in problem
+
+
+@pytest.mark.parametrize(
+    "schema",
+    [{"type": 5}, {"properties": {"a": {"$ref": "https://example.com/x"}}}, {"$ref": "#"}, {"required": 1}],
+)
+def test_call_of_a_tool_with_a_broken_schema_is_not_made(schema: Any) -> None:
+    assert isinstance(arguments_for(spec(parameters=schema), {"a": 1}), str)
+
+
+def test_a_schema_keeps_the_rules_of_its_draft() -> None:
+    """And brings no validator of its own, whose patterns Python would search."""
+    draft7 = "http://json-schema.org/draft-07/schema#"
+    inner: dict[str, Any] = {
+        "$schema": draft7,
+        "type": "array",
+        "items": [{"type": "integer"}, {"pattern": "(a+)+$"}],
+    }
+    tool = spec(parameters={"$schema": draft7, "type": "object", "properties": {"pair": inner}})
+    started = time.perf_counter()
+    assert arguments_for(tool, {"pair": ["1", "a" * 40]}) == {"pair": [1, "a" * 40]}
+    assert isinstance(arguments_for(tool, {"pair": ["1", "a" * 40 + "!"]}), str)
+    assert time.perf_counter() - started < 1
+
+
+values = st.recursive(
+    st.none()
+    | st.booleans()
+    | st.integers()
+    | st.floats(allow_nan=False)
+    | st.sampled_from(["1", "2.5", "{}"]),
+    lambda inner: st.lists(inner, max_size=3) | st.dictionaries(st.sampled_from(["total", "x"]), inner),
+    max_leaves=6,
+)
+
+
+@given(st.dictionaries(st.sampled_from(list(TOOL["properties"])), values))
+def test_fitted_arguments_are_valid_and_fit_again(arguments: Any) -> None:
+    fitted = arguments_for(spec(parameters=TOOL), arguments)
+    if isinstance(fitted, str):
+        return
+    assert Draft202012Validator(TOOL).is_valid(fitted)
+    assert arguments_for(spec(parameters=TOOL), fitted) == fitted
+
+
+@pytest.mark.parametrize(
+    ("condition", "value", "fit"),
+    [
+        ({"exclusiveMinimum": 100}, 100.5, True),
+        ({"exclusiveMinimum": 100}, 100, False),
+        ({"exclusiveMinimum": 100}, "500", False),
+        ({"maximum": 5}, "500", False),
+        ({"not": {"maximum": 5}}, "500", True),
+        ({"minimum": 10**400}, 10**401, True),
+        ({"const": 1}, True, False),
+        ({"const": 1}, 1.0, True),
+        ({"enum": ["a", None]}, None, True),
+        ({"pattern": "(?i)drop table"}, "; DROP TABLE x", True),
+        ({"pattern": "a"}, ["a"], False),
+        ({"maxLength": 3}, "abcd", False),
+        ({"minItems": 1}, "abc", False),
+        ({"properties": {"total": {"minimum": 5}}, "required": ["total"]}, {"total": 7}, True),
+        ({"properties": {"total": {"minimum": 5}}, "required": ["total"]}, {}, False),
+        (True, None, True),
+        (False, None, False),
+    ],
+)
+def test_a_condition_fits_or_does_not(condition: Any, value: Any, fit: bool) -> None:
+    assert fits({"a": condition}, {"a": value, "b": 1}) is fit
+
+
+@pytest.mark.parametrize(("condition", "fit"), [(False, True), (True, False), ({"maximum": 5}, False)])
+def test_an_absent_argument_fits_only_false(condition: Any, fit: bool) -> None:
+    assert fits({"a": condition}, {}) is fit
+
+
+@pytest.mark.parametrize(
+    ("condition", "culprit"),
+    [
+        ({"exclusiveMinumum": 5}, "exclusiveMinumum"),
+        ({"anyOf": [{"$ref": "#"}]}, "$ref"),
+        ({"maximum": "x"}, "maximum"),
+        ({"type": "nunber"}, "type"),
+        ({"pattern": "(?=a)"}, "(?=a)"),
+        ({"items": {"pattern": "a{900}b{900}"}}, "1,000"),
+        ({"const": float("inf")}, "Infinity"),
+    ],
+)
+def test_a_condition_that_protects_nothing_is_refused(condition: Any, culprit: str) -> None:
+    assert culprit in condition_problem(condition)
+
+
+@pytest.mark.parametrize(
+    ("name", "condition", "culprit"),
+    [
+        ("amout", {"minimum": 5}, "amout"),
+        ("order", {"properties": {"totl": {"minimum": 5}}}, "totl"),
+        ("name", {"minimum": 5}, "string"),
+        ("code", {"minimum": 5}, "string"),
+        ("code", {"type": "integer", "minimum": 5}, ""),
+        ("count", {"minimum": 5}, ""),
+        ("amount", {"minimum": 5}, ""),
+        ("name", {"const": "ann"}, ""),
+        ("absent", False, ""),
+    ],
+)
+def test_a_condition_must_suit_the_tool(name: str, condition: Any, culprit: str) -> None:
+    problem = argument_problem(name, condition, spec(parameters=TOOL))
+    assert (culprit in problem) if culprit else problem == ""
+
+
+def test_no_schema_freezes_the_loop() -> None:
+    started = time.perf_counter()
+    assert not fits({"a": {"pattern": "(a+)+$"}}, {"a": "a" * 100_000 + "!"})
+    objects: Any = [{"n": n} for n in range(20_000)]
+    assert fits({"a": {"uniqueItems": True}}, {"a": objects})
+    tool = spec(parameters={"properties": {"a": {"uniqueItems": True}}})
+    assert arguments_for(tool, {"a": objects}) == {"a": objects}
+    assert time.perf_counter() - started < 2

@@ -1,0 +1,1 @@
+"""Who is asked before an effect, and who may decide. Pure."""

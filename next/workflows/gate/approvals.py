@@ -1,0 +1,266 @@
+"""Which tool calls need a person's approval, and whose. Pure.
+
+No text of a model or a tool is asked for an opinion: what comes in is the policy as the agent's author wrote
+it, the tool's declared effect, the call's name and fitted arguments, and what the run has spent.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from fnmatch import fnmatchcase
+
+from pydantic import Field
+
+from activities.contracts import Frozen, JsonObject, ToolSpec
+from workflows.gate.canonical import canonical, digest_of
+from workflows.gate.schema import argument_names, argument_problem, condition_problem, fits
+from workflows.people import (
+    DEFAULT_EFFECT_MODES,
+    ApprovalMode,
+    ApprovalRule,
+    Approvals,
+    Conditions,
+    People,
+    Request,
+    RequestSettings,
+    Vote,
+)
+
+__all__ = [
+    "ApprovalPolicy",
+    "Grant",
+    "Problem",
+    "RequiredApproval",
+    "StandingApprovals",
+    "agreeing_votes",
+    "person_label",
+    "problem_text",
+    "problems",
+    "reaches",
+    "vote_content",
+]
+
+# -- the policy --------------------
+
+
+class RequiredApproval(Frozen):
+    """A call needs approval: because of which entry of the policy, and how people are asked."""
+
+    rule: str
+    """`rules.0`, `tools.pay` or `effects.unsafe`."""
+    mode: ApprovalMode
+    """`always` or `first_time`."""
+    settings: RequestSettings
+    spent_usd: float
+    """What the run, and the runs above it, had spent by then."""
+
+
+@dataclass(frozen=True, slots=True)
+class ApprovalPolicy:
+    """The approvals of an agent, its people, and the tools of the run by name."""
+
+    approvals: Approvals
+    people: People
+    specs: Mapping[str, ToolSpec]
+
+    def required_approval(
+        self, tool: str, arguments: JsonObject, *, spent_usd: float
+    ) -> RequiredApproval | None:
+        """What approval a call needs; None: none. Earlier approvals of people are not considered here.
+
+        The first rule that fits decides, else the entry of the tool, else that of its effect. A tool that the
+        run does not have is never called, so it needs none.
+        """
+        spec = self.specs.get(tool)
+        if spec is None:
+            return None
+        rule, mode, settings = self._entry(spec, arguments, spent_usd)
+        if mode in ("never", "rules"):
+            return None
+        return RequiredApproval(
+            rule=rule,
+            mode=mode,
+            settings=settings or self.people.settings_for("approval"),
+            spent_usd=spent_usd,
+        )
+
+    def _entry(
+        self, spec: ToolSpec, arguments: JsonObject, spent_usd: float
+    ) -> tuple[str, ApprovalMode, RequestSettings | None]:
+        for number, rule in enumerate(self.approvals.rules):
+            costs = rule.cost_above is None or spent_usd > rule.cost_above
+            if costs and _covers(rule, spec) and fits(rule.arguments, arguments):
+                return f"rules.{number}", rule.ask, rule.request
+        if spec.name in self.approvals.tools:
+            return f"tools.{spec.name}", self.approvals.tools[spec.name], None
+        modes = {**DEFAULT_EFFECT_MODES, **self.approvals.effects}
+        return f"effects.{spec.effect}", modes.get(spec.effect, "never"), None
+
+
+def _covers(rule: ApprovalRule, spec: ToolSpec) -> bool:
+    """The rule is about this tool."""
+    named = not rule.tools or any(fnmatchcase(spec.name, pattern) for pattern in rule.tools)
+    return named and (not rule.effects or spec.effect in rule.effects)
+
+
+# -- what is wrong with a policy --------------------
+
+Problem = tuple[tuple[str | int, ...], str]
+"""Keys and indices from the top of the agent file, and what is wrong there, for its author."""
+
+
+def problems(
+    approvals: Approvals,
+    people: People,
+    *,
+    tools: Sequence[str] | None = None,
+    specs: Sequence[ToolSpec] = (),
+) -> list[Problem]:
+    """What would make rules protect nothing, in the order of the file: unknown groups and bad schemas;
+    unknown tools, once the names of the run's `tools` are known; unknown arguments, once the `specs` are."""
+    found: list[Problem] = []
+    for number, rule in enumerate(approvals.rules):
+        at = ("approvals", "rules", number)
+        for place, pattern in enumerate(rule.tools):
+            if tools is not None and not any(fnmatchcase(name, pattern) for name in tools):
+                found.append(((*at, "tools", place), _no_tool(pattern, tools)))
+        for name in rule.arguments:
+            if text := _condition_problem(rule, name, specs):
+                found.append(((*at, "arguments", name), text))
+        if rule.request is not None and (text := people.settings_problem(rule.request)):
+            found.append(((*at, "request"), text))
+    unknown = [] if tools is None else [name for name in approvals.tools if name not in tools]
+    return found + [(("approvals", "tools", name), _no_tool(name, tools or ())) for name in unknown]
+
+
+def problem_text(found: Iterable[Problem]) -> str:
+    """The problems in one line."""
+    return "; ".join(f"{'.'.join(map(str, place))}: {text}" for place, text in found)
+
+
+def _no_tool(name: str, tools: Sequence[str]) -> str:
+    return f"no tool fits {name!r}; the agent's tools are: {', '.join(tools) or 'none'}"
+
+
+def _condition_problem(rule: ApprovalRule, name: str, specs: Sequence[ToolSpec]) -> str:
+    condition = rule.arguments[name]
+    if problem := condition_problem(condition):
+        return problem
+    covered = [spec for spec in specs if _covers(rule, spec)]
+    having = [spec for spec in covered if name in argument_names(spec)]
+    texts = [(spec.name, argument_problem(name, condition, spec)) for spec in having or covered]
+    wrong = [f"{tool}: {text}" for tool, text in texts if text]
+    if not having and len(wrong) < len(covered):  # a tool with an open schema may have the argument
+        return ""
+    return "; ".join(wrong[:3])
+
+
+# -- earlier approvals --------------------
+
+
+def agreeing_votes(request: Request, vote: Vote) -> tuple[Vote, ...]:
+    """The votes that decide the same as this one."""
+    content = vote_content(vote)
+    return tuple(other for other in request.votes if vote_content(other) == content)
+
+
+def vote_content(vote: Vote) -> bytes:
+    """What a vote decides: the verb; of `edit` the arguments too, of `answer` and `resume` the text, of
+    `topup` the amounts. Comments may differ."""
+    detail: object = None
+    if vote.verb == "edit":
+        detail = vote.digest
+    elif vote.verb == "topup":
+        detail = vote.amounts
+    elif vote.verb in ("answer", "resume"):
+        detail = vote.text
+    return canonical([vote.verb, detail])
+
+
+def person_label(by: str, verified: bool) -> str:
+    """A person as the log shows them: `ann (verified)`, `somebody (claimed)`."""
+    return f"{by or 'somebody'} ({'verified' if verified else 'claimed'})"
+
+
+def reaches(settings: RequestSettings, first: str | None, now: str | None) -> bool:
+    """A request with these settings goes to the group `first`, and from there it can come to `now`."""
+    return settings.group == first and now in (settings.group, *settings.escalate_to)
+
+
+class Grant(Frozen):
+    """An approval that holds for later calls of one tool."""
+
+    request: str
+    tool: str
+    rule: str | None = None
+    """`first_time`: only for calls that this entry of the policy is about, with any arguments."""
+    arguments: Conditions = Field(default_factory=dict)
+    same: str | None = None
+    """Digest of the only arguments that it is for."""
+    group: str | None
+    """The first group of the request."""
+    decided_by: str | None
+    """The group that decided; another one after an escalation."""
+    by: tuple[str, ...]
+    """All who approved; empty names are those of nobody."""
+    verified: bool = False
+    """All have signed."""
+
+    def holds(self, required: RequiredApproval, tool: str, arguments: JsonObject, needed: int) -> bool:
+        """Enough of the people who would decide on this call have approved it already."""
+        if tool != self.tool:
+            return False
+        if self.rule is not None:
+            return required.mode == "first_time" and required.rule == self.rule
+        return (
+            len(self.by) >= needed
+            and reaches(required.settings, self.group, self.decided_by)
+            and (self.same is None or digest_of(arguments) == self.same)
+            and fits(self.arguments, arguments)
+        )
+
+
+class StandingApprovals:
+    """What people have approved for the rest of one run. A rollback does not take it back."""
+
+    def __init__(self, grants: Iterable[Grant] = ()) -> None:
+        self.grants = list(grants)
+        """Oldest first."""
+
+    def approvers(
+        self, required: RequiredApproval, tool: str, arguments: JsonObject, needed: int
+    ) -> tuple[str, ...]:
+        """Who has approved such a call before, as the log shows them; empty: nobody."""
+        for grant in self.grants:
+            if grant.holds(required, tool, arguments, needed):
+                return tuple(person_label(name, grant.verified) for name in grant.by)
+        return ()
+
+    def learn(self, request: Request, required: RequiredApproval) -> None:
+        """Keep what an approved request grants to later calls; `required` is how it was opened."""
+        vote, tool = request.deciding_vote, request.tool
+        if request.outcome != "approved" or request.kind != "approval" or vote is None or tool is None:
+            return
+        votes = agreeing_votes(request, vote)
+        grant = Grant(
+            request=request.id,
+            tool=tool,
+            group=required.settings.group,
+            decided_by=request.group,
+            by=tuple(other.by for other in votes),
+            verified=all(other.verified for other in votes),
+        )
+        known = any((one.tool, one.rule) == (tool, required.rule) for one in self.grants)
+        if required.mode == "first_time" and not known:
+            self.grants.append(grant.model_copy(update={"rule": required.rule}))
+        wanted = vote.standing_approval
+        # It is a decision of its own: all who approve must ask for the same one.
+        if wanted is not None and len({canonical(_standing(other)) for other in votes}) == 1:
+            same = digest_of(request.arguments or {}) if wanted.same else None
+            self.grants.append(grant.model_copy(update={"arguments": wanted.arguments, "same": same}))
+
+
+def _standing(vote: Vote) -> JsonObject | None:
+    standing = vote.standing_approval
+    return None if standing is None else standing.model_dump(mode="json")

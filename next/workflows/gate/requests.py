@@ -1,0 +1,506 @@
+"""All requests of one run: open, decide, escalate, expire, withdraw. Pure.
+
+Nothing here waits or reads a clock: the loop brings the time, and takes the events into the log. The order in
+which messages and deadlines are brought decides, and nothing else does.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from typing import Literal, Self
+
+from pydantic import Field
+
+from activities.contracts import Frozen, JsonObject, Moment, ToolRun
+from workflows.gate.approvals import (
+    ApprovalPolicy,
+    Grant,
+    RequiredApproval,
+    StandingApprovals,
+    agreeing_votes,
+    person_label,
+    problem_text,
+    problems,
+    vote_content,
+)
+from workflows.gate.canonical import canonical, digest_of
+from workflows.gate.texts import Topic, outcome_text
+from workflows.gate.validation import IMMEDIATE, DecisionRules, Refused, content_digest, request_list
+from workflows.people import Decided, Decision, Kind, Outcome, Request, RequestSettings, Verb, Vote
+
+__all__ = ["OUTCOMES", "Position", "RequestEvent", "RequestState", "Requests"]
+
+CLOSED_KEPT = 100
+"""Closed requests of earlier steps that are kept; those of the newest step are all kept."""
+SHORT_ARGUMENTS = 2_000
+"""Bytes of JSON up to which arguments are written into the log, and kept after their step. The digest always
+is."""
+COMMENT = 1_000
+"""Characters of a comment in a `Decided`."""
+
+OUTCOMES: dict[Verb, Outcome] = {
+    "approve": "approved",
+    "reject": "rejected",
+    "edit": "edited",
+    "answer": "answered",
+    "resume": "resumed",
+    "retry": "retried",
+    "topup": "topped_up",
+    "finish": "finished",
+    "abort": "aborted",
+}
+
+
+class Position(Frozen):
+    """Where a run is when it opens a request."""
+
+    machine: str
+    state: str
+    step: int
+    activity_id: str
+    """Of what waits; unique in the run, also after a rollback. A request is opened once for each activity,
+    kind, tool and arguments."""
+
+
+EventName = Literal["Requested", "Voted", "Decided", "Warned", "Escalated", "Expired", "Withdrawn"]
+MOMENTS: dict[EventName, Moment] = {
+    "Requested": "opened",
+    "Escalated": "opened",
+    "Warned": "expiring",
+    "Decided": "closed",
+    "Expired": "closed",
+    "Withdrawn": "closed",
+}
+
+
+class RequestEvent(Frozen):
+    """Something that happened to a request, for the log and for the notification hook."""
+
+    event: EventName
+    by: str
+    """`ann (claimed)`, `kernel` or `deadline`."""
+    reason: str
+    about: JsonObject
+    """Facts for the log."""
+    request: Request
+    """As it is afterwards."""
+
+    @property
+    def moment(self) -> Moment | None:
+        """When the notification hook is called; None: it is not."""
+        return MOMENTS.get(self.event)
+
+
+class RequestState(Frozen):
+    """A request, and what only the run needs to know of it."""
+
+    request: Request
+    settings: RequestSettings
+    required: RequiredApproval | None = None
+    """How the call needs approval; also of the outcome of such a call."""
+    first_digest: str
+    """The request's digest before any escalation."""
+    receipts: dict[str, str] = Field(default_factory=dict)
+    """Sender and id of a decision that counted -> digest of its content."""
+
+    @property
+    def escalations(self) -> int:
+        """How often it was passed to another group."""
+        return len(self.settings.escalate_to) - len(self.request.escalate_to)
+
+    def id_of(self, decision: Decision) -> str:
+        """The decision's id. Without one its content is the id, once for each group."""
+        return decision.id or f"{content_digest(decision)}.{self.escalations}"
+
+    def receipt(self, decision: Decision) -> str:
+        """By what a repeat is recognised; nobody can use up the ids of another person."""
+        return canonical([decision.by, self.id_of(decision)]).decode()
+
+
+class _Dump(Frozen):
+    """What one execution hands to the next."""
+
+    opened: int = 0
+    states: tuple[RequestState, ...] = ()
+    grants: tuple[Grant, ...] = ()
+    events: tuple[RequestEvent, ...] = ()
+
+
+class Requests:
+    """The requests of one run. Times are seconds since 1970."""
+
+    def __init__(self, policy: ApprovalPolicy, *, workflow_id: str, origin: str) -> None:
+        """`origin` is the first run id of the chain. Raises ValueError for a policy that cannot work."""
+        if found := problems(policy.approvals, policy.people):
+            raise ValueError(problem_text(found))
+        self.policy = policy
+        self._run = (workflow_id, origin)
+        self._rules = DecisionRules(policy, workflow_id)
+        self._standing = StandingApprovals()
+        self._states: dict[str, RequestState] = {}
+        self._opened = 0
+        self._events: list[RequestEvent] = []
+
+    def dump(self) -> JsonObject:
+        """All that `load` needs, as JSON."""
+        carried = _Dump(
+            opened=self._opened,
+            states=tuple(self._states.values()),
+            grants=tuple(self._standing.grants),
+            events=tuple(self._events),
+        )
+        return carried.model_dump(mode="json")
+
+    @classmethod
+    def load(cls, carried: JsonObject, policy: ApprovalPolicy, *, workflow_id: str, origin: str) -> Self:
+        """The requests of the execution before. Raises ValueError for what is not a dump."""
+        requests = cls(policy, workflow_id=workflow_id, origin=origin)
+        known = _Dump.model_validate(carried)
+        requests._opened, requests._events = known.opened, list(known.events)
+        requests._states = {state.request.id: state for state in known.states}
+        requests._standing = StandingApprovals(known.grants)
+        return requests
+
+    # -- which calls need approval --------------------
+
+    def required_approval(self, run: ToolRun, *, spent_usd: float) -> RequiredApproval | None:
+        """What approval this call needs, with fitted arguments; None: it may be made.
+
+        It is about calls that were not asked about yet: what was decided on this very call is in its request.
+        `spent_usd` includes what the runs above a child run had spent.
+        """
+        required = self.policy.required_approval(run.tool, run.arguments, spent_usd=spent_usd)
+        return None if required is None or self._earlier_approvers(run, required) else required
+
+    def earlier_approvers(self, run: ToolRun, *, spent_usd: float) -> tuple[str, ...]:
+        """Who has approved such a call earlier in the run, as the log shows them; empty: nobody needs to, or
+        somebody has to be asked."""
+        required = self.policy.required_approval(run.tool, run.arguments, spent_usd=spent_usd)
+        return self._earlier_approvers(run, required) if required else ()
+
+    def _earlier_approvers(self, run: ToolRun, required: RequiredApproval) -> tuple[str, ...]:
+        needed = self.policy.people.quorum_for(required.settings)
+        return self._standing.approvers(required, run.tool, run.arguments, needed)
+
+    # -- opening --------------------
+
+    def open(
+        self, topic: Topic, position: Position, *, now: float, required: RequiredApproval | None = None
+    ) -> Request:
+        """Ask people. `required` says how, for a call that needs approval and for its outcome; otherwise the
+        people's settings for the kind do.
+
+        What was asked before at this activity is not asked again: that request is returned, open or closed,
+        unless it was withdrawn. Raises ValueError for an unknown group.
+        """
+        activity_id = position.activity_id
+        digest = self._digest(activity_id, topic.kind, topic.tool, topic.arguments)
+        for state in reversed(self._states.values()):
+            if state.first_digest == digest and state.request.outcome != "withdrawn":
+                return state.request
+        settings = required.settings if required else self.policy.people.settings_for(topic.kind)
+        request = Request(
+            id=f"r{self._opened + 1}",
+            run=self._run[0],
+            digest=digest,
+            rule=required.rule if required else "",
+            created=now,
+            at_deadline=settings.at_deadline,
+            escalate_to=settings.escalate_to,
+            **dict(topic),
+            **dict(position),
+        )
+        request = self._put_to(settings.group, request, settings, now)
+        self._opened += 1
+        self._keep(RequestState(request=request, settings=settings, required=required, first_digest=digest))
+        self._forget_old(request)
+        self._tell("Requested", request, by="kernel", reason=request.text)
+        return request
+
+    def _digest(self, activity_id: str, kind: Kind, tool: str | None, arguments: JsonObject | None) -> str:
+        """What a decision is bound to: the run, the activity, what is to be done."""
+        return digest_of([*self._run, activity_id, kind, tool, arguments])
+
+    def _put_to(self, name: str | None, request: Request, settings: RequestSettings, now: float) -> Request:
+        """The request as this group gets it, with the whole time from now on."""
+        group = self.policy.people.group_named(name)
+        deadline = None if settings.deadline_seconds is None else now + settings.deadline_seconds
+        warn_at = None
+        if deadline is not None and settings.warn_seconds is not None:
+            warn_at = deadline - settings.warn_seconds
+        return request.model_copy(
+            update={
+                "group": name,
+                "approvers": group.approvers,
+                "signed": bool(group.keys),
+                "quorum": settings.quorum or group.quorum,
+                "deadline": deadline,
+                "warn_at": warn_at,
+                "votes": (),
+            }
+        )
+
+    def _forget_old(self, newest: Request) -> None:
+        """Old closed requests go. Those of the newest step stay: calls may still wait for others there."""
+        past = [
+            one for one in self.closed_requests if (one.machine, one.step) != (newest.machine, newest.step)
+        ]
+        for request in past[: max(len(past) - CLOSED_KEPT, 0)]:
+            del self._states[request.id]
+        for request in past[-CLOSED_KEPT:]:
+            self._update(request.id, request=_with_short_arguments(request))
+
+    # -- deciding --------------------
+
+    def check(self, decision: Decision, now: float) -> None:
+        """Raises Refused, with the reason, for a decision that would not count. A repeat passes. Changes
+        nothing."""
+        state = self._state_for(decision)
+        if not self._is_repeat(state, decision):
+            self._checked_arguments(state, decision, now)
+
+    def decide(self, decision: Decision, now: float) -> Decided:
+        """Count a decision; the state of its request afterwards. A repeat counts once. Raises Refused, and
+        changes nothing then."""
+        state = self._state_for(decision)
+        if self._is_repeat(state, decision):
+            return decision_summary(state.request)
+        vote = self._vote(state, decision, self._checked_arguments(state, decision, now), now)
+        request = state.request.model_copy(update={"votes": (*state.request.votes, vote)})
+        receipts = {**state.receipts, state.receipt(decision): content_digest(decision)}
+        self._update(request.id, request=request, receipts=receipts)
+        if vote.verb in IMMEDIATE or len(agreeing_votes(request, vote)) >= request.quorum:
+            request = self._close(request, OUTCOMES[vote.verb], now, vote)
+            if state.required is not None:
+                self._standing.learn(request, state.required)
+            self._tell("Decided", request, reason=outcome_text(request), vote=vote)
+        else:
+            self._tell("Voted", request, reason=f"{request.id} {request.kind}: {vote.text}", vote=vote)
+        return decision_summary(request)
+
+    def _state_for(self, decision: Decision) -> RequestState:
+        state = self._states.get(decision.request)
+        if state is None:
+            others = request_list(self.open_requests)
+            raise Refused(f"This run has no request {decision.request!r}; open requests: {others}.")
+        return state
+
+    def _checked_arguments(self, state: RequestState, decision: Decision, now: float) -> JsonObject | None:
+        try:
+            return self._rules.check(state.request, decision, state.required, now)
+        except Refused as refused:
+            if state.request.is_open or not self.open_requests:
+                raise
+            others = request_list(self.open_requests)
+            raise Refused(f"{refused.reason} Open requests: {others}.") from None
+
+    def _is_repeat(self, state: RequestState, decision: Decision) -> bool:
+        """It counted before. Raises Refused when another decision came under its id."""
+        receipt, content = state.receipt(decision), content_digest(decision)
+        for other in self._states.values():
+            if receipt in other.receipts:
+                if other.receipts[receipt] != content:
+                    raise Refused(
+                        f"A decision on {other.request.id} has the id {decision.id!r} already; use a new one."
+                    )
+                return True
+        return False
+
+    def _vote(
+        self, state: RequestState, decision: Decision, arguments: JsonObject | None, now: float
+    ) -> Vote:
+        request, digest = state.request, state.request.digest
+        if arguments is not None:
+            digest = self._digest(request.activity_id, request.kind, request.tool, arguments)
+        return Vote(
+            id=state.id_of(decision),
+            verb=decision.decision,
+            by=decision.by,
+            verified=request.signed,
+            at=now,
+            text=decision.text,
+            arguments=arguments,
+            digest=digest,
+            amounts=decision.amounts,
+            standing_approval=decision.standing_approval,
+        )
+
+    # -- time --------------------
+
+    @property
+    def next_deadline(self) -> float | None:
+        """When `keep_deadlines` has something to do; None: never, as things are."""
+        times = [
+            time for one in self.open_requests for time in (one.deadline, one.warn_at) if time is not None
+        ]
+        return min(times, default=None)
+
+    def keep_deadlines(self, now: float) -> None:
+        """Warn, escalate and expire what is due."""
+        for request in self.open_requests:
+            if request.deadline is not None and now >= request.deadline:
+                self._escalate(request, now) if request.escalate_to else self._expire(request, now)
+            elif request.warn_at is not None and now >= request.warn_at:
+                warned = request.model_copy(update={"warn_at": None})
+                self._update(request.id, request=warned)
+                self._tell("Warned", warned, reason=f"{request.id} {request.kind}: {request.text}")
+
+    def _escalate(self, before: Request, now: float) -> None:
+        """Pass it to the next group. The digest changes, so what was decided and signed before is void."""
+        state = self._states[before.id]
+        name, *others = before.escalate_to
+        values = {
+            "digest": digest_of([state.first_digest, state.escalations + 1, name]),
+            "escalate_to": tuple(others),
+            "at_deadline": "escalate" if others else "reject",
+        }
+        request = self._put_to(name, before.model_copy(update=values), state.settings, now)
+        self._update(request.id, request=request)
+        reason = f"{request.id} {request.kind}: nobody decided in time; now asks {name}"
+        self._tell("Escalated", request, reason=reason)
+
+    def _expire(self, before: Request, now: float) -> None:
+        request = self._close(before, "expired", now)
+        reason = (
+            f"{request.id} {request.kind}: nobody decided in time; at the deadline: {request.at_deadline}"
+        )
+        self._tell("Expired", request, reason=reason)
+
+    def withdraw(self, now: float, reason: str, kind: Kind | None = None) -> None:
+        """Close all open requests, or those of one kind: a command or the end of the run came first."""
+        for request in self.open_requests:
+            if kind is None or request.kind == kind:
+                withdrawn = self._close(request, "withdrawn", now)
+                self._tell(
+                    "Withdrawn", withdrawn, by="kernel", reason=f"{request.id} {request.kind}: {reason}"
+                )
+
+    # -- reading --------------------
+
+    def get(self, request_id: str) -> Request:
+        """The request, open or closed. Raises KeyError for one that is not kept."""
+        return self._states[request_id].request
+
+    def approval_of(self, request_id: str) -> RequiredApproval | None:
+        """How a call needed approval; None for other requests, and for those that are not kept."""
+        state = self._states.get(request_id)
+        return state.required if state else None
+
+    @property
+    def open_requests(self) -> tuple[Request, ...]:
+        """Oldest first."""
+        return tuple(state.request for state in self._states.values() if state.request.is_open)
+
+    @property
+    def closed_requests(self) -> tuple[Request, ...]:
+        """In the order in which they were closed."""
+        closed = [state.request for state in self._states.values() if not state.request.is_open]
+        return tuple(sorted(closed, key=lambda request: request.closed or 0))
+
+    def decisions(self) -> tuple[Decided, ...]:
+        """The newest closed requests, oldest first; for the run's result."""
+        return tuple(decision_summary(request) for request in self.closed_requests[-CLOSED_KEPT:])
+
+    def take_events(self) -> tuple[RequestEvent, ...]:
+        """What has happened since this was called last, in order."""
+        events, self._events = tuple(self._events), []
+        return events
+
+    # -- writing --------------------
+
+    def _keep(self, state: RequestState) -> None:
+        self._states[state.request.id] = state
+
+    def _update(self, request_id: str, **values: object) -> None:
+        self._keep(self._states[request_id].model_copy(update=values))
+
+    def _close(self, before: Request, outcome: Outcome, now: float, vote: Vote | None = None) -> Request:
+        values = {"outcome": outcome, "closed": now, "deciding_vote": vote, "warn_at": None}
+        request = before.model_copy(update=values)
+        self._update(request.id, request=request)
+        return request
+
+    def _tell(
+        self,
+        event: EventName,
+        request: Request,
+        *,
+        reason: str,
+        by: str = "deadline",
+        vote: Vote | None = None,
+    ) -> None:
+        self._events.append(
+            RequestEvent(
+                event=event,
+                by=person_label(vote.by, vote.verified) if vote else by,
+                reason=reason,
+                about=_vote_facts(request, vote) if vote else _request_facts(request),
+                request=request,
+            )
+        )
+
+
+def decision_summary(request: Request) -> Decided:
+    """A request in short. While it is open, `votes` is how many agree by now, at most."""
+    vote = request.deciding_vote
+    votes = agreeing_votes(request, vote) if vote else request.votes if request.is_open else ()
+    return Decided(
+        request=request.id,
+        kind=request.kind,
+        outcome=request.outcome,
+        text=vote.text[:COMMENT] if vote else "",
+        tool=request.tool,
+        by=tuple(one.by for one in votes if one.by),
+        verified=bool(votes) and all(one.verified for one in votes),
+        digest=vote.digest if vote else request.digest,
+        at=request.closed or 0,
+        votes=max(Counter(map(vote_content, votes)).values(), default=0),
+        needed=request.quorum,
+        at_deadline=request.at_deadline if request.outcome == "expired" else None,
+    )
+
+
+def _request_facts(request: Request) -> JsonObject:
+    names = (
+        *("id", "kind", "activity_id", "tool", "digest", "rule", "options", "group", "approvers", "quorum"),
+        *("deadline", "at_deadline", "outcome"),
+    )
+    facts: JsonObject = request.model_dump(mode="json", include=set(names), exclude_defaults=True)
+    facts |= {"request": facts.pop("id"), "outcome": request.outcome}
+    arguments = _short(request.arguments)
+    return facts if arguments is None else {**facts, "arguments": arguments}
+
+
+def _vote_facts(request: Request, vote: Vote) -> JsonObject:
+    facts: JsonObject = vote.model_dump(
+        mode="json", exclude={"arguments", "at", "text"}, exclude_defaults=True
+    )
+    facts |= {
+        "request": request.id,
+        "kind": request.kind,
+        "activity_id": request.activity_id,
+        "tool": request.tool,
+        "asked": request.digest,
+        "votes": len(agreeing_votes(request, vote)),
+        "needed": request.quorum,
+        "outcome": request.outcome,
+        "arguments": _short(vote.arguments),
+    }
+    return {name: value for name, value in facts.items() if value is not None}
+
+
+def _with_short_arguments(request: Request) -> Request:
+    """A closed request without long arguments: nobody needs them any more, and their digest stays."""
+    votes = tuple(vote.model_copy(update={"arguments": _short(vote.arguments)}) for vote in request.votes)
+    vote = request.deciding_vote
+    return request.model_copy(
+        update={
+            "arguments": _short(request.arguments),
+            "votes": votes,
+            "deciding_vote": vote and vote.model_copy(update={"arguments": _short(vote.arguments)}),
+        }
+    )
+
+
+def _short(arguments: JsonObject | None) -> JsonObject | None:
+    return arguments if arguments is not None and len(canonical(arguments)) <= SHORT_ARGUMENTS else None

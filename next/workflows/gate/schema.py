@@ -1,0 +1,428 @@
+"""Arguments of tool calls and JSON schema: fitting arguments to a tool, and judging them by conditions.
+
+A call's arguments are fitted once, before anything judges them: what is approved, digested, logged and sent
+is that one value (design 6). Conditions of approval rules are JSON schemas too, with one difference: a
+keyword about numbers, text, lists or objects fits only these, so `{maximum: 5}` never fits a text.
+
+Pure, and bounded: patterns are RE2, no schema is fetched.
+"""
+
+from __future__ import annotations
+
+import copy
+import json
+import math
+import re
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from decimal import Decimal
+from functools import cache, lru_cache, partial
+from typing import Any
+
+import re2  # type: ignore[import-untyped]  # google-re2 ships no types
+from jsonschema import Draft202012Validator, SchemaError, ValidationError, validators
+from pydantic import JsonValue
+from referencing import Registry
+
+from activities.contracts import JsonObject, ToolSpec
+from workflows.gate.canonical import canonical
+from workflows.people import json_problem
+
+__all__ = ["Condition", "argument_names", "argument_problem", "arguments_for", "condition_problem", "fits"]
+
+Condition = JsonObject | bool
+"""JSON schema of one argument; `false`: the argument must be absent."""
+
+ARGUMENTS_BYTES = 2 * 2**20
+"""The most that a call's arguments may have as JSON."""
+PATTERN_STEPS = 1_000
+"""Instructions of one pattern as an RE2 program. The worst search takes a second per MB (measured)."""
+CONVERSIONS = 5
+"""Passes over the arguments: JSON in a text may hold a text that holds a number."""
+_extend: Any = validators.extend  # the library's stubs leave it untyped
+PLAIN_NUMBER = re.compile(r"-?(0|[1-9][0-9]{0,399})(\.[0-9]{1,399})?")
+OPEN_KEYWORDS = ("patternProperties", "allOf", "anyOf", "oneOf", "if", "$ref", "$dynamicRef")
+"""With these beside its `properties`, a schema may know other names too."""
+
+KINDS = {
+    "number": ("multipleOf", "maximum", "exclusiveMaximum", "minimum", "exclusiveMinimum"),
+    "string": ("maxLength", "minLength", "pattern"),
+    "array": ("items", "prefixItems", "contains", "maxItems", "minItems", "uniqueItems"),
+    "object": ("properties", "required", "additionalProperties", "maxProperties", "minProperties"),
+}
+"""JSON type -> keywords of a condition that fit this type only."""
+KIND_OF = {keyword: kind for kind, keywords in KINDS.items() for keyword in keywords}
+OTHER_KEYWORDS = ("type", "enum", "const", "allOf", "anyOf", "oneOf", "not", "title", "description")
+KEYWORDS = {*KIND_OF, *OTHER_KEYWORDS}
+"""What a condition may be written with."""
+
+# -- a tool's arguments --------------------
+
+
+def arguments_for(spec: ToolSpec, arguments: JsonObject) -> JsonObject | str:
+    """The arguments as the tool's schema has them, or a text for the model that says what does not fit.
+
+    Numbers, booleans, lists and objects that came as text become what the schema asks for; defaults of the
+    schema are filled in; names that the schema does not have are refused.
+    """
+    try:
+        return _fitted_arguments(spec.parameters, arguments)
+    except _Misfit as misfit:
+        return f"The arguments do not fit {spec.name}: {misfit}"
+    except Exception as error:  # noqa: BLE001  # a malformed schema breaks the library in many ways
+        return (
+            f"The JSON schema of {spec.name} cannot be used ({type(error).__name__}); the call was not made."
+        )
+
+
+class _Misfit(ValueError):
+    """The arguments do not fit; the text says why."""
+
+
+def _fitted_arguments(schema: JsonObject, arguments: JsonObject) -> JsonObject:
+    fitted = copy.deepcopy(arguments)
+    _check_json(fitted)
+    plain = _closed_schema(_plain_schema(schema))
+    validator = _tool_validator(str(schema.get("$schema", "")))(plain, registry=Registry())
+    errors = list(validator.iter_errors(fitted))
+    for _ in range(CONVERSIONS):
+        if not any([_convert(fitted, leaf) for leaf in _leaves(errors)]):
+            break
+        _check_json(fitted)
+        errors = list(validator.iter_errors(fitted))
+    if errors:
+        raise _Misfit(_error_text(errors, plain))
+    _fill_in(validator, plain, fitted)
+    return fitted
+
+
+def _check_json(arguments: JsonObject) -> None:
+    if problem := json_problem(arguments):
+        raise _Misfit(problem)
+    size = len(json.dumps(arguments, ensure_ascii=False).encode())
+    if size > ARGUMENTS_BYTES:
+        raise _Misfit(f"{size:,} bytes as JSON, at most {ARGUMENTS_BYTES:,} are allowed")
+
+
+def _plain_schema(schema: Any) -> Any:
+    """The schema without `$schema` and `$id`, with which the library would choose another validator; and with
+    numbers only where it takes numbers and patterned text (how pydantic writes a Decimal)."""
+    if isinstance(schema, list):
+        return [_plain_schema(item) for item in schema]
+    if not isinstance(schema, dict):
+        return schema
+    plain = {
+        key: _plain_schema(item)
+        for key, item in schema.items()
+        if not (key in {"$schema", "$id"} and isinstance(item, str))
+    }
+    ways = plain.get("anyOf")
+    if isinstance(ways, list) and any(_is_number(way) for way in ways):
+        plain["anyOf"] = [way for way in ways if not _is_patterned_text(way)]
+    return plain
+
+
+def _is_number(schema: Any) -> bool:
+    return isinstance(schema, dict) and schema.get("type") in ("number", "integer")
+
+
+def _is_patterned_text(schema: Any) -> bool:
+    return isinstance(schema, dict) and schema.get("type") == "string" and "pattern" in schema
+
+
+def _closed_schema(schema: JsonObject) -> JsonObject:
+    """The schema of an object that has no other names than its `properties`, unless it says that it has: a
+    tool may drop an unknown name, or read it as an alias of one that was judged."""
+    closed = {"type": "object", **schema}
+    if isinstance(schema.get("properties"), dict) and not any(key in schema for key in OPEN_KEYWORDS):
+        closed.setdefault("additionalProperties", False)
+    return closed
+
+
+def _leaves(errors: Iterable[ValidationError]) -> Iterator[ValidationError]:
+    """The errors behind those of `anyOf` and the like."""
+    for error in errors:
+        if error.context:
+            yield from _leaves(error.context)
+        else:
+            yield error
+
+
+def _convert(arguments: JsonObject, error: ValidationError) -> bool:
+    """Replace the text at the error's path by what the schema asks for; False: it stays as it is."""
+    if error.validator != "type" or not isinstance(error.instance, str) or not error.absolute_path:
+        return False
+    wanted: Any = error.validator_value
+    value = _value_of(error.instance, {wanted} if isinstance(wanted, str) else set(wanted))
+    if value is None:
+        return False
+    holder: Any = arguments
+    *parents, last = error.absolute_path
+    for part in parents:
+        holder = holder[part]
+    if not isinstance(holder[last], str):  # another error of the same `anyOf` has converted it
+        return False
+    holder[last] = value
+    return True
+
+
+def _value_of(text: str, wanted: set[str]) -> JsonValue:
+    """The value of one of these JSON types that the text spells; None: it spells none."""
+    if wanted & {"integer", "number"} and PLAIN_NUMBER.fullmatch(text):
+        number = float(text) if "." in text else int(text)
+        exact = isinstance(number, int) or (math.isfinite(number) and Decimal(repr(number)) == Decimal(text))
+        return number if exact and ("number" in wanted or number == int(number)) else None
+    if "boolean" in wanted and text in ("true", "false"):
+        return text == "true"
+    kinds = tuple(kind for name, kind in (("array", list), ("object", dict)) if name in wanted)
+    try:
+        value: JsonValue = json.loads(text) if kinds else None
+    except (ValueError, RecursionError):
+        return None
+    return value if isinstance(value, kinds) else None
+
+
+def _error_text(errors: list[ValidationError], schema: JsonObject) -> str:
+    texts = []
+    for error in sorted(errors, key=lambda one: [str(part) for part in one.absolute_path])[:3]:
+        path = ".".join(str(part) for part in error.absolute_path)[:200]
+        texts.append(f"{path}: {error.message[:300]}" if path else error.message[:300])
+    names = schema.get("properties")
+    if isinstance(names, dict) and any(not error.absolute_path for error in errors):
+        texts.append(f"its arguments are: {', '.join(names)[:500] or 'none'}")
+    return "; ".join(texts)
+
+
+def _fill_in(validator: Any, schema: Any, value: Any) -> None:
+    """Fill in the schema's defaults, where they fit: what the tool would take must be there to be judged."""
+    shape = _resolved_schema(schema, validator.schema)
+    if isinstance(value, list) and isinstance(shape.get("items"), dict):
+        for item in value:
+            _fill_in(validator, shape["items"], item)
+    for name, inner in _properties(shape).items() if isinstance(value, dict) else ():
+        if name in value:
+            _fill_in(validator, inner, value[name])
+        elif _default_fits(validator, inner):
+            value[name] = copy.deepcopy(inner["default"])
+
+
+def _default_fits(validator: Any, schema: Any) -> bool:
+    if not isinstance(schema, dict) or "default" not in schema:
+        return False
+    return bool(validator.evolve(schema=schema).is_valid(schema["default"]))
+
+
+def _properties(schema: JsonObject) -> dict[str, Any]:
+    properties = schema.get("properties")
+    return properties if isinstance(properties, dict) else {}
+
+
+def _resolved_schema(schema: Any, root: JsonObject) -> dict[str, Any]:
+    """The schema behind local references and `... or null`; empty where it cannot be told."""
+    for _ in range(20):
+        if not isinstance(schema, dict):
+            return {}
+        ways = next((schema[key] for key in ("anyOf", "oneOf", "allOf") if key in schema), None)
+        if isinstance(reference := schema.get("$ref"), str):
+            schema = _referenced_schema(reference, root)
+        elif isinstance(ways, list) and "properties" not in schema:
+            others = [way for way in ways if way != {"type": "null"}]
+            schema = others[0] if len(others) == 1 else None
+        else:
+            return schema
+    return {}
+
+
+def _referenced_schema(reference: str, root: JsonObject) -> Any:
+    value: Any = root
+    for part in reference.split("/")[1:]:
+        value = value.get(part) if isinstance(value, dict) else None
+    return value if reference.startswith("#") else None
+
+
+# -- conditions --------------------
+
+
+def fits(conditions: Mapping[str, Condition], arguments: JsonObject) -> bool:
+    """Every named argument is there and fits its schema, or is absent where the condition is `false`.
+
+    The arguments are fitted ones. An argument that the call leaves out, and that has no default, fits only
+    `false`.
+    """
+    if any((name in arguments) is (condition is False) for name, condition in conditions.items()):
+        return False
+    validator = _condition_validator()
+    return all(
+        condition is False or validator(condition).is_valid(arguments[name])
+        for name, condition in conditions.items()
+    )
+
+
+def condition_problem(condition: Condition) -> str:
+    """Why this is not a usable condition; empty when it is."""
+    if problem := json_problem(condition):
+        return problem
+    try:
+        Draft202012Validator.check_schema(condition)
+        for schema in _subschemas(condition):
+            if unknown := [key for key in schema if key not in KEYWORDS]:
+                return f"unknown keyword {unknown[0]!r}; known keywords: {', '.join(sorted(KEYWORDS))}"
+            if isinstance(pattern := schema.get("pattern"), str):
+                _pattern(pattern)
+    except SchemaError as error:
+        path = ".".join(str(part) for part in error.absolute_path)
+        return f"{path}: {error.message[:300]}" if path else error.message[:300]
+    except ValueError as error:
+        return str(error)
+    return ""
+
+
+def _subschemas(schema: Any) -> Iterator[JsonObject]:
+    """This schema and those inside, as far as they are objects."""
+    if not isinstance(schema, dict):
+        return
+    yield schema
+    for key, value in schema.items():
+        if key in ("allOf", "anyOf", "oneOf", "prefixItems") and isinstance(value, list):
+            inner: Iterable[Any] = value
+        elif key == "properties" and isinstance(value, dict):
+            inner = value.values()
+        elif key in ("items", "contains", "additionalProperties", "not"):
+            inner = (value,)
+        else:
+            continue
+        for one in inner:
+            yield from _subschemas(one)
+
+
+def argument_names(spec: ToolSpec) -> tuple[str, ...]:
+    """The names of a tool's arguments, as far as its schema lists them."""
+    return tuple(_properties(spec.parameters))
+
+
+def argument_problem(name: str, condition: Condition, spec: ToolSpec) -> str:
+    """Why this condition cannot protect this tool's argument; empty when it can, or cannot be told."""
+    schema = _closed_schema(_plain_schema(spec.parameters))
+    return _argument_problem(name, condition, schema, schema)
+
+
+def _argument_problem(name: str, condition: Condition, schema: JsonObject, root: JsonObject) -> str:
+    known = _properties(schema)
+    if condition is False:
+        return ""
+    if name not in known:
+        closed = isinstance(schema.get("properties"), dict) and not any(
+            key in schema for key in OPEN_KEYWORDS
+        )
+        named = ", ".join(known)[:500] or "none"
+        return f"no argument {name!r}; its arguments are: {named}" if closed else ""
+    wanted = {KIND_OF[key] for key in condition if key in KIND_OF} if isinstance(condition, dict) else set()
+    if not isinstance(condition, dict) or not wanted or "type" in condition:
+        return ""
+    types = _types(known[name], root)
+    if others := (types or {"any type"}) - wanted - {"null"}:
+        return (
+            f"{name} may also be {' or '.join(sorted(others))}, which a condition on "
+            f"{' and '.join(sorted(wanted))} never fits; name the `type` in the condition if that is right, "
+            "or add the other case with `anyOf`"
+        )
+    inner = _resolved_schema(known[name], root)
+    problems = (_argument_problem(part, one, inner, root) for part, one in _properties(condition).items())
+    return next((f"{name}: {problem}" for problem in problems if problem), "")
+
+
+def _types(schema: Any, root: JsonObject) -> set[str]:
+    """JSON types that a value may have; empty: any."""
+    if isinstance(schema, dict) and isinstance(schema.get("$ref"), str):
+        schema = _resolved_schema(schema, root)
+    if not isinstance(schema, dict):
+        return set()
+    ways = schema.get("anyOf", schema.get("oneOf"))
+    if isinstance(ways, list):
+        each = [_types(way, root) for way in ways]
+        return set().union(*each) if all(each) else set()
+    named = schema.get("type", [])
+    types = {named} if isinstance(named, str) else set(named)
+    return {"number" if one == "integer" else one for one in types}
+
+
+# -- the library's keywords, made safe --------------------
+
+
+@lru_cache(maxsize=256)
+def _pattern(pattern: str) -> Any:
+    """The compiled RE2 expression. Raises ValueError for one that RE2 cannot read, or that is too large."""
+    options = re2.Options()
+    options.log_errors = False
+    try:
+        compiled = re2.compile(pattern, options)
+    except (re2.error, UnicodeError) as error:
+        raise ValueError(f"{pattern[:100]!r} is not an RE2 expression: {error}") from error
+    if compiled.programsize > PATTERN_STEPS:
+        raise ValueError(
+            f"the pattern {pattern[:100]!r} has {compiled.programsize:,} steps as an RE2 program, at most "
+            f"{PATTERN_STEPS:,} are allowed; use shorter repeats"
+        )
+    return compiled
+
+
+def _matches(validator: Any, pattern: Any, instance: Any, schema: Any) -> Iterator[ValidationError]:
+    """`pattern` with RE2. A pattern of a tool that RE2 cannot read is left to the tool."""
+    if not isinstance(instance, str):
+        return
+    try:
+        compiled = _pattern(pattern)
+    except ValueError:
+        return
+    if not compiled.search(instance):
+        yield ValidationError(f"{instance[:100]!r} does not match {pattern[:100]!r}")
+
+
+def _unique(validator: Any, wanted: bool, instance: Any, schema: Any) -> Iterator[ValidationError]:
+    """`uniqueItems` in one pass; the library may compare each item with each."""
+    if wanted and isinstance(instance, list) and len({canonical(item) for item in instance}) < len(instance):
+        yield ValidationError("duplicate item")
+
+
+def _left_to_the_tool(validator: Any, wanted: Any, instance: Any, schema: Any) -> Iterator[ValidationError]:
+    """For keywords that the library searches with Python's expressions, which can take for ever."""
+    yield from ()
+
+
+def _additional_properties(
+    check: Callable[..., Any], validator: Any, wanted: Any, instance: Any, schema: Any
+) -> Iterator[ValidationError]:
+    if "patternProperties" not in schema:
+        yield from check(validator, wanted, instance, schema)
+
+
+@cache
+def _tool_validator(draft: str) -> Any:
+    """The validator class of a tool's schema, which names its draft in `$schema`."""
+    base = validators.validator_for({"$schema": draft}, default=Draft202012Validator)
+    keywords = {
+        "pattern": _matches,
+        "uniqueItems": _unique,
+        "patternProperties": _left_to_the_tool,
+        "unevaluatedProperties": _left_to_the_tool,
+        "additionalProperties": partial(_additional_properties, base.VALIDATORS["additionalProperties"]),
+    }
+    return _extend(base, keywords)
+
+
+def _of_kind(
+    kind: str, check: Callable[..., Any], validator: Any, wanted: Any, instance: Any, schema: Any
+) -> Iterator[ValidationError]:
+    """A keyword that fits only values of its own type."""
+    if not validator.is_type(instance, kind):
+        yield ValidationError(f"{str(instance)[:100]!r} is not of type {kind!r}")
+    else:
+        yield from check(validator, wanted, instance, schema) or ()
+
+
+@cache
+def _condition_validator() -> Any:
+    """The validator class of conditions."""
+    safe = {**Draft202012Validator.VALIDATORS, "pattern": _matches, "uniqueItems": _unique}
+    return _extend(
+        Draft202012Validator, {key: partial(_of_kind, kind, safe[key]) for key, kind in KIND_OF.items()}
+    )

@@ -1,0 +1,173 @@
+"""What people and models read about requests: the question of each kind, and what its outcome means. Pure."""
+
+from __future__ import annotations
+
+import json
+
+from activities.contracts import AskPerson, EffectFailed, Frozen, JsonObject, ToolError, ToolResult, ToolRun
+from workflows.gate.approvals import agreeing_votes
+from workflows.people import Kind, Request, Verb
+
+__all__ = [
+    "Topic",
+    "abort_reason",
+    "approval",
+    "decided_by",
+    "expiry",
+    "interrupt",
+    "limit",
+    "outcome_text",
+    "outcome_unknown",
+    "question",
+    "rejection",
+    "result_without_call",
+    "trouble",
+    "unattended_text",
+]
+
+SHOWN = 2000
+"""Characters of arguments, messages and comments in a text."""
+
+
+class Topic(Frozen):
+    """What a request asks, and which decisions answer it."""
+
+    kind: Kind
+    text: str
+    options: tuple[Verb, ...]
+    tool: str | None = None
+    arguments: JsonObject | None = None
+
+
+# -- one question per kind --------------------
+
+
+def approval(run: ToolRun) -> Topic:
+    """May this tool be called?"""
+    return Topic(
+        kind="approval",
+        text=f"May the agent call {run.tool} with {_arguments_text(run.arguments)}?",
+        options=("approve", "reject", "edit", "abort"),
+        tool=run.tool,
+        arguments=run.arguments,
+    )
+
+
+def question(effect: AskPerson) -> Topic:
+    """A machine's own question."""
+    return Topic(kind=effect.about, text=effect.text, options=effect.options)
+
+
+def interrupt(state: str, step: int, last_event: str = "") -> Topic:
+    """Continue? `last_event` is the reason of the newest transition."""
+    before = f" Before this: {_cut(last_event)}" if last_event else ""
+    text = f"Paused before {state} (step {step}). Continue?{before}"
+    return Topic(kind="interrupt", text=text, options=("resume", "abort"))
+
+
+def limit(counter: str, spent: float, cap: float) -> Topic:
+    """More, or the end?"""
+    return Topic(
+        kind="limit",
+        text=(
+            f"The run has reached its limit: {counter} {_number(spent)} of {_number(cap)}. "
+            "Top up by an amount, finish now as the limit would end the run, or abort?"
+        ),
+        options=("topup", "finish", "abort"),
+        arguments={"counter": counter, "cap": cap},
+    )
+
+
+def outcome_unknown(run: ToolRun) -> Topic:
+    """Did the call take effect?"""
+    return Topic(
+        kind="outcome",
+        text=(
+            f"Outcome unknown: {run.title} was interrupted, and may have taken effect or not. Look it up. "
+            "If it took effect, answer with its result. If it did not, retry: the call is made now. Or abort."
+        ),
+        options=("answer", "retry", "abort"),
+        tool=run.tool,
+        arguments=run.arguments,
+    )
+
+
+def trouble(failure: EffectFailed) -> Topic:
+    """Can the cause be fixed?"""
+    return Topic(
+        kind="trouble",
+        text=(
+            f"The model call failed permanently: {failure.type}: {_cut(failure.message)}. "
+            "Fix the cause and retry, or abort."
+        ),
+        options=("retry", "abort"),
+    )
+
+
+# -- what an outcome means --------------------
+
+
+def decided_by(request: Request) -> str:
+    """Who decided: `ann (claimed)`, `ann, bob (verified)`; `deadline` when nobody did."""
+    vote = request.deciding_vote
+    if vote is None:
+        return "deadline"
+    votes = agreeing_votes(request, vote)
+    names = ", ".join(one.by or "somebody" for one in votes)
+    return f"{names} ({'verified' if all(one.verified for one in votes) else 'claimed'})"
+
+
+def outcome_text(request: Request) -> str:
+    """How a decided request was closed, for the log."""
+    vote = request.deciding_vote
+    change = comment = ""
+    if vote is not None:
+        change = f" to {_arguments_text(vote.arguments)}" if vote.arguments is not None else ""
+        amounts = ", ".join(f"{name} {_number(amount)}" for name, amount in sorted(vote.amounts.items()))
+        change = f" by {amounts}" if amounts else change
+        comment = f": {vote.text}" if vote.text else ""
+    about = f"{request.id} {request.kind} {request.tool or ''}".strip()
+    return f"{about} {request.outcome.replace('_', ' ')}{change}, {decided_by(request)}{comment}"
+
+
+def abort_reason(request: Request) -> str:
+    """Why the run ended."""
+    return f"{decided_by(request)} aborted the run at request {request.id}{_comment(request)}"
+
+
+def rejection(request: Request) -> str:
+    """For the model: a person rejected its call."""
+    return f"A person rejected this call, and it was not made{_comment(request) or '.'}"
+
+
+def expiry(request: Request) -> str:
+    """Nobody decided."""
+    return f"nobody decided on request {request.id} in time"
+
+
+def unattended_text(tool: str) -> str:
+    """For the model: its call needs a person, and there is nobody."""
+    return f"{tool} needs a person's approval, and this run is unattended: the call was not made."
+
+
+def result_without_call(run: ToolRun, error: ToolError, text: str) -> ToolResult:
+    """The result of a call that was not made; `text` is for the model."""
+    size = len(text.encode())
+    return ToolResult(id=run.id, tool=run.tool, output=text, error=error, attempts=0, bytes=size)
+
+
+def _comment(request: Request) -> str:
+    text = request.deciding_vote.text if request.deciding_vote else ""
+    return f": {_cut(text)}" if text else ""
+
+
+def _arguments_text(arguments: JsonObject) -> str:
+    return _cut(json.dumps(arguments, ensure_ascii=False, sort_keys=True))
+
+
+def _number(amount: float) -> str:
+    return f"{amount:.15g}"
+
+
+def _cut(text: str) -> str:
+    return text if len(text) <= SHOWN else f"{text[:SHOWN]}…"
