@@ -29,6 +29,7 @@ __all__ = [
     "MATCHES",
     "REACH_BYTES",
     "SLICE_CHARS",
+    "TOO_LONG",
     "BadMaterial",
     "Material",
     "MaterialFunctions",

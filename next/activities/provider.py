@@ -71,10 +71,13 @@ class ModelCall:
 
     @property
     def messages(self) -> tuple[Message, ...]:
-        """What the model is sent."""
+        """What the model is sent: a note takes the place of what is skipped."""
         start, end = self.skip
         whole = self.conversation.messages
-        return (*whole[:start], *whole[end:]) if start < end else whole
+        if start >= end:
+            return whole
+        note = Message(role="user", content=f"[{end - start} earlier messages are left out here]")
+        return (*whole[:start], note, *whole[end:])
 
 
 class Provider(Protocol):

@@ -48,7 +48,7 @@ class Price(Strict):
 class ScriptedReply(Strict):
     """One reply of the `scripted` provider.
 
-    `expect` is a regular expression (RE2) that must match in the newest message that is not the
+    `expect` is a regular expression that must match in the newest message that is not the
     assistant's. Its named groups, and those of earlier replies, fill `{name}` in `reply`. Without a
     match, `otherwise` is the reply if given; else the script fails.
     """
@@ -133,7 +133,7 @@ class MaterialRef(Frozen):
     """A long text in the durable store, by reference."""
 
     digest: str
-    """Of its table of parts."""
+    """Of its table: where the text is, and where its characters begin."""
     chars: int = Field(ge=0)
     bytes: int = Field(ge=0)
 

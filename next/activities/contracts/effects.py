@@ -95,7 +95,8 @@ class AskModel(Effect[ModelReplied]):
     say: tuple[Message, ...] = ()
     beside: bool = False
     skip: tuple[int, int] = (0, 0)
-    """Compaction: messages of the conversation from the first number up to the second are not sent."""
+    """Compaction: messages of the conversation from the first number up to the second are not sent; the
+    model gets a note in their place."""
     role: str = "default"
     offer: tuple[str, ...] = ()
     """Names of the tools offered natively; empty where the prompt describes them."""

@@ -12,7 +12,7 @@ import re
 from collections.abc import Mapping
 from typing import Any
 
-import re2  # type: ignore[import-untyped]  # google-re2 ships no types
+import regex
 from pydantic import JsonValue
 
 from activities.contracts import Conversation, ModelReplied, ModelSpec, ScriptedReply, ToolCall
@@ -26,6 +26,8 @@ MODEL = "scripted (no language model)"
 """What its replies name as the model."""
 PIECES = 20
 """In how many pieces a delayed reply appears."""
+SEARCH_SECONDS = 2.0
+"""How long an entry may search for what it expects: a bad expression must not stop the worker."""
 SHOWN_CHARACTERS = 300
 """Of the message that an entry did not expect."""
 PLACEHOLDER = re.compile(r"\{(\w+)\}")
@@ -44,7 +46,8 @@ class ScriptedProvider:
         """The next entry's reply. Raises a fatal `ProviderError` if there is none, or none fits."""
         script, delay = call.model.script, 0.0
         if script:
-            text, calls = _from_script(script, call.conversation)
+            # In a thread: a search may take its whole bound of time, and the loop must go on meanwhile.
+            text, calls = await asyncio.to_thread(_from_script, script, call.conversation)
             delay = script[_replies(call.conversation)].delay_seconds
         else:
             text, calls = _without_script(call)
@@ -105,7 +108,7 @@ def _from_script(
     before_replies = _before_replies(conversation)
     for at, (earlier, text) in enumerate(zip(script, before_replies, strict=False), start=1):
         expected = _compiled(earlier, at)
-        found = expected.search(text) if expected else None
+        found = _search(expected, text, at) if expected else None
         if found:
             names |= {name: value for name, value in found.groupdict().items() if value is not None}
     if entry.expect is None or found:
@@ -137,15 +140,20 @@ def _compiled(entry: ScriptedReply, number: int) -> Any:
     """The expression of an entry; None if it expects nothing. `^` and `$` match at each line."""
     if entry.expect is None:
         return None
-    options = re2.Options()
-    options.log_errors = False
     try:
-        return re2.compile(f"(?m){entry.expect}", options)
-    except (re2.error, UnicodeError) as error:
-        reason = error.args[0].decode() if isinstance(error.args[0], bytes) else str(error)
-        raise _failed(
-            "bad_script", f"entry {number}: expect is not a regular expression of RE2: {reason}"
-        ) from None
+        return regex.compile(f"(?m){entry.expect}")
+    except regex.error as error:
+        text = f"entry {number}: `expect` is not a regular expression: {error}"
+        raise _failed("bad_script", text) from None
+
+
+def _search(expected: Any, text: str, number: int) -> Any:
+    """The first match, found within a bound of time."""
+    try:
+        return expected.search(text, timeout=SEARCH_SECONDS, concurrent=True)
+    except TimeoutError:
+        text = f"entry {number}: `expect` took longer than {SEARCH_SECONDS} s; write it more simply"
+        raise _failed("bad_script", text) from None
 
 
 def _filled(value: JsonValue, names: Mapping[str, str]) -> JsonValue:

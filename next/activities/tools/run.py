@@ -74,6 +74,8 @@ TRANSIENT_ERRORS = (TransientError, ConnectionError, TimeoutError, httpx2.Transp
 log = structlog.get_logger(__name__)
 Q = TypeVar("Q")
 R = TypeVar("R")
+Heartbeat = Callable[[str], None]
+"""Called with what a tool says about its progress."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -104,7 +106,7 @@ def _no_heartbeat(text: str) -> None:
 class ToolRunner:
     """Runs the tools of one toolbox. `blobs` keeps whole outputs and artifacts.
 
-    `attempt` counts from 1. `heartbeat` is called with what a tool says about its progress.
+    `attempt` counts from 1.
     """
 
     def __init__(self, toolbox: Toolbox, settings: Settings, blobs: Blobs | None = None) -> None:
@@ -123,7 +125,7 @@ class ToolRunner:
         )
 
     async def run_tool(
-        self, request: ToolRequest, attempt: int = 1, heartbeat: Callable[[str], None] = _no_heartbeat
+        self, request: ToolRequest, attempt: int = 1, heartbeat: Heartbeat = _no_heartbeat
     ) -> ToolResult:
         """The result of one attempt. Raises `TransientError` when another attempt should follow."""
         started = time.monotonic()
@@ -133,7 +135,7 @@ class ToolRunner:
         log.info("tool.returned", tool=request.tool[:64], seconds=round(seconds, 3), error=outcome.error)
         return result.model_copy(update={"seconds": seconds})
 
-    async def _outcome(self, request: ToolRequest, attempt: int, heartbeat: Callable[[str], None]) -> Outcome:
+    async def _outcome(self, request: ToolRequest, attempt: int, heartbeat: Heartbeat) -> Outcome:
         tool = self.toolbox.get(request.tool)
         if tool is None:
             return _error("unknown_tool", f"Unknown tool: {request.tool}")
@@ -174,7 +176,7 @@ class ToolRunner:
         )
 
     async def reconcile_tool(
-        self, request: ReconcileRequest, attempt: int = 1, heartbeat: Callable[[str], None] = _no_heartbeat
+        self, request: ReconcileRequest, attempt: int = 1, heartbeat: Heartbeat = _no_heartbeat
     ) -> Reconciled:
         """Ask the tool whether a call took effect. Raises `TransientError` to be called again."""
         ready = self._ready(request, "reconcile")
@@ -199,7 +201,7 @@ class ToolRunner:
         return reconciled
 
     async def compensate_tool(
-        self, request: CompensateRequest, attempt: int = 1, heartbeat: Callable[[str], None] = _no_heartbeat
+        self, request: CompensateRequest, attempt: int = 1, heartbeat: Heartbeat = _no_heartbeat
     ) -> Compensated:
         """Have the tool undo a call. Raises `TransientError` to be called again."""
         ready = self._ready(request, "compensate")
@@ -242,7 +244,7 @@ class ToolRunner:
 
     @contextmanager
     def _call(
-        self, key: str, attempt: int, heartbeat: Callable[[str], None], undoes: str = ""
+        self, key: str, attempt: int, heartbeat: Heartbeat, undoes: str = ""
     ) -> Iterator[ToolCallContext]:
         """What a tool sees of its call; `cancelled` is true once the block has ended."""
         ended = threading.Event()
@@ -287,9 +289,7 @@ class ToolActivities:
         return await _attempted(self.runner.compensate_tool, request, f"{request.tool}: undo the call")
 
 
-async def _attempted(
-    function: Callable[[Q, int, Callable[[str], None]], Awaitable[R]], request: Q, title: str
-) -> R:
+async def _attempted(function: Callable[[Q, int, Heartbeat], Awaitable[R]], request: Q, title: str) -> R:
     newest = [title]
     async with heartbeats(lambda: newest[0]):
         try:
@@ -336,10 +336,6 @@ def _problem(detail: dict[str, Any]) -> str:
     return f"{text}, got {readable(repr(detail['input'])[:60])}"
 
 
-class _TooLate(Exception):
-    """The function did not end in time."""
-
-
 async def _performed(
     function: Callable[..., object],
     arguments: tuple[object, ...],
@@ -355,18 +351,83 @@ async def _performed(
     """
     if parameter_count(function) > len(arguments):
         arguments = (*arguments, call)
-    value, error = await _ended(function, arguments, seconds)
-    if error is None:
-        read = read or _output
-        outcome, error = _tried(read, value) if _is_small(value) else await _in_thread(read, value)
-        if outcome is not None:
-            return outcome
-        error = error or TypeError("unknown")
-    if isinstance(error, _TooLate):
+    task = asyncio.create_task(_ended(function, arguments, read or _output))
+    try:
+        done, _ = await asyncio.wait({task}, timeout=seconds)
+    except asyncio.CancelledError:
+        await _stop(task)
+        raise
+    if not done:
+        await _stop(task)
         return _error("timeout", "")
+    if task.cancelled():
+        return _error("failed", "RuntimeError: the tool cancelled itself")
+    outcome, error = task.result()
     if isinstance(error, TRANSIENT_ERRORS):
         return _error("transient", _message(error) or type(error).__name__)
-    return _error("failed", _words(error))
+    if error is not None:
+        return _error("failed", _words(error))
+    assert outcome is not None
+    return outcome
+
+
+Ended = tuple[R | None, BaseException | None]
+"""What a function returned, or what it raised."""
+
+
+async def _ended(
+    function: Callable[..., object], arguments: tuple[object, ...], read: Callable[[object], Outcome]
+) -> Ended[Outcome]:
+    try:
+        call = getattr(function, "__call__", None)  # noqa: B004  # an object with an asynchronous __call__
+        if inspect.iscoroutinefunction(function) or inspect.iscoroutinefunction(call):
+            value: object = function(*arguments)
+        else:
+            value, error = await _in_thread(function, *arguments)
+            if error is not None:
+                return None, error
+        if inspect.isawaitable(value):
+            value = await value
+        return _tried(read, value) if _is_small(value) else await _in_thread(read, value)
+    except (asyncio.CancelledError, KeyboardInterrupt):
+        raise
+    except BaseException as error:  # noqa: BLE001  # a tool's SystemExit must not end the worker
+        return None, error
+
+
+def _tried(function: Callable[..., R], *arguments: object) -> Ended[R]:
+    try:
+        return function(*arguments), None
+    except BaseException as error:  # noqa: BLE001  # whatever a tool raises is data here
+        return None, error
+
+
+async def _in_thread(function: Callable[..., R], *arguments: object) -> Ended[R]:
+    """As `_tried`, in a thread of its own.
+
+    Not in a pool: tools that hang would use it up, and the process would wait for them at its end.
+    """
+    future: concurrent.futures.Future[Ended[R]] = concurrent.futures.Future()
+    future.set_running_or_notify_cancel()  # so that a caller who is cancelled does not cancel it
+    context = contextvars.copy_context()
+
+    def work() -> None:
+        future.set_result(context.run(_tried, function, *arguments))
+
+    threading.Thread(target=work, name="tool", daemon=True).start()
+    return await asyncio.wrap_future(future)
+
+
+async def _stop(task: asyncio.Task[Any]) -> None:
+    task.cancel()
+    _, pending = await asyncio.wait({task}, timeout=GRACE_SECONDS)
+    _left_behind.update(pending)
+    for left in pending:
+        left.add_done_callback(_left_behind.discard)
+
+
+_left_behind: set[asyncio.Task[Any]] = set()
+"""Tasks that ignored their cancellation: asyncio needs a reference to them until they end."""
 
 
 def _output(value: object) -> Outcome:
@@ -390,75 +451,6 @@ def _finding(value: object) -> Outcome:
             return replace(_output(value.output), happened=True)
     name = type(value).__name__
     return _error("failed", f"TypeError: reconcile returned {name}, not Happened(...), NotHappened() or None")
-
-
-async def _ended(
-    function: Callable[..., object], arguments: tuple[object, ...], seconds: float
-) -> tuple[object, BaseException | None]:
-    """The function's value or what it raised; `_TooLate` when it did not end in time."""
-    task = asyncio.create_task(_value(function, arguments))
-    try:
-        done, _ = await asyncio.wait({task}, timeout=seconds)
-    except asyncio.CancelledError:
-        await _stop(task)
-        raise
-    if not done:
-        await _stop(task)
-        return None, _TooLate()
-    return (None, RuntimeError("the tool cancelled itself")) if task.cancelled() else task.result()
-
-
-async def _stop(task: asyncio.Task[Any]) -> None:
-    task.cancel()
-    _, pending = await asyncio.wait({task}, timeout=GRACE_SECONDS)
-    _left_behind.update(pending)
-    for left in pending:
-        left.add_done_callback(_left_behind.discard)
-
-
-_left_behind: set[asyncio.Task[Any]] = set()
-"""Tasks that ignored their cancellation: asyncio needs a reference to them until they end."""
-
-
-async def _value(
-    function: Callable[..., object], arguments: tuple[object, ...]
-) -> tuple[object, BaseException | None]:
-    try:
-        call = getattr(function, "__call__", None)  # noqa: B004  # an object with an asynchronous __call__
-        if inspect.iscoroutinefunction(function) or inspect.iscoroutinefunction(call):
-            value: object = function(*arguments)
-        else:
-            value, error = await _in_thread(function, *arguments)
-            if error is not None:
-                return None, error
-        return (await value if inspect.isawaitable(value) else value), None
-    except (asyncio.CancelledError, KeyboardInterrupt):
-        raise
-    except BaseException as error:  # noqa: BLE001  # a tool's SystemExit must not end the worker
-        return None, error
-
-
-def _tried(function: Callable[..., R], *arguments: object) -> tuple[R | None, BaseException | None]:
-    try:
-        return function(*arguments), None
-    except BaseException as error:  # noqa: BLE001  # whatever a tool raises is data here
-        return None, error
-
-
-async def _in_thread(function: Callable[..., R], *arguments: object) -> tuple[R | None, BaseException | None]:
-    """The function's value or what it raised, from a thread of its own.
-
-    Not a pool: tools that hang would use it up, and the process would wait for them at its end.
-    """
-    future: concurrent.futures.Future[tuple[R | None, BaseException | None]] = concurrent.futures.Future()
-    future.set_running_or_notify_cancel()  # so that a caller who is cancelled does not cancel it
-    context = contextvars.copy_context()
-
-    def work() -> None:
-        future.set_result(context.run(_tried, function, *arguments))
-
-    threading.Thread(target=work, name="tool", daemon=True).start()
-    return await asyncio.wrap_future(future)
 
 
 def _is_small(value: object) -> bool:

@@ -124,25 +124,25 @@ class Search:
             line = raw.rstrip(b"\r\n")
             if not line.isascii():
                 line = line.decode(errors="replace").encode()
-            match = self._first_match(line)
-            if self.stopped:
+            self.unchecked_bytes += len(line) + 100
+            if self.unchecked_bytes > WINDOW_BYTES and self._must_stop():
                 return
+            match = self.pattern.search(line) if len(line) <= WINDOW_BYTES else self._first_match(line)
             if match:
                 self.matches += 1
                 self.files_with_matches.add(path)
             yield Line(path, number, line, match)
 
     def _first_match(self, line: bytes) -> Any:
-        at, end = 0, len(line)
-        while True:
+        """The first match in a long line; None, too, when the time is over."""
+        for at in range(0, len(line), WINDOW_BYTES):
             edge = at + WINDOW_BYTES
-            match = self.pattern.search(line, at, min(edge + REACH_BYTES, end))
-            self.unchecked_bytes += min(edge, end) - at + 100
-            if self.unchecked_bytes > WINDOW_BYTES and self._must_stop():
-                return None
-            if edge >= end or (match and match.start() < edge):
+            match = self.pattern.search(line, at, edge + REACH_BYTES)
+            if match and (match.start() < edge or edge >= len(line)):
                 return match
-            at = edge
+            if self._must_stop():
+                break
+        return None
 
     def _must_stop(self) -> bool:
         self.unchecked_bytes = 0

@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 from temporalio.exceptions import ApplicationError
 from temporalio.testing import ActivityEnvironment
@@ -240,12 +240,14 @@ VALUES: st.SearchStrategy[Any] = st.recursive(
 )
 
 
+@settings(deadline=None)
 @given(VALUES, st.text(alphabet='.[]"0a\\ -1', max_size=12) | st.text(max_size=12))
 def test_any_path_leads_somewhere_or_says_why(value: Any, path: str) -> None:
     with suppress(ValueError):
         value_at(value, path)
 
 
+@settings(deadline=None)
 @given(VALUES, st.lists(st.text(max_size=3) | st.integers(0, 2), max_size=4))
 def test_path_in_brackets_leads_where_its_steps_lead(value: Any, steps: list[Any]) -> None:
     expected = value

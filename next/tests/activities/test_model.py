@@ -117,7 +117,7 @@ async def test_skipped_messages_stay_in_the_conversation(
     messages = [Message(role="user", content=str(n)) for n in range(5)]
     reply = await run(model, request(Setup(model=ModelSpec(name="echo")), *messages, skip=(1, 4)))
     sent = server.completion_requests[0].body["messages"]
-    assert [message["content"] for message in sent] == ["0", "4"]
+    assert [message["content"] for message in sent] == ["0", "[3 earlier messages are left out here]", "4"]
     whole = Conversation([*messages, reply.message])
     assert reply.conversation == whole.digest
     assert cache.load(whole.digest) == whole

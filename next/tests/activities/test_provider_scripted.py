@@ -17,6 +17,7 @@ from activities.contracts import (
     ToolSpec,
     Usage,
 )
+from activities.provider import ProviderError
 from activities.providers.scripted import MODEL, ScriptedProvider
 from tests.activities.modelkit import ask, failure
 
@@ -49,7 +50,6 @@ async def test_compaction_does_not_change_the_entry() -> None:
     wanted = setup(ScriptedReply(reply="first"), ScriptedReply(reply="second"))
     reply = await ask(PROVIDER, wanted, spoken("hi", "whatever", "go on"), skip=(0, 2))
     assert reply.text == "second"
-    assert reply.usage.input_tokens == 2
 
 
 async def test_it_never_claims_to_be_a_model() -> None:
@@ -115,7 +115,7 @@ async def test_mismatch_shows_what_came_and_was_expected() -> None:
     assert len(error.message) < 500
 
 
-@pytest.mark.parametrize("expression", ["(open", r"(a)\1", "a(?=b)"])
+@pytest.mark.parametrize("expression", ["(open", "*", "(?P<a>x)(?P<a>"])
 async def test_call_and_check_name_a_bad_expression(expression: str) -> None:
     wanted = setup(ScriptedReply(reply="a"), ScriptedReply(reply="b", expect=expression))
     assert (await failure(PROVIDER, wanted, spoken("hi", "a", "x"))).type == "bad_script"
@@ -123,10 +123,12 @@ async def test_call_and_check_name_a_bad_expression(expression: str) -> None:
     assert await PROVIDER.check(setup(ScriptedReply(reply="a", expect="fine|good")).model) is None
 
 
-async def test_evil_expression_is_still_fast() -> None:
-    """RE2 takes linear time; Python's own engine would not return."""
-    entry = ScriptedReply(reply="yes", expect=r"^(a+)+$", otherwise="no")
-    assert await reply_text(setup(entry), spoken("a" * 5000 + "b")) == "no"
+async def test_evil_expression_ends_in_time() -> None:
+    entry = ScriptedReply(reply="yes", expect=r"^(?:(a|b|ab)*?c)+(a|b|ab)*d$", otherwise="no")
+    try:
+        assert await reply_text(setup(entry), spoken("ab" * 500)) == "no"
+    except ProviderError as error:
+        assert error.type == "bad_script"  # noqa: PT017  # either outcome is right, neither may hang
 
 
 async def test_delayed_reply_appears_piece_by_piece() -> None:

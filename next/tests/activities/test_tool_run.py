@@ -389,3 +389,16 @@ async def test_tools_are_described_in_order_and_missing_ones_named() -> None:
     assert spec.parameters["required"] == ["count", "name"]
     complete = await environment().run(activities.describe_tools, ToolsWanted(names=("a",)))
     assert (complete.missing, complete.available) == ((), ())
+
+
+async def test_value_that_takes_too_long_to_show_is_given_up() -> None:
+    """A generator inside a value may have no end."""
+    stop = threading.Event()
+
+    def numbers() -> Iterator[int]:
+        while not stop.wait(0.01):
+            yield 1
+
+    result = await result_of(probe(lambda params: {"numbers": numbers()}, timeout_seconds=0.1))
+    stop.set()
+    assert result.error == "timeout"

@@ -15,16 +15,15 @@ import math
 import re
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from decimal import Decimal
-from functools import cache, lru_cache, partial
+from functools import cache, partial
 from typing import Any
 
-import re2  # type: ignore[import-untyped]  # google-re2 ships no types
 from jsonschema import Draft202012Validator, SchemaError, ValidationError, validators
 from pydantic import JsonValue
 from referencing import Registry
 
 from activities.contracts import JsonObject, ToolSpec
-from workflows.gate.canonical import canonical
+from workflows.machines.common.json_schema import SAFE_KEYWORDS, compiled_pattern, extend
 from workflows.people import json_problem
 
 __all__ = ["Condition", "argument_names", "argument_problem", "arguments_for", "condition_problem", "fits"]
@@ -34,11 +33,8 @@ Condition = JsonObject | bool
 
 ARGUMENTS_BYTES = 2 * 2**20
 """The most that a call's arguments may have as JSON."""
-PATTERN_STEPS = 1_000
-"""Instructions of one pattern as an RE2 program. The worst search takes a second per MB (measured)."""
 CONVERSIONS = 5
 """Passes over the arguments: JSON in a text may hold a text that holds a number."""
-_extend: Any = validators.extend  # the library's stubs leave it untyped
 PLAIN_NUMBER = re.compile(r"-?(0|[1-9][0-9]{0,399})(\.[0-9]{1,399})?")
 OPEN_KEYWORDS = ("patternProperties", "allOf", "anyOf", "oneOf", "if", "$ref", "$dynamicRef")
 """With these beside its `properties`, a schema may know other names too."""
@@ -267,7 +263,7 @@ def condition_problem(condition: Condition) -> str:
             if unknown := [key for key in schema if key not in KEYWORDS]:
                 return f"unknown keyword {unknown[0]!r}; known keywords: {', '.join(sorted(KEYWORDS))}"
             if isinstance(pattern := schema.get("pattern"), str):
-                _pattern(pattern)
+                compiled_pattern(pattern)
     except SchemaError as error:
         path = ".".join(str(part) for part in error.absolute_path)
         return f"{path}: {error.message[:300]}" if path else error.message[:300]
@@ -348,41 +344,6 @@ def _types(schema: Any, root: JsonObject) -> set[str]:
 # -- the library's keywords, made safe --------------------
 
 
-@lru_cache(maxsize=256)
-def _pattern(pattern: str) -> Any:
-    """The compiled RE2 expression. Raises ValueError for one that RE2 cannot read, or that is too large."""
-    options = re2.Options()
-    options.log_errors = False
-    try:
-        compiled = re2.compile(pattern, options)
-    except (re2.error, UnicodeError) as error:
-        raise ValueError(f"{pattern[:100]!r} is not an RE2 expression: {error}") from error
-    if compiled.programsize > PATTERN_STEPS:
-        raise ValueError(
-            f"the pattern {pattern[:100]!r} has {compiled.programsize:,} steps as an RE2 program, at most "
-            f"{PATTERN_STEPS:,} are allowed; use shorter repeats"
-        )
-    return compiled
-
-
-def _matches(validator: Any, pattern: Any, instance: Any, schema: Any) -> Iterator[ValidationError]:
-    """`pattern` with RE2. A pattern of a tool that RE2 cannot read is left to the tool."""
-    if not isinstance(instance, str):
-        return
-    try:
-        compiled = _pattern(pattern)
-    except ValueError:
-        return
-    if not compiled.search(instance):
-        yield ValidationError(f"{instance[:100]!r} does not match {pattern[:100]!r}")
-
-
-def _unique(validator: Any, wanted: bool, instance: Any, schema: Any) -> Iterator[ValidationError]:
-    """`uniqueItems` in one pass; the library may compare each item with each."""
-    if wanted and isinstance(instance, list) and len({canonical(item) for item in instance}) < len(instance):
-        yield ValidationError("duplicate item")
-
-
 def _left_to_the_tool(validator: Any, wanted: Any, instance: Any, schema: Any) -> Iterator[ValidationError]:
     """For keywords that the library searches with Python's expressions, which can take for ever."""
     yield from ()
@@ -400,13 +361,12 @@ def _tool_validator(draft: str) -> Any:
     """The validator class of a tool's schema, which names its draft in `$schema`."""
     base = validators.validator_for({"$schema": draft}, default=Draft202012Validator)
     keywords = {
-        "pattern": _matches,
-        "uniqueItems": _unique,
+        **SAFE_KEYWORDS,
         "patternProperties": _left_to_the_tool,
         "unevaluatedProperties": _left_to_the_tool,
         "additionalProperties": partial(_additional_properties, base.VALIDATORS["additionalProperties"]),
     }
-    return _extend(base, keywords)
+    return extend(base, keywords)
 
 
 def _of_kind(
@@ -422,7 +382,7 @@ def _of_kind(
 @cache
 def _condition_validator() -> Any:
     """The validator class of conditions."""
-    safe = {**Draft202012Validator.VALIDATORS, "pattern": _matches, "uniqueItems": _unique}
-    return _extend(
+    safe = {**Draft202012Validator.VALIDATORS, **SAFE_KEYWORDS}
+    return extend(
         Draft202012Validator, {key: partial(_of_kind, kind, safe[key]) for key, kind in KIND_OF.items()}
     )

@@ -1,0 +1,1 @@
+"""What people hold: the SDK, agent files and the command line."""

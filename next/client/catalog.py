@@ -1,0 +1,259 @@
+"""What there is to name in an agent file: machines, tools, providers, rules, policies, hooks; and whether an
+agent names what is there."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterable, Iterator, Mapping
+from dataclasses import asdict, dataclass
+from typing import TYPE_CHECKING, Any
+
+from pydantic import BaseModel, ValidationError
+
+from activities.contracts import JsonObject, ModelSpec, ToolSpec
+from activities.settings import Settings
+from client.agentfile import SCRIPTED, AgentFile, Draft, shipped_agents
+from client.errors import UsageError
+from client.options import options_of
+from client.yaml import KeyPath, Problem, YamlFile, nearest, problems
+from workflows.kernel.machine import COMMON_EXITS, Extensions, Machine, state_name
+
+if TYPE_CHECKING:
+    from activities.provider import Provider
+
+__all__ = ["Catalog", "check_key", "machine_facts", "without_broken_modules"]
+
+
+@dataclass(frozen=True)
+class Catalog:
+    """What a worker with certain settings has."""
+
+    machines: tuple[Machine, ...]
+    """By name and version, as their default options make them."""
+    extensions: Extensions
+    """Rules, policies and hooks of users' modules."""
+    tools: tuple[ToolSpec, ...]
+    providers: Mapping[str, Provider]
+
+    @classmethod
+    def load(cls, settings: Settings) -> Catalog:
+        """What a worker with these settings has.
+
+        Raises:
+            UsageError: a module of the settings cannot be loaded.
+        """
+        from activities.extensions import ExtensionError
+        from activities.providers import load_providers
+        from activities.tools import Toolbox
+        from workflows import registry
+
+        try:
+            _register(settings.modules)
+            tools, providers = Toolbox.load(settings).specs, load_providers(settings)
+        except (ExtensionError, ValueError, TypeError) as error:
+            raise UsageError(f"modules: {error}") from error
+        return cls(registry.machines(), registry.extensions(), tools, providers)
+
+    def machine(self, name: str, version: str | None = None, options: JsonObject | None = None) -> Machine:
+        """A machine as these options make it; default: its own; without a version the newest.
+
+        Raises:
+            UsageError: there is no such machine, or the options do not fit it.
+        """
+        from workflows import registry
+
+        try:
+            if options is None:
+                return registry.machine(name, version)
+            return registry.machine_for(name, version, options, newest=True)[0]
+        except ValueError as error:
+            raise UsageError(str(error)) from error
+
+    def check(self, agent: AgentFile, draft: Draft) -> None:
+        """Raise a UsageError with everything in the agent that names what is not there, or does not fit."""
+        from workflows.gate.approvals import problems as approval_problems
+
+        specs = [tool for tool in self.tools if tool.name in agent.tools]
+        found = [*self._machine(agent), *self._models(agent), *self._tools(agent)]
+        found += approval_problems(agent.approvals, agent.people, tools=agent.tools, specs=specs)
+        if found:
+            raise UsageError(draft.message(found))
+
+    def _machine(self, agent: AgentFile) -> Iterator[Problem]:
+        names = {machine.name for machine in self.machines}
+        if agent.machine not in names:
+            yield ("machine",), f"there is no machine `{agent.machine}`; {nearest(agent.machine, names)}"
+            return
+        try:
+            machine = self.machine(agent.machine, agent.machine_version)
+        except UsageError as error:
+            yield ("machine_version",), str(error)
+            return
+        wrong = list(_option_problems(agent.options, machine, ("options",)))
+        yield from wrong or _state_problems(
+            agent, self.machine(agent.machine, machine.version, agent.options)
+        )
+        for role in agent.models:
+            if role not in machine.roles:
+                what = f"machine {machine.name} has no such role; {nearest(role, machine.roles)}"
+                yield ("models", role), what
+
+    def _models(self, agent: AgentFile) -> Iterator[Problem]:
+        plain = all(one.plain_replies for one in self.machines if one.name == agent.machine)
+        scripted = plain or any(spec.script for spec in agent.models.values())
+        for role, spec in agent.models.items():
+            if spec.provider not in self.providers:
+                what = f"there is no provider `{spec.provider}`; {nearest(spec.provider, self.providers)}"
+                yield ("models", role, "provider"), what
+            elif spec.provider == SCRIPTED and not scripted:
+                yield ("models", role), _no_script(agent.machine)
+
+    def _tools(self, agent: AgentFile) -> Iterator[Problem]:
+        names = [tool.name for tool in self.tools]
+        for index, name in enumerate(agent.tools):
+            if name not in names:
+                yield ("tools", index), f"there is no tool `{name}`; {nearest(name, names)}"
+
+
+def machine_facts(machine: Machine) -> dict[str, Any]:
+    """All that can be said of one machine, as data: for `ratchet machines NAME` and the docs."""
+    return {
+        "machine": machine.name,
+        "version": machine.version,
+        "description": machine.description,
+        "roles": list(machine.roles),
+        "takes_material": machine.takes_material,
+        "options": [asdict(option) for option in options_of(machine.options)],
+        "schema": machine.options.model_json_schema(),
+        "states": [_state_facts(machine, name) for name in machine.by_name],
+        "transitions": [
+            {"from": source, "event": event.__name__, "to": target}
+            for source, row in machine.rows.items()
+            for event, target in row.items()
+        ],
+        "exits": dict(machine.exits),
+        "common_exits": dict(COMMON_EXITS),
+    }
+
+
+def without_broken_modules(settings: Settings, named: Iterable[str]) -> tuple[Settings, tuple[str, ...]]:
+    """The settings without modules that an earlier command named and that cannot be loaded any more.
+
+    A module that is `named` now, or by the environment, stays: its fault is an error for whoever loads it.
+    Gives a message for each module that is left out.
+    """
+    from activities.extensions import ExtensionError
+    from client.workerconfig import memory_file
+
+    kept, messages, needed = [], [], set(named)
+    for name in settings.modules:
+        try:
+            if name not in needed:
+                _register([name])
+            kept.append(name)
+        except (ExtensionError, ValueError, TypeError) as error:
+            messages.append(
+                f"the module {name}, named by an earlier command in this directory, is left out: {error}. "
+                f"Fix it, or delete {memory_file(settings.data_dir)} to forget all that was named"
+            )
+    return settings.model_copy(update={"modules": tuple(kept)}), tuple(messages)
+
+
+def check_key(models: Iterable[ModelSpec]) -> None:
+    """Raise a UsageError when a model of provider `openai` has neither key nor server."""
+    if os.environ.get("OPENAI_API_KEY", "").strip() or os.environ.get("OPENAI_BASE_URL", "").strip():
+        return
+    for spec in models:
+        if spec.provider == "openai" and spec.base_url is None:
+            raise UsageError(
+                f"the model {spec.name} needs a key or a server: set OPENAI_API_KEY, or name any "
+                "OpenAI-compatible server (Ollama, vLLM, LM Studio) with --base-url or OPENAI_BASE_URL, such "
+                "as --base-url http://localhost:11434/v1 --model llama3.2. `--model scripted` needs neither, "
+                "but is not a language model"
+            )
+
+
+def _register(modules: Iterable[str]) -> None:
+    from activities.extensions import load_extensions
+    from workflows import registry
+
+    for module in load_extensions(modules):
+        registry.add_module(module)
+
+
+def _no_script(machine: str) -> str:
+    """Why a model without a script is refused, and which shipped agent has one."""
+    examples = [path.stem for path in shipped_agents() if YamlFile(path).values.get("machine") == machine]
+    hint = f", or try the agent {examples[0]}" if examples else ""
+    return (
+        f"the provider `{SCRIPTED}` cannot reply as {machine} expects without a script; write one "
+        f"(docs/scripts.md){hint}"
+    )
+
+
+def _option_problems(given: JsonObject, machine: Machine, where: KeyPath) -> Iterator[Problem]:
+    """What is wrong with a machine's options, and with those of machines that run inside it."""
+    from workflows import registry
+
+    try:
+        built, options = registry.machine_for(machine.name, machine.version, given)
+        if built.prepare:
+            built.prepare(options, registry.extensions())
+    except ValidationError as error:
+        for place, what in problems(error, machine.options):
+            yield (*where, *place), what
+        return
+    except Exception as error:  # noqa: BLE001  # whatever a user's machine raises about its options
+        yield where, str(error)
+        return
+    yield from _inner_problems(options, where)
+
+
+def _inner_problems(value: object, where: KeyPath) -> Iterator[Problem]:
+    """Machines that options name (fields `machine`, `machine_version`, `options`); a run would find a wrong
+    one only when it comes to it."""
+    from workflows import registry
+
+    if isinstance(value, BaseModel):
+        name = getattr(value, "machine", None)
+        if isinstance(name, str):
+            try:
+                # as the run looks it up: the oldest where no version is named
+                inner = registry.machine(name, getattr(value, "machine_version", None), newest=False)
+            except ValueError as error:
+                yield (*where, "machine"), str(error)
+                return
+            yield from _option_problems(getattr(value, "options", {}), inner, (*where, "options"))
+            return
+        for field in sorted(value.model_fields_set):
+            yield from _inner_problems(getattr(value, field), (*where, field))
+    elif isinstance(value, tuple):
+        for index, item in enumerate(value):
+            yield from _inner_problems(item, (*where, index))
+
+
+def _state_problems(agent: AgentFile, machine: Machine) -> Iterator[Problem]:
+    """States of `interrupt_states` that the machine does not have: nobody would be asked there."""
+    for index, name in enumerate(agent.people.interrupt_states):
+        if name not in machine.rows:
+            known = nearest(name, machine.rows)
+            what = f"machine {agent.machine} has no state `{name}` to pause before; {known}"
+            yield ("people", "interrupt_states", index), what
+    if agent.people.interrupt_every and machine.step is None:
+        yield ("people", "interrupt_every"), f"machine {agent.machine} has no steps"
+
+
+def _state_facts(machine: Machine, name: str) -> dict[str, Any]:
+    one = machine.by_name[name]
+    return {
+        "state": name,
+        "initial": name == state_name(machine.initial),
+        "final": name in machine.final,
+        "begins_step": machine.step is not None and name == state_name(machine.step),
+        "counts": one.counts,
+        "reads": sorted(one.reads),
+        "writes": sorted(one.writes),
+        "asks": sorted(effect.__name__ for effect in one.asks),
+        "tools": None if one.tools is None else sorted(one.tools),
+        "enforced": one.enforce,
+    }

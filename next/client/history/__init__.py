@@ -1,0 +1,1 @@
+"""Reading a run's past: replay, checkpoints, fork, compare."""

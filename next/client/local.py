@@ -1,0 +1,262 @@
+"""Run an agent in this process, without Temporal: for tests of agents, tools and machines.
+
+    model = ScriptedModel([tool_call("word_count", text="a b c"), "FINAL ANSWER: 3"])
+    outcome = Local(load_agent("counter.yaml"), model=model).run_sync("Count the words of 'a b c'.")
+    assert outcome.answer == "3"
+
+The loop, the machines, approvals and limits are those of production. Tools are real: schema, time limit,
+attempts and caps included. Code runs in the sandbox. Blobs are in a temporary folder.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import inspect
+import tempfile
+import time
+from collections.abc import Awaitable, Callable, Mapping, Sequence
+from contextlib import AsyncExitStack
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from pydantic_core import to_json
+
+from activities.contracts import (
+    AskModel,
+    CompensateRequest,
+    EffectFailed,
+    Message,
+    ModelReplied,
+    ReadArtifacts,
+    ReconcileRequest,
+    RunCode,
+    ToolCall,
+)
+from activities.settings import Settings
+from activities.tools import Tool, Toolbox, TransientError
+from workflows.api import AgentSpec, AgentTask
+from workflows.host import Call, CallAnswer, CallSite
+from workflows.kernel.machine import Machine
+from workflows.local import Choice, LocalOutcome, LocalRuns, Position, every
+
+__all__ = ["Asked", "Local", "LocalOutcome", "Position", "ScriptedModel", "every", "tool_call"]
+
+
+@dataclass(frozen=True, slots=True)
+class Asked:
+    """A question to a model."""
+
+    messages: tuple[Message, ...]
+    """All that the model is sent."""
+    role: str
+    tools: tuple[str, ...]
+    """Offered natively."""
+    effect: AskModel
+
+    @property
+    def text(self) -> str:
+        """The newest message."""
+        return self.messages[-1].content
+
+
+Reply = str | ModelReplied | EffectFailed
+Model = Callable[[Asked], Reply | Awaitable[Reply]]
+"""Anything that answers: a text, a whole reply, or a failure."""
+
+
+def tool_call(tool: str, text: str = "", **arguments: Any) -> ModelReplied:
+    """A reply that calls a tool natively."""
+    call = ToolCall(id="", name=tool, arguments=to_json(arguments).decode())
+    return ModelReplied(text=text, tool_calls=(call,))
+
+
+class ScriptedModel:
+    """A model that replies from a list, one item for each question, and keeps what it was asked.
+
+    An item is a text, a reply (`tool_call`, `ModelReplied`), a failure (`EffectFailed`), or a function of
+    what was asked. A mapping has one list for each role. A question after the last item raises
+    AssertionError.
+    """
+
+    def __init__(self, replies: Sequence[Reply | Model] | Mapping[str, Sequence[Reply | Model]]) -> None:
+        by_role = replies if isinstance(replies, Mapping) else {"": replies}
+        self._left = {role: list(items) for role, items in by_role.items()}
+        self.asked: list[Asked] = []
+
+    async def __call__(self, asked: Asked) -> Reply:
+        """The next reply."""
+        self.asked.append(asked)
+        items = self._left.get(asked.role, self._left.get("", []))
+        if not items:
+            raise AssertionError(
+                f"The script has no reply for question {len(self.asked)} (role {asked.role}): "
+                f"{asked.text[:500]}"
+            )
+        item = items.pop(0)
+        found = item(asked) if callable(item) else item
+        return await found if inspect.isawaitable(found) else found
+
+    @property
+    def unused(self) -> int:
+        """Replies that nobody asked for."""
+        return sum(map(len, self._left.values()))
+
+
+class Local:
+    """An agent in this process. `agent` may be a machine, too.
+
+    `decide` answers each request: a verb such as `"approve"`, a `Decision`, a `Command`, or None to leave it
+    open. Without it the run is unattended. `interrupt` says before which states `decide` is asked. `store`
+    keeps runs with a `trace_id`. Without tools of its own, the agent gets all `tools`. Raises ValueError.
+    """
+
+    def __init__(  # noqa: PLR0913  # one keyword for each thing that a test may bring
+        self,
+        agent: AgentSpec | Machine | None = None,
+        *,
+        model: Model,
+        tools: Sequence[Tool[Any]] = (),
+        decide: Callable[[Any], Choice | Awaitable[Choice]] | None = None,
+        interrupt: Callable[[Position], bool] | None = None,
+        store: dict[str, list[str]] | None = None,
+        settings: Settings | None = None,
+        now: Callable[[], float] = time.time,
+    ) -> None:
+        machine = agent if isinstance(agent, Machine) else None
+        spec = agent if isinstance(agent, AgentSpec) else AgentSpec()
+        if machine is not None:
+            spec = spec.model_copy(update={"machine": machine.name, "machine_version": machine.version})
+        self.model, self._settings = model, settings
+        self.toolbox = _toolbox(spec, tools, settings or Settings())
+        if not spec.tools:
+            spec = spec.model_copy(update={"tools": self.toolbox.names})
+        self.agent = spec
+        specs = {one.name: one for one in self.toolbox.specs}
+        self._runs = LocalRuns(self._perform, specs, decide, interrupt, store, now, machine)
+        self._world: _World | None = None
+        self._calls = 0
+
+    async def run(self, goal: str = "", *, trace_id: str = "", **fields: Any) -> LocalOutcome:
+        """Run to the end; `fields` are others of `AgentTask`. Raises InvalidTask and what the model
+        raises."""
+        async with _World(self.toolbox, self._settings) as self._world:
+            return await self._runs.run(self._task(goal, fields), trace_id=trace_id)
+
+    def run_sync(self, goal: str = "", **fields: Any) -> LocalOutcome:
+        """The same for tests that are not asynchronous."""
+        return asyncio.run(self.run(goal, **fields))
+
+    async def replay(self, trace_id: str, from_step: int, goal: str = "", **fields: Any) -> LocalOutcome:
+        """Begin step `from_step` (0: the start) of a stored run again and run on. Raises ValueError."""
+        async with _World(self.toolbox, self._settings) as self._world:
+            return await self._runs.replay(self._task(goal, fields), trace_id, from_step)
+
+    def _task(self, goal: str, fields: Mapping[str, Any]) -> AgentTask:
+        known = {name: getattr(self.agent, name) for name in AgentSpec.model_fields}
+        if isinstance(self.agent, AgentTask):
+            known = {name: getattr(self.agent, name) for name in AgentTask.model_fields}
+        return AgentTask.model_validate({**known, **({"goal": goal} if goal else {}), **fields})
+
+    async def _perform(self, call: Call, site: CallSite) -> CallAnswer:
+        if isinstance(call, AskModel):
+            return await self._ask(call, site)
+        assert self._world is not None
+        return await self._world.perform(call)
+
+    async def _ask(self, effect: AskModel, site: CallSite) -> ModelReplied | EffectFailed:
+        start, end = effect.skip
+        whole = site.conversation.messages
+        messages = (*whole[:start], *whole[end:]) if start < end else whole
+        found = self.model(Asked(messages, effect.role, effect.offer, effect))
+        reply = await found if inspect.isawaitable(found) else found
+        if isinstance(reply, str):
+            return ModelReplied(text=reply, model="local")
+        if isinstance(reply, ModelReplied) and any(not call.id for call in reply.tool_calls):
+            return reply.model_copy(update={"tool_calls": tuple(map(self._with_id, reply.tool_calls))})
+        return reply
+
+    def _with_id(self, call: ToolCall) -> ToolCall:
+        self._calls += 1
+        return call if call.id else call.model_copy(update={"id": f"call_{self._calls}"})
+
+
+def _toolbox(agent: AgentSpec, tools: Sequence[Tool[Any]], settings: Settings) -> Toolbox:
+    """The given tools, and those of the shipped ones and of the settings' modules that the agent names."""
+    given = {tool.name: tool for tool in tools}
+    wanted = [name for name in agent.tools if name not in given]
+    known = Toolbox.load(settings) if wanted else Toolbox(())
+    found = [tool for name in wanted if (tool := known.get(name))]
+    if missing := [name for name in wanted if known.get(name) is None]:
+        there = ", ".join([*given, *known.names])
+        raise ValueError(f"unknown tools: {', '.join(missing)}; there are: {there}")
+    return Toolbox([*given.values(), *found])
+
+
+class _World:
+    """Tools, sandbox and blobs of one run, made when they are needed first."""
+
+    def __init__(self, toolbox: Toolbox, settings: Settings | None) -> None:
+        self._toolbox, self._settings = toolbox, settings
+        self._stack = AsyncExitStack()
+        self._folder: Path | None = None
+        self._runner: Any = None
+        self._code: Any = None
+
+    async def __aenter__(self) -> _World:
+        return self
+
+    async def __aexit__(self, *_: object) -> None:
+        await self._stack.aclose()
+
+    async def perform(self, call: Any) -> CallAnswer:
+        if isinstance(call, RunCode):
+            return await self._step_code(call)
+        if isinstance(call, ReadArtifacts):
+            from activities.tools.artifacts import read_artifacts
+
+            return await asyncio.to_thread(read_artifacts, self._blobs(), call)
+        return await self._tool(call)
+
+    async def _tool(self, request: Any) -> CallAnswer:
+        from activities.tools.run import ToolRunner
+
+        if self._runner is None:
+            self._runner = ToolRunner(self._toolbox, self._settings or Settings(), self._blobs())
+        function = self._runner.run_tool
+        if isinstance(request, ReconcileRequest):
+            function = self._runner.reconcile_tool
+        elif isinstance(request, CompensateRequest):
+            function = self._runner.compensate_tool
+        attempt = 1
+        while True:
+            try:
+                answer: CallAnswer = await function(request, attempt)
+            except TransientError:
+                attempt += 1
+            else:
+                return answer
+
+    async def _step_code(self, effect: RunCode) -> CallAnswer:
+        from activities.code import Pool
+        from activities.code.activity import UNUSABLE, step_code
+        from activities.material import Materials
+
+        if self._code is None:
+            pool = Pool(self._data())
+            self._stack.push_async_callback(pool.close)
+            self._code = (Materials(self._blobs()), pool)
+        try:
+            return await step_code(effect, *self._code)
+        except UNUSABLE as error:
+            return EffectFailed(error="fatal", type=type(error).__name__, message=str(error))
+
+    def _blobs(self) -> Any:
+        from activities.store.blobs import BlobStore
+
+        return BlobStore(self._data() / "blobs")
+
+    def _data(self) -> Path:
+        if self._folder is None:
+            self._folder = Path(self._stack.enter_context(tempfile.TemporaryDirectory(prefix="ratchet-")))
+        return self._folder

@@ -1,0 +1,62 @@
+"""The material that a run is about: read from a file, and put where the workers find it."""
+
+from __future__ import annotations
+
+import asyncio
+from pathlib import Path
+
+from activities.contracts import MaterialRef
+from activities.material import keep_material
+from activities.store.blobs import BlobStore, StoreError
+from client.errors import RatchetError, UsageError
+
+__all__ = ["MAX_BYTES", "SHORT_BYTES", "material_for"]
+
+SHORT_BYTES = 100_000
+"""A longer text goes to the store, and its reference into the task."""
+MAX_BYTES = 2**28
+
+
+async def material_for(source: str | bytes | Path, blobs: BlobStore) -> str | MaterialRef:
+    """What goes into a task: a short text itself, a long one by reference to the store.
+
+    Args:
+        source: a text, its UTF-8, or the file that holds it. A byte order mark is left out.
+        blobs: the store that the workers share.
+
+    Raises:
+        UsageError: there is no such file, or its content is not UTF-8 text, is empty or too large.
+        RatchetError: the store cannot be used.
+    """
+    name = str(source) if isinstance(source, Path) else "the material"
+    try:
+        data = await asyncio.to_thread(_content, source, name)
+        if len(data) <= SHORT_BYTES:
+            return data.decode("utf-8-sig")
+        return await keep_material(data, blobs)
+    except OSError as error:
+        raise UsageError(f"{name} cannot be read as material: {error.strerror or error}") from error
+    except ValueError as error:
+        raise UsageError(
+            f"{name} is not UTF-8 text ({error}); convert it, for example with `iconv -t UTF-8`"
+        ) from error
+    except StoreError as error:
+        raise RatchetError(f"the material cannot be stored, so nothing was started: {error}") from error
+
+
+def _content(source: str | bytes | Path, name: str) -> bytes:
+    if isinstance(source, Path):
+        if source.exists() and not (source.is_file() or source.is_dir()):
+            raise UsageError(
+                f"{name} cannot be read as material: it is a pipe, a socket or a device; put its content "
+                "into a file, and name that"
+            )
+        with source.open("rb") as file:
+            data = file.read(MAX_BYTES + 1)
+    else:
+        data = source.encode() if isinstance(source, str) else source
+    if len(data) > MAX_BYTES:
+        raise UsageError(f"{name} is larger than {MAX_BYTES:,} bytes, the most that a run takes as material")
+    if not data.removeprefix(b"\xef\xbb\xbf"):
+        raise UsageError(f"{name} is empty; leave it out, or give the text that the run is about")
+    return data

@@ -1,0 +1,155 @@
+"""Everything that Ratchet adds to Temporal, as one plugin.
+
+Give it to the client; workers and replayers made from that client inherit it:
+
+    client = await Client.connect("localhost:7233", plugins=[RatchetPlugin(Settings())])
+    worker = Worker(client, task_queue="ratchet")
+"""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
+from contextlib import AbstractAsyncContextManager, AsyncExitStack, asynccontextmanager
+from typing import Any
+
+from temporalio.client import WorkflowHistory
+from temporalio.plugin import SimplePlugin
+from temporalio.worker import Replayer, ReplayerConfig, WorkerConfig, WorkflowReplayResult, WorkflowRunner
+from temporalio.worker.workflow_sandbox import RestrictedWorkflowAccessError, SandboxedWorkflowRunner
+
+from activities.settings import Settings
+from activities.store.blobs import BlobStore
+from activities.store.converter import data_converter
+
+__all__ = ["PASSED_THROUGH", "RatchetPlugin"]
+
+PASSED_THROUGH = (
+    "activities",
+    "cryptography",
+    "jsonschema",
+    "referencing",
+    "rfc8785",
+    "rpds",
+    "workflows.api",
+    "workflows.drive",
+    "workflows.gate",
+    "workflows.host",
+    "workflows.kernel",
+    "workflows.machines",
+    "workflows.pages",
+    "workflows.people",
+    "workflows.registry",
+    "workflows.task",
+)
+"""What the workflow sandbox does not import again for every run: our own code but the workflow itself, and
+libraries with Rust inside. Users' modules are not among them: `workflows/registry.py` has the sandbox import them
+under its restrictions, so that a machine that reads a clock or a file is refused."""
+
+
+class RatchetPlugin(SimplePlugin):
+    """Converter and external storage, the workflow, the activities, the sandbox's passthrough.
+
+    The workflow is imported, and activities are built, when a worker needs them: a client alone loads no
+    machines and no tools.
+    """
+
+    def __init__(self, settings: Settings) -> None:
+        self.settings = settings
+        self.blobs = BlobStore(settings.blobs_dir)
+        self._closing: list[Callable[[], Awaitable[None]]] = []
+        super().__init__(
+            "ratchet",
+            data_converter=data_converter(self.blobs),
+            workflows=_workflows,
+            activities=self._activities,
+            workflow_runner=_runner,
+            # a user's machine that reads a clock or a file ends its run, instead of waiting for other code
+            workflow_failure_exception_types=[RestrictedWorkflowAccessError],
+            run_context=self._open,
+        )
+
+    def configure_worker(self, config: WorkerConfig) -> WorkerConfig:
+        """Load users' machines and rules before the worker makes its workflows."""
+        self._load()
+        return super().configure_worker(config)
+
+    def configure_replayer(self, config: ReplayerConfig) -> ReplayerConfig:
+        """The same for a replayer: it must know the machines of the runs that it replays."""
+        self._load()
+        return super().configure_replayer(config)
+
+    @asynccontextmanager
+    async def run_replayer(
+        self,
+        replayer: Replayer,
+        histories: AsyncIterator[WorkflowHistory],
+        next: Callable[..., AbstractAsyncContextManager[AsyncIterator[WorkflowReplayResult]]],
+    ) -> AsyncIterator[AsyncIterator[WorkflowReplayResult]]:
+        """Replay as the SDK does; what a worker of the same plugin has opened stays open."""
+        async with next(replayer, histories) as results:
+            yield results
+
+    def _load(self) -> None:
+        from activities.extensions import load_extensions
+        from workflows import registry
+
+        for module in load_extensions(self.settings.modules):
+            registry.add_module(module)
+
+    def _activities(self, given: Sequence[Callable[..., Any]] | None) -> Sequence[Callable[..., Any]]:
+        from activities.code.activity import CodeActivities
+        from activities.code.pool import Pool
+        from activities.material import Materials
+        from activities.model import ModelActivities
+        from activities.notify import NotifyActivities
+        from activities.provider import close_providers
+        from activities.providers import load_providers
+        from activities.store.archive import Archive, ArchiveActivities
+        from activities.store.cache import ConversationCache
+        from activities.tools import Toolbox
+        from activities.tools.artifacts import ArtifactActivities
+        from activities.tools.run import ToolActivities, ToolRunner
+
+        settings, blobs = self.settings, self.blobs
+        providers = load_providers(settings)
+        pool = Pool(settings.data_dir)
+        self._closing += [lambda: close_providers(providers.values()), pool.close]
+        tools = ToolActivities(ToolRunner(Toolbox.load(settings), settings, blobs))
+        archive = ArchiveActivities(Archive(settings.archive_file))
+        ours: list[Callable[..., Any]] = [
+            ModelActivities(providers, ConversationCache(settings.cache_file)).ask_model,
+            tools.describe_tools,
+            tools.call_tool,
+            tools.reconcile_tool,
+            tools.compensate_tool,
+            ArtifactActivities(blobs).read_artifacts,
+            CodeActivities(Materials(blobs), pool).run_code,
+            NotifyActivities(settings).notify,
+            archive.archive_log,
+            archive.read_log,
+        ]
+        return [*(given or ()), *ours]
+
+    @asynccontextmanager
+    async def _open(self) -> AsyncIterator[None]:
+        """Around a worker: what the activities opened is closed with it."""
+        async with AsyncExitStack() as stack:
+            stack.callback(self._closing.clear)
+            yield
+            for close in self._closing:
+                stack.push_async_callback(close)
+
+
+def _workflows(given: Sequence[type] | None) -> Sequence[type]:
+    from workflows.agent import AgentWorkflow
+
+    return [*(given or ()), AgentWorkflow]
+
+
+def _runner(given: WorkflowRunner | None) -> WorkflowRunner:
+    runner = given or SandboxedWorkflowRunner()
+    if not isinstance(runner, SandboxedWorkflowRunner):
+        return runner
+    restrictions = runner.restrictions.with_passthrough_modules(*PASSED_THROUGH)
+    return dataclasses.replace(runner, restrictions=restrictions)

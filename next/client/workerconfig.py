@@ -1,0 +1,115 @@
+"""What a command's own worker may load and reach, remembered for each data directory.
+
+A task only names tools and servers; what a worker loads is its own configuration. An interrupted run can go
+on only if the next command's worker has what the first one had: the modules and model servers that were named
+on this machine's command line. They are kept in the user's own state folder, never in the data directory:
+that one may have come with somebody else's files, and what is remembered is executed.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import os
+from collections.abc import Iterable
+from pathlib import Path
+from typing import Any
+
+from pydantic import BaseModel, ValidationError
+
+from activities.contracts import ModelSpec
+from activities.settings import Settings
+from client.errors import UsageError
+
+__all__ = ["Allowed", "load_settings", "recalled", "remember", "settings_from_environment"]
+
+
+class Allowed(BaseModel):
+    """Modules and model servers that a user of a directory has named."""
+
+    modules: tuple[str, ...] = ()
+    base_urls: tuple[str, ...] = ()
+    openai_base_url: str | None = None
+    """The server that was typed last: it is the configured one, and gets the key."""
+
+    def __or__(self, other: Allowed) -> Allowed:
+        return Allowed(
+            modules=tuple(dict.fromkeys((*self.modules, *other.modules))),
+            base_urls=tuple(dict.fromkeys((*self.base_urls, *other.base_urls))),
+            openai_base_url=other.openai_base_url or self.openai_base_url,
+        )
+
+    @classmethod
+    def of(cls, modules: Iterable[str], models: Iterable[ModelSpec]) -> Allowed:
+        """What an agent needs."""
+        return cls(modules=tuple(modules), base_urls=tuple(spec.base_url for spec in models if spec.base_url))
+
+
+def remember(data_dir: Path, allowed: Allowed) -> None:
+    """Add to what later workers of this directory may load and reach.
+
+    Raises:
+        UsageError: the user's state folder cannot be written.
+    """
+    known = recalled(data_dir)
+    if (known | allowed) == known:
+        return
+    path = memory_file(data_dir)
+    beside = path.with_suffix(f".{os.getpid()}.new")
+    try:
+        path.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
+        beside.touch(mode=0o600)
+        beside.write_text((known | allowed).model_dump_json(indent=2) + "\n")
+        beside.replace(path)
+    except OSError as error:
+        raise UsageError(
+            f"the modules and servers of this run cannot be kept in {path.parent}: "
+            f"{error.strerror or error}; make it writable, or name another folder with XDG_STATE_HOME"
+        ) from error
+
+
+def recalled(data_dir: Path) -> Allowed:
+    """What commands of this directory have named; files that are gone are left out."""
+    try:
+        known = Allowed.model_validate_json(memory_file(data_dir).read_bytes())
+    except (OSError, UsageError, ValidationError):
+        return Allowed()
+    return known.model_copy(update={"modules": tuple(m for m in known.modules if Path(m).is_file())})
+
+
+def memory_file(data_dir: Path) -> Path:
+    """The file that belongs to a data directory, whichever path leads to that directory."""
+    stated = Path(os.environ.get("XDG_STATE_HOME", ""))
+    try:
+        home = stated if stated.is_absolute() else Path.home() / ".local" / "state"
+    except RuntimeError as error:
+        raise UsageError(f"{error}; name a folder for Ratchet's state with XDG_STATE_HOME") from error
+    digest = hashlib.sha256(os.fsencode(data_dir.resolve())).hexdigest()
+    return home / "ratchet" / f"{digest[:32]}.json"
+
+
+def settings_from_environment(data_dir: Path | None = None) -> Settings:
+    """The settings that the environment gives (`RATCHET_...`).
+
+    Raises:
+        UsageError: a variable has a wrong value.
+    """
+    given: dict[str, Any] = {} if data_dir is None else {"data_dir": data_dir}
+    try:
+        return Settings(**given)
+    except ValidationError as error:
+        wrong = [(str(e["loc"][0]).upper(), e["msg"]) for e in error.errors() if e["loc"]]
+        raise UsageError(
+            "; ".join(f"RATCHET_{name}: {what}" for name, what in wrong) or str(error)
+        ) from error
+
+
+def load_settings(data_dir: Path | None = None, allowed: Allowed | None = None) -> Settings:
+    """Settings from the environment, with what is remembered of the directory and what is named now.
+
+    Raises:
+        UsageError: a variable of the environment has a wrong value.
+    """
+    plain = settings_from_environment(data_dir)
+    own = Allowed(modules=plain.modules, base_urls=plain.base_urls)
+    every = own | recalled(plain.data_dir) | (allowed or Allowed())
+    return plain.model_copy(update={"modules": every.modules, "base_urls": every.base_urls})

@@ -1,0 +1,158 @@
+"""YAML files with the place of every key, and what is wrong with them in their writer's words."""
+
+from __future__ import annotations
+
+import difflib
+from collections.abc import Iterable, Mapping
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from pydantic import BaseModel, ValidationError
+
+from client.errors import UsageError
+from client.options import allowed_at, keys_at
+
+if TYPE_CHECKING:
+    from pydantic_core import ErrorDetails
+
+__all__ = ["KeyPath", "Problem", "YamlFile", "dotted", "nearest", "parse", "problems"]
+
+KeyPath = tuple[str | int, ...]
+Problem = tuple[KeyPath, str]
+"""Where, from the top of the file; what is wrong, and what was expected."""
+Places = dict[KeyPath, tuple[int, int]]
+
+FILE_BYTES = 1_000_000
+MOST_VALUES = 100_000
+"""Aliases count as often as they are used: a small text can mean billions of values."""
+SHOWN_PROBLEMS = 12
+VAGUE_ERRORS = ("_equal", "_than", "_type", "_parsing", "_short", "_long", "_mismatch", "_from_float")
+"""Ends of the names of Pydantic's errors that state one bound at most."""
+
+
+class YamlFile:
+    """A mapping read from a file: its `values`, and where each key is."""
+
+    def __init__(self, path: Path) -> None:
+        """Read and parse.
+
+        Raises:
+            UsageError: the file is missing, unreadable, too large, or not a YAML mapping.
+        """
+        self.path = path
+        self.values, self.places = _parsed_file(path)
+
+    def place(self, where: KeyPath) -> str:
+        """`file:line:column` of a key, or of the nearest one around it."""
+        for end in range(len(where), 0, -1):
+            if found := self.places.get(where[:end]):
+                return f"{self.path}:{found[0]}:{found[1]}"
+        return str(self.path)
+
+
+def parse(text: str, source: str) -> tuple[Any, Places]:
+    """The value that a YAML document means, and line and column (from 1) of every key and list item.
+
+    Args:
+        text: a YAML 1.2 document.
+        source: where it comes from, for messages.
+
+    Raises:
+        UsageError: it is not YAML, a key is given twice, or it means more values than is sensible.
+    """
+    from ruamel.yaml import YAML
+    from ruamel.yaml.error import MarkedYAMLError, YAMLError
+
+    places: Places = {}
+    try:
+        return _plain(YAML(typ="rt").load(text), (), places, [0]), places
+    except MarkedYAMLError as error:
+        mark = error.problem_mark or error.context_mark
+        place = f"{source}:{mark.line + 1}:{mark.column + 1}" if mark else source
+        raise UsageError(f"{place}: not valid YAML: {_first_line(error.problem or error)}") from error
+    except (YAMLError, ArithmeticError, LookupError, ValueError) as error:
+        raise UsageError(f"{source}: not valid YAML: {_first_line(error)}") from error
+    except RecursionError as error:
+        raise UsageError(f"{source}: nested too deeply") from error
+
+
+def problems(error: ValidationError, model: type[BaseModel]) -> list[Problem]:
+    """Each error of a validation in plain words."""
+    return [_problem(detail, model) for detail in error.errors(include_url=False)[:SHOWN_PROBLEMS]]
+
+
+def nearest(word: str, known: Iterable[str]) -> str:
+    """`did you mean ...?`, or all that is known; for the end of a message."""
+    names = sorted(known)
+    if close := difflib.get_close_matches(word, names, n=1, cutoff=0.6):
+        return f"did you mean `{close[0]}`?"
+    return f"known: {', '.join(f'`{name}`' for name in names) or 'none'}"
+
+
+def dotted(where: KeyPath) -> str:
+    """A key's path as a person writes it: `models.default.name`, `tools[2]`."""
+    text = ""
+    for part in where:
+        text += f"[{part}]" if isinstance(part, int) else f".{part}" if text else str(part)
+    return text
+
+
+def _parsed_file(path: Path) -> tuple[dict[str, Any], Places]:
+    if not path.exists():
+        raise UsageError(f"{path}: no such file")
+    if not path.is_file():  # a pipe would be waited for
+        raise UsageError(f"{path}: not a regular file; expected a YAML file")
+    try:
+        with path.open("rb") as file:
+            content = file.read(FILE_BYTES + 1)
+        text = content.decode()
+    except UnicodeDecodeError as error:
+        raise UsageError(f"{path}: not UTF-8 text (byte {error.start})") from error
+    except OSError as error:
+        raise UsageError(f"{path}: cannot be read: {error.strerror or error}") from error
+    if len(content) > FILE_BYTES:
+        raise UsageError(f"{path}: larger than {FILE_BYTES:,} bytes; this is not an agent file")
+    values, places = parse(text, str(path))
+    if not isinstance(values, dict):
+        kind = "nothing" if values is None else type(values).__name__
+        raise UsageError(f"{path}: contains {kind}; expected keys such as `machine:` and `tools:`")
+    return values, places
+
+
+def _plain(value: Any, where: KeyPath, places: Places, count: list[int]) -> Any:
+    """The value without ruamel's own types; notes the places of its keys."""
+    count[0] += 1
+    if count[0] > MOST_VALUES:
+        raise ValueError(f"it means more than {MOST_VALUES:,} values")
+    if isinstance(value, Mapping | list):
+        inside: dict[Any, Any] = {}
+        for key, item in value.items() if isinstance(value, Mapping) else enumerate(value):
+            below = (*where, key if isinstance(value, list) else str(key))
+            if (mark := (value.lc.data or {}).get(key)) is not None:  # type: ignore[union-attr]  # ruamel's own types
+                places[below] = (mark[0] + 1, mark[1] + 1)
+            inside[key] = _plain(item, below, places, count)
+        return inside if isinstance(value, Mapping) else list(inside.values())
+    for kind in (bool, int, float, str):
+        if isinstance(value, kind):
+            return kind(value)
+    return value
+
+
+def _problem(detail: ErrorDetails, model: type[BaseModel]) -> Problem:
+    where = tuple(detail["loc"])
+    if detail["type"] == "extra_forbidden":
+        return where, f"unknown key; {nearest(str(where[-1]), keys_at(model, where[:-1]))}"
+    if detail["type"] == "missing":
+        return where, "is missing"
+    message = detail["msg"].removeprefix("Value error, ")
+    if where[-1:] == ("[key]",):  # Pydantic's mark for the key of a mapping itself
+        where, message = where[:-1], message.replace("Input should", "The key should", 1)
+    got = repr(detail["input"])
+    got = got if len(got) <= 80 else f"{got[:77]}..."
+    allowed = allowed_at(model, where) if detail["type"].endswith(VAGUE_ERRORS) else ""
+    expected = f"; expected {allowed}" if allowed else ""
+    return where, f"{message[:1].lower()}{message[1:]}, got {got}{expected}"
+
+
+def _first_line(error: object) -> str:
+    return str(error).strip().partition("\n")[0]

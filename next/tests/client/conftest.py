@@ -1,0 +1,34 @@
+"""Fixtures for the client: an environment without settings of whoever runs the tests."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import AsyncIterator, Iterator
+from pathlib import Path
+
+import pytest
+
+from client.embedded import stop_server
+
+ROOT = Path(__file__).resolve().parents[2]
+FOREIGN = ("RATCHET_", "TEMPORAL_", "OPENAI_", "XDG_STATE_HOME")
+
+
+@pytest.fixture(autouse=True, scope="session")
+def state_home(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
+    """No keys, servers and settings of whoever runs the tests; gives the user's state folder."""
+    foreign = {name: os.environ.pop(name) for name in list(os.environ) if name.startswith(FOREIGN)}
+    home = tmp_path_factory.mktemp("state")
+    os.environ.update({"XDG_STATE_HOME": str(home), "TEMPORAL_CONFIG_FILE": os.devnull})
+    yield home
+    del os.environ["XDG_STATE_HOME"], os.environ["TEMPORAL_CONFIG_FILE"]
+    os.environ.update(foreign)
+
+
+@pytest.fixture
+async def data_dir(tmp_path: Path) -> AsyncIterator[Path]:
+    """A data directory; a server that a test leaves there is stopped."""
+    home = tmp_path / "data"
+    home.mkdir()
+    yield home
+    await stop_server(home)

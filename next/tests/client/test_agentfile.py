@@ -1,0 +1,220 @@
+"""Agent files: what they may contain, and where messages about the rest point to."""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+
+import pytest
+from pydantic import BaseModel, Field
+
+from activities.contracts import ModelSpec
+from client.agentfile import AgentFile, Choice, Draft, find_agent, load_agent
+from client.errors import UsageError
+from client.options import allowed_at, options_of
+from client.yaml import YamlFile
+
+LAUGHS = "\n".join(
+    ["options:", "  a0: &a0 [x, x, x, x, x, x, x, x, x, x]"]
+    + [f"  a{n}: &a{n} [{', '.join([f'*a{n - 1}'] * 10)}]" for n in range(1, 10)]
+)
+
+
+def load(folder: Path, text: str) -> AgentFile:
+    """The agent of a file with this text."""
+    path = folder / "bad.yaml"
+    path.write_text(text)
+    return load_agent(path)
+
+
+@pytest.mark.parametrize(
+    ("text", "place", "culprit"),
+    [
+        pytest.param("- a\n- b\n", "", "list", id="a list"),
+        pytest.param("", "", "nothing", id="empty"),
+        pytest.param("name: [a\n", ":2:1", "YAML", id="not YAML"),
+        pytest.param("a: b: c\n", ":1:5", "YAML", id="not YAML in a line"),
+        pytest.param("name: a\nname: b\n", ":2:1", '"name"', id="key twice"),
+        pytest.param("limits: {tokens: 1, tokens: 2}", ":1:21", '"tokens"', id="key twice inside"),
+        pytest.param("name: a\ntool: [x]\n", ":2:1: tool", "`tools`", id="misspelt key"),
+        pytest.param("limits:\n  tokns: 5\n", ":2:3: limits.tokns", "`tokens`", id="misspelt limit"),
+        pytest.param(
+            "models:\n  default:\n    script:\n      - {replay: x, reply: y}\n",
+            ":4:10: models.default.script[0].replay",
+            "`reply`",
+            id="misspelt key in a list",
+        ),
+        pytest.param("limits: {tokens: -1}\n", ":1:10: limits.tokens", "from 0 to", id="out of range"),
+        pytest.param("tools: calculator\n", ":1:1: tools", "'calculator'", id="word for list"),
+        pytest.param("tools: [ok, 7]\n", ":1:13: tools[1]", "7", id="number for word"),
+        pytest.param("tools: [a, b, a]\n", ":1:1: tools", "a", id="tool twice"),
+        pytest.param("models: {plan: gpt}\n", ":1:1: models", "`default`", id="no default model"),
+        pytest.param(
+            "people:\n  kinds:\n    aproval: {}\n",
+            ":3:5: people.kinds.aproval",
+            "'approval'",
+            id="misspelt key of a mapping",
+        ),
+        pytest.param(
+            "people: {groups: {ops: {members: [Ada], quorum: 2}}}\n", ":1:19", "2 people", id="no quorum"
+        ),
+        pytest.param("options: {at: 2026-01-01}\n", ":1:11: options.at", "date", id="date"),
+        pytest.param("options: {on: 2024-99-99}", "", "YAML", id="impossible date"),
+        pytest.param(f"options: {{n: {'9' * 5000}}}", "", "YAML", id="endless number"),
+        pytest.param(f"options: {'[' * 5000}{']' * 5000}", "", "deep", id="endless depth"),
+        pytest.param(LAUGHS, "", "100,000", id="aliases of aliases"),
+        pytest.param("modules: [a.py, none.py]\n", ":1:11: modules[0]", "a.py", id="missing module"),
+    ],
+)
+def test_bad_agent_file_is_refused_at_its_place(tmp_path: Path, text: str, place: str, culprit: str) -> None:
+    with pytest.raises(UsageError) as refused:
+        load(tmp_path, text)
+    message = str(refused.value)
+    assert message.startswith(f"{tmp_path / 'bad.yaml'}{place}")
+    assert culprit in message
+    assert len(message) < 700
+
+
+def test_all_faults_are_told_at_once(tmp_path: Path) -> None:
+    with pytest.raises(UsageError) as refused:
+        load(tmp_path, "tool: []\nlimits:\n  tokens: -1\n  sconds: 3\n")
+    assert [line.split(": ")[1] for line in str(refused.value).splitlines()] == [
+        "limits.tokens",
+        "limits.sconds",
+        "tool",
+    ]
+
+
+def test_values_arrive_as_plain_data(tmp_path: Path) -> None:
+    agent = load(
+        tmp_path,
+        "models: {default: &m {name: a, temperature: 0.5}, other: *m}\n"
+        "options:\n  n: 0x10\n  text: |\n    two\n    lines\n  yes: yes\n  on: true\n  none: null\n",
+    )
+    assert agent.models["default"] == agent.models["other"] == ModelSpec(name="a", temperature=0.5)
+    assert agent.options == {"n": 16, "text": "two\nlines\n", "yes": "yes", "on": True, "none": None}
+    assert {type(value) for value in agent.options.values()} == {int, str, bool, type(None)}
+
+
+@pytest.mark.parametrize("kind", ["missing", "folder", "pipe", "bytes", "huge"])
+def test_unreadable_file_is_named(tmp_path: Path, kind: str) -> None:
+    path = tmp_path / "agent.yaml"
+    match kind:
+        case "folder":
+            path.mkdir()
+        case "pipe":
+            os.mkfifo(path)
+        case "bytes":
+            path.write_bytes(b"name: \xff")
+        case "huge":
+            path.write_bytes(b"#" * 1_000_001)
+    with pytest.raises(UsageError, match=str(path)):
+        YamlFile(find_agent(path))
+
+
+def test_unknown_shipped_agent_names_the_nearest() -> None:
+    with pytest.raises(UsageError, match="log_detectiv"):
+        find_agent("log_detectiv")
+
+
+def test_agent_file_becomes_a_task(tmp_path: Path) -> None:
+    (tmp_path / "mine.py").write_text("TOOLS = ()\n")
+    path = tmp_path / "mine.yaml"
+    path.write_text(
+        "models: {default: {provider: scripted, script: [{reply: hi}]}}\n"
+        "modules: [mine.py]\ntools: [calculator]\nlimits: {tokens: 9}\noptions: {max_steps: 4}\n"
+        "approvals: {tools: {calculator: always}}\n"
+        "people: {groups: {ops: {members: [Ada]}}, requests: {group: ops}}\n"
+    )
+    agent = load_agent(path)
+    assert (agent.name, agent.modules) == ("mine", (str(tmp_path / "mine.py"),))
+    task = agent.task("go", material="a text")
+    assert (task.goal, task.material, task.limits.tokens) == ("go", "a text", 9)
+    assert task.models["default"].name == "scripted"
+    assert task.approvals.tools == {"calculator": "always"}
+    assert task.people.requests.group == "ops"
+    assert "mine.py" not in task.model_dump_json()
+
+
+@pytest.mark.parametrize("goal", ["", " \n", "ä" * 1_000_000])
+def test_bad_goal_is_refused(goal: str) -> None:
+    with pytest.raises(UsageError, match="goal"):
+        Choice(model="scripted").finish()[0].task(goal)
+
+
+def test_command_line_options_change_the_agent(tmp_path: Path) -> None:
+    path = tmp_path / "a.yaml"
+    path.write_text("models: {default: {name: big, temperature: 0.5}}\ntools: [calculator]\n")
+    agent, _ = Choice(
+        agent=str(path),
+        model="small",
+        base_url="http://localhost:1/v1",
+        machine="tools",
+        tools=["read_file", "calculator"],
+        settings=["max_steps=3", "limits.tokens=10", "models.default.seed=7", "people.unattended=true"],
+    ).finish()
+    expected = ModelSpec(name="small", temperature=0.5, seed=7, base_url="http://localhost:1/v1")
+    assert agent.models["default"] == expected
+    assert (agent.machine, agent.tools) == ("tools", ("calculator", "read_file"))
+    assert (agent.options, agent.limits.tokens, agent.people.unattended) == ({"max_steps": 3}, 10, True)
+
+
+@pytest.mark.parametrize("models", ["gpt", "{default: gpt}", "{default: {name: gpt}}"])
+def test_bare_model_names_may_be_changed(tmp_path: Path, models: str) -> None:
+    path = tmp_path / "a.yaml"
+    path.write_text(f"models: {models}\n")
+    agent, _ = Choice(agent=str(path), base_url="http://localhost:1/v1").finish()
+    assert agent.models["default"] == ModelSpec(name="gpt", base_url="http://localhost:1/v1")
+
+
+def test_scripted_model_keeps_the_script_of_the_file(tmp_path: Path) -> None:
+    path = tmp_path / "a.yaml"
+    path.write_text("models: {default: {provider: scripted, script: [{reply: hi}]}}\n")
+    assert Choice(agent=str(path), model="scripted").finish()[0].models["default"].script
+    assert Choice(agent=str(path), model="gpt-5").finish()[0].models["default"] == ModelSpec(name="gpt-5")
+    assert Choice(model="scripted").finish()[0].models["default"].provider == "scripted"
+
+
+@pytest.mark.parametrize("assignment", ["max_steps", "limits.tokens=-1", "limits.tokens=[", "a=&x [*x]"])
+def test_bad_setting_is_named(assignment: str) -> None:
+    with pytest.raises(UsageError) as refused:
+        Choice(settings=[assignment]).finish()
+    assert str(refused.value).startswith(f"--set {assignment}")
+
+
+class Inner(BaseModel):
+    """One part of the options."""
+
+    words: int = Field(default=5, ge=1, le=9, description="of an answer [4.2]")
+    parts: tuple[Inner, ...] = ()
+
+
+class Options(BaseModel):
+    """Options of a machine."""
+
+    must: str = Field(min_length=1, max_length=3)
+    inner: dict[str, Inner] = Field(default_factory=lambda: {"a": Inner()})
+
+
+def test_options_are_described_from_their_schema() -> None:
+    assert [(o.name, o.default, o.allowed, o.meaning, o.source) for o in options_of(Options)] == [
+        ("must", None, "text, at least 1, at most 3 characters", "", ""),
+        ("inner", '{"a": {"words": 5, "parts": []}}', "mapping to object", "", ""),
+        ("inner.*.words", "5", "integer from 1 to 9", "of an answer", "4.2"),
+        ("inner.*.parts", "[]", "list of the same", "", ""),
+    ]
+    assert allowed_at(Options, ("inner", "a", "parts", 0, "words")) == "integer from 1 to 9"
+    assert allowed_at(Options, ("inner", "a", "nowhere")) == ""
+
+
+def test_draft_keeps_the_places_of_its_file(tmp_path: Path) -> None:
+    path = tmp_path / "a.yaml"
+    path.write_text("options:\n  max_steps: 3\n  other: 4\n")
+    draft = Draft(YamlFile(path))
+    draft.assign("other=5")
+    found = [(("options", "max_steps"), "one"), (("options", "other"), "two"), (("options", "x"), "three")]
+    assert draft.message(found).splitlines() == [
+        f"{path}:2:3: options.max_steps: one",
+        "--set other=5: options.other: two",
+        f"{path}:1:1: options.x: three",
+    ]

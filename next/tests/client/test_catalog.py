@@ -1,0 +1,148 @@
+"""What there is to name in an agent file, and what is said of names that lead nowhere."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from activities.settings import Settings
+from client.agentfile import AgentFile, Choice, Draft, shipped_agents
+from client.catalog import Catalog, check_key, machine_facts, without_broken_modules
+from client.errors import UsageError
+from client.workerconfig import Allowed
+
+MODULE = str(Path(__file__).with_name("poetry.py"))
+
+
+@pytest.fixture(scope="module")
+def catalog() -> Catalog:
+    """What a worker with a user's module has."""
+    return Catalog.load(Settings(modules=(MODULE,)))
+
+
+def check(catalog: Catalog, folder: Path, text: str) -> str:
+    """What is wrong with an agent file, as `ratchet run` tells it; empty when nothing is."""
+    path = folder / "bad.yaml"
+    path.write_text(f"models: {{default: {{name: gpt}}}}\n{text}")
+    return problems_of(catalog, *Choice(agent=str(path)).finish()).removeprefix(str(path))
+
+
+def problems_of(catalog: Catalog, agent: AgentFile, draft: Draft) -> str:
+    """What the catalog says against an agent; empty when nothing."""
+    try:
+        catalog.check(agent, draft)
+    except UsageError as error:
+        return str(error)
+    return ""
+
+
+POET = "machine: poet\ntools: [find_rhyme]\n"
+
+
+@pytest.mark.parametrize(
+    ("text", "start", "culprit"),
+    [
+        ("machine: peot\n", ":2:1: machine: ", "`poet`"),
+        ("machine: poet\nmachine_version: '9'\n", ":3:1: machine_version: ", "9"),
+        (f"{POET}options: {{word: 3}}\n", ":4:11: options.word: ", "`words`"),
+        (f"{POET}options: {{words: 0}}\n", ":4:11: options.words: ", "at least 1"),
+        (f"{POET}options: {{hook: limp}}\n", ":4:1: options: ", "limp"),
+        (f"{POET}options: {{hook: poetry.rhyme}}\n", "", ""),
+        (f"{POET}options: {{inner: {{machine: peot}}}}\n", ":4:19: options.inner.machine: ", "poet"),
+        (
+            f"{POET}options: {{inner: {{machine: poet, options: {{words: 0}}}}}}\n",
+            ":4:44: options.inner.options.words: ",
+            "at least 1",
+        ),
+        ("machine: poet\ntools: [find_rime]\n", ":3:9: tools[0]: ", "`find_rhyme`"),
+        (f"{POET}people: {{interrupt_states: [aks]}}\n", ":4:29: people.interrupt_states[0]: ", "`ask`"),
+        (f"{POET}people: {{interrupt_states: [ask], interrupt_every: 2}}\n", "", ""),
+        (f"{POET}approvals: {{tools: {{find_x: always}}}}\n", ":4:21: approvals.tools.find_x: ", "find"),
+        (
+            f"{POET}approvals: {{rules: [{{tools: ['find*'], arguments: {{wort: {{const: x}}}}}}]}}\n",
+            ":4:52: approvals.rules[0].arguments.wort: ",
+            "wort",
+        ),
+    ],
+)  # fmt: skip
+def test_names_are_checked_at_their_place(
+    catalog: Catalog, tmp_path: Path, text: str, start: str, culprit: str
+) -> None:
+    message = check(catalog, tmp_path, text)
+    assert message.startswith(start)
+    assert (culprit in message) if culprit else not message
+
+
+def test_model_names_are_checked(catalog: Catalog) -> None:
+    agent, draft = Choice(
+        machine="poet", settings=["models.default.provider=opnai", "models.plan=gpt", "tools=[]"]
+    ).finish()
+    with pytest.raises(UsageError) as refused:
+        catalog.check(agent, draft)
+    lines = str(refused.value).splitlines()
+    assert [line.split(": ")[1] for line in lines] == ["models.plan", "models.default.provider"]
+    assert "`openai`" in lines[1]
+
+
+def test_scripted_model_needs_a_script(catalog: Catalog) -> None:
+    """Where the machine's replies have a form of their own."""
+    poet = Choice(model="scripted", machine="poet", settings=["tools=[]"]).finish()
+    tools = Choice(model="scripted", machine="tools", settings=["tools=[]"]).finish()
+    assert "models.default" in problems_of(catalog, *poet)
+    assert problems_of(catalog, *tools) == ""
+
+
+def test_catalog_lists_what_there_is(catalog: Catalog) -> None:
+    assert {"poet", "tools"} <= {machine.name for machine in catalog.machines}
+    assert {"calculator", "find_rhyme"} <= {tool.name for tool in catalog.tools}
+    assert {"openai", "scripted"} <= catalog.providers.keys()
+    assert catalog.extensions.hooks["rhyme"] is len
+    assert Catalog.load(Settings(modules=(MODULE,))).machines == catalog.machines, "loading again is harmless"
+    with pytest.raises(UsageError, match="poet"):
+        catalog.machine("peot")
+
+
+def test_facts_tell_all_about_a_machine(catalog: Catalog) -> None:
+    facts = machine_facts(catalog.machine("poet"))
+    assert facts["states"] == [
+        {
+            "state": "ask", "initial": True, "final": False, "begins_step": True, "counts": "asks",
+            "reads": ["text"], "writes": ["text"], "asks": ["AskModel"], "tools": None, "enforced": True,
+        },
+        {
+            "state": "done", "initial": False, "final": True, "begins_step": False, "counts": "",
+            "reads": [], "writes": [], "asks": [], "tools": None, "enforced": True,
+        },
+    ]  # fmt: skip
+    assert facts["transitions"] == [{"from": "ask", "event": "Answered", "to": "done"}]
+    assert facts["options"][0] == {
+        "name": "words", "default": "5", "allowed": "integer at least 1", "meaning": "of the answer",
+        "source": "4.2",
+    }  # fmt: skip
+
+
+def test_broken_module_is_named_with_its_line(tmp_path: Path) -> None:
+    broken, gone = tmp_path / "broken.py", str(tmp_path / "gone.py")
+    broken.write_text("x = 1\ny = nonsense\n")
+    with pytest.raises(UsageError, match=r"broken\.py: line 2: NameError"):
+        Catalog.load(Settings(modules=(str(broken),)))
+    settings = Settings(data_dir=tmp_path, modules=(str(broken), gone))
+    kept, messages = without_broken_modules(settings, Allowed(modules=(gone,)).modules)
+    assert kept.modules == (gone,), "what is named now stays, so that its fault is told"
+    assert [str(broken) in message for message in messages] == [True]
+
+
+def test_model_without_key_or_server_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
+    models = Choice().finish()[0].models.values()
+    with pytest.raises(UsageError, match="OPENAI_API_KEY"):
+        check_key(models)
+    monkeypatch.setenv("OPENAI_BASE_URL", "http://localhost:1/v1")
+    check_key(models)
+
+
+@pytest.mark.parametrize("path", shipped_agents(), ids=lambda path: path.stem)
+def test_shipped_agent_names_what_there_is(path: Path) -> None:
+    agent, draft = Choice(agent=path.stem).finish()
+    Catalog.load(Settings(modules=agent.modules)).check(agent, draft)
+    assert agent.task("a goal").name == path.stem

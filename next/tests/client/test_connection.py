@@ -1,0 +1,202 @@
+"""Connecting: where to, with which settings, and what is said when it fails."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import signal
+import stat
+from pathlib import Path
+
+import pytest
+from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
+from cryptography.hazmat.primitives.serialization import load_pem_private_key
+from temporalio.client import Client, WorkflowFailureError
+from temporalio.exceptions import ApplicationError, CancelledError, TerminatedError
+from temporalio.service import RPCError, RPCStatusCode
+
+from activities.contracts import ModelSpec
+from activities.settings import Settings
+from client import connection, errors, keys
+from client.embedded import EmbeddedServer, running_server
+from client.plugin import RatchetPlugin
+from client.workerconfig import Allowed, load_settings, memory_file, remember
+
+Code = RPCStatusCode
+
+# -- errors --------------------
+
+
+@pytest.mark.parametrize(
+    ("status", "message", "kind", "culprit"),
+    [
+        pytest.param(Code.NOT_FOUND, "workflow not found", errors.UnknownRun, "r1", id="unknown run"),
+        pytest.param(Code.NOT_FOUND, "workflow execution already completed", errors.Refused, "r1", id="over"),
+        pytest.param(Code.CANCELLED, "Timeout expired", errors.NoWorker, "ratchet", id="no worker"),
+        pytest.param(Code.UNAVAILABLE, "tcp", errors.Unreachable, "host:1", id="server gone"),
+        pytest.param(Code.UNAUTHENTICATED, "no", errors.RatchetError, "TEMPORAL_API_KEY", id="no key"),
+        pytest.param(Code.INVALID_ARGUMENT, "search attribute", errors.RatchetError, "doctor", id="search"),
+        pytest.param(Code.INTERNAL, "broken", errors.RatchetError, "broken", id="any other"),
+    ],
+)  # fmt: skip
+async def test_server_errors_become_plain(
+    status: Code, message: str, kind: type[Exception], culprit: str
+) -> None:
+    with pytest.raises(errors.RatchetError, match=culprit) as raised:
+        async with errors.clear_errors("host:1", "r1"):
+            raise RPCError(message, status, b"")
+    assert type(raised.value) is kind
+
+
+@pytest.mark.parametrize(
+    ("cause", "kind"),
+    [
+        (ApplicationError("no tool x", type="InvalidTask"), errors.RunRefused),
+        (ApplicationError("boom"), errors.RunFailed),
+        (TerminatedError("by ops"), errors.RunFailed),
+        (CancelledError(), errors.RunFailed),
+    ],
+)
+def test_failed_run_says_why(cause: Exception, kind: type[Exception]) -> None:
+    error = WorkflowFailureError(cause=cause)
+    found = errors.run_failed("r1", error)
+    assert type(found) is kind
+    assert "r1" in str(found)
+
+
+# -- where to --------------------
+
+
+def test_temporal_configuration_names_the_server(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    assert connection.remote_config() is None, "the embedded server is meant"
+    file = tmp_path / "temporal.toml"
+    file.write_text('[profile.default]\naddress = "a:1"\nnamespace = "n"\napi_key = "k"\n')
+    monkeypatch.setenv("TEMPORAL_CONFIG_FILE", str(file))
+    found = connection.remote_config()
+    assert found is not None
+    assert (found["target_host"], found["namespace"], found["api_key"]) == ("a:1", "n", "k")
+    monkeypatch.setenv("TEMPORAL_ADDRESS", "b:2")
+    assert (connection.remote_config() or {})["target_host"] == "b:2"
+    assert (connection.remote_config("c:3", "m") or {})["target_host"] == "c:3"
+    file.write_text("[profile")
+    with pytest.raises(errors.UsageError, match=r"temporal\.toml"):
+        connection.remote_config()
+
+
+@pytest.mark.parametrize(
+    ("address", "kind"),
+    [("127.0.0.1:1", errors.Unreachable), ("no address", errors.UsageError)],
+)
+async def test_bad_address_is_named(tmp_path: Path, address: str, kind: type[Exception]) -> None:
+    with pytest.raises(kind, match=address):
+        await connection.open_client(Settings(data_dir=tmp_path), {"target_host": address})
+
+
+async def test_connection_starts_the_embedded_server(data_dir: Path) -> None:
+    async with connection.connected(settings=Settings(data_dir=data_dir)) as found:
+        running = running_server(data_dir)
+        assert running is not None
+        assert (found.where, found.ui) == (running.address, running.ui)
+        assert isinstance(found.temporal.config()["plugins"][0], RatchetPlugin)
+        async with connection.connected(
+            settings=found.settings, remote={"target_host": found.where}
+        ) as other:
+            assert other.ui is None
+    assert running_server(data_dir) is None
+
+
+async def kill_inside(server: EmbeddedServer) -> None:
+    """Kill the server, and wait."""
+    async with connection.while_alive(server):
+        os.kill(server.record.pid or 0, signal.SIGKILL)
+        await asyncio.sleep(60)
+
+
+async def test_dead_embedded_server_ends_its_users(data_dir: Path) -> None:
+    async with await EmbeddedServer.attach(data_dir) as server:
+        with pytest.raises(errors.ServerError, match="ended"):
+            await kill_inside(server)
+        current = asyncio.current_task()
+        assert current is not None
+        assert not current.cancelling()
+
+
+async def test_no_worker_polls_a_fresh_server(data_dir: Path) -> None:
+    async with await EmbeddedServer.attach(data_dir) as server:
+        assert not await connection.has_worker(await Client.connect(server.record.address))
+
+
+# -- what a command's worker may load --------------------
+
+
+def test_named_modules_are_remembered_for_one_directory(tmp_path: Path) -> None:
+    module = tmp_path / "mine.py"
+    module.touch()
+    home, other = tmp_path / "home", tmp_path / "other"
+    home.mkdir()
+    spec = ModelSpec(base_url="http://localhost:1/v1")
+    remember(home, Allowed.of([str(module)], [spec, ModelSpec()]))
+    (tmp_path / "link").symlink_to(home)
+    for again in (home, tmp_path / "other" / ".." / "home", tmp_path / "link"):
+        settings = load_settings(again)
+        assert (settings.modules, settings.base_urls) == ((str(module),), ("http://localhost:1/v1",))
+    assert load_settings(other).modules == ()
+    assert list(home.iterdir()) == [], "a data directory may come from others, and modules are executed"
+    assert stat.S_IMODE(memory_file(home).stat().st_mode) == 0o600
+    module.unlink()
+    assert load_settings(home).modules == ()
+
+
+def test_settings_combine_all_that_is_allowed(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    monkeypatch.setenv("RATCHET_MODULES", '["a.b"]')
+    settings = load_settings(tmp_path, Allowed(modules=("c.d", "a.b")))
+    assert (settings.data_dir, settings.modules) == (tmp_path, ("a.b", "c.d"))
+    monkeypatch.setenv("RATCHET_OUTPUT_CAP", "much")
+    with pytest.raises(errors.UsageError, match="RATCHET_OUTPUT_CAP"):
+        load_settings(tmp_path)
+
+
+def test_unwritable_state_folder_is_named(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    monkeypatch.setenv("XDG_STATE_HOME", str(tmp_path))
+    (tmp_path / "ratchet").touch()
+    with pytest.raises(errors.UsageError, match="XDG_STATE_HOME"):
+        remember(tmp_path, Allowed(base_urls=("http://x",)))
+
+
+# -- who signs --------------------
+
+
+@pytest.mark.parametrize("passphrase", ["", "secret"])
+def test_new_key_signs_for_its_owner(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path, passphrase: str
+) -> None:
+    monkeypatch.setenv(keys.PASSPHRASE, passphrase)
+    path = tmp_path / "ada.pem"
+    public = keys.new_key(path)
+    ada = keys.signer("Ada", path)
+    assert ada.name == "Ada"
+    assert ada.key is not None
+    assert keys.public_key(ada.key) == public
+    assert keys.warning_if_exposed(path) == ""
+    with pytest.raises(errors.UsageError, match="exists"):
+        keys.new_key(path)
+    if passphrase:
+        monkeypatch.setenv(keys.PASSPHRASE, "wrong")
+        with pytest.raises(errors.UsageError, match=keys.PASSPHRASE):
+            keys.signer("Ada", path)
+    else:
+        assert isinstance(load_pem_private_key(path.read_bytes(), None), Ed25519PrivateKey)
+        path.chmod(0o644)
+        assert "0644" in keys.warning_if_exposed(path)
+
+
+def test_signer_comes_from_the_environment(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    monkeypatch.setenv("RATCHET_BY", "Ada")
+    assert keys.signer() == keys.Signer("Ada")
+    assert keys.signer("Bo").name == "Bo"
+    monkeypatch.setenv("RATCHET_KEY", str(tmp_path / "none.pem"))
+    with pytest.raises(errors.UsageError, match=r"none\.pem"):
+        keys.signer()
+    (tmp_path / "none.pem").write_text("no key")
+    with pytest.raises(errors.UsageError, match=r"none\.pem"):
+        keys.signer()

@@ -1,0 +1,226 @@
+"""The embedded server: one per data directory, whoever starts it, whatever is killed."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import os
+import shutil
+import signal
+import socket
+import sys
+from asyncio.subprocess import PIPE
+from pathlib import Path
+from typing import Any
+
+import pytest
+from temporalio.api.workflowservice.v1 import DescribeNamespaceRequest
+from temporalio.client import Client
+
+from client.embedded import EmbeddedServer, Ports, ServerRecord, data_directory, running_server, stop_server
+from client.errors import ServerError, UsageError
+from client.namespace import RETENTION, missing_attributes
+from tests.client.conftest import ROOT
+
+USER = """
+import asyncio, sys
+from pathlib import Path
+from client.embedded import EmbeddedServer
+
+async def use():
+    await EmbeddedServer.attach(Path(sys.argv[1]))
+    print("attached", flush=True)
+    await asyncio.sleep(600)
+
+asyncio.run(use())
+"""
+RECORD: dict[str, Any] = {"pid": None, "host": socket.gethostname(), "port": 1, "ui_port": 2}
+
+
+def write_record(home: Path, **fields: Any) -> None:
+    """The record that another process left."""
+    (home / "server.json").write_text(json.dumps(RECORD | fields))
+
+
+def open_to_others(home: Path) -> list[str]:
+    """Files that not only their owner may read."""
+    return [path.name for path in home.rglob("*") if path.stat().st_mode & 0o077]
+
+
+def delete_content(home: Path) -> None:
+    """Delete a directory, and create it again, as a worker does that writes its cache."""
+    shutil.rmtree(home)
+    home.mkdir()
+
+
+async def test_users_share_one_server_and_the_last_stops_it(data_dir: Path) -> None:
+    first, second = await asyncio.gather(EmbeddedServer.attach(data_dir), EmbeddedServer.attach(data_dir))
+    assert first.record == second.record
+    with pytest.raises(UsageError, match="port"):
+        await EmbeddedServer.attach(data_dir, Ports(grpc=1))
+    assert not await first.release()
+    assert second.alive()
+    assert await second.release()
+    assert not second.alive()
+    assert running_server(data_dir) is None
+    assert list((data_dir / "users").iterdir()) == []
+
+
+async def test_killed_server_returns_with_its_ports_and_runs(data_dir: Path) -> None:
+    first = await EmbeddedServer.attach(data_dir)
+    client = await Client.connect(first.record.address)
+    assert await missing_attributes(client) == []
+    described = await client.workflow_service.describe_namespace(
+        DescribeNamespaceRequest(namespace="default")
+    )
+    assert described.config.workflow_execution_retention_ttl.ToTimedelta() == RETENTION
+    await client.start_workflow("AgentWorkflow", id="kept", task_queue="nobody")
+    assert first.record.pid is not None
+    os.kill(first.record.pid, signal.SIGKILL)
+    assert not first.stopped(), "it ended by itself"
+    async with await EmbeddedServer.attach(data_dir) as second:
+        assert (second.record.port, second.record.ui_port) == (first.record.port, first.record.ui_port)
+        assert second.record.pid != first.record.pid
+        kept = await (await Client.connect(second.record.address)).get_workflow_handle("kept").describe()
+        assert kept.id == "kept"
+        await first.release()
+        assert not second.stopped()
+        assert await stop_server(data_dir) == second.record
+        assert second.stopped()
+    assert open_to_others(data_dir) == []
+
+
+async def test_killed_user_leaves_a_server_to_the_next(data_dir: Path) -> None:
+    environment = {**os.environ, "PYTHONPATH": os.pathsep.join([str(ROOT), *sys.path])}
+    user = await asyncio.create_subprocess_exec(
+        *(sys.executable, "-c", USER, str(data_dir)), stdout=PIPE, env=environment
+    )
+    assert user.stdout is not None
+    await user.stdout.readline()
+    left = running_server(data_dir)
+    assert left is not None
+    user.kill()
+    await user.wait()
+    next_user = await EmbeddedServer.attach(data_dir)
+    assert next_user.record == left
+    assert await next_user.release()
+    assert running_server(data_dir) is None
+
+
+@pytest.mark.parametrize("again", [False, True])
+async def test_server_of_a_deleted_directory_is_stopped(data_dir: Path, again: bool) -> None:
+    user = await EmbeddedServer.attach(data_dir)
+    delete_content(data_dir)
+    if again:
+        async with await EmbeddedServer.attach(data_dir) as later:
+            assert await user.release()
+            assert later.alive()
+    else:
+        assert await user.release()
+    assert not user.alive()
+
+
+async def test_foreign_process_is_never_stopped(data_dir: Path) -> None:
+    foreign = await asyncio.create_subprocess_exec("sleep", "600")
+    write_record(data_dir, pid=foreign.pid)
+    assert running_server(data_dir) is None
+    assert await stop_server(data_dir) is None
+    assert foreign.returncode is None
+    foreign.kill()
+    assert await foreign.wait() == -signal.SIGKILL
+
+
+async def test_port_in_use_is_named(data_dir: Path) -> None:
+    with socket.socket() as other:
+        other.bind(("127.0.0.1", 0))
+        other.listen()
+        port = other.getsockname()[1]
+        with pytest.raises(UsageError, match=str(port)):
+            await EmbeddedServer.attach(data_dir, Ports(grpc=port))
+
+
+async def test_port_taken_during_start_is_replaced(data_dir: Path) -> None:
+    with socket.socket() as other:
+        # bound with this option and not listening: it counts as free until it listens
+        other.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        other.bind(("127.0.0.1", 0))
+        port = other.getsockname()[1]
+        write_record(data_dir, port=port)
+        starting = asyncio.create_task(EmbeddedServer.attach(data_dir))
+        while json.loads((data_dir / "server.json").read_text())["pid"] is None:  # noqa: ASYNC110  # a file has no event
+            await asyncio.sleep(0.001)
+        other.listen()
+        async with await starting as server:
+            assert server.record.port != port
+            await Client.connect(server.record.address)
+
+
+async def test_failed_start_shows_the_log(data_dir: Path) -> None:
+    (data_dir / "temporal.db").write_text("no database\n" * 100)
+    with pytest.raises(ServerError, match=r"(?s)server\.log.*not a database"):
+        await EmbeddedServer.attach(data_dir)
+    assert running_server(data_dir) is None
+    assert list((data_dir / "users").iterdir()) == []
+
+
+async def test_crash_shows_its_message_without_stack(data_dir: Path) -> None:
+    async with await EmbeddedServer.attach(data_dir) as server:
+        (data_dir / "server.log").write_text(
+            "Temporal CLI 1.9.1 (Server 1.32.0, UI 2.54.1)\n\nTemporal Server:      localhost:1\n"
+            "panic: too bad\n\ngoroutine 1 [running]:\nmain.main()\n\t/home/main.go:18 +0x8e\n"
+        )
+        assert server.log_end().splitlines()[1:] == ["  panic: too bad"]
+
+
+async def test_server_of_another_host_is_left_alone(data_dir: Path) -> None:
+    server = await EmbeddedServer.attach(data_dir)
+    write_record(data_dir, pid=1, host="elsewhere")
+    with pytest.raises(ServerError, match="elsewhere"):
+        await EmbeddedServer.attach(data_dir)
+    write_record(data_dir, **server.record.model_dump())
+    assert await server.release()
+
+
+@pytest.mark.parametrize("text", ['{"pid": 12', '{"pid": "x"}', json.dumps(RECORD | {"pid": -1})])
+def test_damaged_record_counts_as_none(data_dir: Path, text: str) -> None:
+    (data_dir / "server.json").write_text(text)
+    assert running_server(data_dir) is None
+
+
+async def test_unreadable_record_is_named(data_dir: Path) -> None:
+    (data_dir / "server.json").mkdir()
+    with pytest.raises(ServerError, match=r"server\.json"):
+        await EmbeddedServer.attach(data_dir)
+    (data_dir / "server.json").rmdir()
+
+
+@pytest.mark.parametrize("name", ["server.lock", "server.log", "server.json.new"])
+async def test_link_in_the_directory_leads_nowhere(data_dir: Path, name: str) -> None:
+    outside = data_dir.parent / "outside"
+    outside.write_text("mine\n")
+    (data_dir / name).symlink_to(outside)
+    try:
+        await (await EmbeddedServer.attach(data_dir)).release()
+    except UsageError:
+        (data_dir / name).unlink()
+    assert outside.read_text() == "mine\n"
+
+
+def test_unusable_data_directory_is_named(tmp_path: Path) -> None:
+    (tmp_path / "file").touch()
+    with pytest.raises(UsageError, match="file/data"):
+        data_directory(tmp_path / "file" / "data")
+    with pytest.raises(ServerError, match=str(tmp_path)):
+        data_directory(tmp_path, needed=10**18)
+
+
+@pytest.mark.skipif(os.geteuid() != 0, reason="only root can give a directory to somebody else")
+def test_data_directory_of_somebody_else_is_refused(tmp_path: Path) -> None:
+    os.chown(tmp_path, 12345, -1)
+    with pytest.raises(UsageError, match="12345"):
+        data_directory(tmp_path)
+
+
+def test_record_gives_addresses() -> None:
+    record = ServerRecord(**RECORD)
+    assert (record.address, record.ui) == ("127.0.0.1:1", "http://127.0.0.1:2")

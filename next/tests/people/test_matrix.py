@@ -1,0 +1,197 @@
+"""Every command at every moment of a run, in one execution and in a new one whenever possible.
+
+The clerk's model answers by the newest message, so a run comes to the same answer whatever happens on the
+way.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from typing import Any
+
+import pytest
+
+from activities.contracts import AskModel, ToolResult
+from tests.people.bench import Bench, failed
+from workflows.drive import QueuedCommand
+from workflows.kernel.operations import restored
+from workflows.people import Approvals, People, Request
+
+MESSAGE = "be quick"
+UNKNOWN = ToolResult(id="c0", tool="pay", output="its worker died", error="unknown_outcome")
+
+
+def brain(plan: str, first: Any = None) -> Callable[[AskModel], Any]:
+    """A model that wants `plan` done for the goal `begin`, and answers after it. `first` comes before all."""
+    before = [first] if first else []
+
+    def reply(call: AskModel) -> Any:
+        newest = call.say[-1].content
+        if before:
+            return before.pop()
+        if newest == "begin":
+            return plan
+        return (
+            "tools look i" if newest == "inner" else "part" if newest.startswith("q ") else f"answer {newest}"
+        )
+
+    return reply
+
+
+@dataclass(frozen=True)
+class Moment:
+    """Where a command comes: what is pending, and how far it is."""
+
+    plan: str
+    answer: str
+    blocked: tuple[str, ...] = ()
+    first: Any = None
+    results: dict[str, ToolResult] = field(default_factory=dict)
+    more: dict[str, Any] = field(default_factory=dict)
+    asks: str = ""
+    """Kind of the open request."""
+    late: frozenset[str] = frozenset()
+    """Commands that are obeyed only once what is under way has ended."""
+    paused: bool = False
+
+    def bench(self, hops: bool) -> Bench:
+        bench = Bench(brain(self.plan, self.first), hops=hops, **self.more)
+        bench.blocked |= set(self.blocked)
+        bench.results = dict(self.results)
+        return bench
+
+
+EFFECT = frozenset({"steer"})
+MOMENTS = {
+    "question to a model": Moment("tools look a", "ok look a", blocked=("ask_model",)),
+    "tools in order": Moment(
+        "tools look a; put b; look c", "ok look a | ok put b | ok look c", ("put",), late=EFFECT
+    ),
+    "tools side by side": Moment("side look a; put b", "ok look a | ok put b", ("put",), late=EFFECT),
+    "unsafe tool": Moment(
+        "tools look a; pay 3; look c",
+        "ok look a | ok pay 3 | ok look c",
+        ("pay",),
+        late=EFFECT | {"rollback", "pause at once"},
+    ),
+    "approval": Moment("tools pay 3", "ok pay 3", more={"approvals": Approvals()}, asks="approval"),
+    "person's answer": Moment("ask sure?", "answer yes", asks="question"),
+    "interrupt": Moment(
+        "tools look a", "ok look a", more={"people": People(interrupt_states=("work",))}, asks="interrupt"
+    ),
+    "limit": Moment(
+        "tools look a",
+        "ok look a",
+        more={"people": People(on_limit="ask"), "limits": {"model_calls": 1}},
+        asks="limit",
+    ),
+    "trouble": Moment(
+        "tools look a", "ok look a", first=failed(), more={"people": People(on_trouble="ask")}, asks="trouble"
+    ),
+    "unknown outcome": Moment("tools pay 3", "ok pay 3", results={"pay": UNKNOWN}, asks="outcome"),
+    "inner run": Moment("child inner", "inner answered ok look i", blocked=("look",)),
+    "members side by side": Moment("both q", "part & part & ok look z", blocked=("look",), late=EFFECT),
+    "paused": Moment("tools look a", "ok look a", more={"people": People(interrupt_every=1)}, paused=True),
+}
+COMMANDS: dict[str, dict[str, Any]] = {
+    "pause": {},
+    "pause at once": {"at_once": True},
+    "resume": {},
+    "abort": {"text": "enough"},
+    "steer": {"text": MESSAGE},
+    "rollback": {"step": 0},
+    "rollback nowhere": {"step": 9},
+    "limits": {"limits": {"model_calls": 50}},
+}
+DECISIONS: dict[str, dict[str, Any]] = {
+    "approval": {"verb": "approve"},
+    "question": {"verb": "answer", "text": "yes"},
+    "interrupt": {"verb": "resume"},
+    "limit": {"verb": "topup", "amounts": {"model_calls": 5}},
+    "trouble": {"verb": "retry"},
+    "outcome": {"verb": "retry"},
+}
+
+
+async def arrive(moment: Moment, bench: Bench) -> None:
+    """Be where the command comes."""
+    if moment.paused:
+        await bench.command("pause")
+    if moment.asks:
+        assert [request.kind for request in bench.open] == [moment.asks]
+    assert not bench.over
+
+
+async def give(bench: Bench, name: str) -> QueuedCommand:
+    """Give the command."""
+    return await bench.command(name.split(" ")[0], **COMMANDS[name])
+
+
+async def finish(bench: Bench) -> None:
+    """Resume, let everything end, and decide whatever is asked until the run is over."""
+    await bench.release()
+    if bench.drive.paused:
+        await bench.command("resume")
+    for _ in range(20):
+        requests: list[tuple[Bench, Request]] = [
+            (one, r) for one in (bench, *bench.children.values()) for r in one.open
+        ]
+        if bench.over:
+            return
+        for one, request in requests[:1]:
+            await one.decide(request=request, **DECISIONS[request.kind])
+        await bench.settle()
+    raise AssertionError(f"the run does not end: {bench.drive.status()}")
+
+
+@pytest.mark.parametrize("hops", [False, True], ids=["one execution", "many executions"])
+@pytest.mark.parametrize("name", COMMANDS)
+@pytest.mark.parametrize("where", MOMENTS)
+async def test_command_at_moment(where: str, name: str, hops: bool) -> None:
+    moment = MOMENTS[where]
+    async with moment.bench(hops) as bench:
+        await arrive(moment, bench)
+        begun, events, open_before = list(bench.performed), len(bench.events), bench.open
+        queued = await give(bench, name)
+
+        refused = (
+            name == "rollback nowhere"
+            or (name == "resume") != moment.paused
+            and name in ("resume", "pause", "pause at once")
+        )
+        refused = refused and not (name == "resume" and moment.paused)
+        if name in moment.late:
+            assert not queued.is_over
+            assert bench.performed == begun
+        elif refused:
+            assert queued.refused
+            assert bench.events[events:] == ["RefusedCommand"]
+            assert (bench.performed, bench.open) == (begun, open_before)
+        else:
+            assert queued.done, queued.refused
+        if name == "abort":
+            assert (bench.result.exit_reason, bench.over) == ("aborted", True)
+            assert "ann (claimed) ended the run: enough" in (bench.result.error or "")
+            return
+        if name.startswith("pause") and not refused:
+            await bench.release()
+            assert bench.drive.paused
+            assert queued.done
+            paused_at = list(bench.performed)
+            await bench.pass_time(100)
+            assert bench.performed == paused_at
+
+        await finish(bench)
+
+        assert (bench.result.exit_reason, bench.result.answer) == ("answered", moment.answer)
+        assert queued.is_over
+        assert bench.made_twice == []
+        said = [message.content for message in bench.drive.step.snapshot.conversation]
+        assert said.count(MESSAGE) == (name == "steer")
+        assert bench.result.branch == (name == "rollback")
+        assert not bench.open
+        rebuilt, snapshot = restored(bench.program, bench.records), bench.drive.step.snapshot
+        assert (rebuilt.context, rebuilt.conversation) == (snapshot.context, snapshot.conversation)
+        assert [record.seq for record in bench.records] == list(range(len(bench.records)))
+        assert bench.executions == 1 or hops

@@ -1,0 +1,283 @@
+"""`AgentWorkflow`: one run on Temporal. It makes the machine ready and lets the loop drive it."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from datetime import timedelta
+from typing import Any
+
+from temporalio import workflow
+from temporalio.common import RawValue, RetryPolicy, SearchAttributeKey
+from temporalio.exceptions import ActivityError, ApplicationError, is_cancelled_exception
+
+from activities.contracts import ToolsDescribed, ToolSpec, ToolsWanted
+from workflows.api import (
+    WORKFLOW_TYPE,
+    AgentTask,
+    Carry,
+    EffectsQuery,
+    LogPage,
+    PageQuery,
+    RunResult,
+    RunStatus,
+    StepsPage,
+    TranscriptPage,
+)
+from workflows.archive import ArchivedLog
+from workflows.drive import Drive
+from workflows.kernel.diagram import mermaid
+from workflows.kernel.log import Record
+from workflows.messages import Messages
+from workflows.pages import (
+    effects_page,
+    log_page,
+    requests_page,
+    steps_page,
+    transcript,
+    transcript_page,
+)
+from workflows.people import CommandDone, Decided, EffectsPage, RequestsPage
+from workflows.perform import Performer
+from workflows.task import InvalidTask, carried_step, first_step, parse_task, program_for
+from workflows.temporal_host import TemporalHost, identity, now
+
+__all__ = ["AgentWorkflow"]
+
+_EXIT = SearchAttributeKey.for_keyword("AgentExit")
+AT_THE_END = 10
+"""Seconds that a run which is over waits for its notifications."""
+MESSAGE = 2000
+"""Characters of an error's message; the result has the whole."""
+
+
+@workflow.defn(name=WORKFLOW_TYPE)
+class AgentWorkflow:
+    """One run of one agent: any machine, the same loop."""
+
+    def __init__(self) -> None:
+        self.task: AgentTask | None = None
+        self.drive: Drive | None = None
+        self.archived = ArchivedLog(workflow.info().run_id)
+        self.messages = Messages()
+        self.problem = ""
+        """Why the run could not begin."""
+
+    @workflow.run
+    async def run(self, *inputs: Any) -> RunResult:
+        """Run one AgentTask to its end. A broken rule or an invalid task fails the workflow readably.
+
+        The signature takes anything: a typed one would be retried for ever when the input is missing or
+        there are two, as happens with `temporal workflow start`.
+        """
+        try:
+            self.task = parse_task(inputs)
+            specs = await self._tool_specs(self.task)
+            host = self._begin(self.task, specs)
+        except InvalidTask as error:
+            raise self._ended_early("refused", str(error)) from error
+        except BaseException as error:
+            if is_cancelled_exception(error):
+                self._ended_early("cancelled", "the run was cancelled before it began")
+            raise
+        assert self.drive is not None
+        try:
+            await self.drive.run()
+        finally:
+            self.messages.end()
+        return await self._end(host, self.drive)
+
+    def _begin(self, task: AgentTask, specs: tuple[ToolSpec, ...]) -> TemporalHost:
+        """Make the machine ready: at its start, at a fork's step, or where the execution before ended.
+
+        Raises InvalidTask."""
+        info, carry = workflow.info(), task.carry
+        program = program_for(task, specs, info.workflow_id)
+        self._publish(task, program.machine.name, program.machine.version)
+        origin = carry.origin_run_id if carry else info.run_id
+        performer = Performer(task, specs, carry.held if carry else ())
+        host = TemporalHost(task, performer, self.archived, lambda: self._continue_as_new(performer))
+        if carry:
+            records = [Record.model_validate(record) for record in carry.records]
+            self.archived = host.archived = ArchivedLog(origin, carry.log_head, records)
+            step = carried_step(program, carry)
+        else:
+            step = first_step(task, program, now=now())
+            if task.fork:
+                self.archived.records.extend(Record.model_validate(record) for record in task.fork.records)
+        try:
+            drive = Drive(host, task, specs, identity(origin), step, carry.drive if carry else None)
+        except (ValueError, TypeError, KeyError, AttributeError) as error:
+            raise InvalidTask("`carry` is not what a run has carried; leave it out") from error
+        self.drive = host.drive = drive
+        self.messages.begin(drive, carry.unusable if carry else ())
+        return host
+
+    async def _tool_specs(self, task: AgentTask) -> tuple[ToolSpec, ...]:
+        """The specs of the task's tools. They enter the history and go on with the run, so that a tool that
+        changes later cannot break it. Raises InvalidTask.
+
+        Never by a local activity: where a query or message comes while one is under way, Temporal replays
+        its end elsewhere, and the run would not replay (design 6).
+        """
+        if task.carry or not task.tools:
+            return task.carry.specs if task.carry else ()
+        try:
+            found: ToolsDescribed = await workflow.execute_activity(
+                "describe_tools",
+                ToolsWanted(names=task.tools),
+                result_type=ToolsDescribed,
+                activity_id="describe-tools",
+                start_to_close_timeout=timedelta(seconds=30),
+                retry_policy=RetryPolicy(maximum_attempts=3),
+                summary="describe the agent's tools",
+            )
+        except ActivityError as error:
+            if is_cancelled_exception(error):
+                raise
+            raise InvalidTask(f"the worker cannot describe its tools: {error.cause}") from error
+        if found.missing:
+            available = ", ".join(found.available) or "none"
+            raise InvalidTask(f"unknown tools: {', '.join(found.missing)}. This worker has: {available}")
+        return found.tools
+
+    async def _continue_as_new(self, performer: Performer) -> None:
+        """A run has no maximum length: between two effects it may go on with an empty history."""
+        drive, messages = self.drive, self.messages
+        assert drive is not None
+        assert self.task is not None
+        await self.archived.write()
+        # A handler may wait for a command that is in the inbox: that comes first.
+        await workflow.wait_condition(
+            lambda: bool(drive.inbox) or (workflow.all_handlers_finished() and not messages.is_busy)
+        )
+        if drive.host.cancelled() or drive.inbox or messages.is_busy or drive.step.effect is None:
+            return
+        carry = Carry(
+            origin_run_id=self.archived.origin,
+            drive=drive.dump(),
+            specs=tuple(performer.specs.values()),
+            log_head=self.archived.archived_head,
+            records=self.archived.unarchived,
+            held=performer.held,
+            unusable=tuple(messages.unusable),
+        )
+        fork = self.task.fork.model_copy(update={"records": ()}) if self.task.fork else None
+        version = drive.step.program.machine.version
+        update = {"machine_version": version, "carry": carry, "fork": fork}
+        workflow.continue_as_new(self.task.model_copy(update=update))
+
+    # -- the end ------------------------------------------------------------------------------------
+
+    async def _end(self, host: TemporalHost, drive: Drive) -> RunResult:
+        """Notify, archive, and return the result; or fail with it where the machine raises."""
+        result = drive.result(self.archived.head)
+        await host.end_notices(seconds=AT_THE_END)
+        task = self.task.model_dump(mode="json", exclude={"carry", "fork"}) if self.task else {}
+        await self.archived.write({**result.model_dump(mode="json"), "task": task})
+        await workflow.wait_condition(workflow.all_handlers_finished)
+        if self.archived.failures:
+            result = result.model_copy(update={"archived": False})
+        if workflow.cancellation_reason() is not None and result.exit_reason == "cancelled":
+            return result
+        if result.raises:
+            # The machine's way to fail (spec 7.5): the whole result goes with the error. A message is no
+            # payload: a long one would pass no limit of the server.
+            text = (result.error or result.exit_reason)[:MESSAGE]
+            raise ApplicationError(
+                text, result.model_dump(mode="json"), type=result.raises, non_retryable=True
+            )
+        return result
+
+    def _ended_early(self, reason: str, problem: str) -> ApplicationError:
+        """The run could not begin; lists say why."""
+        self.problem = problem
+        self.messages.end()
+        workflow.upsert_search_attributes([_EXIT.value_set(reason)])
+        return ApplicationError(problem[:MESSAGE], type="InvalidTask", non_retryable=True)
+
+    def _publish(self, task: AgentTask, machine: str, version: str) -> None:
+        """Agent and machine as search attributes, goal and version in the memo: for lists."""
+        present = workflow.info().typed_search_attributes
+        wanted = {"AgentName": task.name, "AgentMachine": machine}
+        keys = {SearchAttributeKey.for_keyword(name): value for name, value in wanted.items()}
+        if missing := [key.value_set(value) for key, value in keys.items() if present.get(key) != value]:
+            workflow.upsert_search_attributes(missing)
+        memo = workflow.memo()
+        facts = {"machine": f"{machine} {version}", "goal": " ".join(task.goal.split())[:200]}
+        if new := {name: value for name, value in facts.items() if name not in memo}:
+            workflow.upsert_memo(new)
+
+    # -- messages -----------------------------------------------------------------------------------
+
+    @workflow.signal(dynamic=True)
+    def on_signal(self, name: str, inputs: Sequence[RawValue]) -> None:
+        """`decide` and `command`, for Temporal's own CLI and UI. What cannot be used is in the log and never
+        harms the run: a typed handler would be poisoned by a missing input (facts/temporal.md, 2)."""
+        self.messages.signal(name, inputs)
+
+    @workflow.update(name="decide")
+    async def decide(self, *inputs: Any) -> Decided:
+        """Answer a request by one Decision; refused with the reason when it does not count.
+
+        The signature takes anything, as that of `run`: no input, or two, are refused in plain words.
+        """
+        return await self.messages.decide(inputs)
+
+    @decide.validator
+    def _check_decision(self, *inputs: Any) -> None:
+        self.messages.check_decision(inputs)
+
+    @workflow.update(name="command")
+    async def command(self, *inputs: Any) -> CommandDone:
+        """By one Command: pause, resume, abort, steer, rollback, limits; answered when it is done."""
+        return await self.messages.command(inputs)
+
+    @command.validator
+    def _check_command(self, *inputs: Any) -> None:
+        self.messages.check_command(inputs)
+
+    # -- queries ------------------------------------------------------------------------------------
+
+    @workflow.query
+    def status(self) -> RunStatus:
+        """Where the run is."""
+        return self._begun().status(self.messages.unusable)
+
+    @workflow.query
+    def log(self, query: PageQuery | None = None) -> LogPage:
+        """The log by pages; what an earlier execution wrote is in the archive."""
+        finished = bool(self.drive and self.drive.step.exit)
+        return log_page(self.archived.records, query or PageQuery(), finished=finished)
+
+    @workflow.query
+    def steps(self, query: PageQuery | None = None) -> StepsPage:
+        """The steps in one line each, by pages."""
+        return steps_page(self.archived.records, query or PageQuery())
+
+    @workflow.query
+    def requests(self, query: PageQuery | None = None) -> RequestsPage:
+        """Open requests, then the newest closed ones."""
+        return requests_page(self.drive, query or PageQuery())
+
+    @workflow.query
+    def effects(self, query: EffectsQuery | None = None) -> EffectsPage:
+        """Calls with outside effects since a step: what a rollback would leave, or undo."""
+        return effects_page(self.drive, query or EffectsQuery())
+
+    @workflow.query
+    def transcript(self, query: PageQuery | None = None) -> TranscriptPage:
+        """The conversation with the model, with questions beside it, by pages."""
+        conversation = self._begun().step.snapshot.conversation
+        return transcript_page(transcript(self.archived.records, conversation), query or PageQuery())
+
+    @workflow.query
+    def diagram(self) -> str:
+        """The machine in Mermaid, the current state marked."""
+        step = self._begun().step
+        return mermaid(step.program.machine, step.snapshot.state)
+
+    def _begun(self) -> Drive:
+        if self.drive is None:
+            why = f": {self.problem}" if self.problem else ""
+            raise ApplicationError(f"the run has not begun{why}", type="NotBegun")
+        return self.drive

@@ -1,0 +1,107 @@
+"""A run's log inside the workflow: what it holds, what of it the archive has, and the hash chain."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Iterable
+from contextlib import suppress
+from datetime import timedelta
+
+from temporalio import workflow
+from temporalio.common import RetryPolicy
+from temporalio.exceptions import ActivityError, is_cancelled_exception
+
+from activities.contracts import ArchiveRequest, JsonObject, LogRead, LogWanted
+from workflows.kernel.log import Record, chain
+
+__all__ = ["ArchivedLog"]
+
+
+class ArchivedLog:
+    """Records of one execution; `origin` is the chain's first run id, by which the archive knows the run."""
+
+    def __init__(self, origin: str, head: str = "", records: Iterable[Record] = ()) -> None:
+        self.origin = origin
+        self.records = list(records)
+        self.archived_head = head
+        """Hash of the last record that the archive has."""
+        self.failures = 0
+        """How often writing to the archive failed for good."""
+        self._archived = 0
+        self._before = head
+        self._earlier: list[Record] | None = None
+
+    @property
+    def head(self) -> str:
+        """Hash of the last record."""
+        return chain(self.records[self._archived :], self.archived_head)
+
+    @property
+    def unarchived(self) -> tuple[JsonObject, ...]:
+        """The records that the archive lacks, as JSON values."""
+        return tuple(record.model_dump(mode="json") for record in self.records[self._archived :])
+
+    async def whole(self) -> list[Record]:
+        """All records of the run; those of earlier executions come from the archive.
+
+        Raises ValueError when the archive cannot be read, or differs from what was written.
+        """
+        if not self._before:
+            return list(self.records)
+        if self._earlier is None:
+            self._earlier = await self._read()
+        return [*self._earlier, *self.records]
+
+    async def _read(self) -> list[Record]:
+        try:
+            found: LogRead = await workflow.execute_activity(
+                "read_log",
+                LogWanted(workflow_id=workflow.info().workflow_id, run_id=self.origin),
+                result_type=LogRead,
+                activity_id="read-log",
+                summary="read the log's beginning from the archive",
+                start_to_close_timeout=timedelta(seconds=60),
+                retry_policy=RetryPolicy(maximum_attempts=5),
+            )
+        except ActivityError as error:
+            if is_cancelled_exception(error):
+                raise
+            raise ValueError(f"the archive cannot be read: {error.cause or error}") from error
+        earlier = [Record.model_validate(record) for record in found.records]
+        earlier = [r for r in earlier if not self.records or r.seq < self.records[0].seq]
+        if chain(earlier) != self._before:
+            raise ValueError("the archive's log differs from what this run wrote; nothing was done")
+        return earlier
+
+    async def write(self, result: JsonObject | None = None) -> None:
+        """Write what is new where Temporal's retention does not reach; `result` with the last part.
+
+        A failure never fails the run, and a cancellation does not stop it: the log is the evidence. A
+        finished run waits for a failing archive for a second only.
+        """
+        upto, head = len(self.records), self.head
+        writing = workflow.start_activity(
+            "archive_log",
+            ArchiveRequest(
+                workflow_id=workflow.info().workflow_id,
+                run_id=self.origin,
+                after=self.archived_head,
+                records=self.unarchived,
+                result=result,
+            ),
+            activity_id=f"archive:{upto}",
+            summary="archive the log",
+            start_to_close_timeout=timedelta(seconds=60),
+            retry_policy=RetryPolicy(
+                initial_interval=timedelta(seconds=0.2 if result else 1), maximum_attempts=3 if result else 5
+            ),
+        )
+        while not writing.done():
+            with suppress(asyncio.CancelledError):
+                await workflow.wait([writing])
+        if failure := writing.exception():
+            self.failures += 1
+            text = str(failure.__cause__ or failure)
+            workflow.logger.warning("agent.archive_failed", extra={"ratchet": {"error": text}})
+        else:
+            self._archived, self.archived_head = upto, head

@@ -1,0 +1,480 @@
+"""The calls of one effect: performed once each, in order or side by side; what the run has done outside.
+
+An effect is one call or several: the runs of a `CallTools`, the members of a `Together`. What people decided
+about a call and what came back is kept by activity id until the machine has the answer. So performing can be
+stopped anywhere and begun again: a call that has ended is never made again.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import hashlib
+import json
+from collections.abc import Coroutine, Iterable, Iterator, Sequence
+from typing import Any, TypeVar
+
+from pydantic import BaseModel, Field, ValidationError
+
+from activities.contracts import (
+    Answers,
+    AskModel,
+    CallTools,
+    Compensated,
+    CompensateRequest,
+    Conversation,
+    Effect,
+    EffectFailed,
+    JsonObject,
+    MachineEnded,
+    Reconciled,
+    ReconcileRequest,
+    RunMachine,
+    SingleAnswer,
+    Together,
+    ToolRequest,
+    ToolResult,
+    ToolRun,
+    ToolSpec,
+    ToolsReturned,
+    added,
+)
+from workflows.api import AgentTask, RunResult
+from workflows.gate.schema import arguments_for
+from workflows.gate.texts import result_without_call
+from workflows.host import CallSite, ChildRun, Host, Identity
+from workflows.kernel.step import Step
+from workflows.people import DoneCall
+from workflows.task import faults, inner_task
+
+__all__ = ["CallState", "Calls", "bounded", "members"]
+
+T = TypeVar("T")
+
+AT_ONCE = 10
+"""Members of a `Together` that are performed side by side."""
+DONE_CALLS = 1000
+"""Calls that are kept for the report of what was done outside."""
+OUTPUT = 500
+"""Characters of an output, and of a long argument, in that report."""
+ID_BYTES = 800
+"""Of an id; the server takes 1000, and some get a suffix."""
+RETRIES = 3
+"""Attempts of a reconciliation, and of a compensation whose tool may be repeated."""
+STOPPING = {"unknown_outcome", "unknown_tool"}
+"""Errors after which the next calls in the row are not made: the machine decides first (R-001-7)."""
+NOT_MADE = {"rejected", "expired", "unknown_tool", "bad_arguments"}
+HARMLESS = {"pure", "read"}
+
+
+class CallState(BaseModel):
+    """What is known about the calls of the pending effect, by activity id. Carried to a new execution."""
+
+    begun: bool = False
+    """Performing has begun: it may have cost something."""
+    approvals: dict[str, str] = Field(default_factory=dict)
+    """Requests that were opened for calls."""
+    passed: list[str] = Field(default_factory=list)
+    """Calls that an earlier approval let pass."""
+    arguments: dict[str, JsonObject] = Field(default_factory=dict)
+    """Arguments that a person gave instead of the model's."""
+    results: dict[str, ToolResult] = Field(default_factory=dict)
+    """Tool calls that have ended, or are not to be made."""
+    answers: dict[str, SingleAnswer] = Field(default_factory=dict)
+    """All other calls that have ended."""
+    reconciled: list[str] = Field(default_factory=list)
+    """Calls whose tool has looked for the outcome."""
+    made_again: dict[str, int] = Field(default_factory=dict)
+    """How often a call is made again, because it did not take effect."""
+    asked_again: dict[str, int] = Field(default_factory=dict)
+    """How often a question to a model is asked again, because a person said so or changed it."""
+    limits_changed: int = 0
+    """How often people changed limits while the effect was pending."""
+    children_stopped: list[str] = Field(default_factory=list)
+    """What inner runs said when a command stopped them."""
+
+
+def members(effect: Effect[Any], place: str) -> tuple[tuple[str, Effect[Any]], ...]:
+    """The effect's single effects with their activity ids."""
+    if not isinstance(effect, Together):
+        return ((place, effect),)
+    return tuple((f"{place}.{number}", member) for number, member in enumerate(effect.effects))
+
+
+def tool_calls(effect: Effect[Any], place: str) -> Iterator[tuple[str, ToolRun, CallTools]]:
+    """The tool calls among them, with theirs."""
+    for name, member in members(effect, place):
+        if isinstance(member, CallTools):
+            for number, run in enumerate(member.runs):
+                yield (name if len(member.runs) == 1 else f"{name}.{number}"), run, member
+
+
+def bounded(name: str) -> str:
+    """The id; where it is too long for the server, its end is replaced by a digest."""
+    raw = name.encode()
+    if len(raw) <= ID_BYTES:
+        return name
+    return f"{raw[: ID_BYTES - 40].decode(errors='ignore')}~{hashlib.sha256(raw).hexdigest()[:32]}"
+
+
+class Calls:
+    """The calls of one run. `state` is about the pending effect, `done` about the whole run."""
+
+    def __init__(self, host: Host, task: AgentTask, specs: Sequence[ToolSpec], identity: Identity) -> None:
+        self.host, self.task, self.identity = host, task, identity
+        self.specs = {spec.name: spec for spec in specs}
+        self.state = CallState()
+        self.done: list[DoneCall] = []
+        """What was done outside, oldest first."""
+        self.cached: dict[str, ToolResult] = {}
+        """Results of tools with `cache: run`, by call."""
+        self.children: dict[str, None] = {}
+        """Workflow ids of the inner runs under way."""
+        self.unbilled: dict[str, float] = {}
+        """What calls have spent that no answer will say."""
+        self.signed_ids: tuple[str, ...] = ()
+        """Signed commands so far: inner runs must not obey them."""
+        self._under_way: dict[str, ToolRun] = {}
+        self._stop = self._cancelled = False
+
+    # -- before and after --------------------
+
+    def site(self, step: Step, name: str, title: str = "", **more: Any) -> CallSite:
+        """Where a call is made."""
+        s = step.snapshot
+        activity_id = bounded(name)
+        key = f"{self.identity.workflow_id}/{self.identity.origin}/{s.branch}/{activity_id}"
+        left = step.ledger.at_least("seconds", self.host.now() - s.began).left("seconds")
+        return CallSite(activity_id, key, " ".join(title.split())[:200], left, **more)
+
+    def prepared(self, effect: Effect[Any], place: str) -> Effect[Any]:
+        """The effect with each tool's arguments as they will be sent: brought to the tool's schema once, or
+        as a person gave them. Calls that cannot be made get their result here."""
+        if isinstance(effect, Together):
+            given = [self.prepared(member, name) for name, member in members(effect, place)]
+            return effect.model_copy(update={"effects": tuple(given)})
+        if not isinstance(effect, CallTools):
+            return effect
+        runs = tuple(self._prepared_run(name, run) for name, run, _ in tool_calls(effect, place))
+        return effect.model_copy(update={"runs": runs})
+
+    def _prepared_run(self, name: str, run: ToolRun) -> ToolRun:
+        if name in self.state.arguments:
+            return run.model_copy(update={"arguments": self.state.arguments[name]})
+        spec = self.specs.get(run.tool)
+        if spec is None:
+            self.state.results.setdefault(
+                name, result_without_call(run, "unknown_tool", f"Unknown tool: {run.tool}")
+            )
+            return run
+        fitted = arguments_for(spec, run.arguments)
+        if isinstance(fitted, str):
+            self.state.results.setdefault(name, result_without_call(run, "bad_arguments", fitted))
+            return run
+        return run.model_copy(update={"arguments": fitted})
+
+    def reset(self) -> None:
+        """The machine has the answer, or will never get one."""
+        self.state = CallState()
+
+    def unknown(self, effect: Effect[Any], place: str) -> tuple[str, ToolRun] | None:
+        """The first tool call whose outcome is unknown."""
+        for name, run, _ in tool_calls(effect, place):
+            if (result := self.state.results.get(name)) and result.error == "unknown_outcome":
+                return name, run
+        return None
+
+    def failed_questions(self, effect: Effect[Any], place: str) -> dict[str, EffectFailed]:
+        """Questions to models that failed permanently."""
+        asked = {
+            name: self.state.answers.get(name)
+            for name, one in members(effect, place)
+            if isinstance(one, AskModel)
+        }
+        return {n: a for n, a in asked.items() if isinstance(a, EffectFailed) and a.error == "fatal"}
+
+    def ask_again(self, name: str) -> None:
+        """Forget what a question brought; it gets an activity id and a key of its own."""
+        self.state.answers.pop(name, None)
+        self.state.asked_again[name] = self.state.asked_again.get(name, 0) + 1
+
+    def make_again(self, name: str) -> None:
+        """The call did not take effect: it is made again, under its own id and key."""
+        self.state.results.pop(name, None)
+        self.state.made_again[name] = self.state.made_again.get(name, 0) + 1
+        if name in self.state.reconciled:
+            self.state.reconciled.remove(name)
+        self.done[:] = [call for call in self.done if call.activity_id != bounded(name)]
+
+    def take_reconciled(self, name: str, found: Reconciled) -> bool:
+        """Take over what the tool found out; True: the outcome is known now."""
+        if found.outcome == "happened" and found.result is not None:
+            self.state.results[name] = found.result
+        elif found.outcome == "not_happened" and self.state.made_again.get(name, 0) < RETRIES:
+            self.make_again(name)
+        else:
+            return False
+        return True
+
+    @property
+    def made(self) -> tuple[tuple[str, ToolResult], ...]:
+        """Tool calls of the pending effect that were made."""
+        return tuple((n, r) for n, r in self.state.results.items() if r.error not in NOT_MADE)
+
+    def take_unbilled(self) -> dict[str, float]:
+        """What was spent and is in no answer; it is given once."""
+        spent, self.unbilled = self.unbilled, {}
+        return spent
+
+    # -- stopping --------------------
+
+    def stop_soon(self) -> bool:
+        """Begin no further call. True: an unsafe one is under way, which must not be stopped."""
+        self._stop = True
+        return bool(self._unsafe_under_way())
+
+    def stop_now(self) -> None:
+        """What is under way is being cancelled: an inner run that ends now was stopped."""
+        self._stop = self._cancelled = True
+
+    @property
+    def unknown_outcomes(self) -> str:
+        """Calls whose outcome is unknown, in words; empty: none."""
+        names = [f"{r.tool} at {n}" for n, r in self.state.results.items() if r.error == "unknown_outcome"]
+        return ", ".join([*self._unsafe_under_way(), *names])
+
+    def _unsafe_under_way(self) -> list[str]:
+        return [run.title for run in self._under_way.values() if not self.specs[run.tool].repeatable]
+
+    # -- performing --------------------
+
+    async def perform(self, step: Step, effect: Effect[Any]) -> Any:
+        """The answer to the prepared effect. Raises asyncio.CancelledError when it was stopped before its
+        end; what has ended by then is in `state`."""
+        self._under_way.clear()
+        self._stop = self._cancelled = False
+        self.state.begun = True
+        place = step.snapshot.place
+        if not isinstance(effect, Together):
+            return await self._member(step, place, effect)
+        free = asyncio.Semaphore(AT_ONCE)
+
+        async def one(name: str, member: Effect[Any]) -> Any:
+            async with free:
+                return await self._member(step, name, member)
+
+        answers = await _all([one(name, member) for name, member in members(effect, place)])
+        return Answers(answers=tuple(answers))
+
+    async def _member(self, step: Step, name: str, effect: Effect[Any]) -> Any:
+        if isinstance(effect, CallTools):
+            return await self._tools(step, name, effect)
+        if name not in self.state.answers:
+            if self._stop:
+                raise asyncio.CancelledError
+            if isinstance(effect, RunMachine):
+                self.state.answers[name] = await self._run_child(step, name, effect)
+            else:
+                self.state.answers[name] = await self._single(step, name, effect)
+        return self.state.answers[name]
+
+    async def _single(self, step: Step, name: str, effect: Any) -> Any:
+        again = self.state.asked_again.get(name, 0)
+        conversation = Conversation()
+        if isinstance(effect, AskModel):
+            before = conversation if effect.beside else step.snapshot.conversation
+            conversation = before.add(*effect.say)
+        site = self.site(step, f"{name}+{again}" if again else name, effect.title, conversation=conversation)
+        return await self.host.perform(effect, site)
+
+    async def _tools(self, step: Step, place: str, effect: CallTools) -> ToolsReturned:
+        calls = [(name, run) for name, run, _ in tool_calls(effect, place)]
+        specs = [self.specs.get(run.tool) for run in effect.runs]
+        if effect.parallel and all(spec is not None and spec.repeatable for spec in specs):
+            found = await _all([self._tool(step, name, run, effect) for name, run in calls])
+            return ToolsReturned(results=tuple(found))
+        results: list[ToolResult] = []
+        for name, run in calls:
+            results.append(await self._tool(step, name, run, effect))
+            if results[-1].error in STOPPING:
+                break
+        return ToolsReturned(results=tuple(results))
+
+    async def _tool(self, step: Step, name: str, run: ToolRun, effect: CallTools) -> ToolResult:
+        results = self.state.results
+        if name in results:
+            return results[name]
+        if self._stop:
+            raise asyncio.CancelledError
+        spec = self.specs[run.tool]
+        call = json.dumps(
+            [run.tool, run.arguments, *(one.model_dump() for one in run.artifacts)], sort_keys=True
+        )
+        if spec.cache == "run" and call in self.cached:
+            results[name] = self.cached[call].model_copy(update={"id": run.id, "attempts": 0, "cost_usd": 0})
+            return results[name]
+        site = self.site(step, name, run.title)
+        attempts = effect.attempts if spec.repeatable else 1
+        request = ToolRequest(
+            id=run.id,
+            tool=run.tool,
+            arguments=run.arguments,
+            key=site.key,
+            attempts=attempts,
+            artifacts=run.artifacts,
+        )
+        self._under_way[name] = run
+        result: Any = None
+        try:
+            result = await self.host.perform(request, site)
+        finally:
+            self._report(step, run, spec, site, result)
+        del self._under_way[name]
+        results[name] = result
+        if spec.cache == "run" and result.ok:
+            self.cached[call] = result
+        return results[name]
+
+    # -- inner runs --------------------
+
+    async def _run_child(self, step: Step, name: str, effect: RunMachine) -> MachineEnded | EffectFailed:
+        limit = self.task.limits.depth
+        if self.task.depth + 1 > limit:
+            text = f"{effect.machine} would be nested deeper than `limits.depth` allows: {limit}"
+            return EffectFailed(error="recoverable", type="depth_limit", message=text)
+        try:
+            task = inner_task(self.task, effect, step.ledger)
+        except ValueError as error:
+            problem = faults(error) if isinstance(error, ValidationError) else str(error)
+            text = f"{effect.machine} cannot be run: {problem}"
+            return EffectFailed(error="fatal", type="inner_machine", message=text)
+        me = self.identity
+        workflow_id = bounded(f"{me.workflow_id}/{me.origin[:8]}/{name}")
+        parents = (*me.parents, (me.workflow_id, me.origin))
+        child = ChildRun(workflow_id, task, effect.title[:200], parents, self.signed_ids)
+        self.children[workflow_id] = None
+        try:
+            result = await self.host.run_child(child)
+        finally:
+            del self.children[workflow_id]
+        if isinstance(result, EffectFailed):
+            return self._lost_child(step, workflow_id, result)
+        self._inherit(step, workflow_id, result)
+        if result.exit_reason == "cancelled" and (self._cancelled or self.host.cancelled()):
+            # A command stopped it. What it spent is spent.
+            self.unbilled = added(self.unbilled, _ended(result, workflow_id).cost)
+            self.state.children_stopped.append(result.error or "")
+            raise asyncio.CancelledError
+        if result.exit_reason in ("broken_rule", "bug", "refused"):
+            text = f"{workflow_id}: {result.error}"
+            kind = result.raises or result.exit_reason
+            return EffectFailed(error="fatal", type=kind, message=text, spent=result.counters)
+        return _ended(result, workflow_id)
+
+    def _lost_child(self, step: Step, workflow_id: str, failure: EffectFailed) -> EffectFailed:
+        """It ended without a result: what it did is unknown here."""
+        if failure.error != "unknown_outcome":
+            return failure
+        s = step.snapshot
+        self._keep(DoneCall(
+            step=s.step, branch=s.branch, activity_id=workflow_id, tool="(inner run)", arguments={},
+            effect="unsafe", error="outcome unknown; its own log may say what it did", key=workflow_id,
+        ))  # fmt: skip
+        return failure.model_copy(update={"error": "fatal"})
+
+    def _inherit(self, step: Step, workflow_id: str, result: RunResult) -> None:
+        """Report what an inner run did outside as done in the step that ran it."""
+        s = step.snapshot
+        for call in result.calls:
+            activity_id = bounded(f"{workflow_id}: {call.activity_id}")
+            self._keep(
+                call.model_copy(update={"step": s.step, "branch": s.branch, "activity_id": activity_id})
+            )
+
+    # -- what was done outside --------------------
+
+    def _report(
+        self, step: Step, run: ToolRun, spec: ToolSpec, site: CallSite, result: ToolResult | None
+    ) -> None:
+        """Keep a call with outside effects; None: it was stopped, and its outcome is unknown."""
+        if spec.effect in HARMLESS or (result is not None and result.error in NOT_MADE):
+            return
+        s = step.snapshot
+        output = result.output if result else ""
+        self._keep(DoneCall(
+            step=s.step, branch=s.branch, activity_id=site.activity_id, tool=run.tool,
+            arguments=run.arguments if spec.compensates else _cut(run.arguments), effect=spec.effect,
+            output=output if spec.compensates else output[:OUTPUT],
+            error=result.error if result else "stopped: outcome unknown",
+            key=site.key, undoable=spec.compensates,
+        ))  # fmt: skip
+
+    def _keep(self, call: DoneCall) -> None:
+        self.done[:] = [*(one for one in self.done if one.key != call.key), call][-DONE_CALLS:]
+
+    def since(self, step: int) -> tuple[DoneCall, ...]:
+        """Calls of this step and later ones, oldest first, on all branches, those undone included."""
+        return tuple(call for call in self.done if call.step >= step)
+
+    async def reconcile(self, step: Step, name: str, run: ToolRun) -> Reconciled | None:
+        """What the tool finds out about the call's outcome; None: it cannot, or has looked already."""
+        spec = self.specs[run.tool]
+        if name in self.state.reconciled or not spec.reconciles:
+            return None
+        site = self.site(step, f"{name}?", f"find the outcome of {run.title}")
+        request = ReconcileRequest(
+            id=run.id,
+            tool=run.tool,
+            arguments=run.arguments,
+            key=self.site(step, name).key,
+            attempts=RETRIES,
+            artifacts=run.artifacts,
+        )
+        found = await self.host.perform(request, site)
+        self.state.reconciled.append(name)
+        return found if isinstance(found, Reconciled) else None
+
+    async def compensate(self, step: Step, call: DoneCall) -> str:
+        """Undo a call; what came of it, for a person."""
+        site = self.site(step, f"undo:{call.activity_id}", f"undo {call.tool} of {call.activity_id}")
+        request = CompensateRequest(
+            tool=call.tool, arguments=call.arguments, output=call.output, key=call.key, attempts=RETRIES
+        )
+        done = await self.host.perform(request, site)
+        assert isinstance(done, Compensated)
+        self.unbilled = added(self.unbilled, {"cost_usd": done.cost_usd} if done.cost_usd else {})
+        text = f"{'undone' if done.ok else 'not undone'}: {done.text}"
+        if done.ok:
+            at = self.done.index(call)
+            self.done[at] = call.model_copy(update={"undone": text})
+        return text
+
+
+def _ended(result: RunResult, workflow_id: str) -> MachineEnded:
+    """What an inner run's result is to the outer machine."""
+    return MachineEnded(
+        machine=result.machine,
+        ok=result.ok,
+        exit_reason=result.exit_reason,
+        answer=result.answer,
+        error=result.error,
+        outcome=result.outcome,
+        spent=result.counters,
+        workflow_id=workflow_id,
+    )
+
+
+def _cut(arguments: JsonObject) -> JsonObject:
+    cut: JsonObject = {}
+    for name, value in arguments.items():
+        text = json.dumps(value, ensure_ascii=False)
+        cut[name] = value if len(text) <= OUTPUT else f"{text[:OUTPUT]} [... {len(text):,} characters]"
+    return cut
+
+
+async def _all(calls: Iterable[Coroutine[Any, Any, T]]) -> list[T]:
+    """What all of them gave, once all have ended; raises what the first of them raised."""
+    found = await asyncio.gather(*calls, return_exceptions=True)
+    for one in found:
+        if isinstance(one, BaseException):
+            raise one
+    return [one for one in found if not isinstance(one, BaseException)]

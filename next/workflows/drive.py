@@ -1,0 +1,735 @@
+"""The loop of a run: ask people where they must be asked, make the calls, give the machine the answer.
+
+The order of things is fixed. Commands are obeyed one by one as they came, before anything else; decisions
+count at once. What waits for people or is under way is left when a command preempts it, and taken up again
+afterwards: a call that has ended is never made again. A command that is refused changes nothing. The machine
+moves in the kernel, calls are made in `workflows/calls.py`, the world is the `Host`.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import json
+from collections.abc import Callable, Coroutine, Mapping, Sequence
+from dataclasses import replace
+from typing import Any, TypeVar
+
+from activities.contracts import (
+    Answers,
+    AskModel,
+    AskPerson,
+    CallTools,
+    Effect,
+    EffectFailed,
+    JsonObject,
+    Message,
+    PersonDecided,
+    ToolResult,
+    ToolRun,
+    ToolsReturned,
+)
+from workflows.api import COUNTERS, MAX_LIMIT
+from workflows.calls import members, tool_calls
+from workflows.gate import texts
+from workflows.gate.approvals import RequiredApproval
+from workflows.gate.validation import Refused
+from workflows.host import CallSite, ChildRun, Host, Identity
+from workflows.kernel.errors import MachineError
+from workflows.kernel.ledger import Breach, plain_number
+from workflows.kernel.log import Record
+from workflows.kernel.machine import Interrupt
+from workflows.kernel.operations import rolled_back, with_caps, with_credit
+from workflows.kernel.step import Step, advance, go_on, refuse, resume, steer
+from workflows.people import Command, CommandDone, Decided, Decision, Request
+from workflows.run import LOGGED, LiveRun, Preempted, QueuedCommand, expiry_ends_run
+from workflows.task import broken
+
+__all__ = ["CallSite", "ChildRun", "Drive", "Host", "Identity", "Preempted", "QueuedCommand"]
+
+T = TypeVar("T")
+
+NAMED = 10
+"""Limits of a refused command in the log."""
+OF_THE_MACHINE = {"question", "escalation"}
+"""Kinds of request whose `abort` is an answer to the machine that asked."""
+HARMLESS = {"pause", "resume", "limits"}
+"""Commands that change nothing about an effect under way, and are obeyed beside it."""
+
+
+class Drive(LiveRun):
+    """One run, from its first effect to its end."""
+
+    # -- the loop --------------------
+
+    async def run(self) -> None:
+        """Go on until the run is over; `result` says how. Raises only what is a fault of Ratchet or the
+        host."""
+        self.keep(self.step)
+        try:
+            while self.step.effect is not None:
+                await self._next_move()
+        except asyncio.CancelledError:
+            self._cancelled()
+        except MachineError as error:
+            self.keep(broken(error))
+        for queued in self.inbox:
+            self._refuse(queued, "The run is over.")
+        self.paused = False
+        self.requests.withdraw(self.host.now(), "the run is over")
+        self.log_requests()
+        self.host.publish(())
+
+    async def _next_move(self) -> None:
+        self.log_requests()
+        if self.inbox:
+            await self._obey_next()
+            return
+        if self.host.cancelled():
+            raise asyncio.CancelledError
+        await self.host.between()
+        try:
+            if self.paused:
+                await self.wait_until(lambda: False, "paused")
+            if not self.inbox:
+                await self._take_on()
+        except Preempted:
+            return
+
+    async def _take_on(self) -> None:
+        """Whatever the pending effect asks of people first, then the effect itself."""
+        effect = self.step.effect
+        if isinstance(effect, Interrupt):
+            await self._interrupt(effect)
+        elif isinstance(effect, AskPerson):
+            await self._question(effect)
+        elif self.step.breach is not None:
+            await self._limit(self.step.breach)
+        elif effect is not None:
+            await self._perform()
+
+    def _cancelled(self) -> None:
+        if self.step.exit is not None:
+            return
+        inner = "".join(f"; its inner run: {text}" for text in self.calls.state.children_stopped)
+        text = f"the run was cancelled{self._unknown_outcomes()}{inner}"
+        try:
+            self.close("cancelled", text)
+        except MachineError as error:
+            self.keep(broken(error))
+
+    # -- what a run asks before it performs --------------------
+
+    async def _interrupt(self, effect: Interrupt) -> None:
+        """The run is paused before a state, once for each number of steps (R-000-13). A text is a message to
+        the model."""
+        if effect.step == self.interrupted_at and effect.state not in self.people.interrupt_states:
+            self.keep(go_on(self.step, now=self.host.now()))
+            return
+        request = await self.ask(
+            texts.interrupt(effect.state, effect.step, self._last_reason), f"{self.place}?"
+        )
+        if self.ends_run(request):
+            return
+        if request is not None and request.outcome == "expired" and request.at_deadline == "reject":
+            self.close("expired", texts.expiry(request), by="deadline")
+            return
+        if request is not None and request.deciding_vote and (text := request.deciding_vote.text):
+            self._steer(text, by=texts.decided_by(request), about={"request": request.id})
+        if self.people.interrupt_every:
+            self.interrupted_at = effect.step
+        self.keep(go_on(self.step, now=self.host.now()))
+
+    async def _question(self, effect: AskPerson) -> None:
+        """The machine asks; what is decided is its answer."""
+        request = await self.ask(texts.question(effect), self.place)
+        if request is not None and request.outcome == "expired" and self.ends_run(request):
+            return
+        self._answer(_decision_for(request), effect)
+
+    async def _limit(self, breach: Breach) -> None:
+        """The next call would pass a limit: more, the end that the limit stands for, or abort."""
+        request = None
+        if self.people.on_limit == "ask":
+            name = _again(f"{self.place}!{breach.counter}", self.calls.state.limits_changed)
+            request = await self.ask(texts.limit(breach.counter, breach.spent, breach.cap), name)
+        if self.ends_run(request):
+            return
+        if request is not None and request.outcome == "topped_up" and request.deciding_vote:
+            self.calls.state.limits_changed += 1
+            self.keep(with_credit(self.step, request.deciding_vote.amounts, now=self.host.now()))
+        else:
+            self.leave("a limit ends the run")
+            self.keep(refuse(self.step, now=self.host.now()))
+
+    async def _approvals(self, effect: Effect[Any]) -> None:
+        """Ask for all calls that need it, at once, and wait for all decisions."""
+        runs = {name: run for name, run, _ in tool_calls(effect, self.place)}
+        for name, run in runs.items():
+            if name not in self.calls.state.results and name not in self.calls.state.approvals:
+                self._ask_for(name, run)
+        asked = {name: request for name, request in self.calls.state.approvals.items() if name in runs}
+
+        def is_settled() -> bool:
+            requests = [self.requests.get(request) for request in asked.values()]
+            return any(map(expiry_ends_run, requests)) or not any(one.is_open for one in requests)
+
+        await self.wait_until(is_settled, "approval")
+        for name, request_id in asked.items():
+            request = self.requests.get(request_id)
+            if self.ends_run(request):
+                return
+            self._take_over(name, runs[name], request)
+
+    async def _member_questions(self, effect: Effect[Any]) -> None:
+        """Questions to people side by side with other effects come before those."""
+        for name, member in members(effect, self.place):
+            if isinstance(member, AskPerson) and name not in self.calls.state.answers:
+                request = await self.ask(texts.question(member), name)
+                if request is not None and request.outcome == "expired" and self.ends_run(request):
+                    return
+                self.calls.state.answers[name] = _decision_for(request)
+
+    def _ask_for(self, name: str, run: ToolRun) -> None:
+        """Let a call pass, ask for it, or say why it is not made."""
+        spent_usd = self.task.spent_above_usd + self.step.ledger.used("cost_usd")
+        required = self.requests.required_approval(run, spent_usd=spent_usd)
+        state = self.calls.state
+        if required is None:
+            by = self.requests.earlier_approvers(run, spent_usd=spent_usd)
+            if by and name not in state.passed:
+                state.passed.append(name)
+                self.note("ApprovedBefore", reason=f"{run.title} was approved before, by {', '.join(by)}")
+        elif self.people.unattended:
+            text = texts.unattended_text(run.tool)
+            state.results[name] = texts.result_without_call(run, "rejected", text)
+        else:
+            state.approvals[name] = self.open(texts.approval(run), name, required).id
+
+    def _take_over(self, name: str, run: ToolRun, request: Request) -> None:
+        """What was decided about a call."""
+        vote, state = request.deciding_vote, self.calls.state
+        if request.outcome == "edited" and vote is not None and vote.arguments is not None:
+            state.arguments[name] = vote.arguments
+        elif request.outcome == "expired" and request.at_deadline != "approve":
+            text = f"This call was not made: {texts.expiry(request)}."
+            state.results.setdefault(name, texts.result_without_call(run, "expired", text))
+        elif request.outcome not in ("approved", "edited", "expired"):
+            state.results.setdefault(
+                name, texts.result_without_call(run, "rejected", texts.rejection(request))
+            )
+
+    # -- performing --------------------
+
+    async def _perform(self) -> None:
+        """Ask for approvals, make the calls, find out unknown outcomes, and give the machine the answer."""
+        assert self.step.effect is not None
+        wanted, calls = self.step.effect, self.calls
+        await self._member_questions(wanted)
+        if self.step.exit is None:
+            await self._approvals(calls.prepared(wanted, self.place))
+        if self.step.exit is not None:
+            return
+        effect = calls.prepared(wanted, self.place)
+        while True:
+            answer = await self._race(effect)
+            if unknown := calls.unknown(effect, self.place):
+                again = await self._find_outcome(*unknown)
+            elif self._is_out_of_time(answer):
+                calls.reset()
+                self.keep(resume(self.step, now=self.host.now()))  # the limit is met now
+                return
+            else:
+                again = await self._fix_trouble(calls.failed_questions(effect, self.place))
+            if self.step.exit is not None:
+                return
+            if not again:
+                break
+        self._answer(self._with_edits(answer, effect), effect)
+
+    def _answer(self, answer: Any, effect: Effect[Any]) -> None:
+        """Give it to the machine. Calls that people did not let pass are given back to the limit."""
+        not_made = sum(
+            result.error in ("rejected", "expired") for result in self.calls.state.results.values()
+        )
+        if not_made:
+            self.charge({"tool_calls": -not_made})
+        self.requests.withdraw(self.host.now(), "the run went on without it")
+        self.log_requests()
+        self.calls.reset()
+        self.keep(advance(self.step, answer, now=self.host.now(), effect=effect))
+
+    def _is_out_of_time(self, answer: Any) -> bool:
+        """The call failed because `limits.seconds` ended it: the run reports the limit, not the failure."""
+        began, ledger = self.step.snapshot.began, self.step.ledger
+        ledger = ledger.at_least("seconds", self.host.now() - began)
+        return isinstance(answer, EffectFailed) and ledger.breach({"seconds": 0}) is not None
+
+    def _with_edits(self, answer: Any, effect: Effect[Any]) -> Any:
+        """The model is told of arguments that a person changed. JSON stays JSON: machines may read it."""
+        edits = self.calls.state.arguments
+        if isinstance(answer, Answers):
+            parts = zip(answer.answers, members(effect, self.place), strict=True)
+            return Answers(
+                answers=tuple(self._edited(part, name, member, edits) for part, (name, member) in parts)
+            )
+        return self._edited(answer, self.place, effect, edits)
+
+    def _edited(self, answer: Any, name: str, effect: Effect[Any], edits: Mapping[str, JsonObject]) -> Any:
+        if not edits or not isinstance(answer, ToolsReturned) or not isinstance(effect, CallTools):
+            return answer
+        names = [one for one, _, _ in tool_calls(effect, name)]
+        results = list(answer.results)
+        for number, result in enumerate(results):
+            if names[number] in edits and result.output.lstrip()[:1] not in ("{", "["):
+                arguments = json.dumps(edits[names[number]], ensure_ascii=False)
+                text = f"(A person changed the arguments to {arguments}.)\n{result.output}"
+                results[number] = result.model_copy(update={"output": text})
+        return ToolsReturned(results=tuple(results))
+
+    async def _find_outcome(self, name: str, run: ToolRun) -> bool:
+        """Find out whether a call took effect, from its tool, then from people. True: it is known now."""
+        if self.host.cancelled():
+            return False
+        if await self._reconcile(name, run):
+            return True
+        # Who may let a call happen may say whether it did.
+        required = None if "outcome" in self.people.kinds else self._approval_of(name)
+        times = self.calls.state.made_again.get(name, 0)
+        request = await self.ask(texts.outcome_unknown(run), _again(name, times), required)
+        if request is None or self.ends_run(request):
+            return False
+        if request.outcome == "retried":
+            self.calls.make_again(name)
+        elif request.outcome == "answered" and request.deciding_vote is not None:
+            by, text = texts.decided_by(request), request.deciding_vote.text
+            output = f"(Reported by {by}, who looked up the outcome:)\n{text}"
+            size = len(output.encode())
+            self.calls.state.results[name] = ToolResult(id=run.id, tool=run.tool, output=output, bytes=size)
+        return request.outcome in ("retried", "answered")
+
+    async def _reconcile(self, name: str, run: ToolRun) -> bool:
+        """Have the tool look for the outcome, once for each time that the call is made."""
+        if name in self.calls.state.reconciled:
+            return False
+        if self.paused:
+            raise Preempted
+        found = await self._watched(self.calls.reconcile(self.step, name, run))
+        if found is None:
+            return False
+        details = f", {found.text}" if found.text else ""
+        self.note("Reconciled", reason=f"{run.title}: {found.outcome}{details}")
+        return self.calls.take_reconciled(name, found)
+
+    def _approval_of(self, name: str) -> RequiredApproval | None:
+        request_id = self.calls.state.approvals.get(name)
+        return self.requests.approval_of(request_id) if request_id else None
+
+    async def _fix_trouble(self, failed: dict[str, EffectFailed]) -> bool:
+        """A model call failed permanently: people may fix the cause. True: ask the model again."""
+        if not failed or self.people.on_trouble != "ask" or self.host.cancelled():
+            return False
+        name, failure = next(iter(failed.items()))
+        request = await self.ask(
+            texts.trouble(failure), _again(name, self.calls.state.asked_again.get(name, 0))
+        )
+        if request is None or self.ends_run(request):
+            return False
+        if request.outcome != "retried" and request.at_deadline != "approve":
+            return False
+        for name in failed:
+            self.calls.ask_again(name)
+        return True
+
+    # -- under way --------------------
+
+    async def _race(self, effect: Effect[Any]) -> Any:
+        """The answer, unless a command preempts the effect."""
+        if self.paused:
+            raise Preempted
+        stopped = len(self.calls.state.children_stopped)
+        self.calls.signed_ids = self.commands.signed_ids
+        self.performing = True
+        self.host.publish(())
+        try:
+            return await self._watched(self.calls.perform(self.step, effect))
+        finally:
+            self.performing = False
+            self.charge(self.calls.take_unbilled())
+            for text in self.calls.state.children_stopped[stopped:]:
+                self.note("ChildStopped", reason=text)
+
+    async def _watched(self, work: Coroutine[Any, Any, T], stops: Callable[[], bool] | None = None) -> T:
+        """The outcome of the work. Raises Preempted when a command ends it: any that concerns the effect, or
+        only when `stops` says so."""
+        task = asyncio.ensure_future(work)
+        try:
+            if stops is not None:
+                await asyncio.sleep(0)  # what needs no waiting is not stopped by what came before it
+                await self._watch(task, stops, lambda: None)
+            else:
+                await self._watch(task, self._is_preempted, self._next_beside)
+                if not task.done() and self.calls.stop_soon():
+                    await self._watch(task, self.is_aborting, lambda: None)
+        except asyncio.CancelledError:
+            pass
+        except Exception:  # nothing wider: an execution that is evicted must not wait for anything
+            await self._stopped(task)
+            raise
+        if not task.done():
+            self.calls.stop_now()
+            self._mark_pause()
+        await self._stopped(task)
+        if task.cancelled():
+            raise asyncio.CancelledError if self.host.cancelled() else Preempted
+        return task.result()
+
+    async def _watch(
+        self,
+        task: asyncio.Future[Any],
+        stops: Callable[[], bool],
+        beside: Callable[[], QueuedCommand | None],
+    ) -> None:
+        """Wait until it has ended or is to be stopped; commands that `beside` gives are obeyed meanwhile."""
+        while not (task.done() or stops()):
+            if self.host.cancelled():
+                raise asyncio.CancelledError
+            if (queued := beside()) is not None:
+                await self._obey_beside(queued)
+                self.host.publish(())
+            else:
+                await self.host.wait(lambda: task.done() or stops() or beside() is not None, None, "")
+
+    async def _stopped(self, task: asyncio.Future[Any]) -> None:
+        """Cancel it until it has ended."""
+        while not task.done():
+            task.cancel()
+            try:
+                await self.host.wait(task.done, None, "")
+            except asyncio.CancelledError:
+                continue
+
+    def is_aborting(self) -> bool:
+        """An abort came."""
+        return any(queued.command.command == "abort" for queued in self.inbox)
+
+    def _is_preempted(self) -> bool:
+        return any(self._preempts(queued) for queued in self.inbox)
+
+    def _preempts(self, queued: QueuedCommand) -> bool:
+        """It ends the effect under way."""
+        command = queued.command
+        match command.command:
+            case "abort":
+                return True
+            case "rollback":
+                return queued.checked
+            case "pause":
+                return command.at_once and not self.calls.children  # those are told
+            case "steer":
+                return bool(command.text.strip()) and self._is_asking()
+        return False
+
+    def _is_asking(self) -> bool:
+        """The pending effect is a question that a person's message changes."""
+        return isinstance(self.step.asked, AskModel) and not self.step.asked.beside
+
+    def _mark_pause(self) -> None:
+        """In a paused run, a pause `at_once` that ends the effect under way is no repeat."""
+        for queued in self.inbox:
+            if queued.command.command == "pause" and queued.command.at_once:
+                queued.preempted = True
+                return
+
+    # -- commands --------------------
+
+    def _next_beside(self) -> QueuedCommand | None:
+        """The command to be obeyed while the effect goes on: one that changes nothing about it, any while
+        inner runs are under way, and a rollback, which is checked first and may be refused."""
+        for queued in self.inbox:
+            if queued.command.command == "rollback" and not queued.checked:
+                return queued
+        first = self.inbox[0] if self.inbox else None
+        return first if first and (self.calls.children or first.command.command in HARMLESS) else None
+
+    async def _obey_beside(self, queued: QueuedCommand) -> None:
+        if queued.command.command != "rollback":
+            await self._obey_next()
+            return
+        try:
+            await self._check_rollback(queued)
+        except (ValueError, MachineError) as error:
+            self.inbox.remove(queued)
+            self._refuse(queued, str(error))
+        else:
+            queued.checked = True
+
+    async def _obey_next(self) -> None:
+        queued = self.inbox.pop(0)
+        try:
+            await self._obey(queued)
+        finally:
+            if not queued.is_over:  # it was cancelled in the middle, and is refused when the run is over
+                self.inbox.insert(0, queued)
+
+    async def _obey(self, queued: QueuedCommand) -> None:
+        """Do it, or log why not."""
+        if queued.command.command == "abort":
+            self._abort(queued)
+            return
+        try:
+            match queued.command.command:
+                case "pause" | "resume":
+                    await self._pause(queued)
+                case "steer":
+                    self._steer_by_command(queued)
+                case "rollback":
+                    await self._roll_back(queued)
+                case "limits":
+                    self._set_limits(queued)
+        except (ValueError, MachineError) as error:
+            self._refuse(queued, str(error))
+
+    def _done(self, queued: QueuedCommand, text: str, undone: tuple[str, ...] = ()) -> None:
+        s = self.step.snapshot
+        queued.done = CommandDone(
+            command=queued.command.command,
+            text=text,
+            step=s.step,
+            branch=s.branch,
+            paused=self.paused,
+            undone=undone,
+        )
+
+    def _refuse(self, queued: QueuedCommand, reason: str) -> None:
+        queued.refused = reason
+        self.commands.refuse(queued.command, reason)
+        self.note_refused(queued.command, queued.by, reason)
+
+    def note_refused(self, command: Command, by: str, reason: str) -> None:
+        """Log a command that does not count; anybody may send one of any length, so it is cut."""
+        limits = dict(list(command.limits.items())[:NAMED])
+        cut = command.model_copy(update={"text": command.text[:LOGGED], "limits": limits})
+        self.note("RefusedCommand", by=by, reason=cut.text, about=_about(cut), error=reason)
+
+    def _abort(self, queued: QueuedCommand) -> None:
+        text = queued.reason or f"{queued.by} ended the run{_colon(queued.command.text)}"
+        inner = "".join(f"; its inner run: {one}" for one in self.calls.state.children_stopped)
+        self.close("aborted", f"{text}{self._unknown_outcomes()}{inner}", by=queued.by)
+        self._done(queued, "The run has ended.")
+
+    def _unknown_outcomes(self) -> str:
+        names = self.calls.unknown_outcomes
+        return f"; outcome unknown: {names}" if names else ""
+
+    async def _pause(self, queued: QueuedCommand) -> None:
+        pauses = queued.command.command == "pause"
+        if self.paused == pauses and not queued.preempted:
+            raise ValueError(
+                "The run is paused already."
+                if pauses
+                else "The run is not paused. Decide on its requests, for example with `ratchet approve RUN`."
+            )
+        told = [one for one in tuple(self.calls.children) if await self.host.tell_child(one, queued.command)]
+        self.paused = pauses
+        about = {**_about(queued.command), **({"children": [*told]} if told else {})}
+        self.note("Paused" if pauses else "Resumed", by=queued.by, reason=queued.command.text, about=about)
+        after = f" Told its inner runs: {', '.join(told)}." if told else ""
+        if pauses and self.performing and not told and self.step.effect:
+            self._done(queued, f"The run pauses once this has ended: {self.step.effect.title[:200]}.")
+        else:
+            self._done(queued, f"The run {'is paused' if pauses else 'goes on'}.{after}")
+
+    def _steer_by_command(self, queued: QueuedCommand) -> None:
+        text = queued.command.text
+        if not text.strip():
+            raise ValueError("Steering needs a `text`: the message to the model.")
+        if self.calls.state.begun and not self.performing and self._is_asking():
+            # The question was begun, and changes: it is another call, and both are counted.
+            self.charge({"model_calls": 1})
+            again = {**self.calls.state.asked_again}
+            self.leave("a person's message has changed the question")
+            self.calls.state.asked_again = again
+            self.calls.ask_again(self.place)
+        self._steer(text, by=queued.by, about=_about(queued.command))
+        children = ", ".join(self.calls.children)
+        behind = f" of this run; inner runs do not get it: {children}" if children else ""
+        self._done(queued, f"The next question to the model{behind} brings the message.")
+
+    def _steer(self, text: str, *, by: str, about: JsonObject) -> None:
+        message = Message(role="user", content=text)
+        self.keep(steer(self.step, message, now=self.host.now(), by=by, about=about))
+
+    def _set_limits(self, queued: QueuedCommand) -> None:
+        limits = queued.command.limits
+        if not limits:
+            raise ValueError('Name the `limits` to set, such as {"model_calls": 100}; null removes one.')
+        for name, cap in limits.items():
+            if name not in COUNTERS:
+                raise ValueError(f"There is no limit {name!r}; limits: {', '.join(COUNTERS)}.")
+            if cap is not None and not 0 <= cap <= MAX_LIMIT:
+                raise ValueError(f"{name}: expected 0 to {MAX_LIMIT:g} or null, got {cap:g}.")
+        before = self.step.breach
+        if self.performing:  # what is under way was reserved before; the next call meets the new caps
+            ledger = self.step.ledger
+            for name, cap in limits.items():
+                ledger = ledger.cap(name, cap)
+            self.step = replace(self.step, ledger=ledger)
+        else:
+            self.keep(with_caps(self.step, limits, now=self.host.now()))
+        if before is not None and (before.counter in limits or self.step.breach != before):
+            self.requests.withdraw(self.host.now(), "the limits were changed", kind="limit")
+            self.log_requests()
+            self.calls.state.limits_changed += 1
+        shown = [f"{n} {'none' if cap is None else plain_number(cap)}" for n, cap in sorted(limits.items())]
+        self.note("LimitsSet", by=queued.by, reason=", ".join(shown), about=_about(queued.command))
+        children = ", ".join(self.calls.children)
+        kept = f" Inner runs keep theirs: {children}." if children else ""
+        self._done(queued, f"Limits now: {', '.join(shown)}.{kept}")
+
+    # -- rollback --------------------
+
+    async def _check_rollback(self, queued: QueuedCommand) -> Sequence[Record]:
+        """The log, if the run can be rolled back. Raises ValueError or MachineError; changes nothing."""
+        if queued.command.step is None:
+            raise ValueError("A rollback needs a `step`: the one to begin again; `steps` lists them.")
+        records = await self._unless_aborted(self.host.log(), "the log was read")
+        self._at_step(queued, records)
+        return records
+
+    def _at_step(self, queued: QueuedCommand, records: Sequence[Record]) -> Step:
+        """The run as it is after the rollback."""
+        command = queued.command
+        undoing = ", undoing what can be undone" if command.compensate else ""
+        reason = f"to step {command.step}{undoing}{_colon(command.text)}"
+        now, about = self.host.now(), _about(command)
+        return rolled_back(
+            self.step, records, command.step or 0, now=now, by=queued.by, reason=reason, about=about
+        )
+
+    async def _roll_back(self, queued: QueuedCommand) -> None:
+        records, to_step = await self._check_rollback(queued), queued.command.step or 0
+        asked = self.step.asked
+        if not self.calls.state.begun and asked is not None and self.step.breach is None:
+            self.charge({counter: -amount for counter, amount in asked.price.items()})
+        self.leave(f"the run is rolled back to step {to_step}")
+        undone = await self._compensated(to_step, queued.by) if queued.command.compensate else ()
+        self.keep(self._at_step(queued, records))
+        self._done(queued, f"Back at the beginning of step {to_step}.", undone)
+
+    async def _compensated(self, since: int, by: str) -> tuple[str, ...]:
+        """Undo what can be undone since that step, the newest first; a failure is logged.
+
+        An abort lets no other begin, and stops the one under way unless its tool is unsafe: ValueError.
+        """
+        undone: list[str] = []
+        for call in reversed(self.calls.since(since)):
+            if not call.undoable or call.undone is not None:
+                continue
+            if self.host.cancelled():
+                raise asyncio.CancelledError
+            name = f"{call.tool} at {call.activity_id}"
+            if self.is_aborting():
+                raise ValueError(f"An abort came before {name} was undone.")
+            try:
+                text = await self._unless_aborted(
+                    self.calls.compensate(self.step, call),
+                    f"{name} was being undone",
+                    call.effect != "unsafe",
+                )
+            except (ValueError, asyncio.CancelledError):
+                self.note("Compensated", by=by, reason=f"{name}: outcome of undoing it unknown")
+                raise
+            finally:
+                self.charge(self.calls.take_unbilled())
+            self.note("Compensated", by=by, reason=f"{name}: {text}")
+            undone.append(f"{name}: {text}")
+        return tuple(undone)
+
+    async def _unless_aborted(self, work: Coroutine[Any, Any, T], what: str, stoppable: bool = True) -> T:
+        """Raises ValueError when an abort stops the work."""
+        try:
+            return await self._watched(work, self.is_aborting if stoppable else lambda: False)
+        except Preempted:
+            raise ValueError(f"An abort came while {what}.") from None
+
+    # -- what people send --------------------
+
+    def check_decision(self, decision: Decision) -> None:
+        """Raises Refused for a decision that would not count."""
+        self._check_live()
+        self.requests.check(decision, self.host.now())
+
+    def decide(self, decision: Decision) -> Decided:
+        """Count a decision; the state of its request afterwards. Raises Refused.
+
+        An abort ends the run whatever else it waits for, also when it is paused; of a machine's own question
+        it is the answer.
+        """
+        self._check_live()
+        was_open = any(request.id == decision.request for request in self.requests.open_requests)
+        decided = self.requests.decide(decision, self.host.now())
+        self.log_requests()
+        if was_open and decided.outcome == "aborted" and decided.kind not in OF_THE_MACHINE:
+            request = self.requests.get(decided.request)
+            abort = Command(command="abort")
+            queued = QueuedCommand(abort, texts.decided_by(request), reason=texts.abort_reason(request))
+            self.inbox.insert(0, queued)
+        self.host.publish(())
+        return decided
+
+    def check_command(self, command: Command) -> None:
+        """Raises Refused for a command that would not count."""
+        self._check_live()
+        if not self.commands.is_repeat(command):
+            self.commands.check(command)
+
+    def command(self, command: Command) -> QueuedCommand:
+        """Put a command into the inbox; a repeat is the command that came before. Raises Refused."""
+        self._check_live()
+        if self.commands.is_repeat(command):
+            return self._queued.get(command.id) or self._obeyed_before(command)
+        queued = QueuedCommand(command, self.commands.accept(command))
+        self.inbox.append(queued)
+        if command.id:
+            self._queued[command.id] = queued
+        self.host.publish(())
+        return queued
+
+    def _obeyed_before(self, command: Command) -> QueuedCommand:
+        """A command that an earlier execution of the chain has obeyed or refused."""
+        queued = QueuedCommand(command, command.by, refused=self.commands.refusal(command) or "")
+        if not queued.refused:
+            self._done(queued, "It was obeyed before.")
+        return queued
+
+    def _check_live(self) -> None:
+        if self.step.exit is not None:
+            raise Refused("The run is over; nothing can be decided or commanded any more.")
+
+
+def _again(name: str, times: int) -> str:
+    """The id of a request that is asked again there: a decision counts once."""
+    return f"{name}+{times}" if times else name
+
+
+def _colon(text: str) -> str:
+    return f": {text}" if text else ""
+
+
+def _about(command: Command) -> JsonObject:
+    """Facts of a command for the log."""
+    return command.model_dump(mode="json", exclude={"signature"}, exclude_defaults=True)
+
+
+def _decision_for(request: Request | None) -> PersonDecided:
+    """What a request came to, for the machine that asked."""
+    if request is None:
+        return PersonDecided(decision="unavailable", text="nobody can be asked")
+    vote = request.deciding_vote
+    if vote is None:
+        goes_on = request.at_deadline == "approve"
+        return PersonDecided(
+            decision="resume" if goes_on else "unavailable", text=texts.expiry(request), by="deadline"
+        )
+    verb: Any = vote.verb if vote.verb in ("resume", "abort", "answer") else "answer"
+    return PersonDecided(decision=verb, text=vote.text, by=texts.decided_by(request))

@@ -1,0 +1,130 @@
+"""What a run needs of the world: the `Host` protocol. Temporal in production, asyncio alone without it.
+
+The host holds the `Drive` that it serves. It performs single calls. The drive sees to all else: approvals,
+calls side by side, calls that have ended already, commands, limits.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
+from typing import Protocol
+
+from activities.contracts import (
+    ArtifactsRead,
+    AskModel,
+    CodeStepped,
+    Compensated,
+    CompensateRequest,
+    Conversation,
+    EffectFailed,
+    ModelReplied,
+    Moment,
+    ReadArtifacts,
+    Reconciled,
+    ReconcileRequest,
+    RunCode,
+    ToolRequest,
+    ToolResult,
+)
+from workflows.api import AgentTask, RunResult
+from workflows.kernel.log import Record
+from workflows.people import Command, Request
+
+__all__ = ["Call", "CallAnswer", "CallSite", "ChildRun", "Host", "Identity"]
+
+Call = AskModel | ToolRequest | RunCode | ReadArtifacts | ReconcileRequest | CompensateRequest
+"""What a host performs. A `CallTools` comes as one `ToolRequest` per tool, a `Together` as its members."""
+CallAnswer = (
+    ModelReplied | ToolResult | CodeStepped | ArtifactsRead | Reconciled | Compensated | EffectFailed
+)  # fmt: skip
+"""AskModel: ModelReplied or EffectFailed. ToolRequest: ToolResult, with the error `unknown_outcome` for an
+unsafe call whose worker died. RunCode: CodeStepped or EffectFailed. ReadArtifacts: ArtifactsRead.
+ReconcileRequest: Reconciled. CompensateRequest: Compensated."""
+
+
+@dataclass(frozen=True, slots=True)
+class Identity:
+    """Which run this is."""
+
+    workflow_id: str
+    origin: str
+    """Run id of the first execution of the chain."""
+    parents: tuple[tuple[str, str], ...] = ()
+    """The runs above a child run, outermost first: workflow id and origin of each."""
+    old_command_ids: tuple[str, ...] = ()
+    """Ids of signed commands that those had accepted when it began."""
+
+
+@dataclass(frozen=True, slots=True)
+class CallSite:
+    """Which call of the run this is."""
+
+    activity_id: str
+    """`<state>#<visit>:<effect>`, with `.<n>` for one of several and `+<n>` for a question that is asked
+    again; at most 800 bytes. Calls with the same id are never under way together."""
+    key: str
+    """Idempotency key: `<workflow id>/<origin>/<branch>/<activity id>`."""
+    title: str
+    """For people: the summary in Temporal's UI; one line, at most 200 characters."""
+    seconds: float
+    """What `limits.seconds` leaves; infinite without that limit. A call that takes longer is ended, unless it
+    is unsafe, and the drive reports the limit."""
+    conversation: Conversation = field(default_factory=Conversation)
+    """AskModel: all messages of the question, its own `say` at the end (`skip` is not applied)."""
+
+
+@dataclass(frozen=True, slots=True)
+class ChildRun:
+    """An inner run to be started."""
+
+    workflow_id: str
+    task: AgentTask
+    title: str
+    parents: tuple[tuple[str, str], ...]
+    """For its `Identity`."""
+    old_command_ids: tuple[str, ...]
+
+
+class Host(Protocol):
+    """What is around a run."""
+
+    def now(self) -> float:
+        """Seconds since 1970."""
+
+    def cancelled(self) -> bool:
+        """The run was asked to stop from outside."""
+
+    async def wait(self, condition: Callable[[], bool], seconds: float | None, why: str) -> None:
+        """Wait until the condition holds or the time is over; may return earlier. `why` is for people.
+
+        It wakes up early when the run should go on in a new execution, so that `between` is called.
+        """
+
+    async def perform(self, call: Call, site: CallSite) -> CallAnswer:
+        """Perform one call. When cancelled it ends the call and raises asyncio.CancelledError, or returns the
+        answer that came first."""
+
+    async def run_child(self, child: ChildRun) -> RunResult | EffectFailed:
+        """Run it to its end, whatever that is; when cancelled, cancel it and return the result that it gives.
+
+        EffectFailed with the error `unknown_outcome` when it ended without a result, such as one that was
+        terminated; with another error when it was never started.
+        """
+
+    async def tell_child(self, workflow_id: str, command: Command) -> bool:
+        """Pass `pause` or `resume` on to a child run under way; False: it has just ended.
+
+        Raises ValueError when it cannot be reached."""
+
+    def publish(self, records: Sequence[Record]) -> None:
+        """Records were added, or (without any) what the run waits for has changed."""
+
+    def notify(self, moment: Moment, request: Request) -> None:
+        """Tell people about a request in the background; never fails."""
+
+    async def log(self) -> Sequence[Record]:
+        """The whole log, what is only in the archive included. Raises ValueError when it cannot be read."""
+
+    async def between(self) -> None:
+        """Nothing is under way: a long run goes on in a new execution here, with `Drive.dump`."""

@@ -1,0 +1,373 @@
+"""Runs without Temporal: the loop of production with asyncio as its host (spec 1.8).
+
+    outcome = await LocalRuns(perform).run(task)
+
+`perform` makes one call. `client/local.py` has the form for users, `Local`: with a scripted or a real model,
+real tools and the code sandbox. Inner runs are runs of their own here, too, one inside the other.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import inspect
+import json
+import time
+from collections.abc import Awaitable, Callable, Mapping, MutableMapping, Sequence
+from dataclasses import dataclass, field, replace
+from itertools import count
+from typing import Any
+
+from activities.contracts import (
+    Compensated,
+    CompensateRequest,
+    Conversation,
+    EffectFailed,
+    Moment,
+    Reconciled,
+    ReconcileRequest,
+    ToolRequest,
+    ToolResult,
+    ToolSpec,
+)
+from workflows.api import AgentTask, RunResult
+from workflows.drive import Drive
+from workflows.gate.validation import Refused
+from workflows.host import Call, CallAnswer, CallSite, ChildRun, Identity
+from workflows.kernel.ledger import Ledger
+from workflows.kernel.log import Record
+from workflows.kernel.machine import Machine, state_name
+from workflows.kernel.operations import restored, rolled_back
+from workflows.kernel.step import Program, Snapshot, Step
+from workflows.people import Command, Decision, Request, Verb
+from workflows.task import first_step, program_for
+
+__all__ = ["Choice", "LocalOutcome", "LocalRuns", "PerformedCall", "Position", "every", "stored_context"]
+
+Perform = Callable[[Call, CallSite], CallAnswer | Awaitable[CallAnswer]]
+Choice = Verb | Decision | Command | None
+"""What a person says to a request: a verb, a whole decision, a command such as `rollback`, or nothing yet."""
+Decide = Callable[[Request], Choice | Awaitable[Choice]]
+Store = MutableMapping[str, list[str]]
+"""Trace id -> the run's log as lines of JSON. The newest run of an id replaces the one before."""
+POLL_SECONDS = 0.01
+"""The longest pause between two looks at a condition."""
+
+
+@dataclass(frozen=True, slots=True)
+class Position:
+    """Where a run is: what an interrupt function sees."""
+
+    machine: str
+    state: str
+    """About to be entered."""
+    context: Any
+    step: int
+    """How many steps have begun, with the one that begins here."""
+    begins_step: bool
+
+
+def every(steps: int) -> Callable[[Position], bool]:
+    """Interrupts before every `steps`-th step, once for each number of steps (R-000-13)."""
+    if steps < 1:
+        raise ValueError(f"expected 1 step or more, got {steps}")
+    asked: set[int] = set()
+
+    def is_due(position: Position) -> bool:
+        done = position.step - 1
+        due = position.begins_step and done > 0 and done % steps == 0 and done not in asked
+        if due:
+            asked.add(done)
+        return due
+
+    return is_due
+
+
+@dataclass(frozen=True, slots=True)
+class PerformedCall:
+    """A call that was made, and its answer."""
+
+    site: CallSite
+    call: Call
+    answer: CallAnswer
+
+
+@dataclass(frozen=True, slots=True)
+class LocalOutcome:
+    """What a run came to, and how."""
+
+    result: RunResult
+    state: str
+    context: Any
+    conversation: Conversation
+    records: tuple[Record, ...]
+    calls: tuple[PerformedCall, ...]
+    """In the order in which they ended, those of inner runs included."""
+    store_errors: tuple[str, ...] = ()
+    """What the store raised; it never ends a run."""
+
+    @property
+    def ok(self) -> bool:
+        """The goal was achieved."""
+        return self.result.ok
+
+    @property
+    def answer(self) -> str | None:
+        """The answer."""
+        return self.result.answer
+
+    @property
+    def states(self) -> tuple[str, ...]:
+        """The states in the order of their entries."""
+        return tuple(record.to for record in self.records if record.to)
+
+    @property
+    def tool_calls(self) -> tuple[tuple[str, dict[str, Any]], ...]:
+        """Tool and arguments of each call that was made."""
+        made = (one.call for one in self.calls if type(one.call) is ToolRequest)
+        return tuple((call.tool, call.arguments) for call in made)
+
+    def raise_if_failed(self) -> None:
+        """Raise what the machine ended with, if it does so, or the rule that it broke."""
+        self.result.raise_if_failed()
+
+
+@dataclass(slots=True)
+class LocalRuns:
+    """How runs without Temporal are performed, watched and kept."""
+
+    perform: Perform
+    specs: Mapping[str, ToolSpec] = field(default_factory=dict)
+    """The tools that there are."""
+    decide: Decide | None = None
+    """Asked about each request; without it runs are unattended."""
+    interrupt: Callable[[Position], bool] | None = None
+    """Asked before each state is entered; true: `decide` gets a request of the kind `interrupt`."""
+    store: Store | None = None
+    """A run with a trace id is kept there whenever a step begins, and at its end."""
+    now: Callable[[], float] = time.time
+    """Seconds since 1970."""
+    machine: Machine | None = None
+    """The machine of outer runs, in place of the one that their task names."""
+    _numbers: count[int] = field(default_factory=lambda: count(1))
+
+    def __post_init__(self) -> None:
+        if self.interrupt is not None and self.decide is None:
+            raise ValueError("`interrupt` says when a person is asked; give `decide` too, which answers")
+
+    async def run(self, task: AgentTask, *, trace_id: str = "") -> LocalOutcome:
+        """Run a task to its end. Raises InvalidTask, and what `perform` raises."""
+        task, program = self._prepared(task, trace_id)
+        step = first_step(task, program, now=self.now())
+        return await self._ended(task, step, trace_id, ())
+
+    async def replay(self, task: AgentTask, trace_id: str, from_step: int) -> LocalOutcome:
+        """Load a run that the store has, begin step `from_step` again (0: the start), and run on.
+
+        Raises ValueError for a run that is not stored and for a step that it does not have.
+        """
+        task, program = self._prepared(task, trace_id)
+        records = _stored_records(self.store or {}, trace_id)
+        if not records:
+            known = ", ".join(sorted(self.store or ())) or "none"
+            raise ValueError(f"no run {trace_id!r} is stored; stored runs: {known}")
+        ledger = Ledger(caps=task.limits.caps, spent=records[-1].counters)
+        end = Step(program, restored(program, records), ledger)
+        step = rolled_back(end, records, from_step, now=self.now(), by="person")
+        return await self._ended(task, step, trace_id, records)
+
+    def _prepared(self, task: AgentTask, trace_id: str) -> tuple[AgentTask, Program]:
+        if self.decide is None:
+            task = task.model_copy(update={"people": task.people.model_copy(update={"unattended": True})})
+        specs = self._specs_of(task)
+        program = program_for(task, specs, trace_id, self.machine)
+        return task, replace(program, interrupts=self._interrupts(program))
+
+    def _specs_of(self, task: AgentTask) -> tuple[ToolSpec, ...]:
+        if missing := [name for name in task.tools if name not in self.specs]:
+            known = ", ".join(self.specs) or "none"
+            raise ValueError(f"unknown tools: {', '.join(missing)}; there are: {known}")
+        return tuple(self.specs[name] for name in task.tools)
+
+    def _interrupts(self, program: Program) -> Callable[[Snapshot, Program], bool] | None:
+        """Where people's settings or the interrupt function pause the run."""
+        interrupt, of_people = self.interrupt, program.interrupts
+        if interrupt is None:
+            return of_people
+        machine = program.machine
+        step_state = state_name(machine.step) if machine.step else None
+
+        def is_paused_before(s: Snapshot, program: Program) -> bool:
+            position = Position(machine.name, s.state, s.context, s.step, s.state == step_state)
+            return interrupt(position) or (of_people is not None and of_people(s, program))
+
+        return is_paused_before
+
+    async def _ended(
+        self, task: AgentTask, step: Step, trace_id: str, records: Sequence[Record]
+    ) -> LocalOutcome:
+        name = trace_id or f"local-{next(self._numbers)}"
+        run = _Run(self, task, step, Identity(name, name), [])
+        run.trace_id, run.records = trace_id, list(records)
+        await run.drive.run()
+        if run.cancelled():
+            raise asyncio.CancelledError
+        snapshot = run.drive.step.snapshot
+        return LocalOutcome(
+            run.drive.result(),
+            snapshot.state,
+            snapshot.context,
+            snapshot.conversation,
+            tuple(run.records),
+            tuple(run.calls),
+            tuple(run.store_errors),
+        )
+
+
+class _Run:
+    """The `Host` of one run."""
+
+    def __init__(
+        self,
+        runs: LocalRuns,
+        task: AgentTask,
+        step: Step,
+        identity: Identity,
+        calls: list[PerformedCall],
+    ) -> None:
+        self.runs, self.calls = runs, calls
+        self.trace_id = ""
+        self.records: list[Record] = []
+        self.store_errors: list[str] = []
+        self._stored = 0
+        self._lines: list[str] = []
+        self._asked: set[str] = set()
+        self._children: dict[str, Drive] = {}
+        specs = [runs.specs[name] for name in task.tools]
+        self.drive = Drive(self, task, specs, identity, step)
+
+    def now(self) -> float:
+        return self.runs.now()
+
+    def cancelled(self) -> bool:
+        task = asyncio.current_task()
+        return task is not None and task.cancelling() > 0
+
+    async def wait(self, condition: Callable[[], bool], seconds: float | None, why: str) -> None:
+        end, pause = None if seconds is None else self.now() + seconds, 0.0
+        for turn in count():
+            if not condition():
+                await self._ask_people()
+            if condition() or (end is not None and self.now() >= end):
+                return
+            pause = 0 if turn < 50 else min(pause + POLL_SECONDS / 20, POLL_SECONDS)
+            await asyncio.sleep(pause)
+
+    async def _ask_people(self) -> None:
+        """Put each open request to `decide` once."""
+        for request in self.drive.requests.open_requests:
+            if self.runs.decide is None or request.digest in self._asked:
+                continue
+            self._asked.add(request.digest)
+            choice = self.runs.decide(request)
+            choice = await choice if inspect.isawaitable(choice) else choice
+            if isinstance(choice, Command):
+                self.drive.command(choice)
+            elif choice is not None:
+                self.drive.decide(_decision(request, choice))
+
+    async def perform(self, call: Call, site: CallSite) -> CallAnswer:
+        unsafe = type(call) is ToolRequest and not self.runs.specs[call.tool].repeatable
+        try:
+            async with asyncio.timeout(None if unsafe else min(site.seconds, 10**9)):
+                found = self.runs.perform(call, site)
+                answer = await found if inspect.isawaitable(found) else found
+        except TimeoutError:
+            answer = _too_late(call, site)
+        self.calls.append(PerformedCall(site, call, answer))
+        return answer
+
+    async def run_child(self, child: ChildRun) -> RunResult | EffectFailed:
+        task = child.task
+        try:
+            program = program_for(task, self.runs._specs_of(task), child.workflow_id)
+            step = first_step(task, program, now=self.now())
+        except ValueError as error:
+            return EffectFailed(error="fatal", type="inner_machine", message=str(error))
+        identity = Identity(child.workflow_id, child.workflow_id, child.parents, child.old_command_ids)
+        inner = _Run(self.runs, task, step, identity, self.calls)
+        self._children[child.workflow_id] = inner.drive
+        try:
+            await inner.drive.run()
+        finally:
+            del self._children[child.workflow_id]
+        return inner.drive.result()
+
+    async def tell_child(self, workflow_id: str, command: Command) -> bool:
+        child = self._children.get(workflow_id)
+        if child is None or child.step.exit is not None:
+            return False
+        try:
+            child.command(command)
+        except Refused as refused:
+            raise ValueError(str(refused)) from refused
+        return True
+
+    def publish(self, records: Sequence[Record]) -> None:
+        self.records += records
+        begins = self.drive.step.snapshot.step if hasattr(self, "drive") else 0
+        if self.trace_id and self.runs.store is not None and records:
+            self._save(begins)
+
+    def _save(self, step: int) -> None:
+        over = self.drive.step.exit is not None
+        if step == self._stored and self._lines and not over:
+            return
+        new = self.records[len(self._lines) :]
+        self._lines += [json.dumps(record.model_dump(mode="json"), allow_nan=False) for record in new]
+        self._stored = step
+        try:
+            assert self.runs.store is not None
+            self.runs.store[self.trace_id] = list(self._lines)
+        except Exception as error:  # noqa: BLE001  # a sink that fails has no effect on the run (spec 7.3)
+            self.store_errors.append(f"{type(error).__name__}: {error}")
+
+    def notify(self, moment: Moment, request: Request) -> None:
+        """Nobody is notified: `decide` is asked."""
+
+    async def log(self) -> Sequence[Record]:
+        return tuple(self.records)
+
+    async def between(self) -> None:
+        """A run in memory has no length to keep short."""
+
+
+def _decision(request: Request, choice: Decision | Verb) -> Decision:
+    if isinstance(choice, Decision):
+        return choice
+    return Decision(request=request.id, digest=request.digest, decision=choice, by="local")
+
+
+def _too_late(call: Call, site: CallSite) -> CallAnswer:
+    """The limit of seconds has ended the call; the drive reports the limit."""
+    text = f"the run's limit left {site.seconds:.1f} s for this call, and it took longer"
+    if isinstance(call, ReconcileRequest):
+        return Reconciled(outcome="unknown", text=text)
+    if isinstance(call, ToolRequest):
+        return ToolResult(id=call.id, tool=call.tool, output=text, error="timeout")
+    if isinstance(call, CompensateRequest):
+        return Compensated(ok=False, text=text)
+    return EffectFailed(error="transient", type="timeout", message=text)
+
+
+def _stored_records(store: Mapping[str, list[str]], trace_id: str) -> list[Record]:
+    return [Record.model_validate_json(line) for line in store.get(trace_id, ())]
+
+
+def stored_context(machine: Machine, store: Mapping[str, list[str]], trace_id: str) -> Any:
+    """The context of a run as it was stored last; None for an id that the store does not have."""
+    records = _stored_records(store, trace_id)
+    if not records:
+        return None
+    from workflows.kernel.machine import RunInput
+
+    return restored(Program(machine, RunInput(goal=trace_id)), records).context

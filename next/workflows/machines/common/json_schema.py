@@ -1,0 +1,235 @@
+"""JSON schemas that people write, and values judged by them: nothing is fetched, all work is bounded. Pure.
+
+The library searches patterns with Python's expressions, compares unique items each with each, and follows a
+schema as often as its references lead to it. Here patterns are RE2, unique items are compared in one pass,
+and judging a value by an agent's own schema has a budget of work and of depth.
+"""
+
+from __future__ import annotations
+
+import json
+import re
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass, field
+from functools import lru_cache, partial
+from typing import Any
+
+import re2  # type: ignore[import-untyped]  # google-re2 ships no types
+from jsonschema import Draft202012Validator, SchemaError, ValidationError, validators
+from referencing import Registry
+from referencing.exceptions import Unresolvable
+from referencing.jsonschema import DRAFT202012
+
+from activities.contracts import JsonObject
+from workflows.gate.canonical import canonical
+
+__all__ = ["SAFE_KEYWORDS", "Schema", "checked_schema", "compiled_pattern", "error_text", "extend"]
+
+SCHEMA_BYTES = 16_000
+"""The longest schema as JSON."""
+VALUE_CHARS = 100_000
+"""The longest value as JSON."""
+SCHEMA_DEPTH = 50
+"""Levels of nested mappings and lists in a schema."""
+JUDGING_DEPTH = 150
+"""Keywords inside each other while a value is judged: far from Python's own limit, which depends on the
+caller."""
+WORK = 1_500_000
+"""Units of work for one value: about a second."""
+KEYWORD_WORK = 20
+"""Units for one keyword, and for one error; what it looks at is more: each part, and each four characters."""
+PATTERN_STEPS = 1_000
+"""Instructions of one pattern as an RE2 program. The worst search takes a second per MB (measured)."""
+DRAFT = "https://json-schema.org/draft/2020-12/schema"
+LOCAL_REFERENCE = re.compile(r"#(/\$defs/[^/]+)?")
+REFUSED = {
+    "patternProperties": "name the properties",
+    "unevaluatedProperties": "use `additionalProperties`",
+    "unevaluatedItems": "use `items`",
+    "$dynamicRef": "use `$ref`",
+}
+"""Keyword that is not supported -> what to do instead."""
+
+extend: Any = validators.extend
+"""Makes a validator class with other keywords; the library's stubs leave it untyped."""
+
+
+# -- keywords made safe ---------------------------------------------------------------------------
+
+
+@lru_cache(maxsize=256)
+def compiled_pattern(pattern: str) -> Any:
+    """The compiled RE2 expression. Raises ValueError for one that RE2 cannot read, or that is too large."""
+    options = re2.Options()
+    options.log_errors = False
+    try:
+        compiled = re2.compile(pattern, options)
+    except (re2.error, UnicodeError) as error:
+        raise ValueError(f"{pattern[:100]!r} is not an RE2 expression: {error}") from error
+    if compiled.programsize > PATTERN_STEPS:
+        raise ValueError(
+            f"the pattern {pattern[:100]!r} has {compiled.programsize:,} steps as an RE2 program, at most "
+            f"{PATTERN_STEPS:,} are allowed; use shorter repeats"
+        )
+    return compiled
+
+
+def _matches(validator: Any, pattern: Any, instance: Any, schema: Any) -> Iterator[ValidationError]:
+    """`pattern` with RE2. A tool's pattern that RE2 cannot read is left to the tool."""
+    if not isinstance(instance, str):
+        return
+    try:
+        compiled = compiled_pattern(pattern)
+    except ValueError:
+        return
+    if not compiled.search(instance):
+        yield ValidationError(f"{instance[:100]!r} does not match {pattern[:100]!r}")
+
+
+def _unique(validator: Any, wanted: bool, instance: Any, schema: Any) -> Iterator[ValidationError]:
+    """`uniqueItems` in one pass; the library may compare each item with each."""
+    if wanted and isinstance(instance, list) and len({canonical(item) for item in instance}) < len(instance):
+        yield ValidationError("duplicate item")
+
+
+SAFE_KEYWORDS = {"pattern": _matches, "uniqueItems": _unique}
+"""Keywords that take the place of the library's own, in any draft."""
+
+
+def error_text(errors: list[ValidationError], most: int = 3) -> str:
+    """The first errors by place: `initial_steps.0: 1 is not of type 'string'; ...`."""
+    return "; ".join(_placed(error) for error in sorted(errors, key=_path)[:most])
+
+
+def _path(error: ValidationError | SchemaError) -> list[str]:
+    return [str(part) for part in error.absolute_path]
+
+
+def _placed(error: ValidationError | SchemaError) -> str:
+    place, message = ".".join(_path(error))[:200], error.message[:300]
+    return f"{place}: {message}" if place else message
+
+
+# -- a schema of the agent's author ---------------------------------------------------------------
+
+
+class _TooMuch(Exception):
+    """The budget is used up."""
+
+
+@dataclass(slots=True)
+class _Budget:
+    """Counts what judging one value costs."""
+
+    left: int = WORK
+    depth: int = 0
+    sizes: dict[int, int] = field(default_factory=dict)
+    """By id: how much there is inside a part of the value."""
+
+    def counted(
+        self, check: Callable[..., Any], validator: Any, wanted: Any, instance: Any, schema: Any
+    ) -> Iterator[Any]:
+        """The errors of one keyword. Raises _TooMuch."""
+        self.depth += 1
+        try:
+            self.spend(self.size(instance) + (len(wanted) if isinstance(wanted, dict | list) else 0))
+            for error in check(validator, wanted, instance, schema) or ():
+                self.spend(0)
+                yield error
+        finally:  # also where nobody asks for a second error
+            self.depth -= 1
+
+    def spend(self, units: int) -> None:
+        self.left -= KEYWORD_WORK + units
+        if self.left < 0:
+            raise _TooMuch("it looks at the same parts too often")
+        if self.depth > JUDGING_DEPTH:
+            raise _TooMuch("its references lead in a circle, or too deep")
+
+    def size(self, value: Any) -> int:
+        if isinstance(value, str):
+            return 1 + len(value) // 4
+        if not isinstance(value, dict | list):
+            return 1
+        if id(value) not in self.sizes:
+            items = (*value, *value.values()) if isinstance(value, dict) else value
+            self.sizes[id(value)] = 1 + sum(map(self.size, items))
+        return self.sizes[id(value)]
+
+
+@dataclass(frozen=True, slots=True)
+class Schema:
+    """A schema that was checked."""
+
+    name: str
+    """The option that holds it."""
+    plain: JsonObject
+    text: str = field(init=False)
+    """As a model reads it."""
+
+    def __post_init__(self) -> None:
+        object.__setattr__(self, "text", json.dumps(self.plain, ensure_ascii=False))
+
+    def problem(self, value: JsonObject) -> str:
+        """Why the value does not fit; empty when it does."""
+        if len(json.dumps(value, ensure_ascii=False)) > VALUE_CHARS:
+            return f"it has more than {VALUE_CHARS:,} characters as JSON"
+        # With `$schema` or `$id` the library would go on with a validator of its own behind a reference.
+        schema = {key: part for key, part in self.plain.items() if key not in {"$schema", "$id"}}
+        budget = _Budget()
+        keywords = {**Draft202012Validator.VALIDATORS, **SAFE_KEYWORDS}
+        counted = {key: partial(budget.counted, check) for key, check in keywords.items()}
+        try:
+            # The registry is empty: the library's own would fetch schemas over the network.
+            judge = extend(Draft202012Validator, counted)(schema, registry=Registry())
+            return error_text(list(judge.iter_errors(value)))
+        except (_TooMuch, Unresolvable, RecursionError, ArithmeticError) as error:
+            return f"`{self.name}` cannot judge it: {str(error)[:200]}"
+
+
+def checked_schema(name: str, schema: JsonObject) -> Schema:
+    """The schema of the option `name`. Raises ValueError, naming what is wrong in it."""
+    try:
+        _check_parts(schema)
+        Draft202012Validator.check_schema(schema)
+    except SchemaError as error:
+        raise ValueError(f"{name}: not a JSON schema of draft 2020-12: {_placed(error)}") from error
+    except (ValueError, ArithmeticError, Unresolvable) as error:
+        raise ValueError(f"{name}: {error}") from error
+    checked = Schema(name, schema)
+    if (problem := checked.problem({})).startswith(f"`{name}` cannot judge it"):
+        raise ValueError(f"{name}: it cannot judge even an empty object: {problem.partition(': ')[2]}")
+    return checked
+
+
+def _check_parts(schema: JsonObject) -> None:
+    parts = list(_mappings(schema, SCHEMA_DEPTH))
+    if len(json.dumps(schema, ensure_ascii=False, allow_nan=False).encode()) > SCHEMA_BYTES:
+        raise ValueError(f"it has more than {SCHEMA_BYTES:,} bytes as JSON")
+    draft = schema.get("$schema", DRAFT)
+    if isinstance(draft, str) and draft.removesuffix("#") != DRAFT:
+        raise ValueError(f"$schema {draft[:100]!r} is not draft 2020-12 ({DRAFT})")
+    resolver = Registry().with_resource("", DRAFT202012.create_resource(schema)).resolver()
+    for part in parts:
+        for key in REFUSED.keys() & part.keys():
+            raise ValueError(f"`{key}` is not supported; {REFUSED[key]}")
+        if part is not schema and any(isinstance(part.get(key), str) for key in ("$schema", "$id")):
+            raise ValueError("`$schema` and `$id` are allowed at the top only")
+        if isinstance(reference := part.get("$ref"), str):
+            if not LOCAL_REFERENCE.fullmatch(reference):
+                raise ValueError(f"$ref {reference[:100]!r}: only `#` and `#/$defs/<name>` can be followed")
+            resolver.lookup(reference)
+        if isinstance(pattern := part.get("pattern"), str):
+            compiled_pattern(pattern)
+
+
+def _mappings(value: Any, levels: int) -> Iterator[dict[str, Any]]:
+    """Every mapping in it. Raises ValueError for one that is nested too deep."""
+    if not isinstance(value, dict | list):
+        return
+    if levels == 0:
+        raise ValueError(f"it is nested more than {SCHEMA_DEPTH} levels deep")
+    if isinstance(value, dict):
+        yield value
+    for item in value.values() if isinstance(value, dict) else value:
+        yield from _mappings(item, levels - 1)

@@ -1,0 +1,96 @@
+"""Parts that an agent file names: rules and stopping policies, shipped or loaded by the worker. Pure."""
+
+from __future__ import annotations
+
+import difflib
+from collections.abc import Callable, Mapping
+from types import MappingProxyType
+from typing import Any, TypeVar
+
+from pydantic import Field, model_validator
+
+from activities.contracts import JsonObject, Strict
+from workflows.kernel.errors import FatalError, KernelError, error_text
+
+__all__ = ["NamedSpec", "called", "check_config", "made", "number", "read_only", "whole_number"]
+
+T = TypeVar("T")
+
+
+class NamedSpec(Strict):
+    """A part as an agent file declares it; a bare name is the part with its default."""
+
+    type: str = Field(description="a shipped one, or one that the worker has loaded")
+    value: float | None = Field(default=None, allow_inf_nan=False, description="its number, where it has one")
+    config: JsonObject = Field(default_factory=dict)
+
+    @model_validator(mode="before")
+    @classmethod
+    def _bare_name(cls, given: Any) -> Any:
+        return {"type": given} if isinstance(given, str) else given
+
+
+def made(kind: str, spec: NamedSpec, makers: Mapping[str, Callable[[Any], object]], expected: type[T]) -> T:
+    """The part that a declaration names. `kind` is the word for it: `rule`, `policy`.
+
+    Raises ValueError for an unknown name, a bad declaration, and a maker that fails.
+    """
+    if spec.type not in makers:
+        close = difflib.get_close_matches(spec.type, makers, 1)
+        hint = f"did you mean {close[0]}? " if close else ""
+        raise ValueError(f"unknown {kind} {spec.type!r}; {hint}there are {', '.join(sorted(makers))}")
+    try:
+        part = makers[spec.type](spec)
+    except ValueError:
+        raise
+    except Exception as error:
+        raise ValueError(f"{kind} {spec.type} cannot be made: {error_text(error)}") from error
+    if not isinstance(part, expected):
+        raise ValueError(
+            f"{kind} {spec.type}: its maker returned a {type(part).__name__}; expected a {expected.__name__}"
+        )
+    return part
+
+
+def called(what: str, function: Callable[..., object], *given: Any) -> object:
+    """What a user's function returns. Raises its KernelErrors as they are; any other is a FatalError."""
+    try:
+        return function(*given)
+    except KernelError:
+        raise
+    except Exception as error:
+        raise FatalError(f"the {what} failed: {error_text(error)}") from error
+
+
+def read_only(value: Any) -> Any:
+    """What a user's function is shown: a mapping or list that it tries to change raises an error there."""
+    if isinstance(value, Mapping):
+        return MappingProxyType({key: read_only(item) for key, item in value.items()})
+    return tuple(read_only(item) for item in value) if isinstance(value, list) else value
+
+
+def check_config(kind: str, spec: NamedSpec, *known: str) -> None:
+    """Raises ValueError for a key that the part does not have: a misspelt one would weaken it silently."""
+    for key in spec.config:
+        if key not in known:
+            has = f"it has {', '.join(known)}" if known else "it has none"
+            raise ValueError(f"{kind} {spec.type}: unknown key {key!r} in `config`; {has}")
+
+
+def number(kind: str, spec: NamedSpec, unit: str, default: float | None = None) -> float:
+    """The part's number. Raises ValueError when it is missing or not greater than 0."""
+    check_config(kind, spec)
+    value = default if spec.value is None else spec.value
+    if value is None:
+        raise ValueError(f"{kind} {spec.type}: `value` is missing; give {unit}")
+    if value <= 0:
+        raise ValueError(f"{kind} {spec.type}: `value` must be greater than 0 {unit}, not {value:g}")
+    return value
+
+
+def whole_number(kind: str, spec: NamedSpec, unit: str, default: float | None = None) -> int:
+    """The part's number, as `number`. Raises ValueError also for a fraction."""
+    value = number(kind, spec, unit, default)
+    if value != int(value):
+        raise ValueError(f"{kind} {spec.type}: `value` must be a whole number of {unit}, not {value:g}")
+    return int(value)

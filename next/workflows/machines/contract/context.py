@@ -1,0 +1,227 @@
+"""What the contract machine remembers, and its options (spec 5.4, 5.5)."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from typing import Literal
+
+from pydantic import Field, JsonValue, field_validator
+
+from activities.contracts import MODEL_ATTEMPTS, Artifact, Frozen, JsonObject, Strict, ToolRun
+from workflows.kernel.context import Context
+from workflows.kernel.ledger import Ledger
+from workflows.machines.contract.budget import Caps, first_budget
+from workflows.machines.contract.reply import Decision
+
+__all__ = [
+    "Contract",
+    "FilledSlot",
+    "KeptArtifact",
+    "Options",
+    "Overdraft",
+    "Round",
+    "RoundTiming",
+    "Show",
+    "SlotSpec",
+    "Violations",
+    "missing_slots",
+]
+
+
+class SlotSpec(Strict):
+    """One named slot of the output contract."""
+
+    name: str = Field(min_length=1, max_length=100, description="what the model and the result call it")
+    description: str = Field(default="", description="what belongs there, for the model")
+    type: Literal["inline", "file"] = Field(
+        default="inline", description="file: takes an artifact of type `file`, or a draft text [5.10]"
+    )
+    budget: dict[str, JsonValue] = Field(
+        default_factory=dict, description="rounds: explore 2, exploit 3, render 0, ctx_reads 0 [5.5]"
+    )
+
+
+class Options(Strict):
+    """The options of the contract machine."""
+
+    slots: tuple[SlotSpec, ...] = Field(default=(), description="the output contract [5.1]")
+    skills: dict[str, str] = Field(
+        default_factory=dict, description="name -> text that the model may ask to see [5.3]"
+    )
+    caps: Caps = Field(default=Caps(), description="global budgets, instead of the slots' sums [R-004-1]")
+    exhausted_round: Literal["map_only", "skip"] = Field(
+        default="map_only",
+        description="when the budget is used up: ask once more, and only the mapping counts; or do not ask "
+        "[R-004-2]",
+    )
+    write_tools: tuple[str, ...] = Field(
+        default=(), description="tools whose rounds are charged as render too [5.6]"
+    )
+    generator_tools: tuple[str, ...] = Field(
+        default=(), description="code generators: `output_contract` in the parameters is enough [5.11]"
+    )
+    spec_in_params_tools: tuple[str, ...] = Field(
+        default=(), description="may carry `out_artifacts_spec` among their parameters [5.11]"
+    )
+    max_tool_attempts: int = Field(default=1, ge=1, le=20, description="per tool call, in all [6.1]")
+    max_model_attempts: int = Field(
+        default=MODEL_ATTEMPTS, ge=1, le=20, description="per model call, in all [6.1]"
+    )
+    shown_chars: int = Field(
+        default=8000, ge=100, le=200_000, description="characters of an artifact that the model is shown"
+    )
+    slot_chars: int = Field(
+        default=100_000, ge=100, le=1_000_000, description="characters of a slot in the result"
+    )
+
+    @field_validator("slots")
+    @classmethod
+    def _usable_names(cls, slots: tuple[SlotSpec, ...]) -> tuple[SlotSpec, ...]:
+        names = [slot.name for slot in slots]
+        if blank := [name for name in names if name != name.strip()]:
+            raise ValueError(f"slot names with blanks around them can never be filled: {blank}; remove those")
+        if twice := sorted({name for name in names if names.count(name) > 1}):
+            raise ValueError(f"duplicate slot names: {', '.join(twice)}; give each slot its own name")
+        return slots
+
+    @property
+    def budget(self) -> Ledger:
+        """The budget that a run begins with (spec 5.5)."""
+        return first_budget(((slot.name, slot.budget) for slot in self.slots), self.caps)
+
+
+class KeptArtifact(Frozen):
+    """An artifact and its origin; its body is in the durable store."""
+
+    artifact: Artifact
+    tool: str
+    round: int
+
+    @property
+    def mappable(self) -> bool:
+        """A slot could be filled from it; such artifacts start a wrap-up round (spec 5.9)."""
+        a = self.artifact
+        return a.kind != "search" and a.error is None and a.digest is not None
+
+
+class FilledSlot(Frozen):
+    """What fills a slot: an artifact, and where in it."""
+
+    artifact_id: str
+    path: str = ""
+    """Behind the artifact's id; empty: the artifact itself."""
+    digest: str
+    """Of the artifact's body."""
+    text: str | None = None
+    """None for a long text until the run ends, and for a file that is not text."""
+    preview: str = ""
+    chars: int = 0
+    binary: bool = False
+    draft: bool = False
+    gaps: str = ""
+    cut: int = 0
+    """Characters that the text leaves out; it says so at its end."""
+    problem: str | None = None
+    """Why its text is lost; such a slot is not filled."""
+
+
+def missing_slots(contract: Iterable[SlotSpec], slots: Mapping[str, FilledSlot]) -> tuple[str, ...]:
+    """The declared slots that nothing fills, or whose text is lost, in the contract's order."""
+    filled = {name for name, slot in slots.items() if slot.problem is None}
+    return tuple(slot.name for slot in contract if slot.name not in filled)
+
+
+class RoundTiming(Frozen):
+    """When a round began and ended, in seconds since 1970 (spec 5.15)."""
+
+    round: int
+    started: float
+    ended: float
+    end_reason: Literal["decision", "complete", "exit", "clarify", "protocol_violation", "call_tool"]
+
+
+class Round(Frozen):
+    """The current round."""
+
+    index: int = 1
+    started: float = 0
+    """In seconds since 1970."""
+    stage: str | None = None
+    """The slot whose budget is shown and charged."""
+    strategy: str = ""
+    """The last valid one of any round: explore, exploit or render."""
+
+
+class Overdraft(Frozen):
+    """Exploit rounds beyond the budget (spec 5.8)."""
+
+    allowed: bool = False
+    used: int = 0
+    total: int = 0
+    """Used before, plus what was available in the newest such round (R-004-5)."""
+
+
+class Violations(Frozen):
+    """Violations of the protocol, counted one by one (spec 5.11)."""
+
+    count: int = 0
+    last: JsonObject | None = None
+    """`code` and `message`."""
+
+
+class Show(Frozen):
+    """What the next journal shows."""
+
+    artifacts: tuple[str, ...] = ()
+    """Ids, with a path behind them."""
+    skills: tuple[str, ...] = ()
+
+
+class Contract(Context):
+    """All that a run remembers between its states (spec 5.4)."""
+
+    output_contract: tuple[SlotSpec, ...] = ()
+    artifacts: dict[str, KeptArtifact] = {}
+    slots: dict[str, FilledSlot] = {}
+
+    budget: Ledger = Ledger()
+    round: Round = Round()
+    overdraft: Overdraft = Overdraft()
+    violations: Violations = Violations()
+    iteration: int = 0
+    """Decisions that came back from the model."""
+
+    last_decision: Decision | None = None
+    call: ToolRun | None = None
+    """The verified tool call."""
+    show: Show = Show()
+    completion_summary: str = ""
+    """The newest one."""
+    clarification_questions: tuple[str, ...] = ()
+    """Of the newest decision to clarify; they outlive a wrap-up round."""
+
+    exit_reason: str | None = None
+    wrapup_trigger_reason: str | None = None
+    """Why the run was about to end when its wrap-up round began; None: there was no such round."""
+    error: JsonObject | None = None
+    """The managed error: `code` and `message`."""
+
+    round_timings: tuple[RoundTiming, ...] = ()
+    session_log: tuple[JsonObject, ...] = ()
+    """What happened, each with `event` and `round` (spec 5.15)."""
+
+    @property
+    def is_wrapup_round(self) -> bool:
+        """The wrap-up round has begun. It is the last one, so there is one per run."""
+        return self.wrapup_trigger_reason is not None
+
+    @property
+    def pending_slots(self) -> tuple[str, ...]:
+        """Declared slots that nothing fills, in the contract's order."""
+        return missing_slots(self.output_contract, self.slots)
+
+    @property
+    def unmapped_artifacts(self) -> tuple[str, ...]:
+        """Ids of mappable artifacts that fill no slot."""
+        mapped = {slot.artifact_id for slot in self.slots.values()}
+        return tuple(id for id, kept in self.artifacts.items() if kept.mappable and id not in mapped)

@@ -1,0 +1,605 @@
+"""ReAct: think, check the thought against rules, act with one tool, observe, commit (spec 1).
+
+Reading order: the table, options and context, then the states in the table's order. Prompts are in
+`prompt.py`, the reading of replies in `reply.py`, the rules in `rules.py`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from enum import Enum
+from functools import partial
+from types import MappingProxyType
+from typing import Any, Literal
+
+from pydantic import Field, JsonValue
+
+from activities.contracts import (
+    MODEL_ATTEMPTS,
+    AskModel,
+    AskPerson,
+    CallTools,
+    Frozen,
+    JsonObject,
+    Message,
+    Say,
+    Strict,
+    ToolRun,
+    do,
+)
+from workflows.kernel.context import Context, Patch
+from workflows.kernel.errors import (
+    AgentError,
+    EffectError,
+    FatalError,
+    RecoverableError,
+    TransientError,
+    error_text,
+)
+from workflows.kernel.ledger import plain_number
+from workflows.kernel.machine import (
+    Event,
+    Exit,
+    Extensions,
+    Machine,
+    Outcome,
+    Run,
+    RunInput,
+    State,
+    Visit,
+    state,
+)
+from workflows.machines.common.json_text import unread
+from workflows.machines.react import prompt
+from workflows.machines.react.prompt import JSON_OR_LABELS, ReplyFormat
+from workflows.machines.react.reply import FINISH, BadReply, Thought, final_answer
+from workflows.machines.react.rules import Rule, RuleSpec, build_rules, judge
+
+__all__ = ["MACHINE", "Options", "React", "ReasoningStep", "S", "react_machine"]
+
+
+class S(Enum):
+    """The nodes of spec 1.2."""
+
+    THOUGHT = "thought"
+    VALIDATE = "validate"
+    ACTION = "action"
+    OBSERVATION = "observation"
+    COMMIT = "commit"
+    HUMAN_APPROVAL = "human_approval"
+    END = "__end__"
+
+
+class Drafted(Event):
+    """A step was appended."""
+
+
+class Accepted(Event):
+    """No rule is violated."""
+
+
+class Rejected(Event):
+    """Only retryable rules are violated, and another try is allowed."""
+
+
+class Escalated(Event):
+    """Too many thoughts were rejected; a person has to look."""
+
+
+class Acted(Event):
+    """The tool has run, or there was nothing to run."""
+
+
+class Observed(Event):
+    """The outcome is in the conversation."""
+
+
+class StepTaken(Event):
+    """The step is closed and the run goes on."""
+
+
+class Resumed(Event):
+    """A person lets the run go on."""
+
+
+class Ended(Event):
+    """The run is over; the context's `exit_reason` says why."""
+
+
+TABLE: Mapping[Enum, Mapping[type[Event], Enum]] = {
+    S.THOUGHT: {Drafted: S.VALIDATE, Ended: S.END},
+    S.VALIDATE: {Accepted: S.ACTION, Rejected: S.THOUGHT, Escalated: S.HUMAN_APPROVAL, Ended: S.END},
+    S.ACTION: {Acted: S.OBSERVATION, Ended: S.END},
+    S.OBSERVATION: {Observed: S.COMMIT},
+    S.COMMIT: {StepTaken: S.THOUGHT, Escalated: S.HUMAN_APPROVAL, Ended: S.END},
+    S.HUMAN_APPROVAL: {Resumed: S.THOUGHT, Ended: S.END},
+}
+
+
+class Options(Strict):
+    """The options of spec 1.7."""
+
+    max_steps: int = Field(default=20, ge=1, le=10_000, description="steps, failed drafts included [1.7]")
+    max_transitions: int | None = Field(
+        default=None, ge=1, description="visits of states; null: 10 * max_steps [R-000-11]"
+    )
+    cost_limit: float = Field(
+        default=1.0, gt=0, allow_inf_nan=False, description="USD; the run ends when it is exceeded [1.7]"
+    )
+    max_tool_attempts: int = Field(default=3, ge=1, le=20, description="per tool call, in all [1.5]")
+    max_model_attempts: int = Field(
+        default=MODEL_ATTEMPTS, ge=1, le=20, description="per model call, in all, for transient failures"
+    )
+    max_format_attempts: int = Field(
+        default=3,
+        ge=1,
+        le=20,
+        description="model calls for one thought, if replies are malformed [R-000-4]",
+    )
+    max_retries_before_human: int = Field(
+        default=3, ge=0, description="rejected thoughts; one more asks a person [R-000-1]"
+    )
+    rules: tuple[RuleSpec, ...] | None = Field(
+        default=None, description="null: max_depth, cost_limit, forbid_guessing; see spec 1.6"
+    )
+    reply_format: Literal["text", "json_schema"] = Field(
+        default="text", description="json_schema: the provider enforces the schema of replies"
+    )
+
+    def rule_specs(self) -> tuple[RuleSpec, ...]:
+        """The declared rules; by default those of spec 1.6, which follow an option that was set."""
+        if self.rules is not None:
+            return self.rules
+        cost = self.cost_limit if "cost_limit" in self.model_fields_set else 0.50
+        return (
+            RuleSpec(type="max_depth", value=max(20, self.max_steps)),
+            RuleSpec(type="cost_limit", value=cost),
+            RuleSpec(type="forbid_guessing"),
+            RuleSpec(type="require_tool_use", enabled=False),
+        )
+
+
+class ReasoningStep(Frozen):
+    """One reasoning step; `id` is its index."""
+
+    id: int
+    thought: str
+    action: str | None = None
+    action_input: JsonObject = {}
+    observation: str | None = None
+    whole: str | None = None
+    """Digest of the tool's whole output in the durable store, when the observation was cut."""
+    status: Literal["draft", "validated", "executed", "committed", "failed"] = "draft"
+    timestamp: float = 0
+    """Seconds since 1970."""
+
+    @property
+    def closed(self) -> bool:
+        """The step never changes again."""
+        return self.status in {"committed", "failed"}
+
+
+class CachedReply(Frozen):
+    """A reply that had the right format."""
+
+    step: int
+    """The reasoning step that it made."""
+    text: str
+
+
+class React(Context):
+    """All that a ReAct run remembers (spec 1.4)."""
+
+    trace_id: str
+    goal: str
+    given: JsonObject = {}
+    """Metadata that the run began with (spec 1.9)."""
+    past: tuple[ReasoningStep, ...] = ()
+    """All steps before the newest; closed, so they never change (R-000-3)."""
+    newest: ReasoningStep | None = None
+    total_cost: float = 0
+    """USD spent by the whole run, as of the newest thought or action. It never falls, not by a rollback."""
+    tool_history: tuple[str, ...] = ()
+    """Names of the tools that ran, in order."""
+    retry_count: int = 0
+    """Rejected thoughts since the run began, or since a person resumed it."""
+    retry_reason: str = ""
+    """Why the newest thought was rejected; kept until a thought passes."""
+    last_retry_reason: str = ""
+    """The same, kept for the result."""
+    model_failure: str = ""
+    """Type of the failure of the model call that the newest step stands for."""
+    rolled_back: tuple[int, int] | None = None
+    """How many steps there were before the newest rollback, and the last step that it kept."""
+    cache: dict[str, CachedReply] = {}
+    """Digest of a prompt -> its reply (R-000-5)."""
+    terminated: bool = False
+    exit_reason: str = ""
+    error: str = ""
+
+    @property
+    def steps(self) -> tuple[ReasoningStep, ...]:
+        """The log of reasoning steps."""
+        return self.past if self.newest is None else (*self.past, self.newest)
+
+    @property
+    def metadata(self) -> Mapping[str, JsonValue]:
+        """The well-known keys of spec 1.4, over what the run began with."""
+        known: JsonObject = {
+            "goal": self.goal,
+            "retry_count": self.retry_count,
+            "retry_reason": self.retry_reason or None,
+            "total_cost": self.total_cost,
+            "tool_history": list(self.tool_history),
+            "exit_reason": self.exit_reason or None,
+        }
+        if self.exit_reason in {"fatal_error", "rule_violation"}:
+            known[self.exit_reason] = self.error
+        if self.rolled_back:
+            known["rolled_back_from"], known["rolled_back_to"] = self.rolled_back
+        return MappingProxyType({**self.given, **known})
+
+
+@dataclass(frozen=True, slots=True)
+class Parts:
+    """What is made once from the options and what the worker has loaded."""
+
+    rules: tuple[Rule, ...]
+    format: ReplyFormat
+
+
+STEPS = {"past", "newest"}
+ENDS = {"terminated", "exit_reason", "error"}
+METADATA = {
+    "goal", "given", "total_cost", "tool_history", "retry_count", "retry_reason", "rolled_back", *ENDS
+}  # fmt: skip
+
+
+def one_open_step(c: React, came_from: str) -> str:
+    """There is a step, and only the newest is open (R-000-3)."""
+    if c.newest is None:
+        return "there is no step"
+    return f"step {c.past[-1].id} is still open" if c.past and not c.past[-1].closed else ""
+
+
+def terminated(c: React, came_from: str) -> str:
+    """The end and the flag agree (R-000-2)."""
+    return "" if c.terminated and c.exit_reason else "`terminated` or `exit_reason` is not set"
+
+
+# -- thought: prompt, cache, call, parse, check, append -------------------------------------------
+
+
+@state(
+    S.THOUGHT,
+    asks={AskModel},
+    counts="steps",
+    reads={*STEPS, "retry_reason", "cache"},
+    writes={*STEPS, *ENDS, "total_cost", "cache", "model_failure"},
+)
+def think(c: React, run: Run) -> Visit:
+    """Ask for a thought, again while its format is wrong. A prompt that was answered before is answered
+    from the cache, unless a person has said something."""
+    number, options = len(c.steps), run.options
+    say = (prompt.rejected(c.retry_reason),) if c.retry_reason else ()
+    cached = None if run.inbox else c.cache.get(run.conversation.add(*say).digest)
+    if cached is not None and isinstance(read := _read(run, cached.text), Thought):
+        yield Say(say=(*say, Message(role="assistant", content=cached.text)))
+        return _drafted(c, run, read)
+
+    key = ""
+    for attempt in range(1, options.max_format_attempts + 1):
+        again = f", format attempt {attempt}" if attempt > 1 else ""
+        reply = yield from do(
+            AskModel(
+                say=say,
+                response_schema=_schema(run),
+                attempts=options.max_model_attempts,
+                label=f"think #{number + 1}{again}",
+            )
+        )
+        # The prompt without reminders of the format, and with whatever a person said (R-000-5).
+        key = key or run.conversation.digests[-2]
+        read = _read(run, reply.text)
+        if isinstance(read, Thought):
+            patch, event = _drafted(c, run, read)
+            return {**patch, "cache": {**c.cache, key: CachedReply(step=number, text=reply.text)}}, event
+        problem = unread(reply, read.problem)
+        say = (prompt.bad_format(problem, run.parts.format.text(_names(run))),)
+    return _end("fatal_error", f"invalid format: {problem}", **_cost(run))
+
+
+def _read(run: Run, text: str) -> Thought | BadReply:
+    """The parser's verdict. Any error of a user's parser that is no AgentError is fatal (R-000-9)."""
+    try:
+        read: Thought | BadReply = run.parts.format.read(text)
+    except AgentError:
+        raise
+    except Exception as error:
+        raise FatalError(f"the reply parser failed: {error_text(error)}") from error
+    return read
+
+
+def _schema(run: Run) -> JsonObject | None:
+    if run.options.reply_format == "text":
+        return None
+    schema: JsonObject = run.parts.format.schema(_names(run))
+    return schema
+
+
+def _names(run: Run) -> tuple[str, ...]:
+    return tuple(spec.name for spec in run.input.tools)
+
+
+def _drafted(c: React, run: Run, read: Thought) -> Outcome:
+    step = ReasoningStep(
+        id=len(c.steps),
+        thought=read.text,
+        action=read.action,
+        action_input=read.action_input,
+        timestamp=run.now,
+    )
+    title = ""
+    if read.action is not None:
+        title = f" -> {ToolRun(id='', tool=read.action, arguments=read.action_input).title}"
+    patch = {**_append(c, step), **_cost(run), "model_failure": ""}
+    return patch, Drafted(read.text + title)
+
+
+def _append(c: React, step: ReasoningStep) -> dict[str, Any]:
+    return {"past": c.steps, "newest": step}
+
+
+def _cost(run: Run) -> dict[str, Any]:
+    """What the run has spent (R-000-12): of the ledger, which survives a rollback."""
+    return {"total_cost": round(run.ledger.used("cost_usd"), 9)}
+
+
+def _update(c: React, **changes: Any) -> dict[str, Any]:
+    """The patch that changes the newest step."""
+    assert c.newest is not None
+    return {"newest": c.newest.model_copy(update=changes)}
+
+
+def _end(reason: str, error: str = "", why: str = "", **more: Any) -> Outcome:
+    """The run ends; `why` is for the log, where it differs from the error."""
+    return {**more, "terminated": True, "exit_reason": reason, "error": error}, Ended(why or error or reason)
+
+
+# -- validate -------------------------------------------------------------------------------------
+
+
+@state(
+    S.VALIDATE,
+    holds=one_open_step,
+    reads={"trace_id", *STEPS, *METADATA},
+    writes={"newest", "retry_count", "retry_reason", "last_retry_reason", *ENDS},
+)
+def validate(c: React, run: Run) -> Outcome:
+    """Run the rules over the newest step (spec 1.6)."""
+    assert c.newest is not None
+    if c.newest.closed:
+        return {}, Accepted("the step has failed; there is nothing to check")
+    verdict = judge(run.parts.rules, c.newest, c)
+    if verdict.ok:
+        return {**_update(c, status="validated"), "retry_reason": ""}, Accepted()
+    failed, text = _update(c, status="failed"), verdict.text
+    if verdict.terminal:
+        return _end("rule_violation", text, **failed)
+    count = c.retry_count + 1
+    event = Escalated if count > run.options.max_retries_before_human else Rejected
+    counted = {"retry_count": count, "retry_reason": text, "last_retry_reason": text}
+    return {**failed, **counted}, event(text)
+
+
+# -- action: find the tool, run it ----------------------------------------------------------------
+
+
+@state(
+    S.ACTION,
+    asks={CallTools},
+    holds=one_open_step,
+    reads={*STEPS, "tool_history"},
+    writes={"newest", "total_cost", "tool_history", *ENDS},
+)
+def act(c: React, run: Run) -> Visit:
+    """Run the tool that the step asks for, if it asks for one."""
+    step, tools = c.newest, _names(run)
+    assert step is not None
+    if step.closed or step.action is None or (step.action == FINISH and FINISH not in tools):
+        return {}, Acted("no action")
+    if step.action not in tools:
+        text = f"Unknown tool: {step.action}"
+        return _update(c, observation=text, status="failed"), Acted(text)
+    call = ToolRun(id=str(step.id), tool=step.action, arguments=step.action_input)
+    returned = yield from do(CallTools(runs=(call,), attempts=run.options.max_tool_attempts))
+    result = returned.results[0]
+    if result.error == "unknown_outcome":
+        unknown = result.output or f"the outcome of the tool {result.tool} is unknown"
+        return _end("fatal_error", unknown, **_cost(run))
+    status = "executed" if result.ok else "failed"
+    done = _update(c, observation=result.output, whole=result.whole, status=status)
+    ran = (result.tool,) if result.ok else ()
+    return {**done, **_cost(run), "tool_history": (*c.tool_history, *ran)}, Acted(result.output)
+
+
+# -- observation, commit --------------------------------------------------------------------------
+
+
+@state(S.OBSERVATION, holds=one_open_step, reads=STEPS)
+def observe(c: React, run: Run) -> Visit:
+    """Put the outcome where the next thought will see it. No model, no tool."""
+    assert c.newest is not None
+    if c.newest.observation is not None or answer(c, run) is None:
+        yield Say(say=(prompt.observed(c.newest.observation),))
+    return {}, Observed()
+
+
+@state(S.COMMIT, holds=one_open_step, reads={*STEPS, "terminated", "retry_count"}, writes={"newest", *ENDS})
+def commit(c: React, run: Run) -> Outcome:
+    """Close the step and decide whether the run ends."""
+    assert c.newest is not None
+    closed = {} if c.newest.closed else _update(c, status="committed")
+    reason, error, why = next(_stops(c, run), ("", "", ""))
+    if reason:
+        return _end(reason, error, why, **closed)
+    if c.retry_count > run.options.max_retries_before_human:
+        return closed, Escalated(f"{c.retry_count} thoughts were rejected")
+    return closed, StepTaken(f"step {len(c.steps)} is done")
+
+
+def _stops(c: React, run: Run) -> Iterator[tuple[str, str, str]]:
+    """Why the run ends here, in the order of spec 1.3: exit reason, error, and words for the log."""
+    options, count, step = run.options, len(c.steps), c.newest
+    if (found := answer(c, run)) is not None:
+        yield "goal_achieved", "", found
+    if count >= options.max_steps:
+        error = f"no final answer within {count} steps; `max_steps` is {options.max_steps}"
+        if step and not step.thought and step.observation:
+            error += f"; the last step failed: {step.observation[:300]}"
+        yield "max_steps", error, f"max_steps_reached: {count} steps"
+    if c.terminated:
+        yield "flagged", "the run ended because its state was marked `terminated`", ""
+    spent = run.ledger.used("cost_usd")
+    if spent > options.cost_limit:
+        error = f"{plain_number(spent)} USD were spent; `cost_limit` is {plain_number(options.cost_limit)}"
+        yield "cost_limit", error, ""
+
+
+def answer(c: React, run: Run) -> str | None:
+    """The final answer, when the newest step gives one."""
+    if c.newest is None:
+        return None
+    action = None if c.newest.action in _names(run) else c.newest.action  # a tool may be named `finish`
+    return final_answer(c.newest.thought, action, c.newest.action_input)
+
+
+# -- human approval -------------------------------------------------------------------------------
+
+
+@state(
+    S.HUMAN_APPROVAL,
+    asks={AskPerson},
+    reads={"retry_count", "last_retry_reason"},
+    writes={"retry_count", *ENDS},
+)
+def ask_person(c: React, run: Run) -> Visit:
+    """Ask a person what to do about thoughts that were rejected again and again."""
+    decided = yield from do(AskPerson(about="escalation", text=_rejections(c)))
+    if decided.decision in {"resume", "answer"}:
+        if decided.text:
+            yield Say(say=(Message(role="user", content=decided.text),))
+        return {"retry_count": 0}, Resumed(decided.text or decided.decision)
+    if decided.decision == "abort":
+        return _end("aborted", "a person ended the run", decided.text)
+    return _nobody(c)
+
+
+def _rejections(c: React) -> str:
+    why = c.last_retry_reason or "no reason was recorded"
+    return f"{c.retry_count} thoughts were rejected: {why}"
+
+
+def _nobody(c: React) -> Outcome:
+    return _end("retries_exhausted", f"no person could be asked; {_rejections(c)}")
+
+
+# -- errors and the end ---------------------------------------------------------------------------
+
+
+def on_error(c: React, error: AgentError, run: Run) -> Outcome:
+    """The error wrapper around every state (1.5). What is recoverable becomes an observation and fails the
+    step, so that a thought whose rules could not be checked is not acted upon; the rest ends the run.
+    So does the same failure of the model twice in a row: no step is spent on each attempt."""
+    effect = error.effect if isinstance(error, EffectError) else None
+    if isinstance(effect, AskPerson):
+        return _nobody(c)
+    text = str(error) if isinstance(error, EffectError) else error_text(error)
+    if not _is_recoverable(error):
+        return _end("fatal_error", text, **_cost(run))
+    if c.newest is not None and not c.newest.closed:
+        event = Accepted if c.newest.status == "draft" else Acted
+        return {**_update(c, observation=text, status="failed"), **_cost(run)}, event(text)
+    failure = error.type if isinstance(error, EffectError) else ""
+    if failure and failure == c.model_failure:
+        return _end("fatal_error", f"{text} (the model call failed twice in a row)", **_cost(run))
+    step = ReasoningStep(id=len(c.steps), thought="", observation=text, status="failed", timestamp=run.now)
+    return {**_append(c, step), **_cost(run), "model_failure": failure}, Drafted(text)
+
+
+def _is_recoverable(error: AgentError) -> bool:
+    """Whatever is not known to be recoverable is fatal (R-000-9)."""
+    if isinstance(error, EffectError):
+        return error.error in {"transient", "recoverable"}
+    return isinstance(error, TransientError | RecoverableError)
+
+
+def went_back(restored: React, before: React) -> Patch:
+    """What a rollback writes: the two keys of R-000-14, and the replies that the run has had meanwhile. The
+    thought that it goes back to is thought again; what then follows as before is answered from the cache."""
+    number = len(restored.steps)
+    kept = {key: reply for key, reply in before.cache.items() if reply.step != number}
+    return {"rolled_back": (len(before.steps), number - 1), "cache": kept}
+
+
+EXITS: Mapping[str, str] = {
+    "goal_achieved": "the model gave its final answer",
+    "max_steps": "`max_steps` steps were taken, the last one without a final answer",
+    "cost_limit": "the run spent more than `cost_limit`",
+    "rule_violation": "a thought broke a terminal rule",
+    "retries_exhausted": "more thoughts were rejected than allowed, and no person could be asked",
+    "fatal_error": "a model, a rule or a parser failed for good, or the outcome of an unsafe tool is unknown",
+    "flagged": "something set `terminated` in the run's state, and the step was closed after that",
+}
+
+
+def result(c: React, run: Run) -> Exit:
+    """How a run ended. The outcome is the metadata, with the last reason of a retry in any case."""
+    ok = c.exit_reason == "goal_achieved"
+    latest = {"retry_reason": c.last_retry_reason or None, **_cost(run)}
+    return Exit(
+        reason=c.exit_reason or "running",
+        ok=ok,
+        answer=answer(c, run) if ok else None,
+        error=c.error or None,
+        outcome={**c.metadata, **latest},
+    )
+
+
+def _prepare(reply_format: ReplyFormat, options: Options, extensions: Extensions) -> Parts:
+    if options.reply_format == "json_schema" and reply_format.schema is None:
+        raise ValueError("the machine's reply format has no JSON schema; set `reply_format: text`")
+    return Parts(build_rules(options.rule_specs(), extensions.rules), reply_format)
+
+
+def _begin(reply_format: ReplyFormat, input: RunInput, options: Options) -> tuple[React, list[Message]]:
+    context = React(trace_id=input.trace_id, goal=input.goal, given=input.values)
+    return context, prompt.opening(input, reply_format)
+
+
+def react_machine(name: str = "react", reply_format: ReplyFormat = JSON_OR_LABELS) -> Machine:
+    """A ReAct machine; with a reply format of one's own it needs a name of its own (R-000-7)."""
+    return Machine(
+        name=name,
+        description="Think, check the thought against rules, act with one tool, observe, commit.",
+        options=Options,
+        context=React,
+        begin=partial(_begin, reply_format),
+        initial=S.THOUGHT,
+        table=TABLE,
+        states=[think, validate, act, observe, commit, ask_person, END],
+        step=S.THOUGHT,
+        on_error=on_error,
+        on_close=lambda c, reason: {"exit_reason": reason, "terminated": True},
+        on_rollback=went_back,
+        result=result,
+        prepare=partial(_prepare, reply_format),
+        # The option counts visits (R-000-11); the first visit needs no transition.
+        max_transitions=lambda options: (options.max_transitions or 10 * options.max_steps) - 1,
+        exits=EXITS,
+    )
+
+
+END = State(S.END, holds=terminated)
+MACHINE = react_machine()

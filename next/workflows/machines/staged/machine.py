@@ -1,0 +1,514 @@
+"""Staged: stages work on one typed state, each with a declared view and patch (spec 3).
+
+The stages are data: `build_machine(options)` makes lifecycle, events, table and states of them, and
+`MACHINE` is made of the shipped ones. Reading order: the table, one stage run, what belongs to the machine
+itself (entering, invariants, errors, the end), and last the whole. What a stage does is in `stages.py`.
+
+A stage writes what it declared and nothing else. All that the machine itself writes (iteration, clearing,
+notes, the fallback text, `last_error`) happens on entering a state, in `on_error`, `on_violation` and
+`on_close`: a model's reply can never be the source of it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Generator, Iterator, Mapping
+from enum import Enum
+from typing import Any
+
+from pydantic import ValidationError
+
+from activities.contracts import Effect, Say
+from workflows.kernel.context import Patch
+from workflows.kernel.errors import (
+    AgentError,
+    BadPatch,
+    DefinitionError,
+    EffectError,
+    EmptyVisit,
+    FatalError,
+    InvariantViolated,
+    MachineError,
+    NoTransition,
+    UndeclaredAccess,
+    error_text,
+)
+from workflows.kernel.machine import Event, Exit, Extensions, Machine, Outcome, Run, RunInput, State, Visit
+from workflows.machines.common.json_text import clean
+from workflows.machines.common.named import called
+from workflows.machines.staged.context import (
+    ACTING,
+    FAILED,
+    FIELDS,
+    FINISHED,
+    INITIALIZED,
+    OBSERVING,
+    ORCHESTRATOR,
+    STAGES_WRITE,
+    THINKING,
+    AgentState,
+    Degradation,
+    LastError,
+    Observation,
+)
+from workflows.machines.staged.options import FAILING, ROLES, Options, Stage
+from workflows.machines.staged.stages import ASKS, FLOWS, Left, StageFailure, StageView, check_precondition
+
+__all__ = ["MACHINE", "build_machine"]
+
+
+class StageFailed(Event):
+    """A stage could not do its work; the reason says why."""
+
+
+class Handled(Event):
+    """The error handler has completed the error."""
+
+
+def event_to(lifecycle: str) -> type[Event]:
+    """The class of the events that lead to a lifecycle: `ToReviewing` for `Reviewing`."""
+    return type(f"To{lifecycle}", (Event,), {"__doc__": f"The run goes on to {lifecycle}."})
+
+
+# -- the table ------------------------------------------------------------------------------------
+
+Events = Mapping[str, type[Event]]
+"""Lifecycle -> the class of the events that lead there."""
+
+
+def table(options: Options, states: Any, events: Events) -> dict[Enum, dict[type[Event], Enum]]:
+    """A row for each exit of each stage, and those to Failed (spec 3.2). A stage that can only go back has
+    a way to Finished for the last pass, unless that one may fail."""
+    failed = states(FAILING if _error_handler(options) else FAILED)
+    rows: dict[Enum, dict[type[Event], Enum]] = {
+        states(INITIALIZED): {events[options.entry]: states(options.entry)}
+    }
+    for stage in options.running:
+        ends = dict.fromkeys((*stage.targets, *options.open_exits(stage, options.max_iterations)))
+        rows[states(stage.enters)] = {
+            **{events[target]: states(target) for target in ends},
+            StageFailed: failed,
+        }
+    if _error_handler(options):
+        rows[states(FAILING)] = {Handled: states(FAILED), StageFailed: states(FAILED)}
+    return rows
+
+
+def _error_handler(options: Options) -> Stage | None:
+    return next((stage for stage in options.declared if stage.enters == FAILED), None)
+
+
+# -- one stage run (R-002-7) ----------------------------------------------------------------------
+
+
+def visit_of(stage: Stage, events: Events) -> Callable[[Any, Run], Visit]:
+    """The state's function: steps 3 to 7; the kernel does the others."""
+
+    def run_stage(c: Any, run: Run) -> Visit:
+        check_precondition(stage, c, run)
+        left = yield from FLOWS[stage.flow_type](stage, c, run)
+        patch, target, reason = yield from departure(stage, left, run)
+        return patch, events[target](reason)
+
+    return run_stage
+
+
+def departure(stage: Stage, left: Left, run: Run) -> Generator[Effect[Any], Any, tuple[Patch, str, str]]:
+    """The stage's patch, the lifecycle that it leads to, and the reason. Raises StageFailure for a stage that
+    asks for Failed, or for another pass where none is left; its patch is kept."""
+    options: Options = run.options
+    exits = options.open_exits(stage, run.step)
+    patch = dict(left.patch)
+    if not patch and left.target is None:
+        raise EmptyVisit("staged", stage.enters, f"the stage {stage.name} returned an empty patch")
+    reason = _check_writes(stage, patch) + left.reason
+    _check_fit(stage, patch)
+    said = patch.get("lifecycle", left.target)
+    chosen = left.target if left.target is not None else said
+    if chosen is None and len(exits) == 1:
+        chosen = said = exits[0]
+    if not isinstance(chosen, str) or said != chosen or chosen not in (*stage.targets, *exits, FAILED):
+        raise _wrong_exit(stage, chosen, said)
+    patch.pop("lifecycle", None)
+    if chosen == FAILED:
+        yield Say(keep=patch)
+        raise StageFailure(f"the stage {stage.name} asks for {FAILED}")
+    if chosen == options.entry and options.is_last(run.step):
+        if options.on_max_iterations == "fail":
+            yield Say(keep=patch)
+            raise _passes_used(stage, options)
+        chosen = exits[0]
+    return patch, chosen, reason
+
+
+def _check_writes(stage: Stage, patch: Patch) -> str:
+    """Step 5. Without enforcement the undeclared writes are the result, in words; but what is the machine's
+    own no stage may ever write."""
+    allowed = stage.may_write if stage.enforce else STAGES_WRITE
+    if extra := sorted(set(map(str, patch)) - allowed):
+        raise UndeclaredAccess("staged", stage.enters, f"the undeclared field {extra[0][:100]!r} was written")
+    undeclared = sorted(set(patch) - stage.may_write)
+    return f"(written without a right, enforcement is off: {', '.join(undeclared)}) " if undeclared else ""
+
+
+def _check_fit(stage: Stage, patch: Patch) -> None:
+    """Step 6: every value fits its field, and the log can hold it."""
+    try:
+        AgentState.model_validate({"session_id": "", "user_input": "", **patch}).model_dump_json()
+    except ValidationError as error:
+        first = error.errors(include_url=False, include_input=False)[0]
+        problem = f"{'.'.join(map(str, first['loc']))}: {first['msg']}"
+    except ValueError as error:  # half a character pair
+        problem = error_text(error)
+    else:
+        return
+    raise BadPatch("staged", stage.enters, clean(f"the patch does not fit: {problem}"))
+
+
+def _wrong_exit(stage: Stage, chosen: object, said: object) -> NoTransition:
+    what = f"asks for {chosen[:100]!r}" if isinstance(chosen, str) else "does not say where the run goes"
+    if isinstance(chosen, str) and said != chosen:
+        what += f", but its patch sets the lifecycle {said!r}"
+    allowed = " or ".join(stage.targets)
+    problem = f"the stage {stage.name} {what}; by its exits it may lead to {allowed}, or to {FAILED}"
+    return NoTransition("staged", stage.enters, problem)
+
+
+def _passes_used(stage: Stage, options: Options) -> StageFailure:
+    most = options.max_iterations
+    return StageFailure(
+        f"{stage.name} asks for another pass after {most}, the most that are allowed; raise max_iterations, "
+        "or let the last pass answer: on_max_iterations: force_answer",
+        code="MaxIterationsExceeded",
+        max_iterations=most,
+    )
+
+
+def begin_pass(options: Options, events: Events) -> Callable[[Any, Run], Outcome]:
+    """The visit of Initialized: a run without user input fails before any stage runs (spec 3.7)."""
+
+    def initialized(c: Any, run: Run) -> Outcome:
+        if not c.user_input.strip():
+            raise InvariantViolated("staged", INITIALIZED, "`user_input` is not set")
+        return {}, events[options.entry]("user input loaded")
+
+    return initialized
+
+
+def handle_error(stage: Stage) -> Callable[[Any, Run], Outcome]:
+    """The error handler: what its function returns completes `last_error`. A fault of the function is only
+    noted, because the run has failed already; but an undeclared read or write is a violation (design 9.11).
+    """
+
+    def failing(c: Any, run: Run) -> Outcome:
+        error: LastError = c.last_error
+        try:
+            given = called(f"hook of stage {stage.name}", run.parts[stage.hook], StageView(c, stage))
+            error = _completed(error, {} if given is None else given)
+        except MachineError as broken:
+            raise StageFailure(
+                broken.problem, code=CODES.get(type(broken).__name__, "StageError")
+            ) from broken
+        except (AgentError, ValueError) as fault:
+            details = {**error.details, "error_handler": clean(error_text(fault))[:500]}
+            error = error.model_copy(update={"details": details})
+        return {"last_error": error}, Handled(error.message)
+
+    return failing
+
+
+def _completed(error: LastError, given: object) -> LastError:
+    """Raises UndeclaredAccess for a key that is no part of `last_error`, and ValueError for what the log
+    cannot hold."""
+    if not isinstance(given, Mapping):
+        raise FatalError(f"the error handler returned a {type(given).__name__}; expected parts of last_error")
+    parts = dict(given)
+    if parts.get("lifecycle") == FAILED:
+        del parts["lifecycle"]
+    if extra := sorted(set(map(str, parts)) - LastError.model_fields.keys()):
+        raise UndeclaredAccess("staged", FAILING, f"the undeclared field {extra[0][:100]!r} was written")
+    completed = LastError.model_validate({**error.model_dump(), **parts})
+    return LastError.model_validate_json(completed.model_dump_json())
+
+
+# -- what entering a state writes, and what must hold in it (3.5) ---------------------------------
+
+
+def entry_of(lifecycle: str, options: Options) -> Callable[[AgentState, str], Patch]:
+    """The machine's own part of a transition (R-002-7, step 8)."""
+    stages = {stage.enters: stage for stage in options.running}
+
+    def entry(c: AgentState, source: str) -> Patch:
+        patch: dict[str, Any] = {"lifecycle": FAILED if lifecycle == FAILING else lifecycle}
+        notes: list[Degradation] = []
+        left = stages.get(source)
+        if left and patch["lifecycle"] != FAILED:
+            notes += _notes(left, c)
+        if left and lifecycle == options.entry:
+            patch |= {"iteration": c.iteration + 1, "thought": None, "action": None}  # R-002-6
+        if left and lifecycle == FINISHED and _must_have_answer(options, c.iteration + 1):
+            seen = c.observation or Observation()
+            answer = _last_answer(seen, options)
+            changes = {"final_answer": answer or options.fallback_text, "need_loop": False}
+            patch["observation"] = seen.model_copy(update=changes)
+            if not answer:
+                text = "the last pass gave no final answer"
+                notes.append(Degradation(code="fallback_used", stage=left.name, message=text))
+        return {**patch, "degraded": (*c.degraded, *notes)} if notes else patch
+
+    return entry
+
+
+def _notes(stage: Stage, c: AgentState) -> Iterator[Degradation]:
+    """What went wrong in a stage that the run goes on after."""
+    if stage.acts and c.action:
+        for output in c.action.tool_outputs:
+            if output.error:
+                message = f"{output.tool}: {output.output}"[:500]
+                yield Degradation(code=output.error, stage=stage.name, message=message)
+    if stage.flow_type == "observe" and c.observation and c.observation.cut:
+        message = "the reply was cut at its length limit (max_output_tokens)"
+        yield Degradation(code="reply_cut", stage=stage.name, message=message)
+
+
+def _must_have_answer(options: Options, number: int) -> bool:
+    """The last pass ends with an answer, whatever kind of stage observes (design 9.4)."""
+    return options.on_max_iterations != "fail" and options.is_last(number)
+
+
+def _last_answer(seen: Observation, options: Options) -> str:
+    """The answer of the last pass; empty if there is none."""
+    if seen.final_answer.strip():
+        return seen.final_answer
+    return seen.summary.strip() if options.on_max_iterations == "last_observation" else ""
+
+
+def invariant(lifecycle: str, intents: tuple[str, ...]) -> Callable[[AgentState, str], str] | None:
+    """What must hold in a lifecycle: (state, state left) -> what is wrong, or ""."""
+
+    def acting(c: AgentState, source: str) -> str:
+        if c.thought is None:
+            return "`thought` is not set"
+        return "" if c.thought.intent in intents else f"the intent {c.thought.intent!r} is not defined"
+
+    def observing(c: AgentState, source: str) -> str:
+        missing = source == ACTING and c.action is None
+        return "`action` is not set, although Acting came before" if missing else ""
+
+    def finished(c: AgentState, source: str) -> str:
+        answer = c.observation is not None and c.observation.final_answer.strip()
+        return "" if answer else "`observation` has no final answer"
+
+    known: Mapping[str, Callable[[AgentState, str], str]] = {
+        THINKING: lambda c, source: "" if c.user_input.strip() else "`user_input` is not set",
+        ACTING: acting,
+        OBSERVING: observing,
+        FINISHED: finished,
+        FAILED: lambda c, source: "" if c.last_error else "`last_error` is not set",  # R-002-4
+    }
+    return known.get(lifecycle)
+
+
+# -- errors and the end (3.7) ---------------------------------------------------------------------
+
+CODES: Mapping[str, str] = {
+    "NoTransition": "InvalidTransition",
+    "UndeclaredAccess": "PermissionViolation",
+    "InvariantViolated": "InvariantViolation",
+    "EmptyVisit": "EmptyPatch",
+    "BadPatch": "StageError",
+}
+"""The kernel's names of broken rules -> those of spec 3.7."""
+PASSES = "MaxIterationsExceeded"
+
+
+def on_error_with(names: Mapping[str, str]) -> Callable[[AgentState, AgentError, Run], Outcome]:
+    """A failed effect, a stage that could not do its work, or what a user's function raised: the stage has
+    failed, and the cause is kept. `names`: lifecycle -> stage."""
+
+    def on_error(c: AgentState, error: AgentError, run: Run) -> Outcome:
+        code, message, details = "StageError", clean(error_text(error)), dict[str, Any]()
+        if isinstance(error, StageFailure):
+            code, message, details = error.code, str(error), error.details
+        elif isinstance(error, EffectError):
+            message, details = clean(str(error)), {"error": error.error, "type": error.type}
+        if c.last_error:  # of the stage that failed before the error handler did
+            details = {**details, "cause": c.last_error.model_dump(mode="json")}
+        where = {"lifecycle": c.lifecycle, "iteration": c.iteration}
+        stage = names.get(c.lifecycle, ORCHESTRATOR)
+        last = LastError(code=code, stage=stage, message=message, details={**where, **details})
+        return {"last_error": last}, StageFailed(message)
+
+    return on_error
+
+
+def on_violation_with(names: Mapping[str, str]) -> Callable[[AgentState, MachineError], Patch]:
+    """A broken rule leaves a structured record on the way to Failed; the patch that broke it is dropped."""
+
+    def on_violation(c: AgentState, error: MachineError) -> Patch:
+        kind = type(error).__name__
+        last = LastError(
+            code=CODES.get(kind, kind),
+            stage=names.get(error.state, ORCHESTRATOR),
+            message=clean(error.problem),
+            details={"lifecycle": error.state, "iteration": c.iteration},
+        )
+        return {"last_error": last}
+
+    return on_violation
+
+
+def on_close_with(names: Mapping[str, str]) -> Callable[[AgentState, str], Patch]:
+    """A run that is ended from outside keeps a record, too; the lifecycle stays where it was."""
+
+    def on_close(c: AgentState, reason: str) -> Patch:
+        stage = names.get(c.lifecycle, ORCHESTRATOR)
+        return {
+            "last_error": LastError(code=reason, stage=stage, message=f"the run was ended during {stage}")
+        }
+
+    return on_close
+
+
+EXITS = {
+    "answered": "there is a final answer",
+    "no_answer": "the last pass gave no answer; the answer is the fallback text",
+    "max_iterations": "another pass was wanted after `max_iterations` (with `on_max_iterations: fail`)",
+    "failed": "a stage failed or broke its declaration; `last_error` in the outcome says which and how",
+}
+
+
+def result(c: AgentState, run: Run) -> Exit:
+    """How a run ended; the outcome is the final state and the machine's notes."""
+    notes: list[Any] = [note.model_dump(mode="json") for note in c.degraded]
+    fallback = any(note.code == "fallback_used" for note in c.degraded)
+    outcome = {
+        **c.model_dump(mode="json", include=set(FIELDS)),
+        "degraded": bool(notes),
+        "fallback_used": fallback,
+        "degrade_events": notes,
+    }
+    if c.lifecycle == FINISHED and c.observation:
+        text = f"no answer within {c.iteration + 1} passes" if fallback else None
+        reason, answer = "no_answer" if fallback else "answered", c.observation.final_answer
+        return Exit(reason=reason, ok=not fallback, answer=answer, error=text, outcome=outcome)
+    error, failed = c.last_error, c.lifecycle == FAILED
+    reason = "max_iterations" if error and error.code == PASSES else "failed"
+    return Exit(
+        reason=reason if failed else "running",
+        error=f"{error.code} in {error.stage}: {error.message}" if error else None,
+        outcome=outcome,
+        raises=error.code if error and failed and run.options.raise_on_failure else None,
+    )
+
+
+# -- the whole ------------------------------------------------------------------------------------
+
+
+def begin(given: RunInput, options: Options) -> AgentState:
+    """The state before any stage. Raises ValueError when a stage names a tool that the agent lacks."""
+    known = [tool.name for tool in given.tools]
+    for stage in options.running:
+        for name in stage.tools or ():
+            if name not in known:
+                raise ValueError(
+                    f"stage {stage.name}: tools: the agent has no tool {name!r}; "
+                    f"it has {', '.join(known) or 'none'}"
+                )
+    return AgentState(session_id=given.trace_id, user_input=given.goal)
+
+
+def hooks_of(options: Options, extensions: Extensions) -> Mapping[str, Callable[..., Any]]:
+    """The functions that the stages name. Raises ValueError for one that is not loaded."""
+    found = {}
+    for stage in options.declared:
+        for key, name in (("hook", stage.hook), ("check", stage.check)):
+            if name is None:
+                continue
+            if name not in extensions.hooks:
+                there = ", ".join(sorted(extensions.hooks)) or "none; see `modules` of the agent file"
+                raise ValueError(f"stage {stage.name}: {key}: unknown hook {name!r}; the worker has {there}")
+            found[name] = extensions.hooks[name]
+    return found
+
+
+def states_of(options: Options, states: Any, events: Events) -> list[State]:
+    """A state for each stage, and those around them."""
+    made = [
+        State(states(INITIALIZED), begin_pass(options, events), reads=frozenset({"user_input"})),
+        State(states(FAILED), entry=entry_of(FAILED, options), holds=invariant(FAILED, ())),
+        State(states(FINISHED), entry=entry_of(FINISHED, options), holds=invariant(FINISHED, ())),
+    ]
+    for stage in options.running:
+        writes = stage.may_write - {"lifecycle"}  # the patch only names it; entering writes it
+        made.append(
+            State(
+                states(stage.enters),
+                visit_of(stage, events),
+                # A stage's extensions are merged with those of the others.
+                reads=stage.may_read | (writes & {"extensions"}),
+                writes=writes,
+                asks=ASKS[stage.flow_type],
+                tools=None if stage.tools is None else frozenset(stage.tools),
+                holds=invariant(stage.enters, options.intents),
+                entry=entry_of(stage.enters, options),
+                counts="passes" if stage.enters == options.entry else "",
+                enforce=stage.enforce,
+            )
+        )
+    if handler := _error_handler(options):
+        reads = handler.may_read | {"last_error"}
+        made.append(
+            State(
+                states(FAILING),
+                handle_error(handler),
+                reads=reads,
+                writes=frozenset({"last_error"}),
+                entry=entry_of(FAILING, options),
+            )
+        )
+    return made
+
+
+def build_machine(options: Options) -> Machine:
+    """The machine of these stages. Raises DefinitionError naming the stages whose lifecycle is not sound."""
+    handler = _error_handler(options)
+    running = [stage.enters for stage in options.running]
+    lifecycles = (INITIALIZED, *running, FINISHED, FAILED, *((FAILING,) if handler else ()))
+    states: Any = Enum("Lifecycle", {name: name for name in lifecycles})  # type: ignore[misc]  # names are data
+    events = {name: event_to(name) for name in (*running, FINISHED)}
+    names = {stage.enters: stage.name for stage in options.declared}
+    try:
+        return Machine(
+            name="staged",
+            description="Think, act, observe in passes: declared stages over one typed state.",
+            options=Options,
+            context=AgentState,
+            begin=begin,
+            prepare=hooks_of,
+            initial=states(INITIALIZED),
+            table=table(options, states, events),
+            states=states_of(options, states, events),
+            step=states(options.entry),
+            fail=states(FAILING if handler else FAILED),
+            on_error=on_error_with(names),
+            on_violation=on_violation_with(names),
+            on_close=on_close_with(names),
+            writes=frozenset(
+                {"lifecycle", "iteration", "thought", "action", "observation", "last_error", "degraded"}
+            ),
+            result=result,
+            # Every loop leads through the first stage; one more for the error handler.
+            max_transitions=options.max_iterations * len(running) + 1,
+            caps=lambda options: {"passes": options.max_iterations},
+            roles=ROLES,
+            plain_replies=False,
+            exits=EXITS,
+        )
+    except DefinitionError as error:
+        named = [f"{stage.enters} is entered by {stage.name}" for stage in options.running]
+        found = "; ".join(line for line in named if line.split()[0] in str(error))
+        hint = f"each must be reached, lead on to Finished, and loop only through {options.entry}"
+        raise DefinitionError(f"stages: {error}; {found}; {hint}, where passes are counted") from error
+
+
+MACHINE = build_machine(Options())

@@ -1,0 +1,377 @@
+"""What each type of stage does (spec 3.9): a generator of effects that returns how the stage leaves.
+
+Reading order: think, act, observe as shipped; then stages of users' own: a model call, a whole machine, a
+pure function. What may be written and where a run may go is checked outside, in `machine.py`.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable, Generator, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any, TypeVar
+
+from activities.contracts import (
+    AskModel,
+    CallTools,
+    Effect,
+    ModelReplied,
+    RunMachine,
+    Say,
+    ToolCall,
+    ToolResult,
+    ToolRun,
+    do,
+)
+from workflows.kernel.context import Patch
+from workflows.kernel.errors import AgentError, BadPatch, EmptyVisit, FatalError, UndeclaredAccess
+from workflows.kernel.machine import Run
+from workflows.machines.common.json_text import (
+    NotJson,
+    call_arguments,
+    clean,
+    merged,
+    shown_name,
+    unread,
+    was_cut,
+)
+from workflows.machines.common.named import called
+from workflows.machines.staged.context import (
+    ACTING,
+    FIELDS,
+    FINISHED,
+    GENERAL,
+    OBSERVING,
+    Action,
+    Observation,
+    RequestedTool,
+    Thought,
+    ToolOutput,
+)
+from workflows.machines.staged.options import Stage
+from workflows.machines.staged.prompt import (
+    OBSERVATION,
+    offered,
+    prompt,
+    reminder,
+    reply_schema,
+    sections,
+    thought_schema,
+)
+from workflows.machines.staged.reply import object_in, read_observation, read_thought
+
+__all__ = ["ASKS", "FLOWS", "Left", "StageFailure", "StageView", "check_precondition"]
+
+T = TypeVar("T")
+Doing = Generator[Effect[Any], Any, T]
+
+NO_TOOL = ToolOutput(tool="none", output="no tool needed")
+"""The synthetic output of a stage that had nothing to do."""
+MOST_CALLS = 50
+"""Tool calls of one reply that are run; a thought may suggest as many."""
+NOT_RUN = "not run, because a call before it could not be performed"
+
+
+@dataclass(frozen=True, slots=True)
+class Left:
+    """How a stage leaves."""
+
+    patch: Patch
+    target: object = None
+    """The lifecycle that it asks for; None: the one that the patch sets, or else the only exit."""
+    reason: str = ""
+    """For people."""
+
+
+class StageFailure(AgentError):
+    """A stage could not do its work; `code` is that of spec 3.7."""
+
+    def __init__(self, problem: str, code: str = "StageError", **details: Any) -> None:
+        super().__init__(clean(problem))
+        self.code, self.details = code, details
+
+
+def ask(stage: Stage, run: Run, attempt: int = 1, **question: Any) -> Doing[ModelReplied]:
+    """The reply of the stage's model. The prompt is no part of the conversation: each call has its own."""
+    label = f"{stage.name} #{run.step}" + (f", attempt {attempt}" if attempt > 1 else "")
+    effect = AskModel(
+        beside=True, role=stage.model_role, attempts=run.options.max_model_attempts, label=label, **question
+    )
+    return (yield from do(effect))
+
+
+def pick(stage: Stage, wanted: str, *avoid: str) -> str:
+    """The exit that is wanted, or else the first that is not to be avoided."""
+    exits = stage.targets
+    others = [target for target in exits if target not in avoid]
+    return wanted if wanted in exits else (others or exits)[0]
+
+
+# -- think ----------------------------------------------------------------------------------------
+
+
+def think(stage: Stage, c: Any, run: Run) -> Doing[Left]:
+    """One structured model call gives the thought, and another one while it cannot be read. In a pass that
+    must answer it suggests no tools."""
+    options, must_answer = run.options, run.options.must_answer(run.step)
+    schema = thought_schema(options, () if must_answer else offered(stage, run.input.tools))
+    say = prompt(stage, c, run)
+    for attempt in range(1, options.max_format_attempts + 1):
+        reply = yield from ask(stage, run, attempt, say=say, response_schema=schema)
+        thought = read_thought(reply.text, options.intents)
+        if isinstance(thought, Thought):
+            thought = thought.model_copy(update={"suggested_tools": ()}) if must_answer else thought
+            return _thought(stage, thought)
+        problem = unread(reply, thought.problem)
+        say = (*prompt(stage, c, run), reply.message, reminder(problem, options))
+    problem = f"the reply is no thought: {problem}"
+    raise StageFailure(problem, reply=clean(reply.text[:500]), finish_reason=reply.finish_reason)
+
+
+def _thought(stage: Stage, thought: Thought) -> Left:
+    tools = thought.suggested_tools
+    target = pick(stage, ACTING, OBSERVING) if tools else pick(stage, OBSERVING, ACTING)
+    reason = f"{thought.intent}: {thought.reasoning}" + (f" -> {', '.join(tools)}" if tools else "")
+    return Left({"thought": thought}, target, reason)
+
+
+# -- act ------------------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True, slots=True)
+class Planned:
+    """A tool call as the model asked for it, and for one that is not run why."""
+
+    requested: RequestedTool
+    refused: ToolOutput | None = None
+
+
+def act(stage: Stage, c: Any, run: Run) -> Doing[Left]:
+    """The suggested tools are offered to a model; those that it asks for are run in order."""
+    if c.thought is None:
+        raise StageFailure("`thought` is not set: a stage that writes it must run before this one")
+    suggested = c.thought.suggested_tools
+    if c.thought.intent == GENERAL or not suggested or run.options.must_answer(run.step):
+        return _acted(stage, Action(tool_outputs=(NO_TOOL,)))
+    known = {tool.name for tool in offered(stage, run.input.tools)}
+    offer = tuple(name for name in suggested if name in known)
+    plan = [_unknown(name, offer) for name in suggested if name not in known]
+    if offer:
+        reply = yield from ask(stage, run, say=prompt(stage, c, run), offer=offer, tool_choice="required")
+        if not reply.tool_calls:
+            problem = f"the tools {', '.join(offer)} were suggested, but the model asks for none"
+            raise StageFailure(unread(reply, problem), reply=clean(reply.text[:500]))
+        plan += _planned(reply, offer)
+
+    runs = tuple(
+        ToolRun(id=f"{run.visit}.{number}", tool=one.requested.tool, arguments=one.requested.arguments)
+        for number, one in enumerate(one for one in plan if one.refused is None)
+    )
+    results: tuple[ToolResult, ...] = ()
+    if runs:
+        effect = CallTools(runs=runs, attempts=run.options.max_tool_attempts)
+        results = (yield from do(effect)).results
+    action = Action(
+        requested_tools=tuple(one.requested for one in plan), tool_outputs=_outputs(plan, results)
+    )
+    if lost := next((result for result in results if result.error == "unknown_outcome"), None):
+        yield Say(keep={"action": action})
+        raise StageFailure(lost.output, tool=lost.tool, error="unknown_outcome")
+    return _acted(stage, action)
+
+
+def _planned(reply: ModelReplied, offer: Sequence[str]) -> list[Planned]:
+    """The calls of a reply; all beyond the most that are run share one refusal."""
+    calls = reply.tool_calls
+    plan = [_read_call(call, offer, reply) for call in calls[:MOST_CALLS]]
+    if rest := calls[MOST_CALLS:]:
+        why = f"{len(rest)} calls are not run: one reply may make {MOST_CALLS}, and it makes {len(calls)}"
+        plan.append(_refused(clean(rest[0].name), "too_many_calls", why))
+    return plan
+
+
+def _read_call(call: ToolCall, offer: Sequence[str], reply: ModelReplied) -> Planned:
+    if call.name not in offer:
+        return _unknown(call.name, offer)
+    given = call_arguments(call)
+    if isinstance(given, NotJson):
+        return _refused(call.name, "bad_arguments", unread(reply, given.problem))
+    return Planned(RequestedTool(tool=call.name, arguments=given))
+
+
+def _unknown(name: str, offer: Sequence[str]) -> Planned:
+    shown = shown_name(clean(name))
+    why = f"Unknown tool: {shown}" + (f"; offered were {', '.join(offer)}" if offer else "")
+    return _refused(shown, "unknown_tool", why)
+
+
+def _refused(name: str, error: str, why: str) -> Planned:
+    tool = shown_name(name)
+    return Planned(RequestedTool(tool=tool), ToolOutput(tool=tool, output=why, error=error))
+
+
+def _outputs(plan: Sequence[Planned], results: Sequence[ToolResult]) -> tuple[ToolOutput, ...]:
+    """An output for each call, in order. Runs that were cut off have no result (6.1)."""
+    waiting = iter(results)
+    return tuple(one.refused or _output(one, next(waiting, None)) for one in plan)
+
+
+def _output(one: Planned, result: ToolResult | None) -> ToolOutput:
+    if result is None:
+        return ToolOutput(tool=one.requested.tool, output=NOT_RUN, error="not_run")
+    return ToolOutput(tool=one.requested.tool, output=result.output, error=result.error, whole=result.whole)
+
+
+def _acted(stage: Stage, action: Action) -> Left:
+    reason = "; ".join(f"{output.tool}: {output.output[:200]}" for output in action.tool_outputs)
+    return Left({"action": action}, pick(stage, OBSERVING), reason)
+
+
+# -- observe --------------------------------------------------------------------------------------
+
+
+def observe(stage: Stage, c: Any, run: Run) -> Doing[Left]:
+    """One structured model call sums up, and says whether another pass is needed."""
+    reply = yield from ask(stage, run, say=prompt(stage, c, run), response_schema=OBSERVATION)
+    seen = read_observation(reply.text, cut=was_cut(reply))
+    done, entry = seen.final_answer and not seen.need_loop, run.options.entry
+    target = pick(stage, FINISHED, entry) if done else pick(stage, entry, FINISHED)
+    return Left({"observation": seen}, target, seen.final_answer if done else seen.summary)
+
+
+# -- a model of users' own ------------------------------------------------------------------------
+
+
+def model(stage: Stage, c: Any, run: Run) -> Doing[Left]:
+    """One structured model call whose JSON fields are the patch."""
+    reply = yield from ask(stage, run, say=prompt(stage, c, run), response_schema=reply_schema(stage, run))
+    patch = object_in(reply.text)
+    if patch is None:
+        raise StageFailure(unread(reply, "the reply is not a JSON object"), reply=clean(reply.text[:500]))
+    if isinstance(patch.get("extensions"), Mapping):
+        texts = {name: _as_text(value) for name, value in patch["extensions"].items()}
+        patch = {**patch, "extensions": texts}
+        undeclared = sorted(set(texts) - set(stage.extension))
+        if undeclared and stage.enforce:
+            raise UndeclaredAccess("staged", stage.enters, _undeclared_text(undeclared[0], stage))
+    fields = {name: value for name, value in patch.items() if name != "lifecycle"}
+    return Left(_own(stage, c, patch), None, json.dumps(fields, ensure_ascii=False) if fields else "")
+
+
+def _undeclared_text(name: str, stage: Stage) -> str:
+    declared = ", ".join(stage.extension) or "none"
+    return f"the undeclared extension {name[:100]!r} was written; declared are {declared}"
+
+
+def _as_text(value: Any) -> str:
+    return value if isinstance(value, str) else json.dumps(value, ensure_ascii=False)
+
+
+def _own(stage: Stage, c: Any, patch: Patch) -> Patch:
+    """The patch with what the stage keeps in `extensions` under the stage's own name (R-002-1)."""
+    kept = patch.get("extensions")
+    if not isinstance(kept, Mapping) or (stage.enforce and "extensions" not in stage.may_write):
+        return patch
+    return {**patch, "extensions": merged(c.extensions, {stage.name: kept})}
+
+
+# -- a machine ------------------------------------------------------------------------------------
+
+
+def machine(stage: Stage, c: Any, run: Run) -> Doing[Left]:
+    """A whole machine is the stage. Its goal is the stage's prompt and what the stage sees; its answer goes
+    into one field. A run without success is a failed tool if it takes the place of tools, else a failure."""
+    goal = "\n\n".join(part for part in (stage.prompt.strip(), *sections(stage, c, run)) if part)
+    ended = yield from do(
+        RunMachine(
+            machine=stage.machine or "",
+            machine_version=stage.machine_version,
+            goal=goal or stage.name,
+            options=stage.options,
+            instructions=stage.instructions,
+            give=stage.tools or (),
+            roles=stage.roles,
+            limits=stage.limits,
+            label=f"{stage.name} #{run.step}",
+        )
+    )
+    answer = ended.answer or ""
+    error = "" if ended.ok else f"{ended.machine} ended with {ended.exit_reason}: {ended.error}"
+    if stage.acts:
+        output = ToolOutput(tool=ended.machine, output=error or answer, error="failed" if error else None)
+        requested = (RequestedTool(tool=ended.machine),)
+        return Left(
+            {"action": Action(requested_tools=requested, tool_outputs=(output,))}, None, output.output
+        )
+    if error:
+        raise StageFailure(error, exit_reason=ended.exit_reason, workflow_id=ended.workflow_id)
+    if stage.answer_field == "observation":
+        seen = Observation(summary=answer, final_answer=answer, need_loop=not answer)
+        return Left({"observation": seen}, None, answer)
+    return Left(_own(stage, c, {"extensions": {"answer": answer}}), None, answer)
+
+
+# -- a function of users' own ---------------------------------------------------------------------
+
+
+class StageView:
+    """What a user's function sees: the fields that its stage reads."""
+
+    __slots__ = ("_c", "_stage")
+
+    def __init__(self, c: Any, stage: Stage) -> None:
+        self._c, self._stage = c, stage
+
+    def __getattr__(self, name: str) -> Any:
+        if name not in FIELDS or (self._stage.enforce and name not in self._stage.may_read):
+            problem = f"the undeclared field {name[:100]!r} was read"
+            raise UndeclaredAccess("staged", self._stage.enters, problem)
+        return getattr(self._c, name)
+
+
+def hook(stage: Stage, c: Any, run: Run) -> Doing[Left]:
+    """A pure function gives the patch: (view) -> patch, or (patch, lifecycle)."""
+    yield from ()  # a flow is a generator; this one needs no effects
+    given = called(f"hook of stage {stage.name}", run.parts[stage.hook], StageView(c, stage))
+    patch, target = given if isinstance(given, tuple) and len(given) == 2 else (given, None)
+    if patch is None:
+        raise EmptyVisit("staged", stage.enters, f"the stage {stage.name} returned nothing")
+    if not isinstance(patch, Mapping):
+        problem = f"the hook returned a {type(patch).__name__}; expected a patch or (patch, lifecycle)"
+        raise BadPatch("staged", stage.enters, problem)
+    return Left(_own(stage, c, patch), target)
+
+
+def check_precondition(stage: Stage, c: Any, run: Run) -> None:
+    """Ask the stage's `check`, if it has one: true or an empty text lets the stage run (R-002-7, step 3)."""
+    if stage.check is None:
+        return
+    answer = called(f"check of stage {stage.name}", run.parts[stage.check], StageView(c, stage))
+    if not isinstance(answer, bool | str):
+        raise FatalError(
+            f"the check of stage {stage.name} returned a {type(answer).__name__}; expected true, false or "
+            "what is wrong"
+        )
+    if answer is False or (isinstance(answer, str) and answer):
+        problem = f"the precondition does not hold: {answer or 'the check says no'}"
+        raise StageFailure(problem, code="PreconditionFailed")
+
+
+FLOWS: Mapping[str, Callable[[Stage, Any, Run], Doing[Left]]] = {
+    "think": think,
+    "act": act,
+    "observe": observe,
+    "model": model,
+    "machine": machine,
+    "hook": hook,
+}
+"""Flow type -> what such a stage does."""
+ASKS: Mapping[str, frozenset[type[Effect[Any]]]] = {
+    "think": frozenset({AskModel}),
+    "act": frozenset({AskModel, CallTools}),
+    "observe": frozenset({AskModel}),
+    "model": frozenset({AskModel}),
+    "machine": frozenset({RunMachine}),
+    "hook": frozenset(),
+}
+"""Flow type -> the effects that it may ask for."""

@@ -1,0 +1,161 @@
+"""The tool calls of one reply: which are run, and what became of each (spec 2.5). Pure."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from typing import Any, Literal
+
+from activities.contracts import JsonObject, Message, ToolCall, ToolResult, ToolRun
+from workflows.machines.common.json_text import NotJson, call_arguments, clean, is_json, shown_name
+from workflows.machines.common.stopping import Call
+
+__all__ = ["NOT_RUN", "Done", "Turn"]
+
+CUT_OFF = "the reply was cut off at the limit of the model's output (`max_output_tokens`); write less at once"
+NOT_RUN = (
+    "not run: a call before it failed in a way that stops the rest; ask for it again if it is still wanted"
+)
+
+
+@dataclass(frozen=True, slots=True)
+class Done:
+    """A call and what became of it."""
+
+    call: ToolCall
+    content: str
+    """For the model: JSON."""
+    fatal: tuple[str, str] | None = None
+    """Name and text of the error that ends the run."""
+
+    @property
+    def message(self) -> Message:
+        """The tool message that answers the call."""
+        return Message(role="tool", content=self.content, tool_call_id=self.call.id)
+
+    @property
+    def seen(self) -> Call:
+        """As policies see it."""
+        return Call(self.call.name, _given(self.call), self.content)
+
+
+@dataclass(frozen=True, slots=True)
+class _Plan:
+    """A call and its arguments, or the problem for which it is not run."""
+
+    call: ToolCall
+    arguments: JsonObject | None = None
+    problem: str = ""
+    unknown: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class Turn:
+    """The calls of one reply."""
+
+    reply: Message
+    cut: bool
+    """The reply ended at the limit of the model's output."""
+    tools: tuple[str, ...]
+    """Names of the run's tools."""
+    most: int
+    """Calls that may run."""
+    unknown_tool: Literal["raise", "report"]
+
+    def wanted(self) -> list[Call]:
+        """The calls before anything is run, as policies see them."""
+        return [Call(call.name, _given(call)) for call in self.reply.tool_calls]
+
+    def title(self) -> str:
+        """The reply in one line, for people: its text, and the calls as a person would write them."""
+        calls, text = self.reply.tool_calls, self.reply.content
+        titles = [_title(call) for call in calls[: self.most]]
+        if len(calls) > self.most:
+            titles.append(f"and {len(calls) - self.most} more")
+        return f"{text} -> {'; '.join(titles)}" if text else "; ".join(titles)
+
+    def runs(self) -> tuple[ToolRun, ...]:
+        """The calls that can be run, in order."""
+        return tuple(
+            ToolRun(id=plan.call.id, tool=plan.call.name, arguments=plan.arguments)
+            for plan in self._plans()
+            if plan.arguments is not None
+        )
+
+    def done(self, results: Sequence[ToolResult]) -> list[Done]:
+        """Each call with its outcome, in order, up to one that ends the run before anything is run.
+
+        There are fewer results than runs when the calls behind one were not run any more.
+        """
+        waiting, done = iter(results), []
+        for plan in self._plans():
+            if plan.arguments is None:
+                fatal = self._unknown(plan.problem) if plan.unknown else None
+                done.append(Done(plan.call, _error_json(plan.problem), fatal))
+            elif result := next(waiting, None):
+                done.append(self._returned(plan.call, result))
+            else:
+                done.append(Done(plan.call, _error_json(NOT_RUN)))
+        return done
+
+    def _plans(self) -> Iterator[_Plan]:
+        """The calls of the reply; up to the first unknown tool, where that ends the run (R-001-7)."""
+        calls = self.reply.tool_calls
+        for number, call in enumerate(calls, start=1):
+            if number > self.most:
+                problem = f"not run: a reply may ask for {self.most} tools at most (`max_calls_per_reply`)"
+                yield _Plan(call, problem=f"{problem}; ask again for what is still wanted")
+            elif call.name not in self.tools:
+                problem = f"there is no tool {shown_name(call.name)}; there are {', '.join(self.tools)}"
+                yield _Plan(call, problem=problem, unknown=True)
+                if self.unknown_tool == "raise":
+                    return
+            else:
+                read = _read(call, cut=self.cut, last=number == len(calls))
+                problem = read.problem if isinstance(read, NotJson) else ""
+                yield _Plan(call, None if isinstance(read, NotJson) else read, problem)
+
+    def _returned(self, call: ToolCall, result: ToolResult) -> Done:
+        fatal = None
+        if result.error == "unknown_outcome":
+            fatal = ("ExecutionError", result.output)
+        elif result.error == "unknown_tool":
+            fatal = self._unknown(result.output)
+        return Done(call, _json(result.output) if result.ok else _error_json(result.output), fatal)
+
+    def _unknown(self, problem: str) -> tuple[str, str] | None:
+        if self.unknown_tool == "report":
+            return None
+        return "ToolNotFound", f"{problem}. With `unknown_tool: report` the model would be told instead"
+
+
+def _read(call: ToolCall, *, cut: bool, last: bool) -> JsonObject | NotJson:
+    """The arguments. Where the reply was cut off, its last call has none because they did not come."""
+    read = call_arguments(call)
+    if cut and last and not call.arguments.strip():
+        return NotJson(f"the arguments are missing: {CUT_OFF}")
+    if cut and isinstance(read, NotJson):
+        return NotJson(f"{read.problem}; {CUT_OFF}")
+    return read
+
+
+def _given(call: ToolCall) -> Any:
+    """A call's arguments for policies: as read, or the text that cannot be read."""
+    arguments = call_arguments(call)
+    return call.arguments if isinstance(arguments, NotJson) else arguments
+
+
+def _title(call: ToolCall) -> str:
+    given = _given(call)
+    named = given if isinstance(given, dict) else {"arguments": given}
+    return ToolRun(id=call.id, tool=shown_name(call.name), arguments=named).title
+
+
+def _json(output: str) -> str:
+    """A tool's output as JSON: as it is when it is JSON already, else as a JSON string."""
+    return output if is_json(output) else json.dumps(output, ensure_ascii=False)
+
+
+def _error_json(problem: str) -> str:
+    return json.dumps({"error": clean(problem)}, ensure_ascii=False)

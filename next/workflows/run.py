@@ -1,0 +1,273 @@
+"""A live run: where it is, what it asks people, what its calls have brought, and how that is written down.
+
+`Drive` (in `workflows/drive.py`) moves it.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass, replace
+from typing import Any
+
+from pydantic import TypeAdapter
+
+from activities.contracts import JsonObject, ToolResult, ToolSpec
+from workflows.api import AgentTask, RunResult, RunStatus
+from workflows.calls import Calls, CallState
+from workflows.gate import texts
+from workflows.gate.approvals import RequiredApproval
+from workflows.gate.requests import Position, Requests
+from workflows.gate.validation import Commands
+from workflows.host import Host, Identity
+from workflows.kernel.step import Step, close, dump, note
+from workflows.people import Command, CommandDone, DoneCall, Request
+from workflows.task import approval_policy
+
+__all__ = ["LiveRun", "Preempted", "QueuedCommand", "expiry_ends_run"]
+
+LOGGED = 500
+"""Characters of an output or a refused command in the log, where no machine was given it."""
+SHOWN = 2000
+"""Characters of answer and error in a status; the result has the whole."""
+_DONE: TypeAdapter[list[DoneCall]] = TypeAdapter(list[DoneCall])
+_RESULTS: TypeAdapter[dict[str, ToolResult]] = TypeAdapter(dict[str, ToolResult])
+
+
+class Preempted(Exception):
+    """A command came: what is being done is left, and taken up again after it."""
+
+
+@dataclass(slots=True, eq=False)
+class QueuedCommand:
+    """A command in the inbox, and what became of it."""
+
+    command: Command
+    by: str
+    """`ann (claimed)`."""
+    done: CommandDone | None = None
+    refused: str = ""
+    """Why it was not obeyed."""
+    reason: str = ""
+    """Why the run ends, of an abort that was decided at a request."""
+    checked: bool = False
+    """A rollback that can be done, so it preempts."""
+    preempted: bool = False
+    """A pause `at_once` that has ended what was under way."""
+
+    @property
+    def is_over(self) -> bool:
+        """It was obeyed or refused."""
+        return self.done is not None or bool(self.refused)
+
+
+class LiveRun:
+    """One run at a moment."""
+
+    def __init__(
+        self,
+        host: Host,
+        task: AgentTask,
+        specs: Sequence[ToolSpec],
+        identity: Identity,
+        step: Step,
+        carried: JsonObject | None = None,
+    ) -> None:
+        """`carried` is the `dump` of the execution before. Raises ValueError for what is not one."""
+        self.host, self.task, self.people, self.identity = host, task, task.people, identity
+        self.step = step
+        self.inbox: list[QueuedCommand] = []
+        self.paused = False
+        self.interrupted_at = -1
+        """The number of steps at which `interrupt_every` paused the run last."""
+        self.performing = False
+        """An effect is under way."""
+        self._queued: dict[str, QueuedCommand] = {}
+        self._last_reason = ""
+        """Of the newest transition."""
+        me = {"workflow_id": identity.workflow_id, "origin": identity.origin}
+        policy = approval_policy(task.approvals, task.people, specs)
+        self.calls = Calls(host, task, specs, identity)
+        self.commands = Commands(
+            task.people, **me, parents=identity.parents, old_ids=identity.old_command_ids
+        )
+        if carried is None:
+            self.requests = Requests(policy, **me)
+            return
+        values: Any = carried
+        self.requests = Requests.load(values["requests"], policy, **me)
+        self.commands.load(values["commands"])
+        self.paused, self.interrupted_at = bool(values["paused"]), int(values["interrupted_at"])
+        self.calls.state = CallState.model_validate(values["calls"])
+        self.calls.done = _DONE.validate_python(values["done"])
+        self.calls.cached = _RESULTS.validate_python(values["cached"])
+
+    def dump(self) -> JsonObject:
+        """All that another execution needs to go on (`task.carried_step` and `carried`)."""
+        return {
+            "step": dump(self.step),
+            "paused": self.paused,
+            "interrupted_at": self.interrupted_at,
+            "requests": self.requests.dump(),
+            "commands": self.commands.dump(),
+            "calls": self.calls.state.model_dump(mode="json"),
+            "done": _DONE.dump_python(self.calls.done, mode="json"),
+            "cached": _RESULTS.dump_python(self.calls.cached, mode="json"),
+        }
+
+    # -- the log and the ledger --------------------
+
+    def keep(self, step: Step) -> None:
+        """Take a move over."""
+        self.step = step
+        self._last_reason = next((r.reason for r in reversed(step.records) if r.to), self._last_reason)
+        self.host.publish(step.records)
+
+    def note(self, event: str, *, by: str = "kernel", **more: Any) -> None:
+        """Write something into the log; `more` are `reason`, `about` and `error`."""
+        self.keep(note(self.step, event, now=self.host.now(), by=by, **more))
+
+    @property
+    def place(self) -> str:
+        """The activity id of the pending effect."""
+        return self.step.snapshot.place
+
+    def charge(self, amounts: dict[str, float]) -> None:
+        """Count what was spent outside of an answer."""
+        self.step = replace(self.step, ledger=self.step.ledger.charge(amounts))
+
+    # -- waiting for people --------------------
+
+    async def wait_until(self, condition: Callable[[], bool], why: str) -> None:
+        """Wait, and keep the deadlines of requests. Raises Preempted when a command comes."""
+        while not condition():
+            if self.host.cancelled():
+                raise asyncio.CancelledError
+            if self.inbox:
+                raise Preempted
+            self.host.publish(())
+            deadline = self.requests.next_deadline
+            seconds = None if deadline is None else max(deadline - self.host.now(), 0)
+            if seconds != 0:
+                await self.host.wait(lambda: condition() or bool(self.inbox), seconds, why)
+            self.requests.keep_deadlines(self.host.now())
+            self.log_requests()
+            if not condition():
+                await self.host.between()
+
+    def open(self, topic: texts.Topic, name: str, required: RequiredApproval | None = None) -> Request:
+        """Ask people; a request that was opened there before is found again."""
+        s = self.step.snapshot
+        position = Position(
+            machine=self.step.program.machine.name, state=s.state, step=s.step, activity_id=name
+        )
+        request = self.requests.open(topic, position, now=self.host.now(), required=required)
+        self.log_requests()
+        return request
+
+    async def ask(
+        self, topic: texts.Topic, name: str, required: RequiredApproval | None = None
+    ) -> Request | None:
+        """A request once it is closed; None when the run is unattended."""
+        if self.people.unattended:
+            return None
+        request = self.open(topic, name, required)
+        await self.wait_until(lambda: not self.requests.get(request.id).is_open, f"{topic.kind} {request.id}")
+        return self.requests.get(request.id)
+
+    def ends_run(self, request: Request | None) -> bool:
+        """End the run if that was decided, or is what the deadline leads to."""
+        if request is None:
+            return False
+        if request.outcome == "aborted":
+            raise Preempted  # by the abort that `decide` has put into the inbox
+        if expiry_ends_run(request):
+            self.close("expired", texts.expiry(request), by="deadline")
+            return True
+        return False
+
+    def log_requests(self) -> None:
+        """What happened to requests goes into the log and to those who are notified."""
+        for event in self.requests.take_events():
+            self.note(event.event, by=event.by, reason=event.reason, about=event.about)
+            if event.moment is not None and event.moment in self.people.notify:
+                self.host.notify(event.moment, event.request)
+
+    # -- the end --------------------
+
+    def close(self, reason: str, error: str, by: str = "person") -> None:
+        """End the run where it is; open requests are withdrawn."""
+        begun = self.calls.state.begun
+        self.leave(f"the run ended: {reason}")
+        self.keep(close(self.step, reason, now=self.host.now(), error=error, by=by, begun=begun))
+
+    def leave(self, why: str) -> None:
+        """The machine will not get an answer to the pending effect: withdraw requests, log the calls that
+        were made, count what they cost."""
+        self.requests.withdraw(self.host.now(), why)
+        self.log_requests()
+        for name, result in self.calls.made:
+            self.note("CallMade", reason=f"{result.tool} at {name}: {result.output[:LOGGED]}")
+            self.charge({"cost_usd": result.cost_usd})
+        for answer in self.calls.state.answers.values():
+            self.charge(answer.cost)
+        self.calls.reset()
+
+    # -- what others see --------------------
+
+    def _summary(self) -> dict[str, Any]:
+        s, machine, exit_ = self.step.snapshot, self.step.program.machine, self.step.exit
+        return {
+            "agent": self.task.name,
+            "machine": machine.name,
+            "machine_version": machine.version,
+            "state": s.state,
+            "step": s.step,
+            "branch": s.branch,
+            "exit_reason": exit_.reason if exit_ else None,
+            "answer": exit_.answer if exit_ else None,
+            "error": exit_.error if exit_ else None,
+            "counters": dict(self.step.ledger.spent),
+            "records": s.seq,
+            "origin": self.task.fork.origin if self.task.fork else None,
+        }
+
+    def status(self, unusable: Iterable[str] = ()) -> RunStatus:
+        """Where the run is; `unusable` are names of signals that could not be understood."""
+        summary, s, effect = self._summary(), self.step.snapshot, self.step.effect
+        cut = {name: summary[name] and summary[name][:SHOWN] for name in ("answer", "error")}
+        waiting = next((one.kind for one in self.requests.open_requests), "paused" if self.paused else "")
+        return RunStatus(
+            **{**summary, **cut},
+            visit=s.visit,
+            doing=effect.title if effect else "",
+            children=tuple(self.calls.children),
+            caps=dict(self.step.ledger.caps),
+            waiting=waiting,
+            paused=self.paused,
+            requests=len(self.requests.open_requests),
+            inbox=len(s.inbox),
+            unusable_messages=tuple(unusable),
+        )
+
+    def result(self, log_head: str = "") -> RunResult:
+        """What came out; `log_head` is the hash of the log's last record. The run must be over."""
+        exit_ = self.step.exit
+        assert exit_ is not None, "the run is not over"
+        return RunResult(
+            **self._summary(),
+            ok=exit_.ok,
+            outcome=exit_.outcome,
+            workflow_id=self.identity.workflow_id,
+            run_id=self.identity.origin,
+            log_head=log_head,
+            calls=tuple(self.calls.done),
+            decisions=self.requests.decisions(),
+            unheard=tuple(message.content for message in self.step.snapshot.inbox),
+            raises=exit_.raises,
+        )
+
+
+def expiry_ends_run(request: Request) -> bool:
+    """Nobody decided in time, and that ends the run."""
+    return request.outcome == "expired" and request.at_deadline == "abort"

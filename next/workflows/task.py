@@ -1,0 +1,240 @@
+"""From a run's input to a machine ready to start. Whatever is wrong is an `InvalidTask` that people can
+read."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from dataclasses import replace
+from typing import Any
+
+from pydantic import ValidationError
+
+from activities.contracts import Message, RunMachine, ToolSpec
+from workflows import registry
+from workflows.api import AgentSpec, AgentTask, Carry, Limits
+from workflows.gate.approvals import ApprovalPolicy, problem_text, problems
+from workflows.kernel.errors import DefinitionError, MachineError
+from workflows.kernel.ledger import Ledger
+from workflows.kernel.log import Record
+from workflows.kernel.machine import Exit, Machine, RunInput, state_name
+from workflows.kernel.operations import forked
+from workflows.kernel.step import Program, Snapshot, Step, load, start, steer
+from workflows.people import Approvals, People
+
+__all__ = [
+    "InvalidTask",
+    "approval_policy",
+    "broken",
+    "carried_step",
+    "faults",
+    "first_step",
+    "inner_task",
+    "parse_task",
+    "program_for",
+]
+
+
+class InvalidTask(ValueError):
+    """The task cannot be run; the text says why, to whoever wrote it."""
+
+
+def faults(error: ValidationError, prefix: str = "") -> str:
+    """Field by field what is wrong; never the values, which may hold secrets."""
+    found = error.errors(include_url=False, include_input=False, include_context=False)
+    lines = [f"{prefix}{'.'.join(map(str, e['loc'])) or 'the whole input'}: {e['msg']}" for e in found[:10]]
+    return "; ".join(lines)
+
+
+def parse_task(inputs: Sequence[Any]) -> AgentTask:
+    """The one AgentTask among a workflow's inputs. Raises InvalidTask."""
+    if len(inputs) != 1:
+        raise InvalidTask(f"expected one AgentTask as input, got {len(inputs)} values")
+    try:
+        return AgentTask.model_validate(inputs[0])
+    except ValidationError as error:
+        raise InvalidTask(faults(error)) from error
+
+
+# -- task to program --------------------
+
+
+def machine_of(task: AgentTask, machine: Machine | None = None) -> tuple[Machine, Any]:
+    """The machine that a task names, and its options; all that can be checked without the worker's tools is
+    checked. `machine` is taken in place of the one that is named. Raises InvalidTask."""
+    try:
+        if machine is None:
+            machine, options = registry.machine_for(task.machine, task.machine_version, task.options)
+        else:
+            options = machine.options.model_validate(task.options)
+    except ValidationError as error:
+        raise InvalidTask(faults(error, "options.")) from error
+    except ValueError as error:
+        raise InvalidTask(str(error)) from error
+    if task.material is not None and not machine.takes_material:
+        raise InvalidTask(f"material: {machine.name} takes none; put it into the goal, or let a tool read it")
+    unknown = [role for role in task.models if role not in machine.roles]
+    if unknown and not task.depth:  # an inner run has the outer run's models, for runs inside it
+        raise InvalidTask(
+            f"models: {machine.name} has no role {', '.join(unknown)}; its roles: {', '.join(machine.roles)}"
+        )
+    # An inner run has fewer tools than the approvals of the outer run name.
+    if found := problems(task.approvals, task.people, tools=None if task.depth else task.tools):
+        raise InvalidTask(problem_text(found))
+    if problem := _interrupt_problem(machine, task.people):
+        raise InvalidTask(problem)
+    return machine, options
+
+
+def _interrupt_problem(machine: Machine, people: People) -> str:
+    states = sorted(machine.rows)
+    if unknown := [name for name in people.interrupt_states if name not in states]:
+        return (
+            f"people.interrupt_states: {machine.name} has no state {', '.join(unknown)} to pause before; "
+            f"its states: {', '.join(states)}"
+        )
+    if people.interrupt_every and machine.step is None:
+        return f"people.interrupt_every: {machine.name} has no steps"
+    return ""
+
+
+def program_for(
+    task: AgentTask, specs: Sequence[ToolSpec], trace_id: str, machine: Machine | None = None
+) -> Program:
+    """The task's machine with its options, extensions and input; `trace_id` is the workflow id.
+
+    Raises InvalidTask, also for approvals that name arguments which no tool has.
+    """
+    machine, options = machine_of(task, machine)
+    if not task.depth and (found := problems(task.approvals, task.people, specs=specs)):
+        raise InvalidTask(problem_text(found))
+    given = RunInput(
+        goal=task.goal,
+        trace_id=trace_id,
+        instructions=task.instructions,
+        tools=tuple(specs),
+        depth=task.depth,
+        material=task.material,
+        values=task.values,
+    )
+    try:
+        return Program(
+            machine,
+            given,
+            options,
+            registry.extensions(),
+            task.limits.max_transitions,
+            _interrupts(machine, task.people),
+        )
+    except (ValueError, DefinitionError) as error:
+        raise InvalidTask(str(error)) from error
+
+
+def _interrupts(machine: Machine, people: People) -> Any:
+    """Whether the run is paused before a state (R-000-13)."""
+    if not people.interrupt_every and not people.interrupt_states:
+        return None
+    step_state = state_name(machine.step) if machine.step else None
+
+    def is_paused_before(snapshot: Snapshot, program: Program) -> bool:
+        begins = snapshot.state == step_state
+        done = snapshot.step - begins
+        return people.interrupts_before(snapshot.state, begins_step=begins, steps_done=done)
+
+    return is_paused_before
+
+
+def approval_policy(approvals: Approvals, people: People, specs: Sequence[ToolSpec]) -> ApprovalPolicy:
+    """Which calls of these tools need whose approval."""
+    return ApprovalPolicy(approvals, people, {spec.name: spec for spec in specs})
+
+
+# -- program to step --------------------
+
+
+def first_step(task: AgentTask, program: Program, *, now: float) -> Step:
+    """The run at its beginning, or at the step of another run that it is forked from.
+
+    A machine that breaks a rule at once gives a step that has ended. Raises InvalidTask.
+    """
+    ledger = Ledger(caps=task.limits.caps)
+    try:
+        if task.fork is None:
+            return start(program, now=now, ledger=ledger)
+        origin = task.fork.origin
+        records = [Record.model_validate(record) for record in task.fork.records]
+        reason = f"from run {origin.workflow_id}, step {origin.step}"
+        about = origin.model_dump(mode="json")
+        step = forked(
+            program, records, origin.step, now=now, by="person", reason=reason, about=about, ledger=ledger
+        )
+        if not task.fork.message:
+            return step
+        message = Message(role="user", content=task.fork.message)
+        steered = steer(step, message, now=now, by="person")
+        return replace(steered, records=(*step.records, *steered.records))
+    except MachineError as error:
+        return broken(error)
+    except (ValueError, KeyError, TypeError) as error:
+        text = f"fork: {program.machine.name} cannot go on from there: {error}" if task.fork else str(error)
+        raise InvalidTask(text) from error
+
+
+def broken(error: MachineError) -> Step:
+    """The run as it ends because its machine broke a rule. Raises the error when nothing had begun."""
+    if error.step is None:
+        raise error
+    step: Step = error.step
+    exit_ = Exit(reason="broken_rule", error=str(error), raises=type(error).__name__)
+    return replace(step, asked=None, breach=None, live=None, exit=exit_)
+
+
+def carried_step(program: Program, carry: Carry) -> Step:
+    """The run as the execution before left it. Raises InvalidTask for what is not a dump of it."""
+    try:
+        step: Any = carry.drive["step"]
+        return load(program, step)
+    except (ValueError, KeyError, TypeError, MachineError) as error:
+        raise InvalidTask(
+            f"`carry` does not hold a run of this machine; leave it out to start a new run ({error})"
+        ) from error
+
+
+# -- inner runs --------------------
+
+
+def inner_task(task: AgentTask, effect: RunMachine, ledger: Ledger) -> AgentTask:
+    """The task of an inner run: the outer run's models and people, the tools and limits that it is given.
+
+    `ledger` is the outer run's. Raises ValueError for what cannot be run.
+    """
+    if missing := sorted(set(effect.give) - set(task.tools)):
+        raise ValueError(f"this run has no tool {', '.join(missing)} to give")
+    machine = registry.machine(effect.machine, effect.machine_version, newest=False)
+    own = effect.limits.model_dump(exclude_none=True)
+    left = {name: ledger.left(name) for name in Limits.model_fields if name in ledger.caps}
+    caps = {name: min(own.get(name, math.inf), left.get(name, math.inf)) for name in {**own, **left}}
+    # A limit of whole calls must stay a whole number; time that is up is still a limit.
+    whole = {name: int(cap) if name not in ("cost_usd", "seconds") else cap for name, cap in caps.items()}
+    limits = {"model_calls": None, **whole, "depth": task.limits.depth}
+    if "seconds" in limits:
+        limits["seconds"] = max(limits["seconds"] or 0, 0.001)
+    renamed = {role: task.models[name] for role, name in effect.roles.items() if name in task.models}
+    outer = {name: getattr(task, name) for name in AgentSpec.model_fields}
+    return AgentTask.model_validate({
+        **outer,
+        "name": f"{task.name[:31]}.{machine.name[:31]}",
+        "machine": machine.name,
+        "machine_version": machine.version,
+        "options": effect.options,
+        "models": {**task.models, **renamed},
+        "instructions": effect.instructions,
+        "tools": effect.give,
+        "limits": limits,
+        "people": task.people.model_copy(update={"interrupt_every": None, "interrupt_states": ()}),
+        "goal": effect.goal,
+        "material": effect.material,
+        "values": effect.values,
+        "depth": task.depth + 1,
+        "spent_above_usd": task.spent_above_usd + ledger.used("cost_usd"),
+    })  # fmt: skip
