@@ -72,12 +72,7 @@ class ModelCall:
     @property
     def messages(self) -> tuple[Message, ...]:
         """What the model is sent: a note takes the place of what is skipped."""
-        start, end = self.skip
-        whole = self.conversation.messages
-        if start >= end:
-            return whole
-        note = Message(role="user", content=f"[{end - start} earlier messages are left out here]")
-        return (*whole[:start], note, *whole[end:])
+        return self.conversation.without(*self.skip)
 
 
 class Provider(Protocol):

@@ -33,8 +33,11 @@ from activities.contracts import (
     RunCode,
     ToolCall,
 )
+from activities.extensions import load_extensions
 from activities.settings import Settings
 from activities.tools import Tool, Toolbox, TransientError
+from client.agentfile import AgentFile
+from workflows import registry
 from workflows.api import AgentSpec, AgentTask
 from workflows.host import Call, CallAnswer, CallSite
 from workflows.kernel.machine import Machine
@@ -65,10 +68,10 @@ Model = Callable[[Asked], Reply | Awaitable[Reply]]
 """Anything that answers: a text, a whole reply, or a failure."""
 
 
-def tool_call(tool: str, text: str = "", **arguments: Any) -> ModelReplied:
+def tool_call(tool: str, /, **arguments: Any) -> ModelReplied:
     """A reply that calls a tool natively."""
     call = ToolCall(id="", name=tool, arguments=to_json(arguments).decode())
-    return ModelReplied(text=text, tool_calls=(call,))
+    return ModelReplied(text="", tool_calls=(call,), model="local")
 
 
 class ScriptedModel:
@@ -104,7 +107,7 @@ class ScriptedModel:
 
 
 class Local:
-    """An agent in this process. `agent` may be a machine, too.
+    """An agent in this process: what `load_agent` gives, a task, or a machine alone.
 
     `decide` answers each request: a verb such as `"approve"`, a `Decision`, a `Command`, or None to leave it
     open. Without it the run is unattended. `interrupt` says before which states `decide` is asked. `store`
@@ -127,8 +130,13 @@ class Local:
         spec = agent if isinstance(agent, AgentSpec) else AgentSpec()
         if machine is not None:
             spec = spec.model_copy(update={"machine": machine.name, "machine_version": machine.version})
-        self.model, self._settings = model, settings
-        self.toolbox = _toolbox(spec, tools, settings or Settings())
+        self.model, self._settings = model, settings or Settings()
+        if isinstance(agent, AgentFile):
+            modules = (*self._settings.modules, *agent.modules)
+            self._settings = self._settings.model_copy(update={"modules": modules})
+        for module in load_extensions(self._settings.modules):
+            registry.add_module(module)
+        self.toolbox = _toolbox(spec, tools, self._settings)
         if not spec.tools:
             spec = spec.model_copy(update={"tools": self.toolbox.names})
         self.agent = spec
@@ -165,9 +173,7 @@ class Local:
         return await self._world.perform(call)
 
     async def _ask(self, effect: AskModel, site: CallSite) -> ModelReplied | EffectFailed:
-        start, end = effect.skip
-        whole = site.conversation.messages
-        messages = (*whole[:start], *whole[end:]) if start < end else whole
+        messages = site.conversation.without(*effect.skip)
         found = self.model(Asked(messages, effect.role, effect.offer, effect))
         reply = await found if inspect.isawaitable(found) else found
         if isinstance(reply, str):
@@ -196,7 +202,7 @@ def _toolbox(agent: AgentSpec, tools: Sequence[Tool[Any]], settings: Settings) -
 class _World:
     """Tools, sandbox and blobs of one run, made when they are needed first."""
 
-    def __init__(self, toolbox: Toolbox, settings: Settings | None) -> None:
+    def __init__(self, toolbox: Toolbox, settings: Settings) -> None:
         self._toolbox, self._settings = toolbox, settings
         self._stack = AsyncExitStack()
         self._folder: Path | None = None
@@ -222,7 +228,7 @@ class _World:
         from activities.tools.run import ToolRunner
 
         if self._runner is None:
-            self._runner = ToolRunner(self._toolbox, self._settings or Settings(), self._blobs())
+            self._runner = ToolRunner(self._toolbox, self._settings, self._blobs())
         function = self._runner.run_tool
         if isinstance(request, ReconcileRequest):
             function = self._runner.reconcile_tool

@@ -24,27 +24,10 @@ from activities.store.converter import data_converter
 
 __all__ = ["PASSED_THROUGH", "RatchetPlugin"]
 
-PASSED_THROUGH = (
-    "activities",
-    "cryptography",
-    "jsonschema",
-    "referencing",
-    "rfc8785",
-    "rpds",
-    "workflows.api",
-    "workflows.drive",
-    "workflows.gate",
-    "workflows.host",
-    "workflows.kernel",
-    "workflows.machines",
-    "workflows.pages",
-    "workflows.people",
-    "workflows.registry",
-    "workflows.task",
-)
-"""What the workflow sandbox does not import again for every run: our own code but the workflow itself, and
-libraries with Rust inside. Users' modules are not among them: `workflows/registry.py` has the sandbox import them
-under its restrictions, so that a machine that reads a clock or a file is refused."""
+PASSED_THROUGH = ("activities", "workflows", "cryptography", "jsonschema", "re2", "referencing", "rpds")
+"""What the workflow sandbox does not import again for every run: our own code, and libraries with Rust or C
+inside. Users' modules are not among them: `workflows/registry.py` has the sandbox import them under its
+restrictions, so that a machine that reads a clock or a file is refused."""
 
 
 class RatchetPlugin(SimplePlugin):

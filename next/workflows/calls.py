@@ -205,10 +205,18 @@ class Calls:
             self.state.reconciled.remove(name)
         self.done[:] = [call for call in self.done if call.activity_id != bounded(name)]
 
+    def take_result(self, name: str, result: ToolResult) -> None:
+        """A call whose outcome was unknown returned this; the report says so, too."""
+        self.state.results[name] = result
+        for number, call in enumerate(self.done):
+            if call.activity_id == bounded(name):
+                update = {"error": result.error, "output": result.output[:OUTPUT]}
+                self.done[number] = call.model_copy(update=update)
+
     def take_reconciled(self, name: str, found: Reconciled) -> bool:
         """Take over what the tool found out; True: the outcome is known now."""
         if found.outcome == "happened" and found.result is not None:
-            self.state.results[name] = found.result
+            self.take_result(name, found.result)
         elif found.outcome == "not_happened" and self.state.made_again.get(name, 0) < RETRIES:
             self.make_again(name)
         else:
@@ -329,10 +337,18 @@ class Calls:
         finally:
             self._report(step, run, spec, site, result)
         del self._under_way[name]
-        results[name] = result
         if spec.cache == "run" and result.ok:
             self.cached[call] = result
+        results[name] = self._with_edit(name, result)
         return results[name]
+
+    def _with_edit(self, name: str, result: ToolResult) -> ToolResult:
+        """The model is told of arguments that a person changed. JSON stays JSON: machines may read it."""
+        if name not in self.state.arguments or result.output.lstrip()[:1] in ("{", "["):
+            return result
+        arguments = json.dumps(self.state.arguments[name], ensure_ascii=False)
+        text = f"(A person changed the arguments to {arguments}.)\n{result.output}"
+        return result.model_copy(update={"output": text})
 
     # -- inner runs --------------------
 

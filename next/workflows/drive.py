@@ -9,16 +9,13 @@ moves in the kernel, calls are made in `workflows/calls.py`, the world is the `H
 from __future__ import annotations
 
 import asyncio
-import json
-from collections.abc import Callable, Coroutine, Mapping, Sequence
+from collections.abc import Callable, Coroutine, Sequence
 from dataclasses import replace
 from typing import Any, TypeVar
 
 from activities.contracts import (
-    Answers,
     AskModel,
     AskPerson,
-    CallTools,
     Effect,
     EffectFailed,
     JsonObject,
@@ -26,7 +23,6 @@ from activities.contracts import (
     PersonDecided,
     ToolResult,
     ToolRun,
-    ToolsReturned,
 )
 from workflows.api import COUNTERS, MAX_LIMIT
 from workflows.calls import members, tool_calls
@@ -212,11 +208,10 @@ class Drive(LiveRun):
             state.arguments[name] = vote.arguments
         elif request.outcome == "expired" and request.at_deadline != "approve":
             text = f"This call was not made: {texts.expiry(request)}."
-            state.results.setdefault(name, texts.result_without_call(run, "expired", text))
-        elif request.outcome not in ("approved", "edited", "expired"):
-            state.results.setdefault(
-                name, texts.result_without_call(run, "rejected", texts.rejection(request))
-            )
+            state.results[name] = texts.result_without_call(run, "expired", text)
+        elif request.outcome == "rejected":
+            text = texts.rejection(request)
+            state.results[name] = texts.result_without_call(run, "rejected", text)
 
     # -- performing --------------------
 
@@ -244,15 +239,14 @@ class Drive(LiveRun):
                 return
             if not again:
                 break
-        self._answer(self._with_edits(answer, effect), effect)
+        self._answer(answer, effect)
 
     def _answer(self, answer: Any, effect: Effect[Any]) -> None:
-        """Give it to the machine. Calls that people did not let pass are given back to the limit."""
-        not_made = sum(
-            result.error in ("rejected", "expired") for result in self.calls.state.results.values()
-        )
+        """Give it to the machine. Tool calls that were not made do not count."""
+        made = {name for name, _ in self.calls.made}
+        not_made = [name for name, _, _ in tool_calls(effect, self.place) if name not in made]
         if not_made:
-            self.charge({"tool_calls": -not_made})
+            self.charge({"tool_calls": -len(not_made)})
         self.requests.withdraw(self.host.now(), "the run went on without it")
         self.log_requests()
         self.calls.reset()
@@ -263,28 +257,6 @@ class Drive(LiveRun):
         began, ledger = self.step.snapshot.began, self.step.ledger
         ledger = ledger.at_least("seconds", self.host.now() - began)
         return isinstance(answer, EffectFailed) and ledger.breach({"seconds": 0}) is not None
-
-    def _with_edits(self, answer: Any, effect: Effect[Any]) -> Any:
-        """The model is told of arguments that a person changed. JSON stays JSON: machines may read it."""
-        edits = self.calls.state.arguments
-        if isinstance(answer, Answers):
-            parts = zip(answer.answers, members(effect, self.place), strict=True)
-            return Answers(
-                answers=tuple(self._edited(part, name, member, edits) for part, (name, member) in parts)
-            )
-        return self._edited(answer, self.place, effect, edits)
-
-    def _edited(self, answer: Any, name: str, effect: Effect[Any], edits: Mapping[str, JsonObject]) -> Any:
-        if not edits or not isinstance(answer, ToolsReturned) or not isinstance(effect, CallTools):
-            return answer
-        names = [one for one, _, _ in tool_calls(effect, name)]
-        results = list(answer.results)
-        for number, result in enumerate(results):
-            if names[number] in edits and result.output.lstrip()[:1] not in ("{", "["):
-                arguments = json.dumps(edits[names[number]], ensure_ascii=False)
-                text = f"(A person changed the arguments to {arguments}.)\n{result.output}"
-                results[number] = result.model_copy(update={"output": text})
-        return ToolsReturned(results=tuple(results))
 
     async def _find_outcome(self, name: str, run: ToolRun) -> bool:
         """Find out whether a call took effect, from its tool, then from people. True: it is known now."""
@@ -304,7 +276,8 @@ class Drive(LiveRun):
             by, text = texts.decided_by(request), request.deciding_vote.text
             output = f"(Reported by {by}, who looked up the outcome:)\n{text}"
             size = len(output.encode())
-            self.calls.state.results[name] = ToolResult(id=run.id, tool=run.tool, output=output, bytes=size)
+            result = ToolResult(id=run.id, tool=run.tool, output=output, bytes=size)
+            self.calls.take_result(name, result)
         return request.outcome in ("retried", "answered")
 
     async def _reconcile(self, name: str, run: ToolRun) -> bool:
@@ -348,12 +321,9 @@ class Drive(LiveRun):
             raise Preempted
         stopped = len(self.calls.state.children_stopped)
         self.calls.signed_ids = self.commands.signed_ids
-        self.performing = True
-        self.host.publish(())
         try:
             return await self._watched(self.calls.perform(self.step, effect))
         finally:
-            self.performing = False
             self.charge(self.calls.take_unbilled())
             for text in self.calls.state.children_stopped[stopped:]:
                 self.note("ChildStopped", reason=text)
@@ -367,6 +337,8 @@ class Drive(LiveRun):
                 await asyncio.sleep(0)  # what needs no waiting is not stopped by what came before it
                 await self._watch(task, stops, lambda: None)
             else:
+                self.performing = True
+                self.host.publish(())
                 await self._watch(task, self._is_preempted, self._next_beside)
                 if not task.done() and self.calls.stop_soon():
                     await self._watch(task, self.is_aborting, lambda: None)
@@ -379,6 +351,7 @@ class Drive(LiveRun):
             self.calls.stop_now()
             self._mark_pause()
         await self._stopped(task)
+        self.performing = self.performing and stops is not None
         if task.cancelled():
             raise asyncio.CancelledError if self.host.cancelled() else Preempted
         return task.result()

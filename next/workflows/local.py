@@ -29,15 +29,16 @@ from activities.contracts import (
     ToolResult,
     ToolSpec,
 )
-from workflows.api import AgentTask, RunResult
+from workflows.api import AgentTask, RunResult, StepLine
 from workflows.drive import Drive
 from workflows.gate.validation import Refused
 from workflows.host import Call, CallAnswer, CallSite, ChildRun, Identity
 from workflows.kernel.ledger import Ledger
 from workflows.kernel.log import Record
-from workflows.kernel.machine import Machine, state_name
+from workflows.kernel.machine import Machine, RunInput, state_name
 from workflows.kernel.operations import restored, rolled_back
 from workflows.kernel.step import Program, Snapshot, Step
+from workflows.pages import steps_of
 from workflows.people import Command, Decision, Request, Verb
 from workflows.task import first_step, program_for
 
@@ -114,6 +115,11 @@ class LocalOutcome:
     def answer(self) -> str | None:
         """The answer."""
         return self.result.answer
+
+    @property
+    def steps(self) -> tuple[StepLine, ...]:
+        """One line for each step that still holds."""
+        return steps_of(self.records)
 
     @property
     def states(self) -> tuple[str, ...]:
@@ -238,7 +244,7 @@ class _Run:
         self.trace_id = ""
         self.records: list[Record] = []
         self.store_errors: list[str] = []
-        self._stored = 0
+        self._saved_step = -1
         self._lines: list[str] = []
         self._asked: set[str] = set()
         self._children: dict[str, Drive] = {}
@@ -277,11 +283,14 @@ class _Run:
 
     async def perform(self, call: Call, site: CallSite) -> CallAnswer:
         unsafe = type(call) is ToolRequest and not self.runs.specs[call.tool].repeatable
+        limit = asyncio.timeout(None if unsafe else min(site.seconds, 10**9))
         try:
-            async with asyncio.timeout(None if unsafe else min(site.seconds, 10**9)):
+            async with limit:
                 found = self.runs.perform(call, site)
                 answer = await found if inspect.isawaitable(found) else found
         except TimeoutError:
+            if not limit.expired():
+                raise
             answer = _too_late(call, site)
         self.calls.append(PerformedCall(site, call, answer))
         return answer
@@ -314,20 +323,18 @@ class _Run:
 
     def publish(self, records: Sequence[Record]) -> None:
         self.records += records
-        begins = self.drive.step.snapshot.step if hasattr(self, "drive") else 0
         if self.trace_id and self.runs.store is not None and records:
-            self._save(begins)
+            self._save(self.runs.store, self.drive.step)
 
-    def _save(self, step: int) -> None:
-        over = self.drive.step.exit is not None
-        if step == self._stored and self._lines and not over:
+    def _save(self, store: Store, step: Step) -> None:
+        """Keep the log when a step has begun, and at the end."""
+        if step.snapshot.step == self._saved_step and step.exit is None:
             return
+        self._saved_step = step.snapshot.step
         new = self.records[len(self._lines) :]
         self._lines += [json.dumps(record.model_dump(mode="json"), allow_nan=False) for record in new]
-        self._stored = step
         try:
-            assert self.runs.store is not None
-            self.runs.store[self.trace_id] = list(self._lines)
+            store[self.trace_id] = list(self._lines)
         except Exception as error:  # noqa: BLE001  # a sink that fails has no effect on the run (spec 7.3)
             self.store_errors.append(f"{type(error).__name__}: {error}")
 
@@ -368,6 +375,4 @@ def stored_context(machine: Machine, store: Mapping[str, list[str]], trace_id: s
     records = _stored_records(store, trace_id)
     if not records:
         return None
-    from workflows.kernel.machine import RunInput
-
     return restored(Program(machine, RunInput(goal=trace_id)), records).context

@@ -92,6 +92,13 @@ class Conversation:
         prefix._set(self.messages[:length], self.digests[: length + 1])
         return prefix
 
+    def without(self, start: int, end: int) -> tuple[Message, ...]:
+        """The messages; a note takes the place of those from `start` up to `end` (compaction)."""
+        if start >= end:
+            return self.messages
+        note = Message(role="user", content=f"[{end - start} earlier messages are left out here]")
+        return (*self.messages[:start], note, *self.messages[end:])
+
     @property
     def digest(self) -> str:
         """The digest of the whole."""

@@ -94,6 +94,8 @@ class AskModel(Effect[ModelReplied]):
     kind: Literal["ask_model"] = "ask_model"
     say: tuple[Message, ...] = ()
     beside: bool = False
+    with_notes: bool = False
+    """`say` of a question beside the conversation holds `run.notes`: those messages from people are heard."""
     skip: tuple[int, int] = (0, 0)
     """Compaction: messages of the conversation from the first number up to the second are not sent; the
     model gets a note in their place."""

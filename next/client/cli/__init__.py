@@ -1,1 +1,1 @@
-"""The command line; one module per group of commands."""
+"""The command `ratchet`: `app.py` has the table of commands, each module a group of them, `render.py` draws."""

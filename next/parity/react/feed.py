@@ -68,7 +68,9 @@ class Feed:
         kind = r.random()
         thought = r.choice(THOUGHTS)
         action = r.choice([None, "search", "search", "file", "nope", "finish", "None", "SEARCH"])
-        given = r.choice(INPUTS) if action != "finish" else r.choice([{}, {"answer": "f"}, {"answer": {"n": 1}}])
+        given = (
+            r.choice(INPUTS) if action != "finish" else r.choice([{}, {"answer": "f"}, {"answer": {"n": 1}}])
+        )
         if kind < 0.15:
             text = r.choice(BAD)
             self.last_bad = True
@@ -117,7 +119,9 @@ class Feed:
         return self.r.choice([None, None, None, "no", ""])
 
     def raises(self, errors: Any) -> Any:
-        kind = self.r.choice([None, None, errors.RecoverableError, errors.TransientError, errors.FatalError, KeyError])
+        kind = self.r.choice(
+            [None, None, errors.RecoverableError, errors.TransientError, errors.FatalError, KeyError]
+        )
         if kind is not None:
             raise kind("away")
         return None

@@ -33,7 +33,12 @@ def shown(step: Any) -> dict[str, Any]:
         return {"kind": "ask_model", "messages": messages(whole), "attempts": effect.attempts,
                 "schema": effect.response_schema, "label": effect.label}  # fmt: skip
     if effect.kind == "ask_person":
-        return {"kind": effect.kind, "about": effect.about, "text": effect.text, "options": list(effect.options)}
+        return {
+            "kind": effect.kind,
+            "about": effect.about,
+            "text": effect.text,
+            "options": list(effect.options),
+        }
     return {"kind": effect.kind, "runs": [json.loads(r.model_dump_json()) for r in effect.runs],
             "attempts": effect.attempts}  # fmt: skip
 
@@ -46,7 +51,9 @@ def run(seed: int) -> dict[str, Any]:
         "raises": lambda spec: Rule("raises", "terminal", lambda step, c: feed.raises(errors)),
     })  # fmt: skip
     tools = tuple(contracts.ToolSpec(name=n, description="d", parameters={}) for n in TOOLS)
-    program = Program(MACHINE, RunInput("find out", "t1", "Be brief.", tools, values=feed.values()), options, parts)
+    program = Program(
+        MACHINE, RunInput("find out", "t1", "Be brief.", tools, values=feed.values()), options, parts
+    )
     step = start(program, now=1.0, ledger=Ledger(caps=feed.caps()))
     effects, records, now = [], list(step.records), 2.0
     while step.effect is not None:

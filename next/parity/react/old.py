@@ -36,7 +36,12 @@ def shown(effect: Any) -> dict[str, Any]:
         return {"kind": "ask_model", "messages": messages(effect.transcript), "attempts": effect.attempts,
                 "schema": json.loads(json.dumps(effect.response_schema)), "label": effect.label}  # fmt: skip
     if effect.kind == "ask_person":
-        return {"kind": effect.kind, "about": effect.about, "text": effect.text, "options": list(effect.options)}
+        return {
+            "kind": effect.kind,
+            "about": effect.about,
+            "text": effect.text,
+            "options": list(effect.options),
+        }
     return {"kind": effect.kind, "runs": [json.loads(r.model_dump_json()) for r in effect.runs],
             "attempts": effect.attempts}  # fmt: skip
 

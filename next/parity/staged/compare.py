@@ -32,7 +32,7 @@ def masked(run: dict[str, Any]) -> dict[str, Any]:
     for effect in run["effects"]:
         # Attempts within one visit have labels of their own.
         effect["label"] = effect["label"].partition(", attempt")[0]
-        if run["layout"] == "review" and effect["role"] == "custom" and run["mode"] != "fail" and effect["pass"] == run["most"]:
+        if run["layout"] == "review" and effect.get("role") == "custom" and run["mode"] != "fail" and effect["pass"] == run["most"]:
             # In the last pass a model stage is not offered the way back, and is told that it is the last.
             effect["messages"], effect["schema"] = [], None
         if "messages" in effect:
@@ -42,7 +42,7 @@ def masked(run: dict[str, Any]) -> dict[str, Any]:
     # The error handler has a state of its own before Failed.
     moves = [[s, "Failed" if to == "Failing" else to, why, step] for s, to, why, step in run["moves"] if s != "Failing"]
     # The old log cuts long reasons; the fallback is written on entering Finished, not said by the stage.
-    moves = [[s, to, "" if why.startswith("{") or to == "Finished" and context["observation"] and step >= run["most"] else why[:300], step] for s, to, why, step in moves]
+    moves = [[s, to, "" if why.startswith("{") or (run["layout"] == "review" and s == "Observing" and step >= run["most"]) or to == "Finished" and context["observation"] and step >= run["most"] else why[:300], step] for s, to, why, step in moves]
     failed = context["lifecycle"] == "Failed" and bool(moves)
     run["moves"] = [m[:2] + m[3:] if failed and m is moves[-1] else m for m in moves]
     if run["layout"] == "free":
@@ -109,6 +109,11 @@ with open(sys.argv[1]) as olds, open(sys.argv[2]) as news:
             # Design 9.4: any kind of observer ends the last pass with an answer.
             seen["last pass left out"] += 1
             old, new = before_last(old, old["most"]), before_last(new, old["most"])
+        codes = [(run.get("context", {}).get("last_error") or {}).get("code") for run in (old, new)]
+        if codes == ["StageError", "PermissionViolation"]:
+            # Rights are checked before values (R-002-7, steps 5 and 6).
+            for run in (old, new):
+                run["context"]["last_error"] = run["exit"]["outcome"]["last_error"] = run["exit"]["raises"] = None
         if old != new:
             bad += 1
             if bad <= 40:

@@ -10,7 +10,9 @@ from typing import Any
 
 def whole(run: dict[str, Any]) -> dict[str, Any]:
     """Messages that no question brought belong to the conversation of the first edition."""
-    unheard = [{"role": "user", "content": text, "tool_calls": [], "tool_call_id": None} for text in run["held"]]
+    unheard = [
+        {"role": "user", "content": text, "tool_calls": [], "tool_call_id": None} for text in run["held"]
+    ]
     run = {**run, "conversation": [*run["conversation"], *unheard]}
     del run["held"]
     run["spent"] = {name: amount for name, amount in run["spent"].items() if amount}

@@ -8,7 +8,18 @@ from typing import Any
 
 TOOLS = ("add", "find")
 OUTPUTS = ["1", '{"x": 1}', "words", "", "[1, 2", "1e400", '"text"', "NaN", "null", "ü\n2"]
-ARGUMENTS = ['{"a": 1}', '{"a": 2}', "{bad", "", "null", "[1]", '"q"', '{"a": NaN}', '{"a": 1} more', "```\n{}\n```"]
+ARGUMENTS = [
+    '{"a": 1}',
+    '{"a": 2}',
+    "{bad",
+    "",
+    "null",
+    "[1]",
+    '"q"',
+    '{"a": NaN}',
+    '{"a": 1} more',
+    "```\n{}\n```",
+]
 
 
 class Feed:
@@ -81,7 +92,9 @@ class Feed:
             return self.failed()
         results = []
         for id_, name in runs:
-            error = r.choice([*[None] * 12, "failed", "bad_arguments", "rejected", "unknown_tool", "unknown_outcome"])
+            error = r.choice(
+                [*[None] * 12, "failed", "bad_arguments", "rejected", "unknown_tool", "unknown_outcome"]
+            )
             results.append({
                 "id": id_, "tool": name, "output": r.choice(OUTPUTS), "error": error,
                 "cost_usd": r.choice([0, 0, 0.01]),

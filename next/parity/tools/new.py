@@ -75,7 +75,9 @@ def run(seed: int) -> dict[str, Any]:
             step = load(program, json.loads(json.dumps(dump(step))))
         effect: Any = step.effect
         effects.append(shown(step))
-        given = feed.model() if effect.kind == "ask_model" else feed.tools([(r.id, r.tool) for r in effect.runs])
+        given = (
+            feed.model() if effect.kind == "ask_model" else feed.tools([(r.id, r.tool) for r in effect.runs])
+        )
         step = advance(step, ANSWERS[given["kind"]].model_validate(given), now=now)
         records += step.records
         now += 1

@@ -70,7 +70,9 @@ def run(seed: int) -> dict[str, Any]:
                 break
         effect = step.effect
         effects.append(shown(effect))
-        given = feed.model() if effect.kind == "call_model" else feed.tools([(r.id, r.tool) for r in effect.runs])
+        given = (
+            feed.model() if effect.kind == "call_model" else feed.tools([(r.id, r.tool) for r in effect.runs])
+        )
         step = engine.advance(machine, step, ANSWERS[given["kind"]].model_validate(given), now=now)
         records += step.records
         now += 1

@@ -7,8 +7,13 @@ from collections.abc import AsyncIterator, Iterator
 from pathlib import Path
 
 import pytest
+from temporalio.client import Client
 
+from activities.settings import Settings
+from client.agent import AgentClient
+from client.connection import Connection
 from client.embedded import stop_server
+from tests.server.conftest import settings, temporal, working  # noqa: F401  # one server for this folder, too
 
 ROOT = Path(__file__).resolve().parents[2]
 FOREIGN = ("RATCHET_", "TEMPORAL_", "OPENAI_", "XDG_STATE_HOME")
@@ -32,3 +37,9 @@ async def data_dir(tmp_path: Path) -> AsyncIterator[Path]:
     home.mkdir()
     yield home
     await stop_server(home)
+
+
+@pytest.fixture(scope="session")
+def agents(working: Client, settings: Settings) -> AgentClient:
+    """A client of the real server with a worker."""
+    return AgentClient(Connection(working, settings, "the test server", has_own_worker=True))

@@ -56,6 +56,22 @@ def replied(text: str) -> ModelReplied:
     return ModelReplied(text=text, cost_usd=0.01, cost_known=True)
 
 
+def brain(plan: str, first: Any = None) -> Callable[[AskModel], Any]:
+    """A model that wants `plan` done for the goal `begin`, and answers with what came of it. `first` is what
+    its first reply is."""
+    before = [first] if first else []
+
+    def reply(call: AskModel) -> Any:
+        newest = call.say[-1].content
+        if before:
+            return before.pop()
+        if newest.startswith("q "):
+            return "part"
+        return {"begin": plan, "inner": "tools look i"}.get(newest, f"answer {newest}")
+
+    return reply
+
+
 class Bench:
     """One run, and its host."""
 
@@ -230,7 +246,7 @@ class Bench:
         if site.key in self.ended:
             self.made_twice.append(site.activity_id)
         await self._unblocked(_kind(call))
-        answer = self._answer(call)
+        answer: CallAnswer = self._answer(call)
         if getattr(answer, "error", None) != "unknown_outcome":
             self.ended.append(site.key)
         return answer

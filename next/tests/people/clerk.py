@@ -19,6 +19,7 @@ from activities.contracts import (
     AskModel,
     AskPerson,
     CallTools,
+    InnerLimits,
     Message,
     RunMachine,
     Together,
@@ -94,8 +95,9 @@ def _effect(word: str, rest: str) -> Any:
             return CallTools(runs=_runs(rest), parallel=word == "side")
         case "ask":
             return AskPerson(about="question", text=rest, options=("resume", "answer", "abort"))
-        case "child":
-            return RunMachine(machine="clerk", goal=rest, give=("look", "pay"))
+        case "child" | "short":
+            limits = InnerLimits(max_transitions=1) if word == "short" else InnerLimits()
+            return RunMachine(machine="clerk", goal=rest, give=("look", "pay"), limits=limits)
         case "both":
             beside = [
                 AskModel(label=f"part {n}", say=(Message(role="user", content=f"{rest} {n}"),), beside=True)

@@ -6,37 +6,19 @@ way.
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import Any
 
 import pytest
 
-from activities.contracts import AskModel, ToolResult
-from tests.people.bench import Bench, failed
+from activities.contracts import ToolResult
+from tests.people.bench import Bench, brain, failed
 from workflows.drive import QueuedCommand
 from workflows.kernel.operations import restored
 from workflows.people import Approvals, People, Request
 
 MESSAGE = "be quick"
 UNKNOWN = ToolResult(id="c0", tool="pay", output="its worker died", error="unknown_outcome")
-
-
-def brain(plan: str, first: Any = None) -> Callable[[AskModel], Any]:
-    """A model that wants `plan` done for the goal `begin`, and answers after it. `first` comes before all."""
-    before = [first] if first else []
-
-    def reply(call: AskModel) -> Any:
-        newest = call.say[-1].content
-        if before:
-            return before.pop()
-        if newest == "begin":
-            return plan
-        return (
-            "tools look i" if newest == "inner" else "part" if newest.startswith("q ") else f"answer {newest}"
-        )
-
-    return reply
 
 
 @dataclass(frozen=True)
@@ -125,7 +107,7 @@ async def arrive(moment: Moment, bench: Bench) -> None:
 
 async def give(bench: Bench, name: str) -> QueuedCommand:
     """Give the command."""
-    return await bench.command(name.split(" ")[0], **COMMANDS[name])
+    return await bench.command(name.partition(" ")[0], **COMMANDS[name])
 
 
 async def finish(bench: Bench) -> None:
@@ -145,6 +127,33 @@ async def finish(bench: Bench) -> None:
     raise AssertionError(f"the run does not end: {bench.drive.status()}")
 
 
+def is_refused(name: str, moment: Moment) -> bool:
+    """The command cannot be obeyed at this moment."""
+    if name.startswith("pause"):
+        return moment.paused
+    return name == "rollback nowhere" or (name == "resume" and not moment.paused)
+
+
+async def obeyed(bench: Bench, name: str, moment: Moment) -> QueuedCommand:
+    """The command, once it is obeyed or refused as it should be at this moment."""
+    begun, events, requests = list(bench.performed), len(bench.events), bench.open
+    queued = await give(bench, name)
+    if name in moment.late:
+        assert not queued.is_over
+        assert bench.performed == begun
+        return queued
+    assert bool(queued.refused) == is_refused(name, moment), queued
+    if queued.refused:
+        assert bench.events[events:] == ["RefusedCommand"]
+        assert (bench.performed, bench.open) == (begun, requests)
+    elif name.startswith("pause"):
+        await bench.release()
+        begun = list(bench.performed)
+        await bench.pass_time(100)
+        assert (bench.drive.paused, bench.performed) == (True, begun)
+    return queued
+
+
 @pytest.mark.parametrize("hops", [False, True], ids=["one execution", "many executions"])
 @pytest.mark.parametrize("name", COMMANDS)
 @pytest.mark.parametrize("where", MOMENTS)
@@ -152,46 +161,20 @@ async def test_command_at_moment(where: str, name: str, hops: bool) -> None:
     moment = MOMENTS[where]
     async with moment.bench(hops) as bench:
         await arrive(moment, bench)
-        begun, events, open_before = list(bench.performed), len(bench.events), bench.open
-        queued = await give(bench, name)
-
-        refused = (
-            name == "rollback nowhere"
-            or (name == "resume") != moment.paused
-            and name in ("resume", "pause", "pause at once")
-        )
-        refused = refused and not (name == "resume" and moment.paused)
-        if name in moment.late:
-            assert not queued.is_over
-            assert bench.performed == begun
-        elif refused:
-            assert queued.refused
-            assert bench.events[events:] == ["RefusedCommand"]
-            assert (bench.performed, bench.open) == (begun, open_before)
-        else:
-            assert queued.done, queued.refused
+        queued = await obeyed(bench, name, moment)
         if name == "abort":
             assert (bench.result.exit_reason, bench.over) == ("aborted", True)
             assert "ann (claimed) ended the run: enough" in (bench.result.error or "")
-            return
-        if name.startswith("pause") and not refused:
-            await bench.release()
-            assert bench.drive.paused
-            assert queued.done
-            paused_at = list(bench.performed)
-            await bench.pass_time(100)
-            assert bench.performed == paused_at
-
-        await finish(bench)
-
-        assert (bench.result.exit_reason, bench.result.answer) == ("answered", moment.answer)
+        else:
+            await finish(bench)
+            assert (bench.result.exit_reason, bench.result.answer) == ("answered", moment.answer)
         assert queued.is_over
         assert bench.made_twice == []
-        said = [message.content for message in bench.drive.step.snapshot.conversation]
-        assert said.count(MESSAGE) == (name == "steer")
-        assert bench.result.branch == (name == "rollback")
         assert not bench.open
-        rebuilt, snapshot = restored(bench.program, bench.records), bench.drive.step.snapshot
+        assert bench.executions == 1 or hops
+        snapshot, rebuilt = bench.drive.step.snapshot, restored(bench.program, bench.records)
         assert (rebuilt.context, rebuilt.conversation) == (snapshot.context, snapshot.conversation)
         assert [record.seq for record in bench.records] == list(range(len(bench.records)))
-        assert bench.executions == 1 or hops
+        said = [message.content for message in snapshot.conversation]
+        assert said.count(MESSAGE) == (name == "steer")
+        assert bench.result.branch == (name == "rollback")

@@ -77,6 +77,8 @@ __all__ = [
     "steer",
 ]
 
+REASON_CHARS = 2_000
+"""Characters of a record's reason; what a model or a tool said in full is among the messages."""
 BESIDE_CHARS = 4_000
 """Characters of a message beside the conversation in the log."""
 
@@ -286,6 +288,9 @@ def advance(step: Step, answer: Any, *, now: float, effect: Effect[Any] | None =
         brought = len(effect.say) - len(step.asked.say)
         turn.snapshot = replace(turn.snapshot, heard=s.heard + brought)
         turn.say((*effect.say, answer.message))
+    elif isinstance(effect, AskModel) and effect.with_notes and not failed:
+        shown = s.moments[-1].shown if s.moments else s.entered
+        turn.snapshot = replace(turn.snapshot, heard=max(s.heard, shown.notes))
     turn.beside += _beside(effect, answer)
     turn.remember(effect, answer)
     return turn.run(turn.go_on)
@@ -771,7 +776,7 @@ class Turn:
         about: JsonObject = {} if self.state.enforce else {"enforce": False}
         self.write(Record(
             seq=s.seq, branch=s.branch, machine=self.machine.name, state=s.state, event=event, to=to,
-            reason=reason, step=s.step, visit=s.visit, reads=reads,
+            reason=_cut_text(reason, REASON_CHARS), step=s.step, visit=s.visit, reads=reads,
             patch=differences(before.context, s.context),
             messages=s.conversation.messages[len(before.conversation) :], beside=self.beside,
             heard=s.heard - before.heard, effects=tuple(self.effects), counters=self.ledger.spent,
@@ -823,10 +828,12 @@ def _beside(effect: Effect[Any], answer: Any) -> tuple[Message, ...]:
 
 
 def _cut(message: Message) -> Message:
-    text = message.content
-    if len(text) <= BESIDE_CHARS:
-        return message
-    return message.model_copy(update={"content": f"{text[:BESIDE_CHARS]} [... {len(text):,} characters]"})
+    text = _cut_text(message.content, BESIDE_CHARS)
+    return message if text is message.content else message.model_copy(update={"content": text})
+
+
+def _cut_text(text: str, limit: int) -> str:
+    return text if len(text) <= limit else f"{text[:limit]} [... {len(text):,} characters]"
 
 
 # -- as JSON --------------------------------------------------------------------------------------

@@ -207,7 +207,7 @@ class Block:
 
 
 def _text(answer: Any) -> str:
-    """The text of a sub-query's answer: a ModelReplied, MachineEnded or EffectFailed. Raises OutcomeUnknown."""
+    """The text of a ModelReplied, MachineEnded or EffectFailed. Raises OutcomeUnknown."""
     if isinstance(answer, ModelReplied):
         return answer.text
     if isinstance(answer, EffectFailed):
@@ -230,7 +230,7 @@ def sandbox(c: Code, run: Run, session: str, **what: Any) -> RunCode:
     """A step in the sandbox from this session on."""
     material = run.input.goal if run.input.material is None else run.input.material
     # A session holds a short text from its first block on; it need not travel again.
-    needed = not session or c.reaches or isinstance(material, MaterialRef)
+    needed = c.reaches or not session or isinstance(material, MaterialRef)
     common: dict[str, Any] = {
         "session": session,
         "constants": {"DEPTH": run.input.depth, "CORRELATION_ID": run.input.trace_id},

@@ -420,8 +420,9 @@ MACHINE = Machine(
     states=[first_reply, shallow, look, execute],
     step=S.PROMPTING,
     on_error=on_error,
+    on_rollback=lambda c, before: {"run_bytes": before.run_bytes},  # it bounds the log, which only grows
     result=result,
-    writes=frozenset({"finish", "raises", "error", "outcome_unknown"}),
+    writes=frozenset({"finish", "raises", "error", "outcome_unknown", "run_bytes"}),
     prepare=prepare,
     # For each iteration a look, its blocks and their end; and one before the first.
     max_transitions=lambda options: (MAX_BLOCKS + 2) * options.max_iterations + 1,

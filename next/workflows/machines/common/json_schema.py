@@ -194,7 +194,7 @@ def checked_schema(name: str, schema: JsonObject) -> Schema:
         Draft202012Validator.check_schema(schema)
     except SchemaError as error:
         raise ValueError(f"{name}: not a JSON schema of draft 2020-12: {_placed(error)}") from error
-    except (ValueError, ArithmeticError, Unresolvable) as error:
+    except (ValueError, ArithmeticError) as error:
         raise ValueError(f"{name}: {error}") from error
     checked = Schema(name, schema)
     if (problem := checked.problem({})).startswith(f"`{name}` cannot judge it"):
@@ -211,16 +211,23 @@ def _check_parts(schema: JsonObject) -> None:
         raise ValueError(f"$schema {draft[:100]!r} is not draft 2020-12 ({DRAFT})")
     resolver = Registry().with_resource("", DRAFT202012.create_resource(schema)).resolver()
     for part in parts:
-        for key in REFUSED.keys() & part.keys():
-            raise ValueError(f"`{key}` is not supported; {REFUSED[key]}")
+        if refused := next((key for key in REFUSED if key in part), None):
+            raise ValueError(f"`{refused}` is not supported; {REFUSED[refused]}")
         if part is not schema and any(isinstance(part.get(key), str) for key in ("$schema", "$id")):
             raise ValueError("`$schema` and `$id` are allowed at the top only")
-        if isinstance(reference := part.get("$ref"), str):
-            if not LOCAL_REFERENCE.fullmatch(reference):
-                raise ValueError(f"$ref {reference[:100]!r}: only `#` and `#/$defs/<name>` can be followed")
-            resolver.lookup(reference)
         if isinstance(pattern := part.get("pattern"), str):
             compiled_pattern(pattern)
+        if isinstance(reference := part.get("$ref"), str):
+            _check_reference(reference, resolver)
+
+
+def _check_reference(reference: str, resolver: Any) -> None:
+    if not LOCAL_REFERENCE.fullmatch(reference):
+        raise ValueError(f"$ref {reference[:100]!r}: only `#` and `#/$defs/<name>` can be followed")
+    try:
+        resolver.lookup(reference)
+    except Unresolvable as error:
+        raise ValueError(f"$ref {reference[:100]!r}: there is no such name in `$defs`") from error
 
 
 def _mappings(value: Any, levels: int) -> Iterator[dict[str, Any]]:

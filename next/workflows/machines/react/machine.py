@@ -171,7 +171,7 @@ class ReasoningStep(Frozen):
     whole: str | None = None
     """Digest of the tool's whole output in the durable store, when the observation was cut."""
     status: Literal["draft", "validated", "executed", "committed", "failed"] = "draft"
-    timestamp: float = 0
+    timestamp: float = 0.0
     """Seconds since 1970."""
 
     @property
@@ -198,7 +198,7 @@ class React(Context):
     past: tuple[ReasoningStep, ...] = ()
     """All steps before the newest; closed, so they never change (R-000-3)."""
     newest: ReasoningStep | None = None
-    total_cost: float = 0
+    total_cost: float = 0.0
     """USD spent by the whole run, as of the newest thought or action. It never falls, not by a rollback."""
     tool_history: tuple[str, ...] = ()
     """Names of the tools that ran, in order."""

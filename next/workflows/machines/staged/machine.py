@@ -404,17 +404,22 @@ def result(c: AgentState, run: Run) -> Exit:
 # -- the whole ------------------------------------------------------------------------------------
 
 
-def begin(given: RunInput, options: Options) -> AgentState:
+def begin_with(built: Options) -> Callable[[RunInput, Options], AgentState]:
     """The state before any stage. Raises ValueError when a stage names a tool that the agent lacks."""
-    known = [tool.name for tool in given.tools]
-    for stage in options.running:
-        for name in stage.tools or ():
-            if name not in known:
-                raise ValueError(
-                    f"stage {stage.name}: tools: the agent has no tool {name!r}; "
-                    f"it has {', '.join(known) or 'none'}"
-                )
-    return AgentState(session_id=given.trace_id, user_input=given.goal)
+
+    def begin(given: RunInput, options: Options) -> AgentState:
+        if options != built:
+            raise ValueError("this machine is made of other options; make one with `build_machine(options)`")
+        known = [tool.name for tool in given.tools]
+        for stage in options.running:
+            for name in stage.tools or ():
+                if name not in known:
+                    there = ", ".join(known) or "none"
+                    problem = f"stage {stage.name}: tools: the agent has no tool {name!r}; it has {there}"
+                    raise ValueError(problem)
+        return AgentState(session_id=given.trace_id, user_input=given.goal)
+
+    return begin
 
 
 def hooks_of(options: Options, extensions: Extensions) -> Mapping[str, Callable[..., Any]]:
@@ -483,7 +488,7 @@ def build_machine(options: Options) -> Machine:
             description="Think, act, observe in passes: declared stages over one typed state.",
             options=Options,
             context=AgentState,
-            begin=begin,
+            begin=begin_with(options),
             prepare=hooks_of,
             initial=states(INITIALIZED),
             table=table(options, states, events),

@@ -95,7 +95,12 @@ def ask(stage: Stage, run: Run, attempt: int = 1, **question: Any) -> Doing[Mode
     """The reply of the stage's model. The prompt is no part of the conversation: each call has its own."""
     label = f"{stage.name} #{run.step}" + (f", attempt {attempt}" if attempt > 1 else "")
     effect = AskModel(
-        beside=True, role=stage.model_role, attempts=run.options.max_model_attempts, label=label, **question
+        beside=True,
+        with_notes=True,
+        role=stage.model_role,
+        attempts=run.options.max_model_attempts,
+        label=label,
+        **question,
     )
     return (yield from do(effect))
 

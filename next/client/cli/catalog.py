@@ -1,0 +1,243 @@
+"""Commands that show what there is: agents, tools, machines, diagram."""
+
+from __future__ import annotations
+
+import json
+import shlex
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any, Literal
+
+import typer
+
+from client.cli.options import AgentName, CommonOptions, Json, command
+from client.errors import UsageError
+
+if TYPE_CHECKING:
+    from client.catalog import Catalog
+    from workflows.kernel.machine import Machine
+
+__all__ = ["app"]
+
+app = typer.Typer()
+
+
+@dataclass(frozen=True)
+class MachineOptions:
+    """Which machine is meant, and what it is set to."""
+
+    version: Annotated[str | None, typer.Option("--version", help="Of the machine; default: the newest.")] = (
+        None
+    )
+    sets: Annotated[list[str] | None, typer.Option("--set", help="KEY=VALUE: an option of the machine.")] = (
+        None
+    )
+    agent: AgentName = None
+
+    def find(self, catalog: Catalog, name: str) -> Machine:
+        """The machine with the options of the agent file, if that has this machine, and of `--set`.
+
+        Raises:
+            UsageError: there is no such machine, or the options do not fit it.
+        """
+        from client.agentfile import Choice
+        from workflows.people import Approvals
+
+        machine = catalog.machine(name, self.version)
+        agent, draft = Choice(agent=self.agent, settings=self.sets or ()).finish()
+        if self.agent is None or agent.machine != machine.name:
+            agent, draft = Choice(machine=machine.name, settings=self.sets or ()).finish()
+        if not agent.options:
+            return machine
+        changes = {"tools": (), "approvals": Approvals(), "machine_version": machine.version}
+        catalog.check(agent.model_copy(update=changes), draft)
+        return catalog.machine(machine.name, machine.version, agent.options)
+
+    def words(self) -> list[str]:
+        """The same options for another command."""
+        given = {"--version": self.version, "--agent": self.agent}
+        words = [word for name, value in given.items() if value for word in (name, value)]
+        return [*words, *(word for setting in self.sets or () for word in ("--set", setting))]
+
+
+@command(app)
+async def agents(common: CommonOptions, as_json: Json = False) -> None:
+    """List agents: those of the current folder, and those that come with Ratchet."""
+    from client.agentfile import shipped_agents
+    from client.cli.render import out, pairs, print_json
+
+    here = [path for path in sorted(Path().glob("*.yaml")) if _is_agent(path)]
+    rows = [_agent_facts(path, str(path)) for path in here]
+    rows += [_agent_facts(path, path.stem) for path in shipped_agents()]
+    if as_json:
+        print_json(rows)
+    else:
+        out().print(pairs((row["agent"], _agent_text(row)) for row in rows))
+
+
+def _is_agent(path: Path) -> bool:
+    """A YAML file that says something about an agent, right or wrong."""
+    from client.agentfile import AgentFile
+    from client.yaml import YamlFile
+
+    try:
+        keys = set(YamlFile(path).values)
+    except UsageError:
+        return False
+    return len(keys & set(AgentFile.model_fields)) >= 2 and bool(keys & {"machine", "models", "tools"})
+
+
+def _agent_facts(path: Path, name: str) -> dict[str, Any]:
+    from client.agentfile import load_agent
+
+    try:
+        agent = load_agent(path)
+    except UsageError as error:
+        return {"agent": name, "file": str(path), "error": str(error)}
+    return {
+        "agent": name,
+        "file": str(path),
+        "description": agent.description,
+        "machine": agent.machine,
+        "models": {role: spec.name for role, spec in agent.models.items()},
+        "tools": list(agent.tools),
+    }
+
+
+def _agent_text(row: Mapping[str, Any]) -> str:
+    """What an agent is for, its machine, and whether it needs a model."""
+    from client.agentfile import SCRIPTED
+
+    if "error" in row:
+        return str(row["error"])
+    models = row["models"].values()
+    needs = "needs no model: it follows a script" if set(models) == {SCRIPTED} else f"models: {', '.join(models)}"
+    return f"{row['description']}\nmachine {row['machine']} · {needs}".lstrip("\n")
+
+
+@command(app)
+async def tools(common: CommonOptions, agent: AgentName = None, as_json: Json = False) -> None:
+    """List tools: what they do, their arguments, and what a second call would do."""
+    from client.cli.render import out, pairs, print_json
+
+    found = _catalog(common, agent).tools
+    if as_json:
+        print_json(found)
+        return
+    out().print(
+        pairs(
+            (f"{tool.name} ({tool.effect})", f"{tool.description}\n{_arguments(tool.parameters)}")
+            for tool in found
+        )
+    )
+
+
+def _arguments(schema: Mapping[str, Any]) -> str:
+    """The properties of a JSON schema, one on a line."""
+    required = set(schema.get("required", ()))
+    lines = []
+    for name, field in schema.get("properties", {}).items():
+        kinds = [str(one.get("type", "…")) for one in field.get("anyOf", (field,))]
+        default = "" if name in required else f" = {json.dumps(field.get('default'))}"
+        meaning = f"  {field['description']}" if field.get("description") else ""
+        lines.append(f"  {name}: {'/'.join(kinds)}{default}{meaning}")
+    return "\n".join(lines)
+
+
+@command(app)
+async def machines(
+    common: CommonOptions,
+    which: MachineOptions,
+    machine: Annotated[str | None, typer.Argument(help="Name of one, to read all about it.")] = None,
+    as_json: Json = False,
+) -> None:
+    """List machines; with a NAME its options, states and exit reasons."""
+    from client.catalog import machine_facts
+    from client.cli.render import out, pairs, print_json
+
+    catalog = _catalog(common, which.agent)
+    if machine is None:
+        rows = [
+            {"machine": one.name, "version": one.version, "description": one.description}
+            for one in catalog.machines
+        ]
+        if as_json:
+            print_json(rows)
+            return
+        out().print(pairs((f"{row['machine']} {row['version']}", row["description"]) for row in rows))
+        out().print("\n`ratchet machines NAME` shows one: options, states, exit reasons.")
+        return
+    facts = machine_facts(which.find(catalog, machine))
+    if as_json:
+        print_json(facts)
+        return
+    out().print(f"{facts['machine']} {facts['version']}\n{facts['description']}")
+    for title, section in _sections(facts).items():
+        out().print(f"\n{title}".rstrip("\n"))
+        out().print(pairs((f"  {name}", text) for name, text in section))
+    draw = shlex.join(["ratchet", "diagram", machine, *which.words()])
+    out().print(f"\nDraw it: {draw} (Mermaid), {draw} --form table")
+
+
+def _sections(facts: Mapping[str, Any]) -> dict[str, list[tuple[str, str]]]:
+    """A machine's facts for people: title -> names and texts."""
+    common = ", ".join(facts["common_exits"])
+    return {
+        "": [
+            ("model roles", ", ".join(facts["roles"])),
+            ("takes --material", "yes" if facts["takes_material"] else "no"),
+        ],
+        "options": [(option["name"], _option_text(option)) for option in facts["options"]],
+        "states": [(state["state"], _state_text(state)) for state in facts["states"]],
+        "exit reasons": [*facts["exits"].items(), ("of every machine", common)],
+    }
+
+
+def _option_text(option: Mapping[str, Any]) -> str:
+    default = "must be given" if option["default"] is None else f"default {option['default']}"
+    source = f" [{option['source']}]" if option["source"] else ""
+    return f"{default}; {option['allowed']}\n{option['meaning']}{source}".rstrip()
+
+
+def _state_text(state: Mapping[str, Any]) -> str:
+    marks = [text for key, text in _MARKS.items() if state[key]]
+    marks += [f"counts {state['counts']}"] if state["counts"] else []
+    marks += [] if state["enforced"] else ["not enforced"]
+    asks = ", ".join(state["asks"])
+    if asks and state["tools"] is not None:
+        asks += f" of {', '.join(state['tools']) or 'no tool'}"
+    lines = [", ".join(marks), f"asks for: {asks}" if asks else ""]
+    lines += [f"{key}: {', '.join(state[key])}" for key in ("reads", "writes") if state[key]]
+    return "\n".join(line for line in lines if line)
+
+
+_MARKS = {"initial": "initial", "final": "final", "begins_step": "begins a step"}
+
+
+@command(app)
+async def diagram(
+    common: CommonOptions,
+    which: MachineOptions,
+    machine: Annotated[str, typer.Argument(help="Name of a machine, or id of a run with --run.")],
+    form: Annotated[Literal["mermaid", "table"], typer.Option("--form", "-f")] = "mermaid",
+    run: Annotated[bool, typer.Option("--run", help="Of a run, its state marked.")] = False,
+) -> None:
+    """Print a machine as a Mermaid state diagram or as a table."""
+    if run:
+        async with common.client() as client:
+            typer.echo(await client.diagram(await client.find(machine)))
+        return
+    from workflows.kernel.diagram import mermaid, table
+
+    found = which.find(_catalog(common, which.agent), machine)
+    typer.echo(mermaid(found) if form == "mermaid" else table(found))
+
+
+def _catalog(common: CommonOptions, agent: str | None) -> Catalog:
+    from client.agentfile import load_agent
+    from client.catalog import Catalog
+    from client.workerconfig import Allowed
+
+    modules = load_agent(agent).modules if agent else ()
+    return Catalog.load(common.worker_settings(Allowed(modules=modules)))

@@ -1,0 +1,158 @@
+"""`ratchet doctor`: is all there that runs need, and what to do about what is not."""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator, Sequence
+from dataclasses import asdict, dataclass
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+from client.cli.options import AgentName, CommonOptions, Json, command
+from client.errors import RatchetError
+
+if TYPE_CHECKING:
+    from activities.contracts import ModelSpec
+    from activities.settings import Settings
+    from client.agent import AgentClient
+
+__all__ = ["app"]
+
+app = typer.Typer()
+
+
+@dataclass(frozen=True)
+class Check:
+    """One thing that was checked."""
+
+    name: str
+    ok: bool
+    text: str
+    """What was found, and what to do if it is not ok."""
+
+
+NO_KEY = Check(
+    "model",
+    True,
+    "OPENAI_API_KEY is not set; only language models of OpenAI need it, not a server of OPENAI_BASE_URL or "
+    "--base-url (Ollama, vLLM, LM Studio), nor agents with a script",
+)
+"""For the plain agent without a key: nobody has said that its model is needed."""
+
+
+@command(app)
+async def doctor(
+    common: CommonOptions,
+    agent: AgentName = None,
+    fix: Annotated[bool, typer.Option("--fix", help="Register missing search attributes.")] = False,
+    as_json: Json = False,
+) -> int:
+    """Check server, namespace, search attributes, worker, provider, tools and store."""
+    from client.agentfile import Choice
+    from client.cli.render import out, pairs, print_json
+    from client.workerconfig import Allowed
+
+    chosen, _ = Choice(agent=agent).finish()
+    models = list(chosen.models.values())
+    settings = common.worker_settings(Allowed.of(chosen.modules, models))
+    checks = [check async for check in _server(common, settings, fix)]
+    checks += [_tools(settings, chosen.tools), _store(settings)]
+    checks += [check async for check in _models(settings, models, needed=agent is not None)]
+    if as_json:
+        print_json([asdict(check) for check in checks])
+    else:
+        out().print(pairs((f"{'ok' if check.ok else 'BAD':4} {check.name}", check.text) for check in checks))
+    return 0 if all(check.ok for check in checks) else 1
+
+
+async def _server(common: CommonOptions, settings: Settings, fix: bool) -> AsyncIterator[Check]:
+    try:
+        async with common.client(settings) as client:
+            kind = "embedded" if client.ui else "elsewhere"
+            yield Check("server", True, f"{client.where} ({kind}) answers")
+            async for check in _namespace(client, fix):
+                yield check
+            yield await _worker(client)
+    except RatchetError as error:
+        yield Check("server", False, str(error))
+
+
+async def _namespace(client: AgentClient, fix: bool) -> AsyncIterator[Check]:
+    from client.namespace import missing_attributes, namespace_exists, register_attributes
+
+    temporal, name = client.temporal, client.temporal.namespace
+    if not await namespace_exists(temporal):
+        advice = f"create it with `temporal operator namespace create -n {name}`, or set TEMPORAL_NAMESPACE"
+        yield Check("namespace", False, f"there is no namespace {name!r}; {advice}")
+        return
+    yield Check("namespace", True, name)
+    try:
+        missing = ", ".join(await missing_attributes(temporal))
+        if missing and fix:
+            await register_attributes(temporal)
+            yield Check("search attributes", True, f"registered {missing}")
+        elif missing:
+            yield Check(
+                "search attributes", False, f"missing: {missing}; `ratchet doctor --fix` registers them"
+            )
+        else:
+            yield Check("search attributes", True, "all registered")
+    except Exception as error:  # noqa: BLE001  # whatever the server refuses
+        yield Check("search attributes", False, f"cannot be read or registered: {error}")
+
+
+async def _worker(client: AgentClient) -> Check:
+    if await client.has_worker():
+        return Check("worker", True, "polls the task queue")
+    if client.ui:
+        text = "none runs, and none needs to: `ratchet run` and `ratchet dev` bring their own"
+        return Check("worker", True, text)
+    return Check("worker", False, "none polls the task queue; start one with `python worker.py`")
+
+
+def _tools(settings: Settings, wanted: Sequence[str]) -> Check:
+    from client.catalog import Catalog
+
+    try:
+        names = [tool.name for tool in Catalog.load(settings).tools]
+    except RatchetError as error:
+        return Check("tools", False, str(error))
+    if missing := [name for name in wanted if name not in names]:
+        return Check("tools", False, f"there is no {', '.join(missing)}; there are: {', '.join(names)}")
+    return Check("tools", True, ", ".join(names))
+
+
+def _store(settings: Settings) -> Check:
+    from activities.store.archive import Archive
+    from activities.store.blobs import StoreError
+    from client.embedded import data_directory
+
+    try:
+        home = data_directory(settings.data_dir)
+        runs = Archive(settings.archive_file).runs()
+    except (RatchetError, StoreError) as error:
+        return Check("store", False, str(error))
+    return Check("store", True, f"{home} can be written; runs in the archive: {len(runs)}")
+
+
+async def _models(settings: Settings, models: Sequence[ModelSpec], *, needed: bool) -> AsyncIterator[Check]:
+    from activities.provider import close_providers, problem_with
+    from activities.providers import load_providers
+    from client.catalog import check_key
+
+    providers = load_providers(settings)
+    for spec in models:
+        name = f"model {spec.name}"
+        try:
+            check_key([spec])
+        except RatchetError as error:
+            yield Check(name, False, str(error)) if needed else NO_KEY
+            continue
+        provider = providers.get(spec.provider)
+        if provider is None:
+            known = ", ".join(providers)
+            yield Check(name, False, f"there is no provider {spec.provider}; there are: {known}")
+            continue
+        problem = await problem_with(provider, spec)
+        yield Check(name, problem is None, problem or f"provider {spec.provider} is ready")
+    await close_providers(providers.values())

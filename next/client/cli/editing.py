@@ -1,0 +1,191 @@
+"""Arguments of a tool call as a person changes them: in their editor, or typed as JSON or YAML."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import os
+import re
+import signal
+import sys
+import tempfile
+import termios
+from collections.abc import Iterator
+from contextlib import contextmanager, suppress
+from pathlib import Path
+from types import TracebackType
+from typing import Any
+
+import click
+from pydantic import TypeAdapter, ValidationError
+
+from activities.contracts import JsonObject
+from client.cli.render import notes, plain
+from client.errors import UsageError
+from client.yaml import parse
+from workflows.gate.canonical import canonical
+
+__all__ = ["Draft", "arguments_from"]
+
+_OBJECT: TypeAdapter[JsonObject] = TypeAdapter(JsonObject)
+_NUMBER_EXPECTED = re.compile(r"is not of type '(integer|number)'")
+
+
+class Draft:
+    """Arguments in a file that a person edits. What they wrote is never lost.
+
+        arguments = await draft.edit()
+        with draft:
+            ...  # send them
+
+    Without an error inside, the file is removed. After an error it is kept, named on standard error, and
+    the next `edit` begins with it. `click.edit` gets a file of ours: with a text it would delete what a
+    person wrote when the editor fails.
+    """
+
+    def __init__(self, arguments: JsonObject) -> None:
+        self._arguments = arguments
+        self._first = json.dumps(arguments, ensure_ascii=False, indent=2) + "\n"
+        self._path: Path | None = None
+
+    async def edit(self) -> JsonObject | None:
+        """The arguments as the person leaves them; None when they are the same, or the file is empty.
+
+        Raises:
+            UsageError: the editor cannot be run or failed, or the text is not a JSON or YAML object.
+        """
+        if self._path is None or not self._path.exists():
+            self._path = _new_file(self._first)
+        try:
+            await _in_editor(self._path)
+            text = _read(self._path)
+            found = arguments_from(text, str(self._path)) if text.strip() else None
+        except BaseException:
+            self._keep()
+            raise
+        if found is None or canonical(found) == canonical(self._arguments):
+            self._remove()
+            return None
+        return found
+
+    def __enter__(self) -> None:
+        """The body sends what was edited."""
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        traceback: TracebackType | None,
+    ) -> None:
+        if error is None:
+            self._remove()
+            return
+        self._keep()
+        if found := _NUMBER_EXPECTED.search(str(error)):
+            notes().print(f'write an argument of type {found[1]} without quotes: 4800, not "4800"')
+
+    def _keep(self) -> None:
+        """Say where a changed file is; an unchanged one is removed."""
+        path = self._path
+        with suppress(OSError):
+            if path is not None and path.read_bytes() != self._first.encode():
+                notes().print(f"your text is kept in {plain(str(path))}", soft_wrap=True)
+                return
+        self._remove()
+
+    def _remove(self) -> None:
+        if self._path is not None:
+            self._path.unlink(missing_ok=True)
+        self._path = None
+
+
+def arguments_from(text: str, source: str) -> JsonObject:
+    """A JSON or YAML object; `source` names it in messages.
+
+    Raises:
+        UsageError: it is something else, or has a key twice.
+    """
+
+    def once(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
+        names = [name for name, _ in pairs]
+        if twice := next((name for name in names if names.count(name) > 1), None):
+            raise UsageError(f"{source}: duplicate key `{twice[:80]}` in one object")
+        return dict(pairs)
+
+    try:
+        value = json.loads(text, object_pairs_hook=once)
+    except (ValueError, RecursionError):
+        value, _ = parse(text, source)
+    try:
+        return _OBJECT.validate_python(value, strict=True)
+    except ValidationError as error:
+        raise UsageError(
+            f"{source}: expected an object of arguments as JSON or YAML, got {value!r:.80}"
+        ) from error
+
+
+def _new_file(text: str) -> Path:
+    """A file that only this user may read (mode 0600)."""
+    try:
+        handle, name = tempfile.mkstemp(prefix="ratchet-", suffix=".json")
+        with os.fdopen(handle, "w", encoding="utf-8") as file:
+            file.write(text)
+    except (OSError, UnicodeError) as error:
+        raise UsageError(f"no file for the editor can be written: {error}; use --args") from error
+    return Path(name)
+
+
+def _read(path: Path) -> str:
+    try:
+        return path.read_bytes().decode()
+    except UnicodeDecodeError as error:
+        raise UsageError(
+            f"{path} is not UTF-8 (byte {error.start}), so nothing was decided; save it as UTF-8"
+        ) from error
+    except OSError as error:
+        message = f"{path} cannot be read any more: {error.strerror or error}; nothing was decided"
+        raise UsageError(message) from error
+
+
+async def _in_editor(path: Path) -> None:
+    """Run the person's editor until they close it, also when the command is cancelled meanwhile."""
+    closed = asyncio.ensure_future(asyncio.to_thread(click.edit, filename=str(path)))
+    cancelled = False
+    with _interrupts_ignored(), _terminal_restored():
+        while not closed.done():
+            try:
+                await asyncio.wait({closed})
+            except asyncio.CancelledError:
+                cancelled = True
+    if cancelled:
+        raise asyncio.CancelledError
+    try:
+        closed.result()
+    except (click.ClickException, ValueError) as error:
+        reason = error.message if isinstance(error, click.ClickException) else str(error)
+        raise UsageError(
+            f"{reason}: nothing was decided; name another editor with EDITOR, or use --args"
+        ) from error
+
+
+@contextmanager
+def _interrupts_ignored() -> Iterator[None]:
+    """Ctrl-C in the editor is meant for the editor. A handler is not inherited by it; SIG_IGN would be."""
+    before = signal.signal(signal.SIGINT, lambda *_: None)
+    try:
+        yield
+    finally:
+        signal.signal(signal.SIGINT, before)
+
+
+@contextmanager
+def _terminal_restored() -> Iterator[None]:
+    """An editor that dies leaves the terminal in its own mode."""
+    terminal = sys.stdin is not None and sys.stdin.isatty()
+    before = termios.tcgetattr(sys.stdin.fileno()) if terminal else None
+    try:
+        yield
+    finally:
+        if before is not None:
+            with suppress(termios.error):
+                termios.tcsetattr(sys.stdin.fileno(), termios.TCSADRAIN, before)

@@ -1,0 +1,553 @@
+"""A run on the terminal: its records as they come, and a question when it asks.
+
+What was typed before a question was shown never answers it. Before each prompt the terminal is asked for its
+status (`ESC [ 5 n`). A terminal draws and answers in order, so its answer (`ESC [ 0 n`) arrives behind all keys
+that were pressed before the question was drawn; these are dropped. Clearing the input queue alone would leave
+keys that are still on their way through the kernel or through ssh, and prompt_toolkit would keep them for
+the next prompt.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import signal
+import sys
+import termios
+import time
+import tty
+from collections.abc import AsyncIterator, Iterator, Mapping
+from contextlib import asynccontextmanager, contextmanager, suppress
+from types import TracebackType
+from typing import TYPE_CHECKING, Any, NoReturn, Protocol, Self, TextIO
+
+from rich.cells import cell_len
+from rich.console import Console, ConsoleOptions
+from rich.status import Status
+from rich.text import Text
+
+from client.cli.editing import Draft
+from client.cli.render import (
+    DECISIONS,
+    decision_commands,
+    decision_text,
+    notes,
+    plain,
+    print_json_to,
+    record_block,
+    request_block,
+    request_line,
+)
+from client.errors import NotConfirmed, RatchetError, UsageError
+from client.keys import Signer, signer
+from workflows.kernel.log import Record
+from workflows.people import Decided, Decision, Request, Verb
+
+if TYPE_CHECKING:
+    from client.agent import AgentClient
+    from client.sending import SentSignal
+
+__all__ = ["Listener", "LiveView", "Questions", "Terminal", "amounts_from", "confirm", "listening", "person_here"]
+
+SPOKEN_CHARACTERS = 100
+"""Of the text that a model is producing, on the line below the records."""
+LATER, FULL = "l", "s"
+STATUS_QUERY, STATUS_ANSWER = "\x1b[5n", b"\x1b[0n"
+STATUS_SECONDS = 2.0
+"""A terminal that does not answer in this time never does; the keys of this time are dropped."""
+CLOSED_SECONDS = 3.0
+"""How long the log may take to show a decision of this person."""
+LOOK_SECONDS = 1.0
+"""How often the model's newest words are fetched."""
+
+
+# -- the view --------------------
+
+
+class _Progress:
+    """The line below the records: what goes on, and for how long nothing has come of it."""
+
+    def __init__(self, state: str) -> None:
+        self._state, self._since = state, time.monotonic()
+        self.text = ""
+        """What the model says; its end is shown."""
+        self.request = ""
+        """What people are asked; shown instead."""
+        self.paused = False
+
+    def __rich_console__(self, console: Console, options: ConsoleOptions) -> Iterator[Text]:
+        yield self.line(options.max_width)
+
+    def line(self, room: int) -> Text:
+        """At most `room` columns."""
+        seconds = f"{time.monotonic() - self._since:.0f} s"
+        if self.request or self.paused:
+            text = Text("paused", style="yellow")
+            if self.request:
+                text = Text(" ".join(f"waits for a person: {plain(self.request)}".split()), style="yellow")
+            text.truncate(max(room - len(seconds) - 2, 1), overflow="ellipsis")
+            text.append(f"  {seconds}")
+        else:
+            text = Text(f"{plain(self._state)} {seconds}", style="dim")
+            tail = " ".join(plain(self.text).split())[-SPOKEN_CHARACTERS:]
+            while tail and cell_len(tail) > room - text.cell_len - 4:  # wide characters take two columns
+                tail = tail[1:]
+            text.append(f"  … {tail}" if tail else "")
+        text.no_wrap, text.overflow = True, "ellipsis"
+        return text
+
+
+class LiveView:
+    """Prints a block for each record; on a terminal a line below it shows what goes on."""
+
+    def __init__(self, console: Console) -> None:
+        self.console = console
+        self._progress = _Progress("starting")
+        self._status = Status(self._progress, console=console) if console.is_terminal else None
+        self._before: Record | None = None
+
+    def show(self, record: Record) -> None:
+        """Print a record, and wait for the next."""
+        # on a terminal the request itself follows, in full
+        repeats = record.event == "Requested" and self.console.is_terminal
+        self.console.print(record_block(record, self._before, reason=not repeats))
+        self._before = record
+        before, self._progress = self._progress, _Progress(record.to or record.state)
+        self._progress.request = before.request
+        self._progress.paused = record.event == "Paused" or (before.paused and record.event != "Resumed")
+        if self._status is not None:
+            self._status.update(self._progress)
+
+    def waiting_for(self, request: str) -> None:
+        """Show what people are asked; empty: nothing."""
+        self._progress.request = request
+
+    def model_says(self, text: str) -> None:
+        """Show what the model has said so far in the call under way."""
+        self._progress.text = text
+
+    def warn(self, text: str) -> None:
+        """Print what fails and is tried again."""
+        self.console.print(Text(f"      {plain(text)}", style="yellow"))
+
+    @contextmanager
+    def still(self) -> Iterator[Console]:
+        """Nothing moves meanwhile, so that a person can read and type."""
+        if self._status is not None:
+            self._status.stop()
+        try:
+            yield self.console
+        finally:
+            if self._status is not None:
+                self._status.start()
+
+    def __enter__(self) -> Self:
+        if self._status is not None:
+            self._status.start()
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        traceback: TracebackType | None,
+    ) -> None:
+        if self._status is not None:
+            self._status.stop()
+
+
+@asynccontextmanager
+async def heartbeats(client: AgentClient, run: str, view: LiveView) -> AsyncIterator[None]:
+    """Meanwhile the view shows what the model says, and what fails and is tried again."""
+
+    async def look() -> None:
+        shown = ""
+        while True:
+            await asyncio.sleep(LOOK_SECONDS)
+            with suppress(RatchetError):
+                beat = await client.heartbeat(run)
+                view.model_says(beat.text)
+                if beat.failure and beat.failure != shown:
+                    view.warn(beat.failure)
+                shown = beat.failure or shown
+
+    task = asyncio.create_task(look())
+    try:
+        yield
+    finally:
+        await _cancel(task)
+
+
+# -- the terminal --------------------
+
+
+class _Interrupted(Exception):  # noqa: N818  # not an error: Ctrl-C at a prompt
+    """Ctrl-C at a prompt."""
+
+
+class Terminal:
+    """The person at the terminal of this process."""
+
+    def __init__(self, stream: TextIO | None = None) -> None:
+        self._stream = stream or sys.stdout
+        """Where prompts are shown."""
+
+    async def line(self, prompt: str) -> str | None:
+        """The line that the person types at this prompt; None at the end of input (Ctrl-D).
+
+        Other output meanwhile is printed above the prompt. It may be cancelled.
+
+        Raises:
+            OSError: the terminal is gone.
+        """
+        from prompt_toolkit import PromptSession
+        from prompt_toolkit.application import create_app_session
+        from prompt_toolkit.input import create_input
+        from prompt_toolkit.input.typeahead import clear_typeahead
+        from prompt_toolkit.output import create_output
+        from prompt_toolkit.output.vt100 import Vt100_Output
+        from prompt_toolkit.patch_stdout import patch_stdout
+
+        source, shown = create_input(sys.stdin), create_output(self._stream)
+        if isinstance(shown, Vt100_Output):
+            shown.enable_cpr = False  # needed for menus only; it warns where a terminal does not answer
+        await self._drop_early_keys()
+        clear_typeahead(source)
+        with create_app_session(source, shown), patch_stdout(raw=True):
+            session: PromptSession[str] = PromptSession(
+                interrupt_exception=_Interrupted, enable_suspend=True
+            )
+            try:
+                return (await session.prompt_async(prompt, handle_sigint=False)).strip()
+            except EOFError:
+                return None
+            except _Interrupted:
+                await _interrupt()
+
+    async def _drop_early_keys(self) -> None:
+        """Wait until the terminal has drawn everything, and drop the keys that were pressed before."""
+        loop, fd = asyncio.get_running_loop(), sys.stdin.fileno()
+        drawn: asyncio.Future[None] = loop.create_future()
+        early = bytearray()
+
+        def read() -> None:
+            try:
+                early.extend(os.read(fd, 4096))
+            except OSError as error:
+                if not drawn.done():
+                    drawn.set_exception(error)
+                return
+            if STATUS_ANSWER in early and not drawn.done():
+                drawn.set_result(None)
+
+        mode = termios.tcgetattr(fd)
+        tty.setcbreak(fd)  # no echo; Ctrl-C still interrupts
+        loop.add_reader(fd, read)
+        try:
+            self._stream.write(STATUS_QUERY)
+            self._stream.flush()
+            with suppress(TimeoutError):
+                async with asyncio.timeout(STATUS_SECONDS):
+                    await drawn
+        finally:
+            loop.remove_reader(fd)
+            termios.tcsetattr(fd, termios.TCSAFLUSH, mode)
+
+
+async def _interrupt() -> NoReturn:
+    """Ctrl-C in the terminal's raw mode is a key: make it the signal that it is elsewhere."""
+    signal.raise_signal(signal.SIGINT)
+    await asyncio.Future()
+    raise AssertionError("the command is cancelled by then")
+
+
+def person_here(shown: TextIO | None = None) -> bool:
+    """Somebody can read what is printed to `shown` (default: standard output) and type an answer: both are
+    terminals, and this process is in the foreground."""
+    stream = shown or sys.stdout
+    if sys.stdin is None or not (sys.stdin.isatty() and stream.isatty()):
+        return False
+    try:
+        return os.tcgetpgrp(sys.stdin.fileno()) == os.getpgrp()
+    except OSError:
+        return False
+
+
+async def confirm(question: str) -> None:
+    """Ask for a yes on the terminal; the question goes to standard error.
+
+    Raises:
+        NotConfirmed: anything else was typed, or nobody can be asked.
+    """
+    if not person_here(sys.stderr):
+        raise NotConfirmed("nobody can be asked here, so nothing was done; --yes does it without asking")
+    typed = await Terminal(sys.stderr).line(f"{question} [y/N] ")
+    if (typed or "").lower() not in ("y", "yes"):
+        raise NotConfirmed("nothing was done")
+
+
+# -- what a run asks --------------------
+
+
+class Listener(Protocol):
+    """Who is told of requests while a run is followed."""
+
+    def changed(self, request: Request) -> None:
+        """A request has opened, got a vote, or is closed."""
+
+
+@asynccontextmanager
+async def listening(client: AgentClient, view: LiveView | None, run: str) -> AsyncIterator[Listener]:
+    """Whoever gets the requests of a run that is followed: the person at the terminal, if there is one.
+
+    Otherwise each request is printed once with the commands that decide it; without a view as JSON.
+    """
+    if view is None or not person_here():
+        yield _Announcer(view)
+        return
+    questions = Questions(client, view, run, Terminal())
+    task = asyncio.create_task(questions.ask_all())
+    try:
+        try:
+            yield questions
+        except Exception:
+            await questions.idle.wait()
+            raise
+        await questions.idle.wait()
+    except asyncio.CancelledError:
+        questions.print_commands()
+        raise
+    finally:
+        await _cancel(task)
+
+
+async def _cancel(task: asyncio.Task[Any]) -> None:
+    task.cancel()
+    await asyncio.wait({task})
+
+
+class _Announcer:
+    """Prints each request once, with the commands that decide it."""
+
+    def __init__(self, view: LiveView | None) -> None:
+        self._view = view
+        self._open: dict[tuple[str, str], Request] = {}
+
+    def changed(self, request: Request) -> None:
+        key = request.run, request.id
+        if not request.is_open:
+            self._open.pop(key, None)
+        elif key not in self._open:
+            self._open[key] = request
+            self._announce(request)
+        if self._view is not None:
+            self._view.waiting_for("; ".join(request_line(one, 60) for one in self._open.values()))
+
+    def _announce(self, request: Request) -> None:
+        if self._view is None:
+            commands = decision_commands(request, request.run)
+            print_json_to(sys.stderr, {"request": request, "commands": commands})
+            return
+        with self._view.still():
+            notes().print(request_block(request, request.run))
+            notes().print("\n".join(["it waits until somebody decides:", *_commands(request)]))
+
+
+def _commands(request: Request) -> list[str]:
+    return [f"  {one}" for one in decision_commands(request, request.run)]
+
+
+class Questions:
+    """Asks the person at the terminal, one request after the other."""
+
+    def __init__(self, client: AgentClient, view: LiveView, followed: str, terminal: Terminal) -> None:
+        self._client, self._view, self._followed, self._terminal = client, view, followed, terminal
+        self._by: Signer = signer()
+        self._open: dict[tuple[str, str], Request] = {}
+        """By run and id, oldest first."""
+        self._left: set[tuple[str, str]] = set()
+        """Requests that this person cannot or will not decide."""
+        self._drafts: dict[tuple[str, str], Draft] = {}
+        self._news = asyncio.Event()
+        self.idle = asyncio.Event()
+        """No editor is open, and no decision of this person is on its way."""
+        self.idle.set()
+
+    def changed(self, request: Request) -> None:
+        """See `Listener`."""
+        key = request.run, request.id
+        if request.is_open:
+            if key in self._open and not _same(self._open[key], request):
+                self._left.discard(key)  # another group is asked now
+            self._open[key] = request
+        else:
+            self._open.pop(key, None)
+        self._show_left()
+        self._news.set()
+
+    def print_commands(self) -> None:
+        """Print the commands that decide what is open."""
+        for request in self._open.values():
+            notes().print("\n".join([f"{request_line(request)} waits:", *_commands(request)]))
+
+    async def ask_all(self) -> None:
+        """Ask whatever is open, until it is cancelled."""
+        while True:
+            self._news.clear()
+            waiting = [key for key in self._open if key not in self._left]
+            if waiting:
+                await self._ask_one(waiting[0])
+            else:
+                await self._news.wait()
+
+    def _show_left(self) -> None:
+        left = [request for key, request in self._open.items() if key in self._left]
+        self._view.waiting_for("; ".join(request_line(request, 60) for request in left))
+
+    def _is_current(self, request: Request) -> bool:
+        """It is open, and a decision on it as it was shown would count."""
+        now = self._open.get((request.run, request.id))
+        return now is not None and _same(now, request)
+
+    async def _ask_one(self, key: tuple[str, str]) -> None:
+        """Ask until it is decided here or elsewhere, has changed, or the person leaves it."""
+        request = self._open[key]
+        with self._view.still() as console:
+            asking = asyncio.create_task(self._ask(request, console))
+            try:
+                while not asking.done() and self._is_current(request):
+                    self._news.clear()
+                    news = asyncio.create_task(self._news.wait())
+                    await asyncio.wait({asking, news}, return_when=asyncio.FIRST_COMPLETED)
+                    news.cancel()
+                await self.idle.wait()
+            finally:
+                await _cancel(asking)
+            error = None if asking.cancelled() else asking.exception()
+            if not asking.cancelled() and error is None and asking.result():
+                await self._until_closed(key)
+            elif not self._is_current(request):
+                console.print(f"\n{self._change(key)}")
+            else:
+                if error is not None:
+                    head = f"it cannot be asked here ({_text_of(error)}); these commands decide it"
+                    console.print("\n".join([head, *_commands(request)]))
+                self._left.add(key)
+                self._show_left()
+
+    def _change(self, key: tuple[str, str]) -> str:
+        now = self._open.get(key)
+        if now is None:
+            return f"{key[1]} is closed by now"
+        return plain(f"{key[1]} now asks {now.group or 'anybody'}; a decision on what was shown does not count")
+
+    async def _until_closed(self, key: tuple[str, str]) -> None:
+        """The run's record of a decision comes a moment later: not into the next question."""
+        with suppress(TimeoutError):
+            async with asyncio.timeout(CLOSED_SECONDS):
+                while key in self._open:
+                    self._news.clear()
+                    await self._news.wait()
+        self._open.pop(key, None)
+
+    async def _ask(self, request: Request, console: Console) -> bool:
+        """Until the person decides; False when they leave it."""
+        console.print(request_block(request, request.run))
+        if problem := self._cannot_decide(request):
+            console.print("\n".join([problem, *_commands(request)]))
+            return False
+        console.print(Text("\n".join(_choices(request)), style="bold"))
+        while self._is_current(request):
+            typed = await self._terminal.line("letter, and a comment if you like: ")
+            letter, _, text = (LATER if typed is None else typed).partition(" ")
+            if letter.lower() == LATER:
+                console.print("\n".join(["left waiting; these commands decide it", *_commands(request)]))
+                return False
+            if letter.lower() == FULL:
+                console.print(request_block(request, request.run, full=True))
+            elif self._is_current(request):
+                decided = await self._take(request, letter.lower(), text.strip(), console)
+                if decided is not None:
+                    return decided
+        return False
+
+    async def _take(self, request: Request, letter: str, text: str, console: Console) -> bool | None:
+        """Whether that decides the request; None: it is no decision, and the person is told why."""
+        verb = next((verb for verb in request.options if DECISIONS[verb][0] == letter), None)
+        if verb is None:
+            console.print("\n".join(_choices(request)))
+            return None
+        if verb == "answer" and not text:
+            text = await self._terminal.line("your answer: ") or ""
+        self.idle.clear()
+        try:
+            if verb == "edit":
+                return await self._edit(request, text, console)
+            return await self._decide(request, verb, text, _fields(request, verb, text), console)
+        except RatchetError as error:
+            console.print(Text(plain(str(error)), style="red"))
+        except Exception as error:  # noqa: BLE001  # whatever it is, the person must see it
+            console.print(Text(_text_of(error), style="red"))
+        finally:
+            self.idle.set()
+        return None
+
+    async def _edit(self, request: Request, text: str, console: Console) -> bool:
+        key = request.run, request.id
+        draft = self._drafts.setdefault(key, Draft(request.arguments or {}))
+        arguments = await draft.edit()
+        if arguments is None:
+            raise UsageError("nothing was changed, so nothing is decided")
+        with draft:
+            if not self._is_current(request):
+                raise UsageError("the request was decided or has changed meanwhile, so nothing is decided")
+            return await self._decide(request, "edit", text, {"arguments": arguments}, console)
+
+    async def _decide(
+        self, request: Request, verb: Verb, text: str, fields: Mapping[str, Any], console: Console
+    ) -> bool:
+        from client.people import decision_from
+
+        text = "" if verb == "topup" else text
+        decision = decision_from(request, verb, text, **fields)  # type: ignore[typeddict-item]  # made by _fields
+        done: Decided | SentSignal = await self._client.decide(request.run, decision, by=self._by)
+        closed = isinstance(done, Decided) and done.outcome != "open"
+        # a decision on the run that is followed is in its log, in a moment
+        if request.run != self._followed or not closed:
+            console.print(decision_text(done, request, decision))
+        return closed
+
+    def _cannot_decide(self, request: Request) -> str:
+        """Why this person cannot decide it; empty when they can."""
+        name = self._by.name
+        if request.signed and self._by.key is None:
+            return "only signed decisions count: name your key with RATCHET_KEY, or decide elsewhere:"
+        if request.approvers and name not in request.approvers:
+            who = ", ".join(request.approvers)
+            return plain(f"{who} may decide it, you are {name or 'nobody'} (see RATCHET_BY); elsewhere:")
+        return ""
+
+
+def _same(one: Request, other: Request) -> bool:
+    return (one.digest, one.group) == (other.digest, other.group)
+
+
+def _text_of(error: BaseException) -> str:
+    return plain(f"{type(error).__name__}: {error}")
+
+
+def _choices(request: Request) -> list[str]:
+    """The letters, one on a line."""
+    lines = [f"  {DECISIONS[verb][0]}  {DECISIONS[verb][1]}" for verb in request.options]
+    return [*lines, f"  {FULL}  show all of it", f"  {LATER}  later: leave the run waiting"]
+
+
+def _fields(request: Request, verb: Verb, text: str) -> dict[str, Any]:
+    """What belongs to a decision besides verb and text. Raises UsageError when the person gave nothing."""
+    if verb == "topup":
+        amounts = amounts_from(text.split())
+        check_counter(request, amounts)
+        return {"amounts": amounts}
+    if verb == "answer" and not text:
+        raise UsageError("the answer is empty")
+    return {}

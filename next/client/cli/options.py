@@ -1,0 +1,260 @@
+"""What all commands share: options as dataclasses, and running a coroutine as a command.
+
+    app = typer.Typer()
+
+    @command(app)
+    async def show(common: CommonOptions, run: RunId, as_json: Json = False) -> int | None: ...
+
+A parameter whose type is a dataclass means one option for each of its fields. What the coroutine returns is
+the exit code; None is 0.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import inspect
+import signal
+import sys
+from collections.abc import AsyncIterator, Callable, Coroutine, Iterable
+from concurrent.futures import Future
+from contextlib import asynccontextmanager
+from dataclasses import dataclass, fields, is_dataclass
+from pathlib import Path
+from threading import Thread
+from typing import TYPE_CHECKING, Annotated, Any, Literal, TypeVar, get_type_hints
+
+import typer
+
+from client.errors import UsageError
+
+if TYPE_CHECKING:
+    from activities.settings import Settings
+    from client.agent import AgentClient
+    from client.agentfile import Choice
+    from client.workerconfig import Allowed
+
+__all__ = [
+    "INTERRUPTED", "AgentOptions", "Choosing", "CommonOptions", "Json", "RunName", "command", "read_text",
+]  # fmt: skip
+
+INTERRUPTED = 130
+"""Exit code after Ctrl-C, as shells have it."""
+STDIN_BYTES = 2_000_000
+
+Work = TypeVar("Work", bound=Callable[..., Coroutine[Any, Any, int | None]])
+
+Json = Annotated[bool, typer.Option("--json", help="Print JSON.")]
+RunName = Annotated[
+    str, typer.Argument(help="Id of the run; its beginning or end if that is unique.", metavar="RUN")
+]
+_SERVER = "Where"
+
+
+def _where(*names: str, **more: Any) -> Any:
+    return typer.Option(*names, rich_help_panel=_SERVER, **more)
+
+
+@dataclass(frozen=True)
+class CommonOptions:
+    """Where a command works; every command has these options."""
+
+    data_dir: Annotated[
+        Path,
+        _where("--data-dir", envvar="RATCHET_DATA_DIR", help="Database, logs and archive of these runs."),
+    ] = Path(".ratchet")
+    address: Annotated[
+        str | None,
+        _where(
+            "--address", help="Temporal server (else TEMPORAL_ADDRESS, a profile, or the embedded server)."
+        ),
+    ] = None
+    namespace: Annotated[str | None, _where("--namespace", help="Of that server.")] = None
+    port: Annotated[
+        int | None,
+        _where(
+            "--port", envvar="RATCHET_PORT", min=1, max=65535, help="Of the embedded server; default: free."
+        ),
+    ] = None
+    ui_port: Annotated[
+        int | None,
+        _where(
+            "--ui-port", envvar="RATCHET_UI_PORT", min=1, max=65535, help="Of the embedded server's Web UI."
+        ),
+    ] = None
+    debug: Annotated[bool, _where("--debug", help="Show tracebacks.")] = False
+
+    def remote(self) -> dict[str, Any] | None:
+        """How to connect to a server elsewhere; None: the embedded one is meant. Raises UsageError."""
+        from client.connection import remote_config
+
+        return remote_config(self.address, self.namespace)
+
+    def worker_settings(self, allowed: Allowed) -> Settings:
+        """Settings of a worker that starts now, with what an agent needs. Raises UsageError.
+
+        Modules that earlier commands named and that are broken now are left out, with a message.
+        """
+        from client.catalog import without_broken_modules
+        from client.cli.render import notes
+        from client.workerconfig import load_settings, settings_from_environment
+
+        own = settings_from_environment(self.data_dir).modules
+        settings, messages = without_broken_modules(
+            load_settings(self.data_dir, allowed), (*own, *allowed.modules)
+        )
+        for message in messages:
+            notes().print(message)
+        return settings
+
+    @asynccontextmanager
+    async def client(
+        self, settings: Settings | None = None, logs: Literal["file", "terminal"] = "file"
+    ) -> AsyncIterator[AgentClient]:
+        """A client without a worker; `logs` says where this process writes its log. Raises RatchetError."""
+        from client.agent import AgentClient
+        from client.cli.logs import log_to_file, log_to_terminal
+        from client.connection import connected
+        from client.embedded import Ports, data_directory
+        from client.workerconfig import load_settings
+
+        settings = settings or load_settings(self.data_dir)
+        data_directory(settings.data_dir)
+        if logs == "file":
+            log_to_file(settings)
+        else:
+            log_to_terminal(settings)
+        ports = Ports(self.port, self.ui_port)
+        async with connected(settings=settings, remote=self.remote(), ports=ports) as connection:
+            yield AgentClient(connection)
+
+
+AgentName = Annotated[str | None, typer.Option("--agent", "-a", help="Agent file, or name of a shipped one.")]
+BaseUrl = Annotated[str | None, typer.Option("--base-url", help="OpenAI-compatible server.")]
+
+
+@dataclass(frozen=True)
+class Choosing:
+    """Changes of an agent on the command line."""
+
+    model: Annotated[str | None, typer.Option("--model", "-m", help="Model name, or `scripted`.")] = None
+    base_url: BaseUrl = None
+    tool: Annotated[list[str] | None, typer.Option("--tool", "-t", help="One more tool; repeatable.")] = None
+    sets: Annotated[
+        list[str] | None,
+        typer.Option(
+            "--set", help="KEY=VALUE: a machine option (max_steps=5) or an agent key (limits.tokens=1000)."
+        ),
+    ] = None
+    material: Annotated[
+        Path | None,
+        typer.Option("--material", help="Text file that the run is about, for machines that take it."),
+    ] = None
+
+    def choice(self, agent: str | None, machine: str | None = None) -> Choice:
+        """The agent that was named, with these changes."""
+        from client.agentfile import Choice
+
+        return Choice(agent, self.model, self.base_url, machine, self.tool or (), self.sets or ())
+
+
+@dataclass(frozen=True)
+class AgentOptions(Choosing):
+    """Which agent runs."""
+
+    agent: AgentName = None
+    machine: Annotated[str | None, typer.Option("--machine", help="Machine, such as react.")] = None
+
+    def chosen(self) -> Choice:
+        """What these options mean together."""
+        return self.choice(self.agent, self.machine)
+
+
+def command(app: typer.Typer, name: str | None = None) -> Callable[[Work], Work]:
+    """Register a coroutine as a command under its own name, or `name`."""
+
+    def register(work: Work) -> Work:
+        signature = inspect.signature(work, eval_str=True)
+        groups: dict[str, Any] = {
+            one.name: one.annotation for one in signature.parameters.values() if is_dataclass(one.annotation)
+        }
+
+        def run(**options: Any) -> None:
+            for group, kind in groups.items():
+                options[group] = kind(**{field.name: options.pop(field.name) for field in fields(kind)})
+            if signal.getsignal(signal.SIGINT) is signal.SIG_DFL:  # set by client/start.py
+                signal.signal(signal.SIGINT, signal.default_int_handler)
+            try:
+                code = asyncio.run(_stoppable(work(**options)))
+            except (KeyboardInterrupt, asyncio.CancelledError):
+                raise typer.Exit(INTERRUPTED) from None
+            raise typer.Exit(code or 0)
+
+        parameters = [one for one in signature.parameters.values() if one.name not in groups]
+        for kind in reversed(groups.values()):
+            parameters += _options(kind)
+        parameters = [one.replace(kind=inspect.Parameter.KEYWORD_ONLY) for one in parameters]
+        run.__name__, run.__doc__ = work.__name__, work.__doc__
+        run.__signature__ = signature.replace(parameters=parameters)  # type: ignore[attr-defined]  # what Typer reads
+        run.__annotations__ = {one.name: one.annotation for one in parameters}
+        app.command(name or work.__name__)(run)
+        return work
+
+    return register
+
+
+def _options(kind: Any) -> Iterable[inspect.Parameter]:
+    """One parameter for each field of a dataclass."""
+    types = get_type_hints(kind, include_extras=True)
+    for field in fields(kind):
+        yield inspect.Parameter(
+            field.name, inspect.Parameter.KEYWORD_ONLY, default=field.default, annotation=types[field.name]
+        )
+
+
+async def _stoppable(work: Coroutine[Any, Any, int | None]) -> int | None:
+    """Let SIGTERM and SIGHUP end the command in order, as Ctrl-C does."""
+    this, loop = asyncio.current_task(), asyncio.get_running_loop()
+    for number in (signal.SIGTERM, signal.SIGHUP):
+        if signal.getsignal(number) is not signal.SIG_IGN:  # `nohup` ignores SIGHUP
+            loop.add_signal_handler(number, lambda: this.cancel() if this else None)
+    return await work
+
+
+async def read_text(given: str | None, what: str) -> str:
+    """A text from the command line, or from standard input when it is `-`.
+
+    Args:
+        given: the argument; None: it was left out.
+        what: how messages name it, such as `goal`.
+
+    Raises:
+        UsageError: there is none, or standard input is not UTF-8.
+    """
+    if given is None:
+        raise UsageError(f"the {what} is missing; write it in quotes, or - to read it from standard input")
+    if given != "-":
+        return given
+    try:
+        return (await _standard_input(what)).decode().strip()
+    except UnicodeDecodeError as error:
+        raise UsageError(f"the {what} on standard input is not UTF-8 text: {error}") from error
+    except OSError as error:
+        message = f"the {what} cannot be read from standard input: {error.strerror or error}"
+        raise UsageError(message) from error
+
+
+async def _standard_input(what: str) -> bytes:
+    """All of standard input. A thread of its own reads it, so that Ctrl-C need not wait for it."""
+    if sys.stdin is None:
+        raise UsageError(f"the {what} cannot be read from standard input: it is closed")
+    content: Future[bytes] = Future()
+
+    def read() -> None:
+        content.set_running_or_notify_cancel()
+        try:
+            content.set_result(sys.stdin.buffer.read(STDIN_BYTES))
+        except (OSError, ValueError) as error:
+            content.set_exception(error)
+
+    Thread(target=read, name="stdin", daemon=True).start()
+    return await asyncio.wrap_future(content)

@@ -1,0 +1,576 @@
+"""How runs, records, requests and results look on a terminal: tables and blocks, drawn with rich.
+
+What models, tools and people have written goes through `plain` before it is shown: it cannot steer the
+terminal. Tables of a pipe have no trailing blanks, and no line is cut to a width that a pipe does not have.
+"""
+
+from __future__ import annotations
+
+import json
+import re
+import shlex
+import sys
+import time
+from collections.abc import Iterable, Sequence
+from datetime import UTC, datetime
+from typing import TYPE_CHECKING, Any
+
+from rich.console import Console, Group
+from rich.panel import Panel
+from rich.table import Table
+from rich.text import Text
+
+from workflows.people import (
+    DEFAULT_EFFECT_MODES,
+    Approvals,
+    CommandDone,
+    Decided,
+    Decision,
+    DoneCall,
+    Kind,
+    Request,
+    StandingApproval,
+    Verb,
+)
+
+if TYPE_CHECKING:  # these import temporalio
+    from activities.contracts import JsonObject
+    from client.listing import RequestSummary, RunLine
+    from client.sending import SentSignal
+    from workflows.api import AgentTask, RunResult, RunStatus, StepLine
+    from workflows.kernel.log import Record
+
+    AnyRequest = Request | RequestSummary
+
+__all__ = [
+    "DECISIONS", "WIDE", "after_command", "after_decision", "change_block", "command_text", "counted",
+    "decision_commands", "decision_text", "effects_table", "escaped", "inbox_table", "notes", "one_line",
+    "out", "pairs", "plain", "print_json", "record_block", "request_block", "request_line", "request_reason",
+    "result_text", "run_block", "run_table", "run_line", "spent", "status_block", "steps_table",
+    "time_left", "time_span",
+]  # fmt: skip
+
+WIDE = 120
+"""Columns from which on lists show start, agent and deadline too."""
+REASON_LINES, REASON_CHARACTERS = 8, 900
+REQUEST_LINES = 60
+DECISIONS: dict[Verb, tuple[str, str]] = {
+    "approve": ("a", "approve: the tool is called"),
+    "reject": ("r", "reject: the model is told that you did, and why"),
+    "edit": ("e", "edit the arguments, then the tool is called"),
+    "answer": ("w", "write an answer"),
+    "resume": ("g", "go on"),
+    "retry": ("t", "try again"),
+    "topup": ("m", "more: top up, such as `m model_calls=20`"),
+    "finish": ("f", "finish now, as the limit would end the run"),
+    "abort": ("x", "end the run"),
+}
+"""Each decision: its letter at a question on the terminal, and what it does."""
+_REASONS: dict[Kind, str] = {
+    "question": "the machine asks it",
+    "escalation": "the machine hands it to people",
+    "interrupt": "people.interrupt_every or people.interrupt_states of the agent",
+    "limit": "people.on_limit of the agent is `ask`",
+    "outcome": "a call was interrupted, and its tool cannot tell whether it took effect",
+    "trouble": "people.on_trouble of the agent is `ask`",
+}
+_PLACEHOLDERS: dict[Verb, str] = {"answer": " <text>", "reject": " -m <why>", "edit": " [--args JSON]"}
+"""What a person fills in; a shell refuses to take `<text>` for an answer."""
+_UNITS = ((86_400, "d"), (3_600, "h"), (60, "min"))
+
+
+# -- consoles and texts --------------------
+
+
+def out() -> Console:
+    """Where a command prints what it was asked for."""
+    return _console(sys.stdout.isatty(), stderr=False)
+
+
+def notes() -> Console:
+    """Where a command prints everything else: progress, hints, questions."""
+    return _console(sys.stderr.isatty(), stderr=True)
+
+
+def _console(terminal: bool, *, stderr: bool) -> Console:
+    kind = Console if terminal else _Piped
+    width = None if terminal else 200
+    return kind(stderr=stderr, width=width, highlight=False, markup=False, emoji=False, soft_wrap=not terminal)
+
+
+class _Piped(Console):
+    """A console for files and pipes: table rows end where their text ends."""
+
+    def print(self, *objects: Any, **options: Any) -> None:
+        if not any(isinstance(one, Table) for one in objects):
+            super().print(*objects, **options)
+            return
+        with self.capture() as captured:
+            super().print(*objects, **options)
+        self.file.write(re.sub(r" +$", "", captured.get(), flags=re.MULTILINE))
+        self.file.flush()
+
+
+def plain(text: str) -> str:
+    """The text without characters that steer a terminal."""
+    return "".join(c if c.isprintable() or c in "\n\t" else "\N{REPLACEMENT CHARACTER}" for c in text)
+
+
+def escaped(text: str) -> str:
+    """JSON text of the same meaning, without characters that steer a terminal (C1, bidi, format)."""
+    if text.isprintable():
+        return text
+    return "".join(c if c.isprintable() or c == "\n" else json.dumps(c)[1:-1] for c in text)
+
+
+def print_json(value: Any, *, indent: int | None = 2) -> None:
+    """Print JSON on standard output; models and anything that is made of them may be in it."""
+    from pydantic_core import to_json
+
+    sys.stdout.write(escaped(to_json(value, indent=indent, inf_nan_mode="null").decode()) + "\n")
+    sys.stdout.flush()
+
+
+def one_line(text: str, limit: int) -> str:
+    """The text on one line of at most `limit` characters."""
+    line = " ".join(plain(text).split())
+    return line if len(line) <= limit else f"{line[: limit - 1]}…"
+
+
+def counted(number: float, noun: str) -> str:
+    """`1 step`, `3 steps`."""
+    return f"{number:g} {noun}{'' if number == 1 else 's'}"
+
+
+def time_span(seconds: float) -> str:
+    """A length of time, roughly: `40 s`, `3 min`, `2 h`."""
+    for size, unit in _UNITS:
+        if seconds >= size:
+            return f"{seconds / size:.0f} {unit}"
+    return f"{max(seconds, 0):.0f} s"
+
+
+def time_left(at: float, now: float) -> str:
+    """A deadline: local time, and how long until then."""
+    return f"{_clock(datetime.fromtimestamp(at, UTC))}, {f'in {time_span(at - now)}' if at > now else 'now'}"
+
+
+def spent(counters: dict[str, float]) -> str:
+    """What a run has spent, in a few words."""
+    tokens = counters.get("input_tokens", 0) + counters.get("output_tokens", 0)
+    calls = {"model call": counters.get("model_calls", 0), "tool call": counters.get("tool_calls", 0)}
+    words = [counted(number, noun) for noun, number in calls.items() if number]
+    words += [f"{tokens:,.0f} tokens"] if tokens else []
+    cost = counters.get("cost_usd", 0)
+    dollars = f"${cost:.4f}" if cost else "$0"
+    unpriced = counters.get("unpriced_calls")
+    words += [f"cost unknown ({dollars} known)" if unpriced else dollars] if cost or tokens else []
+    return " · ".join(words)
+
+
+def pairs(rows: Iterable[tuple[str, str]], style: str = "bold") -> Table:
+    """Names with texts beside them."""
+    table = Table.grid(padding=(0, 2))
+    table.add_column(no_wrap=True)
+    table.add_column(overflow="fold")
+    for name, text in rows:
+        table.add_row(Text(plain(name), style=style), Text(plain(text)))
+    return table
+
+
+def _listing(*columns: str, **options: Any) -> Table:
+    table = Table(box=None, padding=(0, 2, 0, 0), header_style="dim")
+    for name in columns:
+        table.add_column(name, **options)
+    return table
+
+
+def _clock(at: datetime) -> str:
+    return f"{at.astimezone():%Y-%m-%d %H:%M:%S}"
+
+
+def _json(value: Any) -> str:
+    return json.dumps(value, ensure_ascii=False)
+
+
+def _indented(text: str, lines: int | None = None, by: int = 2) -> str:
+    """Every line behind blanks; at most so many lines."""
+    whole = plain(text).strip().splitlines()
+    kept = whole[:lines]
+    more = [f"… {len(whole) - len(kept)} more lines"] if len(kept) < len(whole) else []
+    return "\n".join(f"{' ' * by}{line}" for line in [*kept, *more])
+
+
+# -- records and results --------------------
+
+
+def record_block(record: Record, before: Record | None = None, *, reason: bool = True) -> Text:
+    """A record: where it led, why, how long it took, and what had been spent by then.
+
+    What had been spent is left out where the record `before` says the same.
+    """
+    block = Text()
+    block.append(f"{record.seq:>4}  ", style="dim")
+    block.append(plain(record.state), style="bold cyan")
+    if record.to is not None and record.event != "Started":
+        block.append(" → ", style="dim")
+        block.append(plain(record.to), style="bold cyan")
+    block.append(f"  {plain(record.event)}", style="magenta")
+    took = record.at - max(record.started, before.at if before else 0)
+    now = spent(record.counters)
+    marks = [f"step {record.step}"] if record.step else []
+    marks += [f"{took:.1f} s"] if took >= 0.05 else []
+    marks += [now] if now and (before is None or now != spent(before.counters)) else []
+    block.append(f"   {' · '.join(marks)}" if marks else "", style="dim")
+    if reason and record.reason:
+        block.append(_beginning(record.reason))
+    for message in record.messages:
+        if message.role == "tool":
+            block.append(_beginning(f"← {message.content}"), style="dim")
+    if record.error:
+        block.append(_beginning(f"refused: {record.error}"), style="bold red")
+    return block
+
+
+def _beginning(text: str) -> str:
+    """The first lines of a text, below the head of a block."""
+    text = plain(text).strip()
+    kept = "\n".join(text[:REASON_CHARACTERS].splitlines()[:REASON_LINES])
+    return "\n" + _indented(kept if len(kept) == len(text) else f"{kept} …", by=6)
+
+
+def change_block(record: Record, *, full: bool) -> Text:
+    """What a record says beyond its block: reads, writes, who caused it; `full`: the changes themselves."""
+    rows = {
+        "effects": ", ".join(record.effects),
+        "reads": ", ".join(record.reads),
+        "writes": ", ".join(record.patch),
+        "by": "" if record.by == "machine" else record.by,
+        "patch": json.dumps(record.patch, ensure_ascii=False, indent=1) if full and record.patch else "",
+    }
+    lines = [f"      {name} {plain(value)}" for name, value in rows.items() if value]
+    return Text("\n".join(lines), style="dim")
+
+
+def result_text(result: RunResult, console: Console) -> Group:
+    """What came out of a run; in a frame on a terminal, in plain lines for a file."""
+    answer = plain(result.answer or "(no answer)")
+    title, style = ("answer", "green") if result.ok else ("no success", "red")
+    parts: list[Panel | Text] = [Text(f"{title}: {answer}")]
+    if console.is_terminal:
+        parts = [Panel(Text(answer), title=title, border_style=style, title_align="left")]
+    if result.error:
+        parts.append(Text(plain(result.error), style="red"))
+    line = f"{result.exit_reason} in state {result.state} · {counted(result.step, 'step')}"
+    parts.append(Text(plain(f"{line} · {spent(result.counters)}".rstrip(" ·"))))
+    parts += [Text(plain(f"not heard by the model: {text}"), style="yellow") for text in result.unheard]
+    return Group(*parts)
+
+
+# -- runs --------------------
+
+
+def status_block(line: RunLine | None, status: RunStatus) -> Table:
+    """Where a run is, as names and values."""
+    run = line.id if line else "RUN"
+    rows = {
+        "run": line.id if line else "",
+        "goal": line.goal if line else "",
+        "agent": f"{status.agent} (machine {status.machine} {status.machine_version})",
+        "state": status.state,
+        "step": str(status.step),
+        "doing": "" if status.finished else status.doing,
+        "child runs": "\n".join(status.children),
+        "waits for": "" if status.finished else _waits_for(run, line, status),
+        "progress": line.progress if line else "finished" if status.finished else "running",
+        "exit": status.exit_reason or "",
+        "answer": status.answer or "",
+        "why": status.error or "",
+        "spent": spent(status.counters),
+        "of at most": ", ".join(f"{name} {cap:g}" for name, cap in status.caps.items()),
+        "records": str(status.records or ""),
+        "branch": f"{status.branch} (times rolled back)" if status.branch else "",
+        "forked from": f"{status.origin.workflow_id}, step {status.origin.step}" if status.origin else "",
+        "not heard yet": counted(status.inbox, "message") if status.inbox else "",
+        "unusable": "\n".join(status.unusable_messages),
+    }
+    return pairs(((name, value) for name, value in rows.items() if value), style="dim")
+
+
+def _waits_for(run: str, line: RunLine | None, status: RunStatus) -> str:
+    """Since when a run waits, until when, and the command that shows more."""
+    if not status.waiting:
+        return ""
+    words = status.waiting
+    if line and line.waiting_since:
+        words += f" since {_clock(line.waiting_since)}"
+    if line and line.deadline:
+        words += f", deadline {_clock(line.deadline)}"
+    if status.requests:
+        words += f" ({counted(status.requests, 'open request')}: `ratchet inbox {run}`)"
+    if status.waiting == "paused":
+        words += f" (`ratchet resume {run}`)"
+    elif status.paused:
+        words += ", and paused"
+    return words
+
+
+def run_table(lines: Iterable[RunLine], width: int = 200) -> Table:
+    """Runs, one line each: only goals are cut, and a narrow terminal gets fewer columns."""
+    rows = [run_line(line, width >= WIDE) for line in lines]
+    names = list(rows[0]) if rows else []
+    table = _listing(*names, no_wrap=True)
+    taken = sum(max(len(name), *(len(row[name]) for row in rows)) + 2 for name in names if name != "goal")
+    for row in rows:
+        goal = one_line(row["goal"], max(width - taken - 2, 10))
+        table.add_row(*(Text(goal if name == "goal" else row[name]) for name in names))
+    return table
+
+
+def run_line(line: RunLine, wide: bool) -> dict[str, str]:
+    """The cells of a run in a list."""
+    waits = f"waits: {line.waiting}" if line.waiting and line.progress == "running" else ""
+    if waits and wide and line.deadline:
+        waits += f" until {_clock(line.deadline)}"
+    row = {"run": plain(line.id), "progress": plain(line.exit_reason or waits or line.state or line.progress)}
+    if wide:
+        agent = line.agent if line.machine in line.agent else f"{line.agent} ({line.machine})"
+        row |= {"started": _clock(line.started), "agent": plain(agent)}
+    return {**row, "goal": plain(line.goal)}
+
+
+def steps_table(steps: Iterable[StepLine]) -> Table:
+    """Steps of a run, one row each."""
+    table = _listing("step", "states", "what", "spent", overflow="fold")
+    for step in steps:
+        cells = (str(step.step), " → ".join(step.states), step.summary, spent(step.counters))
+        table.add_row(*(Text(plain(cell)) for cell in cells))
+    return table
+
+
+# -- requests --------------------
+
+
+def inbox_table(lines: Iterable[RunLine], now: datetime, width: int = 200) -> Table:
+    """Waiting runs, one line for each open request; only what is asked is cut."""
+    rows = [row for line in lines for row in _inbox_rows(line, now, wide=width >= WIDE)]
+    names = ("run", "waits", "deadline", "for")
+    table = _listing(*names, no_wrap=True)
+    taken = sum(max(len(row[i]) for row in [*rows, names]) + 2 for i in range(3))
+    for *facts, what in rows:
+        table.add_row(*map(Text, facts), Text(one_line(what, max(width - taken - 2, 20))))
+    return table
+
+
+def _inbox_rows(line: RunLine, now: datetime, *, wide: bool) -> list[tuple[str, str, str, str]]:
+    def due(at: float | None) -> str:
+        words = "" if at is None else time_left(at, now.timestamp())
+        return words if wide else words.rpartition(", ")[2]
+
+    waits = time_span((now - line.waiting_since).total_seconds()) if line.waiting_since else ""
+    run = plain(line.id)
+    if not line.requests:
+        deadline = due(line.deadline.timestamp() if line.deadline else None)
+        return [(run, waits, deadline, plain(f"{line.waiting}   {line.goal}"))]
+    firsts = [(run, waits), *[("", "")] * (len(line.requests) - 1)]
+    return [
+        (*first, due(request.deadline), request_line(request, 500))
+        for first, request in zip(firsts, line.requests, strict=True)
+    ]
+
+
+def run_block(line: RunLine, children: Iterable[str], now: datetime, *, paused: bool = False) -> Table:
+    """Whose requests follow: the run, its agent and goal, since when it waits, and its child runs."""
+    since = f" for {time_span((now - line.waiting_since).total_seconds())}" if line.waiting_since else ""
+    waits = f"waits for people{since}" if line.waiting else "waits for nobody"
+    if line.waiting == "paused":
+        waits = f"paused{since}; `ratchet resume {line.id}`"
+    elif paused:  # without --pause, `resume` might answer a request
+        waits += f", and is paused; `ratchet resume {line.id} --pause`"
+    rows = [("run", f"{line.id}, {waits}"), ("agent", f"{line.agent} (machine {line.machine})")]
+    rows += [("goal", line.goal)] if line.goal else []
+    rows += [("child run", f"{child}; `ratchet inbox {child}` shows what it asks") for child in children]
+    return pairs(rows)
+
+
+def request_reason(request: AnyRequest, task: AgentTask | None = None) -> str:
+    """Why a run asks: the entry of the agent's approvals, in full if the task is known, or the event."""
+    if request.kind != "approval":
+        return _REASONS[request.kind]
+    rule = request.rule if isinstance(request, Request) else ""
+    if task is None or not rule:
+        return f"approvals.{rule} of the agent" if rule else ""
+    return f"approvals.{rule} of the agent: {_entry(task.approvals, rule)}"
+
+
+def _entry(approvals: Approvals, rule: str) -> str:
+    """What the agent file says there."""
+    section, _, name = rule.partition(".")
+    if section == "rules":
+        found = approvals.rules[int(name)]
+        fields = found.model_dump(mode="json", exclude_defaults=True, exclude={"request"})
+        return _json({**fields, "ask": found.ask})
+    if section == "tools":
+        return approvals.tools[name]
+    modes = {**DEFAULT_EFFECT_MODES, **approvals.effects}
+    return next((mode for effect, mode in modes.items() if effect == name), "")
+
+
+def request_block(
+    request: AnyRequest, run_id: str, *, full: bool = False, task: AgentTask | None = None
+) -> Text:
+    """A request as a person must see it before deciding: what, why, which arguments, until when, who.
+
+    Long texts and arguments are cut, and say so, unless `full`. With the `task` the rule is shown in full.
+    """
+    lines = None if full else REQUEST_LINES
+    block = Text()
+    block.append(f"{request.id} {request.kind}", style="bold yellow")
+    block.append(f"   run {plain(run_id)}", style="dim")
+    if isinstance(request, Request):
+        block.append(f" · {request.machine}: {request.state}, step {request.step}", style="dim")
+    repeats_arguments = request.kind == "approval" and request.arguments is not None
+    if request.text and not repeats_arguments:
+        block.append(f"\n{_indented(request.text, lines)}")
+    if request.tool is not None:
+        block.append(f"\n  {plain(request.tool)}", style="bold")
+    if request.arguments is not None and request.kind != "limit":  # a limit's are in its text
+        block.append(f"\n{_indented(_pretty(request.arguments), lines)}")
+    elif request.tool is not None and not isinstance(request, Request):
+        block.append("\n  (the arguments are too long to be read without a worker)", style="dim")
+    why = request_reason(request, task)
+    facts = [f"because of {why}" if request.kind == "approval" else f"because {why}"] if why else []
+    for line in (*facts, *_terms(request), f"digest {request.digest}"):
+        block.append(f"\n  {plain(line)}", style="dim")
+    return block
+
+
+def _terms(request: AnyRequest) -> list[str]:
+    """Deadline, who may decide, and who has."""
+    lines: list[str] = []
+    if request.deadline is not None:
+        after = f" (then: {request.at_deadline})" if isinstance(request, Request) else ""
+        lines.append(f"deadline {time_left(request.deadline, time.time())}{after}")
+    if not isinstance(request, Request):
+        return lines
+    who = ", ".join(request.approvers) or (f"anybody of {request.group}" if request.group else "")
+    if who or request.quorum > 1 or request.signed:
+        signed = ", signed" if request.signed else ""
+        lines.append(f"to be decided by {request.quorum} of {who or 'anybody'}{signed}")
+    return [*lines, *(f"{vote.by or 'somebody'}: {vote.verb} {vote.text}".rstrip() for vote in request.votes)]
+
+
+def request_line(request: AnyRequest, limit: int = 80) -> str:
+    """A request on one line: `approval r1: refund(order=1)`."""
+    given = ", ".join(f"{name}={_json(value)}" for name, value in (request.arguments or {}).items())
+    what = f"{request.tool}({given})" if request.tool else request.text
+    return one_line(f"{request.kind} {request.id}: {what}", limit)
+
+
+def decision_commands(request: AnyRequest, run_id: str) -> list[str]:
+    """The commands that decide a request."""
+    counter = (request.arguments or {}).get("counter", "COUNTER") if request.kind == "limit" else "COUNTER"
+    after = {**_PLACEHOLDERS, "topup": f" {counter}=MORE"}
+    return [
+        plain(shlex.join(["ratchet", verb, run_id, request.id, "--digest", request.digest[:8]]))
+        + after.get(verb, "")
+        for verb in request.options
+    ]
+
+
+def effects_table(calls: Iterable[DoneCall]) -> Table:
+    """Calls that changed something outside, and which of them can be undone."""
+    table = _listing("step", "tool", "arguments", "can be undone", "returned", overflow="fold")
+    for call in calls:
+        undone = call.undone if call.undone is not None else "yes" if call.undoable else "NO"
+        cells = (str(call.step), call.tool, _json(call.arguments)[:500], undone, call.error or call.output[:200])
+        table.add_row(*(Text(plain(cell)) for cell in cells))
+    return table
+
+
+# -- what a decision or a command did --------------------
+
+
+def decision_text(done: Decided | SentSignal, request: AnyRequest, decision: Decision | None = None) -> str:
+    """The state of a request after a decision, and below it what the decision changed."""
+    lines = [_decided_line(done, request)]
+    if decision and decision.arguments is not None:
+        lines += [f"  {request.tool or request.id} is called with", _indented(_pretty(decision.arguments))]
+    if decision:
+        lines += [f"  {name}: {_raised(request, name, more)}" for name, more in decision.amounts.items()]
+    if decision and decision.standing_approval is not None:
+        covered = _standing(request, decision.standing_approval)
+        lines.append(f"  for the rest of this run it also approves {covered}")
+    return plain("\n".join(lines))
+
+
+def _decided_line(done: Decided | SentSignal, request: AnyRequest) -> str:
+    if not isinstance(done, Decided):
+        return f"{request.id}: {done.text}"
+    if done.outcome == "open":
+        return f"{request.id}: {done.votes} of {done.needed} have decided so; it stays open until the rest do"
+    who, how = ", ".join(done.by) or "somebody", "verified" if done.verified else "claimed"
+    text = f": {done.text}" if done.text else ""
+    return f"{request.id} {done.outcome.replace('_', ' ')} by {who} ({how}){text}"
+
+
+def _standing(request: AnyRequest, approval: StandingApproval) -> str:
+    """Which later calls a standing approval covers."""
+    calls = f"calls of {request.tool or 'this tool'}"
+    if approval.same:
+        return f"{calls} with the same arguments"
+    if not approval.arguments:
+        return f"{calls} with any arguments"
+    return f"{calls} where {' and '.join(f'{name}: {_json(s)}' for name, s in approval.arguments.items())}"
+
+
+def _raised(request: AnyRequest, counter: str, more: float) -> str:
+    """A limit after and before a top-up."""
+    cap = (request.arguments or {}).get("cap")
+    if not isinstance(cap, int | float):
+        return f"{more:g} more"
+    return f"at most {cap + more:g} now, {cap:g} before"
+
+
+def after_decision(
+    done: Decided | SentSignal, run_id: str, others: Sequence[AnyRequest], *, paused: bool = False
+) -> str:
+    """What the person may do next, on one line."""
+    if not isinstance(done, Decided):
+        return _after_signal(run_id)
+    if done.outcome == "open":
+        return f"`ratchet inbox {run_id}` shows who has decided so far, and who may"
+    if done.outcome == "aborted":
+        return f"`ratchet result {run_id}` shows what came of it"
+    if others:
+        return f"run {run_id} also asks {'; '.join(map(request_line, others))}: `ratchet inbox {run_id}`"
+    return _on_with(run_id, paused=paused)
+
+
+def command_text(done: CommandDone | SentSignal) -> str:
+    """What a command did, in a few lines."""
+    undone = done.undone if isinstance(done, CommandDone) else ()
+    return plain("\n".join([done.text, *(f"  {what}" for what in undone)]))
+
+
+def after_command(done: CommandDone | SentSignal, run_id: str) -> str:
+    """What the person may do next, on one line."""
+    if not isinstance(done, CommandDone):
+        return _after_signal(run_id)
+    if done.command == "abort":
+        return f"`ratchet result {run_id}` shows what came of it"
+    return _on_with(run_id, paused=done.paused)
+
+
+def _after_signal(run_id: str) -> str:
+    return f"`ratchet log {run_id}` shows what became of it; `ratchet dev` starts a worker"
+
+
+def _on_with(run_id: str, *, paused: bool) -> str:
+    if paused:
+        return f"it is paused; `ratchet resume {run_id}` lets it go on"
+    return f"`ratchet watch {run_id}` follows it"
+
+
+def _pretty(arguments: JsonObject) -> str:
+    return json.dumps(arguments, ensure_ascii=False, indent=2)

@@ -1,0 +1,214 @@
+"""Where a run can go back to, and its state there: live, over, or from the archive."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from functools import cached_property
+
+from activities.contracts import Frozen, JsonObject
+from client.errors import NoWorker, RatchetError, UnknownRun, UsageError, clear_errors
+from client.history.recorded import beginning_of, executions_of
+from client.history.replayer import load_users_modules, replayed
+from client.reading import RunReader
+from workflows.api import AgentTask, StepLine
+from workflows.kernel.errors import KernelError
+from workflows.kernel.log import Record, lineage
+from workflows.kernel.operations import Checkpoint, checkpoints, restored
+from workflows.kernel.step import Program
+from workflows.task import InvalidTask, program_for
+
+__all__ = [
+    "CheckpointLine", "Source", "StepSnapshot", "checkpoint_lines", "snapshot_at", "source_of",
+]  # fmt: skip
+
+
+class CheckpointLine(StepLine):
+    """One step of a run: where a rollback or a fork can begin again."""
+
+    seq: int
+    """The last record before the step; of a step left behind, its own first one."""
+    state: str
+    """Where the step begins."""
+    holds: bool = True
+    """False: a rollback went behind it, so the run cannot go back to it."""
+
+
+class StepSnapshot(Frozen):
+    """The state of a run when a step began."""
+
+    run: str
+    machine: str
+    version: str
+    step: int
+    branch: int
+    state: str
+    """The state that the step begins with."""
+    context: JsonObject
+    """All fields of the machine's context."""
+    counters: dict[str, float]
+    """What the run had spent by then."""
+    visit: int
+    transitions: int
+    records: int
+    """How many records the log had by then."""
+    messages: int
+    """How many messages the conversation had by then."""
+    started: float
+    """When it began last, in seconds since 1970."""
+    next: tuple[Record, ...] = ()
+    """The records of the step itself."""
+
+
+@dataclass(frozen=True)
+class Source:
+    """A run's log and machine."""
+
+    run: str
+    first_run_id: str
+    """Of its first execution."""
+    task: AgentTask | None
+    """None: only the archive knows the run, and lacks its task."""
+    records: tuple[Record, ...]
+
+    @cached_property
+    def program(self) -> Program:
+        """The machine with its options. Raises RatchetError when it cannot be made here."""
+        problem = "its task is not known"
+        if self.task is not None:
+            try:
+                return program_for(self.task, (), self.run)
+            except InvalidTask as error:
+                problem = str(error)
+        raise RatchetError(
+            f"the machine of run {self.run} cannot be made here, so its states cannot be read: {problem}; "
+            f"name the modules that it needs with RATCHET_MODULES. `ratchet log {self.run}` shows its records"
+        )
+
+    @cached_property
+    def checkpoints(self) -> tuple[Checkpoint, ...]:
+        """The steps that it can go back to. Raises RatchetError."""
+        if not self.records:
+            raise RatchetError(
+                f"run {self.run} has no log yet: it has just been started, or its task was refused; "
+                f"`ratchet show {self.run}` says which"
+            )
+        return checkpoints(self.program, self.records)
+
+    def checkpoint(self, step: int) -> Checkpoint:
+        """Where a step begins.
+
+        Raises:
+            UsageError: the run has not begun the step, or has gone back behind it.
+            RatchetError: its machine cannot be made here, or it has no log.
+        """
+        found = {point.step: point for point in self.checkpoints}
+        if step in found:
+            return found[step]
+        raise UsageError(
+            f"No step {step}: run {self.run} has steps {min(found, default=0)} to {max(found, default=0)} "
+            f"(`ratchet steps {self.run}`)"
+        )
+
+
+async def source_of(agents: RunReader, run: str) -> Source:
+    """A run's log and machine; from Temporal's history when no worker answers, else from the archive.
+
+    Raises:
+        UnknownRun: neither Temporal nor the archive knows the run.
+        UsageError: a module of the settings cannot be loaded.
+    """
+    load_users_modules(agents.connection.settings)
+    try:
+        async with clear_errors(agents.where, run):
+            beginning = await beginning_of(agents.temporal, run)
+    except UnknownRun:
+        result = await agents.result(run)
+        task, records = await agents.archive.task(run), await agents.archive.records(run)
+        return Source(run, result.run_id, task, records)
+    return Source(run, beginning.first_run_id, beginning.task, await _records(agents, run))
+
+
+async def _records(agents: RunReader, run: str) -> tuple[Record, ...]:
+    """The whole log; when no worker answers, as today's code writes it in a replay. Raises NoWorker."""
+    try:
+        return await agents.records(run, full=True)
+    except NoWorker:
+        async with clear_errors(agents.where, run):
+            executions = await executions_of(agents.temporal, run)
+        logs = [await replayed(agents.temporal, execution.history) for execution in executions]
+        if executions[0].beginning.continues or any(log.failure for log in logs):
+            raise
+        found = {record.seq: record for log in logs for record in log.records}
+        return tuple(found[seq] for seq in sorted(found))
+
+
+def checkpoint_lines(source: Source) -> tuple[CheckpointLine, ...]:
+    """The steps of a run in the order of the log, also those left behind. Raises RatchetError."""
+    points = source.checkpoints
+    holding = {record.seq for record in lineage(source.records)}
+    held: dict[int, list[Record]] = {}
+    left: dict[tuple[int, int], list[Record]] = {}
+    for record in source.records:
+        if record.seq in holding:
+            if record.back_to is None:
+                held.setdefault(record.step, []).append(record)
+        elif record.back_to is None:
+            left.setdefault((record.branch, record.step), []).append(record)
+    lines = [_line(point.step, point.seq, point.state, held.get(point.step, [])) for point in points]
+    for (_, step), group in left.items():
+        if any(record.to is not None for record in group):
+            line = _line(step, group[0].seq, group[0].state, group)
+            lines.append(line.model_copy(update={"holds": False}))
+    return tuple(sorted(lines, key=lambda line: line.seq))
+
+
+def _line(step: int, seq: int, state: str, group: Sequence[Record]) -> CheckpointLine:
+    moves = [record for record in group if record.to is not None] or group
+    return CheckpointLine(
+        step=step,
+        seq=seq,
+        state=state,
+        branch=group[-1].branch if group else 0,
+        states=tuple(record.state for record in moves),
+        summary=next((record.reason for record in moves if record.reason), "")[:300],
+        counters=group[-1].counters if group else {},
+        started=group[0].started if group else 0,
+        finished=group[-1].at if group else 0,
+    )
+
+
+def snapshot_at(source: Source, step: int) -> StepSnapshot:
+    """The state of a run when a step began last.
+
+    Raises:
+        UsageError: the run has no such step.
+        RatchetError: its machine cannot be made here, or does not take the recorded values.
+    """
+    point = source.checkpoint(step)
+    upto = [record for record in source.records if record.seq <= point.seq]
+    try:
+        snapshot = restored(source.program, upto)
+    except (ValueError, KeyError, KernelError) as error:
+        raise RatchetError(
+            f"step {step} of run {source.run} cannot be restored with the machine as it is here: {error}"
+        ) from error
+    later = [one.seq for one in source.checkpoints if one.step == step + 1]
+    end = later[0] if later else source.records[-1].seq
+    machine = source.program.machine
+    return StepSnapshot(
+        run=source.run,
+        machine=machine.name,
+        version=machine.version,
+        step=step,
+        branch=upto[-1].branch,
+        state=snapshot.state,
+        context=snapshot.context.model_dump(mode="json"),
+        counters=upto[-1].counters,
+        visit=snapshot.visit,
+        transitions=snapshot.transitions,
+        records=point.seq + 1,
+        messages=len(snapshot.conversation),
+        started=point.at,
+        next=tuple(one for one in lineage(source.records) if point.seq < one.seq <= end),
+    )

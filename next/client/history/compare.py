@@ -1,0 +1,276 @@
+"""`compare`: two runs step by step, and where they differ first."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from itertools import zip_longest
+from typing import Any
+
+from activities.contracts import Frozen
+from client.errors import RatchetError, RunFailed, UnknownRun
+from client.history.checkpoints import Source, source_of
+from client.history.differences import Difference, first_difference
+from client.reading import RunReader
+from workflows.api import Origin, RunResult, RunSummary
+from workflows.kernel.log import STARTED, Record, lineage
+
+__all__ = ["Comparison", "Side", "StepOf", "StepPair", "align_steps", "compare"]
+
+DEEDS = {"machine", "state", "event", "to", "reason", "error", "by", "patch", "messages", "beside"}
+"""Fields of a record that say what was done; the others say when, and what it cost."""
+MARGIN = 60
+"""Seconds before and after a run in which a number is taken for one of its times."""
+ANY_TIME = "(a time)"
+THIS_RUN = "(this run)"
+OPAQUE = {("code", "session")}
+"""Fields, by machine, with packed state: the same content has other bytes in another run."""
+AUTOMATIC = {"machine", "kernel"}
+"""Other causes of records are people."""
+
+
+class Side(RunSummary):
+    """One of two runs."""
+
+    run: str
+    goal: str = ""
+    ok: bool = False
+
+
+class StepOf(Frozen):
+    """What one run did in one step that holds."""
+
+    branch: int
+    path: tuple[str, ...]
+    """The states that it went through."""
+    summary: tuple[str, ...]
+    """What was thought, called, returned or refused, in order; with the person who caused it."""
+    spent: dict[str, float]
+    """In this step alone: calls, tokens, USD."""
+    first: int
+    """Sequence number of its first record."""
+
+
+class StepPair(Frozen):
+    """The same step of both runs."""
+
+    step: int
+    left: StepOf | None
+    right: StepOf | None
+    difference: Difference | None = None
+    """Where they differ first; None: both did the same."""
+
+
+class Comparison(Frozen):
+    """Two runs side by side."""
+
+    left: Side
+    right: Side
+    steps: tuple[StepPair, ...]
+    shared: int = 0
+    """How many records at the beginning are the very same: the runs have a common origin."""
+    common: Origin | None = None
+    """The nearest run that both come from, and the step up to which both have its records."""
+
+    @property
+    def first_different(self) -> StepPair | None:
+        """The first step in which the runs differ; None: they did the same."""
+        return next((pair for pair in self.steps if pair.difference), None)
+
+
+async def compare(agents: RunReader, one: str, other: str) -> Comparison:
+    """Two runs, live or over, also from the archive. Needs no worker.
+
+    Raises:
+        UnknownRun: neither Temporal nor the archive knows one of them.
+        RatchetError: one has no log.
+    """
+    left, right = await source_of(agents, one), await source_of(agents, other)
+    shared = 0
+    for mine, theirs in zip(left.records, right.records, strict=False):
+        if mine != theirs:
+            break
+        shared += 1
+    return Comparison(
+        left=await _side(agents, left),
+        right=await _side(agents, right),
+        steps=align_steps(left.records, right.records, (left.run, right.run)),
+        shared=shared,
+        common=_common(await _ancestors(agents, left), await _ancestors(agents, right)),
+    )
+
+
+async def _side(agents: RunReader, source: Source) -> Side:
+    """A run in short: by its result, else by its log."""
+    if not source.records:
+        raise RatchetError(f"run {source.run} has no log, so there is nothing to compare")
+    goal = source.task.goal if source.task else ""
+    if result := await _result(agents, source.run):
+        common = {name: getattr(result, name) for name in RunSummary.model_fields}
+        return Side(**common, run=source.run, goal=goal, ok=result.ok)
+    last = lineage(source.records)[-1]
+    return Side(
+        run=source.run,
+        goal=goal,
+        agent=source.task.name if source.task else "",
+        machine=last.machine,
+        machine_version=(source.task.machine_version or "") if source.task else "",
+        state=last.to or last.state,
+        step=last.step,
+        branch=last.branch,
+        counters=last.counters,
+        records=len(source.records),
+        origin=_origin(source),
+    )
+
+
+async def _result(agents: RunReader, run: str) -> RunResult | None:
+    """The result; None: the run is live, or ended without one."""
+    try:
+        if (await agents.describe(run)).progress == "running":
+            return None
+    except UnknownRun:
+        pass  # the archive has it
+    try:
+        return await agents.result(run)
+    except RunFailed:
+        return None
+
+
+# -- steps --------------------
+
+
+def align_steps(
+    left: Sequence[Record], right: Sequence[Record], runs: tuple[str, str] = ("", "")
+) -> tuple[StepPair, ...]:
+    """The steps of two logs beside each other; `runs` are the runs' ids. Pure."""
+    mine, theirs = _Log(left, runs[0]), _Log(right, runs[1])
+    numbers = sorted(mine.steps.keys() | theirs.steps.keys())
+    return tuple(
+        StepPair(
+            step=step,
+            left=mine.step_of(step),
+            right=theirs.step_of(step),
+            difference=_difference(mine, theirs, step),
+        )
+        for step in numbers
+    )
+
+
+def _difference(left: _Log, right: _Log, step: int) -> Difference | None:
+    for mine, theirs in zip_longest(left.steps.get(step, ()), right.steps.get(step, ())):
+        if mine is None or theirs is None:
+            return Difference(at="", left=_title(mine), right=_title(theirs))
+        if found := first_difference(left.deeds(mine), right.deeds(theirs)):
+            titles = _title(mine), _title(theirs)
+            return Difference(at="", left=titles[0], right=titles[1]) if titles[0] != titles[1] else found
+    return None
+
+
+def _title(record: Record | None) -> str:
+    if record is None:
+        return ""
+    why = record.error or record.reason
+    return f"{record.state}: {record.event}{f' ({why})' if why else ''}"
+
+
+class _Log:
+    """One log by steps, read without times and ids, which are never the same in two runs."""
+
+    def __init__(self, records: Sequence[Record], run: str) -> None:
+        self._run = run
+        times = [record.at for record in records]
+        self._times = (min(times, default=0) - MARGIN, max(times, default=0) + MARGIN)
+        self._before: dict[int, Mapping[str, float]] = {}
+        counters: Mapping[str, float] = {}
+        for record in records:
+            self._before[record.seq] = counters
+            counters = record.counters
+        self.steps: dict[int, list[Record]] = {}
+        for record in lineage(records):
+            if record.back_to is None:
+                self.steps.setdefault(record.step, []).append(record)
+
+    def deeds(self, record: Record) -> dict[str, Any]:
+        """What a record says was done. What a run began with is not: it stands above the steps."""
+        found = record.model_dump(mode="json", include=DEEDS)
+        if request := record.about.get("request"):  # requests are counted over all branches
+            found["reason"] = record.reason.removeprefix(f"{request} ")
+        if record.event == STARTED:
+            found.pop("patch", None)
+            found.pop("messages", None)
+        patch = found.get("patch", {})
+        for name in list(patch):
+            if (record.machine, name) in OPAQUE:
+                del patch[name]
+        anonymous: dict[str, Any] = self._anonymous(found)
+        return anonymous
+
+    def _anonymous(self, value: Any) -> Any:
+        if isinstance(value, dict):
+            return {name: self._anonymous(item) for name, item in value.items()}
+        if isinstance(value, list):
+            return [self._anonymous(item) for item in value]
+        if isinstance(value, str):
+            if value == self._run or value.startswith(f"{self._run}/"):
+                return THIS_RUN
+            return value
+        is_number = isinstance(value, int | float) and not isinstance(value, bool)
+        return ANY_TIME if is_number and self._times[0] <= value <= self._times[1] else value
+
+    def step_of(self, step: int) -> StepOf | None:
+        """What was done in a step; None: the run has no such step."""
+        group = self.steps.get(step)
+        if not group:
+            return None
+        before = self._before[group[0].seq]
+        spent = {name: round(amount - before.get(name, 0), 9) for name, amount in group[-1].counters.items()}
+        return StepOf(
+            branch=group[-1].branch,
+            path=tuple(record.state for record in group if record.to is not None and record.event != STARTED),
+            summary=tuple(_summary(group)),
+            spent={name: amount for name, amount in spent.items() if amount > 0 and name != "seconds"},
+            first=group[0].seq,
+        )
+
+
+def _summary(group: Sequence[Record]) -> Iterator[str]:
+    for record in group:
+        by = "" if record.by in AUTOMATIC else f"{record.by}: "
+        if record.error:
+            yield f"{by}{record.event}: {record.error}"
+        elif record.reason:
+            yield f"{by}{record.reason}"
+
+
+# -- common origin --------------------
+
+Ancestors = dict[tuple[str, str], int | None]
+"""A run and those that it was forked from, nearest first, by workflow id and first run id; and the step up to
+which it has their records, None: all of them."""
+
+
+def _origin(source: Source) -> Origin | None:
+    return source.task.fork.origin if source.task and source.task.fork else None
+
+
+async def _ancestors(agents: RunReader, source: Source) -> Ancestors:
+    found: Ancestors = {(source.run, source.first_run_id): None}
+    origin, step = _origin(source), None
+    while origin is not None and (origin.workflow_id, origin.run_id) not in found:
+        step = origin.step if step is None else min(step, origin.step)
+        found[origin.workflow_id, origin.run_id] = step
+        try:
+            above = await source_of(agents, origin.workflow_id)
+        except UnknownRun:
+            break
+        is_other = above.first_run_id != origin.run_id  # another run has used the id since
+        origin = None if is_other else _origin(above)
+    return found
+
+
+def _common(left: Ancestors, right: Ancestors) -> Origin | None:
+    for (workflow_id, run_id), step in left.items():
+        if (workflow_id, run_id) in right:
+            steps = [one for one in (step, right[workflow_id, run_id]) if one is not None]
+            return Origin(workflow_id=workflow_id, run_id=run_id, step=min(steps)) if steps else None
+    return None

@@ -1,0 +1,144 @@
+"""`fork`: a new run from a step of another one, which may be live or over."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+from pydantic import Field, ValidationError
+
+from activities.contracts import ModelSpec, Strict
+from client.errors import NoWorker, RatchetError, UnknownRun, UsageError, clear_errors
+from client.history.checkpoints import Source
+from client.history.recorded import beginning_of, executions_of
+from client.history.replayer import replayed
+from client.people import RunCommander
+from client.yaml import dotted, problems
+from workflows.api import AgentTask, Fork, Origin
+from workflows.people import DoneCall
+from workflows.task import InvalidTask, first_step, program_for
+
+__all__ = ["ForkChanges", "PastEffects", "forked_task", "past_effects"]
+
+
+class ForkChanges(Strict):
+    """What a fork takes in place of what its source had. It does not rewrite what the run knows."""
+
+    limits: Mapping[str, float | int | None] = Field(
+        default_factory=dict, description="names of `Limits`, such as model_calls; others stay"
+    )
+    models: Mapping[str, ModelSpec] = Field(default_factory=dict, description="by role; others stay")
+    tools: tuple[str, ...] | None = Field(default=None, description="null: those of the source")
+    message: str = Field(default="", description="for the model; the first question brings it")
+
+
+def forked_task(source: Source, step: int, changes: ForkChanges | None = None) -> AgentTask:
+    """The input of a new run that begins a step of another one again.
+
+    Raises:
+        UsageError: the source has no such step, or the changes do not fit its agent.
+        RatchetError: its machine cannot be made here, or its task is not known any more.
+    """
+    changes = changes or ForkChanges()
+    point = source.checkpoint(step)
+    task = source.task
+    if task is None:
+        raise RatchetError(f"the task of run {source.run} is not known any more, so it cannot be forked")
+    records = tuple(one.model_dump(mode="json") for one in source.records if one.seq <= point.seq)
+    origin = Origin(workflow_id=source.run, run_id=source.first_run_id, step=step)
+    values = task.model_dump(mode="json")
+    values["machine_version"] = source.program.machine.version
+    values["limits"] |= dict(changes.limits)
+    values["models"] |= {role: spec.model_dump(mode="json") for role, spec in changes.models.items()}
+    if changes.tools is not None:
+        values["tools"] = changes.tools
+    values["fork"] = Fork(origin=origin, records=records, message=changes.message).model_dump(mode="json")
+    try:
+        forked = AgentTask.model_validate(values)
+        # the new run would refuse what does not fit; better before it starts
+        first_step(forked, program_for(forked, (), source.run), now=point.at)
+    except ValidationError as error:
+        wrong = "; ".join(f"{dotted(where)}: {what}" for where, what in problems(error, AgentTask))
+        raise UsageError(f"the changes do not fit run {source.run}: {wrong}") from error
+    except InvalidTask as error:
+        raise UsageError(f"run {source.run} cannot be forked from step {step}: {error}") from error
+    return forked
+
+
+# -- what a fork may do a second time --------------------
+
+
+@dataclass(frozen=True)
+class PastEffects:
+    """What a run has changed outside since a step; a fork from there may do it again."""
+
+    calls: tuple[DoneCall, ...] = ()
+    """Oldest first."""
+    unknown: str = ""
+    """Why some or all of it is not known; empty: that is all."""
+
+
+async def past_effects(agents: RunCommander, run: str, step: int) -> PastEffects:
+    """Calls that changed something outside since a step, also when no worker runs.
+
+    Of a fork, what its source did between the two steps counts as well, and so does what its inner runs have
+    done that are still under way.
+    """
+    return await _effects(agents, run, step, "")
+
+
+async def _effects(agents: RunCommander, run: str, step: int, first_run_id: str) -> PastEffects:
+    """Of the run with this first run id; empty: of the run that has the workflow id now."""
+    try:
+        async with clear_errors(agents.where, run):
+            beginning = await beginning_of(agents.temporal, run)
+        if first_run_id not in {"", beginning.first_run_id}:
+            raise UnknownRun(f"run {run} is another one now: its id was used again")
+        own = await _live_effects(agents, run, step)
+        origin = beginning.task.fork.origin if beginning.task and beginning.task.fork else None
+    except UnknownRun:
+        result = await agents.archive.result(run)
+        if result is None or first_run_id not in {"", result.run_id}:
+            return PastEffects(unknown=f"Temporal has forgotten run {run}, and its end is not archived")
+        own = PastEffects(tuple(call for call in result.calls if call.step >= step))
+        origin = result.origin
+    except RatchetError as error:
+        return PastEffects(unknown=str(error))
+    if origin is None or step >= origin.step:
+        return own
+    earlier = await _effects(agents, origin.workflow_id, step, origin.run_id)
+    kept = tuple(call for call in earlier.calls if call.step < origin.step)
+    return PastEffects((*kept, *own.calls), "; ".join(filter(None, (earlier.unknown, own.unknown))))
+
+
+async def _live_effects(agents: RunCommander, run: str, step: int) -> PastEffects:
+    """What a run has done since a step, and its inner runs under way, which tell it only when they end."""
+    # Before the run is asked: what an inner run did that ends in between is then in the run's answer.
+    about = await agents.description(run)
+    calls, present = await _own_calls(agents, run, step)
+    unknown: list[str] = []
+    for child in about.raw_description.pending_children:
+        inner = await _effects(agents, child.workflow_id, 0, "")
+        keys = {call.key for call in calls}
+        names = {"step": present}
+        calls += tuple(
+            call.model_copy(update={**names, "activity_id": f"{child.workflow_id}: {call.activity_id}"})
+            for call in inner.calls
+            if call.key not in keys
+        )
+        unknown += [f"inner run {child.workflow_id}: {inner.unknown}"] if inner.unknown else []
+    return PastEffects(calls, "; ".join(unknown))
+
+
+async def _own_calls(agents: RunCommander, run: str, step: int) -> tuple[tuple[DoneCall, ...], int]:
+    """The calls, and the present step: from the run, or from a replay when no worker answers."""
+    try:
+        return await agents.effects(run, step), (await agents.status(run)).step
+    except NoWorker:
+        async with clear_errors(agents.where, run):
+            newest = (await executions_of(agents.temporal, run))[-1]
+        found = await replayed(agents.temporal, newest.history)
+        if found.failure is not None or found.instance is None or found.instance.drive is None:
+            raise
+        drive = found.instance.drive
+        return tuple(drive.calls.since(step)), drive.step.snapshot.step

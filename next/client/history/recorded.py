@@ -1,0 +1,117 @@
+"""What Temporal's history has of a run: its executions, how each began, and the log that it archived."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from temporalio.api.common.v1 import Payload
+from temporalio.api.enums.v1 import EventType
+from temporalio.api.history.v1 import HistoryEvent
+from temporalio.client import Client, WorkflowHistory
+from temporalio.service import RPCError, RPCStatusCode
+
+from activities.contracts import ArchiveRequest
+from client.errors import RatchetError
+from workflows.api import AgentTask
+from workflows.kernel.log import Record
+
+__all__ = ["Beginning", "Execution", "beginning_of", "execution_in", "executions_of"]
+
+ARCHIVE = "archive_log"
+"""The activity that writes the log to the archive."""
+ENDS = {
+    EventType.EVENT_TYPE_WORKFLOW_EXECUTION_COMPLETED,
+    EventType.EVENT_TYPE_WORKFLOW_EXECUTION_FAILED,
+    EventType.EVENT_TYPE_WORKFLOW_EXECUTION_CANCELED,
+}
+"""How a history closes when the run came to its own end; a terminated run did not."""
+
+
+@dataclass(frozen=True)
+class Beginning:
+    """How an execution began."""
+
+    task: AgentTask | None
+    """Its input without what it carried; None when it cannot be read."""
+    first_run_id: str
+    """Of the chain that it belongs to."""
+    continues: str
+    """Run id of the execution before it; empty for the first."""
+
+
+@dataclass(frozen=True)
+class Execution:
+    """One execution of a run's chain."""
+
+    beginning: Beginning
+    history: WorkflowHistory
+
+    @property
+    def ended(self) -> bool:
+        """The run came to its end here."""
+        return self.history.events[-1].event_type in ENDS
+
+    async def records(self, temporal: Client) -> tuple[Record, ...]:
+        """The log as far as this execution has sent it to the archive."""
+        found: dict[int, Record] = {}
+        for event in self.history.events:
+            if event.event_type != EventType.EVENT_TYPE_ACTIVITY_TASK_SCHEDULED:
+                continue
+            call = event.activity_task_scheduled_event_attributes
+            if call.activity_type.name == ARCHIVE:
+                request: ArchiveRequest = await _value(temporal, call.input.payloads, ArchiveRequest)
+                records = [Record.model_validate(record) for record in request.records]
+                found |= {record.seq: record for record in records}
+        return tuple(found[seq] for seq in sorted(found))
+
+
+async def beginning_of(temporal: Client, run: str) -> Beginning:
+    """How the newest execution of a run began. Raises RPCError."""
+    async for event in temporal.get_workflow_handle(run).fetch_history_events(page_size=1):
+        return await _beginning(temporal, event)
+    raise RatchetError(f"the history of run {run} is empty, so there is nothing to read")
+
+
+async def executions_of(temporal: Client, run: str) -> tuple[Execution, ...]:
+    """The executions of a run's chain that Temporal still has, the first one first. Raises RPCError."""
+    found: list[Execution] = []
+    run_id: str | None = None
+    while True:
+        handle = temporal.get_workflow_handle(run, run_id=run_id)
+        try:
+            found.insert(0, await execution_in(temporal, await handle.fetch_history()))
+        except RPCError as error:
+            if not found or error.status is not RPCStatusCode.NOT_FOUND:
+                raise
+            return tuple(found)  # its retention is over
+        run_id = found[0].beginning.continues
+        if not run_id:
+            return tuple(found)
+
+
+async def execution_in(temporal: Client, history: WorkflowHistory) -> Execution:
+    """The execution that a history is of. Raises RatchetError when it has no events."""
+    if not history.events:
+        raise RatchetError(f"the history of run {history.workflow_id} is empty: there is nothing to read")
+    return Execution(await _beginning(temporal, history.events[0]), history)
+
+
+async def _beginning(temporal: Client, event: HistoryEvent) -> Beginning:
+    started = event.workflow_execution_started_event_attributes
+    task: AgentTask | None = None
+    try:
+        task = await _value(temporal, started.input.payloads, AgentTask)
+    except Exception:  # noqa: BLE001  # whatever is wrong with it: the run itself was refused for it
+        task = None
+    return Beginning(
+        task=task.model_copy(update={"carry": None}) if isinstance(task, AgentTask) else None,
+        first_run_id=started.first_execution_run_id or started.original_execution_run_id,
+        continues=started.continued_execution_run_id,
+    )
+
+
+async def _value(temporal: Client, payloads: Sequence[Payload], kind: type) -> Any:
+    values = await temporal.data_converter.decode(payloads, [kind])
+    return values[0] if values else None

@@ -1,0 +1,408 @@
+"""What people do with runs: see requests, decide, command, and follow a run with its requests."""
+
+from __future__ import annotations
+
+import secrets
+import time
+from collections.abc import AsyncGenerator, Mapping, Sequence
+from typing import Any, Literal, TypedDict, TypeVar, Unpack
+
+from pydantic import ValidationError
+from temporalio.client import WorkflowExecutionDescription
+
+from activities.contracts import JsonObject
+from client.errors import (
+    NoWorker,
+    RatchetError,
+    Refused,
+    StoreNotShared,
+    UnknownRun,
+    UsageError,
+    clear_errors,
+)
+from client.keys import Signer
+from client.listing import REQUESTS_KEY, RequestSummary, requests_in_memo
+from client.reading import RunReader
+from client.sending import NoAnswer, SentSignal, by_signal, by_update
+from client.yaml import dotted, problems
+from workflows.api import EffectsQuery, PageQuery
+from workflows.gate.validation import sign, signed_content
+from workflows.kernel.log import Record
+from workflows.people import (
+    Command,
+    CommandDone,
+    Decided,
+    Decision,
+    DoneCall,
+    EffectsPage,
+    Request,
+    RequestsPage,
+    StandingApproval,
+    Verb,
+)
+
+__all__ = ["CommandName", "RunCommander", "command_from", "decision_from"]
+
+CommandName = Literal["pause", "resume", "abort", "steer", "rollback", "limits"]
+QUERY_SECONDS = 5
+"""How long an open request is asked for; a worker that has just gone counts as there for a while. Then the
+run's memo helps."""
+LOOK_SECONDS = 1.0
+"""How often `watch_all` looks for requests of inner runs: the outer run's history does not show them."""
+A = TypeVar("A", Decided, CommandDone)
+M = TypeVar("M", Decision, Command)
+
+
+class DecisionFields(TypedDict, total=False):
+    """Fields of a decision that only some verbs take; see `workflows.people.Decision`."""
+
+    arguments: JsonObject | None
+    amounts: Mapping[str, float]
+    standing_approval: StandingApproval | None
+
+
+class CommandFields(TypedDict, total=False):
+    """Fields of a command that only some commands take; see `workflows.people.Command`."""
+
+    at_once: bool
+    step: int
+    compensate: bool
+    limits: Mapping[str, float | None]
+
+
+def decision_from(
+    request: Request | RequestSummary, verb: Verb, text: str = "", **fields: Unpack[DecisionFields]
+) -> Decision:
+    """A decision on a request as the caller saw it.
+
+    Raises:
+        UsageError: a field cannot be sent: a text that is too long, arguments that are not JSON.
+    """
+    about = {"request": request.id, "digest": request.digest, "decision": verb}
+    return _checked(Decision, {**about, "text": text, **fields})
+
+
+def command_from(command: CommandName, text: str = "", **fields: Unpack[CommandFields]) -> Command:
+    """A command. Raises as `decision_from`."""
+    return _checked(Command, {"command": command, "text": text, **fields})
+
+
+def _checked(kind: type[M], fields: Mapping[str, Any]) -> M:
+    try:
+        return kind.model_validate(fields)
+    except ValidationError as error:
+        wrong = "; ".join(f"{dotted(where)}: {what}" for where, what in problems(error, kind))
+        raise UsageError(f"this cannot be sent as a {kind.__name__.lower()}: {wrong}") from error
+
+
+class RunCommander(RunReader):
+    """Deciding what runs ask, and commanding them: the part of `AgentClient` that people act through.
+
+    A message goes as an update, which the run answers, when a worker polls. Otherwise, or with `signal`, it
+    goes as a signal; then the answer is `SentSignal`, and it takes effect when a worker comes. Each message
+    has an id, so that one that comes twice counts once.
+    """
+
+    # -- requests --------------------
+
+    async def requests(self, run: str) -> tuple[Request, ...]:
+        """The open requests of a run, oldest first, with nothing cut.
+
+        Raises:
+            NoWorker: the run cannot answer; `request_summaries` needs no worker.
+            StoreNotShared: they are long and lie in the workers' store.
+        """
+        return (await self.requests_page(run)).open
+
+    async def requests_page(self, run: str) -> RequestsPage:
+        """All open requests in one page, as they were at one moment, and whether the run is paused."""
+        while True:
+            page = await self._requests_from(run, 0)
+            found = page.open
+            while page.open and len(found) < page.total:
+                page = await self._requests_from(run, len(found))
+                # When an older request closes, indices fall, and the page has left one out: begin again.
+                last = (await self._requests_from(run, len(found) - 1)).open
+                if not last or last[0].id != found[-1].id:
+                    break
+                found += page.open
+            else:
+                return page.model_copy(update={"open": found})
+
+    async def open_and_closed_requests(self, run: str) -> tuple[Request, ...]:
+        """The open requests, and the five that were closed last behind them; each once."""
+        while True:
+            found = (await self.requests_page(run)).open
+            page = await self._requests_from(run, len(found))
+            closed = {request.id for request in page.closed}
+            if page.total == len(found) and not any(request.id in closed for request in found):
+                return (*found, *page.closed)
+
+    async def request_summaries(self, run: str) -> tuple[RequestSummary, ...]:
+        """The oldest five open requests in short; needs no worker."""
+        return await requests_in_memo(await self.description(run))
+
+    async def request(self, run: str, request_id: str) -> Request | RequestSummary:
+        """One request by its id, open or closed lately; in short when the run cannot answer.
+
+        Raises:
+            Refused: the run has no such request.
+            RatchetError: the run cannot answer, and its memo does not name the request.
+        """
+        cause: RatchetError | None = None
+        try:
+            known: Sequence[Request | RequestSummary] = await self.open_and_closed_requests(run)
+        except (NoWorker, StoreNotShared) as error:
+            known, cause = await self.request_summaries(run), error
+        for request in known:
+            if request.id == request_id:
+                return request
+        names = ", ".join(request.id for request in known) or "none"
+        if cause is not None:
+            raise RatchetError(
+                f"request {request_id} of run {run} is not among those that its memo names ({names}), and "
+                f"the run cannot answer: {cause}"
+            ) from cause
+        raise Refused(f"run {run} has no request {request_id}; it has {names}")
+
+    async def effects(self, run: str, step: int = 0) -> tuple[DoneCall, ...]:
+        """Calls since a step that changed something outside, or may have; oldest first.
+
+        A rollback to that step undoes them only with `compensate`.
+        """
+        calls: tuple[DoneCall, ...] = ()
+        while True:
+            query = EffectsQuery(step=step, since=len(calls))
+            page = await self.query(run, "effects", EffectsPage, query)
+            if page.total < len(calls):  # the run was rolled back meanwhile
+                calls = ()
+                continue
+            calls += page.calls
+            if not page.calls or len(calls) >= page.total:
+                return calls
+
+    async def _requests_from(self, run: str, since: int) -> RequestsPage:
+        # Nothing is cut: who decides must see all of it, and who edits changes all of it.
+        query = PageQuery(since=since, full=True)
+        return await self.query(run, "requests", RequestsPage, query, seconds=QUERY_SECONDS)
+
+    # -- decisions and commands --------------------
+
+    async def decide(
+        self,
+        run: str,
+        request: Decision | Request | RequestSummary | str,
+        verb: Verb | None = None,
+        text: str = "",
+        *,
+        by: str | Signer = "",
+        signal: bool = False,
+        **fields: Unpack[DecisionFields],
+    ) -> Decided | SentSignal:
+        """Answer a request; its state afterwards.
+
+            await agents.decide(run, request, "approve", "as agreed", by="ann")
+            await agents.decide(run, "r2", "edit", arguments={"amount": 5})
+            await agents.decide(run, Decision(...))
+
+        Args:
+            request: as the caller saw it, so that a decision never counts for something else; an id means
+                that request as it is now; or a whole Decision.
+            verb: one of the request's `options`.
+            text: comment, answer or result.
+            by: a name, which is only claimed; a `Signer` with a key signs.
+            signal: send a signal, and do not wait for an answer.
+
+        Raises:
+            Refused: the decision does not count; the message says why. Nothing was changed.
+            UsageError: it cannot be sent.
+        """
+        if isinstance(request, Decision):
+            return await self._send_decision(run, request, by, signal)
+        if verb is None:
+            raise UsageError("a decision needs a verb, such as `approve`")
+        seen = await self.request(run, request) if isinstance(request, str) else request
+        if isinstance(seen, RequestSummary) and seen.options and verb not in seen.options:
+            # a run that answers says so itself; a signal would be refused in the log only
+            raise Refused(
+                f"{seen.id} of run {run} cannot be decided by {verb!r}; options: {', '.join(seen.options)}"
+            )
+        return await self._send_decision(run, decision_from(seen, verb, text, **fields), by, signal)
+
+    async def command(
+        self,
+        run: str,
+        command: Command | CommandName,
+        text: str = "",
+        *,
+        by: str | Signer = "",
+        signal: bool = False,
+        **fields: Unpack[CommandFields],
+    ) -> CommandDone | SentSignal:
+        """Command a run; what the command did.
+
+            await agents.command(run, "pause", by="ann")
+            await agents.command(run, "steer", "Look at the newest file first.")
+            await agents.command(run, "rollback", step=3, compensate=True)
+            await agents.command(run, "limits", limits={"model_calls": 50, "cost_usd": None})
+
+        Args and errors as in `decide`; `text` is the reason, or the message that steers.
+        """
+        body = command if isinstance(command, Command) else command_from(command, text, **fields)
+        body = _named(body, by)
+        if isinstance(by, Signer) and by.key is not None:
+            origin = (await self.description(run)).raw_info.first_run_id
+            signature = sign(by.key, signed_content(run, body, origin))
+            body = body.model_copy(update={"signature": signature})
+        return await self._send(run, "command", body, CommandDone, signal)
+
+    async def _send_decision(
+        self, run: str, decision: Decision, by: str | Signer, signal: bool
+    ) -> Decided | SentSignal:
+        body = _named(decision, by)
+        if isinstance(by, Signer) and by.key is not None:
+            body = body.model_copy(update={"signature": sign(by.key, signed_content(run, body))})
+        return await self._send(run, "decide", body, Decided, signal)
+
+    async def _send(
+        self,
+        run: str,
+        name: Literal["decide", "command"],
+        body: Decision | Command,
+        answer: type[A],
+        signal: bool,
+    ) -> A | SentSignal:
+        """By update when a worker polls and answers in time, otherwise by signal with the same id."""
+        async with clear_errors(self.where, run):
+            if signal:
+                return await by_signal(self.temporal, run, name, body, "sent as a signal")
+            if not await self.has_worker():
+                return await by_signal(self.temporal, run, name, body, "sent; no worker runs now")
+            try:
+                return await by_update(self.temporal, run, name, body, answer)
+            except NoAnswer:
+                why = "sent; no worker took it at once"
+                return await by_signal(self.temporal, run, name, body, why)
+
+    # -- following --------------------
+
+    async def watch_all(self, run: str, since: int = 0) -> AsyncGenerator[Record | Request, None]:
+        """What `watch` gives, and each request when it opens, at each vote, and when it closes.
+
+        Also those of inner runs: `Request.run` says of which. A request that is open already comes first;
+        one that was closed before does not come.
+        """
+        if await self.is_archived(run):
+            async for record in self.watch(run, since):
+                yield record
+            return
+        changes = _RequestChanges(self, run)
+        for request in await changes.next():
+            yield request
+        async for records in self.batches(run, since, seconds=LOOK_SECONDS):
+            for record in records:
+                yield record
+            for request in await changes.after(records):
+                yield request
+        for request in await changes.next():
+            yield request
+
+
+def _named(message: M, by: str | Signer) -> M:
+    """The message with an id, and with the name of its sender."""
+    name = by.name if isinstance(by, Signer) else by
+    return message.model_copy(update={"id": message.id or secrets.token_hex(8), "by": name or message.by})
+
+
+class _RequestChanges:
+    """Which requests of a run and of its inner runs have changed since the last look."""
+
+    def __init__(self, agents: RunCommander, run: str) -> None:
+        self._agents, self._run = agents, run
+        self._known: dict[tuple[str, str], Request] = {}
+        self._signatures: dict[str, tuple[bytes, int]] = {}
+        """Run -> what its description was when it answered last."""
+        self._looked = 0.0
+
+    async def after(self, records: Sequence[Record]) -> list[Request]:
+        """The same as `next`, if these records are about people, or the last look was long ago."""
+        is_due = time.monotonic() - self._looked >= LOOK_SECONDS
+        return await self.next() if is_due or any(record.about for record in records) else []
+
+    async def next(self) -> list[Request]:
+        """Requests that opened, got a vote or were closed. A run that does not answer is asked next time."""
+        first, self._looked = self._run not in self._signatures, time.monotonic()
+        changed, looked = await self._look(self._run)
+        for run in {run for (run, _), request in self._known.items() if request.is_open} - looked:
+            changed += await self._changed(run, None)  # an inner run that has ended
+        if first:  # what was closed before is no news
+            changed = [request for request in changed if request.is_open]
+        return changed
+
+    async def _look(self, run: str) -> tuple[list[Request], set[str]]:
+        """What has changed in a run and in its inner runs, however deep; and which runs these are."""
+        try:
+            about = await self._agents.description(run)
+        except RatchetError:
+            return [], {run}
+        changed, looked = await self._changed(run, about), {run}
+        for child in about.raw_description.pending_children:
+            more, runs = await self._look(child.workflow_id)
+            changed += more
+            looked |= runs
+        return changed, looked
+
+    async def _changed(self, run: str, about: WorkflowExecutionDescription | None) -> list[Request]:
+        signature = self._signature(run, about)
+        if signature is not None and signature == self._signatures.get(run):
+            return []
+        found: Sequence[Request] = ()
+        try:
+            found = await self._agents.open_and_closed_requests(run)
+        except (StoreNotShared, UnknownRun):
+            pass  # asking again would not help
+        except RatchetError:  # the worker is away or slow
+            return []
+        if signature is not None:
+            self._signatures[run] = signature
+        changed = [
+            one for one in (*found, *await self._left_out(run, found))
+            if _state(one) != _state(self._known.get((run, one.id)))
+        ]  # fmt: skip
+        self._known |= {(run, one.id): one for one in changed}
+        return changed
+
+    def _signature(self, run: str, about: WorkflowExecutionDescription | None) -> tuple[bytes, int] | None:
+        """What changes when the run's requests do. The memo has only the oldest five, and no votes, so the
+        length of the history counts as well while a request is open."""
+        if about is None:
+            return None
+        memo = about.raw_info.memo.fields.get(REQUESTS_KEY)
+        is_open = any(name == run and request.is_open for (name, _), request in self._known.items())
+        return memo.data if memo else b"", about.history_length if is_open else 0
+
+    async def _left_out(self, run: str, found: Sequence[Request]) -> list[Request]:
+        """Requests that were open and are not among the newest closed ones: the log has the outcome."""
+        names = {request.id for request in found}
+        gone = {
+            name: request
+            for (known_run, name), request in self._known.items()
+            if known_run == run and request.is_open and name not in names
+        }
+        if not gone:
+            return []
+        try:
+            records = await self._agents.records(run)
+        except RatchetError:
+            return []
+        closed: list[Request] = []
+        for record in records:
+            outcome, request = record.about.get("outcome"), gone.get(str(record.about.get("request")))
+            if request is not None and outcome not in (None, "open"):
+                closed.append(request.model_copy(update={"outcome": outcome, "closed": record.at}))
+        return closed
+
+
+def _state(request: Request | None) -> tuple[object, ...]:
+    """What makes a request news when it changes."""
+    return () if request is None else (request.outcome, len(request.votes), request.group, request.deadline)

@@ -1,0 +1,398 @@
+"""Reading runs: lists, status, logs, results, and following them as they happen."""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from collections.abc import AsyncIterator, Awaitable, Callable
+from contextlib import suppress
+from datetime import timedelta
+from functools import partial
+from typing import Any, TypeVar
+
+from pydantic import BaseModel
+from temporalio.client import (
+    Client,
+    WorkflowExecutionDescription,
+    WorkflowFailureError,
+    WorkflowHandle,
+)
+from temporalio.exceptions import ApplicationError
+
+from activities.contracts import Message
+from client.archived import ArchivedRuns
+from client.connection import Connection, has_worker
+from client.errors import (
+    NoWorker,
+    RatchetError,
+    Refused,
+    StoreNotShared,
+    UnknownRun,
+    UsageError,
+    clear_errors,
+    no_worker,
+    run_failed,
+)
+from client.follow import Follower, Heartbeat, heartbeat_in
+from client.listing import RunLine, line_of, list_filter, run_with_short_id
+from workflows.api import LogPage, PageQuery, RunResult, RunStatus, StepLine, TranscriptPage
+from workflows.kernel.log import Record
+from workflows.pages import steps_of
+
+__all__ = ["RunReader"]
+
+Q = TypeVar("Q")
+QUERY_SECONDS = 15
+ABSENCE_SECONDS = 60
+"""How long `watch` waits for a worker that went away in the middle of a run."""
+
+
+class RunReader:
+    """What can be read of runs, live or over: the part of `AgentClient` that changes nothing.
+
+    A run is named by its workflow id. What is asked of a live run needs a worker; a run that is over is read
+    from the archive of the data directory where it has it. Every method may raise `Unreachable` and
+    `UnknownRun`, and those that need a worker `NoWorker`.
+    """
+
+    def __init__(self, connection: Connection) -> None:
+        self.connection = connection
+        self.archive = ArchivedRuns(connection.settings.archive_file)
+        """Finished runs, also those that Temporal has forgotten."""
+
+    @property
+    def temporal(self) -> Client:
+        """Temporal's own client."""
+        return self.connection.temporal
+
+    @property
+    def where(self) -> str:
+        """The server's address, for messages."""
+        return self.connection.where
+
+    @property
+    def ui(self) -> str | None:
+        """Address of Temporal's Web UI; known of the embedded server only."""
+        return self.connection.ui
+
+    async def has_worker(self) -> bool:
+        """A worker polls the task queue."""
+        if self.connection.has_own_worker:
+            return True
+        async with clear_errors(self.where):
+            return await has_worker(self.temporal)
+
+    # -- lists: no worker is needed --------------------
+
+    async def list(
+        self, *, running: bool = False, machine: str | None = None, agent: str | None = None
+    ) -> tuple[RunLine, ...]:
+        """Runs that Temporal knows, the newest first; a run that was continued as new is there once."""
+        query = list_filter(running=running, machine=machine, agent=agent)
+        async with clear_errors(self.where):
+            lines = [await line_of(run) async for run in self.temporal.list_workflows(query)]
+        newest = [line for line in lines if line.progress != "continued"]
+        return tuple(sorted(newest, key=lambda line: line.started, reverse=True))
+
+    async def inbox(self) -> tuple[RunLine, ...]:
+        """Runs that wait for people, those that have waited longest first; one call, however many runs."""
+        async with clear_errors(self.where):
+            query = list_filter(running=True, waiting=True)
+            lines = [await line_of(run) async for run in self.temporal.list_workflows(query)]
+        return tuple(
+            sorted(lines, key=lambda line: (line.waiting_since or line.started, line.started, line.id))
+        )
+
+    async def describe(self, run: str) -> RunLine:
+        """What a list shows of one run."""
+        return await line_of(await self.description(run))
+
+    async def description(self, run: str) -> WorkflowExecutionDescription:
+        """Temporal's description of a run's newest execution."""
+        async with clear_errors(self.where, run):
+            return await self.temporal.get_workflow_handle(run).describe()
+
+    async def heartbeat(self, run: str) -> Heartbeat:
+        """What the model says at this moment, or what fails; needs no query."""
+        return await heartbeat_in(self.temporal, (await self.description(run)).raw_description)
+
+    async def find(self, short: str, *, running: bool = False) -> str:
+        """The id of a run: the whole id, or the beginning or end of exactly one.
+
+        A run that only the archive knows is found by its whole id.
+
+        Args:
+            running: for a command that changes something; a run that is over is refused.
+
+        Raises:
+            UnknownRun: there is no such run.
+            UsageError: there are several; they are named.
+            Refused: the run is over.
+        """
+        if not short.strip():
+            raise UsageError("the id of the run is empty; `ratchet list` shows the runs")
+        try:
+            line = await self.describe(short)
+        except UnknownRun as unknown:
+            if not running and await self.archive.records(short):
+                return short
+            found = await self._by_short_id(short, running)
+            if found is None:
+                raise UnknownRun(
+                    f"there is no run {short} at {self.where}, and no id begins or ends so; "
+                    "`ratchet list` shows the runs"
+                ) from unknown
+            line = await self.describe(found)
+        if running and line.progress != "running":
+            raise Refused(
+                f"run {line.id} is over ({line.exit_reason or line.progress}), so nothing was changed; "
+                f"`ratchet show {line.id}` shows its result, and `ratchet fork` begins one of its steps again"
+            )
+        return line.id
+
+    async def _by_short_id(self, short: str, every: bool) -> str | None:
+        """A command that reads prefers a beginning to an end; one that changes something must be clear."""
+        prefixes = ("",) if every else (short, "")
+        for prefix in prefixes:
+            async with clear_errors(self.where):
+                query = list_filter(prefix=prefix)
+                ids = [run.id async for run in self.temporal.list_workflows(query)]
+            if found := run_with_short_id(short, ids):
+                return found
+        return None
+
+    # -- what came out --------------------
+
+    async def result(self, run: str) -> RunResult:
+        """Wait until a run is over; what came out of it.
+
+        Raises:
+            RunFailed: the workflow failed, was terminated or timed out, so there is no result. A machine that
+                ends by raising has one; see `RunResult.raises`.
+        """
+        handle: WorkflowHandle[Any, RunResult] = self.temporal.get_workflow_handle(run, result_type=RunResult)
+        try:
+            async with clear_errors(self.where, run):
+                return await handle.result()
+        except WorkflowFailureError as error:
+            found = _result_in(error)
+            if found is None:
+                raise run_failed(run, error) from error
+            return found
+        except UnknownRun as unknown:
+            archived = await self.archive.result(run)
+            if archived is None:
+                raise await self._without_end(run, unknown) from unknown
+            return archived
+
+    # -- what a run says of itself --------------------
+
+    async def status(self, run: str) -> RunStatus:
+        """Where a run is."""
+        return await self._read(run, partial(self.query, run, "status", RunStatus), self.archive.status)
+
+    async def log(self, run: str, since: int = 0, *, full: bool = False) -> LogPage:
+        """One page of a run's records, from sequence number `since` on.
+
+        Long values may be cut unless `full`, which needs the workers' store.
+        """
+        query = PageQuery(since=since, full=full)
+        ask = partial(self.query, run, "log", LogPage, query)
+        page = await self._read(run, ask, partial(self.archive.log, since=since))
+        if page.first > since:
+            earlier = await self._earlier_records(run, since, page.first)
+            page = page.model_copy(update={"records": (*earlier, *page.records)})
+        return page
+
+    async def records(self, run: str, since: int = 0, *, full: bool = False) -> tuple[Record, ...]:
+        """All records of a run so far, from sequence number `since` on."""
+        return (await self._all_since(run, since, full))[0]
+
+    async def steps(self, run: str) -> tuple[StepLine, ...]:
+        """What a run did, one line for each step that holds."""
+        return steps_of(await self.records(run))
+
+    async def transcript(self, run: str, *, full: bool = False) -> tuple[Message, ...]:
+        """The conversation with the model so far."""
+        messages: tuple[Message, ...] = ()
+        while True:
+            query = PageQuery(since=len(messages), full=full)
+            page = await self.query(run, "transcript", TranscriptPage, query)
+            messages += page.messages
+            if not page.messages or len(messages) >= page.total:
+                return messages
+
+    async def diagram(self, run: str) -> str:
+        """The run's machine as a Mermaid diagram with the current state marked."""
+        return await self.query(run, "diagram", str)
+
+    async def query(
+        self,
+        run: str,
+        name: str,
+        kind: type[Q],
+        query: BaseModel | None = None,
+        *,
+        seconds: float = QUERY_SECONDS,
+    ) -> Q:
+        """Ask a run; refused at once when there is no worker to answer.
+
+        Raises:
+            NoWorker: no worker polls, or none answered within `seconds`.
+            StoreNotShared: the answer is long and lies in the workers' store, which cannot be read here.
+        """
+        await self._check_worker(run)
+        async with clear_errors(self.where, run):
+            handle = self.temporal.get_workflow_handle(run)
+            inputs = [] if query is None else [query]
+            timeout = timedelta(seconds=seconds)
+            answer: Q = await handle.query(name, args=inputs, result_type=kind, rpc_timeout=timeout)
+            return answer
+
+    async def _check_worker(self, run: str) -> None:
+        """Raise NoWorker; UnknownRun where that is the reason."""
+        if not await self.has_worker():
+            await self.description(run)
+            raise no_worker(self.where)
+
+    # -- following --------------------
+
+    async def watch(self, run: str, since: int = 0) -> AsyncIterator[Record]:
+        """Every record of a run as it happens, until the run is over; branches and all."""
+        async for records in self.batches(run, since):
+            for record in records:
+                yield record
+
+    async def batches(
+        self, run: str, since: int = 0, *, seconds: float | None = None
+    ) -> AsyncIterator[tuple[Record, ...]]:
+        """The same; records that were there at once come together.
+
+        It waits for the run's history, and asks for the log once each time the history has grown.
+
+        Args:
+            seconds: an empty batch comes whenever nothing has happened for so long.
+        """
+        if await self.is_archived(run) or await self._is_cut_off(run):
+            yield await self.records(run, since)
+            return
+        await self._check_worker(run)
+        async with Follower(self.temporal, run) as follower:
+            over = False
+            while not over:
+                async with clear_errors(self.where, run):
+                    if not await follower.news(seconds):
+                        yield ()
+                        continue
+                over = follower.over  # noted before the log is read: what comes later is read then
+                new, finished = await self._with_patience(run, since)
+                if new:
+                    yield new
+                    since = new[-1].seq + 1
+                over = over or finished
+
+    async def _with_patience(self, run: str, since: int) -> tuple[tuple[Record, ...], bool]:
+        """The new records; a worker that is away for a moment is waited for."""
+        until = time.monotonic() + ABSENCE_SECONDS
+        while True:
+            try:
+                return await self._all_since(run, since)
+            except NoWorker:
+                if time.monotonic() > until:
+                    raise
+                await asyncio.sleep(1)
+
+    async def _all_since(self, run: str, since: int, full: bool = False) -> tuple[tuple[Record, ...], bool]:
+        records: tuple[Record, ...] = ()
+        while True:
+            page = await self.log(run, since, full=full)
+            records += page.records
+            since = page.next
+            if not page.records or page.next >= page.total:
+                return records, page.finished
+
+    # -- the archive, and what is not there --------------------
+
+    async def is_archived(self, run: str) -> bool:
+        """The archive has the end of this very run; of any run of that id, when Temporal knows none."""
+        try:
+            result = await self.archive.result(run)
+        except RatchetError as unreadable:
+            try:
+                await self.description(run)
+            except UnknownRun:
+                raise unreadable from None
+            return False  # a run that Temporal knows needs no archive
+        if result is None:
+            return False
+        try:
+            return (await self.description(run)).raw_info.first_run_id == result.run_id
+        except UnknownRun:
+            return True
+
+    async def _read(
+        self, run: str, ask: Callable[[], Awaitable[Q]], recall: Callable[[str], Awaitable[Q | None]]
+    ) -> Q:
+        """Ask a live run; read one that is over from the archive, which needs no worker."""
+        if await self.is_archived(run) and (found := await recall(run)) is not None:
+            return found
+        try:
+            return await ask()
+        except UnknownRun as unknown:
+            found = await recall(run)
+            if found is None:
+                raise await self._without_end(run, unknown) from unknown
+            return found
+
+    async def _is_cut_off(self, run: str) -> bool:
+        """Only the archive knows the run, and it lacks the end."""
+        try:
+            if await self.archive.records(run) and await self.archive.result(run) is None:
+                await self.description(run)
+        except UnknownRun:
+            return True
+        except RatchetError:
+            return False  # a damaged archive, or a server that does not answer: reading says so
+        return False
+
+    async def _without_end(self, run: str, unknown: UnknownRun) -> UnknownRun:
+        records = len(await self.archive.records(run))
+        if not records:
+            return unknown
+        return UnknownRun(
+            f"Temporal at {self.where} does not know run {run} any more, and the archive has its beginning "
+            f"but not its end. `ratchet log {run}` shows the {records} records that there are"
+        )
+
+    async def _earlier_records(self, run: str, since: int, until: int) -> tuple[Record, ...]:
+        """Records of executions before the present one: from the archive, else from Temporal's history.
+
+        Raises:
+            StoreNotShared: neither has all of them.
+        """
+        from client.history.recorded import executions_of
+
+        found: dict[int, Record] = {}
+        with suppress(RatchetError):  # a damaged archive harms no run that the server knows
+            found = {record.seq: record for record in await self.archive.records(run)}
+        if not found.keys() >= set(range(since, until)):
+            async with clear_errors(self.where, run):
+                for execution in await executions_of(self.temporal, run):
+                    found |= {record.seq: record for record in await execution.records(self.temporal)}
+        missing = [seq for seq in range(since, until) if seq not in found]
+        if missing:
+            raise StoreNotShared(
+                f"run {run} was continued with an empty history, and {len(missing)} of its earlier records "
+                f"(from {missing[0]} on) are neither in the archive here nor in Temporal's history; name "
+                f"the workers' directory with --data-dir, or read from record {missing[-1] + 1} on (--since)"
+            )
+        return tuple(found[seq] for seq in range(since, until))
+
+
+def _result_in(error: WorkflowFailureError) -> RunResult | None:
+    """The result that a machine which ends by raising gives with its error."""
+    cause = error.cause
+    details = cause.details if isinstance(cause, ApplicationError) else ()
+    if not details or not isinstance(details[0], dict) or not details[0].get("raises"):
+        return None
+    return RunResult.model_validate(details[0])

@@ -1,0 +1,115 @@
+"""The plugin and the worker: users' machines on a real server, in the sandbox, and the worker's process."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import os
+import signal
+import sys
+from asyncio.subprocess import PIPE
+from collections.abc import AsyncIterator
+from pathlib import Path
+
+import pytest
+from temporalio.client import WorkflowFailureError
+from temporalio.testing import WorkflowEnvironment
+from temporalio.worker import Replayer
+
+from activities.settings import Settings
+from client.agentfile import AgentFile
+from client.connection import Connection, connected, has_worker
+from client.embedded import temporal_binary
+from client.errors import run_failed
+from client.plugin import RatchetPlugin
+from tests.client.conftest import ROOT
+from workflows.api import TASK_QUEUE, WORKFLOW_TYPE, AgentTask, RunResult
+
+POETRY = Path(__file__).with_name("poetry.py")
+UNCLEAN = {
+    "clock": "str(datetime.now())",
+    "file": "open('/dev/null').read()",
+    "environment": "os.environ['HOME']",
+    "random": "str(random.random())",
+}
+
+
+def task(machine: str) -> AgentTask:
+    """A run of a machine with a script for its model."""
+    script = {"provider": "scripted", "script": [{"reply": "roses"}]}
+    return AgentFile(name="poet", machine=machine, models={"default": script}).task("Write.")
+
+
+@pytest.fixture(scope="module")
+async def connection(tmp_path_factory: pytest.TempPathFactory) -> AsyncIterator[Connection]:
+    """A worker with users' modules: a good one, and some that are not deterministic."""
+    folder, modules = tmp_path_factory.mktemp("modules"), [str(POETRY)]
+    for name, expression in UNCLEAN.items():
+        path = folder / f"{name}.py"
+        text = POETRY.read_text().replace('name="poet"', f'name="{name}"').replace("HOOKS", "OTHER")
+        text = text.replace("reply.text}", f"{expression}}}").replace("TOOL =", "UNUSED =")
+        path.write_text(
+            text.replace("from enum", "import os, random\nfrom datetime import datetime\nfrom enum")
+        )
+        modules.append(str(path))
+    settings = Settings(data_dir=tmp_path_factory.mktemp("data"), modules=tuple(modules))
+    async with connected(settings=settings, worker=True) as found:
+        yield found
+
+
+async def result(connection: Connection, machine: str) -> RunResult:
+    """How a run of the machine ends."""
+    found: RunResult = await connection.temporal.execute_workflow(
+        WORKFLOW_TYPE, task(machine), id=machine, task_queue=TASK_QUEUE, result_type=RunResult
+    )
+    return found
+
+
+async def test_machine_of_a_user_runs_and_replays(connection: Connection) -> None:
+    assert (await result(connection, "poet")).answer == "roses"
+    assert await has_worker(connection.temporal)
+    history = await connection.temporal.get_workflow_handle("poet").fetch_history()
+    replayer = Replayer(workflows=[], plugins=[RatchetPlugin(connection.settings)])
+    replayed = await replayer.replay_workflow(history)
+    assert replayed.replay_failure is None
+
+
+@pytest.mark.parametrize("machine", UNCLEAN)
+async def test_impure_machine_is_refused(connection: Connection, machine: str) -> None:
+    with pytest.raises(WorkflowFailureError) as failed:
+        await result(connection, machine)
+    words = {"clock": "datetime.now", "file": "open", "environment": "os.environ", "random": "random.random"}
+    assert words[machine] in str(run_failed(machine, failed.value))
+
+
+async def start_worker(address: str, data_dir: Path, **more: str) -> asyncio.subprocess.Process:
+    """`python worker.py` as its own process."""
+    environment = {**os.environ, "TEMPORAL_ADDRESS": address, "RATCHET_DATA_DIR": str(data_dir), **more}
+    return await asyncio.create_subprocess_exec(
+        sys.executable, str(ROOT / "worker.py"), env=environment, stderr=PIPE
+    )
+
+
+async def test_worker_polls_until_it_is_stopped(tmp_path: Path) -> None:
+    async with connected(settings=Settings(data_dir=tmp_path)) as alone:
+        worker = await start_worker(alone.where, tmp_path, RATCHET_MODULES=json.dumps([str(POETRY)]))
+        assert (await result(alone, "poet")).answer == "roses"
+        worker.send_signal(signal.SIGTERM)
+        _, stderr = await worker.communicate()
+        assert worker.returncode == 0, stderr.decode()
+        assert not await has_worker(alone.temporal), "it announced its end"
+
+
+async def test_worker_refuses_a_bare_namespace(tmp_path: Path) -> None:
+    async with await WorkflowEnvironment.start_local(
+        dev_server_existing_path=temporal_binary(), dev_server_log_level="error"
+    ) as environment:
+        address = environment.client.service_client.config.target_host
+        worker = await start_worker(address, tmp_path)
+        _, stderr = await worker.communicate()
+    assert worker.returncode == 1
+    assert b"AgentName" in stderr
+    worker = await start_worker(address, tmp_path)
+    _, stderr = await worker.communicate()
+    assert worker.returncode == 1
+    assert address.encode() in stderr

@@ -1,0 +1,231 @@
+"""What the SDK reads of runs on the real server: live, over, without a worker, and from the archive alone."""
+
+from __future__ import annotations
+
+import asyncio
+from contextlib import suppress
+from pathlib import Path
+from typing import Any
+
+import pytest
+from temporalio.client import Client
+
+import client
+from activities.contracts import ArchiveRequest, MaterialRef
+from activities.settings import Settings
+from activities.store.archive import Archive
+from client.agent import AgentClient, new_run_id
+from client.connection import Connection
+from client.errors import DuplicateRun, NoWorker, RatchetError, Refused, RunFailed, UnknownRun, UsageError
+from client.listing import list_filter
+from tests.server.conftest import real_server
+from tests.server.trials import calls, task
+from worker import build_worker
+from workflows.api import AgentTask
+from workflows.kernel.log import STARTED, chain
+
+SLOW = calls(("mark", {"line": "slow", "seconds": 30}))
+
+
+def talk(**more: Any) -> AgentTask:
+    """A run of three steps."""
+    return task(calls(("mark", {"line": "one"})), calls(("mark", {"line": "two"})), "both", **more)
+
+
+def test_sdk_exports_what_programs_need() -> None:
+    for name in client.__all__:
+        assert getattr(client, name).__name__ == name
+    with pytest.raises(AttributeError, match="AgentClient"):
+        client.Agent  # noqa: B018  # the access itself is the test
+
+
+async def test_watch_gives_every_record_once(agents: AgentClient) -> None:
+    run = await agents.start(talk())
+    other = asyncio.create_task(_watched(agents, run))
+    seen = await _watched(agents, run)
+    result = await agents.result(run)
+    assert [record.seq for record in seen] == list(range(result.records))
+    assert (seen[0].event, result.ok, result.answer) == (STARTED, True, "both")
+    assert chain(await agents.records(run, full=True)) == result.log_head
+    assert await other == seen
+    assert [record.seq for record in await _watched(agents, run, 2)] == list(range(2, result.records))
+
+
+async def _watched(agents: AgentClient, run: str, since: int = 0) -> list[Any]:
+    return [record async for record in agents.watch(run, since)]
+
+
+async def test_finished_run_tells_everything(agents: AgentClient) -> None:
+    result = await agents.run(talk())
+    run = result.workflow_id
+    status = await agents.status(run)
+    assert (status.finished, status.answer, status.step) == (True, "both", 3)
+    assert [line.step for line in await agents.steps(run)] == [1, 2, 3]
+    assert [message.role for message in await agents.transcript(run)][-2:] == ["tool", "assistant"]
+    assert "DONE" in await agents.diagram(run)
+    assert await agents.archive.broken_at(run) is None
+
+
+async def test_lists_show_runs_newest_first(agents: AgentClient) -> None:
+    name = "lister"
+    runs = [await agents.start(talk(name=name, goal=f"goal {n}")) for n in range(3)]
+    for run in runs:
+        await agents.result(run)
+    async with asyncio.timeout(20):  # visibility is written a little later
+        while len(lines := await agents.list(agent=name)) < 3 or not all(line.exit_reason for line in lines):
+            await asyncio.sleep(0.05)
+    assert [line.id for line in lines] == runs[::-1]
+    assert (lines[0].goal, lines[0].machine, lines[0].progress) == ("goal 2", "tools", "completed")
+    assert await agents.list(agent="x' OR AgentName = 'lister") == ()
+
+
+async def test_taken_id_starts_nothing(agents: AgentClient) -> None:
+    run = await agents.start(talk())
+    with pytest.raises(DuplicateRun, match=run):
+        await agents.start(talk(), run)
+    await agents.result(run)
+    with pytest.raises(DuplicateRun, match=run):
+        await agents.start(talk(), run)
+
+
+async def test_unknown_run_is_named_by_every_method(agents: AgentClient) -> None:
+    for ask in (agents.status, agents.log, agents.result, agents.requests, agents.cancel, agents.describe):
+        with pytest.raises(UnknownRun, match="nobody-has-it"):
+            await ask("nobody-has-it")
+    with pytest.raises(UnknownRun, match="nobody-has-it"):
+        await agents.command("nobody-has-it", "pause")
+    with pytest.raises(UnknownRun, match="nobody-has-it"):
+        await _watched(agents, "nobody-has-it")
+
+
+async def test_short_id_finds_exactly_one_run(agents: AgentClient) -> None:
+    first, second = new_run_id("finder") + "-one", new_run_id("finder") + "-two"
+    for run in (first, second):
+        await agents.run(talk(), run)
+    async with asyncio.timeout(20):
+        while True:
+            with suppress(UnknownRun):
+                assert await agents.find(first[:-2]) == first
+                assert await agents.find(second[-13:]) == second
+                break
+            await asyncio.sleep(0.05)
+    assert await agents.find(first) == first
+    with pytest.raises(UsageError, match=second):
+        await agents.find("finder-")
+    with pytest.raises(Refused, match="is over"):
+        await agents.find(first, running=True)
+    with pytest.raises(UnknownRun, match="no-such"):
+        await agents.find("no-such")
+
+
+async def test_cancelled_run_still_gives_a_result(agents: AgentClient) -> None:
+    run = await agents.start(task(SLOW, "done"))
+    async for record in agents.watch(run):
+        if record.event == "Decided" or record.to is not None:
+            break
+    await agents.cancel(run)
+    assert (await agents.result(run)).exit_reason == "cancelled"
+
+
+async def test_run_without_a_result_says_why(agents: AgentClient) -> None:
+    refused = await agents.start(task("x", machine="nothing"))
+    with pytest.raises(RunFailed, match="nothing"):
+        await agents.result(refused)
+    ended = await agents.start(task(SLOW, "done"))
+    await agents.temporal.get_workflow_handle(ended).terminate("enough")
+    with pytest.raises(RunFailed, match="enough"):
+        await agents.result(ended)
+    raises = await agents.run(task(calls(("saw", {}))))
+    assert raises.raises == "ToolNotFound"
+
+
+async def test_material_goes_where_machines_take_it(agents: AgentClient) -> None:
+    with pytest.raises(UsageError, match="takes no material"):
+        await agents.start(talk(), material="text")
+    ready = await agents._with_material(task("x", machine="code", tools=()), "x" * 200_000)
+    assert isinstance(ready.material, MaterialRef)
+
+
+async def test_archive_answers_when_temporal_has_forgotten(agents: AgentClient, settings: Settings) -> None:
+    result = await agents.run(talk())
+    forgotten = await _archive_as(agents, settings, result.workflow_id, "forgotten", with_result=True)
+    assert (await agents.result(forgotten)).answer == "both"
+    assert (await agents.status(forgotten)).finished
+    assert len(await _watched(agents, forgotten)) == result.records
+    assert await agents.find(forgotten) == forgotten
+    assert [line.step for line in await agents.steps(forgotten)] == [1, 2, 3]
+
+
+async def test_run_with_lost_end_shows_its_beginning(agents: AgentClient, settings: Settings) -> None:
+    result = await agents.run(talk())
+    run = await _archive_as(agents, settings, result.workflow_id, "cut-off", with_result=False)
+    assert len(await _watched(agents, run)) == result.records
+    for ask in (agents.result, agents.status):
+        with pytest.raises(UnknownRun, match=rf"has its beginning.*{result.records} records"):
+            await ask(run)
+
+
+async def _archive_as(
+    agents: AgentClient, settings: Settings, source: str, name: str, *, with_result: bool
+) -> str:
+    """Archive a run under an id that Temporal does not know."""
+    archive = Archive(settings.archive_file)
+    records = await asyncio.to_thread(archive.records, source)
+    result = await asyncio.to_thread(archive.result, source)
+    part = ArchiveRequest(
+        workflow_id=name, run_id="first", after="", records=records, result=result if with_result else None
+    )
+    await asyncio.to_thread(archive.add, part)
+    return name
+
+
+async def test_damaged_archive_harms_no_run_that_temporal_knows(working: Client, tmp_path: Path) -> None:
+    settings = Settings(data_dir=tmp_path)
+    await asyncio.to_thread(settings.archive_file.write_text, "no database\n" * 100)
+    agents = AgentClient(Connection(working, settings, "the test server", has_own_worker=True))
+    run = await agents.start(task("all the same"))
+    assert len(await _watched(agents, run)) == (await agents.result(run)).records
+    assert (await agents.status(run)).finished
+    for read in (agents.status, agents.result, agents.records):
+        with pytest.raises(RatchetError, match="archive cannot be read"):
+            await read("nobody-has-it")
+
+
+async def test_failing_call_shows_in_the_heartbeat(agents: AgentClient) -> None:
+    run = await agents.start(task(calls(("broken", {"line": "x"})), "done", tools=("broken",)))
+    async with asyncio.timeout(20):
+        while not (seen := await agents.heartbeat(run)).failure:
+            await asyncio.sleep(0.02)
+    assert "never" in (seen.failure or "")
+    await agents.cancel(run)
+
+
+async def test_run_is_listed_and_found_without_a_worker(tmp_path: Path) -> None:
+    settings = Settings(data_dir=tmp_path / "data", files_root=tmp_path)
+    async with real_server(settings) as temporal:
+        agents = AgentClient(Connection(temporal, settings, "the test server"))
+        run = await agents.start(task("late", tools=()), "waits-for-a-worker")
+        for ask in (agents.status, agents.log, agents.requests, agents.transcript):
+            with pytest.raises(NoWorker):
+                await ask(run)
+        assert (await agents.describe(run)).progress == "running"
+        async with build_worker(temporal, settings):
+            assert (await agents.result(run)).answer == "late"
+        assert (await agents.status(run)).finished  # from the archive
+
+
+async def test_watch_and_replay_go_on_through_continue_as_new(tmp_path: Path) -> None:
+    modules = (str(Path(__file__).parents[1] / "server" / "trial_tools.py"),)
+    settings = Settings(data_dir=tmp_path / "data", files_root=tmp_path, modules=modules)
+    async with real_server(settings, "limit.historyCount.suggestContinueAsNew=40") as temporal:
+        agents = AgentClient(Connection(temporal, settings, "the test server"))
+        async with build_worker(temporal, settings):
+            run = await agents.start(task(*[calls(("mark", {"line": "x"}))] * 12, "done"))
+            first = (await agents.description(run)).run_id
+            seen = await _watched(agents, run)
+            result = await agents.result(run)
+        assert [record.seq for record in seen] == list(range(result.records))
+        assert (await agents.description(run)).run_id != first
+        assert list_filter(running=True) in list_filter(running=True, prefix="x")
+        replay = await agents.replay(run)
+        assert (replay.same, replay.can_continue, replay.records) == (True, None, result.records)

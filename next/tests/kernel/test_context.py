@@ -1,0 +1,145 @@
+"""Patches, differences and the ledger: what is kept, what is refused, and what the log can give back."""
+
+from __future__ import annotations
+
+import json
+import math
+from typing import Any
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from pydantic import BaseModel, ConfigDict
+
+from workflows.kernel.context import Context, Misfit, View, apply_difference, difference, differences, patched
+from workflows.kernel.ledger import Ledger, plain_number
+
+VALUES = st.recursive(
+    st.none() | st.booleans() | st.integers(-5, 5) | st.text("ab", max_size=3),
+    lambda inner: (
+        st.lists(inner, max_size=3).map(tuple) | st.dictionaries(st.text("ab", max_size=2), inner, max_size=3)
+    ),
+    max_leaves=12,
+)
+
+
+def plain(value: Any) -> Any:
+    """As JSON gives it back."""
+    return json.loads(json.dumps(value))
+
+
+@given(old=VALUES, new=VALUES)
+def test_difference_gives_the_new_value_back(old: Any, new: Any) -> None:
+    found = difference(old, new)
+    if found is None:
+        assert plain(old) == plain(new)
+    else:
+        assert apply_difference(plain(old), plain(found)) == plain(new)
+
+
+def test_difference_writes_what_is_new() -> None:
+    old = {"a": (1,), "b": {"x": 1, "y": 2}, "c": 3}
+    new = {"a": (1, 2), "b": {"x": 5}, "d": 4}
+    assert difference(old, new) == {
+        "change": {
+            "a": {"append": [2]},
+            "b": {"change": {"x": {"set": 5}}, "drop": ["y"]},
+            "d": {"set": 4},
+        },
+        "drop": ["c"],
+    }
+    assert difference(old, dict(old)) is None
+
+
+class Part(BaseModel):
+    """A model inside."""
+
+    model_config = ConfigDict(frozen=True)
+
+    n: int = 0
+    note: str = ""
+
+
+class Values(Context):
+    """Some fields."""
+
+    part: Part = Part()
+    items: tuple[Part, ...] = ()
+    table: dict[str, int] = {}
+
+    @property
+    def total(self) -> int:
+        """Needs `items`."""
+        return sum(one.n for one in self.items)
+
+
+def test_model_inside_changes_by_field() -> None:
+    old = Values(part=Part(n=1, note="x"))
+    new = patched(old, {"part": Part(n=2, note="x")})
+    assert differences(old, new) == {"part": {"change": {"n": {"set": 2}}}}
+
+
+def test_patch_is_validated_where_it_is_new() -> None:
+    old = Values(items=(Part(n=1),), table={"a": 1})
+    new = patched(old, {"items": (*old.items, {"n": 2}), "table": {**old.table, "b": "3"}})
+    assert new == Values(items=(Part(n=1), Part(n=2)), table={"a": 1, "b": 3})
+    assert new.items[0] is old.items[0]
+    for patch, where in (
+        ({"items": (*old.items, "no")}, "items"),
+        ({"table": {"a": "no"}}, "table.a"),
+        ({"part": 5}, "part"),
+        ({"prat": Part()}, "prat"),
+    ):
+        with pytest.raises(Misfit, match=where):
+            patched(old, patch)
+
+
+def test_view_shows_declared_fields_alone() -> None:
+    view = View(Values(items=(Part(n=4),), table={"a": 1}), frozenset({"items", "table"}), PermissionError)
+    assert view.total == 4
+    assert view.fields_read == ("items",)
+    assert view.after({"items": ()}).total == 0
+    with pytest.raises(PermissionError, match="part"):
+        _ = view.part
+    with pytest.raises(TypeError):
+        view.items = ()
+    with pytest.raises(TypeError):
+        view.table["a"] = 2
+
+
+# -- the ledger --------------------
+
+
+@pytest.mark.parametrize(
+    ("spent", "amount", "breached"),
+    [(0, 1, False), (1, 1, False), (2, 1, True), (1, 0, False), (2, 0, True), (3, 0, True)],
+)
+def test_breach_is_what_the_next_call_would_pass(spent: float, amount: float, breached: bool) -> None:
+    ledger = Ledger(spent={"calls": spent}, caps={"calls": 2})
+    assert (ledger.breach({"calls": amount}) is not None) == breached
+
+
+def test_left_is_never_below_zero_and_infinite_without_a_cap() -> None:
+    ledger = Ledger(caps={"calls": 2}).charge({"calls": 5, "cost": 0.1})
+    assert (ledger.left("calls"), ledger.left("cost")) == (0, math.inf)
+    assert ledger.credit("calls", 4).left("calls") == 1
+    assert ledger.credit("cost", 4).caps == {"calls": 2}
+
+
+@given(st.lists(st.floats(0, 10), max_size=50))
+def test_sum_of_prices_never_passes_a_cap_by_rounding(prices: list[float]) -> None:
+    prices = [round(price, 4) for price in prices]
+    ledger = Ledger(caps={"cost": round(sum(prices), 4)})
+    for price in prices:
+        assert ledger.breach({"cost": price}) is None or price == 0
+        ledger = ledger.charge({"cost": price})
+
+
+def test_time_never_falls_and_scopes_are_counted_apart() -> None:
+    ledger = Ledger().at_least("seconds", 5).at_least("seconds", 3).charge({"tools": 1}, "run", "stage")
+    assert ledger.spent == {"seconds": 5, "run/tools": 1, "stage/tools": 1}
+
+
+@pytest.mark.parametrize(("number", "text"), [(1_200_000, "1200000"), (0.25, "0.25"), (2.0, "2"), (0, "0")])
+def test_numbers_read_as_people_write_them(number: float, text: str) -> None:
+    assert plain_number(number) == text

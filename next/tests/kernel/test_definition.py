@@ -1,0 +1,160 @@
+"""A machine that is declared wrongly cannot be made, and the message names the culprit."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from enum import Enum
+from typing import Any
+
+import pytest
+from pydantic import BaseModel
+
+from activities.contracts import AskModel, Say
+from workflows.kernel.context import Context
+from workflows.kernel.diagram import mermaid, rights, table
+from workflows.kernel.errors import DefinitionError
+from workflows.kernel.machine import Event, Exit, Machine, State, state, state_name
+
+
+class S(Enum):
+    """States."""
+
+    A = "a"
+    B = "b"
+    END = "end"
+    FAILED = "failed"
+    LOST = "lost"
+
+
+class Options(BaseModel, frozen=True):
+    """None."""
+
+
+class Values(Context):
+    """Two fields."""
+
+    seen: str = ""
+    count: int = 0
+
+
+class Went(Event):
+    """Go on."""
+
+
+class Ended(Event):
+    """Stop."""
+
+
+def visit(c: Any, run: Any) -> Any:
+    """Never called."""
+
+
+def declared(name: Enum, **more: Any) -> State:
+    """A state."""
+    return State(name, visit, **more)
+
+
+GOOD: dict[str, Any] = {
+    "name": "m",
+    "options": Options,
+    "context": Values,
+    "begin": lambda given, options: Values(),
+    "initial": S.A,
+    "table": {S.A: {Went: S.B, Ended: S.END}, S.B: {Went: S.A}},
+    "states": [declared(S.A, counts="rounds"), declared(S.B, reads=frozenset({"seen"}))],
+    "result": lambda c, run: Exit(reason="done"),
+    "step": S.A,
+}
+A, B = GOOD["states"]
+STUCK = {S.A: {Went: S.B, Ended: S.END}, S.B: {Went: S.B}}
+
+
+@pytest.mark.parametrize(
+    ("changes", "problem"),
+    [
+        ({"states": [A]}, "state b has no function"),
+        ({"states": [A, B, A]}, "two functions for state a"),
+        ({"initial": S.LOST}, "no function is declared for state lost"),
+        ({"states": [A, B, declared(S.LOST)]}, "unreachable from a: lost"),
+        ({"table": {S.A: {Went: S.B}, S.B: {Went: S.A}}}, "every state has a row"),
+        ({"table": STUCK, "states": [A, replace(B, counts="b")]}, "no path to a final state from: b"),
+        ({"states": [replace(A, counts=""), B]}, "a cycle through a passes no state with `counts`"),
+        ({"step": S.END}, "`step` names end"),
+        ({"states": [A, replace(B, reads=frozenset({"sene"}))]}, "state b declares the unknown field sene"),
+        ({"states": [A, replace(B, writes=frozenset({"cuont"}))]}, "state b declares the unknown field"),
+        ({"writes": frozenset({"cuont"})}, "`writes` names the unknown field cuont"),
+        ({"states": [A, replace(B, asks=frozenset({Say}))]}, "state b: `asks` takes classes of effects"),
+        ({"states": [A, replace(B, asks=frozenset({Event}))]}, "state b: `asks` takes classes of effects"),
+    ],
+)
+def test_fault_names_machine_and_culprit(changes: dict[str, Any], problem: str) -> None:
+    Machine(**GOOD)
+    with pytest.raises(DefinitionError) as raised:
+        Machine(**{**GOOD, **changes})
+    assert str(raised.value).startswith("machine m: ")
+    assert problem in str(raised.value)
+
+
+def test_field_that_a_view_would_hide_is_refused() -> None:
+    class Hidden(Context):
+        fields_read: str = ""
+
+    with pytest.raises(DefinitionError, match="fields_read"):
+        Machine(**{**GOOD, "context": Hidden, "states": [A, declared(S.B)]})
+
+
+def test_decorator_declares_a_state() -> None:
+    made = state(S.A, asks={AskModel}, reads={"seen"}, writes=["count"], tools=["look"], counts="rounds")(
+        visit
+    )
+    assert made == State(
+        S.A, visit, frozenset({"seen"}), frozenset({"count"}), frozenset({AskModel}), frozenset({"look"}),
+        counts="rounds",
+    )  # fmt: skip
+
+
+def test_final_states_are_those_without_a_row() -> None:
+    machine = Machine(**{**GOOD, "fail": S.FAILED})
+    assert machine.final == {"end", "failed"}
+    assert machine.rows["a"] == {Went: "b", Ended: "end"}
+
+
+def test_state_is_named_by_its_text_or_its_member() -> None:
+    numbers = Enum("numbers", {"ZERO": 0})
+    assert [state_name(one) for one in (S.A, numbers["ZERO"], "plain")] == ["a", "ZERO", "plain"]
+
+
+# -- pictures --------------------
+
+
+def test_diagram_shows_each_row_and_the_current_state() -> None:
+    drawn = mermaid(Machine(**{**GOOD, "fail": S.FAILED}), "b").splitlines()
+    assert drawn[0] == "stateDiagram-v2"
+    for line in (
+        "[*] --> a", "a --> b: Went", "a --> state_end: Ended", "b --> a: Went", "a --> failed: broken rule",
+        'state "end" as state_end', "state_end --> [*]", "class b current",
+    ):  # fmt: skip
+        assert f"    {line}" in drawn
+
+
+def test_names_that_mermaid_refuses_are_replaced() -> None:
+    odd = Enum("odd", {"A": "a b", "B": "a-b", "END": "end"})
+    machine = Machine(**{
+        **GOOD, "initial": odd["A"], "step": None,
+        "table": {odd["A"]: {Went: odd["B"]}, odd["B"]: {Went: odd["END"]}},
+        "states": [declared(odd["A"]), declared(odd["B"])],
+    })  # fmt: skip
+    drawn = mermaid(machine)
+    assert 'state "a b" as state_a_b' in drawn
+    assert 'state "a-b" as state_a_b_2' in drawn
+
+
+def test_tables_list_rows_and_rights() -> None:
+    machine = Machine(**GOOD)
+    assert table(machine).splitlines()[2:] == [
+        "| a | `Went` | b |",
+        "| a | `Ended` | end |",
+        "| b | `Went` | a |",
+    ]
+    assert "| a | - | - | - | begins a step, counts rounds |" in rights(machine).splitlines()
+    assert "| b | seen | - | - |  |" in rights(machine).splitlines()

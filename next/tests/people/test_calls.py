@@ -1,0 +1,390 @@
+"""What happens to the calls of an effect: approvals, edits, unknown outcomes, failures, limits, commands."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+from activities.contracts import AskModel, EffectFailed, Reconciled, ToolResult
+from tests.people.bench import LOOK, PAY, PUT, Bench, brain, failed, replied
+from workflows.api import Limits
+from workflows.gate.validation import Refused
+from workflows.people import Approvals, People, RequestSettings
+
+ASKED = Approvals()
+UNKNOWN = ToolResult(id="c0", tool="pay", output="its worker died", error="unknown_outcome")
+RECONCILES = PAY.model_copy(update={"reconciles": True})
+
+
+# -- approvals --------------------
+
+
+async def test_edited_call_is_made_and_model_is_told() -> None:
+    async with Bench(brain("tools pay 3"), approvals=ASKED) as bench:
+        await bench.decide("edit", arguments={"x": "2"})
+        assert bench.calls == ["ask_model", "pay 2", "ask_model"]
+        assert bench.question() == 'ok (A person changed the arguments to {"x": "2"}.)\npay 2'
+        assert bench.result.calls[0].arguments == {"x": "2"}
+
+
+async def test_rejected_call_is_not_made_and_not_counted() -> None:
+    async with Bench(brain("tools look a; pay 3"), approvals=ASKED) as bench:
+        await bench.decide("reject", text="too much")
+        assert "look a" in bench.calls
+        assert "pay 3" not in bench.calls
+        assert bench.question().endswith(
+            "rejected A person rejected this call, and it was not made: too much"
+        )
+        assert bench.result.counters["tool_calls"] == 1
+
+
+async def test_calls_of_one_reply_are_asked_about_together() -> None:
+    async with Bench(brain("tools pay 1; look a; pay 2"), approvals=ASKED) as bench:
+        assert [(one.activity_id, one.arguments) for one in bench.open] == [
+            ("work#2:0.0", {"x": "1"}), ("work#2:0.2", {"x": "2"}),
+        ]  # fmt: skip
+        await bench.decide("approve", bench.open[1])
+        assert "look a" not in bench.calls
+        await bench.decide("approve")
+        assert bench.calls == ["ask_model", "pay 1", "look a", "pay 2", "ask_model"]
+
+
+async def test_unattended_run_rejects_calls_and_asks_nobody() -> None:
+    async with Bench(brain("tools pay 3"), approvals=ASKED, people=People(unattended=True)) as bench:
+        assert bench.result.answer == "rejected " + bench.question().removeprefix("rejected ")
+        assert "Requested" not in bench.events
+
+
+@pytest.mark.parametrize(
+    ("at_deadline", "ending"),
+    [("reject", "expired This call was not made"), ("approve", "ok pay 3"), ("abort", None)],
+)
+async def test_deadline_rejects_approves_or_aborts(at_deadline: Any, ending: str | None) -> None:
+    settings = RequestSettings(deadline_seconds=60, at_deadline=at_deadline)
+    async with Bench(brain("tools pay 3"), approvals=ASKED, people=People(requests=settings)) as bench:
+        await bench.pass_time(61)
+        assert bench.over
+        if ending is None:
+            assert bench.result.exit_reason == "expired"
+        else:
+            assert (bench.result.answer or "").startswith(ending)
+
+
+async def test_deadline_passes_while_paused() -> None:
+    settings = RequestSettings(deadline_seconds=60, at_deadline="reject")
+    async with Bench(brain("tools pay 3"), approvals=ASKED, people=People(requests=settings)) as bench:
+        await bench.command("pause")
+        await bench.pass_time(61)
+        assert bench.requests.closed_requests[0].outcome == "expired"
+        assert bench.calls == ["ask_model"]
+        await bench.command("resume")
+        assert bench.over
+
+
+async def test_abort_of_one_request_ends_the_run_although_another_waits() -> None:
+    async with Bench(brain("tools pay 1; pay 2"), approvals=ASKED) as bench:
+        await bench.decide("abort", text="no")
+        assert (bench.result.exit_reason, bench.open) == ("aborted", ())
+        assert [one.outcome for one in bench.result.decisions] == ["aborted", "withdrawn"]
+
+
+async def test_abort_of_a_machines_question_is_its_answer() -> None:
+    async with Bench(brain("ask sure?")) as bench:
+        await bench.decide("abort", text="never")
+        assert (bench.result.exit_reason, bench.result.answer) == ("answered", "abort never")
+
+
+# -- arguments and tools that do not fit --------------------
+
+
+async def test_arguments_that_do_not_fit_are_told_to_the_model() -> None:
+    number = {"type": "object", "properties": {"x": {"type": "integer"}}}
+    tools = [LOOK.model_copy(update={"parameters": number}), PAY]
+    async with Bench(brain("side look seven; look 7"), tools=tools) as bench:
+        assert bench.calls == ["ask_model", "look 7", "ask_model"]
+        assert [call.arguments for _, call in bench.performed if hasattr(call, "arguments")] == [{"x": 7}]
+        assert bench.question().startswith("bad_arguments ")
+
+
+async def test_unknown_tool_ends_the_row_of_calls() -> None:
+    async with Bench(brain("tools look a; dig b; look c")) as bench:
+        assert bench.calls == ["ask_model", "look a", "ask_model"]
+        assert bench.question() == "ok look a | unknown_tool Unknown tool: dig"
+        assert bench.result.counters["tool_calls"] == 1
+
+
+async def test_cached_call_is_made_once() -> None:
+    tools = [LOOK.model_copy(update={"cache": "run"})]
+    async with Bench(["tools look a", "tools look a", "answer b"], tools=tools, hops=True) as bench:
+        assert bench.calls.count("look a") == 1
+        assert bench.result.answer == "b"
+
+
+# -- unknown outcomes --------------------
+
+
+@pytest.mark.parametrize("verb", ["answer", "retry", "abort"])
+async def test_person_says_whether_call_took_effect(verb: Any) -> None:
+    bench = Bench(brain("tools pay 3; look a"))
+    bench.results["pay"] = UNKNOWN
+    async with bench:
+        assert [request.kind for request in bench.open] == ["outcome"]
+        assert "look a" not in bench.calls
+        await bench.decide(verb, text="it is paid" if verb == "answer" else "")
+        if verb == "answer":
+            assert bench.calls.count("pay 3") == 1
+            assert "it is paid" in bench.question()
+        elif verb == "retry":
+            assert [name for name, _ in bench.performed].count("work#2:0.0") == 2
+            assert bench.result.answer == "ok pay 3 | ok look a"
+        else:
+            assert bench.result.exit_reason == "aborted"
+            assert "outcome unknown: pay at work#2:0.0" in (bench.result.error or "")
+
+
+@pytest.mark.parametrize(
+    ("found", "made", "asks"),
+    [
+        (Reconciled(outcome="happened", result=ToolResult(id="c0", tool="pay", output="paid")), 1, False),
+        (Reconciled(outcome="not_happened"), 2, False),
+        (Reconciled(outcome="unknown", text="who knows"), 1, True),
+    ],
+    ids=["happened", "not happened", "unknown"],
+)
+async def test_tool_finds_out_whether_call_took_effect(found: Reconciled, made: int, asks: bool) -> None:
+    bench = Bench(brain("tools pay 3"), tools=[RECONCILES])
+    bench.results["pay"], bench.found = UNKNOWN, found
+    async with bench:
+        assert bench.calls.count("reconcile pay") == 1
+        assert bench.calls.count("pay 3") == made
+        assert bool(bench.open) == asks
+        assert bench.record("Reconciled").reason.startswith(f'pay("3"): {found.outcome}')
+
+
+async def test_unattended_run_tells_the_machine_that_the_outcome_is_unknown() -> None:
+    bench = Bench(brain("tools pay 3; look a"), people=People(unattended=True))
+    bench.results["pay"] = UNKNOWN
+    async with bench:
+        assert bench.result.answer == "unknown_outcome its worker died"
+        assert bench.result.calls[0].error == "unknown_outcome"
+
+
+# -- models that fail --------------------
+
+
+async def test_only_failed_members_are_asked_again() -> None:
+    replies: list[Any] = ["both q", "one", failed(), "two", "answer b"]
+    async with Bench(replies, people=People(on_trouble="ask"), hops=True) as bench:
+        assert [request.kind for request in bench.open] == ["trouble"]
+        await bench.decide("retry")
+        assert [name for name, _ in bench.performed] == [
+            "think#1:0", "work#2:0.0", "work#2:0.1", "work#2:0.2", "work#2:0.1+1", "think#3:0",
+        ]  # fmt: skip
+        assert bench.result.answer == "b"
+
+
+async def test_failure_goes_to_the_machine_unless_people_fix_it() -> None:
+    async with Bench([failed()]) as bench:
+        assert (bench.result.exit_reason, bench.result.ok) == ("failed", False)
+    async with Bench([failed()], people=People(on_trouble="ask")) as bench:
+        await bench.decide("abort")
+        assert bench.result.exit_reason == "aborted"
+
+
+# -- limits --------------------
+
+
+async def test_limit_ends_the_run_or_asks() -> None:
+    async with Bench(brain("tools look a"), limits=Limits(model_calls=1)) as bench:
+        assert (bench.result.exit_reason, bench.result.counters["model_calls"]) == ("limit", 1)
+    ask = People(on_limit="ask")
+    async with Bench(brain("tools look a"), limits=Limits(model_calls=1), people=ask) as bench:
+        await bench.decide("finish")
+        assert bench.result.exit_reason == "limit"
+
+
+async def test_top_up_counts_once_for_each_request() -> None:
+    script = ["tools look a", "tools look b", "answer c"]
+    async with Bench(script, limits=Limits(model_calls=1), people=People(on_limit="ask"), hops=True) as bench:
+        await bench.decide("topup", amounts={"model_calls": 1})
+        assert [request.id for request in bench.open] == ["r2"]
+        await bench.decide("topup", amounts={"model_calls": 1})
+        assert bench.result.answer == "c"
+
+
+async def test_limits_command_replaces_the_open_request() -> None:
+    people, limits = People(on_limit="ask"), Limits(model_calls=1)
+    async with Bench(brain("tools look a"), limits=limits, people=people) as bench:
+        await bench.command("limits", limits={"model_calls": 1, "cost_usd": 9})
+        assert [one.outcome for one in bench.requests.closed_requests] == ["withdrawn"]
+        assert [one.kind for one in bench.open] == ["limit"]
+        await bench.command("limits", limits={"model_calls": None})
+        assert bench.over
+
+
+async def test_lower_limit_lets_the_call_under_way_end() -> None:
+    bench = Bench(brain("tools look a"))
+    bench.blocked.add("ask_model")
+    async with bench:
+        queued = await bench.command("limits", limits={"model_calls": 0})
+        assert queued.done
+        await bench.release()
+        assert "look a" in bench.calls
+        assert bench.result.exit_reason == "limit"
+
+
+def out_of_time(bench: Bench) -> Any:
+    """A model call that the limit of seconds ends."""
+
+    def reply(call: AskModel) -> EffectFailed:
+        bench.clock += 100
+        return EffectFailed(error="transient", type="timeout", message="it took longer")
+
+    return reply
+
+
+async def test_limit_of_seconds_in_a_model_call_is_reported_as_the_limit() -> None:
+    bench = Bench([], limits=Limits(seconds=60))
+    bench.script = [out_of_time(bench)]
+    async with bench:
+        assert bench.result.exit_reason == "limit"
+        assert "seconds" in (bench.result.error or "")
+
+
+async def test_topped_up_seconds_ask_the_model_again() -> None:
+    bench = Bench([], limits=Limits(seconds=60), people=People(on_limit="ask"))
+    bench.script = [out_of_time(bench), "answer b"]
+    async with bench:
+        await bench.decide("topup", amounts={"seconds": 600})
+        assert (bench.result.answer, bench.result.counters["model_calls"]) == ("b", 1)
+
+
+async def test_reply_that_came_beyond_the_seconds_is_used() -> None:
+    bench = Bench([], limits=Limits(seconds=60))
+
+    def late(call: AskModel) -> str:
+        bench.clock += 100
+        return "answer b"
+
+    bench.script = [late]
+    async with bench:
+        assert bench.result.answer == "b"
+
+
+# -- commands --------------------
+
+
+async def test_changed_question_is_another_call_and_both_count() -> None:
+    bench = Bench(["answer b"])
+    bench.blocked.add("ask_model")
+    async with bench:
+        await bench.command("steer", text="be quick")
+        await bench.release()
+        assert [name for name, _ in bench.performed] == ["think#1:0", "think#1:0+1"]
+        assert [message.content for message in bench.performed[-1][1].say] == ["be quick", "begin"]  # type: ignore[union-attr]  # a question
+        assert bench.result.counters["model_calls"] == 2
+
+
+async def test_message_that_nobody_heard_is_named_in_the_result() -> None:
+    bench = Bench([replied("tools look a"), failed()])
+    bench.blocked.add("look")
+    async with bench:
+        await bench.command("steer", text="be quick")
+        await bench.release()
+        assert (bench.result.exit_reason, bench.result.unheard) == ("failed", ("be quick",))
+
+
+async def test_text_at_an_interrupt_is_a_message_to_the_model() -> None:
+    async with Bench(brain("tools look a"), people=People(interrupt_states=("work",))) as bench:
+        await bench.decide("resume", text="be quick")
+        assert [message.content for message in bench.drive.step.snapshot.conversation][2] == "be quick"
+        assert bench.over
+
+
+async def test_interrupt_comes_once_for_each_number_of_steps() -> None:
+    script = ["tools look a", "tools look b", "tools look c", "answer d"]
+    async with Bench(script, people=People(interrupt_every=2), hops=True) as bench:
+        assert [one.step for one in bench.open] == [3]
+        await bench.decide("resume")
+        assert bench.over
+
+
+async def test_commands_are_obeyed_in_their_order() -> None:
+    bench = Bench(brain("tools look a"))
+    bench.blocked.add("look")
+    async with bench:
+        for text in ("one", "two"):
+            await bench.command("steer", text=text)
+        await bench.command("pause")
+        assert not bench.drive.paused
+        await bench.release()
+        assert [record.reason for record in bench.records if record.event == "Steered"] == ["one", "two"]
+        assert bench.events.index("Paused") > bench.events.index("Steered")
+
+
+async def test_command_with_known_id_is_the_same_command() -> None:
+    async with Bench(brain("ask sure?"), hops=True) as bench:
+        assert (await bench.command("steer", text="once", id="s1")).done
+        assert (await bench.command("steer", text="once", id="s1")).done
+        with pytest.raises(Refused):
+            await bench.command("steer", text="other", id="s1")
+        assert bench.events.count("Steered") == 1
+
+
+async def test_nothing_counts_once_the_run_is_over() -> None:
+    async with Bench(["answer b"]) as bench:
+        with pytest.raises(Refused):
+            await bench.command("abort")
+
+
+async def test_cancelled_run_names_unsafe_call_under_way() -> None:
+    bench = Bench(brain("tools pay 3"))
+    bench.blocked.add("pay")
+    async with bench:
+        await bench.cancel()
+        assert bench.result.exit_reason == "cancelled"
+        assert 'outcome unknown: pay("3")' in (bench.result.error or "")
+        assert bench.result.calls[0].error == "stopped: outcome unknown"
+
+
+# -- rollback --------------------
+
+
+async def test_rollback_undoes_calls_newest_first() -> None:
+    bench = Bench(["tools put a; put b", "ask sure?", "answer d"], tools=[PUT])
+    async with bench:
+        queued = await bench.command("rollback", step=1, compensate=True)
+        assert queued.done
+        assert [key.rpartition(":")[2] for key in bench.undone] == ["0.1", "0.0"]
+        assert [call.undone for call in bench.result.calls] == ["undone: as asked"] * 2
+        assert bench.result.counters["cost_usd"] == pytest.approx(2 * 0.5 + 3 * 0.01)
+
+
+async def test_abort_stops_undoing_and_the_rollback_is_refused() -> None:
+    bench = Bench(["tools put a; put b", "ask sure?"], tools=[PUT])
+    bench.blocked.add("compensate")
+    async with bench:
+        queued = await bench.command("rollback", step=1, compensate=True)
+        await bench.command("abort")
+        assert queued.refused
+        assert bench.result.exit_reason == "aborted"
+        assert bench.record("Compensated").reason.endswith("outcome of undoing it unknown")
+
+
+async def test_refused_rollback_stops_nothing_under_way() -> None:
+    bench = Bench(brain("tools look a"))
+    bench.blocked.add("ask_model")
+    async with bench:
+        queued = await bench.command("rollback", step=7)
+        assert "steps 0 to 1" in queued.refused
+        await bench.release()
+        assert bench.calls == ["ask_model", "look a", "ask_model"]
+
+
+async def test_new_branch_has_keys_of_its_own() -> None:
+    bench = Bench(["tools pay 3", "ask sure?", "tools pay 3", "answer d"])
+    async with bench:
+        await bench.command("rollback", step=1)
+        keys = [call.key for call in bench.result.calls]
+        assert keys == ["run-1/origin/0/work#2:0", "run-1/origin/1/work#6:0"]

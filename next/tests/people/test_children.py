@@ -1,0 +1,128 @@
+"""Inner runs: what goes down to them, what comes up, and what is known about what they did."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+from activities.contracts import EffectFailed
+from tests.people.bench import Bench, brain
+from workflows.api import RunResult
+from workflows.host import ChildRun
+from workflows.people import Approvals
+
+CHILD = "run-1/origin/work#2:0"
+
+
+def inner(tool: str, **more: Any) -> Bench:
+    """A run whose inner run calls a tool that does not end."""
+    model = brain("child inner")
+    bench = Bench(lambda call: f"tools {tool} i" if call.say[-1].content == "inner" else model(call), **more)
+    bench.blocked.add(tool)
+    return bench
+
+
+async def test_pause_and_resume_go_down() -> None:
+    async with inner("look") as bench:
+        queued = await bench.command("pause")
+        assert queued.done is not None
+        assert CHILD in queued.done.text
+        child = bench.children[CHILD].drive
+        assert (bench.drive.paused, child.paused) == (True, True)
+        await bench.release()
+        assert bench.calls.count("ask_model") == 2
+        await bench.command("resume")
+        assert (child.paused, bench.result.answer) == (False, "inner answered ok look i")
+
+
+async def test_requests_of_inner_runs_are_their_own() -> None:
+    async with inner("pay", approvals=Approvals()) as bench:
+        assert bench.open == ()
+        (request,) = bench.children[CHILD].open
+        assert (request.run, request.tool) == (CHILD, "pay")
+
+
+async def test_abort_cancels_the_inner_run_and_counts_its_cost() -> None:
+    async with inner("pay") as bench:
+        await bench.command("abort")
+        result, child = bench.result, bench.children[CHILD].result
+        assert (result.exit_reason, child.exit_reason) == ("aborted", "cancelled")
+        assert result.counters["cost_usd"] == pytest.approx(0.02)
+        assert 'outcome unknown: pay("i")' in (result.error or "")
+        assert [(call.activity_id, call.tool, call.step) for call in result.calls] == [
+            (f"{CHILD}: work#2:0", "pay", 1)
+        ]
+        assert bench.events.count("ChildStopped") == 1
+
+
+async def test_rollback_begins_another_inner_run() -> None:
+    async with inner("look") as bench:
+        await bench.command("rollback", step=0)
+        await bench.release()
+        assert set(bench.children) == {CHILD, "run-1/origin/work#4:0"}
+        assert bench.result.answer == "inner answered ok look i"
+
+
+async def test_cancelled_run_cancels_the_inner_run() -> None:
+    async with inner("look") as bench:
+        await bench.cancel()
+        assert bench.result.exit_reason == "cancelled"
+        assert bench.children[CHILD].result.exit_reason == "cancelled"
+
+
+class Failing(Bench):
+    """Its inner runs end as it says."""
+
+    end: Any = None
+
+    async def run_child(self, child: ChildRun) -> RunResult | EffectFailed:
+        assert (child.workflow_id, child.task.depth, child.parents) == (CHILD, 1, (("run-1", "origin"),))
+        found: RunResult | EffectFailed = self.end
+        return found
+
+
+@pytest.mark.parametrize(
+    ("end", "answer", "done"),
+    [
+        (
+            RunResult(
+                agent="a",
+                machine="clerk",
+                machine_version="1",
+                state="think",
+                step=1,
+                ok=False,
+                error="no row",
+                exit_reason="broken_rule",
+                raises="NoTransition",
+                workflow_id=CHILD,
+                run_id="x",
+                counters={"cost_usd": 0.5},
+            ),
+            "failed NoTransition: run-1/origin/work#2:0: no row",
+            [],
+        ),
+        (
+            EffectFailed(error="unknown_outcome", type="terminated", message="gone"),
+            "failed terminated: gone",
+            ["outcome unknown; its own log may say what it did"],
+        ),
+        (EffectFailed(error="fatal", type="child_exists", message="twice"), "failed child_exists: twice", []),
+    ],
+    ids=["broken rule", "terminated", "never started"],
+)
+async def test_failed_inner_run_is_a_failed_effect(end: Any, answer: str, done: list[str]) -> None:
+    bench = Failing(brain("child inner"))
+    bench.end = end
+    async with bench:
+        assert bench.result.answer == answer
+        assert [call.error for call in bench.result.calls] == done
+        spent = end.counters["cost_usd"] if isinstance(end, RunResult) else 0
+        assert bench.result.counters["cost_usd"] == pytest.approx(0.02 + spent)
+
+
+async def test_inner_run_that_cannot_be_run_says_why() -> None:
+    async with Bench(["child  ", "answer b"]) as bench:
+        assert "blank" in bench.question()
+        assert not bench.children

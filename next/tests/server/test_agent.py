@@ -1,0 +1,199 @@
+"""Runs on the real server: how they begin, what people see of them, and how they end."""
+
+from __future__ import annotations
+
+import asyncio
+from typing import Any
+
+import pytest
+from temporalio.client import Client, WorkflowFailureError, WorkflowUpdateFailedError
+from temporalio.exceptions import ApplicationError
+
+from activities.settings import Settings
+from tests.server.trials import (
+    begin,
+    calls,
+    command,
+    decide,
+    log_of,
+    open_request,
+    replayed,
+    scripted,
+    task,
+    until,
+)
+from workflows.api import LogPage, PageQuery, RunResult, StepsPage, TranscriptPage
+from workflows.kernel.log import chain
+from workflows.people import Approvals, People
+
+MARK = calls(("mark", {"line": "one"}))
+ASKED = People()
+CAREFUL = Approvals(effects={"unsafe": "always"})
+
+
+async def failure(run: Any) -> ApplicationError:
+    with pytest.raises(WorkflowFailureError) as failed:
+        await run.result()
+    assert isinstance(failed.value.cause, ApplicationError)
+    return failed.value.cause
+
+
+async def test_run_ends_with_answer_and_replays(working: Client, settings: Settings) -> None:
+    run = await begin(working, task(MARK, "all marked"))
+    result = await run.result()
+    assert (result.ok, result.answer, result.exit_reason) == (True, "all marked", "stop")
+    assert result.counters["tool_calls"] == 1
+    log = await log_of(run)
+    assert chain(log) == result.log_head
+    steps: StepsPage = await run.query("steps", PageQuery(), result_type=StepsPage)
+    assert [line.step for line in steps.steps] == [1, 2]
+    transcript: TranscriptPage = await run.query("transcript", PageQuery(), result_type=TranscriptPage)
+    assert [m.role for m in transcript.messages] == ["system", "user", "assistant", "tool", "assistant"]
+    assert "DONE" in await run.query("diagram", result_type=str)
+    await replayed(run, settings)
+
+
+@pytest.mark.parametrize(
+    ("given", "culprit"),
+    [
+        ({}, "goal"),
+        ([1, 2], "whole input"),
+        ({"goal": "x", "machine": "nothing"}, "nothing"),
+        ({"goal": "x", "machine": "tools", "tools": ["hammer"]}, "hammer"),
+        ({"goal": "x", "machine": "react", "options": {"speed": 1}}, "speed"),
+        ({"goal": "x", "limits": {"hours": 1}}, "hours"),
+    ],
+)
+async def test_invalid_task_fails_naming_the_culprit(working: Client, given: Any, culprit: str) -> None:
+    error = await failure(await begin(working, given))
+    assert error.type == "InvalidTask"
+    assert culprit in error.message
+
+
+async def test_machine_that_raises_fails_with_its_result(working: Client) -> None:
+    error = await failure(await begin(working, task(calls(("saw", {})))))
+    assert error.type == "ToolNotFound"
+    result = RunResult.model_validate(error.details[0])
+    with pytest.raises(Exception, match="saw"):
+        result.raise_if_failed()
+
+
+async def test_cancelled_run_returns_a_result(working: Client, settings: Settings) -> None:
+    run = await begin(working, task(calls(("mark", {"line": "slow", "seconds": 30})), "done"))
+    await until(run, lambda status: status.doing.startswith("mark"))
+    await run.cancel()
+    result = await run.result()
+    assert (result.exit_reason, result.ok) == ("cancelled", False)
+    await replayed(run, settings)
+
+
+async def test_approval_by_update_lets_the_call_happen(working: Client, settings: Settings) -> None:
+    once = calls(("mark_once", {"line": "paid"}))
+    run = await begin(working, task(once, "done", tools=("mark_once",), people=ASKED, approvals=CAREFUL))
+    request = await open_request(run, "approval")
+    assert (request.tool, request.arguments and request.arguments["line"]) == ("mark_once", "paid")
+    with pytest.raises(WorkflowUpdateFailedError):
+        await run.execute_update("decide", {"request": request.id, "digest": "0" * 32, "decision": "approve"})
+    assert (await decide(run, "approve")).outcome == "approved"
+    result = await run.result()
+    assert [(call.tool, call.effect) for call in result.calls] == [("mark_once", "unsafe")]
+    assert result.decisions[0].outcome == "approved"
+    await replayed(run, settings)
+
+
+async def test_any_signal_is_harmless_and_in_the_log(working: Client, settings: Settings) -> None:
+    once = calls(("mark_once", {"line": "no"}))
+    run = await begin(working, task(once, "done", tools=("mark_once",), people=ASKED, approvals=CAREFUL))
+    request = await open_request(run)
+    await run.signal("nonsense", 1)
+    await run.signal("decide", args=[])
+    await run.signal("decide", {"request": "r9", "digest": "", "decision": "approve"})
+    decision = {"request": request.id, "digest": request.digest, "decision": "reject", "by": "ann"}
+    await run.signal("decide", decision)
+    result = await run.result()
+    assert result.decisions[0].outcome == "rejected"
+    events = [record.event for record in await log_of(run)]
+    assert events.count("UnusableSignal") == 2
+    assert "RefusedDecision" in events
+    await replayed(run, settings)
+
+
+async def test_commands_are_obeyed_in_order(working: Client, settings: Settings) -> None:
+    run = await begin(
+        working, task(*[calls(("mark", {"line": "x", "seconds": 0.3}))] * 3, "done", people=ASKED)
+    )
+    await until(run, lambda status: status.step > 0)
+    assert (await command(run, "pause")).paused
+    await until(run, lambda status: status.waiting == "paused")
+    await command(run, "steer", text="be quick")
+    done = await command(run, "rollback", step=1)
+    assert (done.step, done.branch) == (1, 1)
+    await command(run, "limits", limits={"tool_calls": 50})
+    await command(run, "resume")
+    result = await run.result()
+    assert (result.ok, result.branch) == (True, 1)
+    log = await log_of(run)
+    assert [r.event for r in log if r.by.startswith("ann")] == [
+        "Paused", "Steered", "RolledBack", "LimitsSet", "Resumed",
+    ]  # fmt: skip
+    assert chain(log) == result.log_head
+    await replayed(run, settings)
+
+
+async def test_abort_ends_a_paused_run(working: Client) -> None:
+    run = await begin(working, task(MARK, "done", people=People(interrupt_every=1)))
+    await open_request(run, "interrupt")
+    await command(run, "abort", text="enough")
+    result = await run.result()
+    assert result.exit_reason == "aborted"
+    assert "enough" in (result.error or "")
+
+
+async def test_unknown_outcome_is_looked_up_then_asked(working: Client, settings: Settings) -> None:
+    """A tool past its time limit: its own `reconcile` finds out, or a person says what happened."""
+    slow = {"line": "trip", "seconds": 2}
+    happened = calls(("book", {**slow, "found": "happened"}))
+    run = await begin(working, task(happened, "done", tools=("book",)))
+    result = await run.result()
+    assert result.calls[0].error is None
+    unknown = calls(("book", {**slow, "found": "unknown"}))
+    run = await begin(working, task(unknown, "done", tools=("book",), people=ASKED))
+    await open_request(run, "outcome")
+    await decide(run, "answer", text="it was booked")
+    assert (await run.result()).ok
+    await replayed(run, settings)
+
+
+async def test_limit_asks_for_more(working: Client) -> None:
+    limits = {"model_calls": 1}
+    given = task(MARK, "done", people=People(on_limit="ask"), limits=limits)
+    run = await begin(working, given)
+    await open_request(run, "limit")
+    await decide(run, "topup", amounts={"model_calls": 5})
+    assert (await run.result()).ok
+    stopped = await (await begin(working, task(MARK, "done", limits=limits))).result()
+    assert (stopped.exit_reason, stopped.ok) == ("limit", False)
+
+
+async def test_log_pages_stay_small(working: Client) -> None:
+    big = calls(("mark", {"line": "x", "text": "y" * 9_000}))
+    run = await begin(working, task(*[big] * 6, "done"))
+    await run.result()
+    page: LogPage = await run.query("log", PageQuery(), result_type=LogPage)
+    assert len(page.model_dump_json()) < 13 * 1024
+    assert page.next < page.total
+
+
+async def test_hundred_runs_at_once_queried_and_signalled_replay(working: Client, settings: Settings) -> None:
+    async def one(number: int) -> Any:
+        run = await begin(working, task(MARK, f"done {number}"))
+        await run.signal("command", {"command": "limits", "limits": {"tool_calls": 9}})
+        await until(run, lambda status: status.step > 0)
+        result = await run.result()
+        assert result.answer == f"done {number}"
+        return run
+
+    runs = await asyncio.gather(*(one(number) for number in range(20)))
+    for run in runs:
+        await replayed(run, settings)
+    assert scripted("x").script

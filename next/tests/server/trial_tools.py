@@ -1,0 +1,98 @@
+"""Tools for trials: they count their runs in a file, fail, hang, or return too much."""
+
+from __future__ import annotations
+
+import asyncio
+from pathlib import Path
+from typing import Literal
+
+from pydantic import BaseModel, Field
+
+from activities.tools import Happened, NotHappened, Tool, ToolCallContext, TransientError
+
+
+class Marked(BaseModel):
+    """Append a line to a file."""
+
+    line: str
+    file: str = "marks.txt"
+    seconds: float = Field(default=0, description="to wait before")
+    text: str = "done"
+
+
+def _mark(params: Marked, call: ToolCallContext) -> Path:
+    path = call.files_root / params.file
+    with path.open("a") as marks:
+        marks.write(f"{params.line} {call.key} {call.attempt}\n")
+    return path
+
+
+async def mark(params: Marked, call: ToolCallContext) -> str:
+    """Write the line, then wait: a crash in the middle leaves the line behind."""
+    _mark(params, call)
+    await asyncio.sleep(params.seconds)
+    return f"{params.text} {params.line}"
+
+
+async def flaky(params: Marked, call: ToolCallContext) -> str:
+    """Fail for now until the third attempt."""
+    _mark(params, call)
+    if call.attempt < 3:
+        raise TransientError(f"not yet, attempt {call.attempt}")
+    return "at last"
+
+
+async def broken(params: Marked, call: ToolCallContext) -> str:
+    """Fail for now, always."""
+    _mark(params, call)
+    raise TransientError("never")
+
+
+async def crash(params: Marked, call: ToolCallContext) -> str:
+    """Raise what nobody expects."""
+    _mark(params, call)
+    raise RuntimeError("boom")
+
+
+async def huge(params: Marked) -> str:
+    """Return ten megabytes."""
+    return "x" * 10_000_000
+
+
+class Booked(Marked):
+    """Book something, which can be looked up and undone."""
+
+    found: Literal["happened", "not_happened", "unknown"] = "unknown"
+
+
+def _look_up(key: str, params: Booked) -> Happened | NotHappened | None:
+    """What the arguments say that it finds."""
+    if params.found == "happened":
+        return Happened(f"booked {params.line}")
+    return NotHappened("no entry") if params.found == "not_happened" else None
+
+
+def _cancel(params: Booked, output: str, call: ToolCallContext) -> str:
+    """Write that it is undone."""
+    _mark(params.model_copy(update={"line": f"undo:{params.line}"}), call)
+    return f"{params.line} is cancelled"
+
+
+TOOLS = [
+    Tool(name="mark", params=Marked, run=mark, effect="idempotent"),
+    Tool(name="mark_once", params=Marked, run=mark, effect="unsafe"),
+    Tool(name="flaky", params=Marked, run=flaky, effect="read"),
+    Tool(name="broken", params=Marked, run=broken, effect="read"),
+    Tool(name="broken_once", params=Marked, run=broken, effect="unsafe"),
+    Tool(name="crash", params=Marked, run=crash, effect="read"),
+    Tool(
+        name="book",
+        params=Booked,
+        run=mark,
+        effect="unsafe",
+        timeout_seconds=0.5,
+        reconcile=_look_up,
+        compensate=_cancel,
+    ),
+    Tool(name="huge", params=Marked, run=huge, effect="read"),
+]

@@ -1,0 +1,143 @@
+"""Tasks for the scripted provider, and how to run them on the real server."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import uuid
+from collections.abc import Callable
+from contextlib import suppress
+from typing import Any
+
+from temporalio.client import Client, WorkflowHandle, WorkflowQueryFailedError
+from temporalio.worker import Replayer
+
+from activities.contracts import ModelSpec, ScriptedReply, ToolCall
+from client.plugin import RatchetPlugin
+from workflows.api import (
+    TASK_QUEUE,
+    WORKFLOW_TYPE,
+    AgentTask,
+    LogPage,
+    PageQuery,
+    RunResult,
+    RunStatus,
+)
+from workflows.kernel.log import Record
+from workflows.people import Approvals, Command, CommandDone, Decided, People, Request, RequestsPage
+
+__all__ = [
+    "FREELY",
+    "UNATTENDED",
+    "begin",
+    "calls",
+    "command",
+    "decide",
+    "log_of",
+    "open_request",
+    "replayed",
+    "scripted",
+    "task",
+    "until",
+]
+
+Run = WorkflowHandle[Any, RunResult]
+UNATTENDED = People(unattended=True)
+"""Nobody can be asked."""
+FREELY = Approvals(effects={"unsafe": "never"})
+"""No call needs a person."""
+
+
+def calls(*made: tuple[str, dict[str, Any]]) -> ScriptedReply:
+    """A reply with native calls of these tools."""
+    named = (
+        ToolCall(id=f"c{uuid.uuid4().hex[:8]}", name=tool, arguments=json.dumps(arguments))
+        for tool, arguments in made
+    )
+    return ScriptedReply(reply="", tool_calls=tuple(named))
+
+
+def scripted(*replies: Any, delay_seconds: float = 0) -> ModelSpec:
+    """A scripted model that gives these replies, each after a delay."""
+    script = tuple(
+        one if isinstance(one, ScriptedReply) else ScriptedReply(reply=one, delay_seconds=delay_seconds)
+        for one in replies
+    )
+    return ModelSpec(provider="scripted", name="script", script=script)
+
+
+def task(*replies: Any, tools: tuple[str, ...] = ("mark",), **more: Any) -> AgentTask:
+    """A run of the machine `tools` with a script; nobody is asked unless `people` and `approvals` say so."""
+    given = {
+        "goal": "try it",
+        "machine": "tools",
+        "tools": tools,
+        "models": {"default": scripted(*replies)},
+        "heartbeat_seconds": 3,
+        "people": UNATTENDED,
+        "approvals": FREELY,
+    }
+    return AgentTask(**{**given, **more})
+
+
+async def begin(client: Client, given: Any, **more: Any) -> Run:
+    """Start a run under a new id."""
+    queue = more.pop("task_queue", TASK_QUEUE)
+    return await client.start_workflow(
+        WORKFLOW_TYPE,
+        given,
+        id=f"trial-{uuid.uuid4().hex[:12]}",
+        task_queue=queue,
+        result_type=RunResult,
+        **more,
+    )
+
+
+async def until(run: Run, reached: Callable[[RunStatus], bool]) -> RunStatus:
+    """Wait until the run's status is as wanted."""
+    while True:
+        with suppress(WorkflowQueryFailedError):  # it has not begun
+            status: RunStatus = await run.query("status", result_type=RunStatus)
+            if reached(status):
+                return status
+        await asyncio.sleep(0.02)
+
+
+async def open_request(run: Run, kind: str = "") -> Request:
+    """Wait for an open request, of this kind if one is named."""
+    await until(run, lambda status: status.waiting == kind if kind else status.requests > 0)
+    page: RequestsPage = await run.query("requests", PageQuery(), result_type=RequestsPage)
+    return page.open[0]
+
+
+async def decide(run: Run, verb: str, request: Request | None = None, **more: Any) -> Decided:
+    """Decide a request by update, the first open one if none is named."""
+    request = request or await open_request(run)
+    decision = {"request": request.id, "digest": request.digest, "decision": verb, "by": "ann", **more}
+    decided: Decided = await run.execute_update("decide", decision, result_type=Decided)
+    return decided
+
+
+async def command(run: Run, name: Any, **more: Any) -> CommandDone:
+    """Give a command by update."""
+    done: CommandDone = await run.execute_update(
+        "command", Command(command=name, by="ann", **more), result_type=CommandDone
+    )
+    return done
+
+
+async def log_of(run: Run) -> list[Record]:
+    """The whole log of the newest execution, page by page."""
+    records: list[Record] = []
+    while True:
+        since = records[-1].seq + 1 if records else 0
+        page: LogPage = await run.query("log", PageQuery(since=since, full=True), result_type=LogPage)
+        records += page.records
+        if page.next >= page.total:
+            return records
+
+
+async def replayed(run: Run, settings: Any) -> None:
+    """The run's history replays; raises what does not."""
+    history = await run.fetch_history()
+    await Replayer(workflows=[], plugins=[RatchetPlugin(settings)]).replay_workflow(history)

@@ -1,0 +1,141 @@
+"""From a task to a machine ready to start: what is refused, what a fork and an inner run begin with."""
+
+from __future__ import annotations
+
+import sys
+from dataclasses import replace
+from types import ModuleType
+from typing import Any
+
+import pytest
+
+from activities.contracts import InnerLimits, ModelSpec, RunMachine
+from tests.people import clerk
+from tests.people.bench import LOOK, PAY, Bench, brain
+from workflows import registry
+from workflows.api import AgentTask, Carry, Fork, Limits, Origin
+from workflows.kernel.ledger import Ledger
+from workflows.people import ApprovalRule, Approvals, Group, People
+from workflows.task import InvalidTask, carried_step, first_step, inner_task, parse_task, program_for
+
+
+def task(**more: Any) -> AgentTask:
+    """A task of the clerk."""
+    return AgentTask.model_validate({"goal": "begin", "machine": "clerk", "tools": ("look", "pay"), **more})
+
+
+@pytest.mark.parametrize(
+    ("inputs", "problem"),
+    [
+        ([], "0 values"),
+        ([{"goal": "a"}, {"goal": "b"}], "2 values"),
+        ([{"goal": " "}], "goal"),
+        ([{"goal": "x" * 200_001}], "200,001 bytes"),
+        ([{"goal": "a", "modles": {}}], "modles"),
+        ([{"goal": "a", "models": {"other": {}}}], "default"),
+        ([{"goal": "a", "tools": ["look", "look"]}], "duplicate tool: look"),
+        ([{"goal": "a", "limits": {"model_calls": -1}}], "limits.model_calls"),
+    ],
+)
+def test_unusable_input_is_refused_with_the_field(inputs: list[Any], problem: str) -> None:
+    with pytest.raises(InvalidTask, match=problem):
+        parse_task(inputs)
+
+
+@pytest.mark.parametrize(
+    ("more", "problem"),
+    [
+        ({"machine": "clrek"}, "did you mean clerk"),
+        ({"machine_version": "7"}, "clerk of version 7"),
+        ({"material": "a text"}, "material: clerk takes none"),
+        ({"models": {"default": ModelSpec(), "critic": ModelSpec()}}, "no role critic"),
+        ({"people": People(interrupt_states=("wrok",))}, "wrok"),
+        ({"approvals": Approvals(tools={"pya": "always"})}, "approvals.tools.pya"),
+        ({"approvals": Approvals(rules=(ApprovalRule(arguments={"y": {"const": 1}}),))}, "no argument 'y'"),
+    ],
+)
+def test_task_that_cannot_be_run_says_why(more: dict[str, Any], problem: str) -> None:
+    with pytest.raises(InvalidTask, match=problem):
+        program_for(task(**more), [LOOK, PAY], "t-1")
+
+
+def test_inner_run_gets_the_smaller_limits_and_its_own_tools() -> None:
+    outer = task(
+        limits=Limits(model_calls=10, cost_usd=2, depth=3),
+        models={"default": ModelSpec(name="big"), "small": ModelSpec(name="small")},
+        people=People(groups={"ops": Group(members=("ann",))}, interrupt_every=1),
+        spent_above_usd=1,
+    )
+    effect = RunMachine(
+        machine="clerk", goal="inner", give=("look",), roles={"default": "small"},
+        limits=InnerLimits(model_calls=3, tokens=50, max_transitions=9), values={"a": 1},
+    )  # fmt: skip
+    ledger = Ledger(caps=outer.limits.caps).charge({"model_calls": 8, "cost_usd": 0.5})
+    inner = inner_task(outer, effect, ledger)
+    assert inner.limits == Limits(model_calls=2, cost_usd=1.5, tokens=50, max_transitions=9, depth=3)
+    assert (inner.tools, inner.depth, inner.spent_above_usd) == (("look",), 1, 1.5)
+    assert (inner.models["default"].name, inner.values) == ("small", {"a": 1})
+    assert (inner.people.interrupt_every, inner.people.groups) == (None, outer.people.groups)
+
+
+def test_inner_run_cannot_get_a_tool_that_the_run_lacks() -> None:
+    with pytest.raises(ValueError, match="dig"):
+        inner_task(task(), RunMachine(machine="clerk", goal="a", give=("dig",)), Ledger())
+
+
+async def test_fork_goes_on_from_a_step_of_another_run() -> None:
+    async with Bench(["tools look a", "tools look b", "answer c"]) as source:
+        records = tuple(record.model_dump(mode="json") for record in source.records)
+    origin = Origin(workflow_id="run-0", run_id="x", step=2)
+    forking = Bench(["answer d"], fork=Fork(origin=origin, records=records))
+    async with forking as bench:
+        assert (bench.question(), bench.result.answer) == ("ok look a", "d")
+        assert bench.result.origin == origin
+        assert bench.result.counters["model_calls"] == 1
+    nowhere = task(fork=Fork(origin=origin.model_copy(update={"step": 9}), records=records))
+    with pytest.raises(InvalidTask, match="No step 9"):
+        first_step(nowhere, forking.program, now=0)
+
+
+async def test_carried_run_of_another_machine_is_refused() -> None:
+    async with Bench(brain("ask sure?")) as bench:
+        dump = bench.drive.dump()
+        assert isinstance(dump["step"], dict)
+        dump["step"]["state"] = "elsewhere"
+        with pytest.raises(InvalidTask, match="elsewhere"):
+            carried_step(bench.program, Carry(origin_run_id="origin", drive=dump))
+
+
+# -- the registry --------------------
+
+
+def module(name: str, **values: Any) -> ModuleType:
+    """A user's module, as if imported."""
+    made = sys.modules[name] = ModuleType(name)
+    for key, value in values.items():
+        setattr(made, key, value)
+    return made
+
+
+def test_module_adds_extensions_under_both_names() -> None:
+    def short(value: Any) -> bool:
+        return True
+
+    registry.add_module(module("users", RULES={"short": short}))
+    assert registry.extensions().rules["short"] is registry.extensions().rules["users.short"] is short
+
+
+@pytest.mark.parametrize(
+    ("values", "problem"),
+    [
+        ({"MACHINE": "clerk"}, "is not a Machine"),
+        ({"MACHINE": replace(clerk.MACHINE)}, "clerk of version 1 already"),
+        ({"RULES": {"r": 5}}, "rule 'r' is not callable"),
+        ({"POLICIES": {"max_tokens": lambda spec: None}}, "policy max_tokens already"),
+    ],
+)
+def test_module_that_cannot_be_used_is_refused(values: dict[str, Any], problem: str) -> None:
+    before = registry.machines()
+    with pytest.raises((TypeError, ValueError), match=problem):
+        registry.add_module(module("users2", **values))
+    assert registry.machines() == before

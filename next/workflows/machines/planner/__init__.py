@@ -1,0 +1,7 @@
+"""The machine `planner`: plan once, then propose, judge and observe in a bounded loop (spec 4)."""
+
+from workflows.machines.planner.context import Options, Planner
+from workflows.machines.planner.decisions import Decision, Progress
+from workflows.machines.planner.machine import MACHINE, S
+
+__all__ = ["MACHINE", "Decision", "Options", "Planner", "Progress", "S"]

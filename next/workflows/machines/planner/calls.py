@@ -1,0 +1,75 @@
+"""A call that the model proposes: judged by the policy, then run (spec 4.4)."""
+
+from __future__ import annotations
+
+from collections.abc import Generator, Iterable
+from dataclasses import dataclass
+from typing import Any
+
+from activities.contracts import CallTools, ToolCall, ToolResult, ToolRun, do
+from workflows.kernel.errors import EffectError
+from workflows.kernel.machine import Run
+from workflows.machines.common.json_text import shown_name
+from workflows.machines.planner.context import Planner, shared
+from workflows.machines.planner.decisions import STEP_COMPLETED, TOOL_CALLED, Decision, Progress, cause
+
+__all__ = ["Problem", "forbidden", "marked", "ran", "tool_names"]
+
+
+@dataclass(frozen=True, slots=True)
+class Problem:
+    """A call that was not run, or failed."""
+
+    reason: str
+    """The exit reason, if it halts the run."""
+    error: str
+    """As it is recorded, for the model."""
+    halts: str = ""
+    """Why the run halts; empty: it goes on."""
+
+
+def forbidden(c: Planner, run: Run, decision: Decision, pending: Iterable[ToolCall] = ()) -> Problem | None:
+    """What the policy has against the decision."""
+    violation = run.parts.policy.violation(decision, shared(c, pending))
+    if not violation:
+        return None
+    text = f"Policy violation: {violation}"
+    halts = run.options.on_policy_violation == "halt"
+    return Problem("policy_violation", text, text if halts else "")
+
+
+def ran(run: Run, decision: Decision, call_id: str, number: int) -> Generator[Any, Any, ToolResult | Problem]:
+    """Run one tool; the result is one that the tool returned. An unknown tool is like one that fails."""
+    name = decision.action or ""
+    if name not in tool_names(run):
+        return _failed(run, name, f"Unknown tool: {shown_name(name)}")
+    call = ToolRun(id=call_id, tool=name, arguments=dict(decision.params))
+    effect = CallTools(runs=(call,), attempts=run.options.max_tool_attempts, label=f"call #{number}")
+    try:
+        returned = yield from do(effect)
+    except EffectError as error:
+        return _failed(run, name, cause(error), lost=error.error == "unknown_outcome")
+    result = returned.results[0]
+    if result.ok:
+        return result
+    if result.error in {"rejected", "expired"}:
+        # A person did not let it run. Neither the tool failed nor the policy forbids it: the model is told.
+        return Problem("", result.output)
+    return _failed(run, name, result.output or str(result.error), lost=result.error == "unknown_outcome")
+
+
+def _failed(run: Run, name: str, text: str, *, lost: bool = False) -> Problem:
+    """A tool that failed; one whose outcome is unknown always halts the run."""
+    halts = lost or run.options.on_tool_error == "halt"
+    reason = "unknown_outcome" if lost else "tool_failure"
+    return Problem(reason, text, f"Tool failure: {shown_name(name)}: {text}" if halts else "")
+
+
+def marked(c: Planner, result: ToolResult) -> tuple[str, ...]:
+    """The marks with those of a tool that ran (R-003-10)."""
+    return Progress(c.marks).mark(TOOL_CALLED, STEP_COMPLETED, *result.marks).marks
+
+
+def tool_names(run: Run) -> tuple[str, ...]:
+    """The run's tools."""
+    return tuple(spec.name for spec in run.input.tools)
