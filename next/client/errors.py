@@ -178,7 +178,7 @@ def run_failed(run_id: str, error: WorkflowFailureError) -> RunFailed:
     from temporalio.exceptions import ApplicationError, CancelledError, FailureError, TerminatedError
 
     cause: BaseException = error.cause
-    while isinstance(cause, FailureError) and cause.cause is not None:
+    while isinstance(cause, FailureError) and cause.cause and getattr(cause, "type", "") != "InvalidTask":
         cause = cause.cause
     if isinstance(cause, ApplicationError) and cause.type == "InvalidTask":
         return RunRefused(

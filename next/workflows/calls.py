@@ -42,7 +42,7 @@ from workflows.api import AgentTask, RunResult
 from workflows.gate.schema import arguments_for
 from workflows.gate.texts import result_without_call
 from workflows.host import CallSite, ChildRun, Host, Identity
-from workflows.kernel.step import Step
+from workflows.kernel.snapshot import Step
 from workflows.people import DoneCall
 from workflows.task import faults, inner_task
 

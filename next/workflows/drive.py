@@ -35,7 +35,8 @@ from workflows.kernel.ledger import Breach, plain_number
 from workflows.kernel.log import Record
 from workflows.kernel.machine import Interrupt
 from workflows.kernel.operations import rolled_back, with_caps, with_credit
-from workflows.kernel.step import Step, advance, go_on, refuse, resume, steer
+from workflows.kernel.snapshot import Step
+from workflows.kernel.step import advance, go_on, refuse, resume, steer
 from workflows.people import Command, CommandDone, Decided, Decision, Request
 from workflows.run import LOGGED, LiveRun, Preempted, QueuedCommand, expiry_ends_run
 from workflows.task import broken

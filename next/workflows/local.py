@@ -37,7 +37,7 @@ from workflows.kernel.ledger import Ledger
 from workflows.kernel.log import Record
 from workflows.kernel.machine import Machine, RunInput, state_name
 from workflows.kernel.operations import restored, rolled_back
-from workflows.kernel.step import Program, Snapshot, Step
+from workflows.kernel.snapshot import Program, Snapshot, Step
 from workflows.pages import steps_of
 from workflows.people import Command, Decision, Request, Verb
 from workflows.task import first_step, program_for

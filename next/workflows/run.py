@@ -20,7 +20,8 @@ from workflows.gate.approvals import RequiredApproval
 from workflows.gate.requests import Position, Requests
 from workflows.gate.validation import Commands
 from workflows.host import Host, Identity
-from workflows.kernel.step import Step, close, dump, note
+from workflows.kernel.snapshot import Step, dump
+from workflows.kernel.step import close, note
 from workflows.people import Command, CommandDone, DoneCall, Request
 from workflows.task import approval_policy
 

@@ -26,14 +26,14 @@ from rich.console import Console, ConsoleOptions
 from rich.status import Status
 from rich.text import Text
 
-from client.cli.editing import Draft
+from client.cli.typed import Draft, amounts_from, check_counter
 from client.cli.render import (
     DECISIONS,
     decision_commands,
     decision_text,
     notes,
     plain,
-    print_json_to,
+    print_json,
     record_block,
     request_block,
     request_line,
@@ -41,13 +41,13 @@ from client.cli.render import (
 from client.errors import NotConfirmed, RatchetError, UsageError
 from client.keys import Signer, signer
 from workflows.kernel.log import Record
-from workflows.people import Decided, Decision, Request, Verb
+from workflows.people import Decided, Request, Verb
 
 if TYPE_CHECKING:
     from client.agent import AgentClient
     from client.sending import SentSignal
 
-__all__ = ["Listener", "LiveView", "Questions", "Terminal", "amounts_from", "confirm", "listening", "person_here"]
+__all__ = ["Listener", "LiveView", "Questions", "Terminal", "confirm", "listening", "person_here"]
 
 SPOKEN_CHARACTERS = 100
 """Of the text that a model is producing, on the line below the records."""
@@ -346,7 +346,7 @@ class _Announcer:
     def _announce(self, request: Request) -> None:
         if self._view is None:
             commands = decision_commands(request, request.run)
-            print_json_to(sys.stderr, {"request": request, "commands": commands})
+            print_json({"request": request, "answers": commands}, indent=None, stream=sys.stderr)
             return
         with self._view.still():
             notes().print(request_block(request, request.run))

@@ -13,7 +13,7 @@ import sys
 import time
 from collections.abc import Iterable, Sequence
 from datetime import UTC, datetime
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, TextIO
 
 from rich.console import Console, Group
 from rich.panel import Panel
@@ -94,7 +94,7 @@ def notes() -> Console:
 
 def _console(terminal: bool, *, stderr: bool) -> Console:
     kind = Console if terminal else _Piped
-    width = None if terminal else 200
+    width = None if terminal else 10_000
     return kind(stderr=stderr, width=width, highlight=False, markup=False, emoji=False, soft_wrap=not terminal)
 
 
@@ -123,12 +123,13 @@ def escaped(text: str) -> str:
     return "".join(c if c.isprintable() or c == "\n" else json.dumps(c)[1:-1] for c in text)
 
 
-def print_json(value: Any, *, indent: int | None = 2) -> None:
-    """Print JSON on standard output; models and anything that is made of them may be in it."""
+def print_json(value: Any, *, indent: int | None = 2, stream: TextIO | None = None) -> None:
+    """Print JSON, by default on standard output; models and what is made of them may be in it."""
     from pydantic_core import to_json
 
-    sys.stdout.write(escaped(to_json(value, indent=indent, inf_nan_mode="null").decode()) + "\n")
-    sys.stdout.flush()
+    stream = stream or sys.stdout
+    stream.write(escaped(to_json(value, indent=indent, inf_nan_mode="null").decode()) + "\n")
+    stream.flush()
 
 
 def one_line(text: str, limit: int) -> str:

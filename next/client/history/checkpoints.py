@@ -15,7 +15,7 @@ from workflows.api import AgentTask, StepLine
 from workflows.kernel.errors import KernelError
 from workflows.kernel.log import Record, lineage
 from workflows.kernel.operations import Checkpoint, checkpoints, restored
-from workflows.kernel.step import Program
+from workflows.kernel.snapshot import Program
 from workflows.task import InvalidTask, program_for
 
 __all__ = [

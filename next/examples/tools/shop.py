@@ -101,7 +101,7 @@ def refund(params: Refund, call: ToolCallContext) -> dict[str, Any]:
             left = order["goods_cents"] + order["shipping_cents"] - _refunded(books, order)
             if params.cents > left:
                 raise ValueError(
-                    f"{params.cents} cents are more than the {left} cents that are left of order {params.order}"
+                    f"{params.cents} cents are too much: order {params.order} has {left} cents left"
                 )
             paid = (call.key, params.order, order["customer"], params.cents, params.why)
             books.execute("INSERT INTO refund VALUES (?, ?, ?, ?, ?)", paid)

@@ -21,5 +21,5 @@ def run(params: Params) -> str:
     return str(len(params.text.split()))
 
 
-# `pure`: it changes nothing, so it may run again. `cache`: an equal call in the same run is answered from memory.
+# `pure`: it changes nothing, so it may run again. `cache`: an equal call of the run is not made twice.
 TOOL = Tool(name="word_count", params=Params, run=run, effect="pure", cache="run")

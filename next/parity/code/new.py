@@ -6,13 +6,15 @@ import json
 import sys
 from typing import Any
 
+from feed import TOOLS, Feed
+
 import activities.contracts as contracts
 from activities.provider import ModelCall
-from feed import TOOLS, Feed
 from workflows.kernel.errors import PolicyViolation
 from workflows.kernel.ledger import Ledger
 from workflows.kernel.machine import Extensions, RunInput
-from workflows.kernel.step import Program, advance, dump, load, refuse, start, steer
+from workflows.kernel.snapshot import Program, dump
+from workflows.kernel.step import advance, load, refuse, start, steer
 from workflows.machines.code import MACHINE
 
 ANSWERS: dict[str, Any] = {

@@ -6,11 +6,12 @@ import json
 import sys
 from typing import Any
 
-import activities.contracts as contracts
 from activities.contracts_code import CodeStepped
 from feed import TOOLS, Feed
-from workflows.kernel import step as engine
 from workflows.kernel.design import Brief, Parts
+
+import activities.contracts as contracts
+from workflows.kernel import step as engine
 from workflows.kernel.errors import PolicyViolation
 from workflows.kernel.ledger import Ledger
 from workflows.machines.code import DESIGN

@@ -14,7 +14,8 @@ from script import Script
 
 from activities.contracts import Answer, AskModel, ToolSpec
 from workflows.kernel.machine import RunInput
-from workflows.kernel.step import Program, Step, advance, dump, load, start
+from workflows.kernel.snapshot import Program, Step, dump
+from workflows.kernel.step import advance, load, start
 from workflows.machines.contract import MACHINE
 
 ANSWER: TypeAdapter[Any] = TypeAdapter(Answer)

@@ -6,11 +6,13 @@ import json
 import sys
 from typing import Any
 
-import activities.contracts as contracts
 from feed import HOOKS, TOOLS, Feed
+
+import activities.contracts as contracts
 from workflows.kernel.ledger import Ledger
 from workflows.kernel.machine import Extensions, RunInput
-from workflows.kernel.step import Program, advance, dump, load, refuse, start, steer
+from workflows.kernel.snapshot import Program, dump
+from workflows.kernel.step import advance, load, refuse, start, steer
 from workflows.machines.planner import MACHINE
 
 ANSWERS: dict[str, Any] = {

@@ -6,10 +6,11 @@ import json
 import sys
 from typing import Any
 
-import activities.contracts as contracts
 from feed import HOOKS, TOOLS, Feed
-from workflows.kernel import step as engine
 from workflows.kernel.design import Brief, Parts
+
+import activities.contracts as contracts
+from workflows.kernel import step as engine
 from workflows.kernel.ledger import Ledger
 from workflows.machines import planner, simple
 

@@ -1,17 +1,20 @@
 """This edition's side; run with PYTHONPATH=/work/main/next. Prints one JSON line per seed."""
 
+# ruff: noqa: T201, I001, PLR0402, E501, C901  # a script beside both editions, no part of either
 from __future__ import annotations
 
 import json
 import sys
 from typing import Any
 
-import activities.contracts as contracts
 from feed import TOOLS, Feed
+
+import activities.contracts as contracts
 from workflows.kernel import errors
 from workflows.kernel.ledger import Ledger
 from workflows.kernel.machine import Extensions, RunInput
-from workflows.kernel.step import Program, advance, dump, load, refuse, start, steer
+from workflows.kernel.snapshot import Program, dump
+from workflows.kernel.step import advance, load, refuse, start, steer
 from workflows.machines.react import MACHINE, Rule
 
 ANSWERS: dict[str, Any] = {

@@ -1,18 +1,20 @@
 """The first edition's side; run with PYTHONPATH=/work/main. Prints one JSON line per seed."""
 
+# ruff: noqa: T201, I001, PLR0402, E501, C901  # a script beside both editions, no part of either
 from __future__ import annotations
 
 import json
 import sys
 from typing import Any
 
-import activities.contracts as contracts
 from feed import TOOLS, Feed
+from workflows.kernel.design import Brief, Parts
+from workflows.kernel.rules import Rule
+
+import activities.contracts as contracts
 from workflows.kernel import errors
 from workflows.kernel import step as engine
-from workflows.kernel.design import Brief, Parts
 from workflows.kernel.ledger import Ledger
-from workflows.kernel.rules import Rule
 from workflows.machines.react import DESIGN
 
 ANSWERS: dict[str, Any] = {

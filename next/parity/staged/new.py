@@ -11,7 +11,8 @@ import activities.contracts as contracts
 from feed import TOOLS, Feed
 from workflows.kernel.ledger import Ledger
 from workflows.kernel.machine import Extensions, RunInput
-from workflows.kernel.step import Program, advance, dump, load, refuse, start
+from workflows.kernel.snapshot import Program, dump
+from workflows.kernel.step import advance, load, refuse, start
 from workflows.machines.staged import Options, build_machine
 
 ANSWERS: dict[str, Any] = {

@@ -29,7 +29,7 @@ from activities.contracts import (
 from workflows.kernel.context import Context
 from workflows.kernel.errors import AgentError, Closed, EffectError
 from workflows.kernel.machine import Event, Exit, Machine, Outcome, Run, RunInput, State, Visit
-from workflows.kernel.step import Program
+from workflows.kernel.snapshot import Program
 
 __all__ = ["Plan", "answer", "plans", "program"]
 

@@ -31,7 +31,8 @@ from workflows.kernel.ledger import Ledger
 from workflows.kernel.log import Record, chain
 from workflows.kernel.machine import Event, Exit, Machine, Run, RunInput, State, Visit, state
 from workflows.kernel.operations import checkpoints, forked, restored, rolled_back
-from workflows.kernel.step import Program, Step, advance, close, dump, go_on, load, start, steer
+from workflows.kernel.snapshot import Program, Step, dump
+from workflows.kernel.step import advance, close, go_on, load, start, steer
 
 seeds = st.lists(st.integers(1, 1000), min_size=60, max_size=60)
 PERSON = Message(role="user", content="a person's message")

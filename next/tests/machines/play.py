@@ -17,7 +17,8 @@ from workflows.kernel.ledger import Ledger
 from workflows.kernel.log import Record
 from workflows.kernel.machine import Exit, Extensions, Machine, RunInput
 from workflows.kernel.operations import restored
-from workflows.kernel.step import Program, Step, advance, dump, load, refuse, start, steer
+from workflows.kernel.snapshot import Program, Step, dump
+from workflows.kernel.step import advance, load, refuse, start, steer
 
 __all__ = ["Played", "Reaction", "TOOL", "play", "program_of", "tool"]
 

@@ -20,7 +20,8 @@ from workflows.kernel.errors import FatalError, RecoverableError, TransientError
 from workflows.kernel.ledger import Ledger
 from workflows.kernel.machine import Extensions, Machine
 from workflows.kernel.operations import rolled_back
-from workflows.kernel.step import Step, advance, start, steer
+from workflows.kernel.snapshot import Step
+from workflows.kernel.step import advance, start, steer
 from workflows.machines.react import (
     MACHINE,
     BadReply,

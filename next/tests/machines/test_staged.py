@@ -36,7 +36,8 @@ from tests.machines.staged_scripts import (
 )
 from workflows.kernel.errors import DefinitionError, FatalError, TransientError
 from workflows.kernel.machine import Extensions
-from workflows.kernel.step import Program, advance, close, dump, load, start
+from workflows.kernel.snapshot import Program, dump
+from workflows.kernel.step import advance, close, load, start
 from workflows.machines.common.json_text import NotJson
 from workflows.machines.staged import MACHINE, Options, Stage, build_machine
 from workflows.machines.staged.context import FIELDS, Observation, Thought

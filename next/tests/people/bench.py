@@ -31,7 +31,7 @@ from workflows.drive import Drive, QueuedCommand
 from workflows.gate.requests import Requests
 from workflows.host import Call, CallAnswer, CallSite, ChildRun, Identity
 from workflows.kernel.log import Record
-from workflows.kernel.step import Program, Step
+from workflows.kernel.snapshot import Program, Step
 from workflows.people import Approvals, Command, Decided, Decision, People, Request, Verb
 from workflows.task import carried_step, first_step, program_for
 

@@ -162,7 +162,7 @@ async def test_tool_finds_out_whether_call_took_effect(found: Reconciled, made: 
         assert bench.record("Reconciled").reason.startswith(f'pay("3"): {found.outcome}')
 
 
-async def test_unattended_run_tells_the_machine_that_the_outcome_is_unknown() -> None:
+async def test_unattended_run_reports_unknown_outcome_to_machine() -> None:
     bench = Bench(brain("tools pay 3; look a"), people=People(unattended=True))
     bench.results["pay"] = UNKNOWN
     async with bench:
@@ -244,7 +244,7 @@ def out_of_time(bench: Bench) -> Any:
     return reply
 
 
-async def test_limit_of_seconds_in_a_model_call_is_reported_as_the_limit() -> None:
+async def test_seconds_reached_in_model_call_report_the_limit() -> None:
     bench = Bench([], limits=Limits(seconds=60))
     bench.script = [out_of_time(bench)]
     async with bench:

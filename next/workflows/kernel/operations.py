@@ -10,7 +10,8 @@ from workflows.kernel.context import apply_difference
 from workflows.kernel.ledger import Ledger
 from workflows.kernel.log import FORKED, ROLLED_BACK, STARTED, Record, lineage
 from workflows.kernel.machine import state_name
-from workflows.kernel.step import Program, Shown, Snapshot, Step, Turn, resume
+from workflows.kernel.snapshot import Program, Shown, Snapshot, Step
+from workflows.kernel.step import Turn, resume
 
 __all__ = ["Checkpoint", "checkpoints", "forked", "restored", "rolled_back", "with_caps", "with_credit"]
 

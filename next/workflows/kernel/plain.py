@@ -25,7 +25,8 @@ from workflows.kernel.context import Context
 from workflows.kernel.errors import DefinitionError, LimitExceeded, NoTransition
 from workflows.kernel.log import Record
 from workflows.kernel.machine import Event, Exit, Machine, Outcome, Run, RunInput, State, Visit, state_name
-from workflows.kernel.step import Program, Step, advance, note, start
+from workflows.kernel.snapshot import Program, Step
+from workflows.kernel.step import advance, note, start
 
 __all__ = ["StateMachine"]
 

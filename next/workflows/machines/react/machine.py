@@ -51,6 +51,7 @@ from workflows.kernel.machine import (
     state,
 )
 from workflows.machines.common.json_text import unread
+from workflows.machines.common.named import called
 from workflows.machines.react import prompt
 from workflows.machines.react.prompt import JSON_OR_LABELS, ReplyFormat
 from workflows.machines.react.reply import FINISH, BadReply, Thought, final_answer
@@ -312,12 +313,9 @@ def think(c: React, run: Run) -> Visit:
 
 def _read(run: Run, text: str) -> Thought | BadReply:
     """The parser's verdict. Any error of a user's parser that is no AgentError is fatal (R-000-9)."""
-    try:
-        read: Thought | BadReply = run.parts.format.read(text)
-    except AgentError:
-        raise
-    except Exception as error:
-        raise FatalError(f"the reply parser failed: {error_text(error)}") from error
+    read = called("reply parser", run.parts.format.read, text)
+    if not isinstance(read, Thought | BadReply):
+        raise FatalError(f"the reply parser returned a {type(read).__name__}; expected Thought or BadReply")
     return read
 
 

@@ -1,0 +1,491 @@
+"""Commands that start runs, and what runs need: run, dev, down, task."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+from collections.abc import AsyncIterator, Iterable, Iterator, Sequence
+from contextlib import AsyncExitStack, aclosing, asynccontextmanager, contextmanager, nullcontext, suppress
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+
+from client.cli.options import (
+    INTERRUPTED,
+    AgentName,
+    AgentOptions,
+    BaseUrl,
+    Choosing,
+    CommonOptions,
+    Json,
+    command,
+    read_text,
+)
+from client.errors import NoWorker, RatchetError, RunRefused, UsageError
+
+if TYPE_CHECKING:
+    from activities.settings import Settings
+    from client.agent import AgentClient
+    from client.agentfile import AgentFile, Choice
+    from client.listing import RunLine
+    from workflows.api import AgentTask
+
+__all__ = ["Starting", "app", "follow", "own_worker", "start"]
+
+app = typer.Typer()
+BEGUN_SECONDS = 10
+"""How long `--detach` waits for a worker to begin the run."""
+
+
+@dataclass(frozen=True)
+class Starting:
+    """How a run is started and followed; shared by `run` and `fork`."""
+
+    run_id: Annotated[str | None, typer.Option("--id", help="Id of the new run; made up if left out.")] = None
+    detach: Annotated[bool, typer.Option("--detach", help="Start it and do not wait for it.")] = False
+    worker: Annotated[
+        bool, typer.Option("--worker", help="Run a worker here although the server is elsewhere.")
+    ] = False
+    as_json: Json = False
+
+    def check(self) -> None:
+        """Raise a UsageError for options that exclude each other."""
+        if self.detach and self.worker:
+            raise UsageError(
+                "--worker runs a worker here until the run is over, --detach does not wait for the run: leave "
+                "one out. Nothing was started; `ratchet dev` is a worker that stays"
+            )
+
+
+@command(app)
+async def run(
+    common: CommonOptions,
+    which: AgentOptions,
+    starting: Starting,
+    goal: Annotated[str | None, typer.Argument(help="What the agent shall do; - reads stdin.")] = None,
+    resume: Annotated[
+        bool, typer.Option("--resume", help="Continue the interrupted runs of this directory.")
+    ] = False,
+) -> int:
+    """Run an agent and show what it does as it happens."""
+    starting.check()
+    if resume:
+        if goal is not None or which.material is not None:
+            raise UsageError("--resume continues runs as they were started: leave goal and --material out")
+        return await _resume_all(common, which.chosen(), as_json=starting.as_json)
+    return await _run_one(common, which, starting, goal)
+
+
+@command(app)
+async def dev(common: CommonOptions, agent: AgentName = None, base_url: BaseUrl = None) -> int:
+    """Run the embedded server and a worker until Ctrl-C."""
+    from client.agentfile import Choice
+    from client.cli.render import notes
+    from workflows.api import TASK_QUEUE
+
+    settings = _settings(common, Choice(agent=agent, base_url=base_url))
+    note = notes()
+    try:
+        async with common.client(settings, "terminal") as client, own_worker(client, settings):
+            note.print(f"Temporal  {client.where}   task queue {TASK_QUEUE}")
+            if client.ui:
+                note.print(f"Web UI    {client.ui}")
+                note.print(f"for Temporal's own command line: export TEMPORAL_ADDRESS={client.where}")
+            note.print("A worker runs here until Ctrl-C. Runs that are not over continue next time.")
+            await asyncio.Event().wait()
+    except asyncio.CancelledError:
+        note.print("stopped")
+    return 0
+
+
+@command(app)
+async def down(common: CommonOptions) -> None:
+    """Stop the embedded server of this directory; its runs are kept."""
+    from client.embedded import stop_server
+
+    stopped = await stop_server(common.data_dir)
+    if stopped is None:
+        typer.echo(f"no server runs for {common.data_dir}")
+    else:
+        typer.echo(f"stopped the server at {stopped.address} (pid {stopped.pid})")
+
+
+@command(app)
+async def task(
+    common: CommonOptions,
+    changes: Choosing,
+    agent: Annotated[str, typer.Argument(help="Agent file, or name of a shipped agent.")],
+    goal: Annotated[str, typer.Argument(help="What the agent shall do; - reads stdin.")],
+    unchecked: Annotated[
+        bool, typer.Option("--unchecked", help="The worker elsewhere has other tools than this machine.")
+    ] = False,
+) -> None:
+    """Print the input of a run, for `temporal workflow start --input-file`."""
+    from activities.store.blobs import BlobStore
+    from client.agent import pinned
+    from client.catalog import Catalog
+    from client.cli.render import print_json
+    from client.material import material_for
+    from client.workerconfig import Allowed
+
+    chosen, draft = changes.choice(agent).finish()
+    settings = common.worker_settings(Allowed.of(chosen.modules, chosen.models.values()))
+    if not unchecked:
+        Catalog.load(settings).check(chosen, draft)
+    made = pinned(chosen.task(await read_text(goal, "goal")))
+    if changes.material is not None:
+        _check_takes_material(made)
+        found = await material_for(changes.material, BlobStore(settings.blobs_dir))
+        made = made.model_copy(update={"material": found})
+    print_json(made)
+
+
+# -- starting a run --------------------
+
+
+async def _run_one(common: CommonOptions, which: AgentOptions, starting: Starting, goal: str | None) -> int:
+    from client.agent import pinned
+    from client.catalog import Catalog, check_key
+    from client.workerconfig import Allowed, remember
+
+    choice = which.chosen()
+    agent, draft = choice.finish()
+    task = pinned(agent.task(await read_text(goal, "goal")))
+    allowed = Allowed.of(agent.modules, agent.models.values())
+    allowed |= Allowed(openai_base_url=choice.base_url)
+    settings = common.worker_settings(allowed)
+    own = starting.worker or common.remote() is None
+    if own:
+        _use_base_url(choice)
+        Catalog.load(settings).check(agent, draft)
+        check_key(agent.models.values())
+    if which.material is not None:
+        _check_takes_material(task)
+        if not which.material.is_file():
+            raise UsageError(f"{which.material} cannot be read as material: no such file")
+    async with AsyncExitStack() as stack:
+        client = await stack.enter_async_context(common.client(settings))
+        if own:
+            remember(settings.data_dir, allowed)
+        has_worker = (own and not starting.detach) or await _has_worker(client, starting)
+        if has_worker and own and not starting.detach:
+            _introduce(client, task)
+            await stack.enter_async_context(own_worker(client, settings))
+        with _modules_named(agent):
+            return await start(
+                client,
+                task,
+                starting,
+                has_worker=has_worker,
+                stays=not own,
+                material=which.material,
+            )
+    raise AssertionError("unreachable: an exit stack swallows nothing")
+
+
+async def start(
+    client: AgentClient,
+    task: AgentTask,
+    starting: Starting,
+    *,
+    has_worker: bool,
+    stays: bool,
+    since: int = 0,
+    **more: Any,
+) -> int:
+    """Start a run, and follow it unless it is detached; the exit code.
+
+    Args:
+        has_worker: some worker takes the run.
+        stays: the worker is elsewhere, so an interrupted run goes on.
+        since: the first record that is shown.
+        more: further arguments of `AgentClient.start`.
+    """
+    from client.cli.render import notes, plain, print_json
+
+    begun: list[str] = []
+    try:
+        begun.append(await client.start(task, starting.run_id, **more))
+        if not starting.detach:
+            if not starting.as_json:
+                notes().print(f"run {plain(begun[0])}")
+            return await follow(client, begun[0], as_json=starting.as_json, since=since)
+        if has_worker:
+            await _until_begun(client, begun[0])
+    except asyncio.CancelledError:
+        return _interrupted(begun, stays=stays)
+    if starting.as_json:
+        print_json({"id": begun[0]}, indent=None)
+    else:
+        typer.echo(plain(begun[0]))
+    if not has_worker:
+        notes().print("no worker runs; `ratchet run --resume` or `ratchet dev` continues it")
+    return 0
+
+
+async def _has_worker(client: AgentClient, starting: Starting) -> bool:
+    """Some worker takes the run. Raises NoWorker when somebody would wait for it in vain."""
+    from workflows.api import TASK_QUEUE
+
+    found = await client.has_worker()
+    if not found and not starting.detach:
+        raise NoWorker(
+            f"no worker polls the task queue {TASK_QUEUE!r} at {client.where}, so nothing was started; start "
+            "one with `python worker.py`, or run one here with --worker"
+        )
+    return found
+
+
+async def _until_begun(client: AgentClient, run_id: str) -> None:
+    """Wait until a worker has begun the run, so that a refusal is seen; not for ever, workers may be busy.
+
+    Raises:
+        RunFailed: it was refused, or has failed already.
+    """
+    from client.cli.render import notes, plain
+
+    with suppress(TimeoutError):
+        async with asyncio.timeout(BEGUN_SECONDS):
+            while (await client.describe(run_id)).progress == "running":
+                with suppress(RatchetError):  # the query comes too early, or its worker went away
+                    if (await client.status(run_id)).records:
+                        return
+                await asyncio.sleep(0.1)
+            await client.result(run_id)
+            return
+    notes().print(
+        plain(f"no worker has begun {run_id} within {BEGUN_SECONDS} s; `ratchet watch {run_id}` follows it")
+    )
+
+
+@contextmanager
+def _modules_named(agent: AgentFile) -> Iterator[None]:
+    """If a worker refuses the run, say how it gets the modules of the agent file."""
+    try:
+        yield
+    except RunRefused as error:
+        if not agent.modules:
+            raise
+        raise RunRefused(
+            f"{error}\nThe agent file names {', '.join(agent.modules)}: start that worker with "
+            "`ratchet dev --agent FILE` or RATCHET_MODULES, or run one here with --worker"
+        ) from error
+
+
+def _check_takes_material(task: AgentTask) -> None:
+    from workflows import registry
+
+    with suppress(ValueError):  # a machine that is not known here is checked by the worker
+        if not registry.machine(task.machine, task.machine_version).takes_material:
+            raise UsageError(f"--material: machine {task.machine} takes no material; put it into the goal")
+
+
+def _use_base_url(choice: Choice) -> None:
+    """A server that was typed is the configured one: it gets the key, and every model may use it."""
+    if choice.base_url is not None:
+        os.environ["OPENAI_BASE_URL"] = choice.base_url
+
+
+def _introduce(client: AgentClient, task: AgentTask) -> None:
+    from client.agentfile import SCRIPTED
+    from client.cli.render import notes, plain
+
+    model = task.models["default"]
+    notes().print(plain(f"agent {task.name} · machine {task.machine} · model {model.name}"))
+    if any(spec.provider == SCRIPTED for spec in task.models.values()):
+        notes().print(
+            "The model `scripted` is not a language model: it follows a script. What the tools return is "
+            "real, and the answer is made of that."
+        )
+    notes().print(f"Temporal {client.where}{f' · Web UI {client.ui}' if client.ui else ''}")
+
+
+def _interrupted(runs: Sequence[str], *, stays: bool = False) -> int:
+    from client.cli.render import notes, plain
+
+    names = plain(", ".join(runs))
+    if runs and stays:
+        notes().print(
+            f"interrupted; {names} continues at its worker elsewhere: `ratchet watch {names}` follows it, "
+            f"`ratchet cancel {names}` stops it"
+        )
+    elif runs:
+        kept = "is" if len(runs) == 1 else "are"
+        notes().print(f"interrupted; {names} {kept} kept. `ratchet run --resume` or `ratchet dev` continues")
+    return INTERRUPTED
+
+
+# -- following a run --------------------
+
+
+async def follow(client: AgentClient, run_id: str, *, as_json: bool, since: int = 0) -> int:
+    """Show a run until it is over, and its result; the exit code: 0 when it reached its goal, else 1.
+
+    What it asks meanwhile is asked on the terminal; without one it is printed on standard error.
+    """
+    from client.cli.interactive import LiveView, heartbeats, listening
+    from client.cli.render import notes, out, plain, print_json, result_text
+    from workflows.people import Request
+
+    console = out()
+    view = None if as_json else LiveView(console)
+    with view or nullcontext():
+        async with (
+            heartbeats(client, run_id, view) if view else nullcontext(),
+            listening(client, view, run_id) as listener,
+            aclosing(client.watch_all(run_id, since)) as news,
+        ):
+            async for one in news:
+                if isinstance(one, Request):
+                    listener.changed(one)
+                elif view is not None:
+                    view.show(one)
+                else:
+                    print_json(one, indent=None)
+    result = await client.result(run_id)
+    if as_json:
+        print_json(result, indent=None)
+    else:
+        console.print(result_text(result, console))
+        page = f"{client.ui}/namespaces/{client.temporal.namespace}/workflows/{run_id}" if client.ui else ""
+        notes().print(plain(f"run {run_id}   {page}".rstrip()))
+    return 0 if result.ok else 1
+
+
+# -- interrupted runs --------------------
+
+
+async def _resume_all(common: CommonOptions, choice: Choice, *, as_json: bool) -> int:
+    """Continue the interrupted runs of the directory until each is over; the exit code."""
+    from client.cli.render import notes, plain
+
+    settings = _settings(common, choice)
+    running: list[str] = []
+    try:
+        async with common.client(settings) as client:
+            running += _in_turn(await client.list(running=True))
+            if not running:
+                notes().print("no run of this directory is interrupted")
+                return 0
+            codes = []
+            async with own_worker(client, settings):
+                for run_id in running:
+                    notes().print(f"run {plain(run_id)}")
+                    codes.append(await follow(client, run_id, as_json=as_json))
+            return max(codes)
+    except asyncio.CancelledError:
+        return _interrupted(running)
+
+
+def _in_turn(lines: Sequence[RunLine]) -> list[str]:
+    """Ids of runs in the order in which they are followed: the oldest first, those that wait for people last.
+
+    An inner run is followed with its outer run.
+    """
+    ids = {line.id for line in lines}
+    waiting = {line.id for line in lines if line.waiting}
+    waiting |= {outer for run_id in waiting for outer in _outer_runs(run_id)}
+    own = [line.id for line in reversed(lines) if not any(outer in ids for outer in _outer_runs(line.id))]
+    return sorted(own, key=lambda run_id: run_id in waiting)
+
+
+def _outer_runs(run_id: str) -> Iterator[str]:
+    """The ids that outer runs of this one would have: each is the beginning of the next."""
+    while "/" in run_id:
+        run_id = run_id.rpartition("/")[0]
+        yield run_id
+
+
+def _settings(common: CommonOptions, choice: Choice) -> Settings:
+    """A worker's settings, with what an agent file needs if one is named."""
+    from client.workerconfig import Allowed, recalled
+
+    _use_base_url(choice)
+    allowed = Allowed(base_urls=(choice.base_url,) if choice.base_url else ())
+    if choice.agent is not None:
+        agent, _ = choice.finish()
+        allowed |= Allowed.of(agent.modules, agent.models.values())
+    settings = common.worker_settings(allowed)
+    # the server that was typed for an earlier run of the directory gets the key again
+    typed = recalled(settings.data_dir).openai_base_url
+    if typed and not os.environ.get("OPENAI_BASE_URL", "").strip():
+        os.environ["OPENAI_BASE_URL"] = typed
+    return settings
+
+
+@asynccontextmanager
+async def own_worker(client: AgentClient, settings: Settings) -> AsyncIterator[None]:
+    """A worker in this process, which continues interrupted runs too; they are named first.
+
+    Raises:
+        UsageError: a run that waits in the directory needs a key or a module that this worker lacks.
+    """
+    if client.ui is not None:
+        lines = await client.list(running=True)
+        await _check_waiting(client, settings, lines)
+        _name_interrupted(lines)
+    async with client.connection.working():
+        yield
+
+
+async def _check_waiting(client: AgentClient, settings: Settings, lines: Iterable[RunLine]) -> None:
+    """Raise a UsageError when this worker would break a waiting run."""
+    from client.catalog import Catalog
+    from client.errors import clear_errors
+    from client.history.recorded import beginning_of
+
+    catalog = Catalog.load(settings)
+    problems = []
+    for line in lines:
+        extended = (await client.description(line.id)).raw_description.workflow_extended_info
+        if extended.cancel_requested:
+            continue
+        async with clear_errors(client.where, line.id):
+            waiting = (await beginning_of(client.temporal, line.id)).task
+        if waiting is not None:
+            problems += [f"  {line.id}: {problem}" for problem in _lacking(waiting, catalog, settings)]
+    if problems:
+        raise UsageError(
+            "a worker here would break runs that wait in this directory:\n"
+            + "\n".join(problems)
+            + "\nGive them what they need, end them with `ratchet cancel RUN`, or name another directory with "
+            "--data-dir"
+        )
+
+
+def _lacking(task: AgentTask, catalog: Any, settings: Settings) -> Iterator[str]:
+    """What a run needs and this worker lacks."""
+    from client.catalog import check_key
+    from client.workerconfig import recalled
+
+    if not any(machine.name == task.machine for machine in catalog.machines):
+        yield f"there is no machine {task.machine}; name its module with RATCHET_MODULES"
+    known = {tool.name for tool in catalog.tools}
+    if missing := [name for name in task.tools if name not in known]:
+        yield f"there is no tool {', '.join(missing)}; name its module with RATCHET_MODULES"
+    typed = recalled(settings.data_dir).openai_base_url
+    server = os.environ.get("OPENAI_BASE_URL", "").strip()
+    if any(typed and spec.base_url == typed != server for spec in task.models.values()):
+        yield f"it was given the server {typed}; continue with `ratchet run --resume`"
+    try:
+        check_key(task.models.values())
+    except UsageError as error:
+        yield str(error)
+
+
+def _name_interrupted(lines: Iterable[RunLine]) -> None:
+    from client.cli.render import notes, one_line, plain
+
+    rows = [f"  {plain(line.id)}  {one_line(line.goal, 60)}{_waits(line)}" for line in lines]
+    if rows:
+        notes().print("\n".join(["These runs of this directory are not over and continue now:", *rows]))
+
+
+def _waits(line: RunLine) -> str:
+    """The command for a run that only continues when a person acts."""
+    if not line.waiting:
+        return ""
+    if line.waiting == "paused":
+        return f"   paused: ratchet resume {line.id}"
+    return f"   waits for a person ({line.waiting}): ratchet inbox {line.id}"
