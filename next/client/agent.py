@@ -74,6 +74,8 @@ class AgentClient(RunCommander):
         for agent in agents:
             allowed |= Allowed.of(agent.modules, agent.models.values())
         settings = settings.model_copy(update={"modules": allowed.modules, "base_urls": allowed.base_urls})
+        if worker:
+            _log_as_the_program()
         remote = remote_config(address, namespace)
         async with connected(settings=settings, remote=remote, ports=ports, worker=worker) as connection:
             yield cls(connection)
@@ -197,6 +199,21 @@ class AgentClient(RunCommander):
         from client.history.compare import compare
 
         return await compare(self, one, other)
+
+
+def _log_as_the_program() -> None:
+    """Log by the standard library's `logging`, unless the program uses structlog: that would print by itself."""
+    import structlog
+
+    if not structlog.is_configured():
+        structlog.configure(
+            processors=[
+                structlog.stdlib.filter_by_level,
+                structlog.processors.KeyValueRenderer(key_order=["event"]),
+            ],
+            logger_factory=structlog.stdlib.LoggerFactory(),
+            wrapper_class=structlog.stdlib.BoundLogger,
+        )
 
 
 def pinned(task: AgentTask) -> AgentTask:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import secrets
 import time
 from collections.abc import AsyncGenerator, Mapping, Sequence
+from contextlib import aclosing
 from typing import Any, Literal, TypedDict, TypeVar, Unpack
 
 from pydantic import ValidationError
@@ -299,11 +300,12 @@ class RunCommander(RunReader):
         changes = _RequestChanges(self, run)
         for request in await changes.next():
             yield request
-        async for records in self.batches(run, since, seconds=LOOK_SECONDS):
-            for record in records:
-                yield record
-            for request in await changes.after(records):
-                yield request
+        async with aclosing(self.batches(run, since, seconds=LOOK_SECONDS)) as batches:
+            async for records in batches:
+                for record in records:
+                    yield record
+                for request in await changes.after(records):
+                    yield request
         for request in await changes.next():
             yield request
 

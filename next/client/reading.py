@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import asyncio
 import time
-from collections.abc import AsyncIterator, Awaitable, Callable
-from contextlib import suppress
+from collections.abc import AsyncGenerator, Awaitable, Callable
+from contextlib import aclosing, suppress
 from datetime import timedelta
 from functools import partial
 from typing import Any, TypeVar
@@ -257,15 +257,16 @@ class RunReader:
 
     # -- following --------------------
 
-    async def watch(self, run: str, since: int = 0) -> AsyncIterator[Record]:
+    async def watch(self, run: str, since: int = 0) -> AsyncGenerator[Record, None]:
         """Every record of a run as it happens, until the run is over; branches and all."""
-        async for records in self.batches(run, since):
-            for record in records:
-                yield record
+        async with aclosing(self.batches(run, since)) as batches:
+            async for records in batches:
+                for record in records:
+                    yield record
 
     async def batches(
         self, run: str, since: int = 0, *, seconds: float | None = None
-    ) -> AsyncIterator[tuple[Record, ...]]:
+    ) -> AsyncGenerator[tuple[Record, ...], None]:
         """The same; records that were there at once come together.
 
         It waits for the run's history, and asks for the log once each time the history has grown.

@@ -36,9 +36,7 @@ def local(name: str, folder: Path, **more: Any) -> Local:
     agent = load_agent(name)
     data = folder / ".ratchet"
     data.mkdir(exist_ok=True)
-    return Local(
-        agent, model=Scripts(agent), settings=Settings(files_root=folder, data_dir=data), **more
-    )
+    return Local(agent, model=Scripts(agent), settings=Settings(files_root=folder, data_dir=data), **more)
 
 
 async def outcome_of(name: str, folder: Path, goal: str = "Find out.", **fields: Any) -> LocalOutcome:

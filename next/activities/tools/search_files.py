@@ -2,7 +2,7 @@
 
 The expressions are RE2's: their time grows with the length of the text only. What RE2 leaves out for
 that (back-references, look-around) is refused with a message. Still, a slow pattern needs seconds for a
-megabyte, so the time is limited too, also within a line.
+megabyte, so the time is limited too, and long lines are searched in pieces.
 """
 
 from __future__ import annotations
@@ -10,9 +10,10 @@ from __future__ import annotations
 import time
 from collections import deque
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from fnmatch import fnmatch
-from typing import Any, BinaryIO
+from functools import partial
+from typing import Any
 
 from pydantic import BaseModel, Field
 
@@ -25,10 +26,8 @@ MAX_VALUES = 100_000
 """The most values that are counted; memory is bounded."""
 LINE_CHARS = 400
 """What is shown of a longer line, around the match."""
-WINDOW_BYTES = 2**17
-"""A line is searched in pieces of this size; the clock is read after each."""
-REACH_BYTES = 2**16
-"""The longest match in a line that is longer than a window."""
+PIECE_BYTES = 2**17
+"""A longer line is searched in pieces of this size; a match across their border is not found."""
 
 
 class Params(BaseModel, frozen=True, extra="forbid"):
@@ -49,9 +48,9 @@ class Params(BaseModel, frozen=True, extra="forbid"):
     count_by: bool = Field(default=False, description="Count by the first group of the pattern.")
 
 
-@dataclass(slots=True)
+@dataclass(frozen=True, slots=True)
 class Line:
-    """One line of a file, with the match in it if there is one."""
+    """One line of a file, or a piece of a long one, with the match in it if there is one."""
 
     path: str
     number: int
@@ -65,104 +64,66 @@ class Line:
         if self.match and len(line) > LINE_CHARS:
             start = max(len(self.raw[: self.match.start()].decode(errors="ignore")) - 100, 0)
         text = line[start : start + LINE_CHARS]
-        before = "..." if start else ""
-        after = "..." if start + LINE_CHARS < len(line) else ""
+        before, after = "..." if start else "", "..." if start + LINE_CHARS < len(line) else ""
         return f"{self.path}{mark}{self.number}{mark} {before}{text}{after}"
 
 
-@dataclass(slots=True)
 class Search:
-    """One search: what it looks for, and what it has found so far."""
+    """One search, and how far it came. `must_stop` is asked now and then."""
 
-    root: FilesRoot
-    params: Params
-    pattern: Any
-    cancelled: Callable[[], bool]
-    deadline: float
-    unchecked_bytes: int = 0
-    """Read since the clock was read."""
-    searched: int = 0
-    skipped: int = 0
-    matches: int = 0
-    files_with_matches: set[str] = field(default_factory=set)
-    stopped: bool = False
+    def __init__(self, root: FilesRoot, params: Params, pattern: Any, must_stop: Callable[[], bool]) -> None:
+        self.root, self.params, self.pattern, self.must_stop = root, params, pattern, must_stop
+        self.searched = self.skipped = self.matches = 0
+        self.files_with_matches: set[str] = set()
+        self.stopped = False
 
     def lines(self) -> Iterator[Line]:
         """Every line of every file that is searched, in order."""
-        for path, is_named in self._paths():
-            try:
-                with self.root.open(path) as file:
-                    yield from self._lines_of(path, file)
-                self.searched += 1
-            except PathError:
-                if is_named:
-                    raise
-                self.skipped += 1
+        named = "/".join(self.root.parts(self.params.path))
+        if (self.root.root / named).is_file():
+            yield from self._lines_of(named)
+            return
+        glob = self.params.glob
+        for entry in self.root.walk(self.params.path):
+            self.stopped = self.stopped or self.must_stop()
             if self.stopped:
                 return
-
-    def _paths(self) -> Iterator[tuple[str, bool]]:
-        """Files to search; True for the one that `path` names: its errors are reported."""
-        parts = self.root.parts(self.params.path)
-        if self.root.root.joinpath(*parts).is_file():
-            yield "/".join(parts), True
-            return
-        for entry in self.root.walk(self.params.path):
-            if self._must_stop():
-                return
             name = entry.path.rpartition("/")[2]
-            glob = self.params.glob
             if entry.kind == "file" and (fnmatch(name, glob) or fnmatch(entry.path, glob)):
-                yield entry.path, False
+                try:
+                    yield from self._lines_of(entry.path)
+                except PathError:
+                    self.skipped += 1
 
-    def _lines_of(self, path: str, file: BinaryIO) -> Iterator[Line]:
-        if b"\0" in file.read(8192):
-            raise PathError(f"{path!r} is not a text file")
-        file.seek(0)
-        for number, raw in enumerate(file, 1):
-            # Bytes are searched twice as fast as text; so most lines are never decoded.
-            line = raw.rstrip(b"\r\n")
-            if not line.isascii():
-                line = line.decode(errors="replace").encode()
-            self.unchecked_bytes += len(line) + 100
-            if self.unchecked_bytes > WINDOW_BYTES and self._must_stop():
-                return
-            match = self.pattern.search(line) if len(line) <= WINDOW_BYTES else self._first_match(line)
-            if match:
-                self.matches += 1
-                self.files_with_matches.add(path)
-            yield Line(path, number, line, match)
-
-    def _first_match(self, line: bytes) -> Any:
-        """The first match in a long line; None, too, when the time is over."""
-        for at in range(0, len(line), WINDOW_BYTES):
-            edge = at + WINDOW_BYTES
-            match = self.pattern.search(line, at, edge + REACH_BYTES)
-            if match and (match.start() < edge or edge >= len(line)):
-                return match
-            if self._must_stop():
-                break
-        return None
-
-    def _must_stop(self) -> bool:
-        self.unchecked_bytes = 0
-        self.stopped = self.cancelled() or time.monotonic() > self.deadline
-        return self.stopped
+    def _lines_of(self, path: str) -> Iterator[Line]:
+        with self.root.open(path) as file:
+            if b"\0" in file.read(8192):
+                raise PathError(f"{path!r} is not a text file")
+            file.seek(0)
+            number, unchecked = 1, 0
+            for raw in iter(partial(file.readline, PIECE_BYTES), b""):
+                # Bytes are searched twice as fast as text; so most lines are never decoded.
+                line = raw.rstrip(b"\r\n")
+                if not line.isascii():
+                    line = line.decode(errors="replace").encode()
+                unchecked += len(line) + 100
+                if unchecked > PIECE_BYTES:
+                    unchecked, self.stopped = 0, self.must_stop()
+                if self.stopped:
+                    return
+                match = self.pattern.search(line)
+                if match:
+                    self.matches += 1
+                    self.files_with_matches.add(path)
+                yield Line(path, number, line, match)
+                number += raw.endswith(b"\n")
+        self.searched += 1
 
     def summary(self) -> str:
         """`12 lines match in 2 files`."""
         files = len(self.files_with_matches)
         lines = "line matches" if self.matches == 1 else "lines match"
         return f"{self.matches} {lines} in {files} {'file' if files == 1 else 'files'}"
-
-    def notes(self) -> list[str]:
-        """What the reader must know about what was left out."""
-        notes = []
-        if self.skipped:
-            notes.append(f"[{self.skipped} files skipped: not text, too large or not readable]")
-        if self.stopped:
-            notes.append(f"[stopped after {SECONDS:g} s; narrow path or glob to search the rest]")
-        return notes
 
 
 def run(params: Params, call: ToolCallContext) -> str:
@@ -175,28 +136,33 @@ def run(params: Params, call: ToolCallContext) -> str:
             f"count_by counts by the first group, and {params.pattern[:200]!r} has none; "
             "put parentheses around the part to count by"
         )
-    root = FilesRoot.of(call.settings)
-    search = Search(root, params, pattern, call.cancelled, time.monotonic() + SECONDS)
+    deadline = time.monotonic() + SECONDS
+    search = Search(
+        FilesRoot.of(call.settings), params, pattern, lambda: call.cancelled() or time.monotonic() > deadline
+    )
     report = counts(search) if params.count_by else matching_lines(search)
     if not search.matches:
         report = [f"No line matches {params.pattern!r} in {search.searched} files."]
-    return "\n".join([*report, *search.notes()])
+    if search.skipped:
+        report.append(f"[{search.skipped} files skipped: not text, too large or not readable]")
+    if search.stopped:
+        report.append(f"[stopped after {SECONDS:g} s; narrow path or glob to search the rest]")
+    return "\n".join(report)
 
 
 def matching_lines(search: Search) -> list[str]:
     """The lines that match, with those around them, each once."""
-    params = search.params
-    before: deque[Line] = deque(maxlen=params.context)
+    before: deque[Line] = deque(maxlen=search.params.context)
     shown: list[str] = []
     hits = after = 0
     for line in search.lines():
         if line.number == 1:
             before.clear()
             after = 0
-        if line.match and hits < params.limit:
+        if line.match and hits < search.params.limit:
             shown += [*(earlier.shown("-") for earlier in before), line.shown()]
             before.clear()
-            hits, after = hits + 1, params.context
+            hits, after = hits + 1, search.params.context
         elif after:
             shown.append(line.shown("-"))
             after -= 1
@@ -205,31 +171,20 @@ def matching_lines(search: Search) -> list[str]:
     return [*shown, f"[{search.summary()}; {hits} shown]"]
 
 
-@dataclass(slots=True)
-class Count:
-    """How often a value occurs, with its first and its last line."""
-
-    first: str
-    last: str
-    times: int = 1
-
-
 def counts(search: Search) -> list[str]:
-    """The values of the first group, most frequent first."""
-    found: dict[str, Count] = {}
+    """The values of the first group, most frequent first, each with its first and its last line."""
+    found: dict[str, tuple[int, str, str]] = {}
     for line in search.lines():
         if not line.match:
             continue
         value = (line.match.group(1) or b"").decode(errors="replace")[:200]
-        count = found.get(value)
-        if count is not None:
-            count.times, count.last = count.times + 1, line.shown()
-        elif len(found) < MAX_VALUES:
-            found[value] = Count(line.shown(), line.shown())
-    ranked = sorted(found.items(), key=lambda item: -item[1].times)
+        times, first, _ = found.get(value, (0, line.shown(), ""))
+        if times or len(found) < MAX_VALUES:
+            found[value] = (times + 1, first, line.shown())
+    ranked = sorted(found.items(), key=lambda item: -item[1][0])
     report = [f"{search.summary()}; {len(found)} different values, most frequent first:"]
-    for value, count in ranked[: search.params.limit]:
-        report += [f"{count.times}\t{value}", f"\tfirst {count.first}", f"\tlast  {count.last}"]
+    for value, (times, first, last) in ranked[: search.params.limit]:
+        report += [f"{times}\t{value}", f"\tfirst {first}", f"\tlast  {last}"]
     if len(ranked) > search.params.limit:
         report.append(f"[{len(ranked) - search.params.limit} more values not shown]")
     return report

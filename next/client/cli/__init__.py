@@ -1,1 +1,1 @@
-"""The command `ratchet`: `app.py` has the table of commands, each module a group of them, `render.py` draws."""
+"""The command `ratchet`: `app.py` has the table of commands, `render.py` draws; one module per group."""

@@ -72,9 +72,12 @@ app = typer.Typer(
 
 def _show_version(wanted: bool) -> None:
     if wanted:
-        from importlib.metadata import version
+        from importlib.metadata import PackageNotFoundError, version
 
-        typer.echo(f"ratchet {version('ratchet')}")
+        try:
+            typer.echo(f"ratchet {version('ratchet')}")
+        except PackageNotFoundError:
+            typer.echo("ratchet, run from a checkout that is not installed")
         raise typer.Exit
 
 
@@ -153,8 +156,9 @@ def _open_streams() -> None:
     A closed one takes everything; a terminal that lacks a character gets `?` for it. Writing to standard
     output raises RatchetError when its disk is full, and BrokenPipeError when its reader went away.
     """
-    sys.stdout = sys.stdout or Path(os.devnull).open("w", encoding="utf-8")
-    sys.stderr = sys.stderr or Path(os.devnull).open("w", encoding="utf-8")
+    nowhere = Path(os.devnull)
+    sys.stdout = sys.stdout or nowhere.open("w", encoding="utf-8")  # stays open to the end
+    sys.stderr = sys.stderr or nowhere.open("w", encoding="utf-8")
     if isinstance(sys.stdout, TextIOWrapper):
         before = sys.stdout
         sys.stdout = _Output(

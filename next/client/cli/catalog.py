@@ -67,13 +67,16 @@ async def agents(common: CommonOptions, as_json: Json = False) -> None:
     from client.agentfile import shipped_agents
     from client.cli.render import out, pairs, print_json
 
-    here = [path for path in sorted(Path().glob("*.yaml")) if _is_agent(path)]
-    rows = [_agent_facts(path, str(path)) for path in here]
+    rows = [_agent_facts(path, str(path)) for path in _agents_here()]
     rows += [_agent_facts(path, path.stem) for path in shipped_agents()]
     if as_json:
         print_json(rows)
     else:
         out().print(pairs((row["agent"], _agent_text(row)) for row in rows))
+
+
+def _agents_here() -> list[Path]:
+    return [path for path in sorted(Path().glob("*.yaml")) if _is_agent(path)]
 
 
 def _is_agent(path: Path) -> bool:
@@ -112,7 +115,9 @@ def _agent_text(row: Mapping[str, Any]) -> str:
     if "error" in row:
         return str(row["error"])
     models = row["models"].values()
-    needs = "needs no model: it follows a script" if set(models) == {SCRIPTED} else f"models: {', '.join(models)}"
+    needs = (
+        "needs no model: it follows a script" if set(models) == {SCRIPTED} else f"models: {', '.join(models)}"
+    )
     return f"{row['description']}\nmachine {row['machine']} · {needs}".lstrip("\n")
 
 

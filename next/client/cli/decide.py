@@ -57,7 +57,8 @@ Content = Callable[["AnyRequest"], Awaitable[dict[str, Any]]]
 # -- options --------------------
 
 RequestId = Annotated[
-    str | None, typer.Argument(help="Id of the request, such as r1; default: the only one.", metavar="REQUEST")
+    str | None,
+    typer.Argument(help="Id of the request, such as r1; default: the only one.", metavar="REQUEST"),
 ]
 Comment = Annotated[str, typer.Option("--comment", "-m", help="For the log; the model may see it.")]
 Reason = Annotated[str, typer.Option("--reason", "--comment", "-m", help="For the log.")]
@@ -103,8 +104,8 @@ class Deciding(Sending):
             return ""
         if len(self.digest.strip()) < DIGEST_CHARACTERS:
             raise UsageError(
-                f"--digest {self.digest!r}: at least {DIGEST_CHARACTERS} characters are needed; `ratchet inbox` "
-                "shows them"
+                f"--digest {self.digest!r}: at least {DIGEST_CHARACTERS} characters are needed; `ratchet "
+                "inbox` shows them"
             )
         return self.digest.strip()
 
@@ -113,7 +114,7 @@ class Deciding(Sending):
 
 
 @command(app)
-async def approve(
+async def approve(  # noqa: PLR0913, PLR0917  # one parameter for each option
     common: CommonOptions,
     how: Deciding,
     run: RunName,
@@ -348,7 +349,7 @@ async def abort(
 
 
 @command(app)
-async def rollback(
+async def rollback(  # noqa: PLR0913, PLR0917  # one parameter for each option
     common: CommonOptions,
     how: Sending,
     run: RunName,
@@ -617,7 +618,7 @@ def _kind(done: Decided | CommandDone | SentSignal) -> str:
 
 
 async def _explained(client: AgentClient, run_id: str, sending: Coroutine[Any, Any, R]) -> R:
-    """The answer. When it takes long, say what the run does meanwhile; Ctrl-C does not take a message back."""
+    """The answer; when it takes long, say what the run does meanwhile. Ctrl-C takes no message back."""
     sent = asyncio.create_task(sending)
     explaining = asyncio.create_task(_explain(client, run_id))
     try:

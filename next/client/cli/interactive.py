@@ -1,10 +1,10 @@
 """A run on the terminal: its records as they come, and a question when it asks.
 
 What was typed before a question was shown never answers it. Before each prompt the terminal is asked for its
-status (`ESC [ 5 n`). A terminal draws and answers in order, so its answer (`ESC [ 0 n`) arrives behind all keys
-that were pressed before the question was drawn; these are dropped. Clearing the input queue alone would leave
-keys that are still on their way through the kernel or through ssh, and prompt_toolkit would keep them for
-the next prompt.
+status (`ESC [ 5 n`). A terminal draws and answers in order, so its answer (`ESC [ 0 n`) arrives behind all
+keys that were pressed before the question was drawn; these are dropped. Clearing the input queue alone would
+leave keys that are still on their way through the kernel or through ssh, and prompt_toolkit keeps keys for
+its next prompt.
 """
 
 from __future__ import annotations
@@ -26,7 +26,6 @@ from rich.console import Console, ConsoleOptions
 from rich.status import Status
 from rich.text import Text
 
-from client.cli.typed import Draft, amounts_from, check_counter
 from client.cli.render import (
     DECISIONS,
     decision_commands,
@@ -38,6 +37,7 @@ from client.cli.render import (
     request_block,
     request_line,
 )
+from client.cli.typed import Draft, amounts_from, check_counter
 from client.errors import NotConfirmed, RatchetError, UsageError
 from client.keys import Signer, signer
 from workflows.kernel.log import Record
@@ -181,7 +181,7 @@ async def heartbeats(client: AgentClient, run: str, view: LiveView) -> AsyncIter
 # -- the terminal --------------------
 
 
-class _Interrupted(Exception):  # noqa: N818  # not an error: Ctrl-C at a prompt
+class _Interrupted(Exception):
     """Ctrl-C at a prompt."""
 
 
@@ -214,9 +214,7 @@ class Terminal:
         await self._drop_early_keys()
         clear_typeahead(source)
         with create_app_session(source, shown), patch_stdout(raw=True):
-            session: PromptSession[str] = PromptSession(
-                interrupt_exception=_Interrupted, enable_suspend=True
-            )
+            session: PromptSession[str] = PromptSession(interrupt_exception=_Interrupted, enable_suspend=True)
             try:
                 return (await session.prompt_async(prompt, handle_sigint=False)).strip()
             except EOFError:
@@ -439,7 +437,9 @@ class Questions:
         now = self._open.get(key)
         if now is None:
             return f"{key[1]} is closed by now"
-        return plain(f"{key[1]} now asks {now.group or 'anybody'}; a decision on what was shown does not count")
+        return plain(
+            f"{key[1]} now asks {now.group or 'anybody'}; a decision on what was shown does not count"
+        )
 
     async def _until_closed(self, key: tuple[str, str]) -> None:
         """The run's record of a decision comes a moment later: not into the next question."""
@@ -509,7 +509,7 @@ class Questions:
         from client.people import decision_from
 
         text = "" if verb == "topup" else text
-        decision = decision_from(request, verb, text, **fields)  # type: ignore[typeddict-item]  # made by _fields
+        decision = decision_from(request, verb, text, **fields)
         done: Decided | SentSignal = await self._client.decide(request.run, decision, by=self._by)
         closed = isinstance(done, Decided) and done.outcome != "open"
         # a decision on the run that is followed is in its log, in a moment

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import logging
 import os
+from collections.abc import Iterator
+from contextlib import contextmanager
 from functools import cache
 
 from temporalio.runtime import (
@@ -21,29 +23,39 @@ from client.errors import UsageError
 __all__ = ["log_to_file", "log_to_terminal"]
 
 
-def log_to_file(settings: Settings) -> None:
-    """Log into `worker.log` of the data directory, so that the terminal shows the run alone.
+@contextmanager
+def log_to_file(settings: Settings) -> Iterator[None]:
+    """Log into `worker.log` of the data directory meanwhile, so that the terminal shows the run alone.
 
     Raises:
         UsageError: the file cannot be written, or is a link.
     """
-    configure(settings.model_copy(update={"log_format": "json"}))
+    root = logging.getLogger()
+    before = root.handlers
     path = settings.data_dir / "worker.log"
     flags = os.O_WRONLY | os.O_APPEND | os.O_CREAT | os.O_NOFOLLOW
     try:
         stream = os.fdopen(os.open(path, flags, 0o600), "a", encoding="utf-8")
     except OSError as error:
         raise UsageError(f"the log {path} cannot be written: {error.strerror}; remove it") from error
-    for output in logging.getLogger().handlers:
-        if isinstance(output, logging.StreamHandler):
-            output.setStream(stream)
-    _forward_core()
+    with stream:
+        configure(settings.model_copy(update={"log_format": "json"}))
+        for output in root.handlers:
+            if isinstance(output, logging.StreamHandler):
+                output.setStream(stream)
+        _forward_core()
+        try:
+            yield
+        finally:
+            root.handlers = before
 
 
-def log_to_terminal(settings: Settings) -> None:
+@contextmanager
+def log_to_terminal(settings: Settings) -> Iterator[None]:
     """Log to standard error."""
     configure(settings)
     _forward_core()
+    yield
 
 
 @cache

@@ -119,13 +119,11 @@ class CommonOptions:
 
         settings = settings or load_settings(self.data_dir)
         data_directory(settings.data_dir)
-        if logs == "file":
-            log_to_file(settings)
-        else:
-            log_to_terminal(settings)
+        log = log_to_file if logs == "file" else log_to_terminal
         ports = Ports(self.port, self.ui_port)
-        async with connected(settings=settings, remote=self.remote(), ports=ports) as connection:
-            yield AgentClient(connection)
+        with log(settings):
+            async with connected(settings=settings, remote=self.remote(), ports=ports) as connection:
+                yield AgentClient(connection)
 
 
 AgentName = Annotated[str | None, typer.Option("--agent", "-a", help="Agent file, or name of a shipped one.")]

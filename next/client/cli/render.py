@@ -11,11 +11,11 @@ import re
 import shlex
 import sys
 import time
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from datetime import UTC, datetime
 from typing import TYPE_CHECKING, Any, TextIO
 
-from rich.console import Console, Group
+from rich.console import Console, Group, RenderableType
 from rich.panel import Panel
 from rich.table import Table
 from rich.text import Text
@@ -35,6 +35,10 @@ from workflows.people import (
 
 if TYPE_CHECKING:  # these import temporalio
     from activities.contracts import JsonObject
+    from client.history.checkpoints import CheckpointLine, StepSnapshot
+    from client.history.compare import Comparison, Side, StepOf
+    from client.history.differences import Difference
+    from client.history.replayer import ReplayResult
     from client.listing import RequestSummary, RunLine
     from client.sending import SentSignal
     from workflows.api import AgentTask, RunResult, RunStatus, StepLine
@@ -43,11 +47,12 @@ if TYPE_CHECKING:  # these import temporalio
     AnyRequest = Request | RequestSummary
 
 __all__ = [
-    "DECISIONS", "WIDE", "after_command", "after_decision", "change_block", "command_text", "counted",
-    "decision_commands", "decision_text", "effects_table", "escaped", "inbox_table", "notes", "one_line",
-    "out", "pairs", "plain", "print_json", "record_block", "request_block", "request_line", "request_reason",
-    "result_text", "run_block", "run_table", "run_line", "spent", "status_block", "steps_table",
-    "time_left", "time_span",
+    "DECISIONS", "WIDE", "after_command", "after_decision", "change_block", "checkpoint_table",
+    "command_text", "comparison_block", "counted", "decision_commands", "decision_text",
+    "effects_table", "escaped", "inbox_table", "notes", "one_line", "out", "pairs", "plain",
+    "print_json", "record_block", "replay_block", "request_block", "request_line", "request_reason",
+    "result_text", "run_block", "run_line", "run_table", "snapshot_block", "spent", "status_block",
+    "steps_table", "time_left", "time_span",
 ]  # fmt: skip
 
 WIDE = 120
@@ -76,6 +81,13 @@ _REASONS: dict[Kind, str] = {
 }
 _PLACEHOLDERS: dict[Verb, str] = {"answer": " <text>", "reject": " -m <why>", "edit": " [--args JSON]"}
 """What a person fills in; a shell refuses to take `<text>` for an answer."""
+SHORT, LONG, VALUE = 160, 480, 2_000
+"""Characters: of a line, of a text in a table, of one field of a context."""
+STEP_LINES = 6
+"""Of what happened in a step."""
+WIDEST = 160
+"""Columns of a comparison; wider ones are hard to read."""
+NAME_COLUMNS, SPENT_COLUMNS = 8, 24
 _UNITS = ((86_400, "d"), (3_600, "h"), (60, "min"))
 
 
@@ -95,7 +107,9 @@ def notes() -> Console:
 def _console(terminal: bool, *, stderr: bool) -> Console:
     kind = Console if terminal else _Piped
     width = None if terminal else 10_000
-    return kind(stderr=stderr, width=width, highlight=False, markup=False, emoji=False, soft_wrap=not terminal)
+    return kind(
+        stderr=stderr, width=width, highlight=False, markup=False, emoji=False, soft_wrap=not terminal
+    )
 
 
 class _Piped(Console):
@@ -484,7 +498,13 @@ def effects_table(calls: Iterable[DoneCall]) -> Table:
     table = _listing("step", "tool", "arguments", "can be undone", "returned", overflow="fold")
     for call in calls:
         undone = call.undone if call.undone is not None else "yes" if call.undoable else "NO"
-        cells = (str(call.step), call.tool, _json(call.arguments)[:500], undone, call.error or call.output[:200])
+        cells = (
+            str(call.step),
+            call.tool,
+            _json(call.arguments)[:500],
+            undone,
+            call.error or call.output[:200],
+        )
         table.add_row(*(Text(plain(cell)) for cell in cells))
     return table
 
@@ -575,3 +595,172 @@ def _on_with(run_id: str, *, paused: bool) -> str:
 
 def _pretty(arguments: JsonObject) -> str:
     return json.dumps(arguments, ensure_ascii=False, indent=2)
+
+
+# -- the past of a run --------------------
+
+
+def checkpoint_table(lines: Sequence[CheckpointLine]) -> Table:
+    """Steps as a table; those that the run cannot go back to are dim."""
+
+    branches = any(line.branch for line in lines)
+    table = Table(box=None, padding=(0, 2, 0, 0), header_style="dim")
+    for name in ("step", *(["branch"] if branches else []), "in the log", "states, and what happened first"):
+        table.add_column(name, overflow="fold")
+    table.add_column("spent by its end", max_width=SPENT_COLUMNS)
+    for line in lines:
+        path = " → ".join(line.states) or line.state
+        cells = [str(line.step), *([str(line.branch)] if branches else [])]
+        cells += [f"{'after' if line.holds else 'from'} record {line.seq}"]
+        what = path if line.holds else f"left behind: {path}"
+        cells += ["\n".join(filter(None, (what, one_line(line.summary, SHORT)))), spent(line.counters)]
+        table.add_row(*(Text(plain(cell), style="" if line.holds else "dim") for cell in cells))
+    return table
+
+
+def snapshot_block(snapshot: StepSnapshot) -> Group:
+    """State, cost, every field of the context, and what came next."""
+
+    branch = f" (branch {snapshot.branch})" if snapshot.branch else ""
+    head = {
+        "run": snapshot.run,
+        "machine": f"{snapshot.machine} {snapshot.version}",
+        "step": f"{snapshot.step}{branch}, after record {snapshot.records - 1}",
+        "state": snapshot.state,
+        "spent": spent(snapshot.counters) or "nothing yet",
+        "so far": f"{counted(snapshot.transitions, 'transition')}, {counted(snapshot.messages, 'message')}",
+    }
+    came = "what came next" if snapshot.next else "nothing came next in this step"
+    return Group(
+        pairs(head.items(), style="dim"),
+        Text("\ncontext", style="dim"),
+        pairs((name, _value(value)) for name, value in snapshot.context.items()),
+        Text(f"\n{came}", style="dim"),
+        pairs((f"{record.seq:>4}", _happened(record)) for record in snapshot.next),
+    )
+
+
+def _value(value: object) -> str:
+
+    text = value if isinstance(value, str) else json.dumps(value, ensure_ascii=False, indent=1)
+    return text if len(text) <= VALUE else f"{text[:VALUE]} [... {len(text):,} characters; --json shows all]"
+
+
+def _happened(record: Record) -> str:
+
+    head = f"{record.state}: {record.event}{f' → {record.to}' if record.to else ''}"
+    return f"{head}\n{one_line(record.error or record.reason, SHORT)}".rstrip("\n")
+
+
+def replay_block(found: ReplayResult) -> Group:
+    """The verdict, the first difference, and what could not be compared."""
+
+    verdict = Text(f"run {plain(found.run)}: ")
+    if found.same:
+        verdict.append("today's code does the same", style="green")
+    elif found.difference is None and not found.failure:
+        verdict.append("nothing differs in what could be compared", style="yellow")
+    else:
+        verdict.append("today's code does something else", style="bold red")
+    upto = "" if found.before is None else f" before record {found.before}"
+    parts = [
+        verdict,
+        Text(f"{counted(found.records, 'record')}{upto} compared; nothing was called", style="dim"),
+    ]
+    if found.can_continue is False:
+        parts.append(Text("the run cannot go on with today's code", style="bold red"))
+    if found.failure:
+        parts.append(Text(f"Temporal: {one_line(found.failure, LONG)}", style="red"))
+    if found.difference is not None:
+        one = found.difference
+        parts.append(Text(f"First difference: record {one.seq} (step {one.step})", style="bold"))
+        parts.append(Text(plain(f"  was {one.recorded or 'nothing'}, now {one.today or 'nothing'}")))
+        if one.difference is not None:
+            parts += [Text(line) for line in _difference_lines(one.difference)]
+    return Group(*parts, *(Text(one_line(note, LONG), style="yellow") for note in found.notes))
+
+
+def _difference_lines(difference: Difference) -> Iterator[str]:
+
+    yield f"    {one_line(difference.at, SHORT)}"
+    yield f"      {one_line(difference.left, SHORT) or '(nothing)'}"
+    yield f"      {one_line(difference.right, SHORT) or '(nothing)'}"
+
+
+def comparison_block(found: Comparison, width: int) -> Group:
+    """Two runs beside each other: who they are, their steps, and where they differ first."""
+
+    width = min(width, WIDEST)
+    heads, body = _columns(width), _columns(width)
+    left, right = _side(found.left), _side(found.right)
+    for name in left:
+        if left[name] or right[name]:
+            cells = (one_line(left[name], LONG), one_line(right[name], LONG))
+            heads.add_row(Text(name, style="dim"), *map(Text, cells))
+    for pair in found.steps:
+        number = Text(f"step {pair.step}", style="dim")
+        if pair.difference is None and pair.left is not None:
+            body.add_row(number, _short_step(pair.left), Text("the same", style="dim"))
+        else:
+            body.add_row(number, _step_cell(pair.left), _step_cell(pair.right))
+    return Group(heads, Text(""), body, Text(""), *_ending(found))
+
+
+def _columns(width: int) -> Table:
+
+    table = Table(box=None, padding=(0, 2, 0, 0), show_header=False, width=width)
+    table.add_column(no_wrap=True, width=NAME_COLUMNS)
+    for _ in range(2):
+        table.add_column(width=(width - NAME_COLUMNS - 6) // 2, overflow="fold")
+    return table
+
+
+def _side(side: Side) -> dict[str, str]:
+
+    origin = side.origin
+    return {
+        "run": side.run,
+        "agent": f"{side.agent} (machine {side.machine} {side.machine_version})",
+        "goal": side.goal,
+        "ended": f"{side.exit_reason or 'not over'} in state {side.state}",
+        "answer": side.answer or side.error or "",
+        "steps": f"{side.step}{f', branch {side.branch}' if side.branch else ''}",
+        "spent": spent(side.counters),
+        "from": f"step {origin.step} of {origin.workflow_id}" if origin else "",
+    }
+
+
+def _short_step(step: StepOf) -> Text:
+    """A step that both did, on one line."""
+
+    first = next((line for line in step.summary if line.strip()), "")
+    return Text(one_line(first or " → ".join(step.path), SHORT // 2))
+
+
+def _step_cell(step: StepOf | None) -> Text:
+
+    if step is None:
+        return Text("-", style="dim")
+    cell = Text(plain(" → ".join(step.path)), style="cyan")
+    for line in step.summary[:STEP_LINES]:
+        cell.append(f"\n{one_line(line, SHORT)}", style="default")
+    if len(step.summary) > STEP_LINES:
+        cell.append(f"\n… {len(step.summary) - STEP_LINES} more", style="dim")
+    cell.append(f"\n{spent(step.spent)}" if spent(step.spent) else "", style="dim")
+    return cell
+
+
+def _ending(found: Comparison) -> Iterable[RenderableType]:
+
+    if found.common is not None:
+        text = f"Both come from step {found.common.step} of {found.common.workflow_id}"
+        yield Text(f"{text}: {counted(found.shared, 'record')} are the same.")
+    elif found.shared:
+        yield Text(f"They have a common origin: {counted(found.shared, 'record')} are the same.")
+    first = found.first_different
+    if first is None or first.difference is None:
+        yield Text("They do the same, step by step.", style="green")
+        return
+    yield Text(f"First difference, in step {first.step}:", style="bold")
+    for line in _difference_lines(first.difference):
+        yield Text(line)

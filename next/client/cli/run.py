@@ -31,7 +31,7 @@ if TYPE_CHECKING:
     from client.listing import RunLine
     from workflows.api import AgentTask
 
-__all__ = ["Starting", "app", "follow", "own_worker", "start"]
+__all__ = ["Starting", "app", "check_worker", "follow", "own_worker", "start"]
 
 app = typer.Typer()
 BEGUN_SECONDS = 10
@@ -53,8 +53,8 @@ class Starting:
         """Raise a UsageError for options that exclude each other."""
         if self.detach and self.worker:
             raise UsageError(
-                "--worker runs a worker here until the run is over, --detach does not wait for the run: leave "
-                "one out. Nothing was started; `ratchet dev` is a worker that stays"
+                "--worker runs a worker here until the run is over, --detach does not wait for the run: "
+                "leave one out. Nothing was started; `ratchet dev` is a worker that stays"
             )
 
 
@@ -168,8 +168,8 @@ async def _run_one(common: CommonOptions, which: AgentOptions, starting: Startin
         client = await stack.enter_async_context(common.client(settings))
         if own:
             remember(settings.data_dir, allowed)
-        has_worker = (own and not starting.detach) or await _has_worker(client, starting)
-        if has_worker and own and not starting.detach:
+        has_worker = await check_worker(client, starting, own=own)
+        if own and not starting.detach:
             _introduce(client, task)
             await stack.enter_async_context(own_worker(client, settings))
         with _modules_named(agent):
@@ -224,11 +224,12 @@ async def start(
     return 0
 
 
-async def _has_worker(client: AgentClient, starting: Starting) -> bool:
-    """Some worker takes the run. Raises NoWorker when somebody would wait for it in vain."""
+async def check_worker(client: AgentClient, starting: Starting, *, own: bool) -> bool:
+    """Whether some worker takes the run; `own`: one of this process may. Raises NoWorker when somebody would
+    wait for it in vain."""
     from workflows.api import TASK_QUEUE
 
-    found = await client.has_worker()
+    found = (own and not starting.detach) or await client.has_worker()
     if not found and not starting.detach:
         raise NoWorker(
             f"no worker polls the task queue {TASK_QUEUE!r} at {client.where}, so nothing was started; start "
@@ -449,8 +450,8 @@ async def _check_waiting(client: AgentClient, settings: Settings, lines: Iterabl
         raise UsageError(
             "a worker here would break runs that wait in this directory:\n"
             + "\n".join(problems)
-            + "\nGive them what they need, end them with `ratchet cancel RUN`, or name another directory with "
-            "--data-dir"
+            + "\nGive them what they need, end them with `ratchet cancel RUN`, or name another directory "
+            "with --data-dir"
         )
 
 

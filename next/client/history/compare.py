@@ -20,8 +20,7 @@ DEEDS = {"machine", "state", "event", "to", "reason", "error", "by", "patch", "m
 """Fields of a record that say what was done; the others say when, and what it cost."""
 MARGIN = 60
 """Seconds before and after a run in which a number is taken for one of its times."""
-ANY_TIME = "(a time)"
-THIS_RUN = "(this run)"
+A_TIME, A_CALL, THIS_RUN = "(a time)", "(a call)", "(this run)"
 OPAQUE = {("code", "session")}
 """Fields, by machine, with packed state: the same content has other bytes in another run."""
 AUTOMATIC = {"machine", "kernel"}
@@ -180,6 +179,7 @@ class _Log:
         self._run = run
         times = [record.at for record in records]
         self._times = (min(times, default=0) - MARGIN, max(times, default=0) + MARGIN)
+        self._calls = {call.id for record in records for one in record.messages for call in one.tool_calls}
         self._before: dict[int, Mapping[str, float]] = {}
         counters: Mapping[str, float] = {}
         for record in records:
@@ -211,11 +211,10 @@ class _Log:
         if isinstance(value, list):
             return [self._anonymous(item) for item in value]
         if isinstance(value, str):
-            if value == self._run or value.startswith(f"{self._run}/"):
-                return THIS_RUN
-            return value
+            is_run = value == self._run or value.startswith(f"{self._run}/")
+            return A_CALL if value in self._calls else THIS_RUN if is_run else value
         is_number = isinstance(value, int | float) and not isinstance(value, bool)
-        return ANY_TIME if is_number and self._times[0] <= value <= self._times[1] else value
+        return A_TIME if is_number and self._times[0] <= value <= self._times[1] else value
 
     def step_of(self, step: int) -> StepOf | None:
         """What was done in a step; None: the run has no such step."""

@@ -87,7 +87,7 @@ class Replayed:
     failure: Exception | None = None
     """Why Temporal could not replay it to its end."""
     length: int = 0
-    """Records at the end of the history. Then the workflow is thrown away by a cancellation, which is logged."""
+    """Records at the end of the history; then a cancellation throws the workflow away, and that is logged."""
 
     @property
     def records(self) -> tuple[Record, ...]:

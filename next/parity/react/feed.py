@@ -1,6 +1,6 @@
 """What both editions are given: options and answers as plain data, drawn from one seed."""
 
-# ruff: noqa: T201, I001, PLR0402, E501, C901  # a script beside both editions, no part of either
+# ruff: noqa: E501  # a script beside both editions, no part of either
 from __future__ import annotations
 
 import json

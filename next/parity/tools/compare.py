@@ -1,6 +1,6 @@
 """Compare both sides: `compare.py old.jsonl new.jsonl`. Differences on purpose are masked here, by name."""
 
-# ruff: noqa: T201, I001, PLR0402, E501, C901  # a script beside both editions, no part of either
+# ruff: noqa: T201  # a script beside both editions, no part of either
 from __future__ import annotations
 
 import json

@@ -13,9 +13,11 @@ from activities.settings import Settings
 from client.agent import AgentClient
 from client.connection import Connection
 from client.embedded import stop_server
-from tests.server.conftest import settings, temporal, working  # noqa: F401  # one server for this folder, too
+from tests.server import conftest as server
 
 ROOT = Path(__file__).resolve().parents[2]
+settings, temporal, working = server.settings, server.temporal, server.working
+"""Fixtures: one real server and one worker for this folder, too."""
 FOREIGN = ("RATCHET_", "TEMPORAL_", "OPENAI_", "XDG_STATE_HOME")
 
 

@@ -31,18 +31,13 @@ from client.errors import (
     UsageError,
 )
 from client.follow import Heartbeat, heartbeat_in
+from tests.client.asking import talk, until
 from tests.server.conftest import real_server
 from tests.server.trials import calls, task
 from worker import build_worker
-from workflows.api import AgentTask
 from workflows.kernel.log import STARTED, chain
 
 SLOW = calls(("mark", {"line": "slow", "seconds": 30}))
-
-
-def talk(**more: Any) -> AgentTask:
-    """A run of three steps."""
-    return task(calls(("mark", {"line": "one"})), calls(("mark", {"line": "two"})), "both", **more)
 
 
 def test_sdk_exports_what_programs_need() -> None:
@@ -50,6 +45,13 @@ def test_sdk_exports_what_programs_need() -> None:
         assert getattr(client, name).__name__ == name
     with pytest.raises(AttributeError, match="AgentClient"):
         client.Agent  # noqa: B018  # the access itself is the test
+
+
+async def test_program_needs_few_lines_for_server_worker_and_run(data_dir: Path) -> None:
+    async with AgentClient.connect(settings=Settings(data_dir=data_dir), worker=True) as agents:
+        assert await agents.has_worker()
+        assert (await agents.run(task("said", tools=("calculator",)))).answer == "said"
+        assert agents.ui
 
 
 async def test_watch_gives_every_record_once(agents: AgentClient) -> None:
@@ -84,9 +86,12 @@ async def test_lists_show_runs_newest_first(agents: AgentClient) -> None:
     runs = [await agents.start(talk(name=name, goal=f"goal {n}")) for n in range(3)]
     for run in runs:
         await agents.result(run)
-    async with asyncio.timeout(20):  # visibility is written a little later
-        while len(lines := await agents.list(agent=name)) < 3 or not all(line.exit_reason for line in lines):
-            await asyncio.sleep(0.05)
+
+    async def listed() -> Any:  # visibility is written a little later
+        lines = await agents.list(agent=name)
+        return lines if len(lines) == 3 and all(line.exit_reason for line in lines) else ()
+
+    lines = await until(listed)
     assert [line.id for line in lines] == runs[::-1]
     assert (lines[0].goal, lines[0].machine, lines[0].progress) == ("goal 2", "tools", "completed")
     assert await agents.list(agent="x' OR AgentName = 'lister") == ()

@@ -529,7 +529,7 @@ RESULTS = [
 
 
 @settings(max_examples=150, deadline=None)
-@given(st.data(), st.sampled_from(["plan", "simple"]), st.integers(0, 4), st.booleans())
+@given(st.data(), st.sampled_from(["plan", "simple"]), st.integers(1, 4), st.booleans())
 def test_random_answers_always_end(data: st.DataObject, mode: str, most: int, record: bool) -> None:
     def answer(effect: Any) -> Any:
         first = [PLAN] * 3 if effect.kind == "ask_model" and effect.role == "planner" else []

@@ -3,17 +3,25 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
-from typing import Literal
+from typing import Annotated, Literal
 
 from pydantic import Field, JsonValue, field_validator
 
-from activities.contracts import MODEL_ATTEMPTS, Artifact, Frozen, JsonObject, Strict, ToolRun
+from activities.contracts import (
+    MODEL_ATTEMPTS,
+    Artifact,
+    ArtifactRead,
+    Frozen,
+    JsonObject,
+    Strict,
+    ToolRun,
+)
 from workflows.kernel.context import Context
 from workflows.kernel.ledger import Ledger
-from workflows.machines.contract.budget import Caps, first_budget
 from workflows.machines.contract.reply import Decision
 
 __all__ = [
+    "Caps",
     "Contract",
     "FilledSlot",
     "KeptArtifact",
@@ -21,11 +29,13 @@ __all__ = [
     "Overdraft",
     "Round",
     "RoundTiming",
-    "Show",
     "SlotSpec",
     "Violations",
     "missing_slots",
 ]
+
+Cap = Annotated[int | None, Field(ge=0, le=10_000)]
+Attempts = Annotated[int, Field(ge=1, le=20)]
 
 
 class SlotSpec(Strict):
@@ -39,6 +49,18 @@ class SlotSpec(Strict):
     budget: dict[str, JsonValue] = Field(
         default_factory=dict, description="rounds: explore 2, exploit 3, render 0, ctx_reads 0 [5.5]"
     )
+
+
+class Caps(Strict):
+    """Global caps; null: from the slots (spec 5.5, R-004-1)."""
+
+    decision_rounds: Cap = Field(default=None, description="rounds; null: [5.5]")
+    tool_calls: Cap = Field(default=None, description="calls; null: [5.5]")
+    explore: Cap = Field(default=None, description="rounds; null: [5.5]")
+    exploit: Cap = Field(default=None, description="rounds; null: [5.5]")
+    render: Cap = Field(default=None, description="rounds; null: [5.5]")
+    context_reads: Cap = Field(default=None, description="rounds that show something; null: at least 3 [5.5]")
+    decision_reruns: Cap = Field(default=None, description="rounds that only ask again; null: 2 [5.5]")
 
 
 class Options(Strict):
@@ -63,9 +85,9 @@ class Options(Strict):
     spec_in_params_tools: tuple[str, ...] = Field(
         default=(), description="may carry `out_artifacts_spec` among their parameters [5.11]"
     )
-    max_tool_attempts: int = Field(default=1, ge=1, le=20, description="per tool call, in all [6.1]")
-    max_model_attempts: int = Field(
-        default=MODEL_ATTEMPTS, ge=1, le=20, description="per model call, in all [6.1]"
+    max_tool_attempts: Attempts = Field(default=1, description="per tool call, in all [6.1]")
+    max_model_attempts: Attempts = Field(
+        default=MODEL_ATTEMPTS, description="per model call, in all [6.1]"
     )
     shown_chars: int = Field(
         default=8000, ge=100, le=200_000, description="characters of an artifact that the model is shown"
@@ -83,11 +105,6 @@ class Options(Strict):
         if twice := sorted({name for name in names if names.count(name) > 1}):
             raise ValueError(f"duplicate slot names: {', '.join(twice)}; give each slot its own name")
         return slots
-
-    @property
-    def budget(self) -> Ledger:
-        """The budget that a run begins with (spec 5.5)."""
-        return first_budget(((slot.name, slot.budget) for slot in self.slots), self.caps)
 
 
 class KeptArtifact(Frozen):
@@ -124,6 +141,11 @@ class FilledSlot(Frozen):
     problem: str | None = None
     """Why its text is lost; such a slot is not filled."""
 
+    @property
+    def read(self) -> ArtifactRead:
+        """Reads its text."""
+        return ArtifactRead(digest=self.digest, path=self.path)
+
 
 def missing_slots(contract: Iterable[SlotSpec], slots: Mapping[str, FilledSlot]) -> tuple[str, ...]:
     """The declared slots that nothing fills, or whose text is lost, in the contract's order."""
@@ -137,7 +159,8 @@ class RoundTiming(Frozen):
     round: int
     started: float
     ended: float
-    end_reason: Literal["decision", "complete", "exit", "clarify", "protocol_violation", "call_tool"]
+    end_reason: str
+    """The action that was taken, or `protocol_violation`."""
 
 
 class Round(Frozen):
@@ -150,6 +173,11 @@ class Round(Frozen):
     """The slot whose budget is shown and charged."""
     strategy: str = ""
     """The last valid one of any round: explore, exploit or render."""
+
+    @property
+    def next(self) -> Round:
+        """The round that follows."""
+        return self.model_copy(update={"index": self.index + 1})
 
 
 class Overdraft(Frozen):
@@ -169,14 +197,6 @@ class Violations(Frozen):
     """`code` and `message`."""
 
 
-class Show(Frozen):
-    """What the next journal shows."""
-
-    artifacts: tuple[str, ...] = ()
-    """Ids, with a path behind them."""
-    skills: tuple[str, ...] = ()
-
-
 class Contract(Context):
     """All that a run remembers between its states (spec 5.4)."""
 
@@ -191,10 +211,11 @@ class Contract(Context):
     iteration: int = 0
     """Decisions that came back from the model."""
 
-    last_decision: Decision | None = None
+    last_decision: Decision = Decision()
     call: ToolRun | None = None
     """The verified tool call."""
-    show: Show = Show()
+    show: bool = False
+    """The next journal shows what the last decision asked to see."""
     completion_summary: str = ""
     """The newest one."""
     clarification_questions: tuple[str, ...] = ()

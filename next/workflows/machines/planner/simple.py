@@ -83,7 +83,7 @@ def act(c: Planner, run: Run) -> Generator[Any, Any, tuple[dict[str, Any], str]]
         patch["state"] = merged(c.state, value)
         if value.get("done") is True:
             patch["exit_reason"] = "done"
-    return patch, outcome.output
+    return patch, "Tools executed: 1"
 
 
 def _finished(c: Planner, given: JsonObject) -> dict[str, Any]:
