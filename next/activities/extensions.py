@@ -22,15 +22,7 @@ from pathlib import Path
 from types import ModuleType
 from typing import Any
 
-__all__ = [
-    "ENTRY_POINT_GROUP",
-    "USER_PACKAGE",
-    "ExtensionError",
-    "declared",
-    "declared_by_name",
-    "load_extensions",
-    "load_modules",
-]
+__all__ = ["ExtensionError", "declared", "load_extensions", "load_modules"]
 
 ENTRY_POINT_GROUP = "ratchet.modules"
 USER_PACKAGE = "ratchet_user"
@@ -69,32 +61,6 @@ def declared(modules: Iterable[ModuleType], constant: str) -> Iterator[tuple[Any
             raise ExtensionError(f"{file}: {constant}S must be a tuple, not {several!r}")
         for one in several:
             yield one, file
-
-
-def declared_by_name(modules: Iterable[ModuleType], constant: str) -> dict[str, tuple[Any, str]]:
-    """The entries of a constant such as `RULES = {"name": function}`, each with its file.
-
-    An entry has two names: its own, and `module.name`, where a file's stem is its module's name. Raises
-    `ExtensionError` for a constant that is not a dict, and for a name that two modules use.
-    """
-    found: dict[str, tuple[Any, str]] = {}
-    for module in modules:
-        file = module.__file__ or module.__name__
-        entries = getattr(module, constant, {})
-        if not isinstance(entries, dict):
-            raise ExtensionError(
-                f"{file}: {constant} must be a dict from names to functions, not {entries!r}"
-            )
-        stem = Path(file).stem if module.__file__ else module.__name__
-        for own_name, value in entries.items():
-            for name in dict.fromkeys((own_name, f"{module.__name__}.{own_name}", f"{stem}.{own_name}")):
-                if name in found:
-                    raise ExtensionError(
-                        f"{constant}: two entries have the name {name}: one in {found[name][1]}, one in "
-                        f"{file}; rename one of them"
-                    )
-                found[name] = (value, file)
-    return found
 
 
 def _loaded(name: str) -> ModuleType:

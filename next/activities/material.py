@@ -1,8 +1,8 @@
 """Long texts by reference: kept once in the durable store, mapped into memory, searched with RE2.
 
 A block of code reaches its material through `context_len()`, `context_slice(start, end)` and
-`context_search(pattern, start=0)`, which this module answers. All places are counted in characters;
-a table of where every 8,192nd character begins leads to the bytes.
+`context_search(pattern, start=0)`, which this module answers. All places are counted in characters; a
+count of the characters before every 8th KiB leads to the bytes.
 """
 
 from __future__ import annotations
@@ -10,14 +10,13 @@ from __future__ import annotations
 import asyncio
 import hashlib
 import inspect
-import json
 import mmap
 from bisect import bisect_right
 from collections import OrderedDict
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import dataclass
-from itertools import pairwise
+from contextlib import suppress
+from itertools import accumulate
 from typing import Any
 
 import re2  # type: ignore[import-untyped]  # google-re2 ships no types
@@ -26,10 +25,6 @@ from activities.contracts import MaterialRef
 from activities.store.blobs import BlobStore
 
 __all__ = [
-    "MATCHES",
-    "REACH_BYTES",
-    "SLICE_CHARS",
-    "TOO_LONG",
     "BadMaterial",
     "Material",
     "MaterialFunctions",
@@ -48,8 +43,10 @@ WINDOW_BYTES = 2**17
 """Searched without a pause: the slowest patterns take about three seconds for it."""
 REACH_BYTES = 2**16
 """The longest match. What matches more is found in pieces."""
-STRIDE = 8192
-FORMAT = 1
+STRIDE = 2**13
+"""Bytes from one count of characters to the next."""
+INSIDE = bytes(range(0x80, 0xC0))
+"""The bytes of UTF-8 with which no character begins."""
 BOM = b"\xef\xbb\xbf"
 PATTERN_CHARS = 1000
 PATTERN_MEMORY = 2**20
@@ -93,47 +90,34 @@ async def keep_material(text: str | bytes, blobs: BlobStore) -> MaterialRef:
 
 
 def _keep(text: str | bytes, blobs: BlobStore) -> MaterialRef:
-    material = Material.of(text)
-    table = {
-        "format": FORMAT,
-        "text": blobs.put(bytes(material.data)),
-        "chars": material.chars,
-        "bytes": len(material.data),
-        "stride": STRIDE,
-        "starts": material.starts,
-    }
-    digest = blobs.put(json.dumps(table, separators=(",", ":")).encode())
-    return MaterialRef(digest=digest, chars=material.chars, bytes=len(material.data))
+    try:
+        data = text.encode() if isinstance(text, str) else text.removeprefix(BOM)
+        chars = len(data.decode())
+    except UnicodeEncodeError as error:
+        raise ValueError(f"the material holds a lone surrogate at character {error.start}") from None
+    except UnicodeDecodeError as error:
+        raise ValueError(f"the material is not UTF-8 text: byte {error.start} cannot be read") from None
+    return MaterialRef(digest=blobs.put(data), chars=chars, bytes=len(data))
 
 
-@dataclass(frozen=True, slots=True)
+def _characters(data: bytes) -> int:
+    """How many characters begin in these bytes."""
+    return len(data) if data.isascii() else len(data.translate(None, INSIDE))
+
+
 class Material:
     """A text as UTF-8, in memory or mapped from a file."""
 
-    data: bytes | mmap.mmap
-    chars: int
-    starts: list[int]
-    """Bytes at which the characters 0, 8192, 16384, ... begin."""
+    def __init__(self, data: bytes | mmap.mmap) -> None:
+        self.data = data
+        pieces = (_characters(data[at : at + STRIDE]) for at in range(0, len(data), STRIDE))
+        self.counts = [0, *accumulate(pieces)]
+        """Characters before the bytes 0, 8192, 16384, ..., and in the whole."""
 
-    @classmethod
-    def of(cls, text: str | bytes) -> Material:
-        """The material that a text is. Raises `ValueError` with the place that is not text."""
-        try:
-            data = text.encode() if isinstance(text, str) else text.removeprefix(BOM)
-        except UnicodeEncodeError as error:
-            raise ValueError(f"the material holds a lone surrogate at character {error.start}") from None
-        starts, chars, at = [], 0, 0
-        while at < len(data):
-            piece = data[at : at + 4 * STRIDE]  # a character has at most four bytes
-            found = piece.decode(errors="ignore")[:STRIDE]
-            whole = found.encode()
-            if not found or not piece.startswith(whole):
-                wrong = at + _first_wrong_byte(piece)
-                raise ValueError(f"the material is not UTF-8 text: byte {wrong} cannot be read")
-            starts.append(at)
-            chars += len(found)
-            at += len(whole)
-        return cls(data, chars, starts)
+    @property
+    def chars(self) -> int:
+        """The length of the text."""
+        return self.counts[-1]
 
     def slice(self, start: int | None = 0, end: int | None = None) -> str:
         """As `text[start:end]`, with negative numbers from the end. Raises `ValueError` above 16 Mi."""
@@ -142,7 +126,7 @@ class Material:
             raise ValueError(f"a slice has at most {SLICE_CHARS:,} characters, not {last - first:,}")
         if last <= first:
             return ""
-        return self.data[self._byte(first) : self._byte(last)].decode()
+        return self.data[self._byte(first) : self._byte(last)].decode(errors="replace")
 
     async def search(
         self, pattern: str, start: int = 0, window: int = WINDOW_BYTES
@@ -193,26 +177,16 @@ class Material:
         """Where a character begins."""
         if char >= self.chars:
             return len(self.data)
-        if self.chars == len(self.data):
-            return char
-        part, rest = divmod(char, STRIDE)
-        begin = self.starts[part]
-        return begin + len(self.data[begin : begin + 4 * rest].decode(errors="ignore")[:rest].encode())
+        part = bisect_right(self.counts, char) - 1
+        piece = self.data[part * STRIDE : (part + 1) * STRIDE]
+        begin = len(piece) - len(piece.lstrip(INSIDE))
+        before = piece[begin:].decode(errors="ignore")[: char - self.counts[part]]
+        return part * STRIDE + begin + len(before.encode())
 
     def _char(self, byte: int) -> int:
         """The number of the character that begins at a byte."""
-        if self.chars == len(self.data):
-            return byte
-        part = bisect_right(self.starts, byte) - 1
-        return part * STRIDE + len(self.data[self.starts[part] : byte].decode(errors="ignore"))
-
-
-def _first_wrong_byte(piece: bytes) -> int:
-    try:
-        piece.decode()
-    except UnicodeDecodeError as error:
-        return error.start
-    return 0
+        part = byte // STRIDE
+        return self.counts[part] + _characters(self.data[part * STRIDE : byte])
 
 
 class Materials:
@@ -227,46 +201,22 @@ class Materials:
         """The material of a reference. Raises `BadMaterial` and `StoreError`."""
         found = self._recent.get(ref.digest)
         if found is None:
-            found = await asyncio.to_thread(self._mapped, ref)
+            found = await asyncio.to_thread(lambda: Material(self._data(ref.digest)))
+        if (found.chars, len(found.data)) != (ref.chars, ref.bytes):
+            raise BadMaterial(f"the material {ref.digest[:16]}... has another length than its reference says")
         self._recent[ref.digest] = found
         self._recent.move_to_end(ref.digest)
         while len(self._recent) > self._keep:
             self._recent.popitem(last=False)
         return found
 
-    def _mapped(self, ref: MaterialRef) -> Material:
-        try:
-            table = json.loads(self.blobs.get(ref.digest))
-            version, text, chars, size, starts = (
-                table[key] for key in ("format", "text", "chars", "bytes", "starts")
-            )
-            if version != FORMAT or table["stride"] != STRIDE:
-                raise ValueError(f"its format is {version!r}, this worker reads {FORMAT}")
-            if (chars, size) != (ref.chars, ref.bytes) or not _fits(starts, chars, size):
-                raise ValueError("its table does not fit its length")
-        except (ValueError, KeyError, TypeError, RecursionError) as error:
-            raise BadMaterial(f"the material {ref.digest[:16]}... cannot be read: {error}") from error
-        return Material(self._data(text, size), chars, starts)
-
-    def _data(self, digest: str, size: int) -> bytes | mmap.mmap:
-        """The file's bytes, compared with the digest once; damage is reported by the store."""
-        if size == 0:
-            return b""
-        try:
-            with self.blobs.path(digest).open("rb") as file:
-                data = mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ)
-        except (OSError, ValueError):  # missing, not readable, or empty: the store says which
-            return self.blobs.get(digest)
-        if len(data) != size or hashlib.sha256(data).hexdigest() != digest:
-            return self.blobs.get(digest)
-        return data
-
-
-def _fits(starts: Any, chars: int, size: int) -> bool:
-    """Whether a table can be that of a text: one entry per stride, rising, within the text."""
-    if not isinstance(starts, list) or len(starts) != -(-chars // STRIDE):
-        return False
-    return all(0 < b - a <= 4 * STRIDE for a, b in pairwise([*starts, size])) and starts[:1] in ([], [0])
+    def _data(self, digest: str) -> bytes | mmap.mmap:
+        """The file's bytes, compared with the digest once."""
+        with suppress(OSError, ValueError), self.blobs.path(digest).open("rb") as file:
+            data = mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ)
+            if hashlib.sha256(data).hexdigest() == digest:
+                return data
+        return self.blobs.get(digest)  # missing, damaged, or empty: the store says which
 
 
 USAGE = {
@@ -274,13 +224,13 @@ USAGE = {
     "context_slice": "context_slice(start, end)",
     "context_search": "context_search(pattern, start=0)",
 }
-TOO_LONG = f"The context is too long for a variable; read it with {', '.join(USAGE.values())}."
 
 
 class MaterialFunctions:
     """What a block may call to look at its material; `note` prints into the block's output."""
 
     names = frozenset(USAGE)
+    too_long = f"The context is too long for a variable; read it with {', '.join(USAGE.values())}."
 
     def __init__(self, material: Material, note: Callable[[str], None]) -> None:
         self.material = material
@@ -288,31 +238,30 @@ class MaterialFunctions:
 
     async def call(self, name: str, args: tuple[Any, ...], named: dict[str, Any]) -> Any:
         """The value. Raises `TypeError` or `ValueError`, with a message for the block."""
-        functions: dict[str, Callable[..., Any]] = {
-            "context_len": lambda: self.material.chars,
-            "context_slice": self._slice,
-            "context_search": self._search,
-        }
+        function: Callable[..., Any] = getattr(self, name)
         try:
-            bound = inspect.signature(functions[name]).bind(*args, **named)
+            bound = inspect.signature(function).bind(*args, **named)
         except TypeError as error:
             raise TypeError(f"{name}: {error}; call it as {USAGE[name]}") from None
-        value = functions[name](*bound.args, **bound.kwargs)
-        return await value if inspect.isawaitable(value) else value
+        return await function(*bound.args, **bound.kwargs)
 
-    def _slice(self, start: int | None = 0, end: int | None = None) -> str:
+    async def context_len(self) -> int:
+        """Its length in characters."""
+        return self.material.chars
+
+    async def context_slice(self, start: int | None = 0, end: int | None = None) -> str:
+        """A part of it."""
         for place in (start, end):
             if place is not None and type(place) is not int:
                 raise TypeError(f"context_slice takes whole numbers, not {type(place).__name__}")
         return self.material.slice(start, end)
 
-    async def _search(self, pattern: str, start: int = 0) -> list[dict[str, Any]]:
+    async def context_search(self, pattern: str, start: int = 0) -> list[dict[str, Any]]:
+        """The first matches, with a note if there are more."""
         if not isinstance(pattern, str) or type(start) is not int:
             raise TypeError("context_search takes a pattern (text) and where to start (a whole number)")
         found, rest = await self.material.search(pattern, start)
         if rest is not None:
-            self._note(
-                f"[context_search: these are the first {MATCHES:,} matches and there are more; "
-                f"go on with start={rest}]\n"
-            )
+            more = f"these are the first {MATCHES:,} matches and there are more; go on with start={rest}"
+            self._note(f"[context_search: {more}]\n")
         return found

@@ -10,7 +10,6 @@ import asyncio
 import time
 from collections.abc import Mapping
 from datetime import timedelta
-from typing import Protocol
 
 import structlog
 from temporalio import activity
@@ -37,33 +36,15 @@ from activities.provider import (
     ProviderError,
     reply_too_large,
 )
+from activities.store.cache import ConversationCache
 
-__all__ = ["TAIL_BYTES", "ConversationCache", "ModelActivities"]
+__all__ = ["ModelActivities"]
 
 TAIL_BYTES = 2048
 """How much of the text so far a heartbeat carries, in UTF-8."""
 ERROR_TYPES = {"transient": TRANSIENT, "recoverable": RECOVERABLE, "fatal": FATAL}
 
 log = structlog.get_logger(__name__)
-
-
-class ConversationCache(Protocol):
-    """Conversations and setups by digest. Called on the event loop: local, and mostly from memory.
-
-    None means that the workflow has to send it again. Nothing is raised because of a broken store.
-    """
-
-    def setup(self, digest: str) -> Setup | None:
-        """The setup of a digest."""
-
-    def save_setup(self, setup: Setup) -> None:
-        """Keep a setup under its digest."""
-
-    def load(self, digest: str) -> Conversation | None:
-        """The conversation of a digest."""
-
-    def save(self, conversation: Conversation, base: str) -> None:
-        """Keep what follows the prefix with the digest `base`."""
 
 
 class ModelActivities:
@@ -89,24 +70,32 @@ class ModelActivities:
         """
         started = time.monotonic()
         setup, base = self._setup(request), self._base(request)
-        tail = _Tail()
+        tail = ""
+
+        def extend(piece: str) -> None:
+            nonlocal tail
+            tail = (tail + piece)[-TAIL_BYTES:]
+
         call = ModelCall(
             setup=setup,
             conversation=base.add(*request.messages),
             skip=request.skip,
             tool_choice=request.tool_choice,
             key=request.key,
-            on_text=tail.add,
+            on_text=extend,
         )
         try:
-            async with heartbeats(tail.text, self.heartbeat_seconds):
+            async with heartbeats(lambda: _end(tail), self.heartbeat_seconds):
                 reply = _storable(await self._complete(call), call.conversation)
         except ProviderError as error:
             failure = error
         else:
             conversation = call.conversation.add(reply.message)
             self.cache.save(conversation, base.digest)
-            return _finished(reply, conversation, time.monotonic() - started)
+            seconds = time.monotonic() - started
+            _log(reply, seconds)
+            facts = {"attempt": activity.info().attempt, "seconds": seconds}
+            return reply.model_copy(update={"conversation": conversation.digest, **facts})
         # Outside of `except`: what a provider's library raised may hold the key, so it is no cause.
         raise _failed(failure, call, last=activity.info().attempt >= request.attempts)
 
@@ -132,11 +121,8 @@ class ModelActivities:
         provider = self.providers.get(model.provider)
         if provider is None:
             available = ", ".join(sorted(self.providers)) or "none"
-            raise ProviderError(
-                "fatal",
-                "unknown_provider",
-                f"this worker has no model provider {model.provider!r}; it has: {available}",
-            )
+            words = f"this worker has no model provider {model.provider!r}; it has: {available}"
+            raise ProviderError("fatal", "unknown_provider", words)
         left = _seconds_left()
         try:
             async with asyncio.timeout(min(model.timeout_seconds, left)) as limit:
@@ -147,25 +133,13 @@ class ModelActivities:
         what = f"model {model.name} of {model.provider}: no whole reply within"
         if left < model.timeout_seconds:
             raise ProviderError("transient", "deadline", f"{what} the time that the run had left")
-        raise ProviderError(
-            "transient",
-            "timeout",
-            f"{what} {model.timeout_seconds:g} s; raise timeout_seconds if it needs longer",
-        )
+        seconds = f"{model.timeout_seconds:g} s; raise timeout_seconds if it needs longer"
+        raise ProviderError("transient", "timeout", f"{what} {seconds}")
 
 
-class _Tail:
-    """The end of the text so far, for people who watch."""
-
-    def __init__(self) -> None:
-        self._end = ""
-
-    def add(self, piece: str) -> None:
-        self._end = (self._end + piece)[-TAIL_BYTES:]
-
-    def text(self) -> str:
-        """At most `TAIL_BYTES` of UTF-8."""
-        return self._end.encode(errors="replace")[-TAIL_BYTES:].decode(errors="ignore")
+def _end(text: str) -> str:
+    """At most `TAIL_BYTES` of UTF-8."""
+    return text.encode(errors="replace")[-TAIL_BYTES:].decode(errors="ignore")
 
 
 def _seconds_left() -> float:
@@ -217,19 +191,9 @@ def _unicode(text: str) -> str:
     return text
 
 
-def _finished(reply: ModelReplied, conversation: Conversation, seconds: float) -> ModelReplied:
-    log.info(
-        "model.replied",
-        model=reply.model,
-        input_tokens=reply.usage.input_tokens,
-        output_tokens=reply.usage.output_tokens,
-        seconds=round(seconds, 3),
-        cost_usd=reply.cost_usd,
-    )
-    attempt = activity.info().attempt
-    return reply.model_copy(
-        update={"conversation": conversation.digest, "attempt": attempt, "seconds": seconds}
-    )
+def _log(reply: ModelReplied, seconds: float) -> None:
+    used = {"input_tokens": reply.usage.input_tokens, "output_tokens": reply.usage.output_tokens}
+    log.info("model.replied", model=reply.model, seconds=round(seconds, 3), cost_usd=reply.cost_usd, **used)
 
 
 def _missing(what: str, digest: str) -> ApplicationError:

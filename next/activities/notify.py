@@ -20,7 +20,7 @@ import tempfile
 import time
 from collections.abc import Awaitable, Callable
 from datetime import timedelta
-from typing import IO, Literal
+from typing import Literal
 
 import httpx2
 import structlog
@@ -30,7 +30,7 @@ from temporalio.exceptions import ApplicationError
 
 from activities.contracts import TRANSIENT, Notice, Noticed
 from activities.heartbeat import heartbeats
-from activities.providers.openai_errors import retry_after
+from activities.retry import retry_after
 from activities.settings import Settings
 
 __all__ = ["NotifyActivities", "signature"]
@@ -48,10 +48,8 @@ LONGEST_WAIT = 60.0
 """Seconds; a later notice is of little use."""
 TEMPFAIL = 75
 """Exit code of a command that wants to be run again (EX_TEMPFAIL of sysexits.h)."""
-STDERR_BYTES = 2_000
-"""The end of a command's standard error, for the worker's log."""
-
 Way = Literal["webhook", "command"]
+"""How people are notified."""
 
 log = structlog.get_logger(__name__)
 
@@ -74,22 +72,25 @@ class NotifyActivities:
     async def notify(self, notice: Notice) -> Noticed:
         """Notify webhook and command. Raises `ApplicationError` of type `Transient`.
 
-        An attempt takes the ways that earlier attempts have neither served nor given up; these travel in
-        the heartbeat. If that is lost with a worker, a notice arrives twice, with one event id.
+        An attempt takes the ways that earlier attempts have neither served (an empty text) nor given up
+        (the reason); these travel in the heartbeat. If that is lost with a worker, a notice arrives
+        twice, with one event id.
         """
         ways = self._ways(notice)
         if not ways:
             hooks = "RATCHET_NOTIFY_URL nor RATCHET_NOTIFY_COMMAND"
             return Noticed(text=f"this worker has no notification hook: neither {hooks} is set")
-        last = activity.info().attempt >= notice.attempts
-        closed, again = _closed_before(), list[NotDelivered]()
+        closed = next((dict(before) for before in activity.info().heartbeat_details), {})
+        again: list[NotDelivered] = []
         async with heartbeats(lambda: closed):
-            for way in [way for way in ways if way not in closed]:
+            for way, send in ways.items():
+                if way in closed:
+                    continue
                 try:
-                    await ways[way]()
+                    await send()
                     closed[way] = ""
                 except NotDelivered as error:
-                    if error.passing and not last:
+                    if error.passing and activity.info().attempt < notice.attempts:
                         again.append(error)
                     else:
                         closed[way] = str(error)
@@ -97,10 +98,10 @@ class NotifyActivities:
         log.info("notify.sent", moment=notice.moment, closed=list(closed), problems=problems)
         if again:
             activity.heartbeat(closed)
-            raise _retry(again)
-        return Noticed(
-            ok=not problems, sent=tuple(w for w in ways if not closed[w]), text="; ".join(problems)
-        )
+            delay = max((timedelta(seconds=error.wait) for error in again if error.wait), default=None)
+            raise ApplicationError("; ".join(map(str, again)), type=TRANSIENT, next_retry_delay=delay)
+        sent = tuple(way for way in ways if not closed[way])
+        return Noticed(ok=not problems, sent=sent, text="; ".join(problems))
 
     def _ways(self, notice: Notice) -> dict[Way, Callable[[], Awaitable[None]]]:
         settings, event = self.settings, _event_id()
@@ -152,20 +153,6 @@ def _command_line(notice: Notice) -> str:
     return shlex.join(["ratchet", verb, notice.run, request, "--digest", digest[:8]]) + BLANKS.get(verb, "")
 
 
-def _closed_before() -> dict[str, str]:
-    """The ways that earlier attempts have closed: with an empty text when served, else with the reason."""
-    for details in activity.info().heartbeat_details:
-        if isinstance(details, dict):
-            return {str(way): str(problem) for way, problem in details.items()}
-    return {}
-
-
-def _retry(errors: list[NotDelivered]) -> ApplicationError:
-    waits = [error.wait for error in errors if error.wait is not None]
-    delay = timedelta(seconds=max(waits)) if waits else None
-    return ApplicationError("; ".join(map(str, errors)), type=TRANSIENT, next_retry_delay=delay)
-
-
 async def _post(address: SecretStr, headers: dict[str, str], body: bytes, seconds: float) -> None:
     """POST the body to the webhook; redirects are not followed. Raises `NotDelivered`."""
     try:
@@ -200,37 +187,28 @@ async def _post(address: SecretStr, headers: dict[str, str], body: bytes, second
 async def _run(words: tuple[str, ...], body: bytes, seconds: float) -> None:
     """Run the command with the body on its standard input. Raises `NotDelivered`.
 
-    Input and errors are files: a pipe would stay open with a process that the command leaves running.
+    What it writes to standard error is the worker's: history must not have a command's own words.
     """
     name = f"the command {words[0]}"
-    with tempfile.TemporaryFile() as given, tempfile.TemporaryFile() as errors:
+    with tempfile.TemporaryFile() as given:  # a pipe would block on a command that does not read it
         given.write(body + b"\n")  # one notice is one line
         given.seek(0)
-        nowhere = asyncio.subprocess.DEVNULL
         try:
             process = await asyncio.create_subprocess_exec(
-                *words, stdin=given, stdout=nowhere, stderr=errors, start_new_session=True
+                *words, stdin=given, stdout=asyncio.subprocess.DEVNULL, start_new_session=True
             )
         except (OSError, ValueError) as error:
             reason = getattr(error, "strerror", None) or "its words cannot be passed on"
             raise NotDelivered(f"{name} cannot be started: {reason}; check RATCHET_NOTIFY_COMMAND") from None
-        try:
-            async with asyncio.timeout(seconds):
-                code = await process.wait()
-        except BaseException as error:  # whatever ends the wait, the command does not outlive it
-            with contextlib.suppress(ProcessLookupError):
-                os.killpg(process.pid, signal.SIGKILL)  # with the processes that it started
-            await process.wait()
-            if isinstance(error, TimeoutError):
-                raise NotDelivered(f"{name} did not end within {seconds:g} s and was stopped") from None
-            raise
-        if code != 0:
-            # For whoever runs the worker: a command's own words may hold what history must not.
-            log.warning("notify.command_failed", code=code, stderr=_end(errors))
-            raise NotDelivered(f"{name} ended with exit code {code}", passing=code == TEMPFAIL)
-
-
-def _end(file: IO[bytes]) -> str:
-    size = file.seek(0, os.SEEK_END)
-    file.seek(max(size - STDERR_BYTES, 0))
-    return file.read().decode(errors="replace")
+    try:
+        async with asyncio.timeout(seconds):
+            code = await process.wait()
+    except BaseException as error:  # whatever ends the wait, the command does not outlive it
+        with contextlib.suppress(ProcessLookupError):
+            os.killpg(process.pid, signal.SIGKILL)  # with the processes that it started
+        await process.wait()
+        if isinstance(error, TimeoutError):
+            raise NotDelivered(f"{name} did not end within {seconds:g} s and was stopped") from None
+        raise
+    if code != 0:
+        raise NotDelivered(f"{name} ended with exit code {code}", passing=code == TEMPFAIL)

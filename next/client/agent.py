@@ -202,7 +202,7 @@ class AgentClient(RunCommander):
 
 
 def _log_as_the_program() -> None:
-    """Log by the standard library's `logging`, unless the program uses structlog: that would print by itself."""
+    """Log by the standard library's `logging`, unless the program uses structlog, which prints by itself."""
     import structlog
 
     if not structlog.is_configured():

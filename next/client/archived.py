@@ -4,17 +4,19 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Callable
+from functools import cached_property
 from pathlib import Path
-from typing import TypeVar
+from typing import TYPE_CHECKING, TypeVar
 
 from pydantic import ValidationError
 
 from activities.contracts import JsonObject
-from activities.store.archive import Archive
-from activities.store.blobs import StoreError
 from client.errors import RatchetError
 from workflows.api import AgentTask, LogPage, RunResult, RunStatus
 from workflows.kernel.log import Record
+
+if TYPE_CHECKING:
+    from activities.store.archive import Archive
 
 __all__ = ["ArchivedRuns"]
 
@@ -28,7 +30,13 @@ class ArchivedRuns:
     """
 
     def __init__(self, path: Path) -> None:
-        self._archive = Archive(path)
+        self._path = path
+
+    @cached_property
+    def _archive(self) -> Archive:
+        from activities.store.archive import Archive  # with its log library 0.15 s: not before it is read
+
+        return Archive(self._path)
 
     async def records(self, run: str) -> tuple[Record, ...]:
         """All records of a run, in order; empty when the archive does not know it."""
@@ -84,6 +92,8 @@ class ArchivedRuns:
 
 
 async def _in_thread(read: Callable[[], T]) -> T:
+    from activities.store.blobs import StoreError
+
     try:
         return await asyncio.to_thread(read)
     except StoreError as error:

@@ -8,6 +8,7 @@ from collections.abc import AsyncGenerator, Mapping, Sequence
 from contextlib import aclosing
 from typing import Any, Literal, TypedDict, TypeVar, Unpack
 
+from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
 from pydantic import ValidationError
 from temporalio.client import WorkflowExecutionDescription
 
@@ -27,7 +28,6 @@ from client.reading import RunReader
 from client.sending import NoAnswer, SentSignal, by_signal, by_update
 from client.yaml import dotted, problems
 from workflows.api import EffectsQuery, PageQuery
-from workflows.gate.validation import sign, signed_content
 from workflows.kernel.log import Record
 from workflows.people import (
     Command,
@@ -253,8 +253,7 @@ class RunCommander(RunReader):
         body = _named(body, by)
         if isinstance(by, Signer) and by.key is not None:
             origin = (await self.description(run)).raw_info.first_run_id
-            signature = sign(by.key, signed_content(run, body, origin))
-            body = body.model_copy(update={"signature": signature})
+            body = _signed(body, by.key, run, origin)
         return await self._send(run, "command", body, CommandDone, signal)
 
     async def _send_decision(
@@ -262,7 +261,7 @@ class RunCommander(RunReader):
     ) -> Decided | SentSignal:
         body = _named(decision, by)
         if isinstance(by, Signer) and by.key is not None:
-            body = body.model_copy(update={"signature": sign(by.key, signed_content(run, body))})
+            body = _signed(body, by.key, run)
         return await self._send(run, "decide", body, Decided, signal)
 
     async def _send(
@@ -314,6 +313,12 @@ def _named(message: M, by: str | Signer) -> M:
     """The message with an id, and with the name of its sender."""
     name = by.name if isinstance(by, Signer) else by
     return message.model_copy(update={"id": message.id or secrets.token_hex(8), "by": name or message.by})
+
+
+def _signed(message: M, key: Ed25519PrivateKey, run: str, origin: str = "") -> M:
+    from workflows.gate.validation import sign, signed_content
+
+    return message.model_copy(update={"signature": sign(key, signed_content(run, message, origin))})
 
 
 class _RequestChanges:

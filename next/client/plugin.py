@@ -17,6 +17,7 @@ from temporalio.client import WorkflowHistory
 from temporalio.plugin import SimplePlugin
 from temporalio.worker import Replayer, ReplayerConfig, WorkerConfig, WorkflowReplayResult, WorkflowRunner
 from temporalio.worker.workflow_sandbox import RestrictedWorkflowAccessError, SandboxedWorkflowRunner
+from temporalio.workflow import SandboxImportNotificationPolicy
 
 from activities.settings import Settings
 from activities.store.blobs import BlobStore
@@ -24,7 +25,9 @@ from activities.store.converter import data_converter
 
 __all__ = ["PASSED_THROUGH", "RatchetPlugin"]
 
-PASSED_THROUGH = ("activities", "workflows", "cryptography", "jsonschema", "re2", "referencing", "rpds")
+PASSED_THROUGH = (
+    "activities", "ratchet", "workflows", "cryptography", "jsonschema", "re2", "referencing", "rpds",
+)  # fmt: skip
 """What the workflow sandbox does not import again for every run: our own code, and libraries with Rust or C
 inside. Users' modules are not among them: `workflows/registry.py` has the sandbox import them under its
 restrictions, so that a machine that reads a clock or a file is refused."""
@@ -135,4 +138,7 @@ def _runner(given: WorkflowRunner | None) -> WorkflowRunner:
     if not isinstance(runner, SandboxedWorkflowRunner):
         return runner
     restrictions = runner.restrictions.with_passthrough_modules(*PASSED_THROUGH)
+    # a run imports its machine's module when it begins, and that module may import others
+    silent = SandboxImportNotificationPolicy.SILENT
+    restrictions = restrictions.with_import_notification_policy(silent)
     return dataclasses.replace(runner, restrictions=restrictions)

@@ -37,7 +37,6 @@ from client.follow import Follower, Heartbeat, heartbeat_in
 from client.listing import RunLine, line_of, list_filter, run_with_short_id
 from workflows.api import LogPage, PageQuery, RunResult, RunStatus, StepLine, TranscriptPage
 from workflows.kernel.log import Record
-from workflows.pages import steps_of
 
 __all__ = ["RunReader"]
 
@@ -210,6 +209,8 @@ class RunReader:
 
     async def steps(self, run: str) -> tuple[StepLine, ...]:
         """What a run did, one line for each step that holds."""
+        from workflows.pages import steps_of
+
         return steps_of(await self.records(run))
 
     async def transcript(self, run: str, *, full: bool = False) -> tuple[Message, ...]:

@@ -15,6 +15,7 @@ if TYPE_CHECKING:
     from activities.contracts import AskModel as AskModel
     from activities.contracts import AskPerson as AskPerson
     from activities.contracts import CallTools as CallTools
+    from activities.contracts import InnerLimits as InnerLimits
     from activities.contracts import Message as Message
     from activities.contracts import ModelSpec as ModelSpec
     from activities.contracts import RunCode as RunCode
@@ -32,8 +33,12 @@ if TYPE_CHECKING:
     from activities.tools import TransientError as TransientError
     from client import AgentClient as AgentClient
     from client.agentfile import load_agent as load_agent
+    from client.errors import Refused as Refused
+    from client.keys import signer as signer
     from client.local import Local as Local
     from client.local import ScriptedModel as ScriptedModel
+    from client.local import every as every
+    from client.local import tool_call as tool_call
     from workflows.api import AgentSpec as AgentSpec
     from workflows.api import AgentTask as AgentTask
     from workflows.api import Limits as Limits
@@ -56,20 +61,26 @@ if TYPE_CHECKING:
     from workflows.kernel.machine import Visit as Visit
     from workflows.kernel.machine import state as state
     from workflows.kernel.plain import StateMachine as StateMachine
+    from workflows.machines.react.rules import Rule as Rule
+    from workflows.machines.react.rules import RuleSpec as RuleSpec
+    from workflows.people import Decided as Decided
     from workflows.people import Decision as Decision
     from workflows.people import Request as Request
+    from workflows.people import StandingApproval as StandingApproval
 
 _HOMES = {
     "activities.contracts": (
-        "AskModel", "AskPerson", "CallTools", "Message", "ModelSpec", "RunCode", "RunMachine", "Say",
-        "Together", "ToolResult", "ToolRun", "do",
+        "AskModel", "AskPerson", "CallTools", "InnerLimits", "Message", "ModelSpec", "RunCode", "RunMachine",
+        "Say", "Together", "ToolResult", "ToolRun", "do",
     ),
     "activities.tools": (
         "Happened", "NotHappened", "Tool", "ToolCallContext", "ToolReturn", "TransientError",
     ),
     "client": ("AgentClient",),
     "client.agentfile": ("load_agent",),
-    "client.local": ("Local", "ScriptedModel"),
+    "client.errors": ("Refused",),
+    "client.keys": ("signer",),
+    "client.local": ("Local", "ScriptedModel", "every", "tool_call"),
     "workflows.api": ("AgentSpec", "AgentTask", "Limits", "RunResult", "RunStatus"),
     "workflows.kernel.context": ("Context",),
     "workflows.kernel.errors": (
@@ -79,7 +90,8 @@ _HOMES = {
         "Event", "Exit", "Machine", "Outcome", "Run", "RunInput", "State", "Visit", "state",
     ),
     "workflows.kernel.plain": ("StateMachine",),
-    "workflows.people": ("Decision", "Request"),
+    "workflows.machines.react.rules": ("Rule", "RuleSpec"),
+    "workflows.people": ("Decided", "Decision", "Request", "StandingApproval"),
 }  # fmt: skip
 _HOME = {name: home for home, names in _HOMES.items() for name in names}
 

@@ -27,7 +27,7 @@ from examples.make_chats import Chat, chats
 from tests.activities.toolkit import request_for, settings_on
 from tests.examplekit import ROOT, local, outcome_of
 from workflows.api import Limits
-from workflows.machines.react.machine import Options
+from workflows.machines.react import Options
 from workflows.people import ApprovalRule, Decision, People, Request, RequestSettings
 
 SHIPPED = [pytest.param(path, id=path.stem) for path in shipped_agents()]

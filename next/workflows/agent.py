@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from datetime import timedelta
 from typing import Any
 
 from temporalio import workflow
 from temporalio.common import RawValue, RetryPolicy, SearchAttributeKey
-from temporalio.exceptions import ActivityError, ApplicationError, is_cancelled_exception
+from temporalio.exceptions import ActivityError, ApplicationError, FailureError, is_cancelled_exception
 
 from activities.contracts import ToolsDescribed, ToolSpec, ToolsWanted
 from workflows.api import (
@@ -26,6 +27,7 @@ from workflows.api import (
 from workflows.archive import ArchivedLog
 from workflows.drive import Drive
 from workflows.kernel.diagram import mermaid
+from workflows.kernel.errors import bug_text
 from workflows.kernel.log import Record
 from workflows.messages import Messages
 from workflows.pages import (
@@ -50,6 +52,11 @@ MESSAGE = 2000
 """Characters of an error's message; the result has the whole."""
 
 
+class Bug(Exception):
+    """A fault in a machine, or in Ratchet. It fails the workflow task, and Temporal tries again until the
+    code is fixed: the history's event `WorkflowTaskFailed` has this text, and so has the worker's log."""
+
+
 @workflow.defn(name=WORKFLOW_TYPE)
 class AgentWorkflow:
     """One run of one agent: any machine, the same loop."""
@@ -69,22 +76,23 @@ class AgentWorkflow:
         The signature takes anything: a typed one would be retried for ever when the input is missing or
         there are two, as happens with `temporal workflow start`.
         """
-        try:
-            self.task = parse_task(inputs)
-            specs = await self._tool_specs(self.task)
-            host = self._begin(self.task, specs)
-        except InvalidTask as error:
-            raise self._ended_early("refused", str(error)) from error
-        except BaseException as error:
-            if is_cancelled_exception(error):
-                self._ended_early("cancelled", "the run was cancelled before it began")
-            raise
-        assert self.drive is not None
-        try:
-            await self.drive.run()
-        finally:
-            self.messages.end()
-        return await self._end(host, self.drive)
+        with _bugs_named():
+            try:
+                self.task = parse_task(inputs)
+                specs = await self._tool_specs(self.task)
+                host = self._begin(self.task, specs)
+            except InvalidTask as error:
+                raise self._ended_early("refused", str(error)) from None
+            except BaseException as error:
+                if is_cancelled_exception(error):
+                    self._ended_early("cancelled", "the run was cancelled before it began")
+                raise
+            assert self.drive is not None
+            try:
+                await self.drive.run()
+            finally:
+                self.messages.end()
+            return await self._end(host, self.drive)
 
     def _begin(self, task: AgentTask, specs: tuple[ToolSpec, ...]) -> TemporalHost:
         """Make the machine ready: at its start, at a fork's step, or where the execution before ended.
@@ -281,3 +289,15 @@ class AgentWorkflow:
             why = f": {self.problem}" if self.problem else ""
             raise ApplicationError(f"the run has not begun{why}", type="NotBegun")
         return self.drive
+
+
+@contextmanager
+def _bugs_named() -> Iterator[None]:
+    """An error that no rule expects says where it comes from."""
+    try:
+        yield
+    except (FailureError, workflow.NondeterminismError):
+        raise
+    except Exception as error:
+        text = f"{bug_text(error)}. Fix it and restart the workers; the run goes on by itself."
+        raise Bug(text) from error

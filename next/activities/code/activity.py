@@ -20,7 +20,7 @@ from activities.code.pool import Pool
 from activities.code.session import BadSession, SavedSession, load_session, save_session
 from activities.contracts import FATAL, TRANSIENT, CodeAnswer, CodeStepped, MaterialRef, RunCode
 from activities.heartbeat import heartbeats
-from activities.material import TOO_LONG, BadMaterial, Material, MaterialFunctions, Materials
+from activities.material import BadMaterial, Material, MaterialFunctions, Materials
 from activities.store.blobs import BlobDamaged, BlobMissing, BlobStore, StoreError
 
 __all__ = ["OVERHEAD", "UNUSABLE", "CodeActivities", "step_code"]
@@ -99,7 +99,6 @@ async def _step(effect: RunCode, materials: Materials, pool: Pool) -> CodeSteppe
         pool,
         printed,
         None if material is None else MaterialFunctions(material, printed.note),
-        {"context": TOO_LONG} if isinstance(effect.material, MaterialRef) else {},
     )
     stepped = CodeStepped(
         session=effect.before,
@@ -127,7 +126,7 @@ def _check(effect: RunCode, saved: SavedSession | None) -> None:
 async def _material(effect: RunCode, materials: Materials) -> Material | None:
     if isinstance(effect.material, MaterialRef):
         return await materials.open(effect.material)
-    return None if effect.material is None else await asyncio.to_thread(Material.of, effect.material)
+    return None if effect.material is None else Material(effect.material.encode(errors="replace"))
 
 
 async def _with_value(answer: CodeAnswer | None, blobs: BlobStore) -> CodeAnswer | None:

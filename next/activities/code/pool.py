@@ -64,7 +64,7 @@ class Pool:
         self.places = asyncio.Semaphore(PROCESSES)
         """Held around all that a step does with interpreters; a step without a place waits here."""
         self._folder = Path(folder).absolute()
-        self._fence: _Fence | None = None
+        self._fence: Path | None = None
         self._pool: monty.AsyncMonty | None = None
         self._opening = asyncio.Lock()
 
@@ -89,8 +89,8 @@ class Pool:
             if self._pool is None:
                 self._fence, pool = await asyncio.to_thread(self._made)
                 self._pool = await pool.__aenter__()
-            if self._fence is not None and not self._fence.path.exists():
-                self._fence.write()
+            elif self._fence is not None and not self._fence.exists():
+                await asyncio.to_thread(_fence, self._folder)
             return self._pool
 
     async def close(self) -> None:
@@ -100,12 +100,12 @@ class Pool:
         if pool is not None:
             await pool.__aexit__(None, None, None)
 
-    def _made(self) -> tuple[_Fence | None, monty.AsyncMonty]:
+    def _made(self) -> tuple[Path | None, monty.AsyncMonty]:
         import pydantic_monty
 
-        fence = _Fence.around(_interpreter(), self._folder)
+        fence = _fence(self._folder)
         return fence, pydantic_monty.AsyncMonty(
-            binary_path=None if fence is None else str(fence.path),
+            binary_path=fence and str(fence),
             min_processes=0,
             max_processes=PROCESSES,
             checkout_timeout=CHECKOUT_SECONDS,
@@ -113,34 +113,24 @@ class Pool:
         )
 
 
-class _Fence:
-    """The shell program that starts an interpreter; its name is made from its content."""
-
-    def __init__(self, binary: str, folder: Path) -> None:
-        self.source = FENCE.format(binary=shlex.quote(binary))
-        self.path = folder / f"interpreter-{hashlib.sha256(self.source.encode()).hexdigest()[:16]}.sh"
-
-    @classmethod
-    def around(cls, binary: str | None, folder: Path) -> _Fence | None:
-        """A fence that works; None: the interpreter has to do without."""
-        if binary is None:
-            return None
-        fence = cls(binary, folder)
-        try:
-            fence.write()
-            subprocess.run([fence.path, "--version"], check=True, capture_output=True, timeout=30)
-        except (OSError, subprocess.SubprocessError) as error:
-            log.warning("code.no_fence", error=str(error))
-            return None
-        return fence
-
-    def write(self) -> None:
-        """Whole or not at all: workers share the folder."""
-        draft = self.path.with_name(f"{self.path.name}.{os.getpid()}")
-        draft.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
-        draft.write_text(self.source)
+def _fence(folder: Path) -> Path | None:
+    """The shell program that starts an interpreter; None: one that works cannot be made."""
+    binary = _interpreter()
+    if binary is None:
+        return None
+    source = FENCE.format(binary=shlex.quote(binary))
+    path = folder / f"interpreter-{hashlib.sha256(source.encode()).hexdigest()[:16]}.sh"
+    draft = path.with_name(f"{path.name}.{os.getpid()}")
+    try:
+        folder.mkdir(mode=0o700, parents=True, exist_ok=True)
+        draft.write_text(source)
         draft.chmod(0o700)
-        draft.replace(self.path)
+        draft.replace(path)  # whole or not at all: workers share the folder
+        subprocess.run([path, "--version"], check=True, capture_output=True, timeout=30)
+    except (OSError, subprocess.SubprocessError) as error:
+        log.warning("code.no_fence", error=str(error))
+        return None
+    return path
 
 
 def _interpreter() -> str | None:

@@ -8,19 +8,21 @@ any other is a NameError inside the block.
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Awaitable, Callable, Mapping
+from collections.abc import Awaitable, Callable
 from dataclasses import dataclass, field
-from typing import Any, Protocol
+from typing import Any
 
 import pydantic_monty as monty
 import structlog
 
 from activities.code.pool import Pool
 from activities.code.session import OTHER_VERSION, BadSession, SavedSession
-from activities.code.values import plain_call, readable
+from activities.code.values import plain_call
 from activities.contracts import CodeAnswer, CodeCall, RunCode
+from activities.material import MaterialFunctions
+from activities.text import readable
 
-__all__ = ["TIGHT", "HostFunctions", "Outcome", "Printed", "run_step"]
+__all__ = ["TIGHT", "Outcome", "Printed", "run_step"]
 
 GRACE = 3.0
 """Seconds beyond the limit until a block is ended from outside; the interpreter should do it itself."""
@@ -42,34 +44,19 @@ END: monty.ExternalResult = {"exc_type": "SystemExit", "message": "final"}
 log = structlog.get_logger(__name__)
 
 
-class HostFunctions(Protocol):
-    """Functions that a step answers itself, without suspending the block."""
-
-    @property
-    def names(self) -> frozenset[str]:
-        """Their names."""
-
-    async def call(self, name: str, args: tuple[Any, ...], named: dict[str, Any]) -> Any:
-        """The value. Raises TypeError or ValueError with a message for the block."""
-
-
 @dataclass(slots=True)
 class Printed:
-    """What a block prints: the first `most` characters, and how many more there were."""
+    """What a block prints: as many characters as there is `room` for, and how many more there were."""
 
-    most: int
+    room: int
     left_out: int = 0
-    _kept: list[str] = field(default_factory=list)
-    _room: int = -1
-
-    def __post_init__(self) -> None:
-        self._room = self.most
+    kept: list[str] = field(default_factory=list)
 
     def add(self, stream: str, text: str) -> None:
         """One piece of output, of either stream."""
-        kept = text[: self._room]
-        self._kept.append(kept)
-        self._room -= len(kept)
+        kept = text[: self.room]
+        self.kept.append(kept)
+        self.room -= len(kept)
         self.left_out += len(text) - len(kept)
 
     def note(self, text: str) -> None:
@@ -79,7 +66,7 @@ class Printed:
     @property
     def text(self) -> str:
         """What was kept."""
-        return readable("".join(self._kept))
+        return readable("".join(self.kept))
 
 
 @dataclass(frozen=True, slots=True)
@@ -101,19 +88,16 @@ async def run_step(
     saved: SavedSession | None,
     pool: Pool,
     printed: Printed,
-    functions: HostFunctions | None = None,
-    hints: Mapping[str, str] | None = None,
+    functions: MaterialFunctions | None = None,
 ) -> Outcome:
     """Begin the effect's block, or go on in `saved` with its answer, whose value is loaded already.
-
-    `hints`: what to use instead of a name that does not exist.
 
     Raises `BadSession`, and `OSError` when no interpreter can be had.
     """
     limits = effect.limits
     try:
         async with pool.session(limits) as session:
-            block = _Block(effect, session, printed, functions, hints or {})
+            block = _Block(effect, session, printed, functions)
             try:
                 async with asyncio.timeout(limits.seconds + GRACE) as clock:
                     outcome = await block.step(saved)
@@ -150,8 +134,7 @@ class _Block:
     effect: RunCode
     session: monty.AsyncMontySession
     printed: Printed
-    functions: HostFunctions | None
-    hints: Mapping[str, str]
+    functions: MaterialFunctions | None
     calls: int = 0
     """Outside calls of the block so far, over all its steps."""
     ending: bool = False
@@ -160,8 +143,6 @@ class _Block:
     """How often it went on all the same."""
     too_many: bool = False
     """It has to end because it made too many calls."""
-    missing: set[str] = field(default_factory=set)
-    """Names with a hint that the block looked for."""
 
     async def step(self, saved: SavedSession | None) -> Outcome:
         """Run to a call, an error or the end. Raises `_StateLost` and `BadSession`."""
@@ -243,7 +224,6 @@ class _Block:
         match at:
             case monty.AsyncNameLookupSnapshot():
                 name = at.variable_name
-                self.missing |= {name} & self.hints.keys()
                 return await (at.resume(value=_stub(name)) if self._knows(name) else at.resume())
             case monty.AsyncFunctionSnapshot() if at.is_os_function:
                 return await at.resume_not_handled()
@@ -267,13 +247,12 @@ class _Block:
                 raise _StateLost("the block does not end, although it was ended")
             return END
         if not self._knows(name):
-            self.missing |= {name} & self.hints.keys()
             return _raised("NameError", f"name {name!r} is not defined")
         try:
             args, named = at.args, at.kwargs
             if self.functions is not None and self._is_ours(name):
                 return {"return_value": await self.functions.call(name, args, named)}
-            call = await asyncio.to_thread(_call, name, args, named)
+            call = await asyncio.to_thread(plain_call, name, args, named)
         except ValueError as error:
             return _raised("ValueError", str(error))
         except (TypeError, OverflowError) as error:
@@ -290,23 +269,15 @@ class _Block:
             raise _StateLost(_words(error)) from error
         if self.ending and isinstance(cause, SystemExit):
             return self._too_many()
-        hints = [
-            self.hints[name]
-            for name in sorted(self.missing)
-            if isinstance(cause, NameError) and repr(name) in str(cause)
-        ]
-        return "\n".join([_words(error), *hints])
+        words = _words(error)
+        # A short material is the variable `context` too, a long one is not.
+        no_context = isinstance(cause, NameError) and "'context'" in str(cause)
+        return f"{words}\n{MaterialFunctions.too_long}" if self.functions and no_context else words
 
     def _too_many(self) -> str | None:
         if not self.too_many:
             return None
         return f"the block was ended after {self.effect.limits.calls:,} calls, the most; use several blocks"
-
-
-def _call(name: str, args: tuple[object, ...], named: dict[str, object]) -> CodeCall:
-    """The call as others may see it. Raises `NotPlain`."""
-    plain_args, plain_named = plain_call(name, args, named)
-    return CodeCall(name=name, args=plain_args, named=plain_named)
 
 
 def _resumption(answer: CodeAnswer) -> monty.ExternalResult:

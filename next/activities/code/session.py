@@ -12,9 +12,11 @@ call adds the packed size of the variables, at most `CodeLimits.state_bytes`.
 from __future__ import annotations
 
 import base64
-import json
 import zlib
 from dataclasses import dataclass
+from typing import Literal
+
+from pydantic import TypeAdapter
 
 from activities.store.blobs import BlobDamaged, BlobMissing, BlobStore
 
@@ -24,7 +26,6 @@ INLINE_BYTES = 3072
 """A larger session is kept in the store; 4096 characters of base64."""
 MOST_BYTES = 2**30
 """No state is larger: see `CodeLimits.state_bytes`."""
-FORMAT = 1
 OTHER_VERSION = "run it with the version of the worker that wrote it, or start the run again"
 
 
@@ -43,10 +44,22 @@ class SavedSession:
     """Outside calls that the block has made so far."""
 
 
+@dataclass(frozen=True, slots=True)
+class Head:
+    """The first line of a session: one line of JSON before the dump."""
+
+    format: Literal[1]
+    waiting: bool
+    calls: int
+
+
+HEAD = TypeAdapter(Head)
+
+
 def save_session(saved: SavedSession, blobs: BlobStore) -> str:
     """The session as text; a large one is in the store then. Raises `StoreError`."""
-    head = json.dumps({"format": FORMAT, "waiting": saved.waiting, "calls": saved.calls})
-    packed = zlib.compress(head.encode() + b"\n" + saved.dump, level=1)
+    head = HEAD.dump_json(Head(1, saved.waiting, saved.calls))
+    packed = zlib.compress(head + b"\n" + saved.dump, level=1)
     if len(packed) <= INLINE_BYTES:
         return f"inline:{base64.b64encode(packed).decode()}"
     return f"digest:{blobs.put(packed)}"
@@ -56,29 +69,18 @@ def load_session(text: str, blobs: BlobStore, most: int = MOST_BYTES) -> SavedSe
     """The session of a text, of at most `most` bytes. Raises `BadSession` and `StoreUnavailable`."""
     kind, _, rest = text.partition(":")
     try:
-        match kind:
-            case "inline":
-                packed = base64.b64decode(rest, validate=True)
-            case "digest":
-                packed = blobs.get(rest)
-            case _:
-                raise ValueError("expected inline:<base64> or digest:<sha256>")
-        return _unpacked(packed, most)
-    except (BlobMissing, BlobDamaged, zlib.error, ValueError, KeyError, TypeError, RecursionError) as error:
+        if kind not in ("inline", "digest"):
+            raise ValueError("expected inline:<base64> or digest:<sha256>")
+        packed = base64.b64decode(rest, validate=True) if kind == "inline" else blobs.get(rest)
+        unpacker = zlib.decompressobj()
+        content = unpacker.decompress(packed, most)
+        if not unpacker.eof:
+            raise ValueError("it is cut off, or too large")
+        line, _, dump = content.partition(b"\n")
+        head = HEAD.validate_json(line, strict=True)
+    except (BlobMissing, BlobDamaged, zlib.error, ValueError) as error:
         shown = f"{text[:40]!r}{'...' if len(text) > 40 else ''}"
-        raise BadSession(f"the session {shown} cannot be loaded: {error}") from error
-
-
-def _unpacked(packed: bytes, most: int) -> SavedSession:
-    unpacker = zlib.decompressobj()
-    content = unpacker.decompress(packed, most)
-    if not unpacker.eof:
-        raise ValueError("it is cut off, or too large")
-    line, _, dump = content.partition(b"\n")
-    head = json.loads(line)
-    if head["format"] != FORMAT:
-        raise ValueError(f"it has format {head['format']!r}, this worker reads {FORMAT}; {OTHER_VERSION}")
-    waiting, calls = head["waiting"], head["calls"]
-    if not (isinstance(waiting, bool) and isinstance(calls, int)):
-        raise ValueError("its first line is damaged")
-    return SavedSession(dump, waiting, calls)
+        raise BadSession(
+            f"the session {shown} cannot be loaded: {str(error)[:300]}; {OTHER_VERSION}"
+        ) from error
+    return SavedSession(dump, head.waiting, head.calls)

@@ -19,7 +19,10 @@ from typing import Any
 from pydantic import JsonValue
 from pydantic_monty import MontyClassProxy
 
-__all__ = ["MAX_ARGUMENTS", "MAX_DEPTH", "MAX_ITEMS", "MAX_TEXT", "NotPlain", "plain_call", "readable"]
+from activities.contracts import CodeCall
+from activities.text import readable
+
+__all__ = ["MAX_ARGUMENTS", "MAX_DEPTH", "MAX_ITEMS", "MAX_TEXT", "NotPlain", "plain_call"]
 
 MAX_ARGUMENTS = 100
 """Of one call, positional and named together."""
@@ -37,30 +40,19 @@ class NotPlain(TypeError):
     """The value has no JSON form, or is too large; the message is for the block that sent it."""
 
 
-def readable(text: str) -> str:
-    """The text with lone surrogates spelt out: they cannot be written as UTF-8."""
-    return text.encode("utf-8", "backslashreplace").decode()
-
-
-def plain_call(
-    name: str, args: Sequence[object], named: Mapping[str, object]
-) -> tuple[tuple[JsonValue, ...], dict[str, JsonValue]]:
-    """The arguments of a call as JSON values; they share the bounds. Raises `NotPlain`."""
+def plain_call(name: str, args: Sequence[object], named: Mapping[str, object]) -> CodeCall:
+    """The call with JSON values; its arguments share the bounds. Raises `NotPlain`."""
     if len(args) + len(named) > MAX_ARGUMENTS:
         raise NotPlain(
             f"{name} was given {len(args) + len(named):,} arguments, at most {MAX_ARGUMENTS} are allowed; "
             "pass one list"
         )
     walk = _Walk(name)
-    positional = []
-    for number, value in enumerate(args, 1):
-        walk.what = f"argument {number} of {name}"
-        positional.append(walk.plain(value))
-    keyword = {}
-    for key, value in named.items():
-        walk.what = f"{key[:60]} of {name}"
-        keyword[walk.text(key)] = walk.plain(value)
-    return tuple(positional), keyword
+    return CodeCall(
+        name=name,
+        args=tuple(walk.argument(f"argument {n}", value) for n, value in enumerate(args, 1)),
+        named={walk.text(key): walk.argument(key[:60], value) for key, value in named.items()},
+    )
 
 
 @dataclass(slots=True)
@@ -72,6 +64,10 @@ class _Walk:
     """The argument that is at fault when something in it has no JSON form."""
     items: int = 0
     chars: int = 0
+
+    def argument(self, what: str, value: object) -> JsonValue:
+        self.what = f"{what} of {self.name}"
+        return self.plain(value)
 
     def plain(self, value: object, depth: int = 0) -> JsonValue:
         self._count(depth)

@@ -133,7 +133,7 @@ class MaterialRef(Frozen):
     """A long text in the durable store, by reference."""
 
     digest: str
-    """Of its table: where the text is, and where its characters begin."""
+    """Of the text in UTF-8."""
     chars: int = Field(ge=0)
     bytes: int = Field(ge=0)
 

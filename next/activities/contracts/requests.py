@@ -69,7 +69,7 @@ class ModelRequest(Frozen):
     messages: tuple[Message, ...] = ()
     """What follows the base."""
     skip: tuple[int, int] = (0, 0)
-    """Messages of the whole conversation that the model is not sent: from the first number up to the second."""
+    """The model is not sent the messages from the first number up to the second."""
     tool_choice: Literal["auto", "none", "required"] = "auto"
     key: str = ""
     """Idempotency key: stable over attempts, sent to the provider as a header."""

@@ -12,7 +12,7 @@ import asyncio
 import json
 import os
 import re
-from collections.abc import AsyncIterator, Awaitable, Callable, Collection, Iterable, Mapping
+from collections.abc import AsyncIterator, Awaitable, Callable, Collection, Iterable
 from difflib import get_close_matches
 from hashlib import sha256
 from typing import TYPE_CHECKING, Any, NamedTuple
@@ -35,7 +35,7 @@ if TYPE_CHECKING:
     import httpx2
     from openai import APIStatusError, AsyncOpenAI, AsyncStream
 
-__all__ = ["PROVIDER", "OpenAIProvider", "from_environment", "request_body"]
+__all__ = ["PROVIDER", "OpenAIProvider", "request_body"]
 
 OFFICIAL_URL = "https://api.openai.com/v1"
 PLACEHOLDER = "none-needed"
@@ -50,8 +50,6 @@ MAX_BODY_BYTES = 128 * 2**20
 CONNECT_SECONDS = 10.0
 LIST_SECONDS = 10.0
 """For the list of a server's models."""
-MESSAGES_IN_PLACE = 50
-"""A longer conversation is written as JSON in a thread."""
 NAME_LIMIT = 64
 """Characters of a function's name."""
 
@@ -195,11 +193,7 @@ class OpenAIProvider:
         known = (endpoint.url, call.model.name)
         while True:
             left_out = self._left_out.get(known, frozenset())
-            body, content = (
-                _request(call, left_out)
-                if len(call.messages) <= MESSAGES_IN_PLACE
-                else await asyncio.to_thread(_request, call, left_out)
-            )
+            body, content = await asyncio.to_thread(_request, call, left_out)
             try:
                 return await _post(client, content, call, server)
             except APIStatusError as error:
@@ -238,15 +232,14 @@ def _bounded(limit: int) -> Callable[[httpx2.Response], Awaitable[None]]:
     import httpx2
 
     class Bounded(httpx2.AsyncByteStream):
-        def __init__(self, response: httpx2.Response) -> None:
-            assert isinstance(response.stream, httpx2.AsyncByteStream)  # of an asynchronous client
-            self.stream = response.stream
+        def __init__(self, stream: Any) -> None:
+            self.stream = stream
 
         async def __aiter__(self) -> AsyncIterator[bytes]:
-            size = 0
+            left = limit
             async for piece in self.stream:
-                size += len(piece)
-                if size > limit:
+                left -= len(piece)
+                if left < 0:
                     raise reply_too_large("data", limit)
                 yield piece
 
@@ -254,7 +247,7 @@ def _bounded(limit: int) -> Callable[[httpx2.Response], Awaitable[None]]:
             await self.stream.aclose()
 
     async def bound(response: httpx2.Response) -> None:
-        response.stream = Bounded(response)
+        response.stream = Bounded(response.stream)
 
     return bound
 
@@ -470,12 +463,12 @@ def _suggestion(model: str, names: list[str]) -> str:
     return f"; it has {len(names)}, {'nearest' if near else 'such as'}: {listed}"
 
 
-def from_environment(settings: Settings, environment: Mapping[str, str] = os.environ) -> OpenAIProvider:
+def from_environment(settings: Settings) -> OpenAIProvider:
     """The provider of this worker: key and server from the variables of OpenAI's own tools."""
-    key = environment.get("OPENAI_API_KEY", "").strip()
+    key = os.environ.get("OPENAI_API_KEY", "").strip()
     return OpenAIProvider(
         key=SecretStr(key) if key else None,
-        base_url=environment.get("OPENAI_BASE_URL", "").strip() or None,
+        base_url=os.environ.get("OPENAI_BASE_URL", "").strip() or None,
         allowed=settings.base_urls,
     )
 

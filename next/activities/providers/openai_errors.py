@@ -5,19 +5,17 @@ Messages carry what the server said, cut and without the key: servers do repeat 
 
 from __future__ import annotations
 
-import math
 import re
 from collections.abc import Awaitable, Mapping
 from dataclasses import dataclass, field
-from datetime import UTC, datetime
-from email.utils import parsedate_to_datetime
 from typing import Literal, TypeVar
 
 from pydantic import ValidationError
 
 from activities.provider import ProviderError
+from activities.retry import retry_after
 
-__all__ = ["Problem", "Server", "problem_of", "retry_after", "with_plain_errors"]
+__all__ = ["Problem", "Server", "problem_of", "with_plain_errors"]
 
 LONGEST_WAIT = 3600.0
 """Seconds; a server that wants a longer pause is asked again after this one."""
@@ -27,9 +25,14 @@ TOO_LONG = re.compile(
     r"|reduce the length of the messages",
     re.IGNORECASE,
 )
-QUOTA = ("insufficient_quota", "billing_hard_limit_reached", "billing_not_active")
-TOO_LONG_CODES = ("context_length_exceeded", "exceed_context_size_error", "string_above_max_length")
-FILTER_CODES = ("content_filter", "content_policy_violation", "ResponsibleAIPolicyViolation")
+QUOTA = {"insufficient_quota", "billing_hard_limit_reached", "billing_not_active"}
+TOO_LONG_CODES = {"context_length_exceeded", "exceed_context_size_error", "string_above_max_length"}
+FILTER_CODES = {"content_filter", "content_policy_violation", "ResponsibleAIPolicyViolation"}
+SET_KEY = "set OPENAI_API_KEY to a key that this server accepts for this model"
+NO_KEY = (
+    "no key was sent, because an agent file names this address. To send it, give the address by "
+    "--base-url, or by OPENAI_BASE_URL where the worker runs, and set OPENAI_API_KEY"
+)
 
 T = TypeVar("T")
 ErrorClass = Literal["transient", "recoverable", "fatal"]
@@ -88,12 +91,12 @@ class Server:
         code = self.redacted(problem.code, limit=60)
         status = f"HTTP{problem.status}" if problem.status else code or "error_in_reply"
         text = f"answered {status}" + (f": {message}" if message else "")
-        known = _refused_key(problem, self.configured) or _named_cause(problem)
+        known = _named_cause(problem, self.configured)
         if known is not None:
             error, cause, advice = known
             return self.error(error, cause, f"{text}; {advice}")
         if _worth_a_retry(problem):
-            return self.error("transient", status, text, retry_after(problem.headers))
+            return self.error("transient", status, text, retry_after(problem.headers, LONGEST_WAIT))
         advice = (
             "redirects are not followed, so that the key goes nowhere else; correct the base URL"
             if problem.status and 300 <= problem.status < 400
@@ -162,36 +165,18 @@ def _connection_error(cause: BaseException, server: Server) -> ProviderError:
     return server.error("transient", "connection_lost", f"the connection broke before the end: {words}")
 
 
-def _refused_key(problem: Problem, configured: bool) -> tuple[ErrorClass, str, str] | None:
-    """Class, cause and advice where the server wants a key, or another one."""
-    if any(name in QUOTA for name in problem.names):
-        return None
-    if problem.status == 401 or "invalid_api_key" in problem.names:
-        cause, key = "HTTP401", "a key that this server accepts"
-    elif problem.status == 403:
-        cause, key = "HTTP403", "a key that may use this model"
-    else:
-        return None
-    if configured:
-        return "fatal", cause, f"set OPENAI_API_KEY to {key}"
-    return (
-        "fatal",
-        cause,
-        "no key was sent, because an agent file names this address. To send it, give the address by "
-        f"--base-url, or by OPENAI_BASE_URL where the worker runs, and set OPENAI_API_KEY to {key}",
-    )
-
-
-def _named_cause(problem: Problem) -> tuple[ErrorClass, str, str] | None:
+def _named_cause(problem: Problem, configured: bool) -> tuple[ErrorClass, str, str] | None:
     """Class, cause and advice of the failures that have a name."""
-    status, names = problem.status, problem.names
-    if any(name in QUOTA for name in names):
+    status, names = problem.status, set(problem.names)
+    if names & QUOTA:
         return "fatal", "insufficient_quota", "add credit to the key's account or use another key"
+    if status in (401, 403) or "invalid_api_key" in names:
+        return "fatal", "HTTP403" if status == 403 else "HTTP401", SET_KEY if configured else NO_KEY
     if "model_not_found" in names or (status == 404 and "model" in problem.message.lower()):
         return "fatal", "model_not_found", "name a model that the server has"
     if status == 404:
         return "fatal", "HTTP404", "check the base URL (OPENAI_BASE_URL); it often ends in /v1"
-    if any(name in FILTER_CODES for name in names):
+    if names & FILTER_CODES:
         return "recoverable", "content_filter", "the server's content filter refused the request"
     if _too_long(problem):
         return "recoverable", "context_too_long", "send less: fewer or shorter messages"
@@ -199,7 +184,7 @@ def _named_cause(problem: Problem) -> tuple[ErrorClass, str, str] | None:
 
 
 def _too_long(problem: Problem) -> bool:
-    if problem.status == 413 or any(name in TOO_LONG_CODES for name in problem.names):
+    if problem.status == 413 or TOO_LONG_CODES & set(problem.names):
         return True
     if problem.status == 429:  # a rate limit, unless this one request is more than the limit
         return "request too large" in problem.message.lower()
@@ -213,23 +198,3 @@ def _worth_a_retry(problem: Problem) -> bool:
     if problem.status is None:
         return "invalid_request_error" not in problem.names
     return problem.status in (408, 409, 425, 429) or problem.status >= 500
-
-
-def retry_after(headers: Mapping[str, str], longest: float = LONGEST_WAIT) -> float | None:
-    """Seconds that a server asks to wait, at most `longest`: from milliseconds, seconds or an HTTP date.
-
-    `headers` must find names in lower case. None without a usable one.
-    """
-    for name, divisor in (("retry-after-ms", 1000), ("retry-after", 1)):
-        try:
-            seconds = float(headers[name]) / divisor
-        except (KeyError, ValueError):
-            continue
-        return min(max(seconds, 0.0), longest) if math.isfinite(seconds) else None
-    try:
-        moment = parsedate_to_datetime(headers.get("retry-after", ""))
-    except (ValueError, OverflowError):  # the latter for an impossible time zone
-        return None
-    if moment.tzinfo is None:
-        moment = moment.replace(tzinfo=UTC)
-    return min(max((moment - datetime.now(UTC)).total_seconds(), 0.0), longest)

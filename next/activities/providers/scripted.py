@@ -186,7 +186,6 @@ def _text(value: JsonValue) -> str:
 # -- without a script ----------------------------------------------------------------------------------
 
 WORD = re.compile(r"[^\W\d_][\w-]{2,}")
-SEARCH_PARAMETERS = ("pattern", "query", "text", "regex", "word", "search")
 SHOWN_LINES = 5
 SHOWN_WIDTH = 200
 
@@ -211,27 +210,21 @@ def _without_script(call: ModelCall) -> tuple[str, tuple[ToolCall, ...]]:
 def _steps(call: ModelCall) -> list[tuple[str, str | None, dict[str, JsonValue]]]:
     """Thought, tool and arguments of each step."""
     goal = next((m.content for m in call.conversation if m.role == "user"), "")
-    words = sorted(dict.fromkeys(WORD.findall(goal)), key=len, reverse=True)
     steps: list[tuple[str, str | None, dict[str, JsonValue]]] = []
-    if _description("list_files", call) is not None:
+    if _has_tool("list_files", call):
         steps.append(("I am a script, not a language model. I list the files.", "list_files", {}))
-    search = _description("search_files", call)
-    if search is not None and words:
-        places = {name: search.find(f'"{name}"') for name in SEARCH_PARAMETERS}
-        described = [name for name in SEARCH_PARAMETERS if places[name] >= 0]
-        parameter = min(described, key=lambda name: places[name], default=SEARCH_PARAMETERS[0])
-        thought = f"The longest word of the goal is {words[0]!r}. I search for it."
-        steps.append((thought, "search_files", {parameter: words[0]}))
+    longest = max(WORD.findall(goal), key=len, default="")
+    if longest and _has_tool("search_files", call):
+        thought = f"The longest word of the goal is {longest!r}. I search for it."
+        steps.append((thought, "search_files", {"pattern": longest}))
     return steps
 
 
-def _description(tool: str, call: ModelCall) -> str | None:
-    """The tool's parameters, or what follows its name in the system message; None without the tool."""
+def _has_tool(tool: str, call: ModelCall) -> bool:
+    """The tool is offered natively, or else the system message names it."""
     if call.setup.tools:
-        return next((json.dumps(t.parameters) for t in call.setup.tools if t.name == tool), None)
-    text = "\n".join(m.content for m in call.conversation if m.role == "system")
-    found = re.search(rf"(?<!\w){tool}(?!\w)", text)
-    return text[found.end() :] if found else None
+        return any(offered.name == tool for offered in call.setup.tools)
+    return any(re.search(rf"\b{tool}\b", m.content) for m in call.conversation if m.role == "system")
 
 
 def _report(conversation: Conversation) -> str:

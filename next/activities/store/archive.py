@@ -38,6 +38,7 @@ CREATE TABLE IF NOT EXISTS records(
 """
 CONFLICT = "ArchiveConflict"
 """Error type: the archive already holds another history or result of this run."""
+ONE = "workflow_id=? AND run_id=?"
 BUSY_SECONDS = 30
 """How long a writer waits for the writer of another process."""
 
@@ -77,23 +78,30 @@ class Archive:
 
         Raises `ApplicationError` of type `ArchiveConflict` when the archive holds something else.
         """
-        run, head, rows = (part.workflow_id, part.run_id), part.after, []
-        for record in part.records:
-            text = _canonical(record)
-            head = _next_hash(head, text)
-            rows.append((*run, record["seq"], head, text))
+        run, head = (part.workflow_id, part.run_id), part.after
+        result = None if part.result is None else _canonical(part.result)
         with self._explained():
             self._make()
             with closing(self._connect()) as file, file:
                 file.execute("BEGIN IMMEDIATE")
-                for row in rows:
-                    _insert(file, row)
-                result = _result_to_keep(file, run, part.result)
+                for record in part.records:
+                    text = _canonical(record)
+                    head = _next_hash(head, text)
+                    row = (*run, record["seq"], head, text)
+                    file.execute("INSERT INTO records VALUES(?,?,?,?,?) ON CONFLICT DO NOTHING", row)
+                    kept = file.execute(f"SELECT hash FROM records WHERE {ONE} AND seq=?", row[:3])
+                    if kept.fetchone() != (head,):
+                        raise _conflict(f"record {record['seq']}", run)
+                # The newest record's hash: a late retry of an early part must not put the head back.
+                newest = file.execute(f"SELECT hash FROM records WHERE {ONE} ORDER BY seq DESC LIMIT 1", run)
                 file.execute(
                     "INSERT INTO runs VALUES(?,?,?,?) ON CONFLICT DO UPDATE "
-                    "SET head=excluded.head, result=excluded.result",
-                    (*run, _newest_hash(file, run) or head, result),
+                    "SET head=excluded.head, result=coalesce(result, excluded.result)",
+                    (*run, *(newest.fetchone() or (head,)), result),
                 )
+                kept = file.execute(f"SELECT result FROM runs WHERE {ONE}", run)
+                if result is not None and kept.fetchone() != (result,):
+                    raise _conflict("result", run)
         return head
 
     def runs(self) -> tuple[ArchivedRun, ...]:
@@ -238,34 +246,6 @@ def _canonical(value: object) -> str:
 def _next_hash(previous: str, text: str) -> str:
     """The same as `record_hash` of the kernel's log, from the record's text."""
     return hashlib.sha256(f"{previous}\n{text}".encode()).hexdigest()
-
-
-def _insert(file: sqlite3.Connection, row: tuple[Any, ...]) -> None:
-    found = file.execute(
-        "SELECT hash FROM records WHERE workflow_id=? AND run_id=? AND seq=?", row[:3]
-    ).fetchone()
-    if found is None:
-        file.execute("INSERT INTO records VALUES(?,?,?,?,?)", row)
-    elif found[0] != row[3]:
-        raise _conflict(f"record {row[2]}", row[:2])
-
-
-def _newest_hash(file: sqlite3.Connection, run: Run) -> str | None:
-    """A late retry of an early part must not put the head back."""
-    found = file.execute(
-        "SELECT hash FROM records WHERE workflow_id=? AND run_id=? ORDER BY seq DESC LIMIT 1", run
-    ).fetchone()
-    return str(found[0]) if found else None
-
-
-def _result_to_keep(file: sqlite3.Connection, run: Run, given: JsonObject | None) -> str | None:
-    """The run's result as text: once it is there, it stays."""
-    found = file.execute("SELECT result FROM runs WHERE workflow_id=? AND run_id=?", run).fetchone()
-    kept = None if found is None or found[0] is None else str(found[0])
-    result = None if given is None else _canonical(given)
-    if kept is not None and result is not None and result != kept:
-        raise _conflict("result", run)
-    return kept or result
 
 
 def _conflict(what: str, run: Run) -> ApplicationError:

@@ -27,16 +27,15 @@ from activities.contracts import (
     ReadArtifacts,
 )
 from activities.store.blobs import StoreError, StoreUnavailable
+from activities.text import readable
 
 __all__ = [
-    "MAX_KEPT_BYTES",
     "ArtifactActivities",
     "Blobs",
     "Output",
     "artifacts_of",
     "encode",
     "read_artifacts",
-    "readable",
     "shown",
     "value_at",
 ]
@@ -78,18 +77,16 @@ def encode(value: object) -> Output:
     if isinstance(value, str):
         text = readable(value)
         return Output(text, text.encode())
-    if isinstance(value, (bytes, bytearray, memoryview)):
-        return _decoded(bytes(value))
     if isinstance(value, Iterator):
         raise TypeError(f"it is a {type(value).__name__}; return a list")
-    try:
-        return _decoded(to_json(value, fallback=_as_text, inf_nan_mode="constants", bytes_mode="utf8"))
-    except ValueError:
-        # Bytes inside that are not text go out in base 64, lone surrogates are spelt out.
-        return _decoded(json.dumps(value, default=_jsonable, separators=(",", ":")).encode())
-
-
-def _decoded(raw: bytes) -> Output:
+    if isinstance(value, (bytes, bytearray, memoryview)):
+        raw = bytes(value)
+    else:
+        try:
+            raw = to_json(value, fallback=_as_text, inf_nan_mode="constants", bytes_mode="utf8")
+        except ValueError:
+            # Bytes inside that are not text go out in base 64, lone surrogates are spelt out.
+            raw = json.dumps(value, default=_jsonable, separators=(",", ":")).encode()
     try:
         return Output(raw.decode(), raw)
     except UnicodeDecodeError:
@@ -105,28 +102,29 @@ def _as_text(value: object) -> str:
     return readable(str(value))
 
 
-def readable(text: str) -> str:
-    """The text with lone surrogates spelt out: they cannot be written as UTF-8."""
-    return text if text.isascii() else text.encode("utf-8", "backslashreplace").decode()
+def _kept(data: bytes, blobs: Blobs | None) -> tuple[str | None, str | None]:
+    """The digest, or why there is none. Never raises: the tool has run, so its answer must not be lost."""
+    if blobs is None:
+        return None, "it was not kept: this worker has no durable store"
+    if len(data) > MAX_KEPT_BYTES:
+        return None, f"it was not kept: it has {len(data):,} bytes, at most {MAX_KEPT_BYTES:,} are kept"
+    try:
+        return blobs.put(data), None
+    except Exception as error:
+        log.error("tool.output_not_kept", exc_info=error)
+        return None, f"it could not be kept: {type(error).__name__}"
 
 
 async def shown(output: Output, cap: int, blobs: Blobs | None) -> tuple[str, str | None]:
     """At most `cap` characters of the text, with a note about the rest, and the digest of the whole if
-    that is more. Never raises for the store: the tool has run, so its answer must not be lost."""
-    if output.is_text and len(output.text) <= cap:
-        return output.text, None
-    digest, rest = None, "the rest is not kept"
-    if blobs is not None:
-        try:
-            digest = await asyncio.to_thread(blobs.put, output.whole[:MAX_KEPT_BYTES])
-            rest = "the whole is kept" if len(output.whole) <= MAX_KEPT_BYTES else "the first 64 MiB are kept"
-        except Exception as error:
-            log.error("tool.output_not_kept", exc_info=error)
-            rest = "the rest could not be kept"
+    that is more."""
     total = len(output.text)
+    if output.is_text and total <= cap:
+        return output.text, None
+    digest, problem = await asyncio.to_thread(_kept, output.whole, blobs)
     if total <= cap:
         return output.text, digest
-    note = f"[{total - cap:,} of {total:,} characters left out; {rest}]"
+    note = f"[{total - cap:,} of {total:,} characters left out; {problem or 'the whole is kept'}]"
     return f"{output.text[:cap]}\n{note}", digest
 
 
@@ -135,56 +133,39 @@ async def artifacts_of(
 ) -> tuple[Artifact, ...]:
     """The artifacts that a call should produce: an object's keys by name, any other result as the first.
 
-    Never raises: what cannot be kept is an artifact with an error, because the tool has run.
+    Never raises: what cannot be kept is an artifact with an error.
     """
-    return await asyncio.to_thread(_kept, output, specs, blobs) if specs else ()
+    return await asyncio.to_thread(_artifacts, output, specs, blobs) if specs else ()
 
 
-def _kept(output: Output, specs: Sequence[ArtifactSpec], blobs: Blobs | None) -> tuple[Artifact, ...]:
-    return tuple(
-        Artifact(name=spec.name, type=spec.type, kind=spec.kind, **_body_kept(spec, body, blobs))
-        for spec, body in zip(specs, _bodies(output, specs), strict=True)
-    )
-
-
-def _bodies(output: Output, specs: Sequence[ArtifactSpec]) -> list[Output | str | None]:
-    """For each spec its body, None where the value is null, or a text that says why there is none."""
+def _artifacts(output: Output, specs: Sequence[ArtifactSpec], blobs: Blobs | None) -> tuple[Artifact, ...]:
     value = _json(output.whole) if output.is_text else _NOT_JSON
     if isinstance(value, dict) and any(spec.name in value for spec in specs):
-        absent = f"the result has no key of this name; it has {', '.join(sorted(value))[:300]}"
-        return [_body(value[spec.name]) if spec.name in value else absent for spec in specs]
-    rest = "the result is one value; it was kept under the first name"
-    return [None if value is None else output, *([rest] * (len(specs) - 1))]
+        return tuple(_artifact(spec, *_body(value, spec.name), blobs) for spec in specs)
+    rest = (None, "the result is one value; it was kept under the first name")
+    bodies = [(None if value is None else output, None), *([rest] * (len(specs) - 1))]
+    return tuple(_artifact(spec, *body, blobs) for spec, body in zip(specs, bodies, strict=True))
 
 
-def _body(value: Any) -> Output | str | None:
-    if value is None:
-        return None
+def _body(value: dict[str, Any], name: str) -> tuple[Output | None, str | None]:
+    """The body under a key, or why there is none; neither where the value is null."""
+    if name not in value:
+        return None, f"the result has no key of this name; it has {', '.join(sorted(value))[:300]}"
     try:
-        text = _text_of(value)
+        return None if value[name] is None else encode(_text_of(value[name])), None
     except ValueError as error:
-        return str(error)
-    return Output(text, text.encode())
+        return None, str(error)
 
 
-def _body_kept(spec: ArtifactSpec, body: Output | str | None, blobs: Blobs | None) -> dict[str, Any]:
-    """Digest, size and preview of a body that is in the store now, or the error."""
-    if not isinstance(body, Output):
-        return {"error": body if body is None else readable(body)}
-    if blobs is None:
-        return {"error": "it was not kept: this worker has no durable store"}
-    end = min(len(body.whole), MAX_KEPT_BYTES)
-    while body.is_text and end < len(body.whole) and body.whole[end] & 0xC0 == 0x80:
-        end -= 1  # a text is not cut inside a character
-    try:
-        digest = blobs.put(body.whole[:end])
-    except Exception as error:
-        log.error("artifact.not_kept", artifact=spec.name[:64], exc_info=error)
-        return {"error": f"it could not be kept: {type(error).__name__}"}
+def _artifact(spec: ArtifactSpec, body: Output | None, error: str | None, blobs: Blobs | None) -> Artifact:
+    digest = None
+    if body is not None:
+        digest, error = _kept(body.whole, blobs)
+    artifact = Artifact(**spec.model_dump(), error=error and readable(error))
+    if body is None or digest is None:
+        return artifact
     kept = {"digest": digest, "bytes": len(body.whole), "preview": body.text[:PREVIEW_CHARS]}
-    if end < len(body.whole):
-        kept["error"] = f"it has {len(body.whole):,} bytes, only the first {end:,} were kept"
-    return kept
+    return artifact.model_copy(update=kept)
 
 
 _NOT_JSON = object()
@@ -219,18 +200,14 @@ def value_at(value: Any, path: str) -> Any:
             raise ValueError(f"the path {path[:200]!r} cannot be read at character {at + 1}")
         at = step.end()
         try:
-            value = _inside(value, step)
-        except (LookupError, ValueError):
+            if not isinstance(value, dict if step["index"] is None else list):
+                raise LookupError
+            index, quoted = step["index"], step["quoted"]
+            key: Any = int(index) if index else json.loads(quoted) if quoted else step["key"]
+            value = value[key]
+        except (LookupError, TypeError, ValueError):
             raise ValueError(f"there is nothing at {path[:at][:200]!r}: {_described(value)}") from None
     return value
-
-
-def _inside(value: Any, step: re.Match[str]) -> Any:
-    if step["index"] is not None and isinstance(value, list):
-        return value[int(step["index"])]
-    if step["index"] is None and isinstance(value, dict):
-        return value[step["key"] if step["quoted"] is None else json.loads(step["quoted"])]
-    raise LookupError
 
 
 def _described(value: Any) -> str:
@@ -262,13 +239,11 @@ def _text_at(body: bytes | str, read: ArtifactRead, chars: int) -> ArtifactText:
     try:
         if not read.path:
             text = body.decode()
+        elif (document := _json(body)) is _NOT_JSON:
+            return ArtifactText(problem="the artifact is not JSON, so there is no path into it")
+        elif (value := value_at(document, read.path)) is None:
+            return ArtifactText(problem=f"the value at {read.path[:200]!r} is null")
         else:
-            value = _json(body)
-            if value is _NOT_JSON:
-                raise ValueError("the artifact is not JSON, so there is no path into it")
-            value = value_at(value, read.path)
-            if value is None:
-                raise ValueError(f"the value at {read.path[:200]!r} is null")
             text = _text_of(value)
     except UnicodeDecodeError:
         return ArtifactText(binary=True)

@@ -103,13 +103,15 @@ OPERATORS = {
     ast.UAdd: _bounded(operator.pos),
     ast.USub: _bounded(operator.neg),
 }
+PLAIN = (
+    "floor", "ceil", "gcd", "hypot", "sqrt", "exp", "log", "log2", "log10", "sin", "cos", "tan", "asin",
+    "acos", "atan", "degrees", "radians",
+)  # fmt: skip
+"""Functions of Python's `math`."""
 FUNCTIONS = {
-    name: _bounded(function)
-    for name, function in {
-        **{"abs": abs, "round": _round, "min": min, "max": max, "factorial": _factorial},
-        **{name: getattr(math, name) for name in "floor ceil gcd hypot sqrt exp log log2 log10".split()},
-        **{name: getattr(math, name) for name in "sin cos tan asin acos atan degrees radians".split()},
-    }.items()
+    **{name: _bounded(getattr(math, name)) for name in PLAIN},
+    **{"abs": _bounded(abs), "min": _bounded(min), "max": _bounded(max)},
+    **{"round": _bounded(_round), "factorial": _bounded(_factorial)},
 }
 
 TOOL = Tool(name="calculator", params=Params, run=run, effect="pure", timeout_seconds=10)

@@ -60,16 +60,17 @@ async def fetch(url: str, allowed: Callable[[str], bool], resolve: Resolver = lo
     import httpx2
 
     try:
-        async with httpx2.AsyncClient(
-            transport=_checked_transport(allowed, resolve),
-            headers=HEADERS,
-            trust_env=False,
-            follow_redirects=True,
-            max_redirects=MAX_REDIRECTS,
-        ) as client:
-            _check(httpx2.URL(url.strip()))
-            async with client.stream("GET", url.strip()) as response:
-                return await _read(response)
+        async with (
+            httpx2.AsyncClient(
+                transport=_checked_transport(allowed, resolve),
+                headers=HEADERS,
+                trust_env=False,
+                follow_redirects=True,
+                max_redirects=MAX_REDIRECTS,
+            ) as client,
+            client.stream("GET", url.strip()) as response,
+        ):
+            return await _read(response)
     except httpx2.TooManyRedirects:
         raise RequestRefused(f"{url[:200]}: more than {MAX_REDIRECTS} redirects") from None
     except (httpx2.InvalidURL, httpx2.UnsupportedProtocol, ValueError) as error:
@@ -155,11 +156,11 @@ async def _read(response: httpx2.Response) -> str:
 
 def _decoded(body: bytearray, encoding: str) -> str:
     try:
-        if codecs.lookup(encoding).name not in FOR_HOST_NAMES:
-            return body.decode(encoding, errors="replace")
+        if codecs.lookup(encoding).name in FOR_HOST_NAMES:
+            encoding = "utf-8"
+        return body.decode(encoding, errors="replace")
     except (LookupError, ValueError):  # the server names an encoding that does not exist
-        pass
-    return body.decode(errors="replace")
+        return body.decode(errors="replace")
 
 
 TOOL = Tool(name="http_get", params=Params, run=run, effect="read")

@@ -16,8 +16,7 @@ import os
 import re
 import threading
 import time
-from collections.abc import Awaitable, Callable, Collection, Iterator
-from contextlib import contextmanager
+from collections.abc import Awaitable, Callable
 from dataclasses import dataclass, replace
 from typing import Any, Literal, TypeVar
 
@@ -43,6 +42,7 @@ from activities.contracts import (
 )
 from activities.heartbeat import heartbeats
 from activities.settings import Settings
+from activities.text import readable
 from activities.tools import (
     Happened,
     NotHappened,
@@ -53,17 +53,14 @@ from activities.tools import (
     TransientError,
     parameter_count,
 )
-from activities.tools.artifacts import Blobs, Output, artifacts_of, encode, readable, shown
+from activities.tools.artifacts import Blobs, Output, artifacts_of, encode, shown
 
-__all__ = ["UNDO", "ToolActivities", "ToolRunner"]
+__all__ = ["ToolActivities", "ToolRunner"]
 
 GRACE_SECONDS = 2.0
 """A cancelled asynchronous tool may clean up for so long."""
 TEXT_CHARS = 2000
-"""The most that people are shown of what a tool says, and that an error message has."""
-SMALL_VALUES, SMALL_TEXT = 100, 100_000
-"""A larger value, or a longer text, is encoded in a thread."""
-PLAIN = (int, float, bool, type(None), NotHappened)
+"""The most that people are shown of what a tool says."""
 UNDO = "/undo"
 """At the end of a call's key: the key of its compensation."""
 SECRET = re.compile(r"(KEY|TOKEN|SECRET|PASSWORD|CREDENTIALS?)$", re.IGNORECASE)
@@ -74,13 +71,16 @@ TRANSIENT_ERRORS = (TransientError, ConnectionError, TimeoutError, httpx2.Transp
 log = structlog.get_logger(__name__)
 Q = TypeVar("Q")
 R = TypeVar("R")
+Request = ToolRequest | CompensateRequest
+Part = Literal["run", "reconcile", "compensate"]
+"""A function of a tool."""
 Heartbeat = Callable[[str], None]
 """Called with what a tool says about its progress."""
 
 
 @dataclass(frozen=True, slots=True)
 class Outcome:
-    """How a call ended: its output, or an error whose words are the output."""
+    """How a function of a tool ended: its output, or an error whose words are the output."""
 
     output: Output
     error: ToolError | None = None
@@ -106,7 +106,7 @@ def _no_heartbeat(text: str) -> None:
 class ToolRunner:
     """Runs the tools of one toolbox. `blobs` keeps whole outputs and artifacts.
 
-    `attempt` counts from 1.
+    Each method makes one attempt, counted from 1. It raises `TransientError` when another should follow.
     """
 
     def __init__(self, toolbox: Toolbox, settings: Settings, blobs: Blobs | None = None) -> None:
@@ -127,36 +127,85 @@ class ToolRunner:
     async def run_tool(
         self, request: ToolRequest, attempt: int = 1, heartbeat: Heartbeat = _no_heartbeat
     ) -> ToolResult:
-        """The result of one attempt. Raises `TransientError` when another attempt should follow."""
+        """What the tool returned, or what went wrong."""
         started = time.monotonic()
-        outcome = await self._outcome(request, attempt, heartbeat)
+        outcome = await self._outcome("run", request, attempt, heartbeat)
+        if outcome.error == "transient":
+            times = "1 attempt" if attempt == 1 else f"{attempt} attempts"
+            outcome = replace(outcome, output=encode(f"Error after {times}: {outcome.output.text}"))
         result = await self._result(request, outcome, attempt)
         seconds = time.monotonic() - started
         log.info("tool.returned", tool=request.tool[:64], seconds=round(seconds, 3), error=outcome.error)
         return result.model_copy(update={"seconds": seconds})
 
-    async def _outcome(self, request: ToolRequest, attempt: int, heartbeat: Heartbeat) -> Outcome:
+    async def reconcile_tool(
+        self, request: ReconcileRequest, attempt: int = 1, heartbeat: Heartbeat = _no_heartbeat
+    ) -> Reconciled:
+        """Whether a call took effect, as far as the tool can tell."""
+        outcome = await self._outcome("reconcile", request, attempt, heartbeat)
+        if outcome.happened:
+            result = await self._result(request, outcome, 1)
+            found = Reconciled(outcome="happened", result=result, text="the call took effect")
+        elif outcome.happened is False:
+            found = Reconciled(outcome="not_happened", text=outcome.text or "the call took no effect")
+        else:
+            reason = outcome.text or "it cannot tell whether the call took effect"
+            found = Reconciled(outcome="unknown", text=f"{request.tool}: {reason}"[:TEXT_CHARS])
+        log.info("tool.reconciled", tool=request.tool[:64], outcome=found.outcome)
+        return found
+
+    async def compensate_tool(
+        self, request: CompensateRequest, attempt: int = 1, heartbeat: Heartbeat = _no_heartbeat
+    ) -> Compensated:
+        """What the tool did to undo a call."""
+        outcome = await self._outcome("compensate", request, attempt, heartbeat)
+        log.info("tool.compensated", tool=request.tool[:64], ok=outcome.error is None)
+        text = "undone" if outcome.text in ("", "null") else outcome.text
+        if outcome.error is not None:
+            text = f"{request.tool}: {text}"[:TEXT_CHARS]
+        return Compensated(ok=outcome.error is None, text=text, cost_usd=outcome.cost_usd)
+
+    async def _outcome(self, part: Part, request: Request, attempt: int, heartbeat: Heartbeat) -> Outcome:
+        """How one attempt of a tool's function ended."""
         tool = self.toolbox.get(request.tool)
         if tool is None:
             return _error("unknown_tool", f"Unknown tool: {request.tool}")
-        if attempt > 1 and not tool.repeatable:
+        function = getattr(tool, part)
+        if function is None:
+            return _error("failed", f"{tool.name} declares no `{part}`")
+        repeatable = tool.repeatable or part == "reconcile"
+        if attempt > 1 and not repeatable:
             return _error(
                 "unknown_outcome",
-                f"The outcome of this call is unknown: {tool.name} was started before and its worker was "
-                "lost. It was not run again.",
+                f"The outcome of this call is unknown: `{part}` of {tool.name} was started before and its "
+                "worker was lost. It was not run again.",
             )
         params = _params(tool, request.arguments)
         if isinstance(params, str):
             return _error("bad_arguments", f"{params}. The tool was not run.")
-        with self._call(request.key, attempt, heartbeat) as call:
-            outcome = await _performed(tool.run, (params,), call, tool.timeout_seconds)
-        if outcome.error == "transient":
-            return _after_transient(tool, outcome, attempt, request.attempts)
+        ended = threading.Event()
+        call = ToolCallContext(
+            key=request.key + UNDO if part == "compensate" else request.key,
+            settings=self.settings,
+            attempt=attempt,
+            heartbeat=lambda text: heartbeat(readable(str(text)[:500])),
+            cancelled=ended.is_set,
+            undoes=request.key if part == "compensate" else "",
+        )
+        try:
+            outcome = await _performed(
+                part, function, _arguments(function, request, params, call), tool.timeout_seconds
+            )
+        finally:
+            ended.set()
         if outcome.error == "timeout":
             late = f"{tool.name} did not finish within {tool.timeout_seconds:g} s"
-            if tool.repeatable:
+            if repeatable:
                 return _error("timeout", f"{late} and was stopped.")
-            return _error("unknown_outcome", f"{late}. The outcome is unknown; it is not run again.")
+            return _error("unknown_outcome", f"{late}; the outcome is unknown. It is not run again.")
+        if outcome.error == "transient" and repeatable and attempt < request.attempts:
+            log.info("tool.retried", tool=tool.name, attempt=attempt)
+            raise TransientError(outcome.text)
         return outcome
 
     async def _result(self, request: ToolRequest, outcome: Outcome, attempt: int) -> ToolResult:
@@ -174,91 +223,6 @@ class ToolRunner:
             marks=outcome.marks,
             artifacts=await artifacts_of(outcome.output, specs, self.blobs),
         )
-
-    async def reconcile_tool(
-        self, request: ReconcileRequest, attempt: int = 1, heartbeat: Heartbeat = _no_heartbeat
-    ) -> Reconciled:
-        """Ask the tool whether a call took effect. Raises `TransientError` to be called again."""
-        ready = self._ready(request, "reconcile")
-        if isinstance(ready, str):
-            return Reconciled(outcome="unknown", text=ready)
-        tool, params = ready
-        assert tool.reconcile is not None
-        with self._call(request.key, attempt, heartbeat) as call:
-            outcome = await _performed(
-                tool.reconcile, (request.key, params), call, tool.timeout_seconds, _finding
-            )
-        if outcome.error == "transient" and attempt < request.attempts:
-            raise TransientError(outcome.text)
-        reconciled = Reconciled(outcome="unknown", text=_why_unknown(tool, outcome))
-        if outcome.happened is False:
-            reason = outcome.text or "the call took no effect"
-            reconciled = Reconciled(outcome="not_happened", text=reason)
-        elif outcome.happened:
-            result = await self._result(request, outcome, 1)
-            reconciled = Reconciled(outcome="happened", result=result, text="the call took effect")
-        log.info("tool.reconciled", tool=tool.name, outcome=reconciled.outcome)
-        return reconciled
-
-    async def compensate_tool(
-        self, request: CompensateRequest, attempt: int = 1, heartbeat: Heartbeat = _no_heartbeat
-    ) -> Compensated:
-        """Have the tool undo a call. Raises `TransientError` to be called again."""
-        ready = self._ready(request, "compensate")
-        if isinstance(ready, str):
-            return Compensated(ok=False, text=ready)
-        tool, params = ready
-        assert tool.compensate is not None
-        if attempt > 1 and not tool.repeatable:
-            return Compensated(
-                ok=False,
-                text=f"The outcome is unknown: undoing a call of {tool.name} was started before and its "
-                "worker was lost. It was not tried again.",
-            )
-        with self._call(request.key + UNDO, attempt, heartbeat, undoes=request.key) as call:
-            arguments = (params, request.output)
-            outcome = await _performed(tool.compensate, arguments, call, tool.timeout_seconds)
-        if outcome.error == "transient" and tool.repeatable and attempt < request.attempts:
-            raise TransientError(outcome.text)
-        text = "undone" if outcome.text in ("", "null") else outcome.text
-        if outcome.error == "timeout":
-            text = (
-                f"{tool.name} did not undo the call within {tool.timeout_seconds:g} s; the outcome is unknown"
-            )
-        elif outcome.error:
-            text = f"{tool.name}: {outcome.text}"[:TEXT_CHARS]
-        log.info("tool.compensated", tool=tool.name, ok=outcome.error is None)
-        return Compensated(ok=outcome.error is None, text=text, cost_usd=outcome.cost_usd)
-
-    def _ready(
-        self, request: ReconcileRequest | CompensateRequest, function: Literal["reconcile", "compensate"]
-    ) -> tuple[Tool[Any], BaseModel] | str:
-        """The tool and its arguments, or why the function cannot be called."""
-        tool = self.toolbox.get(request.tool)
-        if tool is None:
-            return f"this worker has no tool {request.tool}; name its module with RATCHET_MODULES"
-        if getattr(tool, function) is None:
-            return f"{tool.name} declares no `{function}`"
-        params = _params(tool, request.arguments)
-        return params if isinstance(params, str) else (tool, params)
-
-    @contextmanager
-    def _call(
-        self, key: str, attempt: int, heartbeat: Heartbeat, undoes: str = ""
-    ) -> Iterator[ToolCallContext]:
-        """What a tool sees of its call; `cancelled` is true once the block has ended."""
-        ended = threading.Event()
-        try:
-            yield ToolCallContext(
-                key=key,
-                settings=self.settings,
-                attempt=attempt,
-                heartbeat=lambda text: heartbeat(readable(str(text)[:500])),
-                cancelled=ended.is_set,
-                undoes=undoes,
-            )
-        finally:
-            ended.set()
 
 
 class ToolActivities:
@@ -298,23 +262,6 @@ async def _attempted(function: Callable[[Q, int, Heartbeat], Awaitable[R]], requ
             raise ApplicationError(str(error), type=TRANSIENT) from None
 
 
-def _after_transient(tool: Tool[Any], outcome: Outcome, attempt: int, attempts: int) -> Outcome:
-    """Raises `TransientError` when the call may be repeated; else the error with the number of attempts."""
-    if tool.repeatable and attempt < attempts:
-        log.info("tool.retried", tool=tool.name, attempt=attempt)
-        raise TransientError(outcome.text)
-    times = "1 attempt" if attempt == 1 else f"{attempt} attempts"
-    return replace(outcome, output=encode(f"Error after {times}: {outcome.output.text}"))
-
-
-def _why_unknown(tool: Tool[Any], outcome: Outcome) -> str:
-    if outcome.error == "timeout":
-        return f"{tool.name} did not find out within {tool.timeout_seconds:g} s"
-    if outcome.error:
-        return f"{tool.name} did not find out: {outcome.text}"[:TEXT_CHARS]
-    return f"{tool.name} cannot tell whether the call took effect"
-
-
 def _params(tool: Tool[Any], arguments: JsonObject) -> BaseModel | str:
     """The arguments as the tool's model, or what is wrong with them."""
     try:
@@ -336,22 +283,27 @@ def _problem(detail: dict[str, Any]) -> str:
     return f"{text}, got {readable(repr(detail['input'])[:60])}"
 
 
-async def _performed(
-    function: Callable[..., object],
-    arguments: tuple[object, ...],
-    call: ToolCallContext,
-    seconds: float,
-    read: Callable[[object], Outcome] | None = None,
-) -> Outcome:
-    """Call a function of a tool, with the context if it takes that, and `read` what it returned.
+def _arguments(
+    function: Callable[..., object], request: Request, params: BaseModel, call: ToolCallContext
+) -> tuple[object, ...]:
+    """What the function is called with; the context comes last, if it takes that."""
+    arguments: tuple[object, ...] = (params,)
+    if isinstance(request, ReconcileRequest):
+        arguments = (request.key, params)
+    elif isinstance(request, CompensateRequest):
+        arguments = (params, request.output)
+    return (*arguments, call) if parameter_count(function) > len(arguments) else arguments
 
-    Only a cancellation from outside is raised. When the function is cancelled or late, an asynchronous
-    one is cancelled. A synchronous one cannot be stopped: it goes on in its thread, where
-    `call.cancelled()` tells it.
+
+async def _performed(
+    part: Part, function: Callable[..., object], arguments: tuple[object, ...], seconds: float
+) -> Outcome:
+    """Call a function of a tool. Only a cancellation from outside is raised.
+
+    When it is cancelled or late, an asynchronous function is cancelled. A synchronous one cannot be
+    stopped: it goes on in its thread, where `call.cancelled()` tells it.
     """
-    if parameter_count(function) > len(arguments):
-        arguments = (*arguments, call)
-    task = asyncio.create_task(_ended(function, arguments, read or _output))
+    task = asyncio.create_task(_ended(part, function, arguments))
     try:
         done, _ = await asyncio.wait({task}, timeout=seconds)
     except asyncio.CancelledError:
@@ -361,61 +313,49 @@ async def _performed(
         await _stop(task)
         return _error("timeout", "")
     if task.cancelled():
-        return _error("failed", "RuntimeError: the tool cancelled itself")
-    outcome, error = task.result()
-    if isinstance(error, TRANSIENT_ERRORS):
-        return _error("transient", _message(error) or type(error).__name__)
-    if error is not None:
-        return _error("failed", _words(error))
-    assert outcome is not None
-    return outcome
+        return _error("failed", "CancelledError: the tool cancelled itself")
+    return task.result()
 
 
-Ended = tuple[R | None, BaseException | None]
-"""What a function returned, or what it raised."""
-
-
-async def _ended(
-    function: Callable[..., object], arguments: tuple[object, ...], read: Callable[[object], Outcome]
-) -> Ended[Outcome]:
+async def _ended(part: Part, function: Callable[..., object], arguments: tuple[object, ...]) -> Outcome:
     try:
         call = getattr(function, "__call__", None)  # noqa: B004  # an object with an asynchronous __call__
         if inspect.iscoroutinefunction(function) or inspect.iscoroutinefunction(call):
             value: object = function(*arguments)
         else:
-            value, error = await _in_thread(function, *arguments)
-            if error is not None:
-                return None, error
+            value = await _in_thread(function, *arguments)
         if inspect.isawaitable(value):
             value = await value
-        return _tried(read, value) if _is_small(value) else await _in_thread(read, value)
-    except (asyncio.CancelledError, KeyboardInterrupt):
+        return await _in_thread(_read, part, value)
+    except asyncio.CancelledError:
         raise
+    except TRANSIENT_ERRORS as error:
+        return _error("transient", _message(error) or type(error).__name__)
     except BaseException as error:  # noqa: BLE001  # a tool's SystemExit must not end the worker
-        return None, error
+        return _error("failed", _words(error))
 
 
-def _tried(function: Callable[..., R], *arguments: object) -> Ended[R]:
-    try:
-        return function(*arguments), None
-    except BaseException as error:  # noqa: BLE001  # whatever a tool raises is data here
-        return None, error
-
-
-async def _in_thread(function: Callable[..., R], *arguments: object) -> Ended[R]:
-    """As `_tried`, in a thread of its own.
+async def _in_thread(function: Callable[..., R], *arguments: object) -> R:
+    """What the function returns, or raises, in a thread of its own.
 
     Not in a pool: tools that hang would use it up, and the process would wait for them at its end.
     """
-    future: concurrent.futures.Future[Ended[R]] = concurrent.futures.Future()
+    future: concurrent.futures.Future[tuple[Any, BaseException | None]] = concurrent.futures.Future()
     future.set_running_or_notify_cancel()  # so that a caller who is cancelled does not cancel it
     context = contextvars.copy_context()
 
     def work() -> None:
-        future.set_result(context.run(_tried, function, *arguments))
+        try:
+            future.set_result((context.run(function, *arguments), None))
+        except BaseException as error:  # noqa: BLE001  # raised again where it is awaited
+            future.set_result((None, error))
 
     threading.Thread(target=work, name="tool", daemon=True).start()
-    return await asyncio.wrap_future(future)
+    value, error = await asyncio.wrap_future(future)
+    if error is not None:
+        raise error
+    returned: R = value
+    return returned
 
 
 async def _stop(task: asyncio.Task[Any]) -> None:
@@ -430,37 +370,26 @@ _left_behind: set[asyncio.Task[Any]] = set()
 """Tasks that ignored their cancellation: asyncio needs a reference to them until they end."""
 
 
-def _output(value: object) -> Outcome:
-    """What `run` or `compensate` returned."""
+def _read(part: Part, value: object) -> Outcome:
+    """What a function of a tool returned; in a thread, because encoding may take long."""
+    happened = None
+    if part == "reconcile":
+        match value:
+            case None:
+                value = ""
+            case Happened():
+                happened, value = True, value.output
+            case NotHappened():
+                happened, value = False, value.why
+            case _:
+                kinds = "Happened(...), NotHappened() or None"
+                return _error("failed", f"TypeError: reconcile returned {type(value).__name__}, not {kinds}")
     full = value if isinstance(value, ToolReturn) else ToolReturn(value)
     try:
-        return Outcome(encode(full.output), None, full.cost_usd, full.marks)
+        return Outcome(encode(full.output), None, full.cost_usd, full.marks, happened)
     except BaseException as error:  # noqa: BLE001  # encoding runs code of the tool's own types
         unusable = TypeError(f"the tool ran, but what it returned cannot be shown: {_message(error)}")
-        return Outcome(encode(_words(unusable)), "failed", full.cost_usd, full.marks)
-
-
-def _finding(value: object) -> Outcome:
-    """What `reconcile` returned."""
-    match value:
-        case None:
-            return Outcome(encode(""))
-        case NotHappened():
-            return replace(_output(value.why), happened=False)
-        case Happened():
-            return replace(_output(value.output), happened=True)
-    name = type(value).__name__
-    return _error("failed", f"TypeError: reconcile returned {name}, not Happened(...), NotHappened() or None")
-
-
-def _is_small(value: object) -> bool:
-    """Encoding it is not worth a thread: a text, a plain value, or a flat list or object of few of them."""
-    inner = value.output if isinstance(value, (ToolReturn, Happened)) else value
-    flat = inner.values() if type(inner) is dict else inner if type(inner) in (list, tuple) else (inner,)
-    assert isinstance(flat, Collection)
-    return len(flat) <= SMALL_VALUES and all(
-        len(one) <= SMALL_TEXT if isinstance(one, (str, bytes)) else type(one) in PLAIN for one in flat
-    )
+        return Outcome(encode(_words(unusable)), "failed", full.cost_usd, full.marks, happened)
 
 
 def _words(error: BaseException) -> str:

@@ -27,13 +27,14 @@ MAX_VALUES = 100_000
 LINE_CHARS = 400
 """What is shown of a longer line, around the match."""
 PIECE_BYTES = 2**17
-"""A longer line is searched in pieces of this size; a match across their border is not found."""
+"""A longer line is searched, shown and counted in pieces of this size."""
 
 
 class Params(BaseModel, frozen=True, extra="forbid"):
     r"""Search text files for lines that match a regular expression (RE2 syntax, no look-around).
 
-    Shows `path:line: text`. Hidden files and folders are left out unless `path` names one.
+    Shows `path:line: text`. Hidden files and folders are left out unless `path` names one. A line of
+    more than 128 KiB is searched in pieces: a match across their border is not found.
     With `count_by` it shows instead how often each value of the pattern's first group occurs, most
     frequent first, each with its first and last line: for example the pattern `ERROR (\w+)` with
     `count_by` tells which component failed most, and since when.

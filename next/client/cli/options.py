@@ -15,12 +15,12 @@ import asyncio
 import inspect
 import signal
 import sys
+import threading
 from collections.abc import AsyncIterator, Callable, Coroutine, Iterable
 from concurrent.futures import Future
 from contextlib import asynccontextmanager
 from dataclasses import dataclass, fields, is_dataclass
 from pathlib import Path
-from threading import Thread
 from typing import TYPE_CHECKING, Annotated, Any, Literal, TypeVar, get_type_hints
 
 import typer
@@ -212,6 +212,8 @@ def _options(kind: Any) -> Iterable[inspect.Parameter]:
 async def _stoppable(work: Coroutine[Any, Any, int | None]) -> int | None:
     """Let SIGTERM and SIGHUP end the command in order, as Ctrl-C does."""
     this, loop = asyncio.current_task(), asyncio.get_running_loop()
+    if threading.current_thread() is not threading.main_thread():
+        return await work  # a program's thread, where signals do not come
     for number in (signal.SIGTERM, signal.SIGHUP):
         if signal.getsignal(number) is not signal.SIG_IGN:  # `nohup` ignores SIGHUP
             loop.add_signal_handler(number, lambda: this.cancel() if this else None)
@@ -254,5 +256,5 @@ async def _standard_input(what: str) -> bytes:
         except (OSError, ValueError) as error:
             content.set_exception(error)
 
-    Thread(target=read, name="stdin", daemon=True).start()
+    threading.Thread(target=read, name="stdin", daemon=True).start()
     return await asyncio.wrap_future(content)

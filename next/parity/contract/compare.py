@@ -7,7 +7,8 @@ Intended, and masked here:
 3. In a `map_only` round only the mapping counts: summary, questions and strategy of that decision are not
    kept (R-004-2).
 4. `ExitAsked` and `ToolWanted` are `ExitGranted` and `ToolChosen`; `exit` is followed by `end`.
-5. At the limit of transitions the visit of `exit` counts as a state, as spec 5.13 says.
+5. How many entries of a list are beyond its cap is not counted: the protocol says how many are read.
+6. At the limit of transitions the visit of `exit` counts as a state, as spec 5.13 says.
 """
 
 from __future__ import annotations
@@ -61,8 +62,18 @@ def every(value: Any, change: Any) -> Any:
     return [every(item, change) for item in value] if isinstance(value, list) else value
 
 
+def uncounted(value: Any) -> None:
+    if isinstance(value, dict):
+        for name in ("left_out", "more_artifacts"):
+            if not value.get(name) or name == "more_artifacts":
+                value.pop(name, None)
+    for item in value.values() if isinstance(value, dict) else value if isinstance(value, list) else ():
+        uncounted(item)
+
+
 def masked(one: dict[str, Any], old: bool) -> dict[str, Any]:
     one = every(one, reworded) if old else one
+    uncounted(one)
     # A cut event line may end elsewhere once it is reworded.
     one = every(one, lambda text: re.sub(r"(?m)^.{590,} \[\.\.\.\]$", "(cut)", text))
     one["events"] = [[EVENTS.get(event, event), to, why] for event, to, why in one["events"] if to != "end"]

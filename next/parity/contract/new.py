@@ -63,11 +63,12 @@ def run(seed: int) -> dict[str, Any]:
             "index": c.round.index, "stage": c.round.stage, "strategy": c.round.strategy,
             "summary": c.completion_summary, "questions": c.clarification_questions,
             "overdraft": [c.overdraft.allowed, c.overdraft.used, c.overdraft.total],
-            "violations": [c.violations.count, c.violations.last],
+            "violations": [len(c.violations), {k: v for k, v in c.violations[-1].items() if k in ("code", "message")} if c.violations else None],
             "wrapup": [c.is_wrapup_round, c.wrapup_trigger_reason], "error": c.error,
             "exit_reason": c.exit_reason, "timings": c.round_timings, "log": c.session_log,
             "spent": {k: v for k, v in c.budget.spent.items() if v}, "caps": c.budget.caps,
-            "decision": c.last_decision, "call": c.call, "show": [c.show.artifacts, c.show.skills],
+            "decision": c.last_decision if c.iteration else None, "call": c.call,
+            "show": [c.last_decision.show_artifacts, c.last_decision.show_skills] if c.show else [[], []],
         }),
     }  # fmt: skip
 

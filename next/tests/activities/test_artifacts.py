@@ -3,13 +3,10 @@
 from __future__ import annotations
 
 import json
-from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
 import pytest
-from hypothesis import given, settings
-from hypothesis import strategies as st
 from temporalio.exceptions import ApplicationError
 from temporalio.testing import ActivityEnvironment
 
@@ -24,12 +21,8 @@ from activities.contracts import (
 from activities.store.blobs import BlobStore
 from activities.tools import Tool
 from activities.tools.artifacts import (
-    MAX_KEPT_BYTES,
     ArtifactActivities,
-    Output,
-    artifacts_of,
     read_artifacts,
-    value_at,
 )
 from tests.activities.toolkit import FullDisk, Memory, raising, request_for, returning, runner_of
 
@@ -84,11 +77,6 @@ async def test_missing_key_is_an_error_and_null_is_not() -> None:
     assert (nothing.digest, nothing.error) == (None, None)
 
 
-async def test_whole_is_kept_and_preview_is_short() -> None:
-    (artifact,), bodies = await kept("x" * 5000, "long")
-    assert (bodies, len(artifact.preview)) == ({"long": "x" * 5000}, 200)
-
-
 async def test_without_names_or_success_nothing_is_kept() -> None:
     assert (await kept({"a": 1}))[0] == ()
     result = await result_with(raising(ValueError("no")), Memory(), "a")
@@ -109,34 +97,6 @@ async def test_surrogate_in_a_key_does_not_lose_the_result() -> None:
     assert (artifacts[2].error or "").endswith("it has a, b, \\ud83d")
 
 
-def deep(levels: int) -> str:
-    return "[" * levels + "]" * levels
-
-
-@pytest.mark.parametrize("levels", [*range(900, 1010, 10), 100_000])
-async def test_value_nested_too_deeply_is_an_error_not_a_crash(levels: int) -> None:
-    """Some depths can be read as JSON but not be written again."""
-    raw = f'{{"deep": {deep(levels)}, "flat": 1}}'
-    artifacts, bodies = await kept(raw, "deep", "flat")
-    assert bodies["deep"] in (deep(levels), raw, None)
-    assert bodies["deep"] is not None or ("nested" in (artifacts[0].error or "") and bodies["flat"] == "1")
-    blobs = Memory()
-    (text,) = read(blobs, (blobs.put(raw.encode()), ".deep"), chars=10)
-    assert text.text == "[" * 10 or text.problem
-
-
-async def test_too_long_body_is_cut_between_characters() -> None:
-    blobs = Memory()
-    text = "x" + "é" * (MAX_KEPT_BYTES // 2)
-    (artifact,) = await artifacts_of(Output(text, text.encode()), (ArtifactSpec(name="a"),), blobs)
-    (body,) = blobs.bodies.values()
-    assert (len(body), body[-2:]) == (MAX_KEPT_BYTES - 1, "é".encode())
-    assert artifact.error == "it has 67,108,865 bytes, only the first 67,108,863 were kept"
-    raw = Output("bytes", b"\xa9" * (MAX_KEPT_BYTES + 1), is_text=False)
-    (artifact,) = await artifacts_of(raw, (ArtifactSpec(name="a"),), blobs)
-    assert len(blobs.get(artifact.digest or "")) == MAX_KEPT_BYTES
-
-
 # -- reading --------------------
 
 
@@ -155,12 +115,6 @@ def test_texts_are_read_by_path() -> None:
     paths = [".rows[0].name", ".rows[-1]", '["a key"]', ".rows[0].n"]
     found = read(blobs, *((digest, path) for path in paths))
     assert [text.text for text in found] == ["Ann", '{"name":"Ann","n":1.5}', "true", "1.5"]
-
-
-def test_body_without_a_path_is_cut() -> None:
-    blobs = Memory()
-    digest = blobs.put("é".encode() * 30)
-    assert read(blobs, (digest, ""), chars=10) == (ArtifactText(text="é" * 10, chars=30),)
 
 
 @pytest.mark.parametrize(
@@ -201,60 +155,9 @@ async def test_lost_or_damaged_body_is_a_problem_of_its_own_text(tmp_path: Path)
     assert "have changed" in (changed.problem or "")
 
 
-def test_surrogates_can_be_read_and_named() -> None:
-    blobs = Memory()
-    digest = blobs.put(b'{"a": "\\ud83d!", "\\udc00": 1}')
-    found, missing = read(blobs, (digest, ".a"), (digest, ".b"))
-    assert found == ArtifactText(text="\\ud83d!", chars=7)
-    assert missing.problem == "there is nothing at '.b': an object with the keys a, \\udc00"
-
-
-class Counting(Memory):
-    """Counts what is read."""
-
-    gets = 0
-
-    def get(self, digest: str) -> bytes:
-        self.gets += 1
-        return super().get(digest)
-
-
-def test_body_is_read_once_for_all_its_texts() -> None:
-    blobs = Counting()
-    digest = blobs.put(b'{"a": 1, "b": 2}')
-    found = read(blobs, (digest, ".a"), (digest, ".b"), (digest, ""))
-    assert ([text.text for text in found], blobs.gets) == (["1", "2", '{"a": 1, "b": 2}'], 1)
-
-
 async def test_unavailable_store_is_tried_again(tmp_path: Path) -> None:
     (tmp_path / "file").write_text("a file where a folder should be")
     activities = ArtifactActivities(BlobStore(tmp_path / "file"))
     with pytest.raises(ApplicationError) as raised:
         await ActivityEnvironment().run(activities.read_artifacts, wanted(("0" * 64, "")))
     assert raised.value.type == "Transient"
-
-
-VALUES: st.SearchStrategy[Any] = st.recursive(
-    st.none() | st.booleans() | st.integers() | st.text(max_size=3),
-    lambda inner: st.lists(inner, max_size=3) | st.dictionaries(st.text(max_size=3), inner, max_size=3),
-)
-
-
-@settings(deadline=None)
-@given(VALUES, st.text(alphabet='.[]"0a\\ -1', max_size=12) | st.text(max_size=12))
-def test_any_path_leads_somewhere_or_says_why(value: Any, path: str) -> None:
-    with suppress(ValueError):
-        value_at(value, path)
-
-
-@settings(deadline=None)
-@given(VALUES, st.lists(st.text(max_size=3) | st.integers(0, 2), max_size=4))
-def test_path_in_brackets_leads_where_its_steps_lead(value: Any, steps: list[Any]) -> None:
-    expected = value
-    for step in steps:
-        fits = isinstance(expected, dict if isinstance(step, str) else list)
-        if not fits or (step not in expected if isinstance(step, str) else step >= len(expected)):
-            return
-        expected = expected[step]
-    path = "".join(f"[{json.dumps(step)}]" for step in steps)
-    assert value_at(value, path) == expected

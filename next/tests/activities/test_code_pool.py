@@ -5,8 +5,6 @@ from __future__ import annotations
 import asyncio
 import os
 import resource
-import subprocess
-import sys
 from collections.abc import AsyncIterator
 from pathlib import Path
 
@@ -15,13 +13,10 @@ from temporalio.testing import ActivityEnvironment
 
 from activities.code import step_code
 from activities.code.pool import PROCESSES
-from activities.code.sandbox import TIGHT
-from activities.contracts import CodeLimits, RunCode
+from activities.contracts import RunCode
 from tests.activities.codekit import LARGE_STATE, SHORT, Sandbox, sandbox_in
 
 QUICK = SHORT.model_copy(update={"seconds": 0.5})
-LARGE = "x" * (SHORT.memory_bytes // TIGHT + 1000)
-"""A state with this in it is tried out."""
 
 
 @pytest.fixture
@@ -53,21 +48,6 @@ async def test_waiting_for_a_place_can_be_cancelled(sandbox: Sandbox) -> None:
         await asyncio.wait_for(running, 5)
 
 
-@pytest.mark.exhaustive
-async def test_endless_blocks_of_others_end_nobody_elses(sandbox: Sandbox) -> None:
-    """They keep all interpreters busy for longer than an interpreter is waited for."""
-    endless = [sandbox.step(block="while True: pass") for _ in range(10 * PROCESSES)]
-    *ended, innocent = await asyncio.gather(*endless, sandbox.step(block="print('innocent')"))
-    assert all(stepped.fatal for stepped in ended)
-    assert (innocent.printed, innocent.error) == ("innocent\n", None)
-
-
-async def test_large_state_is_kept_and_goes_on(sandbox: Sandbox) -> None:
-    stepped = await sandbox.run(f"x = 'x' * {len(LARGE)}\nask()\nprint(len(x))")
-    assert (stepped.error, stepped.printed) == (None, f"{len(LARGE)}\n")
-    assert (await sandbox.run("print(len(x))")).printed == f"{len(LARGE)}\n"
-
-
 async def test_step_with_hanging_store_is_given_up(sandbox: Sandbox) -> None:
     await sandbox.run(LARGE_STATE)
     blob = sandbox.blobs.path(sandbox.session.removeprefix("digest:"))
@@ -96,44 +76,6 @@ async def test_fence_that_vanished_is_written_again(sandbox: Sandbox, tmp_path: 
     assert fence(tmp_path).exists()
 
 
-async def test_pool_opens_again_and_leaves_one_file(sandbox: Sandbox, tmp_path: Path) -> None:
-    await sandbox.run("x = 1")
-    await sandbox.pool.close()
-    await sandbox.pool.close()
-    assert os.listdir(tmp_path) == [fence(tmp_path).name]
-    assert (await sandbox.run("print(x)")).printed == "1\n"
-    assert os.listdir(tmp_path) == [fence(tmp_path).name]
-
-
-MISSING = """
-import asyncio, sys
-from pathlib import Path
-from temporalio.exceptions import ApplicationError
-from tests.activities.codekit import sandbox_in
-
-async def main():
-    async with sandbox_in(Path(sys.argv[1])) as sandbox:
-        try:
-            await sandbox.run("1")
-        except ApplicationError as error:
-            print(error.type, error.non_retryable, error)
-
-asyncio.run(main())
-"""
-
-
-def test_missing_interpreter_is_tried_again(tmp_path: Path) -> None:
-    done = subprocess.run(
-        [sys.executable, "-c", MISSING, str(tmp_path)],
-        env={**os.environ, "MONTY_BIN": "/nowhere/monty"},
-        capture_output=True,
-        text=True,
-        check=False,
-    )
-    assert "Transient False Transient: no interpreter could be started" in done.stdout, done.stderr
-    assert "/nowhere/monty" in done.stdout
-
-
 async def test_every_step_has_its_own_interpreter(sandbox: Sandbox) -> None:
     pids = []
     for _ in range(3):
@@ -141,12 +83,6 @@ async def test_every_step_has_its_own_interpreter(sandbox: Sandbox) -> None:
             await session.feed_start("None")
             pids.append(session.worker_pid)
     assert len(set(pids)) == 3
-
-
-async def test_questions_to_the_host_are_bounded(sandbox: Sandbox) -> None:
-    block = "n = 0\nwhile n < 60_000:\n    try: nobody()\n    except NameError: n += 1"
-    stepped = await sandbox.run(block, limits=CodeLimits(seconds=60))
-    assert "suspension limit 50000 exceeded" in (stepped.error or "")
 
 
 @pytest.mark.skipif(not Path("/proc/self/cwd").exists(), reason="this system shows no processes as files")

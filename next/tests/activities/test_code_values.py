@@ -99,12 +99,6 @@ async def test_other_values_are_errors_that_blocks_catch(sandbox: Sandbox, value
     assert REFUSED[value] in stepped.printed
 
 
-async def test_list_that_holds_itself_leaves_as_text(sandbox: Sandbox) -> None:
-    stepped = await sandbox.run("a = [1]\na.append(a)\nask(a)")
-    assert stepped.error is None
-    assert "[...]" in json.dumps(sandbox.calls[0].args)
-
-
 values = st.recursive(
     st.none() | st.booleans() | st.integers() | st.floats() | st.text(st.characters(), max_size=8)
     | st.binary(max_size=4) | st.complex_numbers() | st.dates() | st.decimals(),
@@ -120,22 +114,12 @@ values = st.recursive(
 @given(value=values)
 def test_every_value_becomes_json_or_is_refused(value: object) -> None:
     try:
-        ((made,), _) = plain_call("ask", (value,), {})
+        (made,) = plain_call("ask", (value,), {}).args
     except NotPlain:
         return
     assert json.loads(json.dumps(made, allow_nan=False)) == made
     json.dumps(made, ensure_ascii=False).encode()
     assert reread(made) is not None
-
-
-def test_deepest_value_is_one_that_converter_reads() -> None:
-    value: object = 1
-    for _ in range(MAX_DEPTH):
-        value = [value]
-    ((made,), _) = plain_call("ask", (value,), {})
-    assert reread(made) == CodeStepped(session="", call=CodeCall(name="f", args=(made,)))
-    with pytest.raises(NotPlain):
-        plain_call("ask", ([value],), {})
 
 
 def reread(value: Any) -> CodeStepped:

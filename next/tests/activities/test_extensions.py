@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from activities.extensions import ExtensionError, declared, declared_by_name, load_modules
+from activities.extensions import ExtensionError, declared, load_modules
 
 ROOT = Path(__file__).parents[2]
 
@@ -88,22 +88,3 @@ def test_constants_are_collected_with_their_files(tmp_path: Path) -> None:
     two = write(tmp_path, "two.py", "MACHINES = (3,)")
     modules = load_modules([one, two, "json"])
     assert list(declared(modules, "MACHINE")) == [(1, one), (2, one), (3, two)]
-
-
-def test_entries_are_known_by_their_name_and_their_module(tmp_path: Path) -> None:
-    path = write(tmp_path, "house.py", "RULES = {'short': len}")
-    (module,) = load_modules([path])
-    found = declared_by_name([module], "RULES")
-    assert found == dict.fromkeys(("short", "house.short", f"{module.__name__}.short"), (len, path))
-
-
-def test_entries_of_one_name_are_refused_with_both_files(tmp_path: Path) -> None:
-    paths = [write(tmp_path, name, "RULES = {'short': len}") for name in ("a.py", "b.py")]
-    with pytest.raises(ExtensionError, match=r"RULES: .*short: one in .*a\.py, one in .*b\.py"):
-        declared_by_name(load_modules(paths), "RULES")
-
-
-def test_entries_that_are_not_a_dict_are_refused_with_the_file(tmp_path: Path) -> None:
-    modules = load_modules([write(tmp_path, "list.py", "HOOKS = [len]")])
-    with pytest.raises(ExtensionError, match=r"list\.py: HOOKS must be a dict"):
-        declared_by_name(modules, "HOOKS")

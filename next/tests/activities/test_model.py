@@ -4,13 +4,11 @@ from __future__ import annotations
 
 import asyncio
 import dataclasses
-import json
 from datetime import timedelta
 from pathlib import Path
 from typing import Any
 
 import pytest
-from structlog.testing import capture_logs
 from temporalio.exceptions import ApplicationError
 from temporalio.testing import ActivityEnvironment
 
@@ -28,12 +26,11 @@ from activities.contracts import (
     Setup,
     ToolCall,
 )
-from activities.model import TAIL_BYTES, ModelActivities
+from activities.model import ModelActivities
 from activities.provider import MAX_ARGUMENT_BYTES, MAX_TEXT_BYTES, ModelCall
 from activities.providers.openai import OpenAIProvider
 from activities.providers.scripted import ScriptedProvider
 from activities.store.cache import ConversationCache
-from tests.activities.modelkit import KEY
 from tests.fake_openai import FakeOpenAI
 
 GOAL = Message(role="user", content="the secret goal")
@@ -138,12 +135,6 @@ async def test_missing_part_is_requested_and_sent_whole(
     assert (await run(fresh, request(setup, GOAL, base=reply.conversation, known=True))).text == "three"
 
 
-async def test_unusable_cache_loses_no_reply(tmp_path: Path, model: ModelActivities) -> None:
-    (tmp_path / "file").write_text("")
-    broken = ModelActivities(model.providers, ConversationCache(tmp_path / "file" / "cache.db"))
-    assert (await run(broken, request(scripted("one"), GOAL))).text == "one"
-
-
 # -- the reply -----------------------------------------------------------------------------------------
 
 
@@ -191,11 +182,6 @@ async def test_too_large_reply_of_any_provider_is_recoverable(
     setup = Setup(model=ModelSpec(provider="fixed"))
     error = await failure(ModelActivities({"fixed": Fixed(reply)}, cache), request(setup, GOAL))
     assert (error.type, error.details[0]["type"]) == (RECOVERABLE, "reply_too_large")
-
-
-async def test_empty_reply_is_passed_on(model: ModelActivities) -> None:
-    reply = await run(model, request(Setup(model=ModelSpec(name="say:")), GOAL))
-    assert (reply.text, reply.tool_calls) == ("", ())
 
 
 async def test_reply_has_attempt_and_seconds(model: ModelActivities) -> None:
@@ -275,41 +261,6 @@ async def beats_of(model: ModelActivities, entry: ScriptedReply) -> list[Any]:
 
 async def test_heartbeats_carry_the_end_of_the_text(model: ModelActivities) -> None:
     tails = await beats_of(model, ScriptedReply(reply="ä" * 3000 + "end", delay_seconds=0.5))
-    assert all(len(tail.encode()) <= TAIL_BYTES and "\ufffd" not in tail for tail in tails)
+    assert all(len(tail.encode()) <= 2048 and "\ufffd" not in tail for tail in tails)
     assert len(set(tails)) > 1
     assert tails[-1].startswith("ä")
-
-
-async def test_short_call_has_no_heartbeat(model: ModelActivities) -> None:
-    patient = ModelActivities(model.providers, model.cache, heartbeat_seconds=60)
-    assert await beats_of(patient, ScriptedReply(reply="x", delay_seconds=0.05)) == []
-
-
-@pytest.mark.parametrize("name", ["stall", "slow:0.1"])
-async def test_cancelling_the_activity_stops_the_request(
-    model: ModelActivities, server: FakeOpenAI, name: str
-) -> None:
-    made = environment()
-    task = asyncio.create_task(made.run(model.ask_model, request(Setup(model=ModelSpec(name=name)), GOAL)))
-    assert await asyncio.to_thread(server.request_came.wait, 10)
-    made.cancel()
-    with pytest.raises(asyncio.CancelledError):
-        await asyncio.wait_for(task, 10)
-    assert await asyncio.to_thread(server.client_left.wait, 10)
-
-
-async def test_log_has_figures_but_no_text(model: ModelActivities) -> None:
-    with capture_logs() as logs:
-        await run(model, request(scripted("the secret reply"), GOAL))
-    (line,) = logs
-    assert (line["event"], line["log_level"]) == ("model.replied", "info")
-    assert set(line) >= {"model", "input_tokens", "output_tokens", "seconds", "cost_usd"}
-    assert "secret" not in json.dumps(line)
-
-
-@pytest.mark.parametrize("status", [400, 401, 403, 500])
-async def test_key_never_appears_in_errors_or_logs(model: ModelActivities, status: int) -> None:
-    with capture_logs() as logs:
-        error = await failure(model, request(Setup(model=ModelSpec(name=f"leak:{status}")), GOAL))
-    everything = f"{error!r} {error.message} {error.details} {error.__context__!r} {logs}"
-    assert not any(KEY[i : i + 8] in everything for i in range(len(KEY) - 7))

@@ -3,11 +3,8 @@
 from __future__ import annotations
 
 import hashlib
-import os
 import subprocess
 import sys
-from concurrent.futures import ThreadPoolExecutor
-from contextlib import suppress
 from pathlib import Path
 
 import pytest
@@ -86,40 +83,7 @@ def test_several_processes_write_from_the_first_moment(blobs: BlobStore) -> None
     assert len(files(blobs)) == 240
 
 
-def test_many_threads_put_the_same_blob(blobs: BlobStore) -> None:
-    with ThreadPoolExecutor(8) as threads:
-        digests = list(threads.map(blobs.put, [bytes([n % 5]) * 10_000 for n in range(100)]))
-    assert len(set(digests)) == len(files(blobs)) == 5
-
-
-LARGE_WRITER = """
-import sys
-from pathlib import Path
-from activities.store.blobs import BlobStore
-BlobStore(Path(sys.argv[1])).put(bytes(100_000_000))
-"""
-
-
-def test_writer_that_is_killed_leaves_no_part_of_a_blob(blobs: BlobStore) -> None:
-    whole = bytes(100_000_000)
-    writer = subprocess.Popen([sys.executable, "-c", LARGE_WRITER, str(blobs.folder)])
-    while not any(path.stat().st_size for path in files(blobs)):
-        assert writer.poll() is None
-    writer.kill()
-    writer.wait()
-    with suppress(BlobMissing):  # it may have been quick
-        assert blobs.get(hashlib.sha256(whole).hexdigest()) == whole
-    assert blobs.get(blobs.put(whole)) == whole
-
-
 def test_unusable_folder_is_explained(tmp_path: Path) -> None:
     (tmp_path / "file").write_text("")
     with pytest.raises(StoreUnavailable, match="RATCHET_DATA_DIR"):
         BlobStore(tmp_path / "file" / "blobs").put(b"x")
-
-
-@pytest.mark.skipif(os.geteuid() == 0, reason="nothing is forbidden to root")
-def test_forbidden_folder_is_explained(tmp_path: Path) -> None:
-    tmp_path.chmod(0o500)
-    with pytest.raises(StoreUnavailable, match="RATCHET_DATA_DIR"):
-        BlobStore(tmp_path / "blobs").put(b"x")

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import sqlite3
-import sys
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -82,36 +81,6 @@ def test_file_grows_by_new_messages_alone(cache: ConversationCache, path: Path) 
     assert loaded(path, grown.digest) == grown
 
 
-def test_branches_share_what_they_have_in_common(cache: ConversationCache, path: Path) -> None:
-    cache.save(FIRST, EMPTY_DIGEST)
-    for word in ("left", "right"):
-        branch = FIRST.add(Message(role="assistant", content=word))
-        cache.save(branch, FIRST.digest)
-        assert loaded(path, branch.digest) == branch
-    assert execute(path, "SELECT count(*) FROM additions") == [(3,)]
-
-
-def test_newest_conversation_comes_from_memory(cache: ConversationCache, path: Path) -> None:
-    cache.save(SECOND, EMPTY_DIGEST)
-    execute(path, "DELETE FROM additions")
-    assert cache.load(SECOND.digest) is SECOND
-    assert cache.load(EMPTY_DIGEST) == Conversation()
-
-
-def test_memory_is_bounded_and_file_has_the_rest(path: Path) -> None:
-    cache = ConversationCache(path, remembered=2)
-    many = [Conversation([Message(role="user", content=str(n))]) for n in range(6)]
-    for one in many:
-        cache.save(one, EMPTY_DIGEST)
-    assert [cache.load(one.digest) for one in many] == many
-    cache.close()
-
-
-def test_unknown_digest_is_none(cache: ConversationCache) -> None:
-    assert cache.load("f" * 32) is None
-    assert cache.setup("f" * 32) is None
-
-
 def test_wrong_base_is_refused(cache: ConversationCache) -> None:
     with pytest.raises(ValueError, match="prefix"):
         cache.save(FIRST, "f" * 32)
@@ -169,16 +138,6 @@ def test_unusable_file_costs_only_the_cache(tmp_path: Path) -> None:
     assert cache.load(SECOND.digest) is None
 
 
-def test_locked_file_costs_only_the_cache(cache: ConversationCache, path: Path) -> None:
-    cache.save(FIRST, EMPTY_DIGEST)
-    other = sqlite3.connect(path, isolation_level=None)
-    other.execute("BEGIN IMMEDIATE")
-    cache.save(SECOND, FIRST.digest)
-    assert cache.load(SECOND.digest) == SECOND
-    other.close()
-    assert loaded(path, SECOND.digest) is None
-
-
 def test_setups_are_kept_by_digest_and_checked(cache: ConversationCache, path: Path) -> None:
     setup = Setup(model=ModelSpec(name="m", temperature=0.1), response_schema={"type": "object"})
     cache.save_setup(setup)
@@ -189,32 +148,3 @@ def test_setups_are_kept_by_digest_and_checked(cache: ConversationCache, path: P
     other.close()
     execute(path, "UPDATE setups SET setup=replace(setup,'\"m\"','\"other\"')")
     assert ConversationCache(path).setup(setup.digest) is None
-
-
-WRITER = """
-import sys
-from pathlib import Path
-from activities.contracts import Conversation, Message
-from activities.store.cache import ConversationCache
-cache, grown = ConversationCache(Path(sys.argv[1])), Conversation()
-for n in range(100):
-    longer = grown.add(Message(role="user", content=f"{sys.argv[2]} {n}"))
-    cache.save(longer, grown.digest)
-    grown = longer
-print(grown.digest)
-"""
-
-
-async def test_several_workers_share_one_file(path: Path) -> None:
-    import asyncio
-
-    start = asyncio.create_subprocess_exec
-    writers = [
-        await start(sys.executable, "-c", WRITER, str(path), name, stdout=asyncio.subprocess.PIPE)
-        for name in "abc"
-    ]
-    for writer in writers:
-        output, _ = await writer.communicate()
-        found = loaded(path, output.decode().split()[-1])
-        assert found is not None
-        assert len(found) == 100

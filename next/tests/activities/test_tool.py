@@ -9,15 +9,13 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from hypothesis import HealthCheck, given, settings
-from hypothesis import strategies as st
 from pydantic import BaseModel
 
 from activities.extensions import ExtensionError
 from activities.settings import Settings
 from activities.tools import NOT_TOOLS, Tool, Toolbox, ToolReturn
 from activities.tools.run import ToolRunner
-from tests.activities.toolkit import NoParams, request_for, settings_on
+from tests.activities.toolkit import NoParams, request_for
 
 ROOT = Path(__file__).parents[2]
 SOURCE = '''
@@ -181,23 +179,3 @@ def test_installed_packages_announce_modules_by_entry_point(tmp_path: Path) -> N
         check=False,
     )
     assert "'announced'" in done.stdout, done.stderr
-
-
-VALUES = st.recursive(
-    st.none() | st.booleans() | st.integers() | st.floats(allow_nan=False) | st.text(),
-    lambda inner: st.lists(inner, max_size=3) | st.dictionaries(st.text(), inner, max_size=3),
-    max_leaves=6,
-)
-FIELDS = st.sampled_from(
-    ["expression", "path", "content", "pattern", "glob", "limit", "offset", "time_zone", "url", "x"]
-)
-LOCAL = ["calculator", "current_time", "list_files", "read_file", "search_files", "write_file"]
-
-
-@pytest.mark.parametrize("tool", LOCAL)
-@settings(deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
-@given(arguments=st.dictionaries(FIELDS, VALUES, max_size=4))
-async def test_any_arguments_give_a_result(tmp_path: Path, tool: str, arguments: dict[str, object]) -> None:
-    runner = ToolRunner(load(), settings_on(tmp_path))
-    result = await runner.run_tool(request_for(tool).model_copy(update={"arguments": arguments}))
-    assert result.error in (None, "bad_arguments", "failed")

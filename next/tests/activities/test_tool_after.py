@@ -7,13 +7,9 @@ from collections.abc import Callable
 from typing import Any, NoReturn
 
 import pytest
-import structlog
 from pydantic import BaseModel
-from temporalio.exceptions import ApplicationError
 
 from activities.contracts import (
-    TRANSIENT,
-    ArtifactSpec,
     Compensated,
     CompensateRequest,
     Reconciled,
@@ -21,7 +17,7 @@ from activities.contracts import (
     ToolEffect,
 )
 from activities.tools import Happened, NotHappened, Tool, ToolCallContext, ToolReturn, TransientError
-from tests.activities.toolkit import KEY, Memory, activities_of, environment, runner_of
+from tests.activities.toolkit import KEY, runner_of
 
 
 class Pay(BaseModel, frozen=True, extra="forbid"):
@@ -92,22 +88,12 @@ async def test_call_that_happened_has_the_result_of_run() -> None:
     assert (found.result.ok, found.result.cost_usd, found.result.marks) == (True, 0.5, ("paid",))
 
 
-async def test_result_found_later_is_cut_and_kept_like_any_other() -> None:
-    blobs = Memory()
-    runner = runner_of(payer(reconcile=saying(Happened("x" * 100))), blobs=blobs, output_cap=10)
-    request = question().model_copy(update={"artifacts": (ArtifactSpec(name="receipt"),)})
-    found = (await runner.reconcile_tool(request)).result
-    assert found is not None
-    assert found.output.startswith("x" * 10 + "\n[90 of 100 characters left out")
-    assert [artifact.digest for artifact in found.artifacts] == [found.whole] == list(blobs.bodies)
-
-
 @pytest.mark.parametrize(
     ("said", "outcome", "text"),
     [
         (NotHappened("no such payment"), "not_happened", "no such payment"),
         (NotHappened(), "not_happened", "the call took no effect"),
-        (None, "unknown", "pay cannot tell"),
+        (None, "unknown", "pay: it cannot tell"),
         (True, "unknown", "reconcile returned bool"),
         (NotHappened, "unknown", "reconcile returned type"),
         (ValueError("no statement"), "unknown", "ValueError: no statement"),
@@ -120,11 +106,6 @@ async def test_anything_else_is_not_a_result(said: object, outcome: str, text: s
     found = await reconciled(said)
     assert (found.outcome, found.result) == (outcome, None)
     assert text in found.text
-
-
-async def test_call_happened_even_if_its_output_cannot_be_shown() -> None:
-    found = await reconciled(Happened(iter([1])))
-    assert (found.outcome, found.result and found.result.error) == ("happened", "failed")
 
 
 async def test_reconcile_gets_key_and_arguments_and_may_repeat() -> None:
@@ -146,16 +127,8 @@ async def test_transient_failure_to_find_out_is_raised_until_the_last_attempt() 
     assert (found.outcome, found.text.endswith(": busy")) == ("unknown", True)
 
 
-async def test_reconcile_that_takes_too_long_is_given_up() -> None:
-    async def reconcile(key: str, params: Pay) -> None:
-        await asyncio.sleep(60)
-
-    found = await runner_of(payer(reconcile=reconcile, timeout_seconds=0.1)).reconcile_tool(question())
-    assert (found.outcome, "within 0.1 s" in found.text) == ("unknown", True)
-
-
 IMPOSSIBLE = [
-    pytest.param((), {"cents": 5}, "RATCHET_MODULES", id="no tool"),
+    pytest.param((), {"cents": 5}, "Unknown tool", id="no tool"),
     pytest.param((payer(),), {"cents": 5}, "pay declares no ", id="no function"),
     pytest.param(
         (payer(reconcile=saying(Happened("")), compensate=saying("")),),
@@ -211,12 +184,6 @@ async def test_what_a_tool_says_of_undoing_is_passed_on(said: object, ok: bool, 
     assert (done.ok, done.text) == (ok, text)
 
 
-async def test_cost_of_undoing_is_passed_on() -> None:
-    assert await compensated(ToolReturn("back", cost_usd=0.1)) == Compensated(
-        ok=True, text="back", cost_usd=0.1
-    )
-
-
 @pytest.mark.parametrize("effect", ["idempotent", "keyed"])
 async def test_undoing_with_a_repeatable_tool_is_repeated(effect: ToolEffect) -> None:
     for attempt in (1, 2):
@@ -234,46 +201,4 @@ async def test_undoing_with_an_unsafe_tool_never_starts_twice() -> None:
     assert "unknown" in done.text
 
 
-async def test_undoing_that_hangs_is_cancelled_with_unknown_outcome() -> None:
-    ended: list[str] = []
-
-    async def compensate(params: Pay, output: str) -> None:
-        try:
-            await asyncio.sleep(60)
-        finally:
-            ended.append("cancelled")
-
-    runner = runner_of(payer(compensate=compensate, timeout_seconds=0.05))
-    done = await runner.compensate_tool(undoing())
-    assert (done.ok, ended) == (False, ["cancelled"])
-    assert "the outcome is unknown" in done.text
-
-
 # -- the activities --------------------------------------------------------------------------------
-
-
-async def test_activities_raise_transient_for_another_attempt() -> None:
-    busy = saying(TransientError("busy"))
-    asked, undone = (
-        activities_of(payer(reconcile=busy)),
-        activities_of(payer(compensate=busy, effect="keyed")),
-    )
-    for attempt in (1, 2):
-        with pytest.raises(ApplicationError) as raised:
-            await environment(attempt).run(asked.reconcile_tool, question())
-        assert raised.value.type == TRANSIENT
-        with pytest.raises(ApplicationError) as raised:
-            await environment(attempt).run(undone.compensate_tool, undoing())
-        assert raised.value.type == TRANSIENT
-    assert (await environment(3).run(asked.reconcile_tool, question())).outcome == "unknown"
-    assert not (await environment(3).run(undone.compensate_tool, undoing())).ok
-
-
-async def test_log_names_the_tool_and_no_content() -> None:
-    runner = runner_of(payer(reconcile=saying(NotHappened("secret")), compensate=saying("secret")))
-    with structlog.testing.capture_logs() as logs:
-        await runner.reconcile_tool(question())
-        await runner.compensate_tool(undoing("secret"))
-    assert [log["event"] for log in logs] == ["tool.reconciled", "tool.compensated"]
-    assert (logs[0]["outcome"], logs[1]["ok"]) == ("not_happened", True)
-    assert "secret" not in str(logs)

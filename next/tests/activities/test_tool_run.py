@@ -21,7 +21,6 @@ from temporalio.exceptions import ApplicationError
 
 from activities.contracts import TRANSIENT, ToolEffect, ToolsWanted
 from activities.tools import Tool, ToolCallContext, ToolReturn, TransientError
-from activities.tools.artifacts import MAX_KEPT_BYTES
 from tests.activities.toolkit import (
     KEY,
     FullDisk,
@@ -125,27 +124,11 @@ async def test_bad_arguments_name_each_field_and_nothing_runs() -> None:
         assert words in result.output
 
 
-async def test_arguments_are_read_as_json() -> None:
-    strict = Tool("probe", Strict, lambda p: str(p.day), effect="read")
-    assert (await result_of(strict, count=1, name="x", day="2026-02-03")).output == "2026-02-03"
-
-
 async def test_synchronous_function_may_return_an_awaitable() -> None:
     async def later() -> str:
         return "later"
 
     assert (await result_of(probe(lambda params: later()))).output == "later"
-
-
-async def test_asynchronous_tool_needs_no_thread() -> None:
-    threads: list[str] = []
-
-    async def run(params: NoParams) -> str:
-        threads.extend(thread.name for thread in threading.enumerate() if thread.name == "tool")
-        return threading.current_thread().name
-
-    assert (await result_of(probe(run))).output == threading.current_thread().name
-    assert threads == []
 
 
 async def test_tool_sees_its_call() -> None:
@@ -173,27 +156,12 @@ async def test_large_output_is_cut_and_kept_whole() -> None:
     assert blobs.bodies == {result.whole: text.encode()}
 
 
-async def test_more_than_can_be_kept_is_kept_in_part() -> None:
-    blobs = Memory()
-    runner = runner_of(returning(b"x" * (MAX_KEPT_BYTES + 1)), blobs=blobs)
-    result = await runner.run_tool(request_for("probe"))
-    assert [len(body) for body in blobs.bodies.values()] == [MAX_KEPT_BYTES]
-    assert "the first 64 MiB are kept]" in result.output
-
-
-@pytest.mark.parametrize(("value", "kept"), [("short", []), (b"\xff\0", [b"\xff\0"])], ids=["text", "bytes"])
-async def test_only_what_is_not_shown_is_kept(value: object, kept: list[bytes]) -> None:
-    blobs = Memory()
-    result = await runner_of(returning(value), blobs=blobs).run_tool(request_for("probe"))
-    assert (list(blobs.bodies.values()), result.whole is None) == (kept, not kept)
-
-
 async def test_full_store_does_not_lose_the_answer() -> None:
     runner = runner_of(returning("x" * 100), blobs=FullDisk(), output_cap=10)
     with structlog.testing.capture_logs() as logs:
         result = await runner.run_tool(request_for("probe"))
     assert (result.whole, result.error) == (None, None)
-    assert result.output.endswith("could not be kept]")
+    assert "could not be kept" in result.output
     assert "tool.output_not_kept" in [log["event"] for log in logs]
 
 
@@ -273,13 +241,6 @@ async def test_errors_do_not_repeat_the_workers_secrets(monkeypatch: pytest.Monk
     assert "sk-12345678" not in str(raised.value)
 
 
-async def test_huge_error_message_is_cut() -> None:
-    assert len((await result_of(raising(ValueError("x" * 100_000)))).output) < 20_000
-    with pytest.raises(TransientError) as raised:
-        await result_of(raising(TransientError("x" * 100_000)))
-    assert len(str(raised.value)) == 2000
-
-
 # -- time and cancellation -------------------------------------------------------------------------
 
 
@@ -309,13 +270,6 @@ async def test_asynchronous_tool_that_hangs_is_cancelled() -> None:
 
     result = await result_of(probe(run, timeout_seconds=0.05))
     assert (result.error, ended) == ("timeout", ["cancelled"])
-
-
-async def test_tool_that_cancels_itself_has_failed() -> None:
-    async def run(params: NoParams) -> None:
-        raise asyncio.CancelledError
-
-    assert (await result_of(probe(run))).error == "failed"
 
 
 async def test_cancelling_the_activity_cancels_the_tool() -> None:
@@ -389,16 +343,3 @@ async def test_tools_are_described_in_order_and_missing_ones_named() -> None:
     assert spec.parameters["required"] == ["count", "name"]
     complete = await environment().run(activities.describe_tools, ToolsWanted(names=("a",)))
     assert (complete.missing, complete.available) == ((), ())
-
-
-async def test_value_that_takes_too_long_to_show_is_given_up() -> None:
-    """A generator inside a value may have no end."""
-    stop = threading.Event()
-
-    def numbers() -> Iterator[int]:
-        while not stop.wait(0.01):
-            yield 1
-
-    result = await result_of(probe(lambda params: {"numbers": numbers()}, timeout_seconds=0.1))
-    stop.set()
-    assert result.error == "timeout"

@@ -7,13 +7,10 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from hypothesis import given, settings
-from hypothesis import strategies as st
 
 from activities.files import MAX_FILE_BYTES, FilesRoot, PathError
 from activities.material import compiled
 from activities.tools import search_files
-from activities.tools.search_files import WINDOW_BYTES
 from tests.activities.toolkit import context_on, settings_on
 
 LOG = """\
@@ -136,20 +133,11 @@ def test_slow_pattern_in_one_long_line_ends_at_its_deadline(tmp_path: Path) -> N
     (tmp_path / "line").write_bytes("é".encode() * 1_500_000)
     params = search_files.Params(pattern=r"(?:\pL?){50}y", path="line")
     started = time.monotonic()
-    search = search_files.Search(
-        FilesRoot.of(settings_on(tmp_path)), params, compiled(params.pattern), lambda: False, started + 0.2
-    )
-    assert [line.match for line in search.lines()] == [None]
+    root, pattern = FilesRoot.of(settings_on(tmp_path)), compiled(params.pattern)
+    search = search_files.Search(root, params, pattern, lambda: time.monotonic() > started + 0.2)
+    assert {line.number for line in search.lines()} == {1}
     assert search.stopped
     assert time.monotonic() - started < 5
-
-
-@pytest.mark.parametrize("at", [0, WINDOW_BYTES - 3, WINDOW_BYTES, 3 * WINDOW_BYTES - 1])
-def test_first_match_of_a_very_long_line_is_found(tmp_path: Path, at: int) -> None:
-    (tmp_path / "line").write_text("." * at + "NEEDLE" + "." * WINDOW_BYTES + "NEEDLE")
-    shown = search(tmp_path, "(NEEDLE)", count_by=True)
-    assert shown[0].startswith("1 line matches")
-    assert shown[1] == "1\tNEEDLE"
 
 
 @pytest.mark.parametrize(
@@ -165,15 +153,3 @@ def test_pattern_that_explodes_elsewhere_takes_no_time(tmp_path: Path, pattern: 
 def test_unusable_pattern_is_an_error(folder: Path, pattern: str) -> None:
     with pytest.raises(ValueError, match=r"the pattern .* cannot be used"):
         search(folder, pattern)
-
-
-@settings(deadline=None)
-@given(pattern=st.text(alphabet="aEC()[]{}|*+?.^$\\d1,:<P>-i", min_size=1, max_size=30))
-def test_any_pattern_is_searched_or_refused(pattern: str) -> None:
-    params = search_files.Params(pattern=pattern, path="tests/activities/toolkit.py")
-    try:
-        report = search_files.run(params, context_on(Path()))
-    except ValueError as refused:
-        assert "cannot be used" in str(refused)  # noqa: PT017  # either outcome is right
-    else:
-        assert report

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import io
 import json
 import os
@@ -11,7 +12,7 @@ import select
 import subprocess
 import sys
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager, redirect_stderr, redirect_stdout
 from dataclasses import dataclass
 from pathlib import Path
@@ -19,6 +20,7 @@ from typing import Any
 
 from client.cli.app import execute
 from tests.client.conftest import FOREIGN, ROOT
+from tests.server.conftest import TOOLS
 
 __all__ = ["PROGRAM", "Cli", "Result", "Terminal", "agent_file", "environment", "running", "until"]
 
@@ -35,7 +37,7 @@ SECONDS = 60
 AGENT = """
 machine: tools
 modules: [{module}]
-tools: [mark]
+tools: [mark_once]
 models:
   default:
     provider: scripted
@@ -47,15 +49,14 @@ models:
 
 
 def agent_file(folder: Path, *lines: str, more: str = "") -> str:
-    """An agent that wants to write each of these lines in a call of its own."""
+    """An agent that wants to write each of these lines, in an unsafe call of its own."""
     path = folder / "marks.yaml"
-    module = os.path.relpath(Path(__file__).with_name("mark.py"), folder)
     calls = [
-        {"reply": "", "tool_calls": [{"id": str(i), "name": "mark", "arguments": json.dumps({"line": line})}]}
+        {"id": str(i), "name": "mark_once", "arguments": json.dumps({"line": line})}
         for i, line in enumerate(lines)
     ]
-    replies = "\n".join(f"    - {json.dumps(call)}" for call in calls)
-    path.write_text(AGENT.format(module=module, replies=replies, more=more))
+    replies = "\n".join(f"    - {json.dumps({'reply': '', 'tool_calls': [call]})}" for call in calls)
+    path.write_text(AGENT.format(module=os.path.relpath(TOOLS, folder), replies=replies, more=more))
     return str(path)
 
 
@@ -78,26 +79,26 @@ class Result:
         return [json.loads(line) for line in self.out.splitlines()]
 
 
-def environment(data_dir: Path, **more: str) -> dict[str, str]:
+def environment(**variables: str) -> dict[str, str]:
     """The environment of a process that knows nothing of whoever runs the tests."""
     kept = {name: value for name, value in os.environ.items() if not name.startswith(FOREIGN)}
     ours = {name: os.environ[name] for name in ("XDG_STATE_HOME", "TEMPORAL_CONFIG_FILE")}
-    paths = {"PYTHONPATH": str(ROOT), "RATCHET_DATA_DIR": str(data_dir)}
-    return {**kept, **ours, **paths, "RATCHET_BY": "Ada", **more}
+    return {**kept, **ours, "RATCHET_BY": "Ada", "PYTHONPATH": str(ROOT), **variables}
 
 
 class Cli:
-    """Commands in this process, at one data directory."""
+    """Commands with certain variables of the environment, run in this process."""
 
-    def __init__(self, data_dir: Path, files: Path) -> None:
-        self.data_dir, self.files = data_dir, files
+    def __init__(self, data_dir: Path, files: Path, variables: Mapping[str, str] | None = None) -> None:
+        self.files = files
+        places = {"RATCHET_DATA_DIR": str(data_dir), "RATCHET_FILES_ROOT": str(files)}
+        self.variables = {**places, **(variables or {})}
 
     def __call__(self, *words: str, stdin: str = "", **variables: str) -> Result:
         """Run `ratchet WORDS`."""
         out, err = io.StringIO(), io.StringIO()
         before, stdin_before = dict(os.environ), sys.stdin
-        more = {"RATCHET_FILES_ROOT": str(self.files), **variables}
-        os.environ.update({k: v for k, v in environment(self.data_dir, **more).items() if k != "PYTHONPATH"})
+        os.environ.update(environment(**self.variables, **variables))
         sys.stdin = io.TextIOWrapper(io.BytesIO(stdin.encode()), encoding="utf-8")
         try:
             with redirect_stdout(out), redirect_stderr(err):
@@ -108,21 +109,23 @@ class Cli:
             os.environ.update(before)
         return Result(code, out.getvalue(), err.getvalue())
 
-    def waiting(self, run: str, count: int = 1) -> list[dict[str, Any]]:
-        """Wait until a run asks `count` things; its requests."""
+    async def beside(self, *words: str, stdin: str = "", **variables: str) -> Result:
+        """The same in a thread, while a worker of the test's own loop works."""
+        return await asyncio.to_thread(self, *words, stdin=stdin, **variables)
 
-        def asked() -> Any:
-            found = self("inbox", run, "--json")
-            return (
-                found.json["requests"] if found.code == 0 and len(found.json["requests"]) == count else None
-            )
-
-        return list(until(asked))
+    @contextmanager
+    def terminal(self, *words: str, **variables: str) -> Iterator[Terminal]:
+        """The same command on a terminal; it is killed at the end."""
+        terminal = Terminal(*words, **{**self.variables, **variables})
+        try:
+            yield terminal
+        finally:
+            terminal.close()
 
     def marks(self) -> list[str]:
-        """What the tool has written."""
+        """What calls have written, in order."""
         path = self.files / "marks.txt"
-        return path.read_text().split() if path.exists() else []
+        return [line.split()[0] for line in path.read_text().splitlines()] if path.exists() else []
 
 
 def until(holds: Callable[[], Any]) -> Any:
@@ -135,16 +138,16 @@ def until(holds: Callable[[], Any]) -> Any:
 
 
 @contextmanager
-def running(data_dir: Path, *words: str, **variables: str) -> Iterator[subprocess.Popen[str]]:
+def running(*words: str, **variables: str) -> Iterator[subprocess.Popen[str]]:
     """`ratchet WORDS` as a process; it is killed at the end."""
     with subprocess.Popen(
         [*PROGRAM, *words],
-        stdin=subprocess.DEVNULL,
+        stdin=subprocess.PIPE,
         stdout=subprocess.PIPE,
         stderr=subprocess.PIPE,
         text=True,
         cwd=ROOT,
-        env=environment(data_dir, **variables),
+        env=environment(**variables),
     ) as process:
         try:
             yield process
@@ -155,16 +158,15 @@ def running(data_dir: Path, *words: str, **variables: str) -> Iterator[subproces
 class Terminal:
     """`ratchet WORDS` on a terminal, which this class is: it answers when it is asked for its status."""
 
-    def __init__(self, data_dir: Path, *words: str, **variables: str) -> None:
+    def __init__(self, *words: str, **variables: str) -> None:
         self._fd, inner = pty.openpty()
-        more = {"TERM": "xterm", "COLUMNS": "120", **variables}
         self._process = subprocess.Popen(
             [*ON_TERMINAL, *words],
             stdin=inner,
             stdout=inner,
             stderr=inner,
             cwd=ROOT,
-            env=environment(data_dir, **more),
+            env=environment(TERM="xterm", COLUMNS="120", **variables),
         )
         os.close(inner)
         self.early = ""
@@ -189,8 +191,13 @@ class Terminal:
         """Read to the end; the exit code."""
         while self._read(time.monotonic() + SECONDS):
             pass
-        os.close(self._fd)
         return self._process.wait(SECONDS)
+
+    def close(self) -> None:
+        """Kill the command if it still runs."""
+        self._process.kill()
+        self._process.wait(SECONDS)
+        os.close(self._fd)
 
     def _read(self, end: float) -> bool:
         while time.monotonic() < end:

@@ -31,11 +31,14 @@ from client.errors import (
     UsageError,
 )
 from client.follow import Heartbeat, heartbeat_in
+from client.history.recorded import beginning_of
+from client.sending import SentSignal
 from tests.client.asking import talk, until
 from tests.server.conftest import real_server
 from tests.server.trials import calls, task
 from worker import build_worker
 from workflows.kernel.log import STARTED, chain
+from workflows.people import CommandDone
 
 SLOW = calls(("mark", {"line": "slow", "seconds": 30}))
 
@@ -160,8 +163,11 @@ async def test_run_without_a_result_says_why(agents: AgentClient) -> None:
 async def test_material_goes_where_machines_take_it(agents: AgentClient) -> None:
     with pytest.raises(UsageError, match="takes no material"):
         await agents.start(talk(), material="text")
-    ready = await agents._with_material(task("x", machine="code", tools=()), "x" * 200_000)
-    assert isinstance(ready.material, MaterialRef)
+    run = await agents.start(task("x", machine="code", tools=()), material="x" * 200_000)
+    started = (await beginning_of(agents.temporal, run)).task
+    assert started is not None
+    assert isinstance(started.material, MaterialRef)
+    await agents.cancel(run)
 
 
 async def test_archive_answers_when_temporal_has_forgotten(agents: AgentClient, settings: Settings) -> None:
@@ -242,13 +248,22 @@ async def test_watch_and_replay_go_on_through_continue_as_new(tmp_path: Path) ->
     modules = (str(Path(__file__).parents[1] / "server" / "trial_tools.py"),)
     settings = Settings(data_dir=tmp_path / "data", files_root=tmp_path, modules=modules)
     async with real_server(settings, "limit.historyCount.suggestContinueAsNew=40") as temporal:
-        agents = AgentClient(Connection(temporal, settings, "the test server"))
+        agents = AgentClient(Connection(temporal, settings, "the test server", has_own_worker=True))
         async with build_worker(temporal, settings):
             run = await agents.start(task(*[calls(("mark", {"line": "x"}))] * 12, "done"))
             first = (await agents.description(run)).run_id
-            seen = await _watched(agents, run)
-            result = await agents.result(run)
+            watching = asyncio.create_task(_watched(agents, run))
+            answers = [await _limited(agents, run, number) for number in range(40)]
+            seen, result = await watching, await agents.result(run)
+        assert all(isinstance(one, CommandDone) for one in answers[:5])
         assert [record.seq for record in seen] == list(range(result.records))
         assert (await agents.description(run)).run_id != first
         replay = await agents.replay(run)
         assert (replay.same, replay.can_continue, replay.records) == (True, None, result.records)
+
+
+async def _limited(agents: AgentClient, run: str, number: int) -> CommandDone | SentSignal | None:
+    """Every update is answered, also one that continue-as-new has lost; None: the run is over."""
+    with suppress(Refused):
+        return await agents.command(run, "limits", limits={"tool_calls": 100 + number})
+    return None

@@ -380,10 +380,10 @@ def test_last_reason_of_a_retry_is_in_the_result() -> None:
 def test_rules_run_in_order_up_to_the_first_terminal_one() -> None:
     specs = [RuleSpec(type=name) for name in ("no", "end", "raises")]
     verdict = judge(build_rules(specs, OWN), None, None)
-    assert (verdict.violations, verdict.terminal) == ((("end", "t"),), True)
+    assert (verdict.text, verdict.terminal) == ("end: t", True)
     gathered = judge(build_rules([specs[0], specs[0]], OWN), None, None)
     assert (gathered.text, gathered.terminal) == ("no: no; no: no", False)
-    assert judge((), None, None).ok
+    assert judge((), None, None).text == ""
 
 
 @pytest.mark.parametrize(("words", "passes"), [

@@ -73,7 +73,7 @@ TOOLS = Scenario(
         ran("written too"),
         replied("all is done"),
     ),
-    "no_tool_calls",
+    "stop",
     (
         ("edit", {"arguments": {"q": "new"}}),
         ("reject", {"text": "not this one"}),

@@ -38,6 +38,7 @@ __all__ = [
     "replayed",
     "scripted",
     "task",
+    "task_failure",
     "until",
 ]
 
@@ -135,6 +136,17 @@ async def log_of(run: Run) -> list[Record]:
         records += page.records
         if page.next >= page.total:
             return records
+
+
+async def task_failure(run: Run) -> str | None:
+    """Why the run's workflow task fails and is tried again; None: it does not."""
+    failure = None
+    async for event in run.fetch_history_events():
+        if event.HasField("workflow_task_completed_event_attributes"):
+            failure = None
+        if event.HasField("workflow_task_failed_event_attributes"):
+            failure = event.workflow_task_failed_event_attributes.failure.message or failure
+    return failure
 
 
 async def replayed(run: Run, settings: Any) -> None:

@@ -23,7 +23,9 @@ A bad reply, a failed tool or an empty budget is not here: each is an event.
 
 from __future__ import annotations
 
+import traceback
 from contextlib import suppress
+from pathlib import PurePath
 from typing import Any
 
 __all__ = [
@@ -52,12 +54,14 @@ __all__ = [
     "TransientError",
     "UndeclaredAccess",
     "UnknownAction",
+    "bug_text",
     "error_named",
     "error_text",
 ]
 
 ERROR_CHARS = 1000
 """Characters of what a user's error says."""
+KERNEL = PurePath(__file__).parent
 
 
 class KernelError(Exception):
@@ -191,3 +195,14 @@ def error_text(error: BaseException) -> str:
     if len(text) > ERROR_CHARS:
         text = f"{text[: ERROR_CHARS - 1]}…"
     return f"{name}: {text}" if text else name
+
+
+def bug_text(error: BaseException) -> str:
+    """A bug with the line to look at: the deepest one of the file that the kernel has called."""
+    frames = [(frame.f_code, line) for frame, line in traceback.walk_tb(error.__traceback__)]
+    kernel = [n for n, (code, _) in enumerate(frames) if PurePath(code.co_filename).parent == KERNEL]
+    called = frames[kernel[-1] + 1 :] if kernel else frames
+    called = called or frames
+    file = called[0][0].co_filename
+    code, line = [one for one in called if one[0].co_filename == file][-1]
+    return f"{error_text(error)} ({file}, line {line}, in {code.co_name})"

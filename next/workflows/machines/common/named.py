@@ -12,7 +12,7 @@ from pydantic import Field, model_validator
 from activities.contracts import JsonObject, Strict
 from workflows.kernel.errors import FatalError, KernelError, error_text
 
-__all__ = ["NamedSpec", "called", "check_config", "made", "number", "read_only", "whole_number"]
+__all__ = ["NamedSpec", "called", "check_config", "made", "named", "number", "read_only", "whole_number"]
 
 T = TypeVar("T")
 
@@ -30,17 +30,24 @@ class NamedSpec(Strict):
         return {"type": given} if isinstance(given, str) else given
 
 
+def named(unknown: str, name: str, known: Mapping[str, T]) -> T:
+    """What the worker has under this name. Raises ValueError, which begins with `unknown`."""
+    if name not in known:
+        close = difflib.get_close_matches(name, known, 1)
+        hint = f"did you mean {close[0]}? " if close else ""
+        there = ", ".join(sorted(known)) or "none; a module of the worker defines them"
+        raise ValueError(f"{unknown} {name!r}; {hint}there are {there}")
+    return known[name]
+
+
 def made(kind: str, spec: NamedSpec, makers: Mapping[str, Callable[[Any], object]], expected: type[T]) -> T:
     """The part that a declaration names. `kind` is the word for it: `rule`, `policy`.
 
     Raises ValueError for an unknown name, a bad declaration, and a maker that fails.
     """
-    if spec.type not in makers:
-        close = difflib.get_close_matches(spec.type, makers, 1)
-        hint = f"did you mean {close[0]}? " if close else ""
-        raise ValueError(f"unknown {kind} {spec.type!r}; {hint}there are {', '.join(sorted(makers))}")
+    maker = named(f"unknown {kind}", spec.type, makers)
     try:
-        part = makers[spec.type](spec)
+        part = maker(spec)
     except ValueError:
         raise
     except Exception as error:

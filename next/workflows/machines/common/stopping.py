@@ -13,7 +13,7 @@ import hashlib
 import json
 from collections import Counter
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, fields
 from typing import Any, Literal, Protocol, runtime_checkable
 
 from activities.contracts import JsonObject, Message
@@ -95,17 +95,11 @@ class PolicyContext:
 
     def plain(self) -> dict[str, Any]:
         """The mapping that a policy gets, without its memory."""
-        return {
-            "mode": self.mode,
-            "iteration": self.iteration,
-            "max_iterations": self.max_iterations,
-            "depth": self.depth,
-            "history": tuple(self.history),
-            "last_result": self.last_result,
-            "calls": read_only([call.plain() for call in self.calls]),
-            "tokens": int(self.ledger.used("tokens")),
-            "cost_usd": self.ledger.used("cost_usd"),
-        }
+        shown = {field.name: getattr(self, field.name) for field in fields(self)}
+        del shown["ledger"], shown["memory"]
+        used = {"tokens": int(self.ledger.used("tokens")), "cost_usd": self.ledger.used("cost_usd")}
+        calls = [call.plain() for call in self.calls]
+        return {**shown, **used, "history": tuple(self.history), "calls": calls}
 
 
 @dataclass(frozen=True, slots=True)

@@ -2,10 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
-from typing import Annotated, Literal
+from typing import Annotated, Any, Literal
 
-from pydantic import Field, JsonValue, field_validator
+from pydantic import Field, field_validator
 
 from activities.contracts import (
     MODEL_ATTEMPTS,
@@ -30,8 +29,7 @@ __all__ = [
     "Round",
     "RoundTiming",
     "SlotSpec",
-    "Violations",
-    "missing_slots",
+    "log_entry",
 ]
 
 Cap = Annotated[int | None, Field(ge=0, le=10_000)]
@@ -46,8 +44,8 @@ class SlotSpec(Strict):
     type: Literal["inline", "file"] = Field(
         default="inline", description="file: takes an artifact of type `file`, or a draft text [5.10]"
     )
-    budget: dict[str, JsonValue] = Field(
-        default_factory=dict, description="rounds: explore 2, exploit 3, render 0, ctx_reads 0 [5.5]"
+    budget: JsonObject = Field(
+        default={}, description="rounds: explore 2, exploit 3, render 0, ctx_reads 0 [5.5]"
     )
 
 
@@ -67,9 +65,7 @@ class Options(Strict):
     """The options of the contract machine."""
 
     slots: tuple[SlotSpec, ...] = Field(default=(), description="the output contract [5.1]")
-    skills: dict[str, str] = Field(
-        default_factory=dict, description="name -> text that the model may ask to see [5.3]"
-    )
+    skills: dict[str, str] = Field(default={}, description="name -> text that the model may ask to see [5.3]")
     caps: Caps = Field(default=Caps(), description="global budgets, instead of the slots' sums [R-004-1]")
     exhausted_round: Literal["map_only", "skip"] = Field(
         default="map_only",
@@ -86,9 +82,7 @@ class Options(Strict):
         default=(), description="may carry `out_artifacts_spec` among their parameters [5.11]"
     )
     max_tool_attempts: Attempts = Field(default=1, description="per tool call, in all [6.1]")
-    max_model_attempts: Attempts = Field(
-        default=MODEL_ATTEMPTS, description="per model call, in all [6.1]"
-    )
+    max_model_attempts: Attempts = Field(default=MODEL_ATTEMPTS, description="per model call, in all [6.1]")
     shown_chars: int = Field(
         default=8000, ge=100, le=200_000, description="characters of an artifact that the model is shown"
     )
@@ -113,12 +107,6 @@ class KeptArtifact(Frozen):
     artifact: Artifact
     tool: str
     round: int
-
-    @property
-    def mappable(self) -> bool:
-        """A slot could be filled from it; such artifacts start a wrap-up round (spec 5.9)."""
-        a = self.artifact
-        return a.kind != "search" and a.error is None and a.digest is not None
 
 
 class FilledSlot(Frozen):
@@ -147,10 +135,9 @@ class FilledSlot(Frozen):
         return ArtifactRead(digest=self.digest, path=self.path)
 
 
-def missing_slots(contract: Iterable[SlotSpec], slots: Mapping[str, FilledSlot]) -> tuple[str, ...]:
-    """The declared slots that nothing fills, or whose text is lost, in the contract's order."""
-    filled = {name for name, slot in slots.items() if slot.problem is None}
-    return tuple(slot.name for slot in contract if slot.name not in filled)
+def log_entry(event: str, **more: Any) -> JsonObject:
+    """Something that happened, for the session log (spec 5.15)."""
+    return {"event": event, **more}
 
 
 class RoundTiming(Frozen):
@@ -189,14 +176,6 @@ class Overdraft(Frozen):
     """Used before, plus what was available in the newest such round (R-004-5)."""
 
 
-class Violations(Frozen):
-    """Violations of the protocol, counted one by one (spec 5.11)."""
-
-    count: int = 0
-    last: JsonObject | None = None
-    """`code` and `message`."""
-
-
 class Contract(Context):
     """All that a run remembers between its states (spec 5.4)."""
 
@@ -207,7 +186,6 @@ class Contract(Context):
     budget: Ledger = Ledger()
     round: Round = Round()
     overdraft: Overdraft = Overdraft()
-    violations: Violations = Violations()
     iteration: int = 0
     """Decisions that came back from the model."""
 
@@ -232,17 +210,29 @@ class Contract(Context):
     """What happened, each with `event` and `round` (spec 5.15)."""
 
     @property
+    def violations(self) -> tuple[JsonObject, ...]:
+        """Violations of the protocol, counted one by one (spec 5.11)."""
+        return tuple(event for event in self.session_log if event["event"] == "protocol_violation")
+
+    @property
     def is_wrapup_round(self) -> bool:
         """The wrap-up round has begun. It is the last one, so there is one per run."""
         return self.wrapup_trigger_reason is not None
 
     @property
+    def slot_types(self) -> dict[str, str]:
+        """Declared slot -> `inline` or `file`."""
+        return {slot.name: slot.type for slot in self.output_contract}
+
+    @property
     def pending_slots(self) -> tuple[str, ...]:
-        """Declared slots that nothing fills, in the contract's order."""
-        return missing_slots(self.output_contract, self.slots)
+        """Declared slots that nothing fills, or whose text is lost, in the contract's order."""
+        filled = {name for name, slot in self.slots.items() if slot.problem is None}
+        return tuple(name for name in self.slot_types if name not in filled)
 
     @property
     def unmapped_artifacts(self) -> tuple[str, ...]:
-        """Ids of mappable artifacts that fill no slot."""
+        """Ids of artifacts that fill no slot and could; they start a wrap-up round (spec 5.9)."""
         mapped = {slot.artifact_id for slot in self.slots.values()}
-        return tuple(id for id, kept in self.artifacts.items() if kept.mappable and id not in mapped)
+        left = {id: kept.artifact for id, kept in self.artifacts.items() if id not in mapped}
+        return tuple(id for id, a in left.items() if a.kind != "search" and a.error is None and a.digest)

@@ -8,16 +8,25 @@ from __future__ import annotations
 
 import json
 import re
-from collections.abc import Iterable, Sequence
+from collections.abc import Generator, Iterable, Iterator, Sequence
+from typing import Any
 
-from activities.contracts import ArtifactRead, ArtifactText, JsonObject, Message, ToolSpec
+from activities.contracts import ArtifactRead, ArtifactText, Effect, JsonObject, Message, ToolSpec
 from workflows.kernel.machine import RunInput
-from workflows.machines.contract.artifacts import place_of
-from workflows.machines.contract.budget import budget_line
-from workflows.machines.contract.context import Contract, FilledSlot, KeptArtifact, Options, SlotSpec
-from workflows.machines.contract.round import SHOWN_ITEMS, Allowance
+from workflows.machines.contract.budget import budget_line, must_finish
+from workflows.machines.contract.context import (
+    Contract,
+    FilledSlot,
+    KeptArtifact,
+    Options,
+    Overdraft,
+    SlotSpec,
+)
+from workflows.machines.contract.mapping import left_out, place_of, read_texts
+from workflows.machines.contract.reply import Decision
+from workflows.machines.contract.round import SHOWN_ITEMS
 
-__all__ = ["DECIDE_AGAIN", "journal", "opening", "reads_to_show"]
+__all__ = ["DECIDE_AGAIN", "journal", "opening"]
 
 LISTED = 60
 """Artifacts that a journal lists; older ones are counted."""
@@ -81,44 +90,37 @@ def _tool(spec: ToolSpec) -> str:
     return f"- {spec.name}: {spec.description}\n  params: {json.dumps(spec.parameters, ensure_ascii=False)}"
 
 
-def reads_to_show(c: Contract) -> tuple[ArtifactRead, ...]:
-    """What has to be read for the journal."""
-    found = (_readable(c, path) for path in c.show.artifacts[:SHOWN_ITEMS])
-    return tuple(read for read in found if read is not None)
-
-
-def _readable(c: Contract, path: str) -> ArtifactRead | None:
-    place = place_of(path, c.artifacts)
-    digest = c.artifacts[place[0]].artifact.digest if place else None
-    return ArtifactRead(digest=digest, path=place[1]) if place and digest else None
-
-
-def journal(c: Contract, options: Options, allowance: Allowance, texts: Sequence[ArtifactText]) -> Message:
-    """The message before a decision; `texts` are what `reads_to_show` wanted."""
-    line = budget_line(c.budget, c.round.stage, wrapup=c.is_wrapup_round, overdraft=allowance.overdraft)
+def journal(c: Contract, options: Options, overdraft: Overdraft) -> Generator[Effect[Any], Any, Message]:
+    """The message before a decision. Reads the artifacts that it shows."""
+    shown = c.last_decision if c.show else Decision()
+    reads = [_readable(c, path) for path in shown.show_artifacts[:SHOWN_ITEMS]]
+    texts = yield from read_texts(reads, options.shown_chars, "read what the model asked to see")
     parts = [
-        f"JOURNAL of round {c.round.index}\n{line}",
-        *_notices(c, allowance),
+        f"JOURNAL of round {c.round.index}\n{budget_line(c, overdraft)}",
+        *_notice(c, overdraft),
         "CONTRACT\n" + _lines(_slot(slot, c.slots.get(slot.name)) for slot in c.output_contract),
         "ARTIFACTS\n" + _lines(_artifacts(c)),
         "EVENTS\n" + _lines(_event(e) for e in c.session_log if e.get("round") == c.round.index - 1),
-        *_shown_artifacts(c, texts),
-        *_shown_skills(c, options),
+        *_shown(shown, options, texts),
     ]
-    for what, items in (("artifacts", c.show.artifacts), ("skills", c.show.skills)):
-        if (more := len(items) - SHOWN_ITEMS) > 0:
-            parts.append(f"{more} more {what} were not shown: a journal shows at most {SHOWN_ITEMS}.")
     return Message(role="user", content="\n\n".join(parts))
 
 
-def _notices(c: Contract, allowance: Allowance) -> list[str]:
+def _readable(c: Contract, path: str) -> ArtifactRead | str:
+    place = place_of(path, c.artifacts)
+    digest = c.artifacts[place[0]].artifact.digest if place else None
+    if place is None or digest is None:
+        return "there is no such artifact, or it has no value"
+    return ArtifactRead(digest=digest, path=place[1])
+
+
+def _notice(c: Contract, overdraft: Overdraft) -> Iterator[str]:
     if c.is_wrapup_round:
-        return ["This is the wrap-up round: no tool is run. Map the artifacts that exist, and complete."]
-    if allowance.kind == "overdraft":
-        return ["The budget is used up. Only tool calls with the strategy exploit are still allowed."]
-    if allowance.kind == "exhausted":
-        return ["The budget is used up. Only `map_slots` of this answer counts."]
-    return []
+        yield "This is the wrap-up round: no tool is run. Map the artifacts that exist, and complete."
+    elif overdraft.allowed:
+        yield "The budget is used up. Only tool calls with the strategy exploit are still allowed."
+    elif must_finish(c):
+        yield "The budget is used up. Only `map_slots` of this answer counts."
 
 
 def _lines(lines: Iterable[str]) -> str:
@@ -157,14 +159,16 @@ def _event(event: JsonObject) -> str:
     return f"- {event['event']}: {text if len(text) <= EVENT_CHARS else text[:EVENT_CHARS] + ' [...]'}"
 
 
-def _shown_artifacts(c: Contract, texts: Sequence[ArtifactText]) -> Iterable[str]:
-    answers = iter(texts)
-    for path in c.show.artifacts[:SHOWN_ITEMS]:
-        title = f"SHOWN artifact {_flat(path)}"
-        if _readable(c, path) is None:
-            yield f"{title}: there is no such artifact, or it has no value"
-        else:
-            yield title + _body(next(answers, ArtifactText(problem="nothing was read")))
+def _shown(decision: Decision, options: Options, texts: Sequence[ArtifactText]) -> Iterator[str]:
+    """What the decision asked to see; `texts` are those of its first artifacts."""
+    for path, text in zip(decision.show_artifacts, texts, strict=False):
+        yield f"SHOWN artifact {_flat(path)}{_body(text)}"
+    for name in decision.show_skills[:SHOWN_ITEMS]:
+        skill = options.skills.get(name)
+        yield f"SHOWN skill {name}\n{skill}" if skill is not None else f"There is no skill {name!r}."
+    for what, items in (("artifacts", decision.show_artifacts), ("skills", decision.show_skills)):
+        if (more := len(items) - SHOWN_ITEMS) > 0:
+            yield f"{more} more {what} were not shown: a journal shows at most {SHOWN_ITEMS}."
 
 
 def _body(text: ArtifactText) -> str:
@@ -172,17 +176,9 @@ def _body(text: ArtifactText) -> str:
         return ": it is not text"
     if text.problem is not None:
         return f": {_flat(text.problem)}"
-    left = text.chars - len(text.text)
-    cut = f"\n[{left} of {text.chars} characters left out]" if left > 0 else ""
     # Marks that do not occur in the text, so that it cannot end before its end.
-    width = max(3, *(len(run) + 1 for run in re.findall("<+|>+", text.text)), 3)
-    return f"\n{'<' * width}\n{text.text}\n{'>' * width}{cut}"
-
-
-def _shown_skills(c: Contract, options: Options) -> Iterable[str]:
-    for name in c.show.skills[:SHOWN_ITEMS]:
-        text = options.skills.get(name)
-        yield f"SHOWN skill {name}\n{text}" if text is not None else f"There is no skill {name!r}."
+    width = max([3, *(len(run) + 1 for run in re.findall("<+|>+", text.text))])
+    return f"\n{'<' * width}\n{text.text}\n{'>' * width}{left_out(text)}"
 
 
 def _quoted(text: str, limit: int) -> str:

@@ -12,8 +12,6 @@ from enum import Enum
 from typing import Any
 
 from activities.contracts import (
-    ArtifactRead,
-    ArtifactText,
     AskModel,
     CallTools,
     Effect,
@@ -25,36 +23,28 @@ from activities.contracts import (
     do,
 )
 from workflows.kernel.context import Patch
-from workflows.kernel.errors import AgentError, EffectError
-from workflows.kernel.machine import Event, Machine, Outcome, Run, RunInput, Visit, state
-from workflows.machines.contract.artifacts import new_artifacts
-from workflows.machines.contract.budget import charge, strategy_charge
+from workflows.kernel.errors import AgentError
+from workflows.kernel.machine import Event, Exit, Machine, Outcome, Run, RunInput, Visit, state
+from workflows.machines.contract.budget import charge, first_budget, must_finish, overdraft_of
 from workflows.machines.contract.context import (
     Contract,
+    FilledSlot,
     Options,
     Overdraft,
     Round,
     RoundTiming,
-    Violations,
-    missing_slots,
+    log_entry,
 )
-from workflows.machines.contract.ending import (
-    EXITS,
-    result,
-    slot_events,
-    slots_by_reference,
-    slots_with_texts,
-)
-from workflows.machines.contract.journal import DECIDE_AGAIN, journal, opening, reads_to_show
+from workflows.machines.contract.journal import DECIDE_AGAIN, journal, opening
 from workflows.machines.contract.mapping import (
-    KEPT_CHARS,
-    MappingReport,
-    lookups_of,
-    mapping_report,
-    reads_of,
+    Mapped,
+    fill_slots,
+    new_artifacts,
+    read_texts,
+    with_text,
 )
 from workflows.machines.contract.reply import Decision, WantedCall, decision_of
-from workflows.machines.contract.round import Allowance, Judgement, allowance_of, judgement_on
+from workflows.machines.contract.round import Judgement
 from workflows.machines.contract.verify import verdict_on
 
 __all__ = ["MACHINE", "S"]
@@ -140,56 +130,49 @@ BUDGET_EXHAUSTED: JsonObject = {
     S.DECISION,
     asks={AskModel, ReadArtifacts},
     reads=ROUND
-    | {"output_contract", "artifacts", "slots", "overdraft", "violations", "iteration", "last_decision"}
-    | {"show", "wrapup_trigger_reason"},
+    | {"output_contract", "artifacts", "slots", "overdraft", "iteration", "last_decision", "show"}
+    | {"wrapup_trigger_reason"},
     writes=ROUND
-    | {"slots", "overdraft", "violations", "iteration", "last_decision", "show", "completion_summary"}
+    | {"slots", "overdraft", "iteration", "last_decision", "show", "completion_summary"}
     | {"clarification_questions", "exit_reason", "wrapup_trigger_reason", "error"},
     counts="rounds",
 )
 def decide(c: Contract, run: Run) -> Visit:
     """One round: check the budget, ask the model, map, judge the decision, and route (spec 5.7, 5.9)."""
-    allowance = allowance_of(c)
-    exhausted = allowance.kind == "exhausted"
+    overdraft = overdraft_of(c)
+    exhausted = must_finish(c) and not overdraft.allowed
     if exhausted and run.options.exhausted_round == "skip":
-        overdraft = c.overdraft.model_copy(update={"allowed": False})
         return exit_or_wrap_up(c, {"error": BUDGET_EXHAUSTED, "overdraft": overdraft}, "max_iterations")
-    decision, mapping = yield from ask(c, run, allowance)
-    judgement = judgement_on(c, decision, allowance)
-    mapping_events = [mapping.event] if decision.map_slots else []
+    decision, (slots, events) = yield from ask(c, run, overdraft)
+    judgement = Judgement(c, decision, overdraft)
     patch: dict[str, Any] = {
-        "slots": {**c.slots, **mapping.slots},
+        "slots": {**c.slots, **slots},
         "budget": judgement.budget,
         "show": judgement.show,
         "overdraft": judgement.overdraft,
-        **log_patch(c, judgement.event, *judgement.events, *mapping_events),
+        **log_patch(c, judgement.event, *judgement.events, *events),
     }
-    if exhausted:
+    if judgement.exhausted:
         patch["error"] = BUDGET_EXHAUSTED  # and nothing of the decision is kept but its mapping (R-004-2)
     else:
-        patch |= decision_patch(c, decision, judgement)
-    if judgement.forced:
-        patch["violations"] = violations_with(c, judgement.events[:1])
+        patch |= decision_patch(c, judgement)
     return route(c.after(patch), run, patch, judgement)
 
 
-def ask(
-    c: Contract, run: Run, allowance: Allowance
-) -> Generator[Effect[Any], Any, tuple[Decision, MappingReport]]:
+def ask(c: Contract, run: Run, overdraft: Overdraft) -> Generator[Effect[Any], Any, tuple[Decision, Mapped]]:
     """Ask the model for its decision, and read what it maps.
 
     A person's message that comes before the decision takes effect replaces it: the model hears the
     message and decides again, in the same round. Nothing of the first decision was charged or mapped.
     """
     round = c.round.model_copy(update={"started": run.now})
-    texts = yield from read(reads_to_show(c), run.options.shown_chars, "read what the model asked to see")
-    say: Message = journal(c, run.options, allowance, texts)
+    say = yield from journal(c, run.options, overdraft)
     while True:
         number = c.iteration + 1
         reply = yield from do(
             AskModel(
                 say=(say,),
-                role=c.last_decision.next_decision_model if c.last_decision else "strong",
+                role=c.last_decision.next_decision_model,
                 attempts=run.options.max_model_attempts,
                 label=f"decide #{number}",
             )
@@ -197,63 +180,15 @@ def ask(
         decision = decision_of(reply)
         keep = {"iteration": number, "last_decision": decision, "round": round}
         yield Say(keep=keep, label=f"decision #{number}")
-        lookups = lookups_of(c, decision)
-        texts = yield from read(reads_of(lookups), KEPT_CHARS, f"read what decision #{number} maps")
+        mapped = yield from fill_slots(c, decision)
         if not run.inbox:
-            return decision, mapping_report(lookups, texts)
+            return decision, mapped
         say = DECIDE_AGAIN
 
 
-def read(
-    reads: tuple[ArtifactRead, ...], chars: int, label: str
-) -> Generator[Effect[Any], Any, tuple[ArtifactText, ...]]:
-    """The texts. A store that fails gives a problem in place of each: reading never ends a run (5.10)."""
-    if not reads:
-        return ()
-    try:
-        found = yield from do(ReadArtifacts(reads=reads, chars=chars, label=label))
-    except EffectError as error:
-        return (ArtifactText(problem=str(error)),) * len(reads)
-    return found.texts
-
-
-def route(c: Contract, run: Run, patch: dict[str, Any], judgement: Judgement) -> Outcome:
-    """On to the tool, around again, or to an exit. `c` is the context after the patch."""
-    decision = judgement.decision
-    if judgement.action == "call_tool":
-        tool = decision.tool_call.tool_id if decision.tool_call else "no tool"
-        return patch, ToolChosen(f"{decision.notes} -> {tool}" if decision.notes else tool)
-    patch |= timing_patch(c, run, judgement.action)
-    if judgement.action == "decision":
-        patch["round"] = next_round(c)
-        return patch, ForcedRerun(decision.problem) if judgement.forced else Rerun(decision.notes)
-    return exit_or_wrap_up(c, patch, judgement.exit_reason or "complete")
-
-
-def exit_or_wrap_up(c: Contract, patch: Patch, reason: str) -> Outcome:
-    """Grant the exit, or hold it back once for a round that maps what exists (spec 5.9)."""
-    c = c.after(patch)
-    if c.is_wrapup_round or not (c.pending_slots and c.unmapped_artifacts):
-        return {**patch, "exit_reason": reason}, ExitGranted(reason)
-    event = {
-        "event": "wrapup_activated",
-        "trigger": reason,
-        "pending_slots": list(c.pending_slots),
-        "unmapped_artifacts": list(c.unmapped_artifacts),
-    }
-    wrapup = {
-        "wrapup_trigger_reason": reason,
-        "overdraft": Overdraft(),
-        "error": None,
-        "round": next_round(c),
-        **log_patch(c, event),
-    }
-    return {**patch, **wrapup}, WrapUpStarted(f"{reason}; pending: {', '.join(c.pending_slots)}")
-
-
-def decision_patch(c: Contract, decision: Decision, judgement: Judgement) -> Patch:
+def decision_patch(c: Contract, judgement: Judgement) -> Patch:
     """What outlives a decision: stage, strategy, summary and questions."""
-    update = {"stage": judgement.stage}
+    decision, update = judgement.decision, {"stage": judgement.stage}
     if decision.strategy in ("explore", "exploit", "render"):
         update["strategy"] = decision.strategy
     patch: dict[str, Any] = {"round": c.round.model_copy(update=update)}
@@ -264,50 +199,65 @@ def decision_patch(c: Contract, decision: Decision, judgement: Judgement) -> Pat
     return patch
 
 
+def route(c: Contract, run: Run, patch: dict[str, Any], judgement: Judgement) -> Outcome:
+    """On to the tool, around again, or to an exit. `c` is the context after the patch."""
+    decision = judgement.decision
+    if judgement.action == "call_tool":
+        tool = decision.tool_call.tool_id if decision.tool_call else "no tool"
+        return patch, ToolChosen(f"{decision.notes} -> {tool}" if decision.notes else tool)
+    patch |= timing_patch(c, run, judgement.action)
+    if judgement.action == "decision":
+        patch["round"] = c.round.next
+        return patch, ForcedRerun(decision.problem) if judgement.forced else Rerun(decision.notes)
+    return exit_or_wrap_up(c, patch, judgement.exit_reason or "complete")
+
+
+def exit_or_wrap_up(c: Contract, patch: Patch, reason: str) -> Outcome:
+    """Grant the exit, or hold it back once for a round that maps what exists (spec 5.9)."""
+    c = c.after(patch)
+    if c.is_wrapup_round or not (c.pending_slots and c.unmapped_artifacts):
+        return {**patch, "exit_reason": reason}, ExitGranted(reason)
+    pending, unmapped = list(c.pending_slots), list(c.unmapped_artifacts)
+    event = log_entry("wrapup_activated", trigger=reason, pending_slots=pending, unmapped_artifacts=unmapped)
+    wrapup = {
+        "wrapup_trigger_reason": reason,
+        "overdraft": Overdraft(),
+        "error": None,
+        "round": c.round.next,
+        **log_patch(c, event),
+    }
+    return {**patch, **wrapup}, WrapUpStarted(f"{reason}; pending: {', '.join(pending)}")
+
+
 # -- protocol_verify (5.11) -----------------------------------------------------------------------
 
 
 @state(
     S.PROTOCOL_VERIFY,
-    reads=ROUND | {"last_decision", "violations"},
-    writes=ROUND | {"call", "violations"},
-    holds=lambda c, came_from: (
-        "" if c.last_decision and c.last_decision.action == "call_tool" else "no tool call was decided"
-    ),
+    reads=ROUND | {"last_decision"},
+    writes=ROUND | {"call"},
+    holds=lambda c, came_from: "" if c.last_decision.action == "call_tool" else "no tool call was decided",
 )
 def verify(c: Contract, run: Run) -> Outcome:
     """Check the call against the protocol. A violation costs the round, and the model decides again."""
-    wanted = (c.last_decision and c.last_decision.tool_call) or WantedCall()
+    wanted = c.last_decision.tool_call or WantedCall()
     verdict = verdict_on(wanted, {tool.name: tool.parameters for tool in run.input.tools}, run.options)
-    event: JsonObject = {
-        "event": "protocol_verify",
-        "ok": not verdict.violations,
-        "tool_id": wanted.tool_id,
-        "warnings": list(verdict.warnings),
-    }
-    if not verdict.violations:
+    found, name, warnings = verdict.violations, wanted.tool_id, list(verdict.warnings)
+    event = log_entry("protocol_verify", ok=not found, tool_id=name, warnings=warnings)
+    if not found:
         call = ToolRun(
             id=f"round-{c.round.index}",
-            tool=wanted.tool_id,
+            tool=name,
             arguments=verdict.arguments,
             artifacts=verdict.artifacts,
         )
         return {"call": call, **log_patch(c, event)}, Verified(call.title)
-    found: list[JsonObject] = [
-        {"event": "protocol_violation", "code": v.code, "message": v.message} for v in verdict.violations
-    ]
-    invalid: JsonObject = {
-        "event": "tool_call_invalid",
-        "tool_id": wanted.tool_id,
-        "codes": [v.code for v in verdict.violations],
-    }
-    render = {"render": 1} if c.round.strategy == "render" else {}
+    invalid = log_entry("tool_call_invalid", tool_id=name, codes=[one["code"] for one in found])
     patch = {
-        "violations": violations_with(c, found),
         **log_patch(c, event, *found, invalid),
-        **round_end(c, run, "protocol_violation", render),
+        **round_end(c, run, "protocol_violation", render=int(c.round.strategy == "render")),
     }
-    return patch, Violated("; ".join(v.message for v in verdict.violations))
+    return patch, Violated("; ".join(str(one["message"]) for one in found))
 
 
 # -- tool_execution (5.12) ------------------------------------------------------------------------
@@ -324,7 +274,7 @@ def execute(c: Contract, run: Run) -> Visit:
     """Run the tool, register its artifacts (also those of a tool that failed), and charge the round."""
     call = c.call
     assert call is not None
-    yield Say(keep=log_patch(c, {"event": "tool_started", "tool_id": call.tool}))
+    yield Say(keep=log_patch(c, log_entry("tool_started", tool_id=call.tool)))
     returned = yield from do(CallTools(runs=(call,), attempts=run.options.max_tool_attempts))
     if not returned.results:
         return failure(f"{call.tool}: no result came back")
@@ -335,18 +285,17 @@ def execute(c: Contract, run: Run) -> Visit:
     ran = result.error not in ("rejected", "expired")
     new = new_artifacts(c, call.artifacts, result) if ran else {}
     writes = c.round.strategy == "render" or (ran and result.tool in run.options.write_tools)
-    event: JsonObject = {
-        "event": "tool_finished" if result.ok else "tool_error" if ran else "tool_not_run",
-        "tool_id": result.tool,
-        "artifacts": list(new),
-        "error": None if result.ok else result.output[:500],
-    }
-    amounts = {**({"tools": 1} if ran else {}), **({"render": 1} if writes else {})}
+    event = log_entry(
+        "tool_finished" if result.ok else "tool_error" if ran else "tool_not_run",
+        tool_id=result.tool,
+        artifacts=list(new),
+        error=None if result.ok else result.output[:500],
+    )
     patch = {
         "artifacts": {**c.artifacts, **new},
         "call": None,
         **log_patch(c, event),
-        **round_end(c, run, "call_tool", amounts),
+        **round_end(c, run, "call_tool", tools=int(ran), render=int(writes)),
     }
     return patch, ToolFinished(f"{result.tool}: {', '.join(new) if ran else result.output}")
 
@@ -363,56 +312,44 @@ def execute(c: Contract, run: Run) -> Visit:
 )
 def leave(c: Contract, run: Run) -> Visit:
     """Read the texts that slots hold by reference, then decide whether the contract is fulfilled."""
-    unread = slots_by_reference(c.slots)
-    reads = tuple(ArtifactRead(digest=slot.digest, path=slot.path) for slot in unread.values())
-    texts = yield from read(reads, run.options.slot_chars, "read the texts of the slots")
-    loaded = slots_with_texts(unread, texts)
-    slots, reason = {**c.slots, **loaded}, c.exit_reason
-    events = list(slot_events(loaded))
-    missing = missing_slots(c.output_contract, slots)
+    unread = {name: slot for name, slot in c.slots.items() if slot.text is None and not slot.binary}
+    reads = [slot.read for slot in unread.values()]
+    texts = yield from read_texts(reads, run.options.slot_chars, "read the texts of the slots")
+    slots, reason, events = dict(c.slots), c.exit_reason, []
+    for name, text in zip(unread, texts, strict=True):
+        slots[name] = slot = with_text(unread[name], text)
+        if slot.problem is not None:
+            events.append(log_entry("slot_lost", slot=name, problem=slot.problem[:500]))
+        elif slot.cut:
+            events.append(log_entry("slot_cut", slot=name, left_out=slot.cut, chars=slot.chars))
+    missing = list(c.after({"slots": slots}).pending_slots)
     if reason == "complete" and missing:
-        reason = "incomplete_contract"
-        declared = [slot.name for slot in c.output_contract]
-        filled = [name for name in slots if name not in missing]
-        report: JsonObject = {"declared": [*declared], "missing": [*missing], "filled": [*filled]}
-        events.append({"event": "contract_validation_failed", **report})
-    events.append({"event": "exit", "reason": reason, "trigger": c.wrapup_trigger_reason})
+        reason, filled = "incomplete_contract", [name for name in slots if name not in missing]
+        names = {"declared": list(c.slot_types), "missing": missing, "filled": filled}
+        events.append(log_entry("contract_validation_failed", **names))
+    events.append(log_entry("exit", reason=reason, trigger=c.wrapup_trigger_reason))
     return {"slots": slots, "exit_reason": reason, **log_patch(c, *events)}, Finished(reason or "")
 
 
 # -- parts of patches -----------------------------------------------------------------------------
 
 
-def log_patch(c: Contract, *events: Mapping[str, Any]) -> Patch:
+def log_patch(c: Contract, *events: JsonObject) -> Patch:
     """The session log with these events of the current round."""
     new = ({"event": event["event"], "round": c.round.index, **event} for event in events)
     return {"session_log": (*c.session_log, *new)}
 
 
-def violations_with(c: Contract, found: list[JsonObject]) -> Violations:
-    """The violations with these events added."""
-    last = {name: value for name, value in found[-1].items() if name != "event"}
-    return Violations(count=c.violations.count + len(found), last=last)
-
-
 def timing_patch(c: Contract, run: Run, end_reason: str) -> Patch:
     """The round timings with the round that ends now."""
-    timing = RoundTiming.model_validate(
-        {"round": c.round.index, "started": c.round.started, "ended": run.now, "end_reason": end_reason}
-    )
+    timing = RoundTiming(round=c.round.index, started=c.round.started, ended=run.now, end_reason=end_reason)
     return {"round_timings": (*c.round_timings, timing)}
 
 
-def next_round(c: Contract) -> Round:
-    """The round that follows."""
-    return c.round.model_copy(update={"index": c.round.index + 1})
-
-
-def round_end(c: Contract, run: Run, end_reason: str, more: Mapping[str, float]) -> Patch:
+def round_end(c: Contract, run: Run, end_reason: str, **amounts: int) -> Patch:
     """The end of a round behind `decision`: its time, the next number, and its charge (spec 5.6)."""
-    amounts = {"decisions": 1, **strategy_charge(c.round.strategy), **more}
-    budget = charge(c.budget, amounts, c.round.stage)
-    return {**timing_patch(c, run, end_reason), "round": next_round(c), "budget": budget}
+    budget = charge(c.budget, c.round.stage, c.round.strategy, decisions=1, **amounts)
+    return {**timing_patch(c, run, end_reason), "round": c.round.next, "budget": budget}
 
 
 def failure(text: str) -> Outcome:
@@ -426,7 +363,7 @@ def failure(text: str) -> Outcome:
 def begin(input: RunInput, options: Options) -> tuple[Contract, tuple[Message, ...]]:
     """An empty contract, with the first slot as stage."""
     first = Round(stage=options.slots[0].name if options.slots else None)
-    context = Contract(output_contract=options.slots, budget=options.budget, round=first)
+    context = Contract(output_contract=options.slots, budget=first_budget(options), round=first)
     return context, opening(input, options)
 
 
@@ -437,12 +374,89 @@ def on_error(c: Contract, error: AgentError, run: Run) -> Outcome:
 
 def on_close(c: Contract, reason: str) -> Patch:
     """A run that is closed in the middle says why."""
-    return {"exit_reason": reason, **log_patch(c, {"event": "exit", "reason": reason})}
+    return {"exit_reason": reason, **log_patch(c, log_entry("exit", reason=reason))}
 
 
 def max_transitions(options: Options) -> int:
     """At most max(25, 4 * rounds + 10) states are visited; the first needs no transition (spec 5.13)."""
-    return max(25, 4 * int(options.budget.caps["decisions"]) + 10) - 1
+    return max(25, 4 * int(first_budget(options).caps["decisions"]) + 10) - 1
+
+
+# -- the result (5.13) ----------------------------------------------------------------------------
+
+EXITS: Mapping[str, str] = {
+    "complete": "the model is done; every slot is filled, or none was declared",
+    "incomplete_contract": "the model is done, but slots are open; the outcome names them",
+    "clarify": "the model has questions to the person; the outcome has them",
+    "max_iterations": "decision rounds or tool calls are used up",
+    "context_reads_exhausted": "the model wanted to see something, but no context read is left",
+    "decision_no_progress": "the model asked for another decision without anything to see",
+    "decision_reruns_exhausted": "the model asked for another decision too often",
+    "wrapup_no_decision_rerun": "the model asked for another decision in the wrap-up round",
+    "exploit_overdraft_blocked": "the model wanted a tool in an overdraft round, but not for exploit",
+    "error": "the model or a tool failed for good, or the outcome of an unsafe tool is unknown",
+}
+
+
+OUTCOME = {"slots", "artifacts", "completion_summary", "clarification_questions", "error"} | {
+    "wrapup_trigger_reason",
+    "round_timings",
+    "session_log",
+}
+"""Fields of the context that the result shows as they are."""
+
+
+def result(c: Contract, run: Run) -> Exit:
+    """The slots and how they were filled. `ok`: all declared slots are filled, whatever the reason."""
+    reason = c.exit_reason or "running"
+    # A run without a contract that failed has achieved nothing.
+    ok = not c.pending_slots and (bool(c.output_contract) or reason != "error")
+    error = None if ok else _error(c, reason)
+    return Exit(reason=reason, ok=ok, answer=_answer(c, reason), error=error, outcome=_outcome(c))
+
+
+def _answer(c: Contract, reason: str) -> str | None:
+    """The questions, or the slots' texts, or the summary of a run without slots."""
+    clarifies = "clarify" in (reason, c.wrapup_trigger_reason) and (c.pending_slots or not c.output_contract)
+    if clarifies and c.clarification_questions:
+        return "\n".join(c.clarification_questions)
+    texts = {slot.name: _text(c.slots[slot.name]) for slot in c.output_contract if slot.name in c.slots}
+    if len(c.output_contract) == 1:
+        return next(iter(texts.values()), None)
+    if texts:
+        return "\n\n".join(f"{name}:\n{text}" for name, text in texts.items())
+    return c.completion_summary or None
+
+
+def _text(slot: FilledSlot) -> str:
+    if slot.text is not None:
+        return slot.text
+    if slot.binary:
+        return f"(a file that is not text: {slot.digest})"
+    lost = f"the text is lost: {slot.problem}; " if slot.problem is not None else ""
+    left = slot.chars - len(slot.preview)
+    return f"{slot.preview}\n[{lost}{left} of {slot.chars} characters left out]"
+
+
+def _error(c: Contract, reason: str) -> str:
+    if c.error and reason in ("error", "max_iterations"):
+        return str(c.error["message"])
+    missing = f"these slots are not filled: {', '.join(c.pending_slots)}" if c.pending_slots else ""
+    meaning = EXITS.get(reason, reason)
+    return "; ".join(part for part in (meaning, missing) if part)
+
+
+def _outcome(c: Contract) -> JsonObject:
+    violations = [{"code": event["code"], "message": event["message"]} for event in c.violations]
+    return {
+        **c.model_dump(mode="json", include=OUTCOME),
+        "missing": list(c.pending_slots),
+        "iterations": c.iteration,
+        "budget": {"spent": dict(c.budget.spent), "caps": dict(c.budget.caps)},
+        "exploit_overdraft": [c.overdraft.used, c.overdraft.total],
+        "protocol_violations": len(violations),
+        "last_protocol_violation": violations[-1] if violations else None,
+    }
 
 
 MACHINE = Machine(

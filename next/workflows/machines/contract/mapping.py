@@ -1,22 +1,40 @@
-"""Filling slots from artifacts (spec 5.10). A mapping that fails never fails the run.
+"""Artifacts, their texts, and the slots that are filled from them (spec 5.10, 5.12).
 
-First each entry of `map_slots` becomes a lookup: what has to be read, or why the entry is dropped. Then
-the texts fill the slots.
+A mapping that fails never fails the run, and a store that fails never ends it.
 """
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from dataclasses import dataclass
-from typing import Literal
+import itertools
+from collections.abc import Collection, Generator, Mapping, Sequence
+from typing import Any, Literal
 
-from activities.contracts import ArtifactRead, ArtifactText, JsonObject
+from activities.contracts import (
+    Artifact,
+    ArtifactRead,
+    ArtifactSpec,
+    ArtifactText,
+    Effect,
+    JsonObject,
+    ReadArtifacts,
+    ToolResult,
+    do,
+)
+from workflows.kernel.errors import EffectError
 from workflows.machines.common.json_text import cut
-from workflows.machines.contract.artifacts import place_of
-from workflows.machines.contract.context import Contract, FilledSlot
+from workflows.machines.contract.context import Contract, FilledSlot, KeptArtifact, log_entry
 from workflows.machines.contract.reply import Decision, SlotMapping
 
-__all__ = ["KEPT_CHARS", "Lookup", "MappingReport", "Source", "lookups_of", "mapping_report", "reads_of"]
+__all__ = [
+    "Mapped",
+    "fill_slots",
+    "free_id",
+    "left_out",
+    "new_artifacts",
+    "place_of",
+    "read_texts",
+    "with_text",
+]
 
 KEPT_CHARS = 4000
 """Longer texts stay in the durable store until the run ends."""
@@ -25,7 +43,7 @@ LOGGED_CHARS = 300
 """Of a path or a problem in the log."""
 
 Drop = Literal["missing_slot_or_path", "future_artifact", "not_in_round_snapshot", "not_resolvable_now"]
-WHY: dict[Drop, str] = {
+WHY: Mapping[Drop, str] = {
     "missing_slot_or_path": "the contract has no such slot, or the path is empty",
     "future_artifact": "this round's tool call is to make it; map it in the next round",
     "not_in_round_snapshot": "there is no such artifact",
@@ -33,110 +51,130 @@ WHY: dict[Drop, str] = {
 }
 
 
-@dataclass(frozen=True, slots=True)
-class Source:
-    """The text that an entry maps."""
-
-    artifact_id: str
-    read: ArtifactRead
-    takes_bytes: bool
-    """The slot takes a file that is not text."""
+# -- artifacts ------------------------------------------------------------------------------------
 
 
-@dataclass(frozen=True, slots=True)
-class Lookup:
-    """One entry of `map_slots`, with its source, or why it is dropped."""
+def new_artifacts(
+    c: Contract, specs: tuple[ArtifactSpec, ...], result: ToolResult
+) -> dict[str, KeptArtifact]:
+    """What a call made, under ids of their own. A failed call gives artifacts with its error (spec 5.12)."""
+    returned = {artifact.name: artifact for artifact in result.artifacts} if result.ok else {}
+    problem = "the tool gave no such artifact" if result.ok else result.output[:500]
+    new: dict[str, KeptArtifact] = {}
+    for spec in specs:
+        artifact = returned.get(spec.name) or Artifact(**spec.model_dump(), error=problem)
+        id = free_id(spec.name, c.round.index, {*c.artifacts, *new})
+        new[id] = KeptArtifact(artifact=artifact, tool=result.tool, round=c.round.index)
+    return new
 
-    entry: SlotMapping
-    source: Source | Drop
+
+def free_id(name: str, round_index: int, taken: Collection[str]) -> str:
+    """The name itself; if it is taken, the name with the round and a number behind it."""
+    numbered = (f"{name}@{round_index}-{number}" for number in itertools.count(2))
+    return next(id for id in itertools.chain((name, f"{name}@{round_index}"), numbered) if id not in taken)
 
 
-def lookups_of(c: Contract, decision: Decision) -> tuple[Lookup, ...]:
-    """A lookup for each entry of the decision's `map_slots`.
+def place_of(path: str, known: Collection[str]) -> tuple[str, str] | None:
+    """A path such as `rows[0].name` as (id, path behind it); the longest known id wins."""
+    ids = [id for id in known if path.startswith(id) and path[len(id) :][:1] in ("", ".", "[")]
+    found = max(ids, key=len, default=None)
+    return None if found is None else (found, path[len(found) :])
+
+
+def read_texts(
+    wanted: Sequence[ArtifactRead | str], chars: int, label: str
+) -> Generator[Effect[Any], Any, tuple[ArtifactText, ...]]:
+    """The texts, cut to `chars`. A string says why there is nothing to read: it is the text's problem. So
+    is the failure of a store."""
+    reads = tuple(one for one in wanted if isinstance(one, ArtifactRead))
+    texts: tuple[ArtifactText, ...] = ()
+    if reads:
+        try:
+            texts = (yield from do(ReadArtifacts(reads=reads, chars=chars, label=label))).texts
+        except EffectError as error:
+            texts = (ArtifactText(problem=str(error)),) * len(reads)
+    answers, nothing = iter(texts), ArtifactText(problem="nothing was read")
+    return tuple(
+        ArtifactText(problem=one) if isinstance(one, str) else next(answers, nothing) for one in wanted
+    )
+
+
+def left_out(text: ArtifactText) -> str:
+    """The line below a text that is cut; nothing below a whole one."""
+    left = text.chars - len(text.text)
+    return f"\n[{left} of {text.chars} characters left out]" if left > 0 else ""
+
+
+# -- mapping --------------------------------------------------------------------------------------
+
+
+Mapped = tuple[dict[str, FilledSlot], tuple[JsonObject, ...]]
+"""The slots that a decision fills, and what the session log says of it."""
+
+
+def fill_slots(c: Contract, decision: Decision) -> Generator[Effect[Any], Any, Mapped]:
+    """Read what the decision maps, and fill the slots. A later entry for a slot wins.
 
     Artifacts come only from tool calls, so those in the context are those that were there when the
     round's question was asked: the round's snapshot.
     """
-    return tuple(_lookup(c, decision, entry) for entry in decision.map_slots)
+    sources = [_source(c, decision, entry) for entry in decision.map_slots]
+    wanted = [WHY[source] if isinstance(source, str) else source.read for source in sources]
+    texts = yield from read_texts(wanted, KEPT_CHARS, f"read what decision #{c.iteration} maps")
+    slots: dict[str, FilledSlot] = {}
+    dropped: list[JsonObject] = []
+    errors: list[str] = []
+    for entry, source, text in zip(decision.map_slots, sources, texts, strict=True):
+        takes_bytes = c.slot_types.get(entry.slot_name) == "file" and not entry.draft
+        problem = text.problem or ("it is not text" if text.binary and not takes_bytes else None)
+        if isinstance(source, str):
+            reason: Drop = source
+        elif problem is not None:
+            reason = "not_resolvable_now"
+            errors.append(cut(f"{entry.source_path}: {problem}", LOGGED_CHARS))
+        else:
+            slots[entry.slot_name] = _filled(source, text)
+            continue
+        names = {"slot": cut(entry.slot_name), "path": cut(entry.source_path, LOGGED_CHARS)}
+        dropped.append({**names, "reason": reason, "why": cut(problem or "", LOGGED_CHARS)})
+    event = log_entry("best_effort_mapping", applied=[*slots], dropped=dropped, errors=errors)
+    return slots, (event,) if decision.map_slots else ()
 
 
-def _lookup(c: Contract, decision: Decision, entry: SlotMapping) -> Lookup:
-    slot = next((slot for slot in c.output_contract if slot.name == entry.slot_name), None)
-    if slot is None or not entry.source_path:
-        return Lookup(entry, "missing_slot_or_path")
+def _source(c: Contract, decision: Decision, entry: SlotMapping) -> FilledSlot | Drop:
+    """What the entry fills its slot from, still without the text; or why the entry is dropped."""
+    type = c.slot_types.get(entry.slot_name)
+    if type is None or not entry.source_path:
+        return "missing_slot_or_path"
     place = place_of(entry.source_path, c.artifacts)
     if place is None:
         promised = decision.tool_call.out_artifacts_spec if decision.tool_call else ()
         future = place_of(entry.source_path, [spec.name for spec in promised])
-        return Lookup(entry, "future_artifact" if future else "not_in_round_snapshot")
+        return "future_artifact" if future else "not_in_round_snapshot"
     id, path = place
     artifact = c.artifacts[id].artifact
     # A file slot takes a file as a whole, or any text as a draft (spec 5.10).
-    fits = slot.type == "inline" or entry.draft or (artifact.type == "file" and not path)
+    fits = type == "inline" or entry.draft or (artifact.type == "file" and not path)
     if not fits or artifact.error is not None or artifact.digest is None:
-        return Lookup(entry, "not_resolvable_now")
-    read = ArtifactRead(digest=artifact.digest, path=path)
-    return Lookup(entry, Source(id, read, takes_bytes=slot.type == "file" and not entry.draft))
+        return "not_resolvable_now"
+    return FilledSlot(artifact_id=id, path=path, digest=artifact.digest, draft=entry.draft, gaps=entry.gaps)
 
 
-def reads_of(lookups: Sequence[Lookup]) -> tuple[ArtifactRead, ...]:
-    """What has to be read for the lookups that are not dropped."""
-    return tuple(one.source.read for one in lookups if isinstance(one.source, Source))
-
-
-@dataclass(frozen=True, slots=True)
-class MappingReport:
-    """What came of the lookups."""
-
-    slots: dict[str, FilledSlot]
-    dropped: tuple[JsonObject, ...]
-    errors: tuple[str, ...]
-
-    @property
-    def event(self) -> JsonObject:
-        """For the session log."""
-        return {
-            "event": "best_effort_mapping",
-            "applied": list(self.slots),
-            "dropped": list(self.dropped),
-            "errors": list(self.errors),
-        }
-
-
-def mapping_report(lookups: Sequence[Lookup], texts: Sequence[ArtifactText]) -> MappingReport:
-    """The slots as the texts fill them; `texts` are those of `reads_of`. A later entry for a slot wins."""
-    slots: dict[str, FilledSlot] = {}
-    dropped, errors, answers = [], [], iter(texts)
-    for lookup in lookups:
-        entry, source = lookup.entry, lookup.source
-        if not isinstance(source, Source):
-            dropped.append(_dropped(entry, source, WHY[source]))
-            continue
-        text = next(answers, ArtifactText(problem="nothing was read"))
-        problem = text.problem or ("it is not text" if text.binary and not source.takes_bytes else None)
-        if problem is None:
-            slots[entry.slot_name] = _filled(entry, source, text)
-            continue
-        dropped.append(_dropped(entry, "not_resolvable_now", problem))
-        errors.append(cut(f"{entry.source_path}: {problem}", LOGGED_CHARS))
-    return MappingReport(slots, tuple(dropped), tuple(errors))
-
-
-def _dropped(entry: SlotMapping, reason: Drop, why: str) -> JsonObject:
-    names: JsonObject = {"slot": cut(entry.slot_name), "path": cut(entry.source_path, LOGGED_CHARS)}
-    return {**names, "reason": reason, "why": cut(why, LOGGED_CHARS)}
-
-
-def _filled(entry: SlotMapping, source: Source, text: ArtifactText) -> FilledSlot:
+def _filled(slot: FilledSlot, text: ArtifactText) -> FilledSlot:
     whole = not text.binary and text.chars <= KEPT_CHARS
-    return FilledSlot(
-        artifact_id=source.artifact_id,
-        path=source.read.path,
-        digest=source.read.digest,
-        text=text.text if whole else None,
-        preview="" if text.binary else text.text[:PREVIEW_CHARS],
-        chars=text.chars,
-        binary=text.binary,
-        draft=entry.draft,
-        gaps=entry.gaps,
-    )
+    update = {
+        "text": text.text if whole else None,
+        "preview": "" if text.binary else text.text[:PREVIEW_CHARS],
+        "chars": text.chars,
+        "binary": text.binary,
+    }
+    return slot.model_copy(update=update)
+
+
+def with_text(slot: FilledSlot, text: ArtifactText) -> FilledSlot:
+    """A slot with its whole text; one whose text cannot be read any more has a `problem` instead."""
+    problem = "its body is not text any more" if text.binary else text.problem
+    if problem is not None:
+        return slot.model_copy(update={"problem": problem})
+    left = max(0, text.chars - len(text.text))
+    return slot.model_copy(update={"text": text.text + left_out(text), "cut": left})

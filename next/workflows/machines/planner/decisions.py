@@ -6,7 +6,6 @@ than it should forbids what it was asked about, or ends the run.
 
 from __future__ import annotations
 
-import difflib
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, replace
 from typing import Any
@@ -14,7 +13,7 @@ from typing import Any
 from activities.contracts import JsonObject, ToolRun
 from workflows.kernel.errors import AgentError, EffectError, FatalError, PolicyViolation, error_text
 from workflows.machines.common.json_text import clean, cut
-from workflows.machines.common.named import called, read_only
+from workflows.machines.common.named import called, named, read_only
 
 __all__ = [
     "REASON_CHARS",
@@ -140,14 +139,7 @@ def confidence_of(given: Mapping[str, Any]) -> float | None:
 
 def hook_named(option: str, name: str | None, hooks: Mapping[str, Hook]) -> Hook | None:
     """The hook that an option names. Raises ValueError for one that the worker has not loaded."""
-    if name is None:
-        return None
-    if name not in hooks:
-        close = difflib.get_close_matches(name, hooks, 1)
-        hint = f"did you mean {close[0]}? " if close else ""
-        known = ", ".join(sorted(hooks)) or "none; a module of the worker defines them in `HOOKS`"
-        raise ValueError(f"{option}: unknown hook {name!r}; {hint}this worker has {known}")
-    return hooks[name]
+    return None if name is None else named(f"{option}: unknown hook", name, hooks)
 
 
 def text_from(what: str, hook: Hook, *shown: Any) -> str:

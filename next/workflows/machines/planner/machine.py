@@ -63,59 +63,31 @@ class S(Enum):
 
 
 class TakenIn(Event):
-    """The shared state has the goal."""
-
-
-class PlanSkipped(Event):
-    """The same, in a run without a plan."""
+    """The shared state has the goal, and a plan is to be made."""
 
 
 class Planned(Event):
     """The plan fits its schema, and the policy allows it."""
 
 
-class PlanFailed(Event):
-    """There is no plan that can be used."""
-
-
 class Continued(Event):
-    """The plan is to be carried out."""
+    """The model is to propose: for the first time, or again."""
 
 
-class StopDecided(Event):
-    """The plan is not to be carried out; the run ends well."""
-
-
-class Undecided(Event):
-    """The plan has no goal, the decision cannot be used, or the policy forbids it."""
-
-
-class ToolsRequested(Event):
+class Proposed(Event):
     """The model asked for tools, or decided on an action."""
-
-
-class Answered(Event):
-    """The model answered without asking for a tool."""
-
-
-class ExecutionFailed(Event):
-    """The model could not be asked, or not once more."""
 
 
 class Observed(Event):
     """What was proposed is done, or asks for the halt."""
 
 
-class GoesOn(Event):
-    """The model is to propose again."""
-
-
 class Stopped(Event):
-    """The loop ends well."""
+    """The run ends well; the context's `exit_reason` says why."""
 
 
 class Halted(Event):
-    """The loop ends with an error."""
+    """The run ends with an error; `exit_reason` and `error` say why."""
 
 
 class Finished(Event):
@@ -123,12 +95,12 @@ class Finished(Event):
 
 
 TABLE: Mapping[Enum, Mapping[type[Event], Enum]] = {
-    S.INTAKE: {TakenIn: S.PLAN, PlanSkipped: S.EXECUTE},
-    S.PLAN: {Planned: S.DECIDE, PlanFailed: S.HALT},
-    S.DECIDE: {Continued: S.EXECUTE, StopDecided: S.FINALIZE, Undecided: S.HALT},
-    S.EXECUTE: {ToolsRequested: S.OBSERVE, Answered: S.FINALIZE, ExecutionFailed: S.HALT},
+    S.INTAKE: {TakenIn: S.PLAN, Continued: S.EXECUTE},
+    S.PLAN: {Planned: S.DECIDE, Halted: S.HALT},
+    S.DECIDE: {Continued: S.EXECUTE, Stopped: S.FINALIZE, Halted: S.HALT},
+    S.EXECUTE: {Proposed: S.OBSERVE, Stopped: S.FINALIZE, Halted: S.HALT},
     S.OBSERVE: {Observed: S.LOOP_CHECK},
-    S.LOOP_CHECK: {GoesOn: S.EXECUTE, Stopped: S.FINALIZE, Halted: S.HALT},
+    S.LOOP_CHECK: {Continued: S.EXECUTE, Stopped: S.FINALIZE, Halted: S.HALT},
     S.FINALIZE: {Finished: S.END},
 }
 
@@ -171,14 +143,16 @@ def recorded(
     return declare
 
 
-def halted(reason: str, text: str, event: type[Event], **patch: Any) -> Outcome:
-    """The way to HALT; `reason` is the exit reason."""
+def halted(reason: str, text: str, event: type[Event] = Halted, **patch: Any) -> Outcome:
+    """The way to HALT, at once or through LOOP_CHECK; `reason` is the exit reason."""
     return {**patch, "exit_reason": reason, "error": text}, event(text)
 
 
-def ask(run: Run, label: str, **more: Any) -> AskModel:
-    """A question to a model. Its attempts are for transient failures: nothing is asked twice (R-003-2)."""
-    return AskModel(label=label, attempts=run.options.max_model_attempts, **more)
+def ask(run: Run, label: str, schema: JsonObject | None = None, **more: Any) -> AskModel:
+    """A question to a model; `schema` is the reply's, for providers that enforce one. Its attempts are for
+    transient failures: nothing is asked twice (R-003-2)."""
+    enforced = schema if run.options.reply_format == "json_schema" else None
+    return AskModel(label=label, attempts=run.options.max_model_attempts, response_schema=enforced, **more)
 
 
 # -- INTAKE, PLAN, DECIDE -------------------------------------------------------------------------
@@ -188,7 +162,7 @@ def ask(run: Run, label: str, **more: Any) -> AskModel:
 def take_in(c: Planner, run: Run) -> Outcome:
     """Put the goal into the shared state. No model."""
     began = datetime.fromtimestamp(run.now, UTC).isoformat()
-    event = TakenIn if run.options.mode == "plan" else PlanSkipped
+    event = TakenIn if run.options.mode == "plan" else Continued
     return {"state": {"goal": run.input.goal or None, "started_at": began}}, event("Input normalized")
 
 
@@ -199,20 +173,13 @@ def plan(c: Planner, run: Run) -> Visit:
     try:
         builder = parts.prompt_builder
         request = text_from("prompt builder", builder, goal, shared(c)) if builder else run.input.goal
-        question = ask(
-            run,
-            "plan",
-            role="planner",
-            beside=True,
-            say=prompt.plan_prompt(run.input, schema.text, request, run.notes),
-            response_schema=schema.plain if run.options.reply_format == "json_schema" else None,
-        )
-        reply = yield from do(question)
+        say = prompt.plan_prompt(run.input, schema.text, request, run.notes)
+        reply = yield from do(ask(run, "plan", schema.plain, role="planner", beside=True, say=say))
         made = plan_of(reply, schema, goal)
     except AgentError as error:
-        return halted("plan_failed", f"Plan failed: {cause(error)}", PlanFailed)
+        return halted("plan_failed", f"Plan failed: {cause(error)}")
     if violation := parts.policy.violation(Decision("plan", made, confidence_of(made)), shared(c)):
-        return halted("policy_violation", f"Plan failed: Policy violation: {violation}", PlanFailed)
+        return halted("policy_violation", f"Plan failed: Policy violation: {violation}")
     yield Say(say=(Message(role="assistant", content=reply.text),))
     return {"state": {**c.state, "plan": made}}, Planned("Plan created")
 
@@ -222,17 +189,17 @@ def decide(c: Planner, run: Run) -> Visit:
     """Shall the plan be carried out? By the default rule, a hook or a model (R-003-1)."""
     made: Any = c.state["plan"]
     if made["goal"] is None:
-        return halted("invalid_plan", "Invalid plan", Undecided)
+        return halted("invalid_plan", "Invalid plan")
     try:
         answer = yield from _answer(c, run, made)
         decision = continue_of(answer)
     except AgentError as error:
-        return halted("invalid_decision", f"Invalid decision: {cause(error)}", Undecided)
+        return halted("invalid_decision", f"Invalid decision: {cause(error)}")
     patch = {"state": {**c.state, "decision": decision}}
     if not decision["continue"]:
-        return {**patch, "exit_reason": "stopped"}, StopDecided(str(decision["reason"] or "Decision: stop"))
+        return {**patch, "exit_reason": "stopped"}, Stopped(str(decision["reason"] or "Decision: stop"))
     if violation := run.parts.policy.violation(Decision("execute", made, confidence_of(answer)), shared(c)):
-        return halted("policy_violation", f"Policy violation: {violation}", Undecided)
+        return halted("policy_violation", f"Policy violation: {violation}")
     yield Say(say=(prompt.CARRY_OUT,))
     return patch, Continued(str(decision["reason"] or "Decision: continue"))
 
@@ -240,15 +207,8 @@ def decide(c: Planner, run: Run) -> Visit:
 def _answer(c: Planner, run: Run, made: JsonObject) -> Generator[Any, Any, Any]:
     """What the hook or the model decides. Raises AgentError."""
     if run.options.decide == "model":
-        question = ask(
-            run,
-            "decide",
-            role="decide",
-            beside=True,
-            say=prompt.decision_prompt(run.input, made, run.notes),
-            response_schema=CONTINUE_SCHEMA if run.options.reply_format == "json_schema" else None,
-        )
-        reply = yield from do(question)
+        say = prompt.decision_prompt(run.input, made, run.notes)
+        reply = yield from do(ask(run, "decide", CONTINUE_SCHEMA, role="decide", beside=True, say=say))
         given = read_object(reply.text)
         return NotJson(unread(reply, given.problem)) if isinstance(given, NotJson) else given
     if run.parts.decider:
@@ -271,21 +231,15 @@ MAX_ITERATIONS = "Max iterations exceeded"
 def execute(c: Planner, run: Run) -> Visit:
     """Ask with the whole conversation; count the iteration, whatever comes of it."""
     if c.iteration >= run.options.max_iterations:
-        return halted("max_iterations", MAX_ITERATIONS, ExecutionFailed)
+        return halted("max_iterations", MAX_ITERATIONS)
     number, planned = c.iteration + 1, run.options.mode == "plan"
-    by_schema = not planned and run.options.reply_format == "json_schema"
-    question = ask(
-        run,
-        f"execute #{number}",
-        offer=tool_names(run) if planned else (),
-        response_schema=simple.DECISION_SCHEMA if by_schema else None,
-    )
+    offer, schema = (tool_names(run), None) if planned else ((), simple.DECISION_SCHEMA)
     try:
-        reply = yield from do(question)
+        reply = yield from do(ask(run, f"execute #{number}", schema, offer=offer))
     except AgentError as error:
         text = f"Execution failed: {cause(error)}"
         step = {} if planned else simple.audited(c, None, {"error": text})
-        return halted("execution_failed", text, ExecutionFailed, iteration=number, **step)
+        return halted("execution_failed", text, iteration=number, **step)
     patch, event = _requested(reply) if planned else _decided(c, reply)
     return {**patch, "iteration": number}, event
 
@@ -294,10 +248,10 @@ def _requested(reply: ModelReplied) -> Outcome:
     """The native tool calls of a reply; without any it is the answer."""
     if calls := reply.tool_calls:
         names = "; ".join(f"{shown_name(call.name)}({call.arguments})" for call in calls)
-        return {"cut": was_cut(reply)}, ToolsRequested(f"Tool calls requested: {names[:300]}")
+        return {"cut": was_cut(reply)}, Proposed(f"Tool calls requested: {names[:300]}")
     if was_cut(reply):
-        return halted("execution_failed", f"Execution failed: {CUT}", ExecutionFailed)
-    return {"exit_reason": "answered"}, Answered("No tool calls requested")
+        return halted("execution_failed", f"Execution failed: {CUT}")
+    return {"exit_reason": "answered"}, Stopped("No tool calls requested")
 
 
 def _decided(c: Planner, reply: ModelReplied) -> Outcome:
@@ -305,8 +259,8 @@ def _decided(c: Planner, reply: ModelReplied) -> Outcome:
     read = simple.read_decision(reply.text)
     if isinstance(read, NotJson):
         text = f"Execution failed: the decision cannot be read: {unread(reply, read.problem)}"
-        return halted("invalid_decision", text, ExecutionFailed, **simple.audited(c, None, {"error": text}))
-    return {"decision": read.to_json()}, ToolsRequested(f"Decided: {read.title}")
+        return halted("invalid_decision", text, **simple.audited(c, None, {"error": text}))
+    return {"decision": read.to_json()}, Proposed(f"Decided: {read.title}")
 
 
 # -- OBSERVE: code judges and does ----------------------------------------------------------------
@@ -367,20 +321,20 @@ def loop_check(c: Planner, run: Run) -> Visit:
             text = simple.input_after(c, run)
             yield Say(say=(Message(role="user", content=text),), keep={"given": text})
     except AgentError as error:
-        return halted("hook_failed", cause(error), Halted)
-    return {}, GoesOn("Continuing")
+        return halted("hook_failed", cause(error))
+    return {}, Continued("Continuing")
 
 
 def _ended(c: Planner, run: Run) -> Outcome | None:
     """Why the loop ends here. Without a plan only EXECUTE looks at the iterations (4.10)."""
     options, used = run.options, run.ledger.used
     if options.mode == "plan" and c.iteration >= options.max_iterations:
-        return halted("max_iterations", MAX_ITERATIONS, Halted)
+        return halted("max_iterations", MAX_ITERATIONS)
     if options.time_limit is not None and used("seconds") >= options.time_limit:
-        return halted("time_limit", "Time limit exceeded", Halted)
+        return halted("time_limit", "Time limit exceeded")
     for counter, most in options.budgets.items():
         if used(counter) >= most:
-            return halted("budget", f"Budget exceeded: {counter}", Halted)
+            return halted("budget", f"Budget exceeded: {counter}")
     if run.parts.policy.has_converged(shared(c), Progress(c.marks)):
         return {"exit_reason": "converged"}, Stopped("Policy indicates convergence")
     if not c.observations:

@@ -1,6 +1,7 @@
 """The machine `react`: think, check the thought, act, observe, commit (spec 1)."""
 
-from workflows.machines.react.machine import MACHINE, Options, React, ReasoningStep, S, react_machine
+from workflows.machines.react.context import Options, React, ReasoningStep
+from workflows.machines.react.machine import MACHINE, S, react_machine
 from workflows.machines.react.prompt import JSON_OR_LABELS, ReplyFormat
 from workflows.machines.react.reply import BadReply, Thought
 from workflows.machines.react.rules import Rule, RuleSpec

@@ -1,7 +1,7 @@
 """ReAct: think, check the thought against rules, act with one tool, observe, commit (spec 1).
 
-Reading order: the table, options and context, then the states in the table's order. Prompts are in
-`prompt.py`, the reading of replies in `reply.py`, the rules in `rules.py`.
+Reading order: the table, then the states in its order. What a run remembers and its options are in
+`context.py`, prompts in `prompt.py`, the reading of replies in `reply.py`, the rules in `rules.py`.
 """
 
 from __future__ import annotations
@@ -9,26 +9,10 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from enum import Enum
-from functools import partial
-from types import MappingProxyType
-from typing import Any, Literal
+from typing import Any
 
-from pydantic import Field, JsonValue
-
-from activities.contracts import (
-    MODEL_ATTEMPTS,
-    AskModel,
-    AskPerson,
-    CallTools,
-    Frozen,
-    JsonObject,
-    Message,
-    Say,
-    Strict,
-    ToolRun,
-    do,
-)
-from workflows.kernel.context import Context, Patch
+from activities.contracts import AskModel, AskPerson, CallTools, Message, Say, ToolRun, do
+from workflows.kernel.context import Patch
 from workflows.kernel.errors import (
     AgentError,
     EffectError,
@@ -53,11 +37,12 @@ from workflows.kernel.machine import (
 from workflows.machines.common.json_text import unread
 from workflows.machines.common.named import called
 from workflows.machines.react import prompt
+from workflows.machines.react.context import CachedReply, Options, React, ReasoningStep
 from workflows.machines.react.prompt import JSON_OR_LABELS, ReplyFormat
 from workflows.machines.react.reply import FINISH, BadReply, Thought, final_answer
-from workflows.machines.react.rules import Rule, RuleSpec, build_rules, judge
+from workflows.machines.react.rules import Rule, build_rules, judge
 
-__all__ = ["MACHINE", "Options", "React", "ReasoningStep", "S", "react_machine"]
+__all__ = ["MACHINE", "S", "react_machine"]
 
 
 class S(Enum):
@@ -118,130 +103,6 @@ TABLE: Mapping[Enum, Mapping[type[Event], Enum]] = {
 }
 
 
-class Options(Strict):
-    """The options of spec 1.7."""
-
-    max_steps: int = Field(default=20, ge=1, le=10_000, description="steps, failed drafts included [1.7]")
-    max_transitions: int | None = Field(
-        default=None, ge=1, description="visits of states; null: 10 * max_steps [R-000-11]"
-    )
-    cost_limit: float = Field(
-        default=1.0, gt=0, allow_inf_nan=False, description="USD; the run ends when it is exceeded [1.7]"
-    )
-    max_tool_attempts: int = Field(default=3, ge=1, le=20, description="per tool call, in all [1.5]")
-    max_model_attempts: int = Field(
-        default=MODEL_ATTEMPTS, ge=1, le=20, description="per model call, in all, for transient failures"
-    )
-    max_format_attempts: int = Field(
-        default=3,
-        ge=1,
-        le=20,
-        description="model calls for one thought, if replies are malformed [R-000-4]",
-    )
-    max_retries_before_human: int = Field(
-        default=3, ge=0, description="rejected thoughts; one more asks a person [R-000-1]"
-    )
-    rules: tuple[RuleSpec, ...] | None = Field(
-        default=None, description="null: max_depth, cost_limit, forbid_guessing; see spec 1.6"
-    )
-    reply_format: Literal["text", "json_schema"] = Field(
-        default="text", description="json_schema: the provider enforces the schema of replies"
-    )
-
-    def rule_specs(self) -> tuple[RuleSpec, ...]:
-        """The declared rules; by default those of spec 1.6, which follow an option that was set."""
-        if self.rules is not None:
-            return self.rules
-        cost = self.cost_limit if "cost_limit" in self.model_fields_set else 0.50
-        return (
-            RuleSpec(type="max_depth", value=max(20, self.max_steps)),
-            RuleSpec(type="cost_limit", value=cost),
-            RuleSpec(type="forbid_guessing"),
-            RuleSpec(type="require_tool_use", enabled=False),
-        )
-
-
-class ReasoningStep(Frozen):
-    """One reasoning step; `id` is its index."""
-
-    id: int
-    thought: str
-    action: str | None = None
-    action_input: JsonObject = {}
-    observation: str | None = None
-    whole: str | None = None
-    """Digest of the tool's whole output in the durable store, when the observation was cut."""
-    status: Literal["draft", "validated", "executed", "committed", "failed"] = "draft"
-    timestamp: float = 0.0
-    """Seconds since 1970."""
-
-    @property
-    def closed(self) -> bool:
-        """The step never changes again."""
-        return self.status in {"committed", "failed"}
-
-
-class CachedReply(Frozen):
-    """A reply that had the right format."""
-
-    step: int
-    """The reasoning step that it made."""
-    text: str
-
-
-class React(Context):
-    """All that a ReAct run remembers (spec 1.4)."""
-
-    trace_id: str
-    goal: str
-    given: JsonObject = {}
-    """Metadata that the run began with (spec 1.9)."""
-    past: tuple[ReasoningStep, ...] = ()
-    """All steps before the newest; closed, so they never change (R-000-3)."""
-    newest: ReasoningStep | None = None
-    total_cost: float = 0.0
-    """USD spent by the whole run, as of the newest thought or action. It never falls, not by a rollback."""
-    tool_history: tuple[str, ...] = ()
-    """Names of the tools that ran, in order."""
-    retry_count: int = 0
-    """Rejected thoughts since the run began, or since a person resumed it."""
-    retry_reason: str = ""
-    """Why the newest thought was rejected; kept until a thought passes."""
-    last_retry_reason: str = ""
-    """The same, kept for the result."""
-    model_failure: str = ""
-    """Type of the failure of the model call that the newest step stands for."""
-    rolled_back: tuple[int, int] | None = None
-    """How many steps there were before the newest rollback, and the last step that it kept."""
-    cache: dict[str, CachedReply] = {}
-    """Digest of a prompt -> its reply (R-000-5)."""
-    terminated: bool = False
-    exit_reason: str = ""
-    error: str = ""
-
-    @property
-    def steps(self) -> tuple[ReasoningStep, ...]:
-        """The log of reasoning steps."""
-        return self.past if self.newest is None else (*self.past, self.newest)
-
-    @property
-    def metadata(self) -> Mapping[str, JsonValue]:
-        """The well-known keys of spec 1.4, over what the run began with."""
-        known: JsonObject = {
-            "goal": self.goal,
-            "retry_count": self.retry_count,
-            "retry_reason": self.retry_reason or None,
-            "total_cost": self.total_cost,
-            "tool_history": list(self.tool_history),
-            "exit_reason": self.exit_reason or None,
-        }
-        if self.exit_reason in {"fatal_error", "rule_violation"}:
-            known[self.exit_reason] = self.error
-        if self.rolled_back:
-            known["rolled_back_from"], known["rolled_back_to"] = self.rolled_back
-        return MappingProxyType({**self.given, **known})
-
-
 @dataclass(frozen=True, slots=True)
 class Parts:
     """What is made once from the options and what the worker has loaded."""
@@ -289,17 +150,16 @@ def think(c: React, run: Run) -> Visit:
         yield Say(say=(*say, Message(role="assistant", content=cached.text)))
         return _drafted(c, run, read)
 
-    key = ""
+    key, by_schema = "", options.reply_format == "json_schema"
     for attempt in range(1, options.max_format_attempts + 1):
         again = f", format attempt {attempt}" if attempt > 1 else ""
-        reply = yield from do(
-            AskModel(
-                say=say,
-                response_schema=_schema(run),
-                attempts=options.max_model_attempts,
-                label=f"think #{number + 1}{again}",
-            )
+        question = AskModel(
+            say=say,
+            response_schema=run.parts.format.schema(_names(run)) if by_schema else None,
+            attempts=options.max_model_attempts,
+            label=f"think #{number + 1}{again}",
         )
+        reply = yield from do(question)
         # The prompt without reminders of the format, and with whatever a person said (R-000-5).
         key = key or run.conversation.digests[-2]
         read = _read(run, reply.text)
@@ -317,13 +177,6 @@ def _read(run: Run, text: str) -> Thought | BadReply:
     if not isinstance(read, Thought | BadReply):
         raise FatalError(f"the reply parser returned a {type(read).__name__}; expected Thought or BadReply")
     return read
-
-
-def _schema(run: Run) -> JsonObject | None:
-    if run.options.reply_format == "text":
-        return None
-    schema: JsonObject = run.parts.format.schema(_names(run))
-    return schema
 
 
 def _names(run: Run) -> tuple[str, ...]:
@@ -380,7 +233,7 @@ def validate(c: React, run: Run) -> Outcome:
     if c.newest.closed:
         return {}, Accepted("the step has failed; there is nothing to check")
     verdict = judge(run.parts.rules, c.newest, c)
-    if verdict.ok:
+    if not verdict.text:
         return {**_update(c, status="validated"), "retry_reason": ""}, Accepted()
     failed, text = _update(c, status="failed"), verdict.text
     if verdict.terminal:
@@ -565,39 +418,37 @@ def result(c: React, run: Run) -> Exit:
     )
 
 
-def _prepare(reply_format: ReplyFormat, options: Options, extensions: Extensions) -> Parts:
-    if options.reply_format == "json_schema" and reply_format.schema is None:
-        raise ValueError("the machine's reply format has no JSON schema; set `reply_format: text`")
-    return Parts(build_rules(options.rule_specs(), extensions.rules), reply_format)
-
-
-def _begin(reply_format: ReplyFormat, input: RunInput, options: Options) -> tuple[React, list[Message]]:
-    context = React(trace_id=input.trace_id, goal=input.goal, given=input.values)
-    return context, prompt.opening(input, reply_format)
-
-
 def react_machine(name: str = "react", reply_format: ReplyFormat = JSON_OR_LABELS) -> Machine:
     """A ReAct machine; with a reply format of one's own it needs a name of its own (R-000-7)."""
+
+    def begin(input: RunInput, options: Options) -> tuple[React, list[Message]]:
+        context = React(trace_id=input.trace_id, goal=input.goal, given=input.values)
+        return context, prompt.opening(input, reply_format)
+
+    def prepare(options: Options, extensions: Extensions) -> Parts:
+        if options.reply_format == "json_schema" and reply_format.schema is None:
+            raise ValueError("the machine's reply format has no JSON schema; set `reply_format: text`")
+        return Parts(build_rules(options.rule_specs(), extensions.rules), reply_format)
+
     return Machine(
         name=name,
         description="Think, check the thought against rules, act with one tool, observe, commit.",
         options=Options,
         context=React,
-        begin=partial(_begin, reply_format),
+        begin=begin,
         initial=S.THOUGHT,
         table=TABLE,
-        states=[think, validate, act, observe, commit, ask_person, END],
+        states=[think, validate, act, observe, commit, ask_person, State(S.END, holds=terminated)],
         step=S.THOUGHT,
         on_error=on_error,
         on_close=lambda c, reason: {"exit_reason": reason, "terminated": True},
         on_rollback=went_back,
         result=result,
-        prepare=partial(_prepare, reply_format),
+        prepare=prepare,
         # The option counts visits (R-000-11); the first visit needs no transition.
         max_transitions=lambda options: (options.max_transitions or 10 * options.max_steps) - 1,
         exits=EXITS,
     )
 
 
-END = State(S.END, holds=terminated)
 MACHINE = react_machine()

@@ -16,6 +16,7 @@ from workflows.machines.common.named import (
     called,
     check_config,
     made,
+    named,
     number,
     whole_number,
 )
@@ -48,26 +49,16 @@ RuleType = Callable[[RuleSpec], Rule]
 
 @dataclass(frozen=True, slots=True)
 class Verdict:
-    """The violations: none, one terminal one, or the retryable ones."""
+    """What is wrong: one terminal violation, or all retryable ones."""
 
-    violations: tuple[tuple[str, str], ...] = ()
-    """Name of the rule and what is wrong."""
+    text: str = ""
+    """Each with the name of its rule; empty: every rule holds."""
     terminal: bool = False
-
-    @property
-    def ok(self) -> bool:
-        """Every rule holds."""
-        return not self.violations
-
-    @property
-    def text(self) -> str:
-        """The violations in words."""
-        return "; ".join(f"{rule}: {message}" for rule, message in self.violations)
 
 
 def judge(rules: Sequence[Rule], step: Any, context: Any) -> Verdict:
     """Run the rules in order. A rule may raise an `AgentError`; any other error is a FatalError."""
-    gathered: list[tuple[str, str]] = []
+    gathered: list[str] = []
     for rule in rules:
         message = called(f"rule {rule.name}", rule.check, step, context)
         if message is not None and not isinstance(message, str):
@@ -77,18 +68,17 @@ def judge(rules: Sequence[Rule], step: Any, context: Any) -> Verdict:
                 "expected None, or what is wrong in words"
             )
         if message and rule.severity == "terminal":
-            return Verdict(((rule.name, message),), terminal=True)
+            return Verdict(f"{rule.name}: {message}", terminal=True)
         if message:
-            gathered.append((rule.name, message))
-    return Verdict(tuple(gathered))
+            gathered.append(f"{rule.name}: {message}")
+    return Verdict("; ".join(gathered))
 
 
 def build_rules(specs: Sequence[RuleSpec], loaded: Mapping[str, RuleType]) -> tuple[Rule, ...]:
     """The enabled rules in their order. Raises ValueError for one that is unknown or cannot be made."""
     makers = {**loaded, **RULE_TYPES}
     for spec in specs:
-        if not spec.enabled and spec.type not in makers:
-            made("rule", spec, makers, Rule)  # raises: a misspelt name is found, also when it is off
+        named("unknown rule", spec.type, makers)  # a misspelt name is found, also when the rule is off
     return tuple(made("rule", spec, makers, Rule) for spec in specs if spec.enabled)
 
 
@@ -97,7 +87,8 @@ def build_rules(specs: Sequence[RuleSpec], loaded: Mapping[str, RuleType]) -> tu
 PHRASES = ("I guess", "probably", "I'm not sure", "might be", "could be")
 
 
-def _no_value(spec: RuleSpec) -> None:
+def _takes_no_value(spec: RuleSpec, *config: str) -> None:
+    check_config("rule", spec, *config)
     if spec.value is not None:
         raise ValueError(f"rule {spec.type}: it takes no `value`, {spec.value:g} was given")
 
@@ -129,8 +120,7 @@ def _plain(text: str) -> str:
 
 
 def _forbid_guessing(spec: RuleSpec) -> Rule:
-    _no_value(spec)
-    check_config("rule", spec, "phrases")
+    _takes_no_value(spec, "phrases")
     more = spec.config.get("phrases", [])
     if not isinstance(more, list) or not all(isinstance(p, str) and p.strip() for p in more):
         raise ValueError("rule forbid_guessing: `config.phrases` must be a list of texts")
@@ -146,8 +136,7 @@ def _forbid_guessing(spec: RuleSpec) -> Rule:
 
 
 def _require_tool_use(spec: RuleSpec) -> Rule:
-    _no_value(spec)
-    check_config("rule", spec)
+    _takes_no_value(spec)
 
     def check(step: Any, context: Any) -> str | None:
         # "No action at all also passes" (spec 1.6); what fails is a blank tool name.

@@ -1,8 +1,8 @@
 """Staged: stages work on one typed state, each with a declared view and patch (spec 3).
 
 The stages are data: `build_machine(options)` makes lifecycle, events, table and states of them, and
-`MACHINE` is made of the shipped ones. Reading order: the table, one stage run, what belongs to the machine
-itself (entering, invariants, errors, the end), and last the whole. What a stage does is in `stages.py`.
+`MACHINE` is made of the shipped ones. Reading order: the table, the states, what the machine itself writes,
+errors and the end; and last how one stage run leaves. What a stage does is in `stages.py`.
 
 A stage writes what it declared and nothing else. All that the machine itself writes (iteration, clearing,
 notes, the fallback text, `last_error`) happens on entering a state, in `on_error`, `on_violation` and
@@ -13,6 +13,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Generator, Iterator, Mapping
 from enum import Enum
+from functools import partial
 from typing import Any
 
 from pydantic import ValidationError
@@ -69,47 +70,242 @@ def event_to(lifecycle: str) -> type[Event]:
     return type(f"To{lifecycle}", (Event,), {"__doc__": f"The run goes on to {lifecycle}."})
 
 
-# -- the table ------------------------------------------------------------------------------------
+# -- codes and exit reasons (3.7) -----------------------------------------------------------------
 
-Events = Mapping[str, type[Event]]
-"""Lifecycle -> the class of the events that lead there."""
+CODES: Mapping[str, str] = {
+    "NoTransition": "InvalidTransition",
+    "UndeclaredAccess": "PermissionViolation",
+    "InvariantViolated": "InvariantViolation",
+    "EmptyVisit": "EmptyPatch",
+    "BadPatch": "StageError",
+}
+"""The kernel's names of broken rules -> those of spec 3.7."""
+PASSES = "MaxIterationsExceeded"
+
+EXITS = {
+    "answered": "there is a final answer",
+    "no_answer": "the last pass gave no answer; the answer is the fallback text",
+    "max_iterations": "another pass was wanted after `max_iterations` (with `on_max_iterations: fail`)",
+    "failed": "a stage failed or broke its declaration; `last_error` in the outcome says which and how",
+}
 
 
-def table(options: Options, states: Any, events: Events) -> dict[Enum, dict[type[Event], Enum]]:
-    """A row for each exit of each stage, and those to Failed (spec 3.2). A stage that can only go back has
-    a way to Finished for the last pass, unless that one may fail."""
-    failed = states(FAILING if _error_handler(options) else FAILED)
-    rows: dict[Enum, dict[type[Event], Enum]] = {
-        states(INITIALIZED): {events[options.entry]: states(options.entry)}
-    }
-    for stage in options.running:
-        ends = dict.fromkeys((*stage.targets, *options.open_exits(stage, options.max_iterations)))
-        rows[states(stage.enters)] = {
-            **{events[target]: states(target) for target in ends},
-            StageFailed: failed,
+class Lifecycle:
+    """The lifecycle that the declared stages make, and what the machine itself does in it."""
+
+    def __init__(self, options: Options) -> None:
+        self.options = options
+        self.handler = next((stage for stage in options.declared if stage.enters == FAILED), None)
+        self.running = {stage.enters: stage for stage in options.running}
+        self.names = {stage.enters: stage.name for stage in options.declared}
+        names = (INITIALIZED, *self.running, FINISHED, FAILED, *((FAILING,) if self.handler else ()))
+        self.states: Any = Enum("Lifecycle", {name: name for name in names})  # type: ignore[misc]  # names are data
+        self.events = {name: event_to(name) for name in (*self.running, FINISHED)}
+        """Lifecycle -> the class of the events that lead there."""
+
+    # the table
+
+    def table(self) -> dict[Enum, dict[type[Event], Enum]]:
+        """A row for each exit of each stage, and those to Failed (spec 3.2). A stage that can only go back
+        has a way to Finished for the last pass, unless that one may fail."""
+        options, states, events = self.options, self.states, self.events
+        failed = states(FAILING if self.handler else FAILED)
+        rows: dict[Enum, dict[type[Event], Enum]] = {
+            states(INITIALIZED): {events[options.entry]: states(options.entry)}
         }
-    if _error_handler(options):
-        rows[states(FAILING)] = {Handled: states(FAILED), StageFailed: states(FAILED)}
-    return rows
+        for name, stage in self.running.items():
+            ends = dict.fromkeys((*stage.targets, *options.open_exits(stage, options.max_iterations)))
+            rows[states(name)] = {**{events[end]: states(end) for end in ends}, StageFailed: failed}
+        if self.handler:
+            rows[states(FAILING)] = {Handled: states(FAILED), StageFailed: states(FAILED)}
+        return rows
 
+    # the states
 
-def _error_handler(options: Options) -> Stage | None:
-    return next((stage for stage in options.declared if stage.enters == FAILED), None)
+    def all_states(self) -> list[State]:
+        """A state for each stage, and those around them."""
+        ends = [State(self.states(name), **self.entered(name)) for name in (FINISHED, FAILED)]
+        first = State(self.states(INITIALIZED), self.begin_pass, reads=frozenset({"user_input"}))
+        return [first, *map(self.stage_state, self.options.declared), *ends]
 
+    def stage_state(self, stage: Stage) -> State:
+        """The state in which a stage runs, with the stage's rights."""
+        if stage is self.handler:
+            reads, writes = stage.may_read | {"last_error"}, frozenset({"last_error"})
+            entry = partial(self.entry, FAILING)
+            return State(self.states(FAILING), self.handle_error, reads=reads, writes=writes, entry=entry)
+        writes = stage.may_write - {"lifecycle"}  # the patch only names it; entering writes it
+        return State(
+            self.states(stage.enters),
+            partial(self.run_stage, stage),
+            # A stage's extensions are merged with those of the others.
+            reads=stage.may_read | (writes & {"extensions"}),
+            writes=writes,
+            asks=ASKS[stage.flow_type],
+            tools=None if stage.tools is None else frozenset(stage.tools),
+            counts="passes" if stage.enters == self.options.entry else "",
+            enforce=stage.enforce,
+            **self.entered(stage.enters),
+        )
 
-# -- one stage run (R-002-7) ----------------------------------------------------------------------
+    def begin_pass(self, c: Any, run: Run) -> Outcome:
+        """Initialized: a run without user input fails before any stage runs (spec 3.7)."""
+        if not c.user_input.strip():
+            raise InvariantViolated("staged", INITIALIZED, "`user_input` is not set")
+        return {}, self.events[self.options.entry]("user input loaded")
 
-
-def visit_of(stage: Stage, events: Events) -> Callable[[Any, Run], Visit]:
-    """The state's function: steps 3 to 7; the kernel does the others."""
-
-    def run_stage(c: Any, run: Run) -> Visit:
+    def run_stage(self, stage: Stage, c: Any, run: Run) -> Visit:
+        """One stage run, steps 3 to 7 (R-002-7); the kernel does the others."""
         check_precondition(stage, c, run)
         left = yield from FLOWS[stage.flow_type](stage, c, run)
         patch, target, reason = yield from departure(stage, left, run)
-        return patch, events[target](reason)
+        return patch, self.events[target](reason)
 
-    return run_stage
+    def handle_error(self, c: Any, run: Run) -> Outcome:
+        """Failing: what the error handler's function returns completes `last_error`. A fault of the function
+        is only noted, because the run has failed already; but an undeclared read or write is a violation
+        (design 9.11)."""
+        stage, error = self.handler, c.last_error
+        assert stage is not None
+        try:
+            given = called(f"hook of stage {stage.name}", run.parts[stage.hook], StageView(c, stage))
+            error = completed(error, {} if given is None else given)
+        except MachineError as broken:
+            code = CODES.get(type(broken).__name__, "StageError")
+            raise StageFailure(broken.problem, code=code) from broken
+        except (AgentError, ValueError) as fault:
+            details = {**error.details, "error_handler": clean(error_text(fault))[:500]}
+            error = error.model_copy(update={"details": details})
+        return {"last_error": error}, Handled(error.message)
+
+    # what entering a state writes, and what must hold in it (3.5)
+
+    def entered(self, lifecycle: str) -> dict[str, Any]:
+        """`entry` and `holds` of a state."""
+        return {"entry": partial(self.entry, lifecycle), "holds": partial(self.wrong, lifecycle)}
+
+    def entry(self, lifecycle: str, c: AgentState, source: str) -> Patch:
+        """The machine's own part of a transition (R-002-7, step 8)."""
+        if lifecycle in (FAILED, FAILING):
+            return {"lifecycle": FAILED}
+        patch: dict[str, Any] = {"lifecycle": lifecycle}
+        left = self.running.get(source)
+        notes = list(notes_of(left, c)) if left else []
+        if left and lifecycle == self.options.entry:
+            patch |= {"iteration": c.iteration + 1, "thought": None, "action": None}  # R-002-6
+        if left and lifecycle == FINISHED and self.must_have_answer(c):
+            seen = c.observation or Observation()
+            answer = seen.final_answer if seen.final_answer.strip() else ""
+            if not answer and self.options.on_max_iterations == "last_observation":
+                answer = seen.summary.strip()
+            changes = {"final_answer": answer or self.options.fallback_text, "need_loop": False}
+            patch["observation"] = seen.model_copy(update=changes)
+            if not answer:
+                text = "the last pass gave no final answer"
+                notes.append(Degradation(code="fallback_used", stage=left.name, message=text))
+        return {**patch, "degraded": (*c.degraded, *notes)} if notes else patch
+
+    def must_have_answer(self, c: AgentState) -> bool:
+        """The last pass ends with an answer, whatever kind of stage observes (design 9.4)."""
+        return self.options.on_max_iterations != "fail" and self.options.is_last(c.iteration + 1)
+
+    def wrong(self, lifecycle: str, c: AgentState, source: str) -> str:
+        """What does not hold in a lifecycle, or ""; `source` is the state that was left."""
+        intent, lost = c.thought and c.thought.intent, source == ACTING and c.action is None
+        defined = "" if intent in self.options.intents else f"the intent {intent!r} is not defined"
+        problems = {
+            THINKING: "" if c.user_input.strip() else "`user_input` is not set",
+            ACTING: defined if c.thought else "`thought` is not set",
+            OBSERVING: "`action` is not set, although Acting came before" if lost else "",
+            FINISHED: "" if has_answer(c) else "`observation` has no final answer",
+            FAILED: "" if c.last_error else "`last_error` is not set",  # R-002-4
+        }
+        return problems.get(lifecycle, "")
+
+    # errors (3.7)
+
+    def on_error(self, c: AgentState, error: AgentError, run: Run) -> Outcome:
+        """A failed effect, a stage that could not do its work, or what a user's function raised: the stage
+        has failed, and the cause is kept."""
+        code, message, details = "StageError", clean(error_text(error)), dict[str, Any]()
+        if isinstance(error, StageFailure):
+            code, message, details = error.code, str(error), error.details
+        elif isinstance(error, EffectError):
+            message, details = clean(str(error)), {"error": error.error, "type": error.type}
+        if c.last_error:  # of the stage that failed before the error handler did
+            details = {**details, "cause": c.last_error.model_dump(mode="json")}
+        return self.failed_in(c.lifecycle, c, code, message, details), StageFailed(message)
+
+    def on_violation(self, c: AgentState, error: MachineError) -> Patch:
+        """A broken rule is recorded on the way to Failed; the patch that broke it is dropped."""
+        kind = type(error).__name__
+        return self.failed_in(error.state, c, CODES.get(kind, kind), clean(error.problem), {})
+
+    def failed_in(
+        self, lifecycle: str, c: AgentState, code: str, message: str, details: Mapping[str, Any]
+    ) -> Patch:
+        """A new `last_error`."""
+        where = {"lifecycle": lifecycle, "iteration": c.iteration}
+        stage = self.names.get(lifecycle, ORCHESTRATOR)
+        return {
+            "last_error": LastError(code=code, stage=stage, message=message, details={**where, **details})
+        }
+
+    def on_close(self, c: AgentState, reason: str) -> Patch:
+        """A run that is ended from outside keeps a record, too; the lifecycle stays where it was."""
+        stage = self.names.get(c.lifecycle, ORCHESTRATOR)
+        return {
+            "last_error": LastError(code=reason, stage=stage, message=f"the run was ended during {stage}")
+        }
+
+    # the beginning
+
+    def begin(self, given: RunInput, options: Options) -> AgentState:
+        """The state before any stage. Raises ValueError when a stage names a tool that the agent lacks."""
+        if options != self.options:
+            raise ValueError("this machine is made of other options; make one with `build_machine(options)`")
+        known = [tool.name for tool in given.tools]
+        for stage in options.running:
+            if unknown := [name for name in stage.tools or () if name not in known]:
+                there = ", ".join(known) or "none"
+                raise ValueError(
+                    f"stage {stage.name}: tools: the agent has no tool {unknown[0]!r}; it has {there}"
+                )
+        return AgentState(session_id=given.trace_id, user_input=given.goal)
+
+
+def has_answer(c: AgentState) -> bool:
+    """There is an observation with a final answer."""
+    return c.observation is not None and bool(c.observation.final_answer.strip())
+
+
+def notes_of(stage: Stage, c: AgentState) -> Iterator[Degradation]:
+    """What went wrong in a stage that the run goes on after."""
+    if stage.acts and c.action:
+        for output in c.action.tool_outputs:
+            if output.error:
+                message = f"{output.tool}: {output.output}"[:500]
+                yield Degradation(code=output.error, stage=stage.name, message=message)
+    if stage.flow_type == "observe" and c.observation and c.observation.cut:
+        message = "the reply was cut at its length limit (max_output_tokens)"
+        yield Degradation(code="reply_cut", stage=stage.name, message=message)
+
+
+def completed(error: LastError, given: object) -> LastError:
+    """Raises UndeclaredAccess for a key that is no part of `last_error`, and ValueError for what the log
+    cannot hold."""
+    if not isinstance(given, Mapping):
+        raise FatalError(f"the error handler returned a {type(given).__name__}; expected parts of last_error")
+    parts = dict(given)
+    if parts.get("lifecycle") == FAILED:
+        del parts["lifecycle"]
+    if extra := sorted(set(map(str, parts)) - LastError.model_fields.keys()):
+        raise UndeclaredAccess("staged", FAILING, f"the undeclared field {extra[0][:100]!r} was written")
+    completed = LastError.model_validate({**error.model_dump(), **parts})
+    return LastError.model_validate_json(completed.model_dump_json())
+
+
+# -- how a stage leaves (R-002-7, steps 5 to 7) ---------------------------------------------------
 
 
 def departure(stage: Stage, left: Left, run: Run) -> Generator[Effect[Any], Any, tuple[Patch, str, str]]:
@@ -183,198 +379,7 @@ def _passes_used(stage: Stage, options: Options) -> StageFailure:
     )
 
 
-def begin_pass(options: Options, events: Events) -> Callable[[Any, Run], Outcome]:
-    """The visit of Initialized: a run without user input fails before any stage runs (spec 3.7)."""
-
-    def initialized(c: Any, run: Run) -> Outcome:
-        if not c.user_input.strip():
-            raise InvariantViolated("staged", INITIALIZED, "`user_input` is not set")
-        return {}, events[options.entry]("user input loaded")
-
-    return initialized
-
-
-def handle_error(stage: Stage) -> Callable[[Any, Run], Outcome]:
-    """The error handler: what its function returns completes `last_error`. A fault of the function is only
-    noted, because the run has failed already; but an undeclared read or write is a violation (design 9.11).
-    """
-
-    def failing(c: Any, run: Run) -> Outcome:
-        error: LastError = c.last_error
-        try:
-            given = called(f"hook of stage {stage.name}", run.parts[stage.hook], StageView(c, stage))
-            error = _completed(error, {} if given is None else given)
-        except MachineError as broken:
-            raise StageFailure(
-                broken.problem, code=CODES.get(type(broken).__name__, "StageError")
-            ) from broken
-        except (AgentError, ValueError) as fault:
-            details = {**error.details, "error_handler": clean(error_text(fault))[:500]}
-            error = error.model_copy(update={"details": details})
-        return {"last_error": error}, Handled(error.message)
-
-    return failing
-
-
-def _completed(error: LastError, given: object) -> LastError:
-    """Raises UndeclaredAccess for a key that is no part of `last_error`, and ValueError for what the log
-    cannot hold."""
-    if not isinstance(given, Mapping):
-        raise FatalError(f"the error handler returned a {type(given).__name__}; expected parts of last_error")
-    parts = dict(given)
-    if parts.get("lifecycle") == FAILED:
-        del parts["lifecycle"]
-    if extra := sorted(set(map(str, parts)) - LastError.model_fields.keys()):
-        raise UndeclaredAccess("staged", FAILING, f"the undeclared field {extra[0][:100]!r} was written")
-    completed = LastError.model_validate({**error.model_dump(), **parts})
-    return LastError.model_validate_json(completed.model_dump_json())
-
-
-# -- what entering a state writes, and what must hold in it (3.5) ---------------------------------
-
-
-def entry_of(lifecycle: str, options: Options) -> Callable[[AgentState, str], Patch]:
-    """The machine's own part of a transition (R-002-7, step 8)."""
-    stages = {stage.enters: stage for stage in options.running}
-
-    def entry(c: AgentState, source: str) -> Patch:
-        patch: dict[str, Any] = {"lifecycle": FAILED if lifecycle == FAILING else lifecycle}
-        notes: list[Degradation] = []
-        left = stages.get(source)
-        if left and patch["lifecycle"] != FAILED:
-            notes += _notes(left, c)
-        if left and lifecycle == options.entry:
-            patch |= {"iteration": c.iteration + 1, "thought": None, "action": None}  # R-002-6
-        if left and lifecycle == FINISHED and _must_have_answer(options, c.iteration + 1):
-            seen = c.observation or Observation()
-            answer = _last_answer(seen, options)
-            changes = {"final_answer": answer or options.fallback_text, "need_loop": False}
-            patch["observation"] = seen.model_copy(update=changes)
-            if not answer:
-                text = "the last pass gave no final answer"
-                notes.append(Degradation(code="fallback_used", stage=left.name, message=text))
-        return {**patch, "degraded": (*c.degraded, *notes)} if notes else patch
-
-    return entry
-
-
-def _notes(stage: Stage, c: AgentState) -> Iterator[Degradation]:
-    """What went wrong in a stage that the run goes on after."""
-    if stage.acts and c.action:
-        for output in c.action.tool_outputs:
-            if output.error:
-                message = f"{output.tool}: {output.output}"[:500]
-                yield Degradation(code=output.error, stage=stage.name, message=message)
-    if stage.flow_type == "observe" and c.observation and c.observation.cut:
-        message = "the reply was cut at its length limit (max_output_tokens)"
-        yield Degradation(code="reply_cut", stage=stage.name, message=message)
-
-
-def _must_have_answer(options: Options, number: int) -> bool:
-    """The last pass ends with an answer, whatever kind of stage observes (design 9.4)."""
-    return options.on_max_iterations != "fail" and options.is_last(number)
-
-
-def _last_answer(seen: Observation, options: Options) -> str:
-    """The answer of the last pass; empty if there is none."""
-    if seen.final_answer.strip():
-        return seen.final_answer
-    return seen.summary.strip() if options.on_max_iterations == "last_observation" else ""
-
-
-def invariant(lifecycle: str, intents: tuple[str, ...]) -> Callable[[AgentState, str], str] | None:
-    """What must hold in a lifecycle: (state, state left) -> what is wrong, or ""."""
-
-    def acting(c: AgentState, source: str) -> str:
-        if c.thought is None:
-            return "`thought` is not set"
-        return "" if c.thought.intent in intents else f"the intent {c.thought.intent!r} is not defined"
-
-    def observing(c: AgentState, source: str) -> str:
-        missing = source == ACTING and c.action is None
-        return "`action` is not set, although Acting came before" if missing else ""
-
-    def finished(c: AgentState, source: str) -> str:
-        answer = c.observation is not None and c.observation.final_answer.strip()
-        return "" if answer else "`observation` has no final answer"
-
-    known: Mapping[str, Callable[[AgentState, str], str]] = {
-        THINKING: lambda c, source: "" if c.user_input.strip() else "`user_input` is not set",
-        ACTING: acting,
-        OBSERVING: observing,
-        FINISHED: finished,
-        FAILED: lambda c, source: "" if c.last_error else "`last_error` is not set",  # R-002-4
-    }
-    return known.get(lifecycle)
-
-
-# -- errors and the end (3.7) ---------------------------------------------------------------------
-
-CODES: Mapping[str, str] = {
-    "NoTransition": "InvalidTransition",
-    "UndeclaredAccess": "PermissionViolation",
-    "InvariantViolated": "InvariantViolation",
-    "EmptyVisit": "EmptyPatch",
-    "BadPatch": "StageError",
-}
-"""The kernel's names of broken rules -> those of spec 3.7."""
-PASSES = "MaxIterationsExceeded"
-
-
-def on_error_with(names: Mapping[str, str]) -> Callable[[AgentState, AgentError, Run], Outcome]:
-    """A failed effect, a stage that could not do its work, or what a user's function raised: the stage has
-    failed, and the cause is kept. `names`: lifecycle -> stage."""
-
-    def on_error(c: AgentState, error: AgentError, run: Run) -> Outcome:
-        code, message, details = "StageError", clean(error_text(error)), dict[str, Any]()
-        if isinstance(error, StageFailure):
-            code, message, details = error.code, str(error), error.details
-        elif isinstance(error, EffectError):
-            message, details = clean(str(error)), {"error": error.error, "type": error.type}
-        if c.last_error:  # of the stage that failed before the error handler did
-            details = {**details, "cause": c.last_error.model_dump(mode="json")}
-        where = {"lifecycle": c.lifecycle, "iteration": c.iteration}
-        stage = names.get(c.lifecycle, ORCHESTRATOR)
-        last = LastError(code=code, stage=stage, message=message, details={**where, **details})
-        return {"last_error": last}, StageFailed(message)
-
-    return on_error
-
-
-def on_violation_with(names: Mapping[str, str]) -> Callable[[AgentState, MachineError], Patch]:
-    """A broken rule leaves a structured record on the way to Failed; the patch that broke it is dropped."""
-
-    def on_violation(c: AgentState, error: MachineError) -> Patch:
-        kind = type(error).__name__
-        last = LastError(
-            code=CODES.get(kind, kind),
-            stage=names.get(error.state, ORCHESTRATOR),
-            message=clean(error.problem),
-            details={"lifecycle": error.state, "iteration": c.iteration},
-        )
-        return {"last_error": last}
-
-    return on_violation
-
-
-def on_close_with(names: Mapping[str, str]) -> Callable[[AgentState, str], Patch]:
-    """A run that is ended from outside keeps a record, too; the lifecycle stays where it was."""
-
-    def on_close(c: AgentState, reason: str) -> Patch:
-        stage = names.get(c.lifecycle, ORCHESTRATOR)
-        return {
-            "last_error": LastError(code=reason, stage=stage, message=f"the run was ended during {stage}")
-        }
-
-    return on_close
-
-
-EXITS = {
-    "answered": "there is a final answer",
-    "no_answer": "the last pass gave no answer; the answer is the fallback text",
-    "max_iterations": "another pass was wanted after `max_iterations` (with `on_max_iterations: fail`)",
-    "failed": "a stage failed or broke its declaration; `last_error` in the outcome says which and how",
-}
+# -- the whole ------------------------------------------------------------------------------------
 
 
 def result(c: AgentState, run: Run) -> Exit:
@@ -401,27 +406,6 @@ def result(c: AgentState, run: Run) -> Exit:
     )
 
 
-# -- the whole ------------------------------------------------------------------------------------
-
-
-def begin_with(built: Options) -> Callable[[RunInput, Options], AgentState]:
-    """The state before any stage. Raises ValueError when a stage names a tool that the agent lacks."""
-
-    def begin(given: RunInput, options: Options) -> AgentState:
-        if options != built:
-            raise ValueError("this machine is made of other options; make one with `build_machine(options)`")
-        known = [tool.name for tool in given.tools]
-        for stage in options.running:
-            for name in stage.tools or ():
-                if name not in known:
-                    there = ", ".join(known) or "none"
-                    problem = f"stage {stage.name}: tools: the agent has no tool {name!r}; it has {there}"
-                    raise ValueError(problem)
-        return AgentState(session_id=given.trace_id, user_input=given.goal)
-
-    return begin
-
-
 def hooks_of(options: Options, extensions: Extensions) -> Mapping[str, Callable[..., Any]]:
     """The functions that the stages name. Raises ValueError for one that is not loaded."""
     found = {}
@@ -436,74 +420,31 @@ def hooks_of(options: Options, extensions: Extensions) -> Mapping[str, Callable[
     return found
 
 
-def states_of(options: Options, states: Any, events: Events) -> list[State]:
-    """A state for each stage, and those around them."""
-    made = [
-        State(states(INITIALIZED), begin_pass(options, events), reads=frozenset({"user_input"})),
-        State(states(FAILED), entry=entry_of(FAILED, options), holds=invariant(FAILED, ())),
-        State(states(FINISHED), entry=entry_of(FINISHED, options), holds=invariant(FINISHED, ())),
-    ]
-    for stage in options.running:
-        writes = stage.may_write - {"lifecycle"}  # the patch only names it; entering writes it
-        made.append(
-            State(
-                states(stage.enters),
-                visit_of(stage, events),
-                # A stage's extensions are merged with those of the others.
-                reads=stage.may_read | (writes & {"extensions"}),
-                writes=writes,
-                asks=ASKS[stage.flow_type],
-                tools=None if stage.tools is None else frozenset(stage.tools),
-                holds=invariant(stage.enters, options.intents),
-                entry=entry_of(stage.enters, options),
-                counts="passes" if stage.enters == options.entry else "",
-                enforce=stage.enforce,
-            )
-        )
-    if handler := _error_handler(options):
-        reads = handler.may_read | {"last_error"}
-        made.append(
-            State(
-                states(FAILING),
-                handle_error(handler),
-                reads=reads,
-                writes=frozenset({"last_error"}),
-                entry=entry_of(FAILING, options),
-            )
-        )
-    return made
-
-
 def build_machine(options: Options) -> Machine:
     """The machine of these stages. Raises DefinitionError naming the stages whose lifecycle is not sound."""
-    handler = _error_handler(options)
-    running = [stage.enters for stage in options.running]
-    lifecycles = (INITIALIZED, *running, FINISHED, FAILED, *((FAILING,) if handler else ()))
-    states: Any = Enum("Lifecycle", {name: name for name in lifecycles})  # type: ignore[misc]  # names are data
-    events = {name: event_to(name) for name in (*running, FINISHED)}
-    names = {stage.enters: stage.name for stage in options.declared}
+    made = Lifecycle(options)
     try:
         return Machine(
             name="staged",
             description="Think, act, observe in passes: declared stages over one typed state.",
             options=Options,
             context=AgentState,
-            begin=begin_with(options),
+            begin=made.begin,
             prepare=hooks_of,
-            initial=states(INITIALIZED),
-            table=table(options, states, events),
-            states=states_of(options, states, events),
-            step=states(options.entry),
-            fail=states(FAILING if handler else FAILED),
-            on_error=on_error_with(names),
-            on_violation=on_violation_with(names),
-            on_close=on_close_with(names),
+            initial=made.states(INITIALIZED),
+            table=made.table(),
+            states=made.all_states(),
+            step=made.states(options.entry),
+            fail=made.states(FAILING if made.handler else FAILED),
+            on_error=made.on_error,
+            on_violation=made.on_violation,
+            on_close=made.on_close,
             writes=frozenset(
                 {"lifecycle", "iteration", "thought", "action", "observation", "last_error", "degraded"}
             ),
             result=result,
             # Every loop leads through the first stage; one more for the error handler.
-            max_transitions=options.max_iterations * len(running) + 1,
+            max_transitions=options.max_iterations * len(made.running) + 1,
             caps=lambda options: {"passes": options.max_iterations},
             roles=ROLES,
             plain_replies=False,

@@ -40,14 +40,8 @@ class Done:
         return Call(self.call.name, _given(self.call), self.content)
 
 
-@dataclass(frozen=True, slots=True)
-class _Plan:
-    """A call and its arguments, or the problem for which it is not run."""
-
-    call: ToolCall
-    arguments: JsonObject | None = None
-    problem: str = ""
-    unknown: bool = False
+class _NoTool(NotJson):
+    """A call is not run, because the run has no such tool."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -78,9 +72,9 @@ class Turn:
     def runs(self) -> tuple[ToolRun, ...]:
         """The calls that can be run, in order."""
         return tuple(
-            ToolRun(id=plan.call.id, tool=plan.call.name, arguments=plan.arguments)
-            for plan in self._plans()
-            if plan.arguments is not None
+            ToolRun(id=call.id, tool=call.name, arguments=given)
+            for call, given in self._read()
+            if not isinstance(given, NotJson)
         )
 
     def done(self, results: Sequence[ToolResult]) -> list[Done]:
@@ -89,32 +83,31 @@ class Turn:
         There are fewer results than runs when the calls behind one were not run any more.
         """
         waiting, done = iter(results), []
-        for plan in self._plans():
-            if plan.arguments is None:
-                fatal = self._unknown(plan.problem) if plan.unknown else None
-                done.append(Done(plan.call, _error_json(plan.problem), fatal))
+        for call, given in self._read():
+            if isinstance(given, NotJson):
+                fatal = self._unknown(given.problem) if isinstance(given, _NoTool) else None
+                done.append(Done(call, _error_json(given.problem), fatal))
             elif result := next(waiting, None):
-                done.append(self._returned(plan.call, result))
+                done.append(self._returned(call, result))
             else:
-                done.append(Done(plan.call, _error_json(NOT_RUN)))
+                done.append(Done(call, _error_json(NOT_RUN)))
         return done
 
-    def _plans(self) -> Iterator[_Plan]:
-        """The calls of the reply; up to the first unknown tool, where that ends the run (R-001-7)."""
+    def _read(self) -> Iterator[tuple[ToolCall, JsonObject | NotJson]]:
+        """Each call with its arguments, or why it is not run; up to the first unknown tool, where that ends
+        the run (R-001-7)."""
         calls = self.reply.tool_calls
         for number, call in enumerate(calls, start=1):
             if number > self.most:
                 problem = f"not run: a reply may ask for {self.most} tools at most (`max_calls_per_reply`)"
-                yield _Plan(call, problem=f"{problem}; ask again for what is still wanted")
+                yield call, NotJson(f"{problem}; ask again for what is still wanted")
             elif call.name not in self.tools:
-                problem = f"there is no tool {shown_name(call.name)}; there are {', '.join(self.tools)}"
-                yield _Plan(call, problem=problem, unknown=True)
+                there = ", ".join(self.tools)
+                yield call, _NoTool(f"there is no tool {shown_name(call.name)}; there are {there}")
                 if self.unknown_tool == "raise":
                     return
             else:
-                read = _read(call, cut=self.cut, last=number == len(calls))
-                problem = read.problem if isinstance(read, NotJson) else ""
-                yield _Plan(call, None if isinstance(read, NotJson) else read, problem)
+                yield call, _arguments(call, cut=self.cut, last=number == len(calls))
 
     def _returned(self, call: ToolCall, result: ToolResult) -> Done:
         fatal = None
@@ -130,7 +123,7 @@ class Turn:
         return "ToolNotFound", f"{problem}. With `unknown_tool: report` the model would be told instead"
 
 
-def _read(call: ToolCall, *, cut: bool, last: bool) -> JsonObject | NotJson:
+def _arguments(call: ToolCall, *, cut: bool, last: bool) -> JsonObject | NotJson:
     """The arguments. Where the reply was cut off, its last call has none because they did not come."""
     read = call_arguments(call)
     if cut and last and not call.arguments.strip():

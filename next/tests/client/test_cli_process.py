@@ -1,0 +1,104 @@
+"""What only a process of its own shows: entry point, pipes, signals, exit codes, completion."""
+
+from __future__ import annotations
+
+import json
+import re
+import signal
+import subprocess
+from pathlib import Path
+
+import pytest
+
+from client.embedded import running_server
+from tests.client.commandline import PROGRAM, agent_file, environment, running, until
+from tests.client.conftest import ROOT
+
+
+def shell(line: str, **variables: str) -> subprocess.CompletedProcess[str]:
+    """A line for bash, in which `R` is the command; the exit code is that of the first in a pipe."""
+    program = " ".join(f"'{word}'" for word in PROGRAM)
+    return subprocess.run(
+        ["bash", "-c", f'R() {{ {program} "$@"; }}; {line}; exit ${{PIPESTATUS[0]}}'],
+        capture_output=True,
+        text=True,
+        check=False,
+        cwd=ROOT,
+        env=environment(**variables),
+        timeout=60,
+    )
+
+
+@pytest.mark.parametrize(
+    ("line", "code", "culprit"),
+    [
+        ("R machines | true", 0, ""),
+        ("R --help | true", 0, ""),
+        ("R machines --json >&- 2>&-", 0, ""),
+        ("R --help >/dev/full", 1, "No space left"),
+        ("R machines >/dev/full", 1, "No space left"),
+        ("R run", 2, "goal"),
+    ],
+)
+def test_output_may_be_closed_or_full(tmp_path: Path, line: str, code: int, culprit: str) -> None:
+    ended = shell(line, RATCHET_DATA_DIR=str(tmp_path / "data"))
+    assert (ended.returncode, culprit in ended.stderr) == (code, True), ended.stderr
+    assert "Traceback" not in ended.stderr
+
+
+def test_ascii_terminal_gets_question_marks(tmp_path: Path) -> None:
+    ascii_only = {"LC_ALL": "C", "PYTHONUTF8": "0", "PYTHONCOERCECLOCALE": "0"}
+    ended = shell("R agents", RATCHET_DATA_DIR=str(tmp_path / "data"), **ascii_only)
+    assert (ended.returncode, "?" in ended.stdout, ended.stdout.isascii()) == (0, True, True)
+
+
+@pytest.mark.parametrize(
+    ("words", "number"),
+    [
+        (("run", "--model", "scripted", "-"), signal.SIGINT),
+        (("task", "log_detective", "-"), signal.SIGTERM),
+    ],
+)
+def test_goal_that_never_comes_can_be_interrupted(
+    tmp_path: Path, words: tuple[str, ...], number: signal.Signals
+) -> None:
+    with running(*words, RATCHET_DATA_DIR=str(tmp_path / "data")) as process:
+        until(lambda: process.poll() is not None or _catches(process.pid, signal.SIGTERM))
+        process.send_signal(number)
+        assert process.wait(20) == 130
+        assert process.stderr is not None
+        assert "Traceback" not in process.stderr.read()
+
+
+def _catches(pid: int, number: signal.Signals) -> bool:
+    """The process has a handler of its own for the signal."""
+    (mask,) = re.findall(r"^SigCgt:\s*(\w+)$", Path(f"/proc/{pid}/status").read_text(), re.MULTILINE)
+    return bool(int(mask, 16) >> (number - 1) & 1)
+
+
+async def test_interrupted_run_is_kept_and_its_server_stopped(data_dir: Path, tmp_path: Path) -> None:
+    agent = agent_file(tmp_path, "first")
+    variables = {"RATCHET_DATA_DIR": str(data_dir), "RATCHET_FILES_ROOT": str(tmp_path)}
+    with running("run", "--agent", agent, "--id", "kept", "--json", "go", **variables) as process:
+        assert process.stdout is not None
+        assert process.stderr is not None
+        next(line for line in process.stdout if json.loads(line)["event"] == "Requested")
+        process.send_signal(signal.SIGINT)
+        process.stdout.read()
+        err = process.stderr.read()
+        assert process.wait(30) == 130
+    assert "kept is kept" in err
+    assert running_server(data_dir) is None
+
+
+def test_shell_completes_commands() -> None:
+    variables = {"_RATCHET_COMPLETE": "complete_bash", "COMP_WORDS": "ratchet appr", "COMP_CWORD": "1"}
+    assert shell("R", **variables).stdout.split() == ["approve"]
+
+
+def test_help_imports_no_client_of_temporal() -> None:
+    code = "import sys; from client.cli.app import execute; execute(['-h']); print('temporalio' in sys.modules)"
+    found = subprocess.run(
+        [PROGRAM[0], "-c", code], capture_output=True, text=True, check=True, cwd=ROOT, env=environment()
+    )
+    assert found.stdout.splitlines()[-1] == "False"

@@ -1,0 +1,226 @@
+"""Starting and reading runs by the command line."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import AsyncIterator
+from pathlib import Path
+
+import pytest
+
+from client.embedded import EmbeddedServer
+from tests.client.commandline import Cli, agent_file, until
+
+QUESTION = "Which service fails most, and since when?"
+FREELY = "approvals: {effects: {unsafe: never}}"
+
+
+@pytest.fixture(scope="module")
+async def cli(tmp_path_factory: pytest.TempPathFactory) -> AsyncIterator[Cli]:
+    """Commands at a server that runs all the time; workers come and go with the commands."""
+    home, files = tmp_path_factory.mktemp("data"), tmp_path_factory.mktemp("files")
+    async with await EmbeddedServer.attach(home):
+        yield Cli(home, files)
+
+
+@pytest.fixture(scope="module")
+def done(cli: Cli, tmp_path_factory: pytest.TempPathFactory) -> str:
+    """The id of a run that is over: two steps with outside effects."""
+    agent = agent_file(tmp_path_factory.mktemp("agent"), "uno", "due", more=FREELY)
+    found = cli("run", "--agent", agent, "--id", "done-1", "go")
+    assert found.code == 0, found.err
+    return "done-1"
+
+
+def test_finished_run_is_listed_shown_and_read(cli: Cli, done: str) -> None:
+    line = {one["id"]: one for one in cli("list", "--json").json}[done]
+    assert (line["progress"], line["goal"], line["machine"]) == ("completed", "go", "tools")
+    shown = cli("show", "done", "--json").json
+    assert shown["status"]["exit_reason"] is not None
+    assert [step["step"] for step in shown["steps"]] == [1, 2, 3]
+    records = cli("log", done, "--json").lines
+    assert [record["seq"] for record in records] == list(range(shown["status"]["records"]))
+    assert cli("log", done, "--since", "3", "--json").lines[0]["seq"] == 3
+    result = cli("result", done, "--json")
+    assert (result.code, result.json["answer"]) == (0, "all done")
+    for words in (("list",), ("show", done), ("log", done, "--full"), ("result", done), ("watch", done)):
+        found = cli(*words)
+        assert found.code == 0, found.err
+        assert "done" in found.out
+
+
+def test_run_as_json_gives_records_and_the_result_last(cli: Cli, tmp_path: Path) -> None:
+    agent = agent_file(tmp_path, "three", more=FREELY)
+    found = cli("run", "--agent", agent, "--json", "-", stdin="from standard input\n")
+    *records, result = found.lines
+    assert [record["seq"] for record in records] == list(range(len(records)))
+    assert (found.code, result["ok"], result["records"]) == (0, True, len(records))
+
+
+def test_run_that_misses_its_goal_ends_with_1(cli: Cli, tmp_path: Path) -> None:
+    agent = agent_file(tmp_path, "four", more=FREELY)
+    found = cli("run", "--agent", agent, "--set", "limits.model_calls=1", "--json", "go")
+    assert (found.code, found.lines[-1]["exit_reason"]) == (1, "limit")
+
+
+def test_same_id_starts_nothing(cli: Cli, done: str, tmp_path: Path) -> None:
+    found = cli("run", "--agent", agent_file(tmp_path), "--id", done, "again")
+    assert (found.code, done in found.err) == (1, True)
+
+
+@pytest.mark.parametrize("command", ["show", "log", "result", "watch", "cancel", "steps", "replay"])
+def test_unknown_run_is_named(cli: Cli, command: str) -> None:
+    found = cli(command, "no-such-run")
+    assert (found.code, found.out) == (1, "")
+    assert "no-such-run" in found.err
+
+
+def test_detached_run_waits_for_a_worker_and_can_be_cancelled(cli: Cli, tmp_path: Path) -> None:
+    name = 'a"b\\'
+    found = cli("run", "--agent", agent_file(tmp_path, "five"), "--detach", "--json", "--id", name, "go")
+    assert found.json == {"id": name}
+    assert until(lambda: any(one["id"] == name for one in cli("list", "--running", "--json").json))
+    asked = cli("show", name)
+    assert (asked.code, "ratchet run --resume" in asked.err) == (0, True)
+    assert cli("cancel", name, "--json").json == {"id": name, "asked_to_stop": True, "has_worker": False}
+    resumed = cli("run", "--resume", "--json")
+    assert (resumed.code, resumed.lines[-1:]) == (1, "cancelled"), resumed.err
+    assert cli("cancel", name).code == 1
+    assert "no run" in cli("run", "--resume").err
+
+
+def test_worker_without_the_module_of_a_waiting_run_is_refused(cli: Cli, tmp_path: Path) -> None:
+    agent = agent_file(tmp_path, "six", more=FREELY)
+    assert cli("run", "--agent", agent, "--detach", "--id", "needs", "go").code == 0
+    until(lambda: any(one["id"] == "needs" for one in cli("list", "--running", "--json").json))
+    found = cli("run", "--resume", XDG_STATE_HOME=str(tmp_path))  # nothing is remembered there
+    assert (found.code, "needs" in found.err, "mark_once" in found.err) == (2, True, True)
+    assert cli("run", "--resume").code == 0
+    assert "six" in cli.marks()
+
+
+def test_material_of_a_file_is_what_the_run_is_about(cli: Cli, tmp_path: Path) -> None:
+    text = tmp_path / "long.txt"
+    text.write_text("seven words are not a long text")
+    script = [{"reply": "```repl\nFINAL(str(len(context.split())))\n```"}]
+    agent = tmp_path / "counter.yaml"
+    model = {"provider": "scripted", "script": script}
+    agent.write_text(json.dumps({"machine": "code", "models": {"default": model}}))
+    found = cli("run", "--agent", str(agent), "--material", str(text), "--json", "count")
+    assert found.lines[-1]["answer"] == "7", found.err
+    refused = cli("run", "--agent", agent_file(tmp_path), "--material", str(text), "count")
+    assert (refused.code, "--material" in refused.err) == (2, True)
+
+
+def test_task_is_the_input_of_a_workflow(cli: Cli, tmp_path: Path) -> None:
+    task = cli("task", agent_file(tmp_path), "go", "--set", "limits.tokens=5").json
+    assert (task["goal"], task["machine"], task["machine_version"]) == ("go", "tools", "1")
+    assert task["limits"]["tokens"] == 5
+
+
+def test_steps_fork_replay_and_compare(cli: Cli, done: str) -> None:
+    steps = cli("steps", done, "--json").json
+    assert {(one["step"], one["holds"]) for one in steps} >= {(1, True), (2, True)}
+    snapshot = cli("show", done, "--step", "2", "--json").json
+    assert (snapshot["step"], snapshot["machine"]) == (2, "tools")
+    replayed = cli("replay", done, "--json")
+    assert (replayed.code, replayed.json["same"]) == (0, True)
+
+    unconfirmed = cli("fork", done, "--step", "2")
+    assert (unconfirmed.code, "due" in unconfirmed.err) == (4, True)
+    forked = cli("fork", done, "--step", "2", "--id", "fork-1", "--yes", "--json", "--message", "Be brief.")
+    assert forked.code == 0, forked.err
+    assert forked.lines[-1]["origin"]["step"] == 2
+    assert (cli.marks().count("uno"), cli.marks().count("due")) == (1, 2)
+    compared = cli("compare", done, "fork-1", "--json").json
+    assert compared["common"]["step"] == 2
+    for words in (
+        ("steps", done),
+        ("show", done, "--step", "2"),
+        ("replay", done),
+        ("compare", done, "fork-1"),
+    ):
+        assert done in cli(*words).out + cli(*words).err
+
+    for words, culprit in (
+        (("fork", done, "--step", "9"), "No step 9"),
+        (("fork", done, "--step", "2", "--set", "goal=other"), "goal"),
+        (("fork", done, "--step", "2", "--agent", "log_detective"), "react"),
+    ):
+        wrong = cli(*words)
+        assert (wrong.code, culprit in wrong.err) == (2, True), wrong.err
+
+
+@pytest.mark.parametrize(
+    ("words", "code", "culprit"),
+    [
+        pytest.param(["run", "do it"], 2, "OPENAI_API_KEY", id="no key"),
+        pytest.param(["run"], 2, "goal", id="no goal"),
+        pytest.param(["run", "", "--model", "scripted"], 2, "goal", id="empty goal"),
+        pytest.param(["run", "--resume", "x"], 2, "--resume", id="resume with a goal"),
+        pytest.param(["run", "x", "--worker", "--detach"], 2, "--detach", id="worker and detach"),
+        pytest.param(["run", "x", "-a", "nix.yaml"], 2, "nix.yaml", id="no file"),
+        pytest.param(["run", "x", "-a", "nix"], 2, "nix", id="no agent"),
+        pytest.param(["run", "x", "-t", "calc"], 2, "`calculator`", id="no tool"),
+        pytest.param(["run", "x", "--machine", "recat"], 2, "`react`", id="no machine"),
+        pytest.param(["run", "x", "--set", "a"], 2, "KEY=VALUE", id="setting without value"),
+        pytest.param(["run", "x", "--prot", "1"], 2, "--port", id="misspelt option"),
+        pytest.param(["run", "x", "--port", "70000"], 2, "65535", id="no port"),
+        pytest.param(["rnu"], 2, "'run'", id="misspelt command"),
+        pytest.param(["diagram", "recat"], 2, "react", id="diagram of no machine"),
+        pytest.param(["task", "nix", "goal"], 2, "nix", id="task of no agent"),
+        pytest.param(["list", "--address", "127.0.0.1:1"], 1, "127.0.0.1:1", id="no server"),
+        pytest.param(["list", "--address", "nonsense:xx"], 2, "nonsense:xx", id="no address"),
+        pytest.param(["list", "--data-dir", "/dev/null/x"], 2, "/dev/null/x", id="no folder"),
+    ],
+)
+def test_wrong_input_is_named_in_a_paragraph(
+    tmp_path: Path, words: list[str], code: int, culprit: str
+) -> None:
+    found = Cli(tmp_path / "data", tmp_path)(*words)
+    assert (found.code, found.out) == (code, "")
+    assert culprit in found.err
+    assert "Traceback" not in found.err
+    if words[0] != "list":
+        assert not (tmp_path / "data").exists()
+
+
+def test_debug_shows_where(tmp_path: Path) -> None:
+    assert "Traceback" in Cli(tmp_path / "data", tmp_path)("run", "--debug").err
+
+
+@pytest.mark.parametrize(
+    ("words", "part"),
+    [
+        (["tools"], "search_files (read)"),
+        (["machines"], "staged"),
+        (["machines", "react"], "max_steps"),
+        (["agents"], "machine staged"),
+        (["diagram", "react"], "stateDiagram-v2"),
+        (["diagram", "react", "--form", "table"], "| from | event | to |"),
+    ],
+)
+def test_catalog_is_shown(tmp_path: Path, words: list[str], part: str) -> None:
+    cli = Cli(tmp_path / "data", tmp_path)
+    assert part in cli(*words).out
+    if words[0] != "diagram":
+        assert cli(*words, "--json").json
+
+
+def test_doctor_says_what_to_do(cli: Cli) -> None:
+    well = cli("doctor", "--agent", "log_detective", "--json")
+    assert (well.code, {check["name"] for check in well.json if not check["ok"]}) == (0, set()), well.out
+    ill = cli("doctor", "--agent", "ollama", "--json", "--address", "127.0.0.1:1")
+    bad = {check["name"]: check["text"] for check in ill.json if not check["ok"]}
+    assert (ill.code, "127.0.0.1:1" in bad["server"]) == (1, True)
+
+
+def test_help_is_there_for_every_command(tmp_path: Path) -> None:
+    from client.cli.app import COMMANDS
+
+    cli = Cli(tmp_path, tmp_path)
+    listing = cli("--help").out
+    for command in COMMANDS:
+        assert f"  {command} " in listing
+        found = cli(command, "--help")
+        assert (found.code, "--data-dir" in found.out) == (0, True)
