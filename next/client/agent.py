@@ -69,13 +69,14 @@ class AgentClient(RunCommander):
             Unreachable: the server does not answer.
             ServerError: the embedded server does not start.
         """
-        settings = settings or load_settings()
-        allowed = Allowed(modules=settings.modules, base_urls=settings.base_urls)
+        import structlog
+
+        allowed = Allowed()
         for agent in agents:
             allowed |= Allowed.of(agent.modules, agent.models.values())
-        settings = settings.model_copy(update={"modules": allowed.modules, "base_urls": allowed.base_urls})
-        if worker:
-            _log_as_the_program()
+        settings = allowed.added_to(settings or load_settings())
+        if worker and not structlog.is_configured():  # by itself it prints, and not to the program's log
+            structlog.stdlib.recreate_defaults(log_level=None)
         remote = remote_config(address, namespace)
         async with connected(settings=settings, remote=remote, ports=ports, worker=worker) as connection:
             yield cls(connection)
@@ -199,21 +200,6 @@ class AgentClient(RunCommander):
         from client.history.compare import compare
 
         return await compare(self, one, other)
-
-
-def _log_as_the_program() -> None:
-    """Log by the standard library's `logging`, unless the program uses structlog, which prints by itself."""
-    import structlog
-
-    if not structlog.is_configured():
-        structlog.configure(
-            processors=[
-                structlog.stdlib.filter_by_level,
-                structlog.processors.KeyValueRenderer(key_order=["event"]),
-            ],
-            logger_factory=structlog.stdlib.LoggerFactory(),
-            wrapper_class=structlog.stdlib.BoundLogger,
-        )
 
 
 def pinned(task: AgentTask) -> AgentTask:

@@ -13,7 +13,7 @@ from typing import Any
 from pydantic import Field, ValidationError, field_validator
 
 from client.errors import UsageError
-from client.yaml import KeyPath, Problem, YamlFile, dotted, nearest, parse, problems
+from client.yaml import KeyPath, Problem, YamlFile, dotted, nearest, parse, problem_text, problems
 from workflows.api import AgentSpec, AgentTask
 
 __all__ = ["AgentFile", "Choice", "Draft", "find_agent", "load_agent", "shipped_agents"]
@@ -40,10 +40,7 @@ class AgentFile(AgentSpec):
     @field_validator("models", mode="before")
     @classmethod
     def _bare_names(cls, models: Any) -> Any:
-        """A bare word is a model's name; `scripted` is the provider that needs none."""
-        if isinstance(models, str):
-            models = {"default": models}
-        return {role: _model(spec) for role, spec in models.items()} if isinstance(models, dict) else models
+        return _models(models)
 
     def task(self, goal: str, **more: Any) -> AgentTask:
         """The task of this agent with a goal; `more` are other fields of `AgentTask`, such as `material`.
@@ -57,8 +54,7 @@ class AgentFile(AgentSpec):
         except ValidationError as error:
             if not goal:
                 raise UsageError("the goal is empty; say what the agent shall do") from error
-            messages = [detail["msg"].removeprefix("Value error, ") for detail in error.errors()]
-            raise UsageError("; ".join(messages)) from error
+            raise UsageError(problem_text(error, AgentTask)) from error
 
 
 class Draft:
@@ -74,11 +70,10 @@ class Draft:
     def set(self, where: KeyPath, value: object, origin: str) -> None:
         """Put a value at a path; messages about it name `origin`, an option of the command line."""
         at = self.values
-        if where[0] == "models" and isinstance(at.get("models"), str):
-            at["models"] = {"default": at["models"]}
+        if where[0] == "models":  # a bare word becomes a mapping, so that keys fit in
+            at["models"] = _models(at.get("models"))
         for part in where[:-1]:
             below = at.get(str(part))
-            below = _model(below) if isinstance(below, str) else below
             at[str(part)] = dict(below) if isinstance(below, dict) else {}
             at = at[str(part)]
         at[str(where[-1])] = value
@@ -168,8 +163,8 @@ class Choice:
     def _set_model(self, draft: Draft, name: str) -> None:
         """Another name with the same settings. `scripted` keeps the script of an agent file that has one;
         any other name keeps nothing of a script."""
-        models = draft.values.get("models")
-        before = _model(models.get("default") if isinstance(models, dict) else models)
+        models = _models(draft.values.get("models"))
+        before = models.get("default") if isinstance(models, dict) else None
         before = before if isinstance(before, dict) else {}
         has_script = before.get("provider") == SCRIPTED
         if name == SCRIPTED and has_script:
@@ -212,8 +207,15 @@ def shipped_agents() -> list[Path]:
     return sorted(SHIPPED.glob("*.yaml"))
 
 
+def _models(models: Any) -> Any:
+    """Models by role; a bare word is one for all."""
+    if isinstance(models, str):
+        models = {"default": models}
+    return {role: _model(spec) for role, spec in models.items()} if isinstance(models, dict) else models
+
+
 def _model(spec: Any) -> Any:
-    """A model as a mapping: bare words and the provider that needs no name are completed."""
+    """A model as a mapping; a bare word is its name, and `scripted` is the provider that needs none."""
     if isinstance(spec, str):
         return {"provider": SCRIPTED, "name": SCRIPTED} if spec == SCRIPTED else {"name": spec}
     if isinstance(spec, dict) and spec.get("provider") == SCRIPTED:

@@ -15,6 +15,7 @@ from activities.settings import Settings
 from client.agentfile import SCRIPTED, AgentFile, Draft, shipped_agents
 from client.errors import UsageError
 from client.options import options_of
+from client.workerconfig import memory_file, register_modules
 from client.yaml import KeyPath, Problem, YamlFile, nearest, problems
 from workflows.kernel.machine import COMMON_EXITS, Extensions, Machine, state_name
 
@@ -47,8 +48,8 @@ class Catalog:
         from activities.tools import Toolbox
         from workflows import registry
 
+        register_modules(settings.modules)
         try:
-            _register(settings.modules)
             tools, providers = Toolbox.load(settings).specs, load_providers(settings)
         except (ExtensionError, ValueError, TypeError) as error:
             raise UsageError(f"modules: {error}") from error
@@ -142,16 +143,13 @@ def without_broken_modules(settings: Settings, named: Iterable[str]) -> tuple[Se
     A module that is `named` now, or by the environment, stays: its fault is an error for whoever loads it.
     Gives a message for each module that is left out.
     """
-    from activities.extensions import ExtensionError
-    from client.workerconfig import memory_file
-
     kept, messages, needed = [], [], set(named)
     for name in settings.modules:
         try:
             if name not in needed:
-                _register([name])
+                register_modules([name])
             kept.append(name)
-        except (ExtensionError, ValueError, TypeError) as error:
+        except UsageError as error:
             messages.append(
                 f"the module {name}, named by an earlier command in this directory, is left out: {error}. "
                 f"Fix it, or delete {memory_file(settings.data_dir)} to forget all that was named"
@@ -171,14 +169,6 @@ def check_key(models: Iterable[ModelSpec]) -> None:
                 "as --base-url http://localhost:11434/v1 --model llama3.2. `--model scripted` needs neither, "
                 "but is not a language model"
             )
-
-
-def _register(modules: Iterable[str]) -> None:
-    from activities.extensions import load_extensions
-    from workflows import registry
-
-    for module in load_extensions(modules):
-        registry.add_module(module)
 
 
 def _no_script(machine: str) -> str:

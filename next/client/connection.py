@@ -57,9 +57,7 @@ class Connection:
                 self.has_own_worker = False
 
 
-def remote_config(
-    address: str | None = None, namespace: str | None = None, profile: str | None = None
-) -> dict[str, Any] | None:
+def remote_config(address: str | None = None, namespace: str | None = None) -> dict[str, Any] | None:
     """What `Client.connect` takes to reach a server elsewhere; None when none is named, for the embedded one.
 
     Temporal's environment configuration (TEMPORAL_ADDRESS, TEMPORAL_API_KEY, TEMPORAL_TLS_..., a profile of
@@ -69,7 +67,7 @@ def remote_config(
         UsageError: Temporal's configuration file cannot be read.
     """
     try:
-        config: dict[str, Any] = dict(ClientConfig.load_client_connect_config(profile))
+        config: dict[str, Any] = dict(ClientConfig.load_client_connect_config())
     except Exception as error:  # the loader raises plain RuntimeErrors
         raise UsageError(
             f"Temporal's configuration cannot be read: {error}; check TEMPORAL_... and temporal.toml"

@@ -1,12 +1,12 @@
 """The embedded server: one real `temporal server start-dev` per data directory.
 
-The first user starts it, others attach, the last one to leave stops it. A user is a process (or a part of
-one) that holds a lock file of its own for as long as it lives: after a kill -9 the lock is free, so a dead
-user counts for nothing. In the data directory:
+The first user starts it, others attach, the last one to leave stops it. Who lives is known by locks, which
+the system takes back from a process that was killed, too. In the data directory:
 
-    server.lock   held while somebody starts, joins, leaves or stops the server
+    start.lock    held while somebody starts, joins, leaves or stops the server
+    server.lock   held by the server's own process
+    users.lock    shared by all users: processes, or parts of one; who gets it alone is the last
     server.json   which process serves, on which ports (`ServerRecord`)
-    users/        one locked file per user
     server.log    what the server wrote since its last start; server.log.1: before that
     temporal.db   Temporal's database
 """
@@ -15,9 +15,11 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import fcntl
 import os
 import re
 import shutil
+import signal
 import socket
 import subprocess
 import sys
@@ -25,14 +27,14 @@ import time
 from collections.abc import AsyncIterator
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Self
-from uuid import uuid4
+from typing import BinaryIO, Self
 
 import psutil
-from filelock import AsyncFileLock, FileLock, Timeout
+from filelock import AsyncFileLock, Timeout
 from pydantic import BaseModel, ConfigDict, Field, ValidationError
 
 from client.errors import ServerError, UsageError
+from client.workerconfig import write_private
 
 __all__ = [
     "DYNAMIC_CONFIG", "EmbeddedServer", "Ports", "ServerRecord", "data_directory", "running_server",
@@ -44,8 +46,6 @@ LOCK_SECONDS = 90
 """Longer than a start takes."""
 STOP_SECONDS = 0.5
 """The server drains for 1.5 s, but nobody is connected any more; then it is killed. SQLite is made for it."""
-PORT_SECONDS = 2
-"""A server that was killed a moment ago holds its ports a little longer."""
 ATTEMPTS = 5
 """Starts, each with other ports, when another program takes a free port in the meantime."""
 SPACE_BYTES = 64 * 1024 * 1024
@@ -60,7 +60,6 @@ DYNAMIC_CONFIG = (
     # no web page may reach the server's HTTP API through a name that resolves to this machine
     'frontend.httpAllowedHosts=["nobody.invalid"]',
 )
-BANNER = re.compile(r"Temporal (CLI \d|(Server|Persistence|UI|Metrics):)")
 
 
 @dataclass(frozen=True)
@@ -72,17 +71,17 @@ class Ports:
 
 
 class ServerRecord(BaseModel):
-    """The server of a data directory; `pid` is None after it was stopped in order."""
+    """The server of a data directory, running or not."""
 
     model_config = ConfigDict(frozen=True)
 
-    pid: int | None = Field(gt=0)
+    pid: int = Field(gt=0)
     host: str
     """Where the process runs: a pid means nothing on another host or in another container."""
     port: int = Field(ge=1, le=65535)
     ui_port: int = Field(ge=1, le=65535)
-    stopping: bool = False
-    """Somebody asked it to stop: its end is no accident."""
+    stopped: bool = False
+    """Somebody stopped it: its end is no accident."""
 
     @property
     def address(self) -> str:
@@ -94,29 +93,15 @@ class ServerRecord(BaseModel):
         """Address of Temporal's Web UI."""
         return f"http://127.0.0.1:{self.ui_port}"
 
-    def process(self, home: Path) -> psutil.Process | None:
-        """The running process, if it is the server of this directory and not a later owner of its pid.
-
-        Its command line names the database. That is safer than its start time, which seems to change
-        when the clock is set.
-        """
-        if self.pid is None or self.host != socket.gethostname():
-            return None
-        try:
-            process = psutil.Process(self.pid)
-            ours = str(home / "temporal.db") in process.cmdline() and process.uids().real == os.getuid()
-        except psutil.Error:  # gone, a zombie, or another user's
-            return None
-        return process if ours else None
-
 
 class EmbeddedServer:
     """One user's hold on the server of a data directory; an async context manager."""
 
-    def __init__(self, home: Path, record: ServerRecord, user: FileLock) -> None:
+    def __init__(self, home: Path, record: ServerRecord, user: BinaryIO) -> None:
         self.home = home
         self.record = record
         self._user = user
+        self._server = _opened(home / "server.lock")
 
     @classmethod
     async def attach(cls, data_dir: Path, ports: Ports | None = None) -> EmbeddedServer:
@@ -128,28 +113,23 @@ class EmbeddedServer:
         """
         home, ports = data_directory(data_dir), ports or Ports()
         async with _guard(home):
-            record = _read(home)
-            if record and record.pid and record.host != socket.gethostname() and _in_use(home):
-                raise ServerError(
-                    f"the server of {home} runs on host {record.host}; use it there, or stop it there "
-                    "with `ratchet down`"
-                )
-            user = _new_user(home)
+            running = _running(home)
+            user = _opened(home / "users.lock")
             try:
-                running = await _join(home, ports, record) if record else None
-                return cls(home, running or await _start(home, ports, record), user)
+                fcntl.flock(user, fcntl.LOCK_SH)
+                return cls(home, await _join(home, ports, running) or await _start(home, ports), user)
             except BaseException:
-                _leave(user)
+                await _leave(home, user)
                 raise
 
     def alive(self) -> bool:
-        """The server's process still runs."""
-        return self.record.process(self.home) is not None
+        """The server's process still runs; False after `release`."""
+        return not self._server.closed and _is_locked(self._server)
 
     def stopped(self) -> bool:
         """Somebody stopped it: it did not end by itself."""
         record = _read(self.home)
-        return record is not None and (record.pid is None or record.stopping)
+        return record is not None and record.stopped
 
     def log_end(self) -> str:
         """The last lines of the server's log, as part of a message."""
@@ -157,16 +137,14 @@ class EmbeddedServer:
 
     async def release(self) -> bool:
         """Leave the server; True when nobody else uses it, so that it was stopped."""
-        if _is_lost(self._user):
-            _leave(self._user)
-            await _terminate(self.record.process(self.home))
-            return True
-        async with _guard(self.home):
-            _leave(self._user)
-            if _in_use(self.home):
-                return False
-            await _stop(self.home)
-        return True
+        with self._server:
+            if not _is_at(self._server, self.home / "server.lock"):
+                # the directory was deleted: nobody else finds this server, and nobody else stops it
+                self._user.close()
+                await _terminate(self.record, self._server)
+                return True
+            async with _guard(self.home):
+                return await _leave(self.home, self._user)
 
     async def __aenter__(self) -> Self:
         return self
@@ -177,9 +155,7 @@ class EmbeddedServer:
 
 def running_server(data_dir: Path) -> ServerRecord | None:
     """The server of a data directory if it runs now; starts nothing."""
-    home = data_dir.resolve()
-    record = _read(home)
-    return record if record and record.process(home) else None
+    return _running(data_dir.resolve())
 
 
 async def stop_server(data_dir: Path) -> ServerRecord | None:
@@ -201,13 +177,13 @@ def data_directory(data_dir: Path, needed: int = SPACE_BYTES) -> Path:
     home = data_dir.resolve()
     advice = "choose another with --data-dir or RATCHET_DATA_DIR"
     try:
-        (home / "users").mkdir(mode=0o700, parents=True, exist_ok=True)
+        home.mkdir(mode=0o700, parents=True, exist_ok=True)
         if (owner := home.stat().st_uid) != os.geteuid():
             # runs continue from what lies here: it must not come from another user
             raise UsageError(
                 f"the data directory {home} belongs to user {owner}, you are user {os.geteuid()}; {advice}"
             )
-        os.close(os.open(home / "server.lock", os.O_RDWR | os.O_CREAT | os.O_NOFOLLOW, 0o600))
+        _opened(home / "users.lock").close()
         free = shutil.disk_usage(home).free
     except OSError as error:
         reason = error.strerror or error
@@ -235,13 +211,13 @@ def temporal_binary() -> str:
     return found
 
 
-# Users and the record
+# -- users and the record --------------------
 
 
 @contextlib.asynccontextmanager
 async def _guard(home: Path) -> AsyncIterator[None]:
     """Be the only one who starts, joins, leaves or stops."""
-    path = home / "server.lock"
+    path = home / "start.lock"
     lock = AsyncFileLock(path, timeout=LOCK_SECONDS, mode=0o600, run_in_executor=False, thread_local=False)
     try:
         await lock.acquire()
@@ -258,32 +234,58 @@ async def _guard(home: Path) -> AsyncIterator[None]:
         await lock.release()
 
 
-def _new_user(home: Path) -> FileLock:
-    user = FileLock(home / "users" / uuid4().hex, mode=0o600, blocking=False, thread_local=False)
-    user.acquire()
-    return user
+def _private(path: str, flags: int) -> int:
+    """Opener of files that only their owner may read, and that no link leads elsewhere."""
+    return os.open(path, flags | os.O_NOFOLLOW, 0o600)
 
 
-def _leave(user: FileLock) -> None:
-    user.release()
-    Path(user.lock_file).unlink(missing_ok=True)
+def _opened(path: Path) -> BinaryIO:
+    """A file to lock; closing it, or dying, gives the lock back."""
+    return open(path, "ab", opener=_private)
 
 
-def _is_lost(user: FileLock) -> bool:
-    """The directory was deleted under a running server, so nobody else can find that server."""
-    return not Path(user.lock_file).exists()
-
-
-def _in_use(home: Path) -> bool:
-    """Somebody uses the server. The files of dead users are removed."""
-    for path in (home / "users").iterdir():
-        user = FileLock(path, blocking=False, thread_local=False)
-        try:
-            user.acquire()
-        except Timeout:
-            return True
-        _leave(user)
+def _is_locked(file: BinaryIO, probe: int = fcntl.LOCK_SH) -> bool:
+    """Somebody else holds a lock; with `LOCK_EX` also where it is shared."""
+    try:
+        fcntl.flock(file, probe | fcntl.LOCK_NB)
+    except BlockingIOError:
+        return True
+    fcntl.flock(file, fcntl.LOCK_UN)
     return False
+
+
+def _is_at(file: BinaryIO, path: Path) -> bool:
+    """The path still leads to this file."""
+    try:
+        return os.path.samestat(os.fstat(file.fileno()), path.stat())
+    except FileNotFoundError:
+        return False
+
+
+def _running(home: Path) -> ServerRecord | None:
+    """The server if it runs. Raises ServerError when it runs on another host, where its pid counts."""
+    record = _read(home)
+    if record is None:
+        return None
+    with _opened(home / "server.lock") as file:
+        if not _is_locked(file):
+            return None
+    if record.host != socket.gethostname():
+        raise ServerError(
+            f"the server of {home} runs on host {record.host}; use it there, or stop it there with "
+            "`ratchet down`"
+        )
+    return record
+
+
+async def _leave(home: Path, user: BinaryIO) -> bool:
+    """Leave; True when nobody else uses the server, so that it was stopped."""
+    user.close()
+    with _opened(home / "users.lock") as file:
+        if _is_locked(file, fcntl.LOCK_EX):
+            return False
+    await _stop(home)
+    return True
 
 
 def _read(home: Path) -> ServerRecord | None:
@@ -297,31 +299,23 @@ def _read(home: Path) -> ServerRecord | None:
 
 
 def _write(home: Path, record: ServerRecord) -> None:
-    path, beside = home / "server.json", home / "server.json.new"
+    path = home / "server.json"
     try:
-        beside.unlink(missing_ok=True)
-        with open(beside, "x", opener=_private) as file:
-            file.write(record.model_dump_json(indent=2) + "\n")
-        beside.replace(path)
+        write_private(path, record.model_dump_json(indent=2))
     except OSError as error:
         raise _unusable(path, error) from error
-
-
-def _private(path: str, flags: int) -> int:
-    """Opener of files that only their owner may read: database and log hold conversations."""
-    return os.open(path, flags, 0o600)
 
 
 def _unusable(path: Path, error: OSError) -> ServerError:
     return ServerError(f"{path} cannot be used: {error.strerror or error}; remove it and try again")
 
 
-# Starting and stopping
+# -- starting and stopping --------------------
 
 
-async def _join(home: Path, ports: Ports, record: ServerRecord) -> ServerRecord | None:
+async def _join(home: Path, ports: Ports, record: ServerRecord | None) -> ServerRecord | None:
     """The server that runs; None when none does, or it dies in the meantime."""
-    if record.process(home) is None:
+    if record is None:
         return None
     for what, wanted, actual in (("port", ports.grpc, record.port), ("UI port", ports.ui, record.ui_port)):
         if wanted not in (None, actual):
@@ -332,47 +326,40 @@ async def _join(home: Path, ports: Ports, record: ServerRecord) -> ServerRecord 
     try:
         await _wait_ready(home, record)
     except ServerError:
-        if record.process(home):
+        if _running(home):
             raise
         return None
     return record
 
 
-async def _start(home: Path, ports: Ports, before: ServerRecord | None) -> ServerRecord:
-    """Start the server; try again with other ports when one is taken in the meantime."""
-    deadline = time.monotonic() + PORT_SECONDS
-    while before and before.pid and time.monotonic() < deadline:
-        if _is_free(before.port) and _is_free(before.ui_port):
-            break
-        await asyncio.sleep(0.02)
-    for attempts_left in reversed(range(ATTEMPTS)):
-        record = _launch(home, ports, before)
+async def _start(home: Path, ports: Ports) -> ServerRecord:
+    """Start the server, if possible with the ports of the last time: other commands reconnect, and bookmarks
+    of the UI stay good."""
+    before = _read(home)
+    last = (before.port, before.ui_port) if before else (0, 0)
+    attempt = 1
+    while True:
+        record = _launch(home, _port("--port", ports.grpc, last[0]), _port("--ui-port", ports.ui, last[1]))
+        _write(home, record)
         try:
-            _write(home, record)
             await _wait_ready(home, record)
-        except BaseException as error:
-            await _terminate(record.process(home))
-            taken = isinstance(error, ServerError) and "address already in use" in _log(home)
-            if not attempts_left or not taken:
+        except ServerError:
+            if attempt == ATTEMPTS or "address already in use" not in _log(home):
                 raise
-            before = None
+            await _stop(home)
+            last, attempt = (0, 0), attempt + 1
         else:
-            break
-    return record
+            return record
 
 
-def _launch(home: Path, ports: Ports, before: ServerRecord | None) -> ServerRecord:
+def _launch(home: Path, port: int, ui_port: int) -> ServerRecord:
     """Start the process in a session of its own, so that Ctrl-C does not reach it.
 
-    The ports of the last time let other commands reconnect and keep bookmarks of the UI good. A shell puts
-    the server into the background and ends, so that nobody here has to reap it. The server gets a bare
-    environment: no keys, and no settings of the user's own Temporal CLI.
+    A shell puts the server into the background and ends, so that nobody here has to reap it. The server
+    inherits its lock, and gets a bare environment: no keys, no settings of the user's own Temporal CLI.
     """
     from workflows.api import ATTRIBUTES
 
-    free = _free_ports()
-    port = _port("--port", ports.grpc, before.port if before else None, free[0])
-    ui_port = _port("--ui-port", ports.ui, before.ui_port if before else None, free[1])
     command = [temporal_binary(), "server", "start-dev", "--ip", "127.0.0.1", "--log-level", "warn"]
     command += ["--port", str(port), "--ui-port", str(ui_port), "--ui-disable-news-fetch"]
     command += ["--db-filename", str(home / "temporal.db")]
@@ -385,7 +372,8 @@ def _launch(home: Path, ports: Ports, before: ServerRecord | None) -> ServerReco
     try:
         if path.is_symlink() or path.exists():
             path.replace(home / "server.log.1")
-        with open(path, "xb", opener=_private) as log:
+        with open(path, "xb", opener=_private) as log, _opened(home / "server.lock") as lock:
+            fcntl.flock(lock, fcntl.LOCK_EX)
             shell = subprocess.run(
                 ["/bin/sh", "-c", '"$@" >&2 & echo $!', "sh", *command],
                 stdin=subprocess.DEVNULL,
@@ -394,6 +382,7 @@ def _launch(home: Path, ports: Ports, before: ServerRecord | None) -> ServerReco
                 cwd=home,
                 env={"PATH": os.environ.get("PATH", ""), "HOME": str(home)},
                 umask=0o077,
+                pass_fds=[lock.fileno()],
                 start_new_session=True,
                 check=True,
             )
@@ -411,71 +400,48 @@ async def _wait_ready(home: Path, record: ServerRecord) -> None:
     from client.namespace import prepare
 
     deadline, problem = time.monotonic() + READY_SECONDS, "no answer"
-    while time.monotonic() < deadline:
-        if _ended(record.pid):
-            raise ServerError(f"the embedded server ended while starting. {_log_end(home)}")
-        if _listens(record):  # else another server may answer at that port
-            try:
+    while _running(home):
+        try:
+            connections = psutil.Process(record.pid).net_connections("tcp")
+            # its own port, or another server would answer
+            if any(c.laddr.port == record.port for c in connections if c.status == psutil.CONN_LISTEN):
                 return await prepare(record.address)
-            except Exception as error:  # noqa: BLE001  # whatever it is, the server is not ready yet
-                problem = str(error)
+        except Exception as error:  # noqa: BLE001  # whatever it is, the server is not ready yet
+            problem = str(error)
+        if time.monotonic() > deadline:
+            raise ServerError(
+                f"the embedded server (pid {record.pid}) was not ready within {READY_SECONDS} s ({problem}). "
+                f"{_log_end(home)}"
+            )
         await asyncio.sleep(0.05)
-    raise ServerError(
-        f"the embedded server (pid {record.pid}) was not ready within {READY_SECONDS} s ({problem}); "
-        f"`ratchet down` stops it. {_log_end(home)}"
-    )
-
-
-def _ended(pid: int | None) -> bool:
-    """The process is gone, or dead and not yet reaped."""
-    try:
-        return psutil.Process(pid).status() == psutil.STATUS_ZOMBIE
-    except psutil.Error:
-        return True
-
-
-def _listens(record: ServerRecord) -> bool:
-    """The process itself takes connections at its port."""
-    try:
-        connections = psutil.Process(record.pid).net_connections("tcp")
-    except psutil.Error:
-        return False
-    return any(
-        c.laddr and c.laddr.port == record.port and c.status == psutil.CONN_LISTEN for c in connections
-    )
+    raise ServerError(f"the embedded server ended while starting. {_log_end(home)}")
 
 
 async def _stop(home: Path) -> ServerRecord | None:
-    record = _read(home)
-    if record is None or record.pid is None:
-        return None
-    process = record.process(home)
-    if process:
-        _write(home, record.model_copy(update={"stopping": True}))
-        await _terminate(process)
-    _write(home, record.model_copy(update={"pid": None}))
-    return record if process else None
+    record = _running(home)
+    if record is not None:
+        _write(home, record.model_copy(update={"stopped": True}))
+        with _opened(home / "server.lock") as server:
+            await _terminate(record, server)
+    return record
 
 
-async def _terminate(process: psutil.Process | None) -> None:
-    """Ask a process to end; kill it after half a second."""
-    if process is None:
-        return
-    for end, seconds in ((process.terminate, STOP_SECONDS), (process.kill, 10)):
-        with contextlib.suppress(psutil.NoSuchProcess):
-            end()
-        # not `process.wait`: that waits until init has reaped it, which can take seconds
+async def _terminate(record: ServerRecord, server: BinaryIO) -> None:
+    """Ask the server to end; kill it after half a second. While it holds its lock, the pid is its own."""
+    for number, seconds in ((signal.SIGTERM, STOP_SECONDS), (signal.SIGKILL, 10)):
         deadline = time.monotonic() + seconds
-        while time.monotonic() < deadline:
-            if _ended(process.pid):
-                return
+        if _is_locked(server):
+            with contextlib.suppress(ProcessLookupError):
+                os.kill(record.pid, number)
+        while _is_locked(server) and time.monotonic() < deadline:  # noqa: ASYNC110  # another process
             await asyncio.sleep(0.02)
 
 
-def _port(option: str, wanted: int | None, before: int | None, free: int) -> int:
+def _port(option: str, wanted: int | None, before: int) -> int:
+    """The port that is wanted, else that of the last time, else any free one."""
     if wanted is None:
-        return before if before is not None and _is_free(before) else free
-    if not _is_free(wanted):
+        return _free(before) or _free(0)
+    if not _free(wanted):
         raise UsageError(
             f"port {wanted} is in use by another program; choose another with {option}, or leave it out to "
             "get a free one"
@@ -483,23 +449,17 @@ def _port(option: str, wanted: int | None, before: int | None, free: int) -> int
     return wanted
 
 
-def _free_ports() -> tuple[int, int]:
-    """Two free ports: both are held until both are chosen, so that they differ."""
-    with socket.socket() as one, socket.socket() as other:
-        for probe in (one, other):
-            probe.bind(("127.0.0.1", 0))
-        return one.getsockname()[1], other.getsockname()[1]
-
-
-def _is_free(port: int) -> bool:
+def _free(port: int) -> int:
+    """The port if it is free, else 0; for 0 any free port."""
     with socket.socket() as probe:
         # as the server does: a port that waits out an old connection (TIME_WAIT) is free
         probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
         try:
             probe.bind(("127.0.0.1", port))
         except OSError:
-            return False
-    return True
+            return 0
+        found: int = probe.getsockname()[1]
+        return found
 
 
 def _log(home: Path) -> str:
@@ -510,7 +470,7 @@ def _log(home: Path) -> str:
 
 
 def _log_end(home: Path, lines: int = 8) -> str:
-    """The end of the log without the server's greeting; of a crash the message, not the stack."""
+    """The end of the log; of a crash the message, not the stack."""
     message = re.split(r"^goroutine \d+ .*\[", _log(home), maxsplit=1, flags=re.MULTILINE)[0]
-    written = [line.strip() for line in message.splitlines() if line.strip() and not BANNER.match(line)]
+    written = [line.strip() for line in message.splitlines() if line.strip()]
     return f"Its log {home / 'server.log'} ends with:\n  " + "\n  ".join(written[-lines:] or ["(nothing)"])

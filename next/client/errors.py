@@ -30,7 +30,7 @@ if TYPE_CHECKING:
 __all__ = [
     "DuplicateRun", "NoWorker", "NotConfirmed", "RatchetError", "Refused", "RunFailed", "RunRefused",
     "ServerError", "StoreNotShared", "UnknownRun", "Unreachable", "UsageError",
-    "clear_errors", "no_worker", "run_failed", "unreachable",
+    "clear_errors", "no_worker", "run_failed", "unknown_run", "unreachable",
 ]  # fmt: skip
 
 
@@ -130,7 +130,7 @@ def _translated(error: RPCError, where: str, run_id: str) -> RatchetError:
     if run_id and (missing or UPDATE_ABORTED in error.message):
         if any(words in error.message for words in RUN_IS_OVER):
             return Refused(f"run {run_id} is over, so nothing was changed; `ratchet show {run_id}` shows it")
-        return UnknownRun(f"there is no run {run_id} at {where}; `ratchet list` shows the runs")
+        return unknown_run(where, run_id)
     if slow and run_id:
         return no_worker(where)
     if slow or error.status is Code.UNAVAILABLE or error.message == "transport error":
@@ -160,6 +160,11 @@ def unreachable(where: str, why: str) -> Unreachable:
     else:
         todo = "check the address (--address, profile), or leave it out to use the embedded server"
     return Unreachable(f"the Temporal server at {where} does not answer ({why}); {todo}")
+
+
+def unknown_run(where: str, run_id: str) -> UnknownRun:
+    """The error for a run that nobody knows."""
+    return UnknownRun(f"there is no run {run_id} at {where}; `ratchet list` shows the runs")
 
 
 def no_worker(where: str) -> NoWorker:

@@ -3,36 +3,21 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Iterable
 from contextlib import suppress
 from dataclasses import dataclass
-from types import TracebackType
 from typing import Self
 
-from temporalio.api.common.v1 import WorkflowExecution
 from temporalio.api.enums.v1 import EventType
-from temporalio.api.history.v1 import HistoryEvent
-from temporalio.api.workflowservice.v1 import (
-    DescribeWorkflowExecutionResponse,
-    GetWorkflowExecutionHistoryRequest,
-    GetWorkflowExecutionHistoryResponse,
-)
+from temporalio.api.workflowservice.v1 import DescribeWorkflowExecutionResponse
 from temporalio.client import Client
 
 __all__ = ["Follower", "Heartbeat", "heartbeat_in"]
 
 GROWS = EventType.EVENT_TYPE_WORKFLOW_TASK_COMPLETED
 """Only a workflow task can add to a run's log."""
+CONTINUED = EventType.EVENT_TYPE_WORKFLOW_EXECUTION_CONTINUED_AS_NEW
 PAGE_EVENTS = 250
 """The server warns about pages of more than 256."""
-CONTINUED = EventType.EVENT_TYPE_WORKFLOW_EXECUTION_CONTINUED_AS_NEW
-CLOSED = {
-    EventType.EVENT_TYPE_WORKFLOW_EXECUTION_COMPLETED,
-    EventType.EVENT_TYPE_WORKFLOW_EXECUTION_FAILED,
-    EventType.EVENT_TYPE_WORKFLOW_EXECUTION_TIMED_OUT,
-    EventType.EVENT_TYPE_WORKFLOW_EXECUTION_CANCELED,
-    EventType.EVENT_TYPE_WORKFLOW_EXECUTION_TERMINATED,
-}
 
 
 class Follower:
@@ -41,11 +26,9 @@ class Follower:
     It sends no query and no update, so any number of followers costs the run nothing.
     """
 
-    def __init__(self, temporal: Client, workflow_id: str) -> None:
-        self._temporal = temporal
-        self._workflow_id = workflow_id
+    def __init__(self, temporal: Client, run: str) -> None:
+        self._temporal, self._run = temporal, run
         self._news = asyncio.Event()
-        self._task: asyncio.Task[None] | None = None
         self.over = False
         """The run has closed."""
 
@@ -61,7 +44,7 @@ class Follower:
         except TimeoutError:
             return False
         self._news.clear()
-        if self._task is not None and self._task.done():
+        if self._task.done():
             self._task.result()
         return True
 
@@ -70,49 +53,21 @@ class Follower:
         self._task.add_done_callback(lambda _: self._news.set())
         return self
 
-    async def __aexit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        traceback: TracebackType | None,
-    ) -> None:
-        if self._task is not None:
-            self._task.cancel()
-            with suppress(asyncio.CancelledError, Exception):
-                await self._task
+    async def __aexit__(self, *_: object) -> None:
+        self._task.cancel()
+        await asyncio.gather(self._task, return_exceptions=True)
 
     async def _follow(self) -> None:
-        execution, token = "", b""
+        run_id: str | None = None
         while not self.over:
-            page = await self._page(execution, token)
-            events, token = page.history.events, page.next_page_token
-            if any(event.event_type == GROWS for event in events):
-                self._news.set()
-            if next_execution := _continued_as(events):
-                execution, token = next_execution, b""
-            elif not token or any(event.event_type in CLOSED for event in events):
-                self.over = True
-                self._news.set()
-
-    async def _page(self, execution: str, token: bytes) -> GetWorkflowExecutionHistoryResponse:
-        return await self._temporal.workflow_service.get_workflow_execution_history(
-            GetWorkflowExecutionHistoryRequest(
-                namespace=self._temporal.namespace,
-                execution=WorkflowExecution(workflow_id=self._workflow_id, run_id=execution),
-                wait_new_event=True,
-                next_page_token=token,
-                maximum_page_size=PAGE_EVENTS,
-            ),
-            retry=True,
-        )
-
-
-def _continued_as(events: Iterable[HistoryEvent]) -> str:
-    """Run id of the execution that follows; empty when these events do not continue as new."""
-    for event in events:
-        if event.event_type == CONTINUED:
-            return event.workflow_execution_continued_as_new_event_attributes.new_execution_run_id
-    return ""
+            handle = self._temporal.get_workflow_handle(self._run, run_id=run_id)
+            run_id = None
+            async for event in handle.fetch_history_events(page_size=PAGE_EVENTS, wait_new_event=True):
+                if event.event_type == GROWS:
+                    self._news.set()
+                if event.event_type == CONTINUED:
+                    run_id = event.workflow_execution_continued_as_new_event_attributes.new_execution_run_id
+            self.over = run_id is None
 
 
 @dataclass(frozen=True, slots=True)

@@ -4,16 +4,15 @@ from __future__ import annotations
 
 import json
 import re
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
-from functools import lru_cache
 from typing import Any
 
 from pydantic import BaseModel
 from pydantic.json_schema import GenerateJsonSchema
 from pydantic_core.core_schema import WithDefaultSchema
 
-__all__ = ["Option", "allowed_at", "keys_at", "options_of"]
+__all__ = ["Option", "options_of"]
 
 Schema = Mapping[str, Any]
 SOURCE = re.compile(r"\s*\[((?:R-\d+-\d+|\d+(?:\.\d+)+)(?:, *(?:R-\d+-\d+|\d+(?:\.\d+)+))*)\]\s*$")
@@ -39,22 +38,8 @@ class Option:
 
 def options_of(model: type[BaseModel]) -> tuple[Option, ...]:
     """All keys of a model, those of inner objects after the key that holds them."""
-    whole = _Schemas.of(model)
-    return tuple(whole.options(whole.root, "", ()))
-
-
-def allowed_at(model: type[BaseModel], where: Iterable[str | int]) -> str:
-    """What is allowed at a path below the model; empty when the path leads nowhere."""
-    whole = _Schemas.of(model)
-    found = whole.at(where)
-    return whole.allowed(found, ()) if found is not None else ""
-
-
-def keys_at(model: type[BaseModel], where: Iterable[str | int]) -> list[str]:
-    """The keys of the object at a path below the model."""
-    whole = _Schemas.of(model)
-    found = whole.at(where)
-    return [key for way, _ in whole.ways(found, ()) for key in way.get("properties", {})] if found else []
+    whole = model.model_json_schema(schema_generator=_DefaultsToo)
+    return tuple(_options(_without_references(whole, whole.get("$defs", {})), ""))
 
 
 class _DefaultsToo(GenerateJsonSchema):
@@ -70,108 +55,55 @@ class _DefaultsToo(GenerateJsonSchema):
         return value
 
 
-@dataclass(frozen=True, eq=False)
-class _Schemas:
-    """A JSON schema with its definitions. `above`: references around a place; a type may hold itself."""
-
-    root: Schema
-
-    @staticmethod
-    @lru_cache(maxsize=64)
-    def of(model: type[BaseModel]) -> _Schemas:
-        return _Schemas(model.model_json_schema(schema_generator=_DefaultsToo))
-
-    def ways(self, schema: Schema, above: tuple[str, ...]) -> list[tuple[Schema, tuple[str, ...]]]:
-        """The alternatives of a schema; a type that is around it already stays a reference."""
-        if reference := schema.get("$ref"):
-            if reference in above:
-                return [(schema, above)]
-            return self.ways(self.root["$defs"][reference.rpartition("/")[2]], (*above, reference))
-        several = schema.get("anyOf") or schema.get("oneOf") or ()
-        return [found for way in several for found in self.ways(way, above)] or [(schema, above)]
-
-    def at(self, where: Iterable[str | int]) -> Schema | None:
-        schema: Schema | None = self.root
-        for part in where:
-            below = (_below(way, part) for way, _ in self.ways(schema or {}, ()))
-            schema = next((found for found in below if found is not None), None)
+def _without_references(schema: Any, types: Schema, around: tuple[str, ...] = ()) -> Any:
+    """The schema with each reference replaced by its type; a type inside itself is `the same`."""
+    if isinstance(schema, list):
+        return [_without_references(item, types, around) for item in schema]
+    if not isinstance(schema, dict):
         return schema
-
-    def options(self, schema: Schema, before: str, above: tuple[str, ...]) -> Iterator[Option]:
-        """The options of an object and of the objects inside."""
-        for way, around in self.ways(schema, above):
-            for key, field in way.get("properties", {}).items():
-                inside = list(self.objects(field, around))
-                source = SOURCE.search(field.get("description", ""))
-                default = None if key in way.get("required", ()) else json.dumps(field.get("default"))
-                yield Option(
-                    name=before + key,
-                    default="see its keys" if inside and len(default or "") > LONG_DEFAULT else default,
-                    allowed=self.allowed(field, around),
-                    meaning=SOURCE.sub("", field.get("description", "")),
-                    source=source[1] if source else "",
-                )
-                for inner, mark, over in inside:
-                    yield from self.options(inner, f"{before}{key}{mark}.", over)
-
-    def objects(
-        self, schema: Schema, above: tuple[str, ...]
-    ) -> Iterator[tuple[Schema, str, tuple[str, ...]]]:
-        """The objects with keys inside a schema, and what is written between its key and theirs."""
-        for way, around in self.ways(schema, above):
-            if "properties" in way:
-                yield way, "", around
-            for inner, mark in ((way.get("items"), "[]"), (_values(way), ".*")):
-                if isinstance(inner, Mapping):
-                    yield from (
-                        (found, mark + path, over) for found, path, over in self.objects(inner, around)
-                    )
-
-    def allowed(self, schema: Schema, above: tuple[str, ...]) -> str:
-        """What may be given, in words."""
-        words = [self._allowed(way, around) for way, around in self.ways(schema, above)]
-        return " or ".join(dict.fromkeys(words))
-
-    def _allowed(self, schema: Schema, above: tuple[str, ...]) -> str:
-        if "$ref" in schema:
-            return "the same"
-        if values := schema.get("enum", [schema["const"]] if "const" in schema else []):
-            return ", ".join(f"`{value}`" for value in values)
-        match schema.get("type", "anything"):
-            case "array":
-                items = self.allowed(schema.get("items", {}), above)
-                return f"list of {items}{_count(schema, 'Items', 'items')}"
-            case "object":
-                return self._mapping(schema, above)
-            case other:
-                return _scalar(schema, other)
-
-    def _mapping(self, schema: Schema, above: tuple[str, ...]) -> str:
-        inner, names = _values(schema), schema.get("propertyNames", {})
-        if "properties" in schema or not isinstance(inner, Mapping):
-            return "object"
-        keys = f" of {self.allowed(names, above)}" if names.keys() & {"enum", "$ref"} else ""
-        return f"mapping{keys} to {self.allowed(inner, above)}"
+    inside = {key: value for key, value in schema.items() if key not in {"$ref", "$defs"}}
+    if reference := schema.get("$ref"):
+        if reference in around:
+            return {**inside, "type": "the same"}
+        found = types[reference.rpartition("/")[2]]
+        inside = {**found, "description": "", **inside}
+        around = (*around, reference)
+    return {key: _without_references(value, types, around) for key, value in inside.items()}
 
 
-def _scalar(schema: Schema, kind: str) -> str:
-    match kind:
-        case "integer" | "number":
-            return f"{kind}{_range(schema)}"
-        case "string":
-            pattern = f" matching `{schema['pattern']}`" if "pattern" in schema else ""
-            return f"text{_count(schema, 'Length', 'characters')}{pattern}"
-        case "boolean":
-            return "`true`, `false`"
-        case _:
-            return "`null`" if kind == "null" else kind
+def _options(schema: Schema, before: str) -> Iterator[Option]:
+    """The options of an object and of the objects inside."""
+    for way in _ways(schema):
+        for key, field in way.get("properties", {}).items():
+            inside = list(_objects(field))
+            meaning = field.get("description", "")
+            source = SOURCE.search(meaning)
+            default = None if key in way.get("required", ()) else json.dumps(field.get("default"))
+            yield Option(
+                name=before + key,
+                default="see its keys" if inside and len(default or "") > LONG_DEFAULT else default,
+                allowed=_allowed(field),
+                meaning=SOURCE.sub("", meaning),
+                source=source[1] if source else "",
+            )
+            for inner, mark in inside:
+                yield from _options(inner, f"{before}{key}{mark}.")
 
 
-def _below(schema: Schema, part: str | int) -> Schema | None:
-    inside = schema.get("items") if isinstance(part, int) else schema.get("properties", {}).get(part)
-    if inside is None and isinstance(part, str):
-        inside = _values(schema)
-    return inside if isinstance(inside, Mapping) else None
+def _objects(schema: Schema) -> Iterator[tuple[Schema, str]]:
+    """The objects with keys inside a schema, and what is written between its key and theirs."""
+    for way in _ways(schema):
+        if "properties" in way:
+            yield way, ""
+        for inner, mark in ((way.get("items"), "[]"), (_values(way), ".*")):
+            if isinstance(inner, Mapping):
+                yield from ((found, mark + path) for found, path in _objects(inner))
+
+
+def _ways(schema: Schema) -> list[Schema]:
+    """The alternatives of a schema."""
+    several = schema.get("anyOf") or schema.get("oneOf") or ()
+    return [found for way in several for found in _ways(way)] or [schema]
 
 
 def _values(schema: Schema) -> Any:
@@ -179,17 +111,47 @@ def _values(schema: Schema) -> Any:
     return next(iter(schema.get("patternProperties", {}).values()), schema.get("additionalProperties"))
 
 
+def _allowed(schema: Schema) -> str:
+    """What may be given, in words."""
+    return " or ".join(dict.fromkeys(map(_allowed_way, _ways(schema))))
+
+
+def _allowed_way(schema: Schema) -> str:
+    if values := schema.get("enum", [schema["const"]] if "const" in schema else []):
+        return ", ".join(f"`{value}`" for value in values)
+    kind: str = schema.get("type", "anything")
+    match kind:
+        case "array":
+            return f"list of {_allowed(schema.get('items', {}))}{_count(schema, 'Items', 'items')}"
+        case "object":
+            inner, names = _values(schema), schema.get("propertyNames", {})
+            if "properties" in schema or not isinstance(inner, Mapping):
+                return "object"
+            keys = f" of {_allowed(names)}" if "enum" in names else ""
+            return f"mapping{keys} to {_allowed(inner)}"
+        case "integer" | "number":
+            return f"{kind}{_range(schema)}"
+        case "string":
+            pattern = f" matching `{schema['pattern']}`" if "pattern" in schema else ""
+            return f"text{_count(schema, 'Length', 'characters')}{pattern}"
+        case _:
+            return {"boolean": "`true`, `false`", "null": "`null`"}.get(kind, kind)
+
+
 def _range(schema: Schema) -> str:
-    low, high = schema.get("minimum"), schema.get("maximum")
-    above, below = schema.get("exclusiveMinimum"), schema.get("exclusiveMaximum")
-    if low is not None and high is not None:
-        return f" from {low} to {high}"
-    bounds = {"at least": low, "above": above, "at most": high, "below": below}
-    words = [f"{name} {bound}" for name, bound in bounds.items() if bound is not None]
+    if "minimum" in schema and "maximum" in schema:
+        return f" from {schema['minimum']} to {schema['maximum']}"
+    names = {
+        "minimum": "at least",
+        "exclusiveMinimum": "above",
+        "maximum": "at most",
+        "exclusiveMaximum": "below",
+    }
+    words = [f"{word} {schema[name]}" for name, word in names.items() if name in schema]
     return f" {', '.join(words)}" if words else ""
 
 
 def _count(schema: Schema, what: str, unit: str) -> str:
-    bounds = {"at least": schema.get(f"min{what}") or None, "at most": schema.get(f"max{what}")}
-    words = [f"{name} {bound}" for name, bound in bounds.items() if bound is not None]
+    names = {f"min{what}": "at least", f"max{what}": "at most"}
+    words = [f"{word} {schema[name]}" for name, word in names.items() if schema.get(name)]
     return f", {', '.join(words)} {unit}" if words else ""

@@ -5,12 +5,10 @@ from __future__ import annotations
 import secrets
 import time
 from collections.abc import AsyncGenerator, Mapping, Sequence
-from contextlib import aclosing
+from contextlib import aclosing, suppress
 from typing import Any, Literal, TypedDict, TypeVar, Unpack
 
-from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
 from pydantic import ValidationError
-from temporalio.client import WorkflowExecutionDescription
 
 from activities.contracts import JsonObject
 from client.errors import (
@@ -23,10 +21,10 @@ from client.errors import (
     clear_errors,
 )
 from client.keys import Signer
-from client.listing import REQUESTS_KEY, RequestSummary, requests_in_memo
+from client.listing import RequestSummary, requests_in_memo
 from client.reading import RunReader
-from client.sending import NoAnswer, SentSignal, by_signal, by_update
-from client.yaml import dotted, problems
+from client.sending import MessageName, NoAnswer, SentSignal, by_signal, by_update
+from client.yaml import problem_text
 from workflows.api import EffectsQuery, PageQuery
 from workflows.kernel.log import Record
 from workflows.people import (
@@ -92,8 +90,8 @@ def _checked(kind: type[M], fields: Mapping[str, Any]) -> M:
     try:
         return kind.model_validate(fields)
     except ValidationError as error:
-        wrong = "; ".join(f"{dotted(where)}: {what}" for where, what in problems(error, kind))
-        raise UsageError(f"this cannot be sent as a {kind.__name__.lower()}: {wrong}") from error
+        name = kind.__name__.lower()
+        raise UsageError(f"this cannot be sent as a {name}: {problem_text(error, kind)}") from error
 
 
 class RunCommander(RunReader):
@@ -219,7 +217,7 @@ class RunCommander(RunReader):
             UsageError: it cannot be sent.
         """
         if isinstance(request, Decision):
-            return await self._send_decision(run, request, by, signal)
+            return await self._send(run, request, Decided, by, signal)
         if verb is None:
             raise UsageError("a decision needs a verb, such as `approve`")
         seen = await self.request(run, request) if isinstance(request, str) else request
@@ -228,7 +226,7 @@ class RunCommander(RunReader):
             raise Refused(
                 f"{seen.id} of run {run} cannot be decided by {verb!r}; options: {', '.join(seen.options)}"
             )
-        return await self._send_decision(run, decision_from(seen, verb, text, **fields), by, signal)
+        return await self._send(run, decision_from(seen, verb, text, **fields), Decided, by, signal)
 
     async def command(
         self,
@@ -250,29 +248,22 @@ class RunCommander(RunReader):
         Args and errors as in `decide`; `text` is the reason, or the message that steers.
         """
         body = command if isinstance(command, Command) else command_from(command, text, **fields)
-        body = _named(body, by)
-        if isinstance(by, Signer) and by.key is not None:
-            origin = (await self.description(run)).raw_info.first_run_id
-            body = _signed(body, by.key, run, origin)
-        return await self._send(run, "command", body, CommandDone, signal)
-
-    async def _send_decision(
-        self, run: str, decision: Decision, by: str | Signer, signal: bool
-    ) -> Decided | SentSignal:
-        body = _named(decision, by)
-        if isinstance(by, Signer) and by.key is not None:
-            body = _signed(body, by.key, run)
-        return await self._send(run, "decide", body, Decided, signal)
+        return await self._send(run, body, CommandDone, by, signal)
 
     async def _send(
-        self,
-        run: str,
-        name: Literal["decide", "command"],
-        body: Decision | Command,
-        answer: type[A],
-        signal: bool,
+        self, run: str, body: Decision | Command, answer: type[A], by: str | Signer, signal: bool
     ) -> A | SentSignal:
         """By update when a worker polls and answers in time, otherwise by signal with the same id."""
+        who = by if isinstance(by, Signer) else Signer(by)
+        body = body.model_copy(update={"id": body.id or secrets.token_hex(8), "by": who.name or body.by})
+        if who.key is not None:
+            from workflows.gate.validation import sign, signed_content
+
+            # a decision names the digest of its request; a command names the very run
+            is_command = isinstance(body, Command)
+            origin = (await self.description(run)).raw_info.first_run_id if is_command else ""
+            body = body.model_copy(update={"signature": sign(who.key, signed_content(run, body, origin))})
+        name: MessageName = "decide" if isinstance(body, Decision) else "command"
         async with clear_errors(self.where, run):
             if signal:
                 return await by_signal(self.temporal, run, name, body, "sent as a signal")
@@ -309,26 +300,15 @@ class RunCommander(RunReader):
             yield request
 
 
-def _named(message: M, by: str | Signer) -> M:
-    """The message with an id, and with the name of its sender."""
-    name = by.name if isinstance(by, Signer) else by
-    return message.model_copy(update={"id": message.id or secrets.token_hex(8), "by": name or message.by})
-
-
-def _signed(message: M, key: Ed25519PrivateKey, run: str, origin: str = "") -> M:
-    from workflows.gate.validation import sign, signed_content
-
-    return message.model_copy(update={"signature": sign(key, signed_content(run, message, origin))})
-
-
 class _RequestChanges:
     """Which requests of a run and of its inner runs have changed since the last look."""
 
     def __init__(self, agents: RunCommander, run: str) -> None:
         self._agents, self._run = agents, run
-        self._known: dict[tuple[str, str], Request] = {}
-        self._signatures: dict[str, tuple[bytes, int]] = {}
-        """Run -> what its description was when it answered last."""
+        self._known: dict[str, dict[str, Request]] = {}
+        """Run -> its requests by id, as they were when it answered last."""
+        self._lengths: dict[str, int] = {}
+        """Run -> length of its history then: while it is the same, nothing has changed."""
         self._looked = 0.0
 
     async def after(self, records: Sequence[Record]) -> list[Request]:
@@ -338,78 +318,51 @@ class _RequestChanges:
 
     async def next(self) -> list[Request]:
         """Requests that opened, got a vote or were closed. A run that does not answer is asked next time."""
-        first, self._looked = self._run not in self._signatures, time.monotonic()
-        changed, looked = await self._look(self._run)
-        for run in {run for (run, _), request in self._known.items() if request.is_open} - looked:
-            changed += await self._changed(run, None)  # an inner run that has ended
-        if first:  # what was closed before is no news
-            changed = [request for request in changed if request.is_open]
-        return changed
+        is_first, self._looked = self._run not in self._lengths, time.monotonic()
+        changed: list[Request] = []
+        runs = [self._run]
+        for run in runs:  # with its inner runs, however deep, that are found meanwhile
+            try:
+                about = await self._agents.description(run)
+            except RatchetError:
+                continue
+            runs += [child.workflow_id for child in about.raw_description.pending_children]
+            if about.history_length != self._lengths.get(run) and await self._look(run, changed):
+                self._lengths[run] = about.history_length
+        for run, known in self._known.items():
+            if run not in runs and any(request.is_open for request in known.values()):
+                await self._look(run, changed)  # an inner run that has ended
+        # what was closed before is no news
+        return [request for request in changed if request.is_open] if is_first else changed
 
-    async def _look(self, run: str) -> tuple[list[Request], set[str]]:
-        """What has changed in a run and in its inner runs, however deep; and which runs these are."""
+    async def _look(self, run: str, changed: list[Request]) -> bool:
+        """Add what has changed in one run; False: it does not answer now."""
+        found: list[Request] = []
         try:
-            about = await self._agents.description(run)
-        except RatchetError:
-            return [], {run}
-        changed, looked = await self._changed(run, about), {run}
-        for child in about.raw_description.pending_children:
-            more, runs = await self._look(child.workflow_id)
-            changed += more
-            looked |= runs
-        return changed, looked
-
-    async def _changed(self, run: str, about: WorkflowExecutionDescription | None) -> list[Request]:
-        signature = self._signature(run, about)
-        if signature is not None and signature == self._signatures.get(run):
-            return []
-        found: Sequence[Request] = ()
-        try:
-            found = await self._agents.open_and_closed_requests(run)
+            found += await self._agents.open_and_closed_requests(run)
         except (StoreNotShared, UnknownRun):
             pass  # asking again would not help
         except RatchetError:  # the worker is away or slow
-            return []
-        if signature is not None:
-            self._signatures[run] = signature
-        changed = [
-            one for one in (*found, *await self._left_out(run, found))
-            if _state(one) != _state(self._known.get((run, one.id)))
-        ]  # fmt: skip
-        self._known |= {(run, one.id): one for one in changed}
-        return changed
+            return False
+        known = self._known.setdefault(run, {})
+        names = {one.id for one in found}
+        gone = {name: one for name, one in known.items() if one.is_open and name not in names}
+        found += await self._closed_long_ago(run, gone)
+        changed += [one for one in found if one.id not in known or _state(one) != _state(known[one.id])]
+        known |= {one.id: one for one in found}
+        return True
 
-    def _signature(self, run: str, about: WorkflowExecutionDescription | None) -> tuple[bytes, int] | None:
-        """What changes when the run's requests do. The memo has only the oldest five, and no votes, so the
-        length of the history counts as well while a request is open."""
-        if about is None:
-            return None
-        memo = about.raw_info.memo.fields.get(REQUESTS_KEY)
-        is_open = any(name == run and request.is_open for (name, _), request in self._known.items())
-        return memo.data if memo else b"", about.history_length if is_open else 0
-
-    async def _left_out(self, run: str, found: Sequence[Request]) -> list[Request]:
+    async def _closed_long_ago(self, run: str, gone: Mapping[str, Request]) -> list[Request]:
         """Requests that were open and are not among the newest closed ones: the log has the outcome."""
-        names = {request.id for request in found}
-        gone = {
-            name: request
-            for (known_run, name), request in self._known.items()
-            if known_run == run and request.is_open and name not in names
-        }
-        if not gone:
-            return []
-        try:
-            records = await self._agents.records(run)
-        except RatchetError:
-            return []
         closed: list[Request] = []
-        for record in records:
-            outcome, request = record.about.get("outcome"), gone.get(str(record.about.get("request")))
-            if request is not None and outcome not in (None, "open"):
-                closed.append(request.model_copy(update={"outcome": outcome, "closed": record.at}))
+        with suppress(RatchetError):
+            for record in await self._agents.records(run) if gone else ():
+                outcome, request = record.about.get("outcome"), gone.get(str(record.about.get("request")))
+                if request is not None and outcome not in (None, "open"):
+                    closed.append(request.model_copy(update={"outcome": outcome, "closed": record.at}))
         return closed
 
 
-def _state(request: Request | None) -> tuple[object, ...]:
+def _state(request: Request) -> tuple[object, ...]:
     """What makes a request news when it changes."""
-    return () if request is None else (request.outcome, len(request.votes), request.group, request.deadline)
+    return request.outcome, len(request.votes), request.group, request.deadline

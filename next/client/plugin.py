@@ -9,19 +9,19 @@ Give it to the client; workers and replayers made from that client inherit it:
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
-from contextlib import AbstractAsyncContextManager, AsyncExitStack, asynccontextmanager
+from collections.abc import Awaitable, Callable, Sequence
+from contextlib import AsyncExitStack
 from typing import Any
 
-from temporalio.client import WorkflowHistory
 from temporalio.plugin import SimplePlugin
-from temporalio.worker import Replayer, ReplayerConfig, WorkerConfig, WorkflowReplayResult, WorkflowRunner
+from temporalio.worker import ReplayerConfig, Worker, WorkerConfig, WorkflowRunner
 from temporalio.worker.workflow_sandbox import RestrictedWorkflowAccessError, SandboxedWorkflowRunner
 from temporalio.workflow import SandboxImportNotificationPolicy
 
 from activities.settings import Settings
 from activities.store.blobs import BlobStore
 from activities.store.converter import data_converter
+from client.workerconfig import register_modules
 
 __all__ = ["PASSED_THROUGH", "RatchetPlugin"]
 
@@ -52,36 +52,25 @@ class RatchetPlugin(SimplePlugin):
             workflow_runner=_runner,
             # a user's machine that reads a clock or a file ends its run, instead of waiting for other code
             workflow_failure_exception_types=[RestrictedWorkflowAccessError],
-            run_context=self._open,
         )
 
     def configure_worker(self, config: WorkerConfig) -> WorkerConfig:
         """Load users' machines and rules before the worker makes its workflows."""
-        self._load()
+        register_modules(self.settings.modules)
         return super().configure_worker(config)
 
     def configure_replayer(self, config: ReplayerConfig) -> ReplayerConfig:
         """The same for a replayer: it must know the machines of the runs that it replays."""
-        self._load()
+        register_modules(self.settings.modules)
         return super().configure_replayer(config)
 
-    @asynccontextmanager
-    async def run_replayer(
-        self,
-        replayer: Replayer,
-        histories: AsyncIterator[WorkflowHistory],
-        next: Callable[..., AbstractAsyncContextManager[AsyncIterator[WorkflowReplayResult]]],
-    ) -> AsyncIterator[AsyncIterator[WorkflowReplayResult]]:
-        """Replay as the SDK does; what a worker of the same plugin has opened stays open."""
-        async with next(replayer, histories) as results:
-            yield results
-
-    def _load(self) -> None:
-        from activities.extensions import load_extensions
-        from workflows import registry
-
-        for module in load_extensions(self.settings.modules):
-            registry.add_module(module)
+    async def run_worker(self, worker: Worker, next: Callable[[Worker], Awaitable[None]]) -> None:
+        """Run it as the SDK does; what its activities opened is closed with it."""
+        async with AsyncExitStack() as stack:
+            for close in self._closing:
+                stack.push_async_callback(close)
+            self._closing = []
+            await super().run_worker(worker, next)
 
     def _activities(self, given: Sequence[Callable[..., Any]] | None) -> Sequence[Callable[..., Any]]:
         from activities.code.activity import CodeActivities
@@ -116,15 +105,6 @@ class RatchetPlugin(SimplePlugin):
             archive.read_log,
         ]
         return [*(given or ()), *ours]
-
-    @asynccontextmanager
-    async def _open(self) -> AsyncIterator[None]:
-        """Around a worker: what the activities opened is closed with it."""
-        async with AsyncExitStack() as stack:
-            stack.callback(self._closing.clear)
-            yield
-            for close in self._closing:
-                stack.push_async_callback(close)
 
 
 def _workflows(given: Sequence[type] | None) -> Sequence[type]:

@@ -4,10 +4,9 @@ from __future__ import annotations
 
 import asyncio
 import time
-from collections.abc import AsyncGenerator, Awaitable, Callable
+from collections.abc import AsyncGenerator
 from contextlib import aclosing, suppress
 from datetime import timedelta
-from functools import partial
 from typing import Any, TypeVar
 
 from pydantic import BaseModel
@@ -32,8 +31,10 @@ from client.errors import (
     clear_errors,
     no_worker,
     run_failed,
+    unknown_run,
 )
 from client.follow import Follower, Heartbeat, heartbeat_in
+from client.history.recorded import by_number, executions_of, recorded_log
 from client.listing import RunLine, line_of, list_filter, run_with_short_id
 from workflows.api import LogPage, PageQuery, RunResult, RunStatus, StepLine, TranscriptPage
 from workflows.kernel.log import Record
@@ -132,16 +133,10 @@ class RunReader:
             raise UsageError("the id of the run is empty; `ratchet list` shows the runs")
         try:
             line = await self.describe(short)
-        except UnknownRun as unknown:
+        except UnknownRun:
             if not running and await self.archive.records(short):
                 return short
-            found = await self._by_short_id(short, running)
-            if found is None:
-                raise UnknownRun(
-                    f"there is no run {short} at {self.where}, and no id begins or ends so; "
-                    "`ratchet list` shows the runs"
-                ) from unknown
-            line = await self.describe(found)
+            line = await self.describe(await self._by_short_id(short, running))
         if running and line.progress != "running":
             raise Refused(
                 f"run {line.id} is over ({line.exit_reason or line.progress}), so nothing was changed; "
@@ -149,16 +144,18 @@ class RunReader:
             )
         return line.id
 
-    async def _by_short_id(self, short: str, every: bool) -> str | None:
+    async def _by_short_id(self, short: str, every: bool) -> str:
         """A command that reads prefers a beginning to an end; one that changes something must be clear."""
-        prefixes = ("",) if every else (short, "")
-        for prefix in prefixes:
+        for prefix in ("",) if every else (short, ""):
             async with clear_errors(self.where):
                 query = list_filter(prefix=prefix)
                 ids = [run.id async for run in self.temporal.list_workflows(query)]
             if found := run_with_short_id(short, ids):
                 return found
-        return None
+        raise UnknownRun(
+            f"there is no run {short} at {self.where}, and no id begins or ends so; `ratchet list` shows "
+            "the runs"
+        )
 
     # -- what came out --------------------
 
@@ -178,34 +175,32 @@ class RunReader:
             if found is None:
                 raise run_failed(run, error) from error
             return found
-        except UnknownRun as unknown:
-            archived = await self.archive.result(run)
-            if archived is None:
-                raise await self._without_end(run, unknown) from unknown
-            return archived
+        except UnknownRun:
+            return await self._archived_result(run)
 
     # -- what a run says of itself --------------------
 
     async def status(self, run: str) -> RunStatus:
         """Where a run is."""
-        return await self._read(run, partial(self.query, run, "status", RunStatus), self.archive.status)
+        if not await self.is_archived(run):
+            with suppress(UnknownRun):
+                return await self.query(run, "status", RunStatus)
+        result, records = await self._archived_result(run), await self.archive.records(run)
+        common = {name: getattr(result, name) for name in RunStatus.model_fields if hasattr(result, name)}
+        return RunStatus(**common, visit=records[-1].visit if records else 0)
 
-    async def log(self, run: str, since: int = 0, *, full: bool = False) -> LogPage:
-        """One page of a run's records, from sequence number `since` on.
+    async def records(self, run: str, since: int = 0, *, full: bool = False) -> tuple[Record, ...]:
+        """All records of a run so far, from sequence number `since` on.
 
         Long values may be cut unless `full`, which needs the workers' store.
         """
-        query = PageQuery(since=since, full=full)
-        ask = partial(self.query, run, "log", LogPage, query)
-        page = await self._read(run, ask, partial(self.archive.log, since=since))
-        if page.first > since:
-            earlier = await self._earlier_records(run, since, page.first)
-            page = page.model_copy(update={"records": (*earlier, *page.records)})
-        return page
-
-    async def records(self, run: str, since: int = 0, *, full: bool = False) -> tuple[Record, ...]:
-        """All records of a run so far, from sequence number `since` on."""
-        return (await self._all_since(run, since, full))[0]
+        if not await self.is_archived(run):
+            with suppress(UnknownRun):
+                return (await self._live_records(run, since, full))[0]
+        records = await self.archive.records(run)
+        if not records:
+            raise unknown_run(self.where, run)
+        return tuple(record for record in records if record.seq >= since)
 
     async def steps(self, run: str) -> tuple[StepLine, ...]:
         """What a run did, one line for each step that holds."""
@@ -275,7 +270,7 @@ class RunReader:
         Args:
             seconds: an empty batch comes whenever nothing has happened for so long.
         """
-        if await self.is_archived(run) or await self._is_cut_off(run):
+        if await self.is_archived(run) or await self._first_run_id(run) is None:
             yield await self.records(run, since)
             return
         await self._check_worker(run)
@@ -298,16 +293,21 @@ class RunReader:
         until = time.monotonic() + ABSENCE_SECONDS
         while True:
             try:
-                return await self._all_since(run, since)
+                return await self._live_records(run, since)
             except NoWorker:
                 if time.monotonic() > until:
                     raise
                 await asyncio.sleep(1)
 
-    async def _all_since(self, run: str, since: int, full: bool = False) -> tuple[tuple[Record, ...], bool]:
+    async def _live_records(
+        self, run: str, since: int, full: bool = False
+    ) -> tuple[tuple[Record, ...], bool]:
+        """The records from `since` on, and whether the run is over."""
         records: tuple[Record, ...] = ()
         while True:
-            page = await self.log(run, since, full=full)
+            page = await self.query(run, "log", LogPage, PageQuery(since=since, full=full))
+            if page.first > since:
+                records += await self._earlier_records(run, since, page.first)
             records += page.records
             since = page.next
             if not page.records or page.next >= page.total:
@@ -317,54 +317,32 @@ class RunReader:
 
     async def is_archived(self, run: str) -> bool:
         """The archive has the end of this very run; of any run of that id, when Temporal knows none."""
+        known = await self._first_run_id(run)
         try:
             result = await self.archive.result(run)
-        except RatchetError as unreadable:
-            try:
-                await self.description(run)
-            except UnknownRun:
-                raise unreadable from None
-            return False  # a run that Temporal knows needs no archive
-        if result is None:
-            return False
-        try:
-            return (await self.description(run)).raw_info.first_run_id == result.run_id
-        except UnknownRun:
-            return True
-
-    async def _read(
-        self, run: str, ask: Callable[[], Awaitable[Q]], recall: Callable[[str], Awaitable[Q | None]]
-    ) -> Q:
-        """Ask a live run; read one that is over from the archive, which needs no worker."""
-        if await self.is_archived(run) and (found := await recall(run)) is not None:
-            return found
-        try:
-            return await ask()
-        except UnknownRun as unknown:
-            found = await recall(run)
-            if found is None:
-                raise await self._without_end(run, unknown) from unknown
-            return found
-
-    async def _is_cut_off(self, run: str) -> bool:
-        """Only the archive knows the run, and it lacks the end."""
-        try:
-            if await self.archive.records(run) and await self.archive.result(run) is None:
-                await self.description(run)
-        except UnknownRun:
-            return True
         except RatchetError:
-            return False  # a damaged archive, or a server that does not answer: reading says so
-        return False
+            if known is None:
+                raise
+            return False  # a run that Temporal knows needs no archive
+        return result is not None and known in {None, result.run_id}
 
-    async def _without_end(self, run: str, unknown: UnknownRun) -> UnknownRun:
-        records = len(await self.archive.records(run))
-        if not records:
-            return unknown
-        return UnknownRun(
-            f"Temporal at {self.where} does not know run {run} any more, and the archive has its beginning "
-            f"but not its end. `ratchet log {run}` shows the {records} records that there are"
-        )
+    async def _first_run_id(self, run: str) -> str | None:
+        """Temporal's id of a run's first execution; None: it does not know the run."""
+        try:
+            return (await self.description(run)).raw_info.first_run_id
+        except UnknownRun:
+            return None
+
+    async def _archived_result(self, run: str) -> RunResult:
+        """The result of a run that Temporal does not know, or that is over. Raises UnknownRun."""
+        if result := await self.archive.result(run):
+            return result
+        if records := len(await self.archive.records(run)):
+            raise UnknownRun(
+                f"Temporal at {self.where} does not know run {run} any more, and the archive has its "
+                f"beginning but not its end. `ratchet log {run}` shows the {records} records that there are"
+            )
+        raise unknown_run(self.where, run)
 
     async def _earlier_records(self, run: str, since: int, until: int) -> tuple[Record, ...]:
         """Records of executions before the present one: from the archive, else from Temporal's history.
@@ -372,15 +350,12 @@ class RunReader:
         Raises:
             StoreNotShared: neither has all of them.
         """
-        from client.history.recorded import executions_of
-
         found: dict[int, Record] = {}
         with suppress(RatchetError):  # a damaged archive harms no run that the server knows
-            found = {record.seq: record for record in await self.archive.records(run)}
+            found = by_number(await self.archive.records(run))
         if not found.keys() >= set(range(since, until)):
             async with clear_errors(self.where, run):
-                for execution in await executions_of(self.temporal, run):
-                    found |= {record.seq: record for record in await execution.records(self.temporal)}
+                found |= await recorded_log(self.temporal, await executions_of(self.temporal, run))
         missing = [seq for seq in range(since, until) if seq not in found]
         if missing:
             raise StoreNotShared(

@@ -16,7 +16,6 @@ from temporalio.client import (
     WorkflowUpdateRPCTimeoutOrCancelledError,
     WorkflowUpdateStage,
 )
-from temporalio.exceptions import ApplicationError
 from temporalio.service import RPCError, RPCStatusCode
 
 from activities.contracts import Frozen, JsonObject
@@ -31,9 +30,8 @@ ACCEPT_SECONDS = 10
 """A worker that runs takes a message within this time."""
 CROWD_SECONDS = 60
 """How long a message waits for others to the same run: the server takes ten at a time."""
-TRIES = 3
-LOST = "AcceptedUpdateCompletedWorkflow"
-"""Error type: the run continued as new, or ended, before it could answer."""
+LOST = ("AcceptedUpdateCompletedWorkflow", "closing workflow", UPDATE_ABORTED)
+"""In the error when the run continued as new, or ended, before it could answer."""
 
 
 class NoAnswer(Exception):
@@ -63,39 +61,9 @@ async def by_update(
     Raises:
         Refused: the run does not take it; the message says why.
         NoAnswer: no worker took it in time.
-        RatchetError: the run ended before it could answer.
+        RatchetError: the run could not take it.
         RPCError: the server's own error.
     """
-    for _ in range(TRIES):
-        try:
-            return await _update(temporal, run, name, body, answer)
-        except WorkflowUpdateFailedError as error:
-            cause = error.cause
-            kind = cause.type if isinstance(cause, ApplicationError) else None
-            reason = cause.message if isinstance(cause, ApplicationError) else str(cause)
-            if kind == LOST and await _is_running(temporal, run):
-                continue
-            if kind == "Refused":
-                raise Refused(f"run {run} refused: {reason}") from error
-            raise RatchetError(f"run {run} could not take the message: {reason}") from error
-        except RPCError as error:
-            lost = "closing workflow" in error.message or UPDATE_ABORTED in error.message
-            if not lost or not await _is_running(temporal, run):
-                raise
-    raise RatchetError(f"run {run} took the message but did not answer; `ratchet log {run}` shows it")
-
-
-async def by_signal(
-    temporal: Client, run: str, name: MessageName, body: Decision | Command, why: str
-) -> SentSignal:
-    """Send the same as a signal; `why` begins the text for a person. Raises RPCError."""
-    await _without_store(temporal).get_workflow_handle(run).signal(name, body)
-    sent: JsonObject = body.model_dump(mode="json", exclude_defaults=True)
-    text = f"{why}; it takes effect when a worker takes it, and the log records what cannot be used"
-    return SentSignal(run=run, message=name, id=body.id, body=sent, text=text)
-
-
-async def _update(temporal: Client, run: str, name: str, body: Decision | Command, answer: type[A]) -> A:
     handle = _without_store(temporal).get_workflow_handle(run)
     until = time.monotonic() + CROWD_SECONDS
     while True:
@@ -116,10 +84,40 @@ async def _update(temporal: Client, run: str, name: str, body: Decision | Comman
                 # the SDK raises the same error when this task is cancelled
                 raise asyncio.CancelledError from error
             raise NoAnswer from error
-        except RPCError as error:
-            if error.status is not RPCStatusCode.RESOURCE_EXHAUSTED or time.monotonic() > until:
-                raise
+        except (WorkflowUpdateFailedError, RPCError) as error:
+            if time.monotonic() > until or not await _may_succeed_later(temporal, run, error):
+                if isinstance(error, RPCError):
+                    raise
+                raise _refusal(run, error) from error
             await asyncio.sleep(random.uniform(0.05, 0.3))
+
+
+async def by_signal(
+    temporal: Client, run: str, name: MessageName, body: Decision | Command, why: str
+) -> SentSignal:
+    """Send the same as a signal; `why` begins the text for a person. Raises RPCError."""
+    await _without_store(temporal).get_workflow_handle(run).signal(name, body)
+    sent: JsonObject = body.model_dump(mode="json", exclude_defaults=True)
+    text = f"{why}; it takes effect when a worker takes it, and the log records what cannot be used"
+    return SentSignal(run=run, message=name, id=body.id, body=sent, text=text)
+
+
+async def _may_succeed_later(temporal: Client, run: str, error: WorkflowUpdateFailedError | RPCError) -> bool:
+    """The update was lost while the run goes on, or there are too many at once."""
+    if isinstance(error, RPCError) and error.status is RPCStatusCode.RESOURCE_EXHAUSTED:
+        return True
+    text = error.message if isinstance(error, RPCError) else getattr(error.cause, "type", None) or ""
+    if not any(words in text for words in LOST):
+        return False
+    status = (await temporal.get_workflow_handle(run).describe()).status
+    return status is WorkflowExecutionStatus.RUNNING
+
+
+def _refusal(run: str, error: WorkflowUpdateFailedError) -> RatchetError:
+    reason = getattr(error.cause, "message", str(error.cause))
+    if getattr(error.cause, "type", None) == "Refused":
+        return Refused(f"run {run} refused: {reason}")
+    return RatchetError(f"run {run} could not take the message: {reason}")
 
 
 def _without_store(temporal: Client) -> Client:
@@ -129,7 +127,3 @@ def _without_store(temporal: Client) -> Client:
     config["plugins"] = []
     config["data_converter"] = replace(temporal.data_converter, external_storage=None)
     return Client(**config)
-
-
-async def _is_running(temporal: Client, run: str) -> bool:
-    return (await temporal.get_workflow_handle(run).describe()).status is WorkflowExecutionStatus.RUNNING

@@ -12,6 +12,7 @@ import hashlib
 import os
 from collections.abc import Iterable
 from pathlib import Path
+from tempfile import NamedTemporaryFile
 from typing import Any
 
 from pydantic import BaseModel, ValidationError
@@ -20,7 +21,10 @@ from activities.contracts import ModelSpec
 from activities.settings import Settings
 from client.errors import UsageError
 
-__all__ = ["Allowed", "load_settings", "recalled", "remember", "settings_from_environment"]
+__all__ = [
+    "Allowed", "load_settings", "memory_file", "recalled", "register_modules", "remember",
+    "settings_from_environment", "write_private",
+]  # fmt: skip
 
 
 class Allowed(BaseModel):
@@ -43,6 +47,11 @@ class Allowed(BaseModel):
         """What an agent needs."""
         return cls(modules=tuple(modules), base_urls=tuple(spec.base_url for spec in models if spec.base_url))
 
+    def added_to(self, settings: Settings) -> Settings:
+        """The settings with all of this allowed as well."""
+        every = Allowed(modules=settings.modules, base_urls=settings.base_urls) | self
+        return settings.model_copy(update={"modules": every.modules, "base_urls": every.base_urls})
+
 
 def remember(data_dir: Path, allowed: Allowed) -> None:
     """Add to what later workers of this directory may load and reach.
@@ -54,12 +63,9 @@ def remember(data_dir: Path, allowed: Allowed) -> None:
     if (known | allowed) == known:
         return
     path = memory_file(data_dir)
-    beside = path.with_suffix(f".{os.getpid()}.new")
     try:
         path.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
-        beside.touch(mode=0o600)
-        beside.write_text((known | allowed).model_dump_json(indent=2) + "\n")
-        beside.replace(path)
+        write_private(path, (known | allowed).model_dump_json(indent=2))
     except OSError as error:
         raise UsageError(
             f"the modules and servers of this run cannot be kept in {path.parent}: "
@@ -87,6 +93,29 @@ def memory_file(data_dir: Path) -> Path:
     return home / "ratchet" / f"{digest[:32]}.json"
 
 
+def write_private(path: Path, text: str) -> None:
+    """Write a file that only its owner may read, whole or not at all. Raises OSError."""
+    with NamedTemporaryFile("w", dir=path.parent, prefix=f"{path.name}.", delete=False) as beside:
+        beside.write(text + "\n")
+    Path(beside.name).replace(path)
+
+
+def register_modules(modules: Iterable[str]) -> None:
+    """Load users' modules, and make their machines, rules, policies and hooks known in this process.
+
+    Raises:
+        UsageError: one cannot be loaded; the message names file and line.
+    """
+    from activities.extensions import ExtensionError, load_extensions
+    from workflows import registry
+
+    try:
+        for module in load_extensions(modules):
+            registry.add_module(module)
+    except (ExtensionError, ValueError, TypeError) as error:
+        raise UsageError(str(error)) from error
+
+
 def settings_from_environment(data_dir: Path | None = None) -> Settings:
     """The settings that the environment gives (`RATCHET_...`).
 
@@ -110,6 +139,4 @@ def load_settings(data_dir: Path | None = None, allowed: Allowed | None = None) 
         UsageError: a variable of the environment has a wrong value.
     """
     plain = settings_from_environment(data_dir)
-    own = Allowed(modules=plain.modules, base_urls=plain.base_urls)
-    every = own | recalled(plain.data_dir) | (allowed or Allowed())
-    return plain.model_copy(update={"modules": every.modules, "base_urls": every.base_urls})
+    return (recalled(plain.data_dir) | (allowed or Allowed())).added_to(plain)

@@ -3,19 +3,18 @@
 from __future__ import annotations
 
 import difflib
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, get_args
 
 from pydantic import BaseModel, ValidationError
 
 from client.errors import UsageError
-from client.options import allowed_at, keys_at
 
 if TYPE_CHECKING:
     from pydantic_core import ErrorDetails
 
-__all__ = ["KeyPath", "Problem", "YamlFile", "dotted", "nearest", "parse", "problems"]
+__all__ = ["KeyPath", "Problem", "YamlFile", "dotted", "nearest", "parse", "problem_text", "problems"]
 
 KeyPath = tuple[str | int, ...]
 Problem = tuple[KeyPath, str]
@@ -26,8 +25,6 @@ FILE_BYTES = 1_000_000
 MOST_VALUES = 100_000
 """Aliases count as often as they are used: a small text can mean billions of values."""
 SHOWN_PROBLEMS = 12
-VAGUE_ERRORS = ("_equal", "_than", "_type", "_parsing", "_short", "_long", "_mismatch", "_from_float")
-"""Ends of the names of Pydantic's errors that state one bound at most."""
 
 
 class YamlFile:
@@ -79,6 +76,11 @@ def parse(text: str, source: str) -> tuple[Any, Places]:
 def problems(error: ValidationError, model: type[BaseModel]) -> list[Problem]:
     """Each error of a validation in plain words."""
     return [_problem(detail, model) for detail in error.errors(include_url=False)[:SHOWN_PROBLEMS]]
+
+
+def problem_text(error: ValidationError, model: type[BaseModel]) -> str:
+    """All errors of a validation in one line, each with its key."""
+    return "; ".join(f"{dotted(where)}: {what}" for where, what in problems(error, model))
 
 
 def nearest(word: str, known: Iterable[str]) -> str:
@@ -141,7 +143,7 @@ def _plain(value: Any, where: KeyPath, places: Places, count: list[int]) -> Any:
 def _problem(detail: ErrorDetails, model: type[BaseModel]) -> Problem:
     where = tuple(detail["loc"])
     if detail["type"] == "extra_forbidden":
-        return where, f"unknown key; {nearest(str(where[-1]), keys_at(model, where[:-1]))}"
+        return where, f"unknown key; {nearest(str(where[-1]), _keys_at(model, where[:-1]))}"
     if detail["type"] == "missing":
         return where, "is missing"
     message = detail["msg"].removeprefix("Value error, ")
@@ -149,9 +151,23 @@ def _problem(detail: ErrorDetails, model: type[BaseModel]) -> Problem:
         where, message = where[:-1], message.replace("Input should", "The key should", 1)
     got = repr(detail["input"])
     got = got if len(got) <= 80 else f"{got[:77]}..."
-    allowed = allowed_at(model, where) if detail["type"].endswith(VAGUE_ERRORS) else ""
-    expected = f"; expected {allowed}" if allowed else ""
-    return where, f"{message[:1].lower()}{message[1:]}, got {got}{expected}"
+    return where, f"{message[:1].lower()}{message[1:]}, got {got}"
+
+
+def _keys_at(model: type[BaseModel], where: KeyPath) -> list[str]:
+    """The keys of the object at a path below a model."""
+    found = [model]
+    for part in where:  # indexes and keys of mappings are no fields: what they hold is there already
+        fields = [one.model_fields[part] for one in found if part in one.model_fields]
+        found = [inner for field in fields for inner in _models_in(field.annotation)] or found
+    return [name for one in found for name in one.model_fields]
+
+
+def _models_in(annotation: Any) -> Iterator[type[BaseModel]]:
+    if isinstance(annotation, type) and issubclass(annotation, BaseModel):
+        yield annotation
+    for inner in get_args(annotation):
+        yield from _models_in(inner)
 
 
 def _first_line(error: object) -> str:

@@ -11,15 +11,16 @@ from workflows import registry
 from workflows.kernel.diagram import mermaid, rights, table
 from workflows.kernel.machine import COMMON_EXITS, Machine
 
-__all__ = ["PAGE", "page"]
+__all__ = ["PAGE", "anchor_of", "page"]
 
 PAGE = Path(__file__).parent / "machines.md"
 HEAD = """# Machines
 
-Made by `make docs` from the declarations in `workflows/machines/`; do not edit. The table is what runs: a transition that is not in it
-breaks a rule, and a state can neither read, write nor ask for anything that it did not declare. For a machine of your own,
-`ratchet machines NAME` and `ratchet diagram NAME` show the same; how to write one: [own-machine.md](own-machine.md). `spec` names the part
-of the specification that an option comes from; times are in seconds.
+Made by `make docs` from the declarations in `workflows/machines/`; do not edit. The table is what runs: a
+transition that is not in it breaks a rule, and a state can neither read, write nor ask for anything that it
+did not declare. For a machine of your own, `ratchet machines NAME` and `ratchet diagram NAME` show the same;
+how to write one: [own-machine.md](own-machine.md). `spec` names the part of the specification that an option
+comes from; times are in seconds.
 """
 EXITS = """## Exit reasons of every machine
 
@@ -55,7 +56,7 @@ def _section(machine: Machine) -> str:
 
 def _contents(machines: Iterable[Machine]) -> str:
     rows = [
-        [f"[{m.name}](#{_anchor(_title(m))})", m.description, ", ".join(f"`{role}`" for role in m.roles)]
+        [f"[{m.name}](#{anchor_of(_title(m))})", m.description, ", ".join(f"`{role}`" for role in m.roles)]
         for m in machines
     ]
     return _markdown(["machine", "what it does", "model roles"], rows)
@@ -84,7 +85,7 @@ def _title(machine: Machine) -> str:
     return f"{machine.name} (version {machine.version})"
 
 
-def _anchor(title: str) -> str:
+def anchor_of(title: str) -> str:
     """The anchor that GitHub makes of a heading."""
     return re.sub(r"[^\w -]", "", title.lower()).replace(" ", "-")
 

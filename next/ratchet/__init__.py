@@ -31,7 +31,7 @@ if TYPE_CHECKING:
     from activities.tools import ToolCallContext as ToolCallContext
     from activities.tools import ToolReturn as ToolReturn
     from activities.tools import TransientError as TransientError
-    from client import AgentClient as AgentClient
+    from client.agent import AgentClient as AgentClient
     from client.agentfile import load_agent as load_agent
     from client.errors import Refused as Refused
     from client.keys import signer as signer
@@ -76,7 +76,7 @@ _HOMES = {
     "activities.tools": (
         "Happened", "NotHappened", "Tool", "ToolCallContext", "ToolReturn", "TransientError",
     ),
-    "client": ("AgentClient",),
+    "client.agent": ("AgentClient",),
     "client.agentfile": ("load_agent",),
     "client.errors": ("Refused",),
     "client.keys": ("signer",),

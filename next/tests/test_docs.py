@@ -12,15 +12,40 @@ import sys
 import time
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
+from typing import get_args
 
 import pytest
+from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
 
+import ratchet
+from activities.contracts import CodeLimits
+from activities.extensions import load_modules
+from activities.material import MATCH_CHARS, MATCHES, SLICE_CHARS
+from client.agentfile import load_agent
+from client.cli.app import COMMANDS
+from client.embedded import temporal_binary
+from client.keys import public_key
+from client.material import MAX_BYTES, SHORT_BYTES
+from client.options import options_of
+from docs.generate import PAGE, anchor_of, page
 from tests.examplekit import ROOT
+from workflows import registry
+from workflows.gate.requests import EventName
+from workflows.kernel.diagram import mermaid
+from workflows.kernel.log import CLOSED, FORKED, ROLLED_BACK, STEERED
+from workflows.kernel.machine import COMMON_EXITS
+from workflows.machines.code.calls import BUILT_IN
+from workflows.machines.code.prompt import WORDS
+from workflows.people import Kind
 
 DOCS = ROOT / "docs"
+README = (ROOT / "README.md").read_text(encoding="utf-8")
 PAGES = [ROOT / "README.md", *sorted(DOCS.glob("*.md"))]
-PATIENCE = 60
+WAITS = "it waits until somebody decides"
+"""What `ratchet run` prints without a terminal when a person must decide."""
+PATIENCE = 120
 """Seconds until a condition must hold."""
 
 
@@ -76,6 +101,10 @@ class Shell:
         assert done.returncode == 0, (command, done.stdout, done.stderr)
         return done.stdout
 
+    def has_asked(self, times: int) -> bool:
+        """The started run has waited for a person this often."""
+        return (self.folder / ".run.txt").read_text().count(WAITS) >= times
+
     def waiting(self) -> bool:
         """A run waits for a person."""
         found = subprocess.run(
@@ -107,7 +136,10 @@ def shell(tmp_path: Path) -> Iterator[Shell]:
     script.chmod(0o755)
     made = Shell(tmp_path)
     yield made
-    subprocess.run(["ratchet", "down"], cwd=tmp_path, env=made.environment, capture_output=True, check=False)
+    if (tmp_path / ".ratchet").exists():
+        subprocess.run(
+            ["ratchet", "down"], cwd=tmp_path, env=made.environment, capture_output=True, check=False
+        )
 
 
 # -- the tutorial --------------------
@@ -120,13 +152,16 @@ def test_tutorial_works_as_printed(shell: Shell) -> None:
         (shell.folder / name).write_text(block)
     printed: dict[str, str] = {}
     runs: list[subprocess.Popen[str]] = []
+    decided = 0
     for command in "".join(blocks(text, "sh")).splitlines():
         if command.startswith("ratchet run"):
             assert not runs or runs[-1].wait(PATIENCE) == 0
             runs.append(shell.start(command))
+            decided = 0
             continue
         if re.match("ratchet (inbox|approve|reject)", command):
-            until(shell.waiting, command)
+            until(partial(shell.has_asked, decided + 1), command)
+            decided += not command.startswith("ratchet inbox")
         printed[command] = shell.run(command)
     assert runs[-1].wait(PATIENCE) == 0
     assert (shell.folder / "outbox.txt").read_text().splitlines()[:2] == ["Your parcel comes tomorrow."] * 2
@@ -136,15 +171,187 @@ def test_tutorial_works_as_printed(shell: Shell) -> None:
 
 def test_machine_and_test_of_the_tutorial_are_short() -> None:
     _, machine, test = blocks(text_of("tutorial.md"), "python")
-    assert len(machine.splitlines()) <= 61
+    assert len(machine.splitlines()) <= 60
     assert len(test.splitlines()) <= 12
 
 
-# -- programs, settings, links --------------------
+# -- programs --------------------
 
 
-@pytest.mark.parametrize("page", ["own-machine.md", "rules.md", "tools.md", "operations.md"])
-def test_program_of_a_page_runs(page: str, shell: Shell) -> None:
+@pytest.mark.parametrize("name", ["own-machine.md", "rules.md", "tools.md", "operations.md"])
+def test_program_of_a_page_runs(name: str, shell: Shell) -> None:
     program = shell.folder / "program.py"
-    program.write_text("\n".join(one for one in blocks(text_of(page), "python") if "Client.connect" not in one))
+    program.write_text("\n".join(blocks(text_of(name), "python")))
     shell.run(f"{shlex.quote(sys.executable)} program.py")
+
+
+def test_programs_of_the_readme_run(shell: Shell) -> None:
+    shutil.copytree(ROOT / "examples" / "data", shell.folder / "examples" / "data")
+    program, test = blocks(README, "python")
+    (shell.folder / "program.py").write_text(program)
+    (shell.folder / "test_readme.py").write_text(test)
+    printed = shell.run(f"{shlex.quote(sys.executable)} program.py")
+    assert printed.startswith("thought Started")
+    assert "\npayments fails most" in printed
+    assert "1 passed" in shell.run("pytest test_readme.py")
+
+
+@pytest.mark.exhaustive
+def test_program_that_decides_runs(shell: Shell) -> None:
+    shutil.copytree(ROOT / "examples" / "data", shell.folder / "examples" / "data")
+    (shell.folder / "program.py").write_text(blocks(text_of("people.md"), "python")[0])
+    lines = shell.run(f"{shlex.quote(sys.executable)} program.py").splitlines()
+    assert "request: transfer {'to': 'Harbour Realty', 'cents': 48000}" in lines
+    assert lines.count("approved by ann") == 1
+    assert lines[-1].endswith("payment 2: 48000 cents from us to Harbour Realty. ['approved']")
+
+
+# -- settings --------------------
+
+
+@pytest.mark.parametrize(
+    ("name", "number"), [("people.md", 0), ("people.md", 1), ("rules.md", 0), ("scripts.md", 0)]
+)
+def test_agent_file_of_a_page_is_valid(name: str, number: int, tmp_path: Path) -> None:
+    block = blocks(text_of(name), "yaml")[number]
+    for person in ("bea", "cy"):
+        block = block.replace(
+            f'{person}: "PUBLIC_KEY"', f'{person}: "{public_key(Ed25519PrivateKey.generate())}"'
+        )
+    path = tmp_path / "agent.yaml"
+    more = "" if "models:" in block else "models: {default: scripted}\n"
+    if "group: board" in block and "groups:" not in block:
+        more += "people: {groups: {board: {}}}\n"
+    path.write_text(f"{block}\n{more}")
+    if name == "rules.md":
+        (tmp_path / "no_delete.py").write_text(blocks(text_of(name), "python")[0])
+    assert load_agent(path)
+
+
+@pytest.mark.parametrize("number", range(3))
+def test_stages_of_the_page_make_a_machine(number: int, tmp_path: Path) -> None:
+    path = tmp_path / "agent.yaml"
+    path.write_text(blocks(text_of("stages.md"), "yaml")[number])
+    agent = load_agent(path)
+    assert registry.machine_for(agent.machine, None, agent.options)[0].name == "staged"
+
+
+# -- what is generated, named and linked --------------------
+
+
+def test_machines_page_is_what_the_code_says() -> None:
+    assert PAGE.read_text(encoding="utf-8") == page(), "run `make docs`"
+
+
+def test_every_exit_reason_has_an_explanation() -> None:
+    for machine in registry.shipped():
+        assert machine.exits, machine.name
+        assert not {*machine.exits} & {*COMMON_EXITS} - {"limit", "max_transitions", "failed"}, machine.name
+
+
+def test_page_of_the_code_machine_names_its_limits_and_functions() -> None:
+    text = text_of("code.md")
+    named = dict(re.findall(r"^\| `(\w+)` \| (\d+) \|", text, re.MULTILINE))
+    assert named == {option.name: option.default for option in options_of(CodeLimits)}
+    functions = {"context_len", "context_slice", "context_search", *BUILT_IN}
+    assert set(re.findall(r"`(\w+)\(", text)) == functions
+    for number in (SLICE_CHARS, MATCHES, MATCH_CHARS, SHORT_BYTES):
+        assert re.search(rf"\b{number:,}\b", text), number
+    assert f"{MAX_BYTES // 2**20} MB" in text
+    modules = re.findall(r"`(\w+)`", text.split("modules are")[1].split(".")[0])
+    prompt = " ".join(WORDS.split())
+    assert modules == prompt.split("Modules: ")[1].split(".")[0].split()
+
+
+def test_people_page_names_every_kind_of_request_and_record() -> None:
+    text = text_of("people.md")
+    rows = re.findall(r"^\| (`.*?) \|", text, re.MULTILINE)
+    assert {kind for row in rows for kind in re.findall(r"`(\w+)`", row)} == set(get_args(Kind))
+    section = text[text.index("## What remains") : text.index("## Notices")]
+    named = set(re.findall(r"`([A-Z]\w+)`", section))
+    code = "".join(path.read_text() for path in (ROOT / "workflows").glob("*.py"))
+    noted = set(re.findall(r'note\(\s*"([A-Z]\w+)"', code)) | {"Resumed"}
+    assert {*get_args(EventName), *noted, STEERED, CLOSED, ROLLED_BACK, FORKED} == named
+
+
+def test_names_that_the_pages_import_exist() -> None:
+    for path in PAGES:
+        for names in re.findall(r"from ratchet import (\([^)]*\)|[^\n]*)", path.read_text(encoding="utf-8")):
+            wanted = set(re.findall(r"\w+", names))
+            assert wanted <= set(ratchet.__all__), path.name
+
+
+def test_every_command_of_the_pages_exists() -> None:
+    for path in PAGES:
+        text = path.read_text(encoding="utf-8")
+        typed = "\n".join([*re.findall(r"^    (ratchet [^#\n]*)", text, re.MULTILINE), *blocks(text, "sh")])
+        listed = set(re.findall(r"^ratchet (\w+)|[|;] (?:ratchet )?(\w+)(?= |$)", typed, re.MULTILINE))
+        assert {word for pair in listed for word in pair if word} <= set(COMMANDS), path.name
+
+
+def test_every_option_of_the_pages_exists() -> None:
+    code = "".join(path.read_text() for path in (ROOT / "client" / "cli").glob("*.py"))
+    code += "".join(name.replace("_", "-") for name in re.findall(r"\w+(?=: Annotated)", code))
+    for path in PAGES:
+        text = re.sub(r"^    temporal .*$", "", path.read_text(encoding="utf-8"), flags=re.MULTILINE)
+        text = re.sub(r"docker compose.*|`?temporal workflow.*", "", text)
+        for option in re.findall(r"(?<![\w-])--([a-z][a-z-]+)", text):
+            assert f"--{option}" in code or option in code, f"{path.name}: --{option}"
+
+
+def test_every_page_is_reached_from_the_readme() -> None:
+    linked = set(re.findall(r"\]\(docs/([\w-]+\.md)", README))
+    assert {path.name for path in DOCS.glob("*.md")} == linked
+
+
+def test_every_link_leads_somewhere() -> None:
+    for path in (*PAGES, ROOT / "CHANGELOG.md"):
+        text = path.read_text(encoding="utf-8")
+        for target, anchor in re.findall(r"\]\((?!http)([\w./-]*)#?([\w-]*)\)", text):
+            file = path.parent / target if target else path
+            assert file.exists(), f"{path.name} links to {target}"
+            if anchor:
+                heads = re.findall(r"^#+ (.*)$", file.read_text(encoding="utf-8"), re.MULTILINE)
+                assert anchor in {anchor_of(head) for head in heads}, f"{path.name}: #{anchor}"
+
+
+def test_picture_of_the_readme_is_the_tutorials_machine(tmp_path: Path) -> None:
+    file = tmp_path / "reply_desk.py"
+    file.write_text(blocks(text_of("tutorial.md"), "python")[1])
+    (module,) = load_modules([str(file)])
+    assert blocks(README, "mermaid") == [mermaid(module.MACHINE)]
+
+
+# -- Temporal's own tools --------------------
+
+
+@pytest.mark.exhaustive
+def test_commands_of_temporal_work_as_printed(shell: Shell) -> None:
+    shutil.copytree(ROOT / "examples" / "data", shell.folder / "examples" / "data")
+    (shell.folder / ".bin" / "temporal").symlink_to(temporal_binary())
+    dev, output = shell.start("ratchet dev --agent payments"), shell.folder / ".run.txt"
+    until(lambda: "A worker runs here" in output.read_text() or dev.poll() is not None, "the worker runs")
+    assert dev.poll() is None, output.read_text()
+    address = re.findall(r"TEMPORAL_ADDRESS=(\S+)", output.read_text())[0]
+    commands = re.findall(r"^    (temporal .*)$", text_of("temporal.md"), re.MULTILINE)
+    decisions = [command for command in commands if "--name decide" in command]
+    others = [command for command in commands if command not in decisions]
+    try:
+        for number, batch in enumerate(([decisions[0]], [decisions[1]], others)):
+            run = f"bills-{number}"
+            shell.run(f"ratchet run --detach --id {run} --agent payments 'Pay what is due.'")
+            until(shell.waiting, run)
+            digest = json.loads(shell.run(f"ratchet inbox {run} --json"))["requests"][0]["digest"]
+            for command in batch:
+                words = command.replace("RUN", run).replace("DIGEST", digest)
+                shell.run(f"TEMPORAL_ADDRESS={address} {words}")
+            shell.run(f"ratchet watch {run} || true")
+        decided = [shell.run(f"ratchet result bills-{number} --json") for number in (0, 1)]
+        outcomes = [json.loads(one)["decisions"][0]["outcome"] for one in decided]
+        assert outcomes == ["approved", "rejected"]
+        events = shell.run("ratchet log bills-2 --json")
+        for event in ("Paused", "Resumed", "Steered", "RolledBack", "LimitsSet", "Closed"):
+            assert f'"{event}"' in events
+    finally:
+        dev.terminate()
+        dev.wait(PATIENCE)

@@ -207,6 +207,13 @@ async def test_rollback_goes_on_without_asking_again() -> None:
     assert [call[1]["x"] for call in outcome.tool_calls] == ["a", "b", "c"]
 
 
+async def test_each_run_of_one_agent_is_interrupted() -> None:
+    agent = local(*SCRIPT, *SCRIPT, interrupt=every(1), decide=lambda request: "resume")
+    for _ in range(2):
+        outcome = await agent.run("begin")
+        assert len(outcome.result.decisions) == 2
+
+
 def test_interrupt_without_a_person_is_refused() -> None:
     with pytest.raises(ValueError, match="decide"):
         local(interrupt=lambda position: True)

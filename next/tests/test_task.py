@@ -118,11 +118,9 @@ def module(name: str, **values: Any) -> ModuleType:
 
 
 def test_module_adds_extensions_under_both_names() -> None:
-    def short(value: Any) -> bool:
-        return True
-
-    registry.add_module(module("users", RULES={"short": short}))
-    assert registry.extensions().rules["short"] is registry.extensions().rules["users.short"] is short
+    registry.add_module(clerk)
+    rules = registry.extensions().rules
+    assert rules["short"] is rules["clerk.short"] is clerk.short
 
 
 @pytest.mark.parametrize(

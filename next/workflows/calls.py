@@ -358,7 +358,8 @@ class Calls:
             text = f"{effect.machine} would be nested deeper than `limits.depth` allows: {limit}"
             return EffectFailed(error="recoverable", type="depth_limit", message=text)
         try:
-            task = inner_task(self.task, effect, step.ledger)
+            ledger = step.ledger.at_least("seconds", self.host.now() - step.snapshot.began)
+            task = inner_task(self.task, effect, ledger)
         except ValueError as error:
             problem = faults(error) if isinstance(error, ValidationError) else str(error)
             text = f"{effect.machine} cannot be run: {problem}"
@@ -372,18 +373,22 @@ class Calls:
             result = await self.host.run_child(child)
         finally:
             del self.children[workflow_id]
+        stopped = self._cancelled or self.host.cancelled()
         if isinstance(result, EffectFailed):
+            if stopped and result.type == "cancelled":
+                raise asyncio.CancelledError
             return self._lost_child(step, workflow_id, result)
         self._inherit(step, workflow_id, result)
-        if result.exit_reason == "cancelled" and (self._cancelled or self.host.cancelled()):
+        if stopped and result.exit_reason == "cancelled":
             # A command stopped it. What it spent is spent.
             self.unbilled = added(self.unbilled, _ended(result, workflow_id).cost)
             self.state.children_stopped.append(result.error or "")
             raise asyncio.CancelledError
         if result.exit_reason in ("broken_rule", "bug", "refused"):
-            text = f"{workflow_id}: {result.error}"
-            kind = result.raises or result.exit_reason
-            return EffectFailed(error="fatal", type=kind, message=text, spent=result.counters)
+            return EffectFailed(
+                error="fatal", type=result.raises or result.exit_reason,
+                message=f"{workflow_id}: {result.error}", spent=result.counters,
+            )  # fmt: skip
         return _ended(result, workflow_id)
 
     def _lost_child(self, step: Step, workflow_id: str, failure: EffectFailed) -> EffectFailed:

@@ -61,7 +61,7 @@ class Drive(LiveRun):
     async def run(self) -> None:
         """Go on until the run is over; `result` says how. Raises only what is a fault of Ratchet or the
         host."""
-        self.keep(self.step)
+        self.keep(replace(self.step, records=()))
         try:
             while self.step.effect is not None:
                 await self._next_move()
@@ -231,7 +231,8 @@ class Drive(LiveRun):
             if unknown := calls.unknown(effect, self.place):
                 again = await self._find_outcome(*unknown)
             elif self._is_out_of_time(answer):
-                calls.reset()
+                self.charge(answer.cost)
+                calls.ask_again(self.place)
                 self.keep(resume(self.step, now=self.host.now()))  # the limit is met now
                 return
             else:
@@ -476,7 +477,7 @@ class Drive(LiveRun):
 
     def _refuse(self, queued: QueuedCommand, reason: str) -> None:
         queued.refused = reason
-        self.commands.refuse(queued.command, reason)
+        self.commands.refuse(queued.command)
         self.note_refused(queued.command, queued.by, reason)
 
     def note_refused(self, command: Command, by: str, reason: str) -> None:
@@ -519,7 +520,8 @@ class Drive(LiveRun):
             raise ValueError("Steering needs a `text`: the message to the model.")
         if self.calls.state.begun and not self.performing and self._is_asking():
             # The question was begun, and changes: it is another call, and both are counted.
-            self.charge({"model_calls": 1})
+            if self.step.breach is None:  # otherwise `leave` counts it
+                self.charge({"model_calls": 1})
             again = {**self.calls.state.asked_again}
             self.leave("a person's message has changed the question")
             self.calls.state.asked_again = again
@@ -586,7 +588,9 @@ class Drive(LiveRun):
         if not self.calls.state.begun and asked is not None and self.step.breach is None:
             self.charge({counter: -amount for counter, amount in asked.price.items()})
         self.leave(f"the run is rolled back to step {to_step}")
+        self.calls.state.begun = True  # what was reserved is settled: an abort meanwhile gives nothing back
         undone = await self._compensated(to_step, queued.by) if queued.command.compensate else ()
+        self.calls.reset()
         self.keep(self._at_step(queued, records))
         self._done(queued, f"Back at the beginning of step {to_step}.", undone)
 
@@ -671,8 +675,10 @@ class Drive(LiveRun):
 
     def _obeyed_before(self, command: Command) -> QueuedCommand:
         """A command that an earlier execution of the chain has obeyed or refused."""
-        queued = QueuedCommand(command, command.by, refused=self.commands.refusal(command) or "")
-        if not queued.refused:
+        queued = QueuedCommand(command, command.by)
+        if self.commands.was_refused(command):
+            queued.refused = "It was refused before; the log says why."
+        else:
             self._done(queued, "It was obeyed before.")
         return queued
 

@@ -109,7 +109,8 @@ class Host(Protocol):
         """Run it to its end, whatever that is; when cancelled, cancel it and return the result that it gives.
 
         EffectFailed with the error `unknown_outcome` when it ended without a result, such as one that was
-        terminated; with another error when it was never started.
+        terminated; with another error when it was never started. Its type is `cancelled` when it was
+        cancelled before it began.
         """
 
     async def tell_child(self, workflow_id: str, command: Command) -> bool:

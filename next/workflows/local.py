@@ -68,19 +68,19 @@ class Position:
 
 
 def every(steps: int) -> Callable[[Position], bool]:
-    """Interrupts before every `steps`-th step, once for each number of steps (R-000-13)."""
+    """Interrupts before every `steps`-th step, once for each number of steps of a run (R-000-13)."""
     if steps < 1:
         raise ValueError(f"expected 1 step or more, got {steps}")
-    asked: set[int] = set()
+    return _Every(steps)
 
-    def is_due(position: Position) -> bool:
+
+@dataclass(frozen=True, slots=True)
+class _Every:
+    steps: int
+
+    def __call__(self, position: Position) -> bool:
         done = position.step - 1
-        due = position.begins_step and done > 0 and done % steps == 0 and done not in asked
-        if due:
-            asked.add(done)
-        return due
-
-    return is_due
+        return position.begins_step and done > 0 and done % self.steps == 0
 
 
 @dataclass(frozen=True, slots=True)
@@ -177,8 +177,10 @@ class LocalRuns:
             known = ", ".join(sorted(self.store or ())) or "none"
             raise ValueError(f"no run {trace_id!r} is stored; stored runs: {known}")
         ledger = Ledger(caps=task.limits.caps, spent=records[-1].counters)
-        end = Step(program, restored(program, records), ledger)
-        step = rolled_back(end, records, from_step, now=self.now(), by="person")
+        # The time since it was stored is no time of the run.
+        now = self.now()
+        end = Step(program, replace(restored(program, records), began=now - ledger.used("seconds")), ledger)
+        step = rolled_back(end, records, from_step, now=now, by="person")
         return await self._ended(task, step, trace_id, records)
 
     def _prepared(self, task: AgentTask, trace_id: str) -> tuple[AgentTask, Program]:
@@ -201,10 +203,15 @@ class LocalRuns:
             return of_people
         machine = program.machine
         step_state = state_name(machine.step) if machine.step else None
+        asked: set[int] = set()
 
         def is_paused_before(s: Snapshot, program: Program) -> bool:
             position = Position(machine.name, s.state, s.context, s.step, s.state == step_state)
-            return interrupt(position) or (of_people is not None and of_people(s, program))
+            is_due = interrupt(position)
+            if is_due and isinstance(interrupt, _Every):
+                is_due = s.step not in asked
+                asked.add(s.step)
+            return is_due or (of_people is not None and of_people(s, program))
 
         return is_paused_before
 

@@ -11,6 +11,7 @@ import base64
 import json
 import re
 import unicodedata
+from collections import Counter
 from typing import Annotated, Literal, TypeVar
 
 from pydantic import AfterValidator, Field, StringConstraints, model_validator
@@ -41,7 +42,6 @@ __all__ = [
     "DoneCall",
     "EffectsPage",
     "json_problem",
-    "name_problem",
     "same_person",
 ]
 
@@ -80,19 +80,17 @@ INVISIBLE = re.compile(
 """Characters that count as printable and show nothing: two names that look the same could both vote."""
 
 
-def name_problem(name: str) -> str:
-    """Why this is not a person's name; empty when it is.
-
-    Commas and brackets are refused in any width: the log uses them to list names and to mark verified ones.
-    """
+def _name(name: str) -> str:
+    """Commas and brackets are refused in any width: the log uses them to list names and to mark verified
+    ones."""
     marks = any(mark in unicodedata.normalize("NFKC", name) for mark in ",()")
     printable = name.isprintable() and name == name.strip() and not INVISIBLE.search(name)
-    if name and len(name) <= NAME_LIMIT and printable and not marks:
-        return ""
-    return (
-        f"{name[:NAME_LIMIT]!r} is not a name: expected 1 to {NAME_LIMIT} printable characters, "
-        "without commas, brackets and outer blanks"
-    )
+    if marks or not printable or len(name) > NAME_LIMIT:
+        raise ValueError(
+            f"{name[:NAME_LIMIT]!r} is not a name: expected at most {NAME_LIMIT} printable characters, "
+            "without commas, brackets and outer blanks"
+        )
+    return name
 
 
 def same_person(one: str, other: str) -> bool:
@@ -122,16 +120,6 @@ def _fits_depth(value: object, levels: int) -> bool:
         return True
     items = value.values() if isinstance(value, dict) else value
     return levels > 0 and all(_fits_depth(item, levels - 1) for item in items)
-
-
-def _person(name: str) -> str:
-    if problem := name_problem(name):
-        raise ValueError(problem)
-    return name
-
-
-def _person_or_nobody(name: str) -> str:
-    return _person(name) if name else name
 
 
 J = TypeVar("J")
@@ -169,10 +157,9 @@ def _public_key(key: str) -> str:
     return key
 
 
-Person = Annotated[str, AfterValidator(_person)]
-"""A person's name, as the log shows it."""
-MaybePerson = Annotated[str, AfterValidator(_person_or_nobody)]
-"""A person's name, or empty."""
+MaybePerson = Annotated[str, AfterValidator(_name)]
+"""A person's name, as the log shows it; or empty."""
+Person = Annotated[MaybePerson, StringConstraints(min_length=1)]
 PublicKey = Annotated[str, AfterValidator(_public_key)]
 """An Ed25519 public key: its 32 bytes in base64."""
 GroupName = Annotated[str, StringConstraints(pattern=r"^[A-Za-z0-9][A-Za-z0-9_.-]{0,63}$")]
@@ -180,7 +167,7 @@ ToolPattern = Annotated[str, StringConstraints(pattern=r"^[^\s\[\]]{1,100}$")]
 """A tool's name; `*` is any characters, `?` one."""
 Seconds = Annotated[float, Field(gt=0, le=10 * 366 * 86_400)]
 Id = Annotated[str, StringConstraints(max_length=200)]
-Counter = Annotated[str, StringConstraints(max_length=100)]
+CounterName = Annotated[str, StringConstraints(max_length=100)]
 Text = Annotated[str, StringConstraints(max_length=20_000)]
 Json = Annotated[JsonObject, AfterValidator(_json)]
 """JSON that can be written into the log, also when the decision is refused."""
@@ -213,14 +200,11 @@ class Group(Strict):
 
     @model_validator(mode="after")
     def _can_decide(self) -> Group:
-        for names in (self.members, tuple(self.keys)):
-            folded = [_folded(name) for name in names]
-            if twice := [name for name in names if folded.count(_folded(name)) > 1]:
-                raise ValueError(f"duplicate name: {', '.join(twice)}; one person has one vote")
-        if self.keys and (without := [name for name in self.members if name not in self.keys]):
-            raise ValueError(f"keys: no key for {', '.join(without)}; add one, or remove the member")
-        if self.members and (strangers := [name for name in self.keys if name not in self.members]):
-            raise ValueError(f"keys: {', '.join(strangers)} is not a member")
+        if self.keys and self.members and (wrong := set(self.keys) ^ set(self.members)):
+            raise ValueError(f"keys: every member needs a key, and nobody else: {', '.join(sorted(wrong))}")
+        spellings = Counter(map(_folded, self.members or self.keys))
+        if twice := [name for name in self.members or self.keys if spellings[_folded(name)] > 1]:
+            raise ValueError(f"duplicate name: {', '.join(twice)}; one person has one vote")
         if len({base64.b64decode(key) for key in self.keys.values()}) < len(self.keys):
             raise ValueError("keys: two people have the same key; one of them could decide for both")
         if self.approvers and self.quorum > len(self.approvers):
@@ -385,6 +369,8 @@ class Vote(Frozen):
     """Of what was decided; of an edit: with the new arguments."""
     amounts: dict[str, float] = {}
     standing_approval: StandingApproval | None = None
+    content: str = ""
+    """Digest of the decision as it was sent: the same id with other content is no repeat."""
 
 
 class Request(Frozen):
@@ -426,13 +412,16 @@ class Request(Frozen):
     votes: tuple[Vote, ...] = ()
     outcome: Outcome = "open"
     closed: float | None = None
-    deciding_vote: Vote | None = None
-    """The vote that closed the request; None: nobody decided."""
 
     @property
     def is_open(self) -> bool:
         """It waits for a decision."""
         return self.outcome == "open"
+
+    @property
+    def deciding_vote(self) -> Vote | None:
+        """The vote that closed the request; None: nobody decided."""
+        return None if self.outcome in ("open", "expired", "withdrawn") else self.votes[-1]
 
 
 class RequestsPage(Frozen):
@@ -481,7 +470,7 @@ class Decision(Strict):
     by: MaybePerson = ""
     text: Text = Field(default="", description="comment, answer or result")
     arguments: Json | None = Field(default=None, description="for `edit`: all new arguments")
-    amounts: dict[Counter, float] = Field(
+    amounts: dict[CounterName, float] = Field(
         default_factory=dict, max_length=100, description="for `topup`: counter -> how much more"
     )
     standing_approval: StandingApproval | None = Field(
@@ -504,7 +493,7 @@ class Command(Strict):
         default=None, ge=0, description="rollback: the step to begin again; 0: the start"
     )
     compensate: bool = Field(default=False, description="rollback: undo what can be undone since that step")
-    limits: dict[Counter, float | None] = Field(
+    limits: dict[CounterName, float | None] = Field(
         default_factory=dict, max_length=100, description="counter -> new cap of the run; null: no cap"
     )
     signature: str = Field(

@@ -84,6 +84,8 @@ class LiveRun:
         self.performing = False
         """An effect is under way."""
         self._queued: dict[str, QueuedCommand] = {}
+        self._unpublished = step.records
+        """Of the run's beginning: what a person sends before the loop runs comes after them."""
         self._last_reason = ""
         """Of the newest transition."""
         me = {"workflow_id": identity.workflow_id, "origin": identity.origin}
@@ -121,8 +123,9 @@ class LiveRun:
     def keep(self, step: Step) -> None:
         """Take a move over."""
         self.step = step
-        self._last_reason = next((r.reason for r in reversed(step.records) if r.to), self._last_reason)
-        self.host.publish(step.records)
+        records, self._unpublished = (*self._unpublished, *step.records), ()
+        self._last_reason = next((r.reason for r in reversed(records) if r.to), self._last_reason)
+        self.host.publish(records)
 
     def note(self, event: str, *, by: str = "kernel", **more: Any) -> None:
         """Write something into the log; `more` are `reason`, `about` and `error`."""
@@ -212,6 +215,8 @@ class LiveRun:
             self.charge({"cost_usd": result.cost_usd})
         for answer in self.calls.state.answers.values():
             self.charge(answer.cost)
+        if self.calls.state.begun and self.step.breach is not None and self.step.asked is not None:
+            self.charge(self.step.asked.price)  # a limit that was met later has given it back
         self.calls.reset()
 
     # -- what others see --------------------

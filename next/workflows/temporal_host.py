@@ -82,7 +82,8 @@ class TemporalHost:
         """The run that it serves; set once it is made."""
         self.archived = log
         self._task, self._performer, self._go_on = task, performer, go_on
-        self._children: dict[str, workflow.ChildWorkflowHandle[Any, RunResult]] = {}
+        self._children: dict[str, workflow.ChildWorkflowHandle[Any, RunResult] | None] = {}
+        """Inner runs under way; None while one is being started."""
         self._notices: list[workflow.ActivityHandle[Any]] = []
         self._shown = _published()
         self._state, self._ended = "", False
@@ -134,6 +135,7 @@ class TemporalHost:
         seconds = child.task.limits.seconds
         # One that people can be asked in may wait longer; it keeps its own limit.
         limited = seconds is not None and child.task.people.unattended
+        self._children[child.workflow_id] = None
         try:
             with _plain_cancellation():
                 handle: workflow.ChildWorkflowHandle[Any, RunResult] = await workflow.start_child_workflow(
@@ -147,12 +149,11 @@ class TemporalHost:
                     static_summary=child.title[:200],
                     memo={_PARENTS: child.parents, _OLD_IDS: child.old_command_ids},
                 )
+            self._children[child.workflow_id] = handle
+            return await handle
         except WorkflowAlreadyStartedError:
             text = f"a run {child.workflow_id} exists already; end it, or start this run under another id"
             return EffectFailed(error="fatal", type="child_exists", message=text)
-        self._children[child.workflow_id] = handle
-        try:
-            return await handle
         except ChildWorkflowError as error:
             return _failed_child(child, error)
         finally:
@@ -160,6 +161,7 @@ class TemporalHost:
 
     async def tell_child(self, workflow_id: str, command: Command) -> bool:
         """By the signal `command`."""
+        await workflow.wait_condition(lambda: self._children.get(workflow_id, False) is not None)
         handle = self._children.get(workflow_id)
         if handle is None:
             return False
@@ -283,8 +285,11 @@ def _plain_cancellation() -> Iterator[None]:
 
 
 def _failed_child(child: ChildRun, error: ChildWorkflowError) -> RunResult | EffectFailed:
-    """A child that fails brings its whole result with the error, if it could; of one that was terminated or
-    timed out nothing is known."""
+    """A child that fails brings its whole result with the error, if it could; one that is cancelled has none
+    only before it begins. Of one that was terminated or timed out nothing is known."""
+    if is_cancelled_exception(error):
+        text = f"{child.workflow_id} was cancelled before it began"
+        return EffectFailed(error="fatal", type="cancelled", message=text)
     cause = error.cause
     details: Any = cause.details[0] if isinstance(cause, ApplicationError) and cause.details else None
     if isinstance(details, dict):

@@ -15,7 +15,7 @@ import re
 from collections.abc import AsyncIterator, Awaitable, Callable, Collection, Iterable
 from difflib import get_close_matches
 from hashlib import sha256
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import TYPE_CHECKING, Any
 from urllib.parse import urlsplit, urlunsplit
 from weakref import WeakKeyDictionary
 
@@ -25,7 +25,7 @@ from pydantic import SecretStr
 from activities.contracts import JsonObject, Message, ModelReplied, ModelSpec, Usage
 from activities.pricing import cost_of, estimated_usage
 from activities.provider import ModelCall, ProviderError, reply_too_large
-from activities.providers.openai_errors import Server, problem_of, with_plain_errors
+from activities.providers.openai_errors import Server, problem_of, with_plain_errors, without_secrets
 from activities.providers.openai_reply import Piece, Reply
 from activities.settings import Settings
 
@@ -34,6 +34,9 @@ if TYPE_CHECKING:
 
     import httpx2
     from openai import APIStatusError, AsyncOpenAI, AsyncStream
+
+    Clients = dict[tuple[str, str], AsyncOpenAI]
+    """By URL and key."""
 
 __all__ = ["PROVIDER", "OpenAIProvider", "request_body"]
 
@@ -65,20 +68,6 @@ REFUSAL_WORDS = re.compile(
 log = structlog.get_logger(__name__)
 
 
-class Endpoint(NamedTuple):
-    """Where a call goes, and with which key."""
-
-    url: str
-    key: str
-    configured: bool
-
-    def server(self, model: str) -> Server:
-        """What messages may say about it."""
-        parts = urlsplit(self.url)
-        secrets = (parts.password, self.key if self.key != PLACEHOLDER else "")
-        return Server(_shown(self.url), model, tuple(one for one in secrets if one), self.configured)
-
-
 class OpenAIProvider:
     """Answers through chat completions.
 
@@ -98,34 +87,32 @@ class OpenAIProvider:
     ) -> None:
         self._key, self._base_url, self._allowed = key, base_url, tuple(allowed)
         self._max_body_bytes = max_body_bytes
-        self._clients: WeakKeyDictionary[AbstractEventLoop, dict[Endpoint, AsyncOpenAI]] = WeakKeyDictionary()
+        self._clients: WeakKeyDictionary[AbstractEventLoop, Clients] = WeakKeyDictionary()
         self._left_out: dict[tuple[str, str], frozenset[str]] = {}
 
     async def complete(self, call: ModelCall) -> ModelReplied:
         """The next message. Raises `ProviderError`."""
-        endpoint = self._endpoint(call.model)
-        server = endpoint.server(call.model.name)
+        server = self._server(call.model)
         try:
-            reply = await with_plain_errors(self._ask(call, endpoint, server), server)
+            reply = await with_plain_errors(self._ask(call, server), server)
         except ProviderError as error:
             if error.type != "model_not_found":
                 raise
-            hint = await self._available_models(endpoint, server)
+            hint = await self._available_models(server)
             raise ProviderError(error.error, error.type, f"{error.message}{hint}") from None
-        return _answer(reply, call, endpoint.url)
+        return _answer(reply, call, server.url)
 
     async def check(self, model: ModelSpec) -> str | None:
         """What is wrong with key, base URL, server or model name; None when all is well."""
         try:
-            endpoint = self._endpoint(model)
-            server = endpoint.server(model.name)
-            names = await with_plain_errors(self._model_names(endpoint), server)
+            server = self._server(model)
+            names = await with_plain_errors(self._model_names(server), server)
         except ProviderError as error:
             cannot_list = error.type in ("HTTP404", "HTTP405", "HTTP501", "model_not_found")
             return None if cannot_list else error.message
         if not names or {model.name, f"{model.name}:latest"} & set(names):
             return None
-        return f"{server.url} has no model {model.name}{_suggestion(model.name, names)}"
+        return f"{server.shown} has no model {model.name}{_suggestion(model.name, names)}"
 
     async def close(self) -> None:
         """Close the connections of the running event loop."""
@@ -134,7 +121,7 @@ class OpenAIProvider:
 
     # -- where a call goes ---------------------------------------------------------------------------
 
-    def _endpoint(self, model: ModelSpec) -> Endpoint:
+    def _server(self, model: ModelSpec) -> Server:
         """The server for a model. Raises a fatal `ProviderError` if it may not be used."""
         configured = _normal(self._base_url, "OPENAI_BASE_URL") if self._base_url else OFFICIAL_URL
         wanted = _normal(model.base_url, "base_url") if model.base_url else configured
@@ -143,10 +130,10 @@ class OpenAIProvider:
                 raise ProviderError(
                     "fatal",
                     "base_url_not_allowed",
-                    f"this worker may not send to {_shown(wanted)}: add it to RATCHET_BASE_URLS (a JSON "
-                    "list) or make it OPENAI_BASE_URL where the worker runs",
+                    f"this worker may not send to {without_secrets(wanted)}: add it to RATCHET_BASE_URLS "
+                    "(a JSON list) or make it OPENAI_BASE_URL where the worker runs",
                 )
-            return Endpoint(wanted, PLACEHOLDER, configured=False)
+            return Server(wanted, model.name, configured=False)
         key = self._key.get_secret_value().strip() if self._key else ""
         if not key and configured == OFFICIAL_URL:
             raise ProviderError(
@@ -160,37 +147,37 @@ class OpenAIProvider:
             raise ProviderError(
                 "fatal", "no_key", "OPENAI_API_KEY holds spaces or characters that no key has; set it again"
             )
-        return Endpoint(wanted, key or PLACEHOLDER, configured=True)
+        return Server(wanted, model.name, key)
 
-    async def _client(self, endpoint: Endpoint) -> AsyncOpenAI:
+    async def _client(self, server: Server) -> AsyncOpenAI:
         """The client of the running event loop for a server."""
         clients = self._clients.setdefault(asyncio.get_running_loop(), {})
-        if endpoint not in clients:
-            made = await asyncio.to_thread(_connect, endpoint, self._max_body_bytes)
-            clients.setdefault(endpoint, made)  # another call may have been faster
-        return clients[endpoint]
+        if (server.url, server.key) not in clients:
+            made = await asyncio.to_thread(_connect, server, self._max_body_bytes)
+            clients.setdefault((server.url, server.key), made)  # another call may have been faster
+        return clients[server.url, server.key]
 
-    async def _available_models(self, endpoint: Endpoint, server: Server) -> str:
+    async def _available_models(self, server: Server) -> str:
         try:
-            names = await with_plain_errors(self._model_names(endpoint), server)
+            names = await with_plain_errors(self._model_names(server), server)
         except ProviderError:
             return ""
         return _suggestion(server.model, names) if names else ""
 
-    async def _model_names(self, endpoint: Endpoint) -> list[str]:
-        client = await self._client(endpoint)
+    async def _model_names(self, server: Server) -> list[str]:
+        client = await self._client(server)
         body = await client.get("/models", cast_to=object, options={"timeout": LIST_SECONDS})
         listed = body.get("data") if isinstance(body, dict) else None
         return [str(one["id"]) for one in listed or [] if isinstance(one, dict) and "id" in one]
 
     # -- one call ------------------------------------------------------------------------------------
 
-    async def _ask(self, call: ModelCall, endpoint: Endpoint, server: Server) -> Reply:
+    async def _ask(self, call: ModelCall, server: Server) -> Reply:
         """Ask, leaving out the fields that this model turns out to refuse (a temperature, say)."""
-        client = await self._client(endpoint)
+        client = await self._client(server)
         from openai import APIStatusError
 
-        known = (endpoint.url, call.model.name)
+        known = (server.url, server.model)
         while True:
             left_out = self._left_out.get(known, frozenset())
             body, content = await asyncio.to_thread(_request, call, left_out)
@@ -204,7 +191,7 @@ class OpenAIProvider:
                 self._left_out[known] = left_out | {refused}
 
 
-def _connect(endpoint: Endpoint, max_body_bytes: int) -> AsyncOpenAI:
+def _connect(server: Server, max_body_bytes: int) -> AsyncOpenAI:
     """A client that never retries. Slow when it is the first one: call it in a thread."""
     from openai import AsyncOpenAI, DefaultAsyncHttpxClient
 
@@ -214,14 +201,14 @@ def _connect(endpoint: Endpoint, max_body_bytes: int) -> AsyncOpenAI:
                 del request.headers[name]
         request.headers["Authorization"] = f"Bearer {PLACEHOLDER}"
 
-    cost_of(ModelSpec(), Usage(), base_url=endpoint.url)  # loads the price list
+    cost_of(ModelSpec(), Usage(), base_url=server.url)  # loads the price list
     hooks: dict[str, list[Any]] = {
-        "request": [] if endpoint.configured else [keep_plain_headers],
+        "request": [] if server.configured else [keep_plain_headers],
         "response": [_bounded(max_body_bytes)],
     }
     return AsyncOpenAI(
-        api_key=endpoint.key,
-        base_url=endpoint.url,
+        api_key=server.key or PLACEHOLDER,
+        base_url=server.url,
         max_retries=0,
         http_client=DefaultAsyncHttpxClient(follow_redirects=False, event_hooks=hooks),
     )
@@ -449,12 +436,6 @@ def _normal(url: str, where: str) -> str:
     user, at, host = parts.netloc.rpartition("@")
     host = host.lower().removesuffix(":443" if parts.scheme == "https" else ":80")
     return urlunsplit((parts.scheme, f"{user}{at}{host}", parts.path.rstrip("/"), parts.query, ""))
-
-
-def _shown(url: str) -> str:
-    """A URL without user, password and query."""
-    parts = urlsplit(url)
-    return urlunsplit((parts.scheme, parts.netloc.rpartition("@")[2], parts.path, "", ""))
 
 
 def _suggestion(model: str, names: list[str]) -> str:

@@ -9,13 +9,14 @@ import re
 from collections.abc import Awaitable, Mapping
 from dataclasses import dataclass, field
 from typing import Literal, TypeVar
+from urllib.parse import urlsplit, urlunsplit
 
 from pydantic import ValidationError
 
 from activities.provider import ProviderError
 from activities.retry import retry_after
 
-__all__ = ["Problem", "Server", "problem_of", "with_plain_errors"]
+__all__ = ["Problem", "Server", "problem_of", "with_plain_errors", "without_secrets"]
 
 LONGEST_WAIT = 3600.0
 """Seconds; a server that wants a longer pause is asked again after this one."""
@@ -64,21 +65,38 @@ def problem_of(body: object, status: int | None = None, headers: Mapping[str, st
     return Problem(status, code, kind, str(message), headers or {})
 
 
+def without_secrets(url: str) -> str:
+    """The URL without user, password and query."""
+    parts = urlsplit(url)
+    return urlunsplit((parts.scheme, parts.netloc.rpartition("@")[2], parts.path, "", ""))
+
+
 @dataclass(frozen=True, slots=True)
 class Server:
-    """The server and the model of a call. Makes errors that name both and repeat no secret."""
+    """Where a call goes, for which model and with which key. Its errors name the first two and repeat no
+    secret."""
 
-    url: str
+    url: str = field(repr=False)
     model: str
-    secrets: tuple[str, ...] = field(default=(), repr=False)
+    key: str = field(default="", repr=False)
     configured: bool = True
     """The worker's own server, which is sent its key; not one that only a task names."""
+
+    @property
+    def shown(self) -> str:
+        """The URL, for people."""
+        return without_secrets(self.url)
+
+    @property
+    def secrets(self) -> list[str]:
+        """What no error may repeat."""
+        return [secret for secret in (urlsplit(self.url).password, self.key) if secret]
 
     def error(
         self, error: ErrorClass, cause: str, text: str, retry_after_seconds: float | None = None
     ) -> ProviderError:
         """An error that begins with the model and the server."""
-        return ProviderError(error, cause, f"model {self.model} at {self.url}: {text}", retry_after_seconds)
+        return ProviderError(error, cause, f"model {self.model} at {self.shown}: {text}", retry_after_seconds)
 
     def bad_response(self, what: str) -> ProviderError:
         """The status was 200, but what came is no chat completion."""

@@ -14,7 +14,6 @@ from typing import Annotated, Any
 from pydantic import BaseModel, BeforeValidator
 
 from activities.contracts import ToolCall, Usage
-from activities.provider import MAX_ARGUMENT_BYTES, MAX_TEXT_BYTES, reply_too_large
 
 __all__ = ["Piece", "Reply"]
 
@@ -114,7 +113,6 @@ class Reply:
         self._texts: list[str] = []
         self._calls: list[PartialCall] = []
         self._by_index: dict[int, PartialCall] = {}
-        self._text_size = self._arguments_size = 0
 
     @property
     def text(self) -> str:
@@ -127,10 +125,7 @@ class Reply:
         return tuple(ToolCall(id=c.id, name=c.name, arguments="".join(c.arguments)) for c in self._calls)
 
     def add(self, piece: Piece) -> str:
-        """Take in a whole completion or the next chunk; gives its text.
-
-        Raises `ProviderError` when the reply gets too large.
-        """
+        """Take in a whole completion or the next chunk; gives its text."""
         self.model = piece.model or self.model
         self.usage = piece.usage or self.usage
         if not piece.choices:
@@ -147,17 +142,11 @@ class Reply:
         text = (content.content or "") + (content.refusal or "")
         self.refused = self.refused or bool(content.refusal)
         self._texts.append(text)
-        self._text_size += len(text)
         for piece in content.tool_calls or ():
             call = self._call_of(piece)
             call.id = call.id or piece.id or ""
             call.name = call.name or piece.function.name or ""
             call.arguments.append(piece.function.arguments or "")
-            self._arguments_size += len(call.arguments[-1])
-        if self._text_size > MAX_TEXT_BYTES:
-            raise reply_too_large("text", MAX_TEXT_BYTES)
-        if self._arguments_size > MAX_ARGUMENT_BYTES:
-            raise reply_too_large("tool arguments", MAX_ARGUMENT_BYTES)
         return text
 
     def _call_of(self, piece: CallPiece) -> PartialCall:

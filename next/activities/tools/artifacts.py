@@ -10,7 +10,7 @@ import json
 import re
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
-from typing import Any, Protocol
+from typing import Any
 
 import structlog
 from pydantic_core import to_json, to_jsonable_python
@@ -26,12 +26,11 @@ from activities.contracts import (
     ArtifactText,
     ReadArtifacts,
 )
-from activities.store.blobs import StoreError, StoreUnavailable
+from activities.store.blobs import BlobStore, StoreError, StoreUnavailable
 from activities.text import readable
 
 __all__ = [
     "ArtifactActivities",
-    "Blobs",
     "Output",
     "artifacts_of",
     "encode",
@@ -45,18 +44,6 @@ PREVIEW_CHARS = 200
 STEP = re.compile(r"""\.?(?P<key>[^.\[\]"']+)|\[(?P<index>-?\d+)\]|\[(?P<quoted>"(?:[^"\\]|\\.)*")\]""")
 
 log = structlog.get_logger(__name__)
-
-
-class Blobs(Protocol):
-    """A durable store of bytes by their SHA-256; `BlobStore` is one. The calls block."""
-
-    def put(self, data: bytes, /) -> str:
-        """Keep the bytes, whole or not at all; returns their digest. May raise `StoreError`."""
-        ...
-
-    def get(self, digest: str, /) -> bytes:
-        """The bytes of a digest. Raises `StoreError`."""
-        ...
 
 
 @dataclass(frozen=True, slots=True)
@@ -102,7 +89,7 @@ def _as_text(value: object) -> str:
     return readable(str(value))
 
 
-def _kept(data: bytes, blobs: Blobs | None) -> tuple[str | None, str | None]:
+def _kept(data: bytes, blobs: BlobStore | None) -> tuple[str | None, str | None]:
     """The digest, or why there is none. Never raises: the tool has run, so its answer must not be lost."""
     if blobs is None:
         return None, "it was not kept: this worker has no durable store"
@@ -115,7 +102,7 @@ def _kept(data: bytes, blobs: Blobs | None) -> tuple[str | None, str | None]:
         return None, f"it could not be kept: {type(error).__name__}"
 
 
-async def shown(output: Output, cap: int, blobs: Blobs | None) -> tuple[str, str | None]:
+async def shown(output: Output, cap: int, blobs: BlobStore | None) -> tuple[str, str | None]:
     """At most `cap` characters of the text, with a note about the rest, and the digest of the whole if
     that is more."""
     total = len(output.text)
@@ -129,7 +116,7 @@ async def shown(output: Output, cap: int, blobs: Blobs | None) -> tuple[str, str
 
 
 async def artifacts_of(
-    output: Output, specs: Sequence[ArtifactSpec], blobs: Blobs | None
+    output: Output, specs: Sequence[ArtifactSpec], blobs: BlobStore | None
 ) -> tuple[Artifact, ...]:
     """The artifacts that a call should produce: an object's keys by name, any other result as the first.
 
@@ -138,7 +125,9 @@ async def artifacts_of(
     return await asyncio.to_thread(_artifacts, output, specs, blobs) if specs else ()
 
 
-def _artifacts(output: Output, specs: Sequence[ArtifactSpec], blobs: Blobs | None) -> tuple[Artifact, ...]:
+def _artifacts(
+    output: Output, specs: Sequence[ArtifactSpec], blobs: BlobStore | None
+) -> tuple[Artifact, ...]:
     value = _json(output.whole) if output.is_text else _NOT_JSON
     if isinstance(value, dict) and any(spec.name in value for spec in specs):
         return tuple(_artifact(spec, *_body(value, spec.name), blobs) for spec in specs)
@@ -157,7 +146,9 @@ def _body(value: dict[str, Any], name: str) -> tuple[Output | None, str | None]:
         return None, str(error)
 
 
-def _artifact(spec: ArtifactSpec, body: Output | None, error: str | None, blobs: Blobs | None) -> Artifact:
+def _artifact(
+    spec: ArtifactSpec, body: Output | None, error: str | None, blobs: BlobStore | None
+) -> Artifact:
     digest = None
     if body is not None:
         digest, error = _kept(body.whole, blobs)
@@ -216,7 +207,7 @@ def _described(value: Any) -> str:
     return f"a list of {len(value)} items" if isinstance(value, list) else "a plain value"
 
 
-def read_artifacts(blobs: Blobs, wanted: ReadArtifacts) -> ArtifactsRead:
+def read_artifacts(blobs: BlobStore, wanted: ReadArtifacts) -> ArtifactsRead:
     """The texts, in the order of the request. A body that is lost or damaged, or has no such path, is a
     text with a `problem`. Raises `StoreUnavailable` alone; blocks for the disk."""
     bodies: dict[str, bytes | str] = {}
@@ -255,7 +246,7 @@ def _text_at(body: bytes | str, read: ArtifactRead, chars: int) -> ArtifactText:
 class ArtifactActivities:
     """Reads artifacts' texts from the durable store."""
 
-    def __init__(self, blobs: Blobs) -> None:
+    def __init__(self, blobs: BlobStore) -> None:
         self.blobs = blobs
 
     @activity.defn(name="read_artifacts")

@@ -42,6 +42,7 @@ from activities.contracts import (
 )
 from activities.heartbeat import heartbeats
 from activities.settings import Settings
+from activities.store.blobs import BlobStore
 from activities.text import readable
 from activities.tools import (
     Happened,
@@ -53,7 +54,7 @@ from activities.tools import (
     TransientError,
     parameter_count,
 )
-from activities.tools.artifacts import Blobs, Output, artifacts_of, encode, shown
+from activities.tools.artifacts import Output, artifacts_of, encode, shown
 
 __all__ = ["ToolActivities", "ToolRunner"]
 
@@ -109,20 +110,10 @@ class ToolRunner:
     Each method makes one attempt, counted from 1. It raises `TransientError` when another should follow.
     """
 
-    def __init__(self, toolbox: Toolbox, settings: Settings, blobs: Blobs | None = None) -> None:
+    def __init__(self, toolbox: Toolbox, settings: Settings, blobs: BlobStore | None = None) -> None:
         self.toolbox = toolbox
         self.settings = settings
         self.blobs = blobs
-
-    def describe_tools(self, wanted: ToolsWanted) -> ToolsDescribed:
-        """The specs of the tools, in the order of the request, and the names that are missing."""
-        found = [(name, self.toolbox.get(name)) for name in wanted.names]
-        missing = tuple(name for name, tool in found if tool is None)
-        return ToolsDescribed(
-            tools=tuple(tool.spec() for _, tool in found if tool is not None),
-            missing=missing,
-            available=self.toolbox.names if missing else (),
-        )
 
     async def run_tool(
         self, request: ToolRequest, attempt: int = 1, heartbeat: Heartbeat = _no_heartbeat
@@ -234,7 +225,14 @@ class ToolActivities:
     @activity.defn(name="describe_tools")
     async def describe_tools(self, wanted: ToolsWanted) -> ToolsDescribed:
         """The specs of the tools, in the order of the request, and the names that are missing."""
-        return self.runner.describe_tools(wanted)
+        toolbox = self.runner.toolbox
+        found = [(name, toolbox.get(name)) for name in wanted.names]
+        missing = tuple(name for name, tool in found if tool is None)
+        return ToolsDescribed(
+            tools=tuple(tool.spec() for _, tool in found if tool is not None),
+            missing=missing,
+            available=toolbox.names if missing else (),
+        )
 
     @activity.defn(name="call_tool")
     async def call_tool(self, request: ToolRequest) -> ToolResult:

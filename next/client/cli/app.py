@@ -1,7 +1,6 @@
-"""The command `ratchet`: which module has which command, standard streams, errors and exit codes.
+"""The command `ratchet`: all commands in one table, standard streams, errors and exit codes.
 
-A command's module is imported when the command is called; heavy imports stay inside the commands. So
-`--help` and completion answer at once.
+A command's module is imported when the command is called, so that `--help` and completion answer at once.
 """
 
 from __future__ import annotations
@@ -18,7 +17,7 @@ from pathlib import Path
 from typing import Annotated, Any, NoReturn
 
 import typer
-from typer.core import TyperGroup
+from typer.core import CompletionItem, TyperGroup  # type: ignore[attr-defined]  # public nowhere else
 
 from client.errors import RatchetError
 
@@ -29,23 +28,47 @@ EXIT_CODES = (
     "Exit codes: 0 done, or sent; 1 it failed, or there is no such thing; 2 wrong usage; 3 the run refuses "
     "it and says why; 4 nobody confirmed it; 130 interrupted."
 )
-MODULES = {
-    "run": ("run", "dev", "down", "task"),
-    "inspect": ("list", "show", "log", "watch", "result", "cancel"),
-    "inbox": ("inbox",),
-    "decide": (
-        "approve", "reject", "edit", "answer", "retry", "topup", "finish", "resume",
-        "pause", "steer", "abort", "limits", "rollback", "key",
-    ),
-    "history": ("steps", "fork", "replay", "compare"),
-    "catalog": ("agents", "tools", "machines", "diagram"),
-    "doctor": ("doctor",),
-}  # fmt: skip
-COMMANDS = {command: module for module, commands in MODULES.items() for command in commands}
+COMMANDS = {
+    "run": ("run", "Run an agent and show what it does as it happens."),
+    "dev": ("run", "Run the embedded server and a worker until Ctrl-C."),
+    "down": ("run", "Stop the embedded server of this directory; its runs are kept."),
+    "task": ("run", "Print the input of a run, for `temporal workflow start --input-file`."),
+    "list": ("inspect", "List runs, newest first."),
+    "show": ("inspect", "Show where a run is, and its steps; with --step its state then."),
+    "log": ("inspect", "Print every record of a run: what happened, why, and what it changed."),
+    "watch": ("inspect", "Follow a run as it happens, to its result."),
+    "result": ("inspect", "Print what came out of a run that is over."),
+    "cancel": ("inspect", "Stop a run; it ends with the exit reason `cancelled`."),
+    "inbox": ("inbox", "List the runs that wait for people, those that have waited longest first."),
+    "approve": ("decide", "Let a tool be called."),
+    "reject": ("decide", "Do not let a tool be called; the model is told so, and why."),
+    "edit": ("decide", "Change the arguments of a tool's call, then let it be called."),
+    "answer": ("decide", "Answer a question; of a call with an unknown outcome: what it returned."),
+    "retry": ("decide", "Make a call again: the cause is fixed, or the call did not take effect."),
+    "topup": ("decide", "Give a run that has reached a limit more of it."),
+    "finish": ("decide", "Let a run that has reached a limit end as the limit would end it."),
+    "resume": ("decide", "Let a run go on: take a pause back, or answer what it asks."),
+    "pause": ("decide", "Begin nothing new until `ratchet resume`."),
+    "steer": ("decide", "Send the model a message before its next call."),
+    "abort": ("decide", "End a run where it is; its result has the exit reason `aborted`."),
+    "limits": ("decide", "Set limits of a run that is not over."),
+    "rollback": ("decide", "Take a run back to the beginning of a step; shows what was done since."),
+    "key": ("key", "Make a key that decisions are signed with, or show its public half."),
+    "steps": ("history", "List a run's steps: what each did, and which of them it can go back to."),
+    "fork": ("history", "Start a new run from a step of another one."),
+    "replay": ("history", "Run it again from its history: would today's code do the same?"),
+    "compare": ("history", "Show two runs side by side by step, and where they differ first."),
+    "agents": ("catalog", "List agents: those of the current folder, and those that come with Ratchet."),
+    "tools": ("catalog", "List tools: what they do, their arguments, what a second call would do."),
+    "machines": ("catalog", "List machines; with a NAME its options, states and exit reasons."),
+    "diagram": ("catalog", "Print a machine as a Mermaid state diagram or as a table."),
+    "doctor": ("doctor", "Check server, namespace, search attributes, worker, provider, tools, store."),
+}
+"""Command -> its module, and what it does."""
 
 
 class _LazyGroup(TyperGroup):
-    """Imports a command's module when the command is wanted."""
+    """Imports the module of a command when that command is called."""
 
     def list_commands(self, ctx: Any) -> list[str]:
         return list(COMMANDS)
@@ -55,8 +78,19 @@ class _LazyGroup(TyperGroup):
             close = difflib.get_close_matches(cmd_name, COMMANDS, n=1)
             hint = f"did you mean {close[0]!r}?" if close else "`ratchet --help` lists the commands"
             ctx.fail(f"No such command {cmd_name!r}; {hint}")
-        module = import_module(f"client.cli.{COMMANDS[cmd_name]}")
+        module = import_module(f"client.cli.{COMMANDS[cmd_name][0]}")
         return typer.main.get_group(module.app).commands[cmd_name]
+
+    def format_commands(self, ctx: Any, formatter: Any) -> None:
+        with formatter.section("Commands"):
+            formatter.write_dl([(name, text) for name, (_, text) in COMMANDS.items()])
+
+    def shell_complete(self, ctx: Any, incomplete: str) -> list[CompletionItem]:
+        return [
+            CompletionItem(name, help=text)
+            for name, (_, text) in COMMANDS.items()
+            if name.startswith(incomplete)
+        ]
 
 
 app = typer.Typer(

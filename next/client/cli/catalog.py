@@ -11,8 +11,15 @@ from typing import TYPE_CHECKING, Annotated, Any, Literal
 
 import typer
 
+from client.agentfile import SCRIPTED, AgentFile, Choice, load_agent, shipped_agents
+from client.catalog import Catalog, machine_facts
+from client.cli import render
 from client.cli.options import AgentName, CommonOptions, Json, command
 from client.errors import UsageError
+from client.workerconfig import Allowed
+from client.yaml import YamlFile
+from workflows.kernel.diagram import mermaid, table
+from workflows.people import Approvals
 
 if TYPE_CHECKING:
     from client.catalog import Catalog
@@ -41,8 +48,6 @@ class MachineOptions:
         Raises:
             UsageError: there is no such machine, or the options do not fit it.
         """
-        from client.agentfile import Choice
-        from workflows.people import Approvals
 
         machine = catalog.machine(name, self.version)
         agent, draft = Choice(agent=self.agent, settings=self.sets or ()).finish()
@@ -64,15 +69,12 @@ class MachineOptions:
 @command(app)
 async def agents(common: CommonOptions, as_json: Json = False) -> None:
     """List agents: those of the current folder, and those that come with Ratchet."""
-    from client.agentfile import shipped_agents
-    from client.cli.render import out, pairs, print_json
-
     rows = [_agent_facts(path, str(path)) for path in _agents_here()]
     rows += [_agent_facts(path, path.stem) for path in shipped_agents()]
     if as_json:
-        print_json(rows)
+        render.print_json(rows)
     else:
-        out().print(pairs((row["agent"], _agent_text(row)) for row in rows))
+        render.out().print(render.pairs((row["agent"], _agent_text(row)) for row in rows))
 
 
 def _agents_here() -> list[Path]:
@@ -81,9 +83,6 @@ def _agents_here() -> list[Path]:
 
 def _is_agent(path: Path) -> bool:
     """A YAML file that says something about an agent, right or wrong."""
-    from client.agentfile import AgentFile
-    from client.yaml import YamlFile
-
     try:
         keys = set(YamlFile(path).values)
     except UsageError:
@@ -92,8 +91,6 @@ def _is_agent(path: Path) -> bool:
 
 
 def _agent_facts(path: Path, name: str) -> dict[str, Any]:
-    from client.agentfile import load_agent
-
     try:
         agent = load_agent(path)
     except UsageError as error:
@@ -110,8 +107,6 @@ def _agent_facts(path: Path, name: str) -> dict[str, Any]:
 
 def _agent_text(row: Mapping[str, Any]) -> str:
     """What an agent is for, its machine, and whether it needs a model."""
-    from client.agentfile import SCRIPTED
-
     if "error" in row:
         return str(row["error"])
     models = row["models"].values()
@@ -124,14 +119,12 @@ def _agent_text(row: Mapping[str, Any]) -> str:
 @command(app)
 async def tools(common: CommonOptions, agent: AgentName = None, as_json: Json = False) -> None:
     """List tools: what they do, their arguments, and what a second call would do."""
-    from client.cli.render import out, pairs, print_json
-
     found = _catalog(common, agent).tools
     if as_json:
-        print_json(found)
+        render.print_json(found)
         return
-    out().print(
-        pairs(
+    render.out().print(
+        render.pairs(
             (f"{tool.name} ({tool.effect})", f"{tool.description}\n{_arguments(tool.parameters)}")
             for tool in found
         )
@@ -158,9 +151,6 @@ async def machines(
     as_json: Json = False,
 ) -> None:
     """List machines; with a NAME its options, states and exit reasons."""
-    from client.catalog import machine_facts
-    from client.cli.render import out, pairs, print_json
-
     catalog = _catalog(common, which.agent)
     if machine is None:
         rows = [
@@ -168,21 +158,23 @@ async def machines(
             for one in catalog.machines
         ]
         if as_json:
-            print_json(rows)
+            render.print_json(rows)
             return
-        out().print(pairs((f"{row['machine']} {row['version']}", row["description"]) for row in rows))
-        out().print("\n`ratchet machines NAME` shows one: options, states, exit reasons.")
+        render.out().print(
+            render.pairs((f"{row['machine']} {row['version']}", row["description"]) for row in rows)
+        )
+        render.out().print("\n`ratchet machines NAME` shows one: options, states, exit reasons.")
         return
     facts = machine_facts(which.find(catalog, machine))
     if as_json:
-        print_json(facts)
+        render.print_json(facts)
         return
-    out().print(f"{facts['machine']} {facts['version']}\n{facts['description']}")
+    render.out().print(f"{facts['machine']} {facts['version']}\n{facts['description']}")
     for title, section in _sections(facts).items():
-        out().print(f"\n{title}".rstrip("\n"))
-        out().print(pairs((f"  {name}", text) for name, text in section))
+        render.out().print(f"\n{title}".rstrip("\n"))
+        render.out().print(render.pairs((f"  {name}", text) for name, text in section))
     draw = shlex.join(["ratchet", "diagram", machine, *which.words()])
-    out().print(f"\nDraw it: {draw} (Mermaid), {draw} --form table")
+    render.out().print(f"\nDraw it: {draw} (Mermaid), {draw} --form table")
 
 
 def _sections(facts: Mapping[str, Any]) -> dict[str, list[tuple[str, str]]]:
@@ -233,16 +225,11 @@ async def diagram(
         async with common.client() as client:
             typer.echo(await client.diagram(await client.find(machine)))
         return
-    from workflows.kernel.diagram import mermaid, table
 
     found = which.find(_catalog(common, which.agent), machine)
     typer.echo(mermaid(found) if form == "mermaid" else table(found))
 
 
 def _catalog(common: CommonOptions, agent: str | None) -> Catalog:
-    from client.agentfile import load_agent
-    from client.catalog import Catalog
-    from client.workerconfig import Allowed
-
     modules = load_agent(agent).modules if agent else ()
     return Catalog.load(common.worker_settings(Allowed(modules=modules)))

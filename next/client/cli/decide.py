@@ -8,35 +8,27 @@ confirmed, so nothing was done.
 from __future__ import annotations
 
 import asyncio
-import json
-import time
 from collections.abc import Awaitable, Callable, Coroutine, Mapping, Sequence
 from contextlib import nullcontext, suppress
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any, Literal, TypeVar
+from typing import Annotated, Any, TypeVar
 
 import typer
 
-from client.cli.options import CommonOptions, Json, RunName, command, read_text
+from client.agent import AgentClient
+from client.cli import render
+from client.cli.inbox import AnyRequest, open_requests
+from client.cli.interactive import confirm, person_here
+from client.cli.options import By, CommonOptions, Json, RunName, command, read_text
+from client.cli.typed import Draft, amounts_from, arguments_from, caps_from, check_counter
 from client.errors import NotConfirmed, NoWorker, RatchetError, Refused, UsageError
-
-if TYPE_CHECKING:
-    from client.agent import AgentClient
-    from client.keys import Signer
-    from client.listing import RequestSummary
-    from client.sending import SentSignal
-    from workflows.people import (
-        Command,
-        CommandDone,
-        Decided,
-        DoneCall,
-        Request,
-        StandingApproval,
-        Verb,
-    )
-
-    AnyRequest = Request | RequestSummary
+from client.history.checkpoints import source_of
+from client.keys import Signer, signer
+from client.people import command_from, decision_from
+from client.sending import SentSignal
+from client.yaml import nearest, parse
+from workflows.people import Command, CommandDone, Decided, DoneCall, Request, StandingApproval, Verb
 
 __all__ = ["app"]
 
@@ -45,27 +37,17 @@ SHOWN = 10
 """Requests that a message names."""
 DIGEST_CHARACTERS = 6
 """Fewer might fit another request by chance."""
-QUICK_SECONDS = 1.0
-"""What takes longer is explained."""
-STATUS_SECONDS = 3
-"""How long the run may take to say what it does."""
+QUICK_SECONDS, STATUS_SECONDS = 1.0, 3.0
+"""An answer that takes longer is explained; how long the run may take to say what it does."""
 R = TypeVar("R")
-Content = Callable[["AnyRequest"], Awaitable[dict[str, Any]]]
+Content = Callable[[AnyRequest], Awaitable[dict[str, Any]]]
 """Fields of a decision besides request and verb; `draft` is a context around sending it."""
-
-
-# -- options --------------------
-
 RequestId = Annotated[
     str | None,
     typer.Argument(help="Id of the request, such as r1; default: the only one.", metavar="REQUEST"),
 ]
 Comment = Annotated[str, typer.Option("--comment", "-m", help="For the log; the model may see it.")]
 Reason = Annotated[str, typer.Option("--reason", "--comment", "-m", help="For the log.")]
-By = Annotated[
-    str | None,
-    typer.Option("--by", envvar="RATCHET_BY", help="Your name; default: the login.", rich_help_panel="Who"),
-]
 
 
 @dataclass(frozen=True)
@@ -84,9 +66,15 @@ class Sending:
 
     def signer(self) -> Signer:
         """The person. Raises UsageError when the key cannot be used."""
-        from client.keys import signer
-
         return signer(self.by, self.key)
+
+    def show(self, run: str, done: Decided | CommandDone | SentSignal, text: str, **facts: Any) -> None:
+        """Print what a message did: as text, or with all facts as JSON."""
+        if self.as_json:
+            kinds = {Decided: "decided", CommandDone: "done", SentSignal: "sent"}
+            render.print_json({"run": run, **facts, kinds[type(done)]: done})
+        else:
+            render.out().print(render.plain(text))
 
 
 @dataclass(frozen=True)
@@ -98,16 +86,21 @@ class Deciding(Sending):
         typer.Option("--digest", help="Beginning of the digest that you saw; another request is refused."),
     ] = None
 
-    def seen(self) -> str:
-        """How the request's digest must begin. Raises UsageError for one that is too short."""
-        if self.digest is None:
-            return ""
-        if len(self.digest.strip()) < DIGEST_CHARACTERS:
+    def check(self) -> None:
+        """Raise a UsageError for a digest that is too short."""
+        if self.digest is not None and len(self.digest.strip()) < DIGEST_CHARACTERS:
             raise UsageError(
-                f"--digest {self.digest!r}: at least {DIGEST_CHARACTERS} characters are needed; `ratchet "
-                "inbox` shows them"
+                f"--digest {self.digest!r}: at least {DIGEST_CHARACTERS} characters are needed; "
+                "`ratchet inbox` shows them"
             )
-        return self.digest.strip()
+
+    def check_fits(self, request: AnyRequest, run: str) -> None:
+        """Raise Refused when the request is not what was seen."""
+        if not request.digest.startswith((self.digest or "").strip()):
+            raise Refused(
+                f"Request {request.id} changed after you saw it (digest {request.digest}, not "
+                f"{(self.digest or '')[:64]}). `ratchet inbox {run}` shows it; decide again"
+            )
 
 
 # -- decisions --------------------
@@ -139,11 +132,34 @@ async def approve(  # noqa: PLR0913, PLR0917  # one parameter for each option
     standing = _standing_approval(remember, remember_any, remember_where or ())
 
     async def content(seen: AnyRequest) -> dict[str, Any]:
-        if standing is not None:
-            _check_names(seen, standing)
+        known = seen.arguments or {}
+        wrong = next((name for name in (standing.arguments if standing else ()) if name not in known), None)
+        if wrong is not None and seen.arguments is not None:  # such an approval would never count
+            raise UsageError(
+                f"--remember-where {wrong[:80]}: the call of {seen.tool} in {seen.id} has no such argument; "
+                f"{nearest(wrong, known)}"
+            )
         return {"text": comment, "standing_approval": standing}
 
     return await _decide(common, how, run, request, "approve", content)
+
+
+def _standing_approval(same: bool, anything: bool, where: Sequence[str]) -> StandingApproval | None:
+    """The approval of later calls that the options mean; None without any.
+
+    Raises:
+        UsageError: more than one kind is given, or one is not NAME=VALUE.
+    """
+    if sum((same, anything, bool(where))) > 1:
+        raise UsageError("give one of --remember, --remember-any and --remember-where")
+    schemas: dict[str, Any] = {}
+    for word in where:
+        name, equals, text = word.partition("=")
+        if not equals or not name:
+            raise UsageError(f"--remember-where {word}: expected NAME=VALUE, such as account=17")
+        value, _ = parse(text, f"--remember-where {word[:80]}")
+        schemas[name] = value if isinstance(value, Mapping) else {"const": value}
+    return StandingApproval(arguments=schemas, same=same) if same or anything or where else None
 
 
 @command(app)
@@ -158,9 +174,6 @@ async def edit(
     comment: Comment = "",
 ) -> int:
     """Change the arguments of a tool's call, then let it be called."""
-    from client.cli.interactive import person_here
-    from client.cli.typed import Draft, arguments_from
-
     if args is None and not person_here():
         raise NotConfirmed("nobody can be asked here, so nothing was decided; give the arguments with --args")
 
@@ -173,7 +186,7 @@ async def edit(
         arguments = await draft.edit()
         if arguments is None:
             raise NotConfirmed("nothing was changed, so nothing was decided")
-        return {"text": comment, "arguments": arguments, "draft": draft}
+        return {"text": comment, "arguments": arguments, "draft": draft.sending()}
 
     return await _decide(common, how, run, request, "edit", content)
 
@@ -210,8 +223,6 @@ async def topup(
     comment: Comment = "",
 ) -> int:
     """Give a run that has reached a limit more of it."""
-    from client.cli.typed import amounts_from, check_counter
-
     request = words[0] if "=" not in words[0] else None
     amounts = amounts_from(words if request is None else words[1:])
 
@@ -222,21 +233,28 @@ async def topup(
     return await _decide(common, how, run, request, "topup", content)
 
 
-def _plain_decision(verb: Verb, doc: str) -> None:
-    """Register a decision that needs nothing but a comment."""
-
-    async def decide(
-        common: CommonOptions, how: Deciding, run: RunName, request: RequestId = None, comment: Comment = ""
-    ) -> int:
-        return await _decide(common, how, run, request, verb, _only(comment))
-
-    decide.__doc__ = doc
-    command(app, verb)(decide)
+@command(app)
+async def reject(
+    common: CommonOptions, how: Deciding, run: RunName, request: RequestId = None, comment: Comment = ""
+) -> int:
+    """Do not let a tool be called; the model is told so, and why."""
+    return await _decide(common, how, run, request, "reject", _only(comment))
 
 
-_plain_decision("reject", "Do not let a tool be called; the model is told so, and why.")
-_plain_decision("retry", "Make a call again: the cause is fixed, or the call did not take effect.")
-_plain_decision("finish", "Let a run that has reached a limit end as the limit would end it.")
+@command(app)
+async def retry(
+    common: CommonOptions, how: Deciding, run: RunName, request: RequestId = None, comment: Comment = ""
+) -> int:
+    """Make a call again: the cause is fixed, or the call did not take effect."""
+    return await _decide(common, how, run, request, "retry", _only(comment))
+
+
+@command(app)
+async def finish(
+    common: CommonOptions, how: Deciding, run: RunName, request: RequestId = None, comment: Comment = ""
+) -> int:
+    """Let a run that has reached a limit end as the limit would end it."""
+    return await _decide(common, how, run, request, "finish", _only(comment))
 
 
 @command(app)
@@ -251,27 +269,22 @@ async def resume(
     comment: Comment = "",
 ) -> int:
     """Let a run go on: take a pause back, or answer what it asks. (`retry` makes a call again.)"""
-    from client.cli.inbox import asked_by
-    from client.people import command_from
-
-    if pause and (request is not None or how.digest):
+    names_request = request is not None or how.digest is not None
+    if pause and names_request:
         raise UsageError("--pause is about the run, not about a request: leave REQUEST and --digest out")
-    order = command_from("resume", comment)
     async with common.client() as client:
         run_id = await client.find(run, running=True)
-        requests, page = await asked_by(client, run_id)
-        if not pause and (request is not None or how.digest):
-            return await _decide_one(client, how, run_id, requests, request, "resume", _only(comment))
+        requests, page = await open_requests(client, run_id)
         fits = [one for one in requests if "resume" in one.options]
-        if not pause and fits and page and page.paused:
+        if fits and page and page.paused and not (pause or names_request):
             raise UsageError(
                 f"run {run_id} is paused, and asks something that `resume` answers; choose one: "
                 f"`ratchet resume {run_id} --pause`, or `ratchet resume {run_id} {fits[0].id}`"
             )
-        # without a worker nobody knows whether it is paused; what is open is not answered by chance
-        means_pause = not fits and (page is None or page.paused or not requests)
+        # without a worker nobody knows whether it is paused; no request is answered by chance
+        means_pause = not fits and not names_request and (page is None or page.paused or not requests)
         if pause or means_pause:
-            return _command_done(how, run_id, await _send_command(client, how, run_id, order))
+            return await _command_one(client, how, run_id, command_from("resume", comment))
         return await _decide_one(client, how, run_id, requests, request, "resume", _only(comment))
 
 
@@ -289,8 +302,6 @@ async def pause(
     reason: Reason = "",
 ) -> int:
     """Begin nothing new until `ratchet resume`."""
-    from client.people import command_from
-
     return await _command(common, how, run, command_from("pause", reason, at_once=at_once))
 
 
@@ -302,8 +313,6 @@ async def steer(
     text: Annotated[str, typer.Argument(help="Message to the model; - reads stdin.")],
 ) -> int:
     """Send the model a message before its next call."""
-    from client.people import command_from
-
     return await _command(common, how, run, command_from("steer", await _text(text, "message")))
 
 
@@ -318,9 +327,6 @@ async def limits(
     reason: Reason = "",
 ) -> int:
     """Set limits of a run that is not over."""
-    from client.cli.typed import caps_from
-    from client.people import command_from
-
     return await _command(common, how, run, command_from("limits", reason, limits=caps_from(words)))
 
 
@@ -339,8 +345,6 @@ async def abort(
     reason: Reason = "",
 ) -> int:
     """End a run where it is; it gives a result, with the exit reason `aborted`."""
-    from client.people import command_from
-
     if request is not None:
         return await _decide(common, how, run, request, "abort", _only(reason))
     if how.digest is not None:
@@ -361,66 +365,85 @@ async def rollback(  # noqa: PLR0913, PLR0917  # one parameter for each option
     reason: Reason = "",
 ) -> int:
     """Take a run back to the beginning of a step; shows first what was done since."""
-    from client.cli.interactive import confirm
-    from client.people import command_from
-
     order = command_from("rollback", reason, step=step, compensate=compensate)
     async with common.client() as client:
         run_id = await client.find(run, running=True)
         await _check_step(client, run_id, step)
-        calls = await _effects(client, run_id, order)
+        calls = await _effects(client, run_id, step)
         _print_effects(calls, order)
-        undoing = ", and undo what can be undone of this" if compensate and calls else ""
         while not yes:
-            await confirm(f"Roll {run_id} back to step {step}{undoing}?")
-            now = await _effects(client, run_id, order)
-            if now == calls:
+            await confirm(f"Roll {run_id} back to step {step}{', and undo what can be undone' * compensate}?")
+            confirmed, calls = calls, await _effects(client, run_id, step)
+            if calls == confirmed:
                 break
-            calls = now
-            _note("more was done meanwhile:")
+            render.note("more was done meanwhile:")
             _print_effects(calls, order)
-        done = await _send_command(client, how, run_id, order)
-    return _command_done(how, run_id, done, effects=calls or ())
+        return await _command_one(client, how, run_id, order, effects=calls or ())
 
 
-# -- keys --------------------
+async def _check_step(client: AgentClient, run_id: str, step: int) -> None:
+    """Raise a UsageError that names the steps when there is no such one.
+
+    Where the log or the machine cannot be read here, the run itself refuses.
+    """
+    try:
+        (await source_of(client, run_id)).checkpoint(step)
+    except UsageError:
+        raise
+    except RatchetError:
+        return
 
 
-@command(app)
-async def key(
-    common: CommonOptions,
-    action: Annotated[Literal["new", "show"], typer.Argument(help="Make one, or show its public half.")],
-    file: Annotated[Path, typer.Argument(help="Of the private key.")],
-    by: By = None,
-) -> None:
-    """Make a key that decisions are signed with; prints the line for the agent file."""
-    from client.keys import new_key, public_key, signer, warning_if_exposed
-
-    if action == "new":
-        name, public = signer(by).name, new_key(file)
-        _note(f"wrote {file}, which only you may read; sign with --key {file}, or RATCHET_KEY")
-    else:
-        who = signer(by, file)
-        name, public = who.name, public_key(who.key) if who.key else ""
-        if warning := warning_if_exposed(file):
-            _note(warning)
-    _note("for the agent file, under people.groups.GROUP.keys:")
-    typer.echo(f"{json.dumps(name, ensure_ascii=False)}: {public}")
+async def _effects(client: AgentClient, run_id: str, step: int) -> tuple[DoneCall, ...] | None:
+    """Calls since the step that changed something outside; None: they are not known."""
+    try:
+        return await client.effects(run_id, step)
+    except NoWorker as error:
+        render.note(f"what was done since step {step} cannot be listed: {error}")
+        return None
 
 
-# -- deciding --------------------
+def _print_effects(calls: tuple[DoneCall, ...] | None, order: Command) -> None:
+    if calls is None:
+        return
+    if not calls:
+        render.note(f"nothing was changed outside since step {order.step} began")
+        return
+    kept = "" if order.compensate else "; a rollback does not undo it"
+    render.note(f"done since step {order.step} began{kept}:")
+    render.notes().print(render.effects_table(calls))
+    if not order.compensate and any(call.undoable and call.undone is None for call in calls):
+        render.note("--compensate undoes those that can be undone, the newest first")
+
+
+# -- sending --------------------
+
+
+def _only(text: str) -> Content:
+    """A decision with a comment alone."""
+
+    async def content(_: AnyRequest) -> dict[str, Any]:
+        return {"text": text}
+
+    return content
+
+
+async def _text(typed: str, what: str) -> str:
+    """A text from the command line, or from standard input when it is `-`."""
+    text = await read_text(typed, what)
+    if not text.strip():
+        raise UsageError(f"the {what} is blank; write it in quotes, or - to read it from standard input")
+    return text
 
 
 async def _decide(
     common: CommonOptions, how: Deciding, run: str, request: str | None, verb: Verb, content: Content
 ) -> int:
     """Find the request that is meant, decide it, and show what became of it; the exit code."""
-    from client.cli.inbox import asked_by
-
-    how.seen()
+    how.check()
     async with common.client() as client:
         run_id = await client.find(run, running=True)
-        requests, _ = await asked_by(client, run_id)
+        requests, _ = await open_requests(client, run_id)
         return await _decide_one(client, how, run_id, requests, request, verb, content)
 
 
@@ -433,257 +456,99 @@ async def _decide_one(  # noqa: PLR0913, PLR0917  # who decides what of which ru
     verb: Verb,
     content: Content,
 ) -> int:
-    from client.cli.render import after_decision, decision_text, out, plain, print_json, request_block
-    from client.people import decision_from
-    from workflows.people import Decided, Request
-
-    seen = await _find_request(client, run_id, requests, name, verb)
-    if not seen.digest.startswith(how.seen()):
-        raise Refused(
-            f"Request {seen.id} changed after you saw it (digest {seen.digest}, not {how.seen()[:64]}). "
-            f"`ratchet inbox {run_id}` shows it; decide again"
-        )
+    seen = await _request_meant(client, run_id, requests, name, verb)
+    how.check_fits(seen, run_id)
     fields = await content(seen)
     with fields.pop("draft", nullcontext()):
         decision = decision_from(seen, verb, **fields)
         # a summary means that no worker answered the query; an update would wait in vain as well
         signal = how.signal or (not isinstance(seen, Request) and await client.has_worker())
-        sending = client.decide(run_id, decision, by=how.signer(), signal=signal)
-        done = await _explained(client, run_id, sending)
-    if how.as_json:
-        print_json({"run": run_id, "request": seen, _kind(done): done})
-        return 0
-    if not how.digest:  # with a digest, they have seen it
-        out().print(request_block(seen, run_id))
-    out().print(decision_text(done, seen, decision))
-    others = [one for one in requests if one.id != seen.id]
-    paused = False
-    with suppress(RatchetError):  # the run may be over by now
-        paused = isinstance(done, Decided) and (await client.requests_page(run_id)).paused
-    _note(plain(after_decision(done, run_id, others, paused=paused)))
+        done = await _explained(
+            client, run_id, client.decide(run_id, decision, by=how.signer(), signal=signal)
+        )
+    if not how.as_json and not how.digest:  # with a digest, they have seen it
+        render.out().print(render.request_block(seen, run_id))
+    how.show(run_id, done, render.decision_text(done, seen, decision), request=seen)
+    if not how.as_json:
+        paused = False
+        with suppress(RatchetError):  # the run may be over by now
+            paused = isinstance(done, Decided) and (await client.requests_page(run_id)).paused
+        others = [one for one in requests if one.id != seen.id]
+        render.note(render.next_step(done, run_id, others, paused=paused))
     return 0
 
 
-async def _find_request(
+async def _request_meant(
     client: AgentClient, run_id: str, requests: Sequence[AnyRequest], name: str | None, verb: Verb
 ) -> AnyRequest:
     """The request that is meant: by its id, `r1` or `1`, or the only one that the verb answers.
 
+    A closed one is given too: the run says what became of it.
+
     Raises:
         UsageError: several are meant, or it is decided in another way; what is open is named.
-        Refused: there is no such request, or it is closed.
+        Refused: there is no such request.
     """
+    if name is not None and not name.strip():
+        raise UsageError("the id of the request is empty; leave it out, or name one, such as r1")
+    if name is None and not requests:
+        raise Refused(f"run {run_id} asks nothing now; `ratchet show {run_id}` shows where it is")
+    named = requests
     if name is not None:
-        if not name.strip():
-            raise UsageError("the id of the request is empty; leave it out, or name one, such as r1")
         request_id = f"r{name}" if name.isdecimal() else name
-        found = next((one for one in requests if one.id == request_id), None)
-        found = found or await client.request(run_id, request_id)  # a closed one says what became of it
-        _check_fits(found, verb, run_id)
-        return found
-    if not requests:
-        raise Refused(
-            f"run {run_id} asks nothing now; `ratchet show {run_id}` shows where it is, and "
-            f"`ratchet watch {run_id}` follows it"
-        )
-    fits = [one for one in requests if verb in one.options]
-    if not fits:
-        raise UsageError(
-            f"run {run_id} asks nothing that `{verb}` answers; it asks:\n{_lines(requests)}\n"
-            f"`ratchet inbox {run_id}` shows the commands"
-        )
-    if len(fits) > 1:
-        raise UsageError(
-            f"run {run_id} asks several things; name one, such as `ratchet {verb} {run_id} {fits[0].id}`:\n"
-            f"{_lines(fits)}"
-        )
-    return fits[0]
-
-
-def _check_fits(request: AnyRequest, verb: Verb, run_id: str) -> None:
-    """Raise Refused for a closed request, UsageError for one that is decided in another way."""
-    from client.cli.render import request_line, time_span
-    from workflows.people import Request
-
-    if isinstance(request, Request) and not request.is_open:
-        by = f" by {request.deciding_vote.by or 'somebody'}" if request.deciding_vote else ""
-        ago = time_span(time.time() - (request.closed or 0))
-        raise Refused(
-            f"{request.id} of run {run_id} is closed: {request.outcome.replace('_', ' ')}{by}, {ago} ago; "
-            f"`ratchet inbox {run_id}` shows what is open"
-        )
-    if request.options and verb not in request.options:
-        raise UsageError(
-            f"{request.id} of run {run_id} cannot be answered by `{verb}`; it is {request_line(request)}\n"
-            f"  options: {', '.join(request.options)}; `ratchet inbox {run_id}` shows the commands"
-        )
-
-
-def _lines(requests: Sequence[AnyRequest]) -> str:
-    from client.cli.render import request_line
-
-    more = [f"  and {len(requests) - SHOWN} more"] if len(requests) > SHOWN else []
-    return "\n".join([*(f"  {request_line(one)}" for one in requests[:SHOWN]), *more])
-
-
-def _only(text: str) -> Content:
-    """A decision with a comment alone."""
-
-    async def content(_: AnyRequest) -> dict[str, Any]:
-        return {"text": text}
-
-    return content
-
-
-def _standing_approval(same: bool, anything: bool, where: Sequence[str]) -> StandingApproval | None:
-    """The approval of later calls that the options mean; None without any.
-
-    Raises:
-        UsageError: more than one kind is given, or one is not NAME=VALUE.
-    """
-    from client.yaml import parse
-    from workflows.people import StandingApproval
-
-    if sum((same, anything, bool(where))) > 1:
-        raise UsageError("give one of --remember, --remember-any and --remember-where")
-    if not (same or anything or where):
-        return None
-    schemas: dict[str, Any] = {}
-    for word in where:
-        name, equals, text = word.partition("=")
-        if not equals or not name:
-            raise UsageError(f"--remember-where {word}: expected NAME=VALUE, such as account=17")
-        value, _ = parse(text, f"--remember-where {word[:80]}")
-        schemas[name] = value if isinstance(value, Mapping) else {"const": value}
-    return StandingApproval(arguments=schemas, same=same)
-
-
-def _check_names(seen: AnyRequest, standing: StandingApproval) -> None:
-    """Raise a UsageError for an argument that the call does not have: the approval would never count."""
-    from client.yaml import nearest
-
-    if seen.arguments is None:
-        return
-    wrong = next((name for name in standing.arguments if name not in seen.arguments), None)
-    if wrong is not None:
-        raise UsageError(
-            f"--remember-where {wrong[:80]}: the call of {seen.tool} in {seen.id} has no such argument; "
-            f"{nearest(wrong, seen.arguments)}"
-        )
-
-
-async def _text(typed: str, what: str) -> str:
-    """A text from the command line, or from standard input when it is `-`."""
-    text = await read_text(typed, what)
-    if not text.strip():
-        raise UsageError(f"the {what} is blank; write it in quotes, or - to read it from standard input")
-    return text
-
-
-# -- commanding --------------------
+        named = [one for one in requests if one.id == request_id] or [
+            await client.request(run_id, request_id)
+        ]
+    fits = [one for one in named if verb in one.options or not one.options]
+    if len(fits) == 1:
+        return fits[0]
+    problem = (
+        f"asks several things that `{verb}` answers; name one"
+        if fits
+        else f"asks nothing that `{verb}` answers"
+    )
+    lines = "\n".join(
+        f"  {render.request_line(one)}   ({', '.join(one.options)})" for one in (fits or named)[:SHOWN]
+    )
+    raise UsageError(f"run {run_id} {problem}:\n{lines}\n`ratchet inbox {run_id}` shows the commands")
 
 
 async def _command(common: CommonOptions, how: Sending, run: str, order: Command) -> int:
     async with common.client() as client:
-        run_id = await client.find(run, running=True)
-        done = await _send_command(client, how, run_id, order)
-    return _command_done(how, run_id, done)
+        return await _command_one(client, how, await client.find(run, running=True), order)
 
 
-async def _send_command(
-    client: AgentClient, how: Sending, run_id: str, order: Command
-) -> CommandDone | SentSignal:
-    sending = client.command(run_id, order, by=how.signer(), signal=how.signal)
-    return await _explained(client, run_id, sending)
-
-
-def _command_done(how: Sending, run_id: str, done: CommandDone | SentSignal, **more: Any) -> int:
-    from client.cli.render import after_command, command_text, out, plain, print_json
-    from workflows.people import CommandDone
-
-    if how.as_json:
-        print_json({"run": run_id, **more, _kind(done): done})
-        return 0
-    name = done.command if isinstance(done, CommandDone) else str(done.body.get("command", ""))
-    who = how.signer().name or "somebody"
-    out().print(plain(f"run {run_id}, {name} by {who}: {command_text(done)}"))
-    _note(plain(after_command(done, run_id)))
+async def _command_one(client: AgentClient, how: Sending, run_id: str, order: Command, **facts: Any) -> int:
+    who = how.signer()
+    done = await _explained(client, run_id, client.command(run_id, order, by=who, signal=how.signal))
+    text = f"run {run_id}, {order.command} by {who.name or 'somebody'}: {render.command_text(done)}"
+    how.show(run_id, done, text, **facts)
+    if not how.as_json:
+        render.note(render.next_step(done, run_id))
     return 0
-
-
-def _kind(done: Decided | CommandDone | SentSignal) -> str:
-    from workflows.people import CommandDone, Decided
-
-    return "decided" if isinstance(done, Decided) else "done" if isinstance(done, CommandDone) else "sent"
 
 
 async def _explained(client: AgentClient, run_id: str, sending: Coroutine[Any, Any, R]) -> R:
     """The answer; when it takes long, say what the run does meanwhile. Ctrl-C takes no message back."""
     sent = asyncio.create_task(sending)
-    explaining = asyncio.create_task(_explain(client, run_id))
     try:
+        done, _ = await asyncio.wait({sent}, timeout=QUICK_SECONDS)
+        if not done:
+            await _explain(client, run_id)
         return await asyncio.shield(sent)
     except asyncio.CancelledError:
-        if not sent.done() and explaining.done():
-            _note("it was sent already, and takes effect afterwards")
+        if not sent.done():
+            render.note("it may have been sent already, and then takes effect")
         raise
     finally:
-        for task in (explaining, sent):
-            task.cancel()
-        await asyncio.wait({explaining, sent})
+        sent.cancel()
+        await asyncio.wait({sent})
 
 
 async def _explain(client: AgentClient, run_id: str) -> None:
-    await asyncio.sleep(QUICK_SECONDS)
     what = "a worker to take it"
     with suppress(RatchetError, TimeoutError):
         async with asyncio.timeout(STATUS_SECONDS):
             doing = (await client.status(run_id)).doing
         what = f"{doing}, which is under way" if doing else "the run to take it"
-    _note(f"sent; waits for {what}")
-
-
-# -- rollback --------------------
-
-
-async def _check_step(client: AgentClient, run_id: str, step: int) -> None:
-    """Raise a UsageError that names the steps when there is no such one. Where the log or the machine cannot
-    be read here, the run itself refuses."""
-    from client.history.checkpoints import source_of
-
-    try:
-        source = await source_of(client, run_id)
-        source.checkpoints  # noqa: B018  # raises what the run would say better
-    except RatchetError:
-        return
-    source.checkpoint(step)
-
-
-async def _effects(client: AgentClient, run_id: str, order: Command) -> tuple[DoneCall, ...] | None:
-    """Calls since the step that changed something outside; None: they are not known."""
-    try:
-        return await client.effects(run_id, order.step or 0)
-    except NoWorker as error:
-        _note(f"what was done since step {order.step} cannot be listed: {error}")
-        return None
-
-
-def _print_effects(calls: tuple[DoneCall, ...] | None, order: Command) -> None:
-    from client.cli.render import effects_table, notes
-
-    if calls is None:
-        return
-    if not calls:
-        _note(f"nothing was changed outside since step {order.step} began")
-        return
-    kept = "" if order.compensate else "; a rollback does not undo it"
-    _note(f"done since step {order.step} began{kept}:")
-    notes().print(effects_table(calls))
-    if not order.compensate and any(call.undoable and call.undone is None for call in calls):
-        _note("--compensate undoes those that can be undone, the newest first")
-
-
-def _note(text: str) -> None:
-    from client.cli.render import notes, plain
-
-    notes().print(plain(text))
+    render.note(f"sent; waits for {what}")

@@ -8,8 +8,12 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
+from client.agentfile import Choice
+from client.catalog import Catalog, check_key
+from client.cli import render
 from client.cli.options import AgentName, CommonOptions, Json, command
 from client.errors import RatchetError
+from client.workerconfig import Allowed
 
 if TYPE_CHECKING:
     from activities.contracts import ModelSpec
@@ -48,10 +52,6 @@ async def doctor(
     as_json: Json = False,
 ) -> int:
     """Check server, namespace, search attributes, worker, provider, tools and store."""
-    from client.agentfile import Choice
-    from client.cli.render import out, pairs, print_json
-    from client.workerconfig import Allowed
-
     chosen, _ = Choice(agent=agent).finish()
     models = list(chosen.models.values())
     settings = common.worker_settings(Allowed.of(chosen.modules, models))
@@ -59,9 +59,11 @@ async def doctor(
     checks += [_tools(settings, chosen.tools), _store(settings)]
     checks += [check async for check in _models(settings, models, needed=agent is not None)]
     if as_json:
-        print_json([asdict(check) for check in checks])
+        render.print_json([asdict(check) for check in checks])
     else:
-        out().print(pairs((f"{'ok' if check.ok else 'BAD':4} {check.name}", check.text) for check in checks))
+        render.out().print(
+            render.pairs((f"{'ok' if check.ok else 'BAD':4} {check.name}", check.text) for check in checks)
+        )
     return 0 if all(check.ok for check in checks) else 1
 
 
@@ -111,8 +113,6 @@ async def _worker(client: AgentClient) -> Check:
 
 
 def _tools(settings: Settings, wanted: Sequence[str]) -> Check:
-    from client.catalog import Catalog
-
     try:
         names = [tool.name for tool in Catalog.load(settings).tools]
     except RatchetError as error:
@@ -138,7 +138,6 @@ def _store(settings: Settings) -> Check:
 async def _models(settings: Settings, models: Sequence[ModelSpec], *, needed: bool) -> AsyncIterator[Check]:
     from activities.provider import close_providers, problem_with
     from activities.providers import load_providers
-    from client.catalog import check_key
 
     providers = load_providers(settings)
     for spec in models:

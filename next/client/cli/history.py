@@ -8,9 +8,19 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
+from client.agent import pinned
+from client.agentfile import Draft, find_agent, load_agent
+from client.catalog import check_key
+from client.cli import render
+from client.cli.interactive import confirm
 from client.cli.options import AgentName, CommonOptions, Json, RunName, command, read_text
 from client.cli.run import Starting, check_worker, own_worker, start
 from client.errors import UsageError
+from client.history.checkpoints import source_of
+from client.history.fork import ForkChanges, forked_task
+from client.workerconfig import Allowed, remember
+from client.yaml import YamlFile
+from workflows.api import AgentSpec
 
 if TYPE_CHECKING:
     from client.agent import AgentClient
@@ -27,15 +37,13 @@ CHANGEABLE = ("limits", "models", "tools")
 @command(app)
 async def steps(common: CommonOptions, run: RunName, as_json: Json = False) -> None:
     """List a run's steps: what each did, and which of them the run can go back to."""
-    from client.cli.render import checkpoint_table, notes, out, print_json
-
     async with _reading(common, run) as (client, run_id):
         lines = await client.checkpoints(run_id)
     if as_json:
-        print_json(lines)
+        render.print_json(lines)
         return
-    out().print(checkpoint_table(lines))
-    notes().print(
+    render.out().print(render.checkpoint_table(lines))
+    render.note(
         f"`ratchet show {run_id} --step N` shows the state when a step began; `ratchet rollback` (while it "
         "runs) and `ratchet fork` begin it again"
     )
@@ -43,14 +51,12 @@ async def steps(common: CommonOptions, run: RunName, as_json: Json = False) -> N
 
 async def show_step(common: CommonOptions, run: str, step: int, as_json: bool) -> None:
     """Print the state of a run when a step began, and what came of it."""
-    from client.cli.render import out, print_json, snapshot_block
-
     async with _reading(common, run) as (client, run_id):
         snapshot = await client.snapshot(run_id, step)
     if as_json:
-        print_json(snapshot)
+        render.print_json(snapshot)
     else:
-        out().print(snapshot_block(snapshot))
+        render.out().print(render.snapshot_block(snapshot))
 
 
 @command(app)
@@ -66,15 +72,13 @@ async def replay(
 
     Exit code 0: the same; 1: something differs, or not all of it could be compared.
     """
-    from client.cli.render import out, print_json, replay_block
-
     async with _reading(common, run) as (client, run_id):
         found = await client.replay(run_id, step)
     if as_json:
-        print_json(found)
+        render.print_json(found)
     else:
-        out().print(replay_block(found))
-    return 0 if found.same else 1
+        render.out().print(render.replay_block(found))
+    return 0 if found.same and not found.notes else 1
 
 
 @command(app)
@@ -85,21 +89,17 @@ async def compare(
     as_json: Json = False,
 ) -> None:
     """Show two runs side by side by step, and where they differ first."""
-    from client.cli.render import comparison_block, out, print_json
-
     async with _reading(common, one) as (client, run_id):
         found = await client.compare(run_id, await client.find(other))
     if as_json:
-        print_json(found)
+        render.print_json(found)
     else:
-        out().print(comparison_block(found, out().width))
+        render.out().print(render.comparison_block(found, render.out().width))
 
 
 @asynccontextmanager
 async def _reading(common: CommonOptions, run: str) -> AsyncIterator[tuple[AgentClient, str]]:
     """A client that knows the machines that a worker here would know, and the id of the run."""
-    from client.workerconfig import Allowed
-
     async with common.client(common.worker_settings(Allowed())) as client:
         yield client, await client.find(run)
 
@@ -133,14 +133,6 @@ async def fork(  # noqa: PLR0913, PLR0917  # one parameter for each option of th
     Limits, models and tools may change (from --agent or --set), and the model may get a message. Machine,
     goal and material stay.
     """
-    from client.agent import pinned
-    from client.catalog import check_key
-    from client.cli.interactive import confirm
-    from client.cli.render import counted, notes, plain
-    from client.history.checkpoints import source_of
-    from client.history.fork import forked_task
-    from client.workerconfig import remember
-
     starting.check()
     allowed = _allowed(agent)
     settings = common.worker_settings(allowed)
@@ -162,20 +154,15 @@ async def fork(  # noqa: PLR0913, PLR0917  # one parameter for each option of th
             await stack.enter_async_context(own_worker(client, settings))
         copied = len(task.fork.records) if task.fork else 0
         if not starting.as_json and not starting.detach:
-            notes().print(
-                plain(
-                    f"from step {step} of {source.run}: {counted(copied, 'record')} of the log are its "
-                    "source's; calls from the step on are made again"
-                )
+            render.note(
+                f"from step {step} of {source.run}: {render.counted(copied, 'record')} of the log are its "
+                "source's; calls from the step on are made again"
             )
         return await start(client, task, starting, has_worker=has_worker, stays=not own, since=copied)
     raise AssertionError("unreachable: an exit stack swallows nothing")
 
 
 def _allowed(agent: str | None) -> Any:
-    from client.agentfile import load_agent
-    from client.workerconfig import Allowed
-
     if agent is None:
         return Allowed()
     found = load_agent(agent)
@@ -188,11 +175,6 @@ def _changes(source: Source, agent: str | None, sets: Sequence[str], message: st
     Raises:
         UsageError: the agent has another machine, or a setting is none of limits, models and tools.
     """
-    from client.agentfile import Draft, find_agent
-    from client.history.fork import ForkChanges
-    from client.yaml import YamlFile
-    from workflows.api import AgentSpec
-
     if agent is None and not sets:
         return ForkChanges(message=message)
     machine = source.program.machine.name
@@ -216,11 +198,9 @@ def _changes(source: Source, agent: str | None, sets: Sequence[str], message: st
 
 
 def _print_effects(effects: PastEffects, step: int) -> None:
-    from client.cli.render import effects_table, notes, plain
-
     if effects.unknown:
         text = f"what was changed outside since step {step} is not known: {effects.unknown}"
-        notes().print(plain(f"{text}; the fork may repeat it"))
+        render.note(f"{text}; the fork may repeat it")
     if effects.calls:
-        notes().print(f"done since step {step} began; the fork may do this again:")
-        notes().print(effects_table(effects.calls))
+        render.note(f"done since step {step} began; the fork may do this again:")
+        render.notes().print(render.effects_table(effects.calls))

@@ -7,7 +7,9 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
+from client.cli import render
 from client.cli.options import INTERRUPTED, CommonOptions, Json, RunName, command
+from client.cli.run import follow
 from client.errors import NoWorker, RatchetError, RunFailed, UnknownRun
 
 if TYPE_CHECKING:
@@ -28,20 +30,18 @@ async def list_runs(
     as_json: Json = False,
 ) -> None:
     """List runs, newest first."""
-    from client.cli.render import WIDE, notes, out, print_json, run_table
-
     async with common.client() as client:
         lines = await client.list(running=running, machine=machine, agent=agent)
     if as_json:
-        print_json(lines)
+        render.print_json(lines)
     elif lines:
-        console = out()
-        console.print(run_table(lines, console.width))
-        if console.width < WIDE:
-            text = f"agent, start, deadline: on a wider terminal ({WIDE} columns) or with --json"
-            notes().print(text, style="dim")
+        console = render.out()
+        console.print(render.run_table(lines, console.width))
+        if console.width < render.WIDE:
+            text = f"agent, start, deadline: on a wider terminal ({render.WIDE} columns) or with --json"
+            render.notes().print(text, style="dim")
     else:
-        notes().print("no runs")
+        render.note("no runs")
 
 
 @command(app)
@@ -54,8 +54,6 @@ async def show(
     as_json: Json = False,
 ) -> None:
     """Show where a run is, and its steps; with --step its state then."""
-    from client.cli.render import notes, out, plain, print_json, run_table, status_block, steps_table
-
     if step is not None:
         from client.cli.history import show_step
 
@@ -73,15 +71,15 @@ async def show(
                 raise
             problem = await _failure(client, line) or error
     if as_json:
-        print_json(found)
+        render.print_json(found)
     elif problem is None:
-        out().print(status_block(line, found["status"]))
-        out().print(steps_table(found["steps"]) if found["steps"] else "")
+        render.out().print(render.status_block(line, found["status"]))
+        render.out().print(render.steps_table(found["steps"]) if found["steps"] else "")
     elif line is not None:
-        console = out()
-        console.print(run_table([line], console.width))
+        console = render.out()
+        console.print(render.run_table([line], console.width))
     if problem is not None:
-        notes().print(plain(str(problem)))
+        render.note(str(problem))
 
 
 @command(app)
@@ -93,8 +91,6 @@ async def log(
     as_json: Json = False,
 ) -> None:
     """Print every record of a run: what happened, why, and what it changed."""
-    from client.cli.render import change_block, notes, out, plain, print_json, record_block
-
     async with common.client() as client:
         run_id = await client.find(run)
         records = await client.records(run_id, since, full=full)
@@ -103,23 +99,21 @@ async def log(
         is_cut_off = line is None and not await client.is_archived(run_id)
     for before, record in zip((None, *records), records, strict=False):
         if as_json:
-            print_json(record, indent=None)
+            render.print_json(record, indent=None)
             continue
-        out().print(record_block(record, before))
-        if changes := change_block(record, full=full):
-            out().print(changes)
+        render.out().print(render.record_block(record, before))
+        if changes := render.change_block(record, full=full):
+            render.out().print(changes)
     if not records and not as_json:
         text = f"run {run_id} has no record from {since} on" if since else f"run {run_id} has no log yet"
-        notes().print(plain(str(failure or text)))
+        render.note(str(failure or text))
     if is_cut_off:
-        notes().print(f"Temporal does not know run {plain(run_id)}, and the archive lacks its end")
+        render.note(f"Temporal does not know run {render.plain(run_id)}, and the archive lacks its end")
 
 
 @command(app)
 async def watch(common: CommonOptions, run: RunName, as_json: Json = False) -> int:
     """Follow a run as it happens, to its result."""
-    from client.cli.run import follow
-
     try:
         async with common.client() as client:
             return await follow(client, await client.find(run), as_json=as_json)
@@ -130,8 +124,6 @@ async def watch(common: CommonOptions, run: RunName, as_json: Json = False) -> i
 @command(app)
 async def result(common: CommonOptions, run: RunName, as_json: Json = False) -> int:
     """Print what came out of a run that is over; exit code 1 when it did not reach its goal."""
-    from client.cli.render import out, print_json, result_text
-
     async with common.client() as client:
         run_id = await client.find(run)
         line = await _line(client, run_id)
@@ -140,17 +132,15 @@ async def result(common: CommonOptions, run: RunName, as_json: Json = False) -> 
             raise RatchetError(f"run {run_id} is not over yet{waits}; `ratchet watch {run_id}` follows it")
         found = await client.result(run_id)
     if as_json:
-        print_json(found)
+        render.print_json(found)
     else:
-        out().print(result_text(found, out()))
+        render.out().print(render.result_text(found, render.out()))
     return 0 if found.ok else 1
 
 
 @command(app)
 async def cancel(common: CommonOptions, run: RunName, as_json: Json = False) -> None:
     """Stop a run; it ends with the exit reason `cancelled`."""
-    from client.cli.render import plain, print_json
-
     async with common.client() as client:
         run_id = await client.find(run)
         line = await client.describe(run_id)
@@ -160,9 +150,9 @@ async def cancel(common: CommonOptions, run: RunName, as_json: Json = False) -> 
         await client.cancel(run_id)
         has_worker = await client.has_worker()
     if as_json:
-        print_json({"id": run_id, "asked_to_stop": True, "has_worker": has_worker})
+        render.print_json({"id": run_id, "asked_to_stop": True, "has_worker": has_worker})
         return
-    typer.echo(plain(f"asked run {run_id} to stop"))
+    typer.echo(render.plain(f"asked run {run_id} to stop"))
     if not has_worker:
         typer.echo("no worker runs; it stops when one does (`ratchet run --resume`)")
 

@@ -498,7 +498,7 @@ class Questions:
         arguments = await draft.edit()
         if arguments is None:
             raise UsageError("nothing was changed, so nothing is decided")
-        with draft:
+        with draft.sending():
             if not self._is_current(request):
                 raise UsageError("the request was decided or has changed meanwhile, so nothing is decided")
             return await self._decide(request, "edit", text, {"arguments": arguments}, console)

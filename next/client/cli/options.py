@@ -34,7 +34,8 @@ if TYPE_CHECKING:
     from client.workerconfig import Allowed
 
 __all__ = [
-    "INTERRUPTED", "AgentOptions", "Choosing", "CommonOptions", "Json", "RunName", "command", "read_text",
+    "INTERRUPTED", "AgentName", "AgentOptions", "BaseUrl", "By", "Choosing", "CommonOptions", "Json",
+    "RunName", "command", "read_text",
 ]  # fmt: skip
 
 INTERRUPTED = 130
@@ -47,11 +48,14 @@ Json = Annotated[bool, typer.Option("--json", help="Print JSON.")]
 RunName = Annotated[
     str, typer.Argument(help="Id of the run; its beginning or end if that is unique.", metavar="RUN")
 ]
-_SERVER = "Where"
+By = Annotated[
+    str | None,
+    typer.Option("--by", envvar="RATCHET_BY", help="Your name; default: the login.", rich_help_panel="Who"),
+]
 
 
 def _where(*names: str, **more: Any) -> Any:
-    return typer.Option(*names, rich_help_panel=_SERVER, **more)
+    return typer.Option(*names, rich_help_panel="Where", **more)
 
 
 @dataclass(frozen=True)

@@ -47,12 +47,12 @@ if TYPE_CHECKING:  # these import temporalio
     AnyRequest = Request | RequestSummary
 
 __all__ = [
-    "DECISIONS", "WIDE", "after_command", "after_decision", "change_block", "checkpoint_table",
-    "command_text", "comparison_block", "counted", "decision_commands", "decision_text",
-    "effects_table", "escaped", "inbox_table", "notes", "one_line", "out", "pairs", "plain",
-    "print_json", "record_block", "replay_block", "request_block", "request_line", "request_reason",
-    "result_text", "run_block", "run_line", "run_table", "snapshot_block", "spent", "status_block",
-    "steps_table", "time_left", "time_span",
+    "DECISIONS", "WIDE", "change_block", "checkpoint_table", "command_text", "comparison_block",
+    "counted", "decision_commands", "decision_text", "effects_table", "escaped", "inbox_table",
+    "next_step", "note", "notes", "one_line", "out", "pairs", "plain", "print_json", "record_block",
+    "replay_block", "request_block", "request_line", "request_reason", "result_text", "run_block",
+    "run_line", "run_table", "snapshot_block", "spent", "status_block", "steps_table", "time_left",
+    "time_span",
 ]  # fmt: skip
 
 WIDE = 120
@@ -102,6 +102,11 @@ def out() -> Console:
 def notes() -> Console:
     """Where a command prints everything else: progress, hints, questions."""
     return _console(sys.stderr.isatty(), stderr=True)
+
+
+def note(text: str) -> None:
+    """Print a line of `notes`, without what could steer the terminal."""
+    notes().print(plain(text))
 
 
 def _console(terminal: bool, *, stderr: bool) -> Console:
@@ -553,42 +558,29 @@ def _raised(request: AnyRequest, counter: str, more: float) -> str:
     return f"at most {cap + more:g} now, {cap:g} before"
 
 
-def after_decision(
-    done: Decided | SentSignal, run_id: str, others: Sequence[AnyRequest], *, paused: bool = False
-) -> str:
-    """What the person may do next, on one line."""
-    if not isinstance(done, Decided):
-        return _after_signal(run_id)
-    if done.outcome == "open":
-        return f"`ratchet inbox {run_id}` shows who has decided so far, and who may"
-    if done.outcome == "aborted":
-        return f"`ratchet result {run_id}` shows what came of it"
-    if others:
-        return f"run {run_id} also asks {'; '.join(map(request_line, others))}: `ratchet inbox {run_id}`"
-    return _on_with(run_id, paused=paused)
-
-
 def command_text(done: CommandDone | SentSignal) -> str:
     """What a command did, in a few lines."""
     undone = done.undone if isinstance(done, CommandDone) else ()
     return plain("\n".join([done.text, *(f"  {what}" for what in undone)]))
 
 
-def after_command(done: CommandDone | SentSignal, run_id: str) -> str:
-    """What the person may do next, on one line."""
-    if not isinstance(done, CommandDone):
-        return _after_signal(run_id)
-    if done.command == "abort":
+def next_step(
+    done: Decided | CommandDone | SentSignal,
+    run_id: str,
+    others: Sequence[AnyRequest] = (),
+    *,
+    paused: bool = False,
+) -> str:
+    """What the person may do next, on one line; `others` are requests that are still open."""
+    if not isinstance(done, Decided | CommandDone):
+        return f"`ratchet log {run_id}` shows what became of it; `ratchet dev` starts a worker"
+    if isinstance(done, Decided) and done.outcome == "open":
+        return f"`ratchet inbox {run_id}` shows who has decided so far, and who may"
+    if "abort" in (done.command if isinstance(done, CommandDone) else done.outcome):
         return f"`ratchet result {run_id}` shows what came of it"
-    return _on_with(run_id, paused=done.paused)
-
-
-def _after_signal(run_id: str) -> str:
-    return f"`ratchet log {run_id}` shows what became of it; `ratchet dev` starts a worker"
-
-
-def _on_with(run_id: str, *, paused: bool) -> str:
-    if paused:
+    if others:
+        return f"run {run_id} also asks {'; '.join(map(request_line, others))}: `ratchet inbox {run_id}`"
+    if paused or (isinstance(done, CommandDone) and done.paused):
         return f"it is paused; `ratchet resume {run_id}` lets it go on"
     return f"`ratchet watch {run_id}` follows it"
 
@@ -656,9 +648,9 @@ def replay_block(found: ReplayResult) -> Group:
     """The verdict, the first difference, and what could not be compared."""
 
     verdict = Text(f"run {plain(found.run)}: ")
-    if found.same:
+    if found.same and not found.notes:
         verdict.append("today's code does the same", style="green")
-    elif found.difference is None and not found.failure:
+    elif found.same:
         verdict.append("nothing differs in what could be compared", style="yellow")
     else:
         verdict.append("today's code does something else", style="bold red")

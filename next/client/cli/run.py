@@ -11,6 +11,11 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
+from client.agent import pinned
+from client.agentfile import SCRIPTED, Choice
+from client.catalog import Catalog, check_key
+from client.cli import render
+from client.cli.interactive import LiveView, heartbeats, listening
 from client.cli.options import (
     INTERRUPTED,
     AgentName,
@@ -22,7 +27,13 @@ from client.cli.options import (
     command,
     read_text,
 )
-from client.errors import NoWorker, RatchetError, RunRefused, UsageError
+from client.errors import NoWorker, RatchetError, RunFailed, RunRefused, UsageError, clear_errors
+from client.history.recorded import beginning_of
+from client.material import material_for
+from client.workerconfig import Allowed, recalled, remember
+from workflows import registry
+from workflows.api import TASK_QUEUE
+from workflows.people import Request
 
 if TYPE_CHECKING:
     from activities.settings import Settings
@@ -80,12 +91,8 @@ async def run(
 @command(app)
 async def dev(common: CommonOptions, agent: AgentName = None, base_url: BaseUrl = None) -> int:
     """Run the embedded server and a worker until Ctrl-C."""
-    from client.agentfile import Choice
-    from client.cli.render import notes
-    from workflows.api import TASK_QUEUE
-
     settings = _settings(common, Choice(agent=agent, base_url=base_url))
-    note = notes()
+    note = render.notes()
     try:
         async with common.client(settings, "terminal") as client, own_worker(client, settings):
             note.print(f"Temporal  {client.where}   task queue {TASK_QUEUE}")
@@ -123,11 +130,6 @@ async def task(
 ) -> None:
     """Print the input of a run, for `temporal workflow start --input-file`."""
     from activities.store.blobs import BlobStore
-    from client.agent import pinned
-    from client.catalog import Catalog
-    from client.cli.render import print_json
-    from client.material import material_for
-    from client.workerconfig import Allowed
 
     chosen, draft = changes.choice(agent).finish()
     settings = common.worker_settings(Allowed.of(chosen.modules, chosen.models.values()))
@@ -138,17 +140,13 @@ async def task(
         _check_takes_material(made)
         found = await material_for(changes.material, BlobStore(settings.blobs_dir))
         made = made.model_copy(update={"material": found})
-    print_json(made)
+    render.print_json(made)
 
 
 # -- starting a run --------------------
 
 
 async def _run_one(common: CommonOptions, which: AgentOptions, starting: Starting, goal: str | None) -> int:
-    from client.agent import pinned
-    from client.catalog import Catalog, check_key
-    from client.workerconfig import Allowed, remember
-
     choice = which.chosen()
     agent, draft = choice.finish()
     task = pinned(agent.task(await read_text(goal, "goal")))
@@ -202,33 +200,29 @@ async def start(
         since: the first record that is shown.
         more: further arguments of `AgentClient.start`.
     """
-    from client.cli.render import notes, plain, print_json
-
     begun: list[str] = []
     try:
         begun.append(await client.start(task, starting.run_id, **more))
         if not starting.detach:
             if not starting.as_json:
-                notes().print(f"run {plain(begun[0])}")
+                render.note(f"run {render.plain(begun[0])}")
             return await follow(client, begun[0], as_json=starting.as_json, since=since)
         if has_worker:
             await _until_begun(client, begun[0])
     except asyncio.CancelledError:
         return _interrupted(begun, stays=stays)
     if starting.as_json:
-        print_json({"id": begun[0]}, indent=None)
+        render.print_json({"id": begun[0]}, indent=None)
     else:
-        typer.echo(plain(begun[0]))
+        typer.echo(render.plain(begun[0]))
     if not has_worker:
-        notes().print("no worker runs; `ratchet run --resume` or `ratchet dev` continues it")
+        render.note("no worker runs; `ratchet run --resume` or `ratchet dev` continues it")
     return 0
 
 
 async def check_worker(client: AgentClient, starting: Starting, *, own: bool) -> bool:
     """Whether some worker takes the run; `own`: one of this process may. Raises NoWorker when somebody would
     wait for it in vain."""
-    from workflows.api import TASK_QUEUE
-
     found = (own and not starting.detach) or await client.has_worker()
     if not found and not starting.detach:
         raise NoWorker(
@@ -244,8 +238,6 @@ async def _until_begun(client: AgentClient, run_id: str) -> None:
     Raises:
         RunFailed: it was refused, or has failed already.
     """
-    from client.cli.render import notes, plain
-
     with suppress(TimeoutError):
         async with asyncio.timeout(BEGUN_SECONDS):
             while (await client.describe(run_id)).progress == "running":
@@ -255,9 +247,7 @@ async def _until_begun(client: AgentClient, run_id: str) -> None:
                 await asyncio.sleep(0.1)
             await client.result(run_id)
             return
-    notes().print(
-        plain(f"no worker has begun {run_id} within {BEGUN_SECONDS} s; `ratchet watch {run_id}` follows it")
-    )
+    render.note(f"no worker has begun {run_id} within {BEGUN_SECONDS} s; `ratchet watch {run_id}` follows it")
 
 
 @contextmanager
@@ -275,8 +265,6 @@ def _modules_named(agent: AgentFile) -> Iterator[None]:
 
 
 def _check_takes_material(task: AgentTask) -> None:
-    from workflows import registry
-
     with suppress(ValueError):  # a machine that is not known here is checked by the worker
         if not registry.machine(task.machine, task.machine_version).takes_material:
             raise UsageError(f"--material: machine {task.machine} takes no material; put it into the goal")
@@ -289,31 +277,26 @@ def _use_base_url(choice: Choice) -> None:
 
 
 def _introduce(client: AgentClient, task: AgentTask) -> None:
-    from client.agentfile import SCRIPTED
-    from client.cli.render import notes, plain
-
     model = task.models["default"]
-    notes().print(plain(f"agent {task.name} · machine {task.machine} · model {model.name}"))
+    render.note(f"agent {task.name} · machine {task.machine} · model {model.name}")
     if any(spec.provider == SCRIPTED for spec in task.models.values()):
-        notes().print(
+        render.note(
             "The model `scripted` is not a language model: it follows a script. What the tools return is "
             "real, and the answer is made of that."
         )
-    notes().print(f"Temporal {client.where}{f' · Web UI {client.ui}' if client.ui else ''}")
+    render.note(f"Temporal {client.where}{f' · Web UI {client.ui}' if client.ui else ''}")
 
 
 def _interrupted(runs: Sequence[str], *, stays: bool = False) -> int:
-    from client.cli.render import notes, plain
-
-    names = plain(", ".join(runs))
+    names = render.plain(", ".join(runs))
     if runs and stays:
-        notes().print(
+        render.note(
             f"interrupted; {names} continues at its worker elsewhere: `ratchet watch {names}` follows it, "
             f"`ratchet cancel {names}` stops it"
         )
     elif runs:
         kept = "is" if len(runs) == 1 else "are"
-        notes().print(f"interrupted; {names} {kept} kept. `ratchet run --resume` or `ratchet dev` continues")
+        render.note(f"interrupted; {names} {kept} kept. `ratchet run --resume` or `ratchet dev` continues")
     return INTERRUPTED
 
 
@@ -325,11 +308,7 @@ async def follow(client: AgentClient, run_id: str, *, as_json: bool, since: int 
 
     What it asks meanwhile is asked on the terminal; without one it is printed on standard error.
     """
-    from client.cli.interactive import LiveView, heartbeats, listening
-    from client.cli.render import notes, out, plain, print_json, result_text
-    from workflows.people import Request
-
-    console = out()
+    console = render.out()
     view = None if as_json else LiveView(console)
     with view or nullcontext():
         async with (
@@ -343,14 +322,14 @@ async def follow(client: AgentClient, run_id: str, *, as_json: bool, since: int 
                 elif view is not None:
                     view.show(one)
                 else:
-                    print_json(one, indent=None)
+                    render.print_json(one, indent=None)
     result = await client.result(run_id)
     if as_json:
-        print_json(result, indent=None)
+        render.print_json(result, indent=None)
     else:
-        console.print(result_text(result, console))
+        console.print(render.result_text(result, console))
         page = f"{client.ui}/namespaces/{client.temporal.namespace}/workflows/{run_id}" if client.ui else ""
-        notes().print(plain(f"run {run_id}   {page}".rstrip()))
+        render.note(f"run {run_id}   {page}".rstrip())
     return 0 if result.ok else 1
 
 
@@ -359,21 +338,23 @@ async def follow(client: AgentClient, run_id: str, *, as_json: bool, since: int 
 
 async def _resume_all(common: CommonOptions, choice: Choice, *, as_json: bool) -> int:
     """Continue the interrupted runs of the directory until each is over; the exit code."""
-    from client.cli.render import notes, plain
-
     settings = _settings(common, choice)
     running: list[str] = []
     try:
         async with common.client(settings) as client:
             running += _in_turn(await client.list(running=True))
             if not running:
-                notes().print("no run of this directory is interrupted")
+                render.note("no run of this directory is interrupted")
                 return 0
             codes = []
             async with own_worker(client, settings):
                 for run_id in running:
-                    notes().print(f"run {plain(run_id)}")
-                    codes.append(await follow(client, run_id, as_json=as_json))
+                    render.note(f"run {render.plain(run_id)}")
+                    try:
+                        codes.append(await follow(client, run_id, as_json=as_json))
+                    except RunFailed as error:  # the other runs continue
+                        render.note(str(error))
+                        codes.append(error.exit_code)
             return max(codes)
     except asyncio.CancelledError:
         return _interrupted(running)
@@ -400,7 +381,6 @@ def _outer_runs(run_id: str) -> Iterator[str]:
 
 def _settings(common: CommonOptions, choice: Choice) -> Settings:
     """A worker's settings, with what an agent file needs if one is named."""
-    from client.workerconfig import Allowed, recalled
 
     _use_base_url(choice)
     allowed = Allowed(base_urls=(choice.base_url,) if choice.base_url else ())
@@ -432,10 +412,6 @@ async def own_worker(client: AgentClient, settings: Settings) -> AsyncIterator[N
 
 async def _check_waiting(client: AgentClient, settings: Settings, lines: Iterable[RunLine]) -> None:
     """Raise a UsageError when this worker would break a waiting run."""
-    from client.catalog import Catalog
-    from client.errors import clear_errors
-    from client.history.recorded import beginning_of
-
     catalog = Catalog.load(settings)
     problems = []
     for line in lines:
@@ -457,9 +433,6 @@ async def _check_waiting(client: AgentClient, settings: Settings, lines: Iterabl
 
 def _lacking(task: AgentTask, catalog: Any, settings: Settings) -> Iterator[str]:
     """What a run needs and this worker lacks."""
-    from client.catalog import check_key
-    from client.workerconfig import recalled
-
     if not any(machine.name == task.machine for machine in catalog.machines):
         yield f"there is no machine {task.machine}; name its module with RATCHET_MODULES"
     known = {tool.name for tool in catalog.tools}
@@ -476,11 +449,9 @@ def _lacking(task: AgentTask, catalog: Any, settings: Settings) -> Iterator[str]
 
 
 def _name_interrupted(lines: Iterable[RunLine]) -> None:
-    from client.cli.render import notes, one_line, plain
-
-    rows = [f"  {plain(line.id)}  {one_line(line.goal, 60)}{_waits(line)}" for line in lines]
+    rows = [f"  {render.plain(line.id)}  {render.one_line(line.goal, 60)}{_waits(line)}" for line in lines]
     if rows:
-        notes().print("\n".join(["These runs of this directory are not over and continue now:", *rows]))
+        render.note("\n".join(["These runs of this directory are not over and continue now:", *rows]))
 
 
 def _waits(line: RunLine) -> str:

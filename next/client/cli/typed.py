@@ -14,14 +14,13 @@ import termios
 from collections.abc import Iterable, Iterator, Mapping
 from contextlib import contextmanager, suppress
 from pathlib import Path
-from types import TracebackType
 from typing import TYPE_CHECKING, Any
 
 import click
 from pydantic import TypeAdapter, ValidationError
 
 from activities.contracts import JsonObject
-from client.cli.render import notes, plain
+from client.cli.render import note, notes, plain
 from client.errors import UsageError
 from client.yaml import nearest, parse
 from workflows.api import COUNTERS
@@ -41,12 +40,11 @@ class Draft:
     """Arguments in a file that a person edits. What they wrote is never lost.
 
         arguments = await draft.edit()
-        with draft:
-            ...  # send them
+        with draft.sending():
+            ...
 
-    Without an error inside, the file is removed. After an error it is kept, named on standard error, and
-    the next `edit` begins with it. `click.edit` gets a file of ours: with a text it would delete what a
-    person wrote when the editor fails.
+    After an error the file is kept, named on standard error, and the next `edit` begins with it. `click.edit`
+    gets a file of ours: of a text it would delete what a person wrote when the editor fails.
     """
 
     def __init__(self, arguments: JsonObject) -> None:
@@ -60,42 +58,42 @@ class Draft:
         Raises:
             UsageError: the editor cannot be run or failed, or the text is not a JSON or YAML object.
         """
-        if self._path is None or not self._path.exists():
-            self._path = _new_file(self._first)
-        try:
+        with self._kept_after_an_error():
+            if self._path is None or not self._path.exists():
+                self._path = _new_file(self._first)
             await _in_editor(self._path)
-            text = _read(self._path)
+            text = self._path.read_bytes().decode()
             found = arguments_from(text, str(self._path)) if text.strip() else None
-        except BaseException:
-            self._keep()
-            raise
         if found is None or canonical(found) == canonical(self._arguments):
             self._remove()
             return None
         return found
 
-    def __enter__(self) -> None:
-        """The body sends what was edited."""
+    @contextmanager
+    def sending(self) -> Iterator[None]:
+        """The body sends what was edited; without an error the file is removed."""
+        with self._kept_after_an_error():
+            yield
+        self._remove()
 
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        traceback: TracebackType | None,
-    ) -> None:
-        if error is None:
-            self._remove()
-            return
-        self._keep()
-        if found := _NUMBER_EXPECTED.search(str(error)):
-            notes().print(f'write an argument of type {found[1]} without quotes: 4800, not "4800"')
+    @contextmanager
+    def _kept_after_an_error(self) -> Iterator[None]:
+        try:
+            yield
+        except BaseException as error:
+            self._keep()
+            if found := _NUMBER_EXPECTED.search(str(error)):
+                note(f'write an argument of type {found[1]} without quotes: 4800, not "4800"')
+            if isinstance(error, OSError | UnicodeError):
+                problem = f"the file of the editor cannot be used, so nothing was decided: {error}"
+                raise UsageError(f"{problem}; save it as UTF-8, or use --args") from error
+            raise
 
     def _keep(self) -> None:
         """Say where a changed file is; an unchanged one is removed."""
-        path = self._path
         with suppress(OSError):
-            if path is not None and path.read_bytes() != self._first.encode():
-                notes().print(f"your text is kept in {plain(str(path))}", soft_wrap=True)
+            if self._path is not None and self._path.read_bytes() != self._first.encode():
+                notes().print(f"your text is kept in {plain(str(self._path))}", soft_wrap=True)
                 return
         self._remove()
 
@@ -195,25 +193,11 @@ def _number(text: str, word: str) -> float:
 
 def _new_file(text: str) -> Path:
     """A file that only this user may read (mode 0600)."""
-    try:
-        handle, name = tempfile.mkstemp(prefix="ratchet-", suffix=".json")
-        with os.fdopen(handle, "w", encoding="utf-8") as file:
-            file.write(text)
-    except (OSError, UnicodeError) as error:
-        raise UsageError(f"no file for the editor can be written: {error}; use --args") from error
+    content = text.encode()
+    handle, name = tempfile.mkstemp(prefix="ratchet-", suffix=".json")
+    with os.fdopen(handle, "wb") as file:
+        file.write(content)
     return Path(name)
-
-
-def _read(path: Path) -> str:
-    try:
-        return path.read_bytes().decode()
-    except UnicodeDecodeError as error:
-        raise UsageError(
-            f"{path} is not UTF-8 (byte {error.start}), so nothing was decided; save it as UTF-8"
-        ) from error
-    except OSError as error:
-        message = f"{path} cannot be read any more: {error.strerror or error}; nothing was decided"
-        raise UsageError(message) from error
 
 
 async def _in_editor(path: Path) -> None:

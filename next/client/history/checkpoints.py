@@ -8,9 +8,10 @@ from functools import cached_property
 
 from activities.contracts import Frozen, JsonObject
 from client.errors import NoWorker, RatchetError, UnknownRun, UsageError, clear_errors
-from client.history.recorded import beginning_of, executions_of
-from client.history.replayer import load_users_modules, replayed
+from client.history.recorded import beginning_of, by_number, executions_of
+from client.history.replayer import replayed
 from client.reading import RunReader
+from client.workerconfig import register_modules
 from workflows.api import AgentTask, StepLine
 from workflows.kernel.errors import KernelError
 from workflows.kernel.log import Record, lineage
@@ -118,7 +119,7 @@ async def source_of(agents: RunReader, run: str) -> Source:
         UnknownRun: neither Temporal nor the archive knows the run.
         UsageError: a module of the settings cannot be loaded.
     """
-    load_users_modules(agents.connection.settings)
+    register_modules(agents.connection.settings.modules)
     try:
         async with clear_errors(agents.where, run):
             beginning = await beginning_of(agents.temporal, run)
@@ -139,7 +140,7 @@ async def _records(agents: RunReader, run: str) -> tuple[Record, ...]:
         logs = [await replayed(agents.temporal, execution.history) for execution in executions]
         if executions[0].beginning.continues or any(log.failure for log in logs):
             raise
-        found = {record.seq: record for log in logs for record in log.records}
+        found = by_number(*(log.records for log in logs))
         return tuple(found[seq] for seq in sorted(found))
 
 
@@ -147,17 +148,16 @@ def checkpoint_lines(source: Source) -> tuple[CheckpointLine, ...]:
     """The steps of a run in the order of the log, also those left behind. Raises RatchetError."""
     points = source.checkpoints
     holding = {record.seq for record in lineage(source.records)}
-    held: dict[int, list[Record]] = {}
-    left: dict[tuple[int, int], list[Record]] = {}
+    groups: dict[tuple[bool, int, int], list[Record]] = {}
     for record in source.records:
-        if record.seq in holding:
-            if record.back_to is None:
-                held.setdefault(record.step, []).append(record)
-        elif record.back_to is None:
-            left.setdefault((record.branch, record.step), []).append(record)
-    lines = [_line(point.step, point.seq, point.state, held.get(point.step, [])) for point in points]
-    for (_, step), group in left.items():
-        if any(record.to is not None for record in group):
+        if record.back_to is None:
+            holds = record.seq in holding
+            groups.setdefault((holds, 0 if holds else record.branch, record.step), []).append(record)
+    lines = [
+        _line(point.step, point.seq, point.state, groups.get((True, 0, point.step), [])) for point in points
+    ]
+    for (holds, _, step), group in groups.items():
+        if not holds and any(record.to is not None for record in group):
             line = _line(step, group[0].seq, group[0].state, group)
             lines.append(line.model_copy(update={"holds": False}))
     return tuple(sorted(lines, key=lambda line: line.seq))

@@ -102,17 +102,12 @@ async def _side(agents: RunReader, source: Source) -> Side:
     """A run in short: by its result, else by its log."""
     if not source.records:
         raise RatchetError(f"run {source.run} has no log, so there is nothing to compare")
-    goal = source.task.goal if source.task else ""
-    if result := await _result(agents, source.run):
-        common = {name: getattr(result, name) for name in RunSummary.model_fields}
-        return Side(**common, run=source.run, goal=goal, ok=result.ok)
+    task, result = source.task, await _result(agents, source.run)
     last = lineage(source.records)[-1]
-    return Side(
-        run=source.run,
-        goal=goal,
-        agent=source.task.name if source.task else "",
+    summary = result or RunSummary(
+        agent=task.name if task else "",
         machine=last.machine,
-        machine_version=(source.task.machine_version or "") if source.task else "",
+        machine_version=(task.machine_version or "") if task else "",
         state=last.to or last.state,
         step=last.step,
         branch=last.branch,
@@ -120,6 +115,9 @@ async def _side(agents: RunReader, source: Source) -> Side:
         records=len(source.records),
         origin=_origin(source),
     )
+    common = {name: getattr(summary, name) for name in RunSummary.model_fields}
+    goal = task.goal if task else ""
+    return Side(**common, run=source.run, goal=goal, ok=result is not None and result.ok)
 
 
 async def _result(agents: RunReader, run: str) -> RunResult | None:

@@ -13,7 +13,7 @@ from client.history.checkpoints import Source
 from client.history.recorded import beginning_of, executions_of
 from client.history.replayer import replayed
 from client.people import RunCommander
-from client.yaml import dotted, problems
+from client.yaml import problem_text
 from workflows.api import AgentTask, Fork, Origin
 from workflows.people import DoneCall
 from workflows.task import InvalidTask, first_step, program_for
@@ -58,7 +58,7 @@ def forked_task(source: Source, step: int, changes: ForkChanges | None = None) -
         # the new run would refuse what does not fit; better before it starts
         first_step(forked, program_for(forked, (), source.run), now=point.at)
     except ValidationError as error:
-        wrong = "; ".join(f"{dotted(where)}: {what}" for where, what in problems(error, AgentTask))
+        wrong = problem_text(error, AgentTask)
         raise UsageError(f"the changes do not fit run {source.run}: {wrong}") from error
     except InvalidTask as error:
         raise UsageError(f"run {source.run} cannot be forked from step {step}: {error}") from error

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -17,7 +17,7 @@ from client.errors import RatchetError
 from workflows.api import AgentTask
 from workflows.kernel.log import Record
 
-__all__ = ["Beginning", "Execution", "beginning_of", "execution_in", "executions_of"]
+__all__ = ["Beginning", "Execution", "beginning_of", "by_number", "executions_of", "recorded_log"]
 
 ARCHIVE = "archive_log"
 """The activity that writes the log to the archive."""
@@ -53,18 +53,21 @@ class Execution:
         """The run came to its end here."""
         return self.history.events[-1].event_type in ENDS
 
-    async def records(self, temporal: Client) -> tuple[Record, ...]:
-        """The log as far as this execution has sent it to the archive."""
-        found: dict[int, Record] = {}
-        for event in self.history.events:
-            if event.event_type != EventType.EVENT_TYPE_ACTIVITY_TASK_SCHEDULED:
-                continue
-            call = event.activity_task_scheduled_event_attributes
-            if call.activity_type.name == ARCHIVE:
-                request: ArchiveRequest = await _value(temporal, call.input.payloads, ArchiveRequest)
-                records = [Record.model_validate(record) for record in request.records]
-                found |= {record.seq: record for record in records}
-        return tuple(found[seq] for seq in sorted(found))
+
+def by_number(*logs: Iterable[Record]) -> dict[int, Record]:
+    """Logs as one. A record counts as the first log has it."""
+    return {record.seq: record for log in reversed(logs) for record in log}
+
+
+async def recorded_log(temporal: Client, executions: Iterable[Execution]) -> dict[int, Record]:
+    """The log by sequence number, as far as these executions have sent it to the archive."""
+    found: dict[int, Record] = {}
+    for event in (event for execution in executions for event in execution.history.events):
+        call = event.activity_task_scheduled_event_attributes
+        if call.activity_type.name == ARCHIVE:
+            request: ArchiveRequest = await _value(temporal, call.input.payloads, ArchiveRequest)
+            found |= by_number(map(Record.model_validate, request.records))
+    return dict(sorted(found.items()))
 
 
 async def beginning_of(temporal: Client, run: str) -> Beginning:
@@ -78,24 +81,19 @@ async def executions_of(temporal: Client, run: str) -> tuple[Execution, ...]:
     """The executions of a run's chain that Temporal still has, the first one first. Raises RPCError."""
     found: list[Execution] = []
     run_id: str | None = None
-    while True:
+    while run_id != "":
         handle = temporal.get_workflow_handle(run, run_id=run_id)
         try:
-            found.insert(0, await execution_in(temporal, await handle.fetch_history()))
+            history = await handle.fetch_history()
         except RPCError as error:
             if not found or error.status is not RPCStatusCode.NOT_FOUND:
                 raise
-            return tuple(found)  # its retention is over
+            break  # its retention is over
+        if not history.events:
+            raise RatchetError(f"the history of run {run} is empty, so there is nothing to read")
+        found.insert(0, Execution(await _beginning(temporal, history.events[0]), history))
         run_id = found[0].beginning.continues
-        if not run_id:
-            return tuple(found)
-
-
-async def execution_in(temporal: Client, history: WorkflowHistory) -> Execution:
-    """The execution that a history is of. Raises RatchetError when it has no events."""
-    if not history.events:
-        raise RatchetError(f"the history of run {history.workflow_id} is empty: there is nothing to read")
-    return Execution(await _beginning(temporal, history.events[0]), history)
+    return tuple(found)
 
 
 async def _beginning(temporal: Client, event: HistoryEvent) -> Beginning:

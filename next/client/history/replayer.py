@@ -7,7 +7,7 @@ recorded one. A workflow's clock is replayed too, so records must be equal with 
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -25,26 +25,16 @@ from temporalio.worker import (
 )
 
 from activities.contracts import Frozen
-from activities.extensions import ExtensionError, load_extensions
-from activities.settings import Settings
-from client.errors import NoWorker, RatchetError, StoreNotShared, UnknownRun, UsageError, clear_errors
+from client.errors import NoWorker, RatchetError, StoreNotShared, UnknownRun, clear_errors
 from client.history.differences import Difference, first_difference
-from client.history.recorded import Execution, executions_of
+from client.history.recorded import Execution, by_number, executions_of, recorded_log
 from client.plugin import RatchetPlugin
 from client.reading import RunReader
-from workflows import registry
+from client.workerconfig import register_modules
 from workflows.agent import AgentWorkflow
 from workflows.kernel.log import Record
 
-__all__ = [
-    "Replayed",
-    "ReplayResult",
-    "StepDifference",
-    "first_changed",
-    "load_users_modules",
-    "replay",
-    "replayed",
-]
+__all__ = ["ReplayResult", "Replayed", "StepDifference", "first_changed", "replay", "replayed"]
 
 
 class StepDifference(Frozen):
@@ -99,15 +89,6 @@ class Replayed:
         self.length = len(self.instance.archived.records) if self.instance else 0
 
 
-def load_users_modules(settings: Settings) -> None:
-    """Register the machines of the modules that the settings name. Raises UsageError."""
-    try:
-        for module in load_extensions(settings.modules):
-            registry.add_module(module)
-    except (ExtensionError, ValueError, TypeError) as error:
-        raise UsageError(f"modules: {error}") from error
-
-
 async def replay(agents: RunReader, run: str, before: int | None = None) -> ReplayResult:
     """Replay a run; nothing is called, and nothing changes.
 
@@ -118,7 +99,7 @@ async def replay(agents: RunReader, run: str, before: int | None = None) -> Repl
         UnknownRun: Temporal has no history of the run any more.
         UsageError: a module of the settings cannot be loaded.
     """
-    load_users_modules(agents.connection.settings)
+    register_modules(agents.connection.settings.modules)
     try:
         async with clear_errors(agents.where, run):
             executions = await executions_of(agents.temporal, run)
@@ -131,7 +112,7 @@ async def replay(agents: RunReader, run: str, before: int | None = None) -> Repl
     if executions[0].beginning.continues:
         notes = (*notes, "Temporal has the run's later executions only; the earlier ones were not replayed")
     found = [await replayed(agents.temporal, execution.history) for execution in executions]
-    today = _by_number(one.records for one in found)
+    today = by_number(*(one.records for one in found))
     failed = next((one for one in found if one.failure), None)
     if before is not None and max(today, default=-1) + 1 >= before:
         failed = None  # it failed later
@@ -237,29 +218,18 @@ def _step_difference(was: Record | None, now: Record | None) -> StepDifference:
     return StepDifference(seq=one.seq, step=one.step, recorded=names[0], today=names[1], difference=found)
 
 
-def _by_number(logs: Iterable[Sequence[Record]]) -> dict[int, Record]:
-    """The logs of a chain as one. A record counts as the execution wrote it that had it first."""
-    found: dict[int, Record] = {}
-    for log in logs:
-        for record in log:
-            found.setdefault(record.seq, record)
-    return found
-
-
 async def _recorded(
     agents: RunReader, run: str, executions: Sequence[Execution]
 ) -> tuple[dict[int, Record], tuple[str, ...]]:
     """The log as the run wrote it: from the history as far as it has it, then from the run itself."""
-    found = {
-        record.seq: record for execution in executions for record in await execution.records(agents.temporal)
-    }
+    found = await recorded_log(agents.temporal, executions)
     if executions[-1].ended and found:
         return found, ()
     try:
         more = await agents.records(run, max(found, default=-1) + 1, full=True)
     except (NoWorker, StoreNotShared) as error:
         return found, (f"the newest records were not compared, because the run cannot answer: {error}",)
-    return found | {record.seq: record for record in more}, ()
+    return found | by_number(more), ()
 
 
 def _explained(failure: Exception | None) -> str:

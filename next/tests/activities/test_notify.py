@@ -326,6 +326,19 @@ async def test_command_that_does_not_end_is_stopped(tmp_path: Path) -> None:
     await until(lambda: gone(int(pid.read_text())))
 
 
+@pytest.mark.skipif(not PROCESSES_ARE_FILES, reason="looks at processes as Linux shows them")
+async def test_cancelled_activity_stops_its_command(tmp_path: Path) -> None:
+    pid = tmp_path / "pid"
+    activities = hooked(notify_command=starting(pid, "wait"), notify_seconds=25)
+    place = environment()
+    running = asyncio.ensure_future(place.run(activities.notify, notice()))
+    await until(lambda: pid.exists() and pid.read_text().endswith("\n"))
+    place.cancel()
+    with pytest.raises(asyncio.CancelledError):
+        await running
+    await until(lambda: gone(int(pid.read_text())))
+
+
 # -- several attempts ------------------------------------------------------------------------------
 
 

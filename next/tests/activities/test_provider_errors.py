@@ -141,6 +141,22 @@ async def test_key_that_the_server_repeats_never_appears(
     assert "[key]" in error.message
 
 
+async def test_key_in_an_error_code_never_appears(provider: OpenAIProvider, server: FakeOpenAI) -> None:
+    server.queue(Answer(body=json.dumps({"error": {"code": f"{KEY} {'z' * 5000}", "type": KEY}})))
+    error = await failure(provider, setup("m"))
+    assert KEY not in f"{error.type} {error.message}"
+    assert len(error.type) < 100
+    assert len(error.message) < 1000
+
+
+@pytest.mark.parametrize("key", ["sk-with space", "sk-schlüssel", "sk-line\nbreak"])
+async def test_garbled_key_is_refused_unseen(server: FakeOpenAI, key: str) -> None:
+    error = await failure(OpenAIProvider(SecretStr(key), server.base_url), setup("echo"))
+    assert (error.error, error.type) == ("fatal", "no_key")
+    assert key not in error.message
+    assert server.requests == []
+
+
 @pytest.mark.parametrize("status", [401, 403])
 async def test_refused_key_error_says_what_to_set(server: FakeOpenAI, status: int) -> None:
     refused = setup(f"status:{status}", base_url=server.base_url)

@@ -10,7 +10,7 @@ import pytest
 from structlog.testing import capture_logs
 
 from activities.contracts import Conversation, Message, ModelSpec, Price, Setup, ToolCall, ToolSpec, Usage
-from activities.provider import MAX_ARGUMENT_BYTES, MAX_TEXT_BYTES, ModelCall
+from activities.provider import ModelCall
 from activities.providers.openai import OpenAIProvider, request_body
 from tests.activities.modelkit import BOTH, CONVERSATION, KEY, ask, failure, setup
 from tests.fake_openai import Answer, FakeOpenAI
@@ -233,21 +233,6 @@ async def test_senseless_token_counts_lose_no_reply(
     reply = await ask(provider, setup("m", price=Price(input_per_million=1, output_per_million=1)))
     assert (reply.text, reply.cost_known) == ("hi", counted is not None)
     assert reply.usage == (counted or Usage(input_tokens=6, output_tokens=1))
-
-
-@pytest.mark.parametrize("answer", [
-    whole({"content": "x" * (MAX_TEXT_BYTES + 1)}),
-    whole({"tool_calls": [call("a", "f", "x" * (MAX_ARGUMENT_BYTES + 1))]}),
-    streamed(*[{"content": "x" * 2**20}] * 5, finish_reason=None),
-    streamed(*[{"tool_calls": [call("a", "f", "x" * 2**19)]}] * 3, finish_reason=None),
-], ids=["text", "arguments", "streamed text", "streamed arguments"])  # fmt: skip
-async def test_too_large_reply_is_recoverable(
-    provider: OpenAIProvider, server: FakeOpenAI, answer: Answer
-) -> None:
-    server.queue(answer)
-    error = await failure(provider, setup("m"))
-    assert (error.error, error.type) == ("recoverable", "reply_too_large")
-    assert "max_output_tokens" in error.message
 
 
 @BOTH

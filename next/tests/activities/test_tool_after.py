@@ -202,3 +202,18 @@ async def test_undoing_with_an_unsafe_tool_never_starts_twice() -> None:
 
 
 # -- the activities --------------------------------------------------------------------------------
+
+
+async def test_undoing_that_hangs_is_cancelled_with_unknown_outcome() -> None:
+    ended: list[str] = []
+
+    async def compensate(params: Pay, output: str) -> None:
+        try:
+            await asyncio.sleep(60)
+        finally:
+            ended.append("cancelled")
+
+    runner = runner_of(payer(compensate=compensate, timeout_seconds=0.05))
+    done = await runner.compensate_tool(undoing())
+    assert (done.ok, ended) == (False, ["cancelled"])
+    assert "the outcome is unknown" in done.text

@@ -21,6 +21,7 @@ from temporalio.exceptions import ApplicationError
 
 from activities.contracts import TRANSIENT, ToolEffect, ToolsWanted
 from activities.tools import Tool, ToolCallContext, ToolReturn, TransientError
+from activities.tools.artifacts import MAX_KEPT_BYTES
 from tests.activities.toolkit import (
     KEY,
     FullDisk,
@@ -154,6 +155,14 @@ async def test_large_output_is_cut_and_kept_whole() -> None:
     assert result.output.startswith(text[:1000] + "\n[49,999,000 of 50,000,000 characters left out")
     assert (result.bytes, result.whole) == (50_000_000, sha256(text.encode()).hexdigest())
     assert blobs.bodies == {result.whole: text.encode()}
+
+
+async def test_more_than_can_be_kept_is_shown_in_part() -> None:
+    blobs = Memory()
+    runner = runner_of(returning("x" * (MAX_KEPT_BYTES + 1)), blobs=blobs)
+    result = await runner.run_tool(request_for("probe"))
+    assert (result.error, result.whole, blobs.bodies) == (None, None, {})
+    assert "it was not kept: it has 67,108,865 bytes" in result.output
 
 
 async def test_full_store_does_not_lose_the_answer() -> None:

@@ -108,6 +108,15 @@ def test_long_line_is_shown_around_its_match(folder: Path) -> None:
     assert len(shown) < 500
 
 
+def test_very_long_line_is_searched_to_its_end(folder: Path) -> None:
+    (folder / "app.log").write_text("a" * 300_000 + " NEEDLE\nlast NEEDLE\n")
+    first, last, summary = search(folder, "NEEDLE", path="app.log")
+    assert first.startswith("app.log:1: ...")
+    assert first.endswith("a NEEDLE")
+    assert last == "app.log:2: last NEEDLE"
+    assert summary == "[2 lines match in 1 file; 2 shown]"
+
+
 def test_any_script_is_found_and_bad_bytes_are_replaced(folder: Path) -> None:
     lines = ["ÄRGER für søren".encode(), b"caf\xe9 gone", ("é" * 900 + "Ende").encode()]
     (folder / "app.log").write_bytes(b"\n".join(lines))

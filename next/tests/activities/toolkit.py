@@ -13,6 +13,7 @@ from temporalio.testing import ActivityEnvironment
 
 from activities.contracts import ToolEffect, ToolRequest, ToolResult
 from activities.settings import Settings
+from activities.store.blobs import BlobStore
 from activities.tools import Tool, Toolbox, ToolCallContext
 from activities.tools.run import ToolActivities, ToolRunner
 
@@ -23,10 +24,11 @@ class NoParams(BaseModel, frozen=True, extra="forbid"):
     """Do something for a test."""
 
 
-class Memory:
+class Memory(BlobStore):
     """A store of blobs in memory."""
 
     def __init__(self) -> None:
+        super().__init__(Path("/nowhere"))
         self.bodies: dict[str, bytes] = {}
 
     def put(self, data: bytes) -> str:

@@ -169,6 +169,7 @@ class Terminal:
             env=environment(TERM="xterm", COLUMNS="120", **variables),
         )
         os.close(inner)
+        self.answers = True
         self.early = ""
         """Keys that are pressed before the next question is drawn: they come before the terminal's answer."""
         self.shown = ""
@@ -210,7 +211,8 @@ class Terminal:
             self._raw += found
             while STATUS_QUERY in self._raw:
                 self._raw = self._raw.partition(STATUS_QUERY)[2]
-                os.write(self._fd, f"{self.early}\x1b[0n".encode())
+                answer = "\x1b[0n" if self.answers else ""
+                os.write(self._fd, f"{self.early}{answer}".encode())
                 self.early = ""
             self.shown = CODES.sub("", self.shown + found)
             return bool(found)

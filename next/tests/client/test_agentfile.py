@@ -11,7 +11,7 @@ from pydantic import BaseModel, Field
 from activities.contracts import ModelSpec
 from client.agentfile import AgentFile, Choice, Draft, find_agent, load_agent
 from client.errors import UsageError
-from client.options import allowed_at, options_of
+from client.options import options_of
 from client.yaml import YamlFile
 
 LAUGHS = "\n".join(
@@ -44,7 +44,7 @@ def load(folder: Path, text: str) -> AgentFile:
             "`reply`",
             id="misspelt key in a list",
         ),
-        pytest.param("limits: {tokens: -1}\n", ":1:10: limits.tokens", "from 0 to", id="out of range"),
+        pytest.param("limits: {tokens: -1}\n", ":1:10: limits.tokens", "-1", id="out of range"),
         pytest.param("tools: calculator\n", ":1:1: tools", "'calculator'", id="word for list"),
         pytest.param("tools: [ok, 7]\n", ":1:13: tools[1]", "7", id="number for word"),
         pytest.param("tools: [a, b, a]\n", ":1:1: tools", "a", id="tool twice"),
@@ -61,7 +61,7 @@ def load(folder: Path, text: str) -> AgentFile:
         pytest.param("options: {at: 2026-01-01}\n", ":1:11: options.at", "date", id="date"),
         pytest.param("options: {on: 2024-99-99}", "", "YAML", id="impossible date"),
         pytest.param(f"options: {{n: {'9' * 5000}}}", "", "YAML", id="endless number"),
-        pytest.param(f"options: {'[' * 5000}{']' * 5000}", "", "deep", id="endless depth"),
+        pytest.param(f"options: {'[' * 400}{']' * 400}", "", "deep", id="endless depth"),
         pytest.param(LAUGHS, "", "100,000", id="aliases of aliases"),
         pytest.param("modules: [a.py, none.py]\n", ":1:11: modules[0]", "a.py", id="missing module"),
     ],
@@ -203,8 +203,6 @@ def test_options_are_described_from_their_schema() -> None:
         ("inner.*.words", "5", "integer from 1 to 9", "of an answer", "4.2"),
         ("inner.*.parts", "[]", "list of the same", "", ""),
     ]
-    assert allowed_at(Options, ("inner", "a", "parts", 0, "words")) == "integer from 1 to 9"
-    assert allowed_at(Options, ("inner", "a", "nowhere")) == ""
 
 
 def test_draft_keeps_the_places_of_its_file(tmp_path: Path) -> None:

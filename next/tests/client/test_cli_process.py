@@ -97,7 +97,9 @@ def test_shell_completes_commands() -> None:
 
 
 def test_help_imports_no_client_of_temporal() -> None:
-    code = "import sys; from client.cli.app import execute; execute(['-h']); print('temporalio' in sys.modules)"
+    code = (
+        "import sys; from client.cli.app import execute; execute(['-h']); print('temporalio' in sys.modules)"
+    )
     found = subprocess.run(
         [PROGRAM[0], "-c", code], capture_output=True, text=True, check=True, cwd=ROOT, env=environment()
     )

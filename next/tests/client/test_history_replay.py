@@ -16,7 +16,6 @@ from client.connection import Connection
 from client.errors import RatchetError, UnknownRun, UsageError
 from client.history.differences import first_difference
 from client.history.fork import ForkChanges
-from client.history.recorded import execution_in
 from client.history.replayer import first_changed, replayed
 from tests.client.asking import asking, opened, talk, until, without_worker
 from tests.server.conftest import TOOLS, real_server
@@ -24,7 +23,6 @@ from tests.server.trials import scripted, task
 from worker import build_worker
 from workflows.api import Limits
 from workflows.kernel.log import FORKED, Record
-from workflows.kernel.operations import restored
 from workflows.people import Decided
 
 # -- replay --------------------
@@ -216,26 +214,6 @@ async def test_fork_repeats_no_earlier_call(agents: AgentClient, settings: Setti
     assert (await agents.replay(run)).same
 
 
-@pytest.mark.parametrize("step", [0, 1, 2, 3])
-async def test_fork_begins_with_the_snapshot_of_its_step(agents: AgentClient, step: int) -> None:
-    source = (await agents.run(talk())).workflow_id
-    run = await agents.fork(source, step)
-    await agents.result(run)
-    records = await agents.records(run, full=True)
-    program = (await _source(agents, run)).program
-    upto = [one for one in records if one.seq <= next(r.seq for r in records if r.event == FORKED)]
-    assert (
-        restored(program, upto).context.model_dump(mode="json")
-        == (await agents.snapshot(source, step)).context
-    )
-
-
-async def _source(agents: AgentClient, run: str) -> Any:
-    from client.history.checkpoints import source_of
-
-    return await source_of(agents, run)
-
-
 async def test_fork_takes_other_limits_models_tools_and_a_message(agents: AgentClient) -> None:
     source = (await agents.run(talk())).workflow_id
     changes = ForkChanges(
@@ -281,10 +259,3 @@ async def test_waiting_run_is_forked_and_its_calls_are_named(agents: AgentClient
     await agents.command(again, "abort")
     assert (await agents.compare(fork, again)).common is not None
     await agents.command(source, "abort")
-
-
-async def test_execution_without_events_is_refused(agents: AgentClient) -> None:
-    run = (await agents.run(task("x"))).workflow_id
-    history = await agents.temporal.get_workflow_handle(run).fetch_history()
-    with pytest.raises(RatchetError, match="empty"):
-        await execution_in(agents.temporal, type(history)(run, []))

@@ -308,6 +308,75 @@ def test_visit_that_asks_otherwise_when_run_again_has_drifted() -> None:
         advance(replace(step, live=None), ModelReplied(text="two"), now=3)
 
 
+def test_visit_that_ends_earlier_when_run_again_has_drifted() -> None:
+    more = [1]
+
+    def visit(c: Memory, run: Run) -> Visit:
+        yield asks("first")
+        if more:
+            yield asks("second")
+            yield asks("third")
+        return {}, Did()
+
+    program = machine(visit)
+    step = start(program, now=1)
+    for now in (2, 3):
+        step = advance(step, ModelReplied(text="yes"), now=now)
+    more.clear()
+    with pytest.raises(Drifted, match="second"):
+        load(program, dump(step))
+    with pytest.raises(Drifted, match="second"):
+        advance(replace(step, live=None), ModelReplied(text="yes"), now=4)
+
+
+def test_rule_broken_on_the_way_to_the_fail_state_is_recorded() -> None:
+    run = machine(
+        writes_secret,
+        fail=S.FAILED,
+        writes=frozenset({"text"}),
+        on_violation=lambda c, error: {"secret": "x"},
+    )
+    with pytest.raises(UndeclaredAccess, match="machine itself") as broken:
+        start(run, now=1)
+    assert broken.value.step.records[-1].event == "UndeclaredAccess"
+
+
+def test_closed_step_can_still_be_advanced() -> None:
+    def visit(c: Memory, run: Run) -> Visit:
+        reply = yield asks()
+        return {"text": reply.text}, Did()
+
+    step = start(machine(visit), now=1)
+    first, second = (close(step, "aborted", now=2) for _ in range(2))
+    assert facts(first) == facts(second)
+    ended = advance(step, ModelReplied(text="yes"), now=2)
+    assert ended.exit is not None
+    assert ended.exit.answer == "yes"
+
+
+def test_rollback_keeps_messages_that_nobody_heard() -> None:
+    def visit(c: Memory, run: Run) -> Visit:
+        yield asks("first")
+        yield asks("beside", beside=True)
+        return {}, Did()
+
+    step = start(machine(visit), now=1)
+    log = [*step.records]
+    for text in ("heard", "unheard"):
+        message = Message(role="user", content=text)
+        step = steer(step, message, now=2, by="ann")
+        log += step.records
+        if text == "heard":
+            step = advance(step, ModelReplied(text="yes"), now=3)
+            log += step.records
+    back = rolled_back(step, log, 1, now=4, by="ann")
+    assert [message.content for message in back.snapshot.inbox] == ["unheard"]
+    rebuilt = restored(back.program, [*log, *back.records])
+    assert rebuilt.inbox == back.snapshot.inbox
+    again = rolled_back(back, [*log, *back.records], 1, now=5, by="ann")
+    assert again.snapshot.inbox == back.snapshot.inbox
+
+
 def test_close_lets_the_visit_return_a_last_patch() -> None:
     def visit(c: Memory, run: Run) -> Visit:
         try:

@@ -724,7 +724,6 @@ BAD = [
     (stages(think={"exits": ["Acting", "Observign"]}), "stage think: exits: .*did you mean Observing"),
     (stages(act={"exits": []}), "stage act: exits: none"),
     (stages(act={"exits": ["Failed"]}), "stage act: exits: none"),
-    (stages(act={"exits": ["Observing", "Observing"]}), "stage act: exits: duplicate"),
     (stages(act={"exits": ["Initialized"]}), "stage act: exits: .*Initialized"),
     (stages(observe={"exits": ["Thinking"]}), "no stage leads to Finished"),
     (stages(check={**CHECK, "enters": "Finished"}), "stage check: enters"),

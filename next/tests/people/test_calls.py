@@ -234,6 +234,16 @@ async def test_lower_limit_lets_the_call_under_way_end() -> None:
         assert bench.result.exit_reason == "limit"
 
 
+async def test_lower_limit_ends_the_run_and_counts_what_was_begun() -> None:
+    bench = Bench(brain("tools look a; put b"))
+    bench.blocked.add("put")
+    async with bench:
+        await bench.command("pause", at_once=True)
+        await bench.command("limits", limits={"tool_calls": 0})
+        await bench.command("resume")
+        assert (bench.result.exit_reason, bench.result.counters["tool_calls"]) == ("limit", 2)
+
+
 def out_of_time(bench: Bench) -> Any:
     """A model call that the limit of seconds ends."""
 
@@ -370,6 +380,26 @@ async def test_abort_stops_undoing_and_the_rollback_is_refused() -> None:
         assert queued.refused
         assert bench.result.exit_reason == "aborted"
         assert bench.record("Compensated").reason.endswith("outcome of undoing it unknown")
+
+
+async def test_aborted_rollback_counts_what_was_made_and_no_more() -> None:
+    bench = Bench(["tools put a", "tools pay 3"], tools=[PUT, PAY], approvals=ASKED)
+    bench.blocked.add("compensate")
+    async with bench:
+        await bench.command("rollback", step=1, compensate=True)
+        await bench.command("abort")
+        assert (bench.result.counters["model_calls"], bench.result.counters["tool_calls"]) == (2, 1)
+
+
+async def test_rollback_keeps_a_message_that_nobody_heard() -> None:
+    bench = Bench(brain("tools look a"))
+    bench.blocked.add("look")
+    async with bench:
+        await bench.command("steer", text="be quick")
+        await bench.command("rollback", step=1)
+        await bench.release()
+        said = [message.content for message in bench.drive.step.snapshot.conversation]
+        assert said.count("be quick") == 1
 
 
 async def test_refused_rollback_stops_nothing_under_way() -> None:

@@ -2,15 +2,17 @@
 
 from __future__ import annotations
 
+import asyncio
+from contextlib import suppress
 from typing import Any
 
 import pytest
 
 from activities.contracts import EffectFailed
 from tests.people.bench import Bench, brain
-from workflows.api import RunResult
+from workflows.api import Limits, RunResult
 from workflows.host import ChildRun
-from workflows.people import Approvals
+from workflows.people import Approvals, People
 
 CHILD = "run-1/origin/work#2:0"
 
@@ -109,8 +111,9 @@ class Failing(Bench):
             ["outcome unknown; its own log may say what it did"],
         ),
         (EffectFailed(error="fatal", type="child_exists", message="twice"), "failed child_exists: twice", []),
+        (EffectFailed(error="fatal", type="cancelled", message="early"), "failed cancelled: early", []),
     ],
-    ids=["broken rule", "terminated", "never started"],
+    ids=["broken rule", "terminated", "never started", "cancelled by others"],
 )
 async def test_failed_inner_run_is_a_failed_effect(end: Any, answer: str, done: list[str]) -> None:
     bench = Failing(brain("child inner"))
@@ -120,6 +123,49 @@ async def test_failed_inner_run_is_a_failed_effect(end: Any, answer: str, done: 
         assert [call.error for call in bench.result.calls] == done
         spent = end.counters["cost_usd"] if isinstance(end, RunResult) else 0
         assert bench.result.counters["cost_usd"] == pytest.approx(0.02 + spent)
+
+
+async def test_abort_of_an_inner_run_that_has_not_begun_is_an_abort() -> None:
+    class Early(Failing):
+        async def run_child(self, child: ChildRun) -> RunResult | EffectFailed:
+            with suppress(asyncio.CancelledError):
+                await asyncio.Event().wait()
+            return EffectFailed(error="fatal", type="cancelled", message="early")
+
+    async with Early(brain("child inner")) as bench:
+        await bench.command("abort")
+        assert (bench.result.exit_reason, bench.result.calls) == ("aborted", ())
+        assert bench.calls == ["ask_model"]
+        assert bench.events[-1] == "Closed"
+
+
+async def test_inner_run_that_fails_beyond_the_seconds_still_costs() -> None:
+    class Late(Failing):
+        async def run_child(self, child: ChildRun) -> RunResult | EffectFailed:
+            self.clock += 100
+            return EffectFailed(error="fatal", type="broken", message="late", spent={"cost_usd": 0.5})
+
+    async with Late(brain("child inner"), limits=Limits(seconds=60)) as bench:
+        assert bench.result.exit_reason == "limit"
+        assert bench.result.counters["cost_usd"] == pytest.approx(0.51)
+
+
+async def test_inner_run_gets_the_seconds_that_are_left_when_it_begins() -> None:
+    class Noted(Failing):
+        seconds: float | None = None
+
+        async def run_child(self, child: ChildRun) -> RunResult | EffectFailed:
+            self.seconds = child.task.limits.seconds
+            return EffectFailed(error="fatal", type="done", message="enough")
+
+    people = People(interrupt_states=("work",))
+    bench = Noted(brain("child inner"), limits=Limits(seconds=60), people=people)
+    async with bench:
+        await bench.command("pause")
+        await bench.decide("resume")
+        await bench.pass_time(40)
+        await bench.command("resume")
+        assert bench.seconds == pytest.approx(20)
 
 
 async def test_inner_run_that_cannot_be_run_says_why() -> None:

@@ -18,6 +18,8 @@ from client.plugin import RatchetPlugin
 from worker import build_worker
 from workflows.api import ATTRIBUTES
 
+NESTER = Path(__file__).with_name("nester.py")
+"""A machine that runs other machines."""
 TOOLS = Path(__file__).with_name("trial_tools.py")
 """Tools that count their runs in files, fail, hang or return too much."""
 
@@ -26,7 +28,7 @@ TOOLS = Path(__file__).with_name("trial_tools.py")
 def settings(tmp_path_factory: pytest.TempPathFactory) -> Settings:
     """A worker's settings over an empty folder, with the trial tools loaded."""
     home = tmp_path_factory.mktemp("home")
-    return Settings(data_dir=home / ".ratchet", files_root=home, modules=(str(TOOLS),), shutdown_seconds=1)
+    return Settings(data_dir=home / ".ratchet", files_root=home, modules=(str(TOOLS), str(NESTER)), shutdown_seconds=1)
 
 
 @asynccontextmanager

@@ -103,7 +103,7 @@ async def play(scenario: Scenario, run_id: str, world: FakeWorld) -> LocalOutcom
         {spec.name: spec for spec in scenario.specs},
         decide=lambda request: decision(request, *decisions.pop(0)),
     ).run(scenario.task, trace_id=run_id)
-    assert (left, decisions) == ([], []), f"{scenario.name}: nobody asked for the rest of the script"
+    assert (left, decisions) == ([], []), f"{scenario.name}: more answers than questions: {outcome.result}"
     return outcome
 
 

@@ -34,6 +34,15 @@ async def mark(params: Marked, call: ToolCallContext) -> str:
     return f"{params.text} {params.line}"
 
 
+async def pay(params: Marked, call: ToolCallContext) -> str:
+    """Write the line, unless a call with this key has written it."""
+    path = call.files_root / params.file
+    if not path.exists() or call.key not in path.read_text():
+        _mark(params, call)
+    await asyncio.sleep(params.seconds)
+    return f"paid {params.line}"
+
+
 async def flaky(params: Marked, call: ToolCallContext) -> str:
     """Fail for now until the third attempt."""
     _mark(params, call)
@@ -81,6 +90,7 @@ def _cancel(params: Booked, output: str, call: ToolCallContext) -> str:
 TOOLS = [
     Tool(name="mark", params=Marked, run=mark, effect="idempotent"),
     Tool(name="mark_once", params=Marked, run=mark, effect="unsafe"),
+    Tool(name="pay", params=Marked, run=pay, effect="keyed"),
     Tool(name="flaky", params=Marked, run=flaky, effect="read"),
     Tool(name="broken", params=Marked, run=broken, effect="read"),
     Tool(name="broken_once", params=Marked, run=broken, effect="unsafe"),

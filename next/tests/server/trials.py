@@ -5,11 +5,12 @@ from __future__ import annotations
 import asyncio
 import json
 import uuid
-from collections.abc import Callable
+from collections.abc import Awaitable, Callable
 from contextlib import suppress
-from typing import Any
+from typing import Any, TypeVar
 
 from temporalio.client import Client, WorkflowHandle, WorkflowQueryFailedError
+from temporalio.service import RPCError
 from temporalio.worker import Replayer
 
 from activities.contracts import ModelSpec, ScriptedReply, ToolCall
@@ -33,6 +34,7 @@ __all__ = [
     "calls",
     "command",
     "decide",
+    "eventually",
     "log_of",
     "open_request",
     "replayed",
@@ -42,6 +44,9 @@ __all__ = [
     "until",
 ]
 
+T = TypeVar("T")
+PATIENCE = 60
+"""Seconds after which something that is waited for counts as lost."""
 Run = WorkflowHandle[Any, RunResult]
 UNATTENDED = People(unattended=True)
 """Nobody can be asked."""
@@ -94,14 +99,28 @@ async def begin(client: Client, given: Any, **more: Any) -> Run:
     )
 
 
+async def eventually(check: Callable[[], Awaitable[T | None]]) -> T:
+    """Wait until the check gives something true. Raises TimeoutError when that never happens."""
+    async with asyncio.timeout(PATIENCE):
+        while not (found := await check()):  # noqa: ASYNC110  # what is waited for is in other processes
+            await asyncio.sleep(0.02)
+    return found
+
+
 async def until(run: Run, reached: Callable[[RunStatus], bool]) -> RunStatus:
     """Wait until the run's status is as wanted."""
-    while True:
-        with suppress(WorkflowQueryFailedError):  # it has not begun
-            status: RunStatus = await run.query("status", result_type=RunStatus)
-            if reached(status):
-                return status
-        await asyncio.sleep(0.02)
+    seen: list[RunStatus] = []
+
+    async def check() -> RunStatus | None:
+        with suppress(WorkflowQueryFailedError, RPCError):  # it has not begun
+            seen[:] = [await run.query("status", result_type=RunStatus)]
+            return seen[0] if reached(seen[0]) else None
+        return None
+
+    try:
+        return await eventually(check)
+    except TimeoutError:
+        raise AssertionError(f"{run.id} did not come so far; it is at {seen}") from None
 
 
 async def open_request(run: Run, kind: str = "") -> Request:

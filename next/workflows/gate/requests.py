@@ -9,8 +9,6 @@ from __future__ import annotations
 from collections import Counter
 from typing import Literal, Self
 
-from pydantic import Field
-
 from activities.contracts import Frozen, JsonObject, Moment, ToolRun
 from workflows.gate.approvals import (
     ApprovalPolicy,
@@ -37,6 +35,11 @@ SHORT_ARGUMENTS = 2_000
 is."""
 COMMENT = 1_000
 """Characters of a comment in a `Decided`."""
+FACTS = {
+    "kind", "activity_id", "tool", "digest", "rule", "options", "group", "approvers", "quorum", "deadline",
+    "at_deadline",
+}  # fmt: skip
+"""Fields of a request that the log shows."""
 
 OUTCOMES: dict[Verb, Outcome] = {
     "approve": "approved",
@@ -100,21 +103,6 @@ class RequestState(Frozen):
     """How the call needs approval; also of the outcome of such a call."""
     first_digest: str
     """The request's digest before any escalation."""
-    receipts: dict[str, str] = Field(default_factory=dict)
-    """Sender and id of a decision that counted -> digest of its content."""
-
-    @property
-    def escalations(self) -> int:
-        """How often it was passed to another group."""
-        return len(self.settings.escalate_to) - len(self.request.escalate_to)
-
-    def id_of(self, decision: Decision) -> str:
-        """The decision's id. Without one its content is the id, once for each group."""
-        return decision.id or f"{content_digest(decision)}.{self.escalations}"
-
-    def receipt(self, decision: Decision) -> str:
-        """By what a repeat is recognised; nobody can use up the ids of another person."""
-        return canonical([decision.by, self.id_of(decision)]).decode()
 
 
 class _Dump(Frozen):
@@ -212,7 +200,9 @@ class Requests:
         )
         request = self._put_to(settings.group, request, settings, now)
         self._opened += 1
-        self._keep(RequestState(request=request, settings=settings, required=required, first_digest=digest))
+        self._states[request.id] = RequestState(
+            request=request, settings=settings, required=required, first_digest=digest
+        )
         self._forget_old(request)
         self._tell("Requested", request, by="kernel", reason=request.text)
         return request
@@ -248,7 +238,7 @@ class Requests:
         for request in past[: max(len(past) - CLOSED_KEPT, 0)]:
             del self._states[request.id]
         for request in past[-CLOSED_KEPT:]:
-            self._update(request.id, request=_with_short_arguments(request))
+            self._update(_with_short_arguments(request))
 
     # -- deciding --------------------
 
@@ -256,21 +246,20 @@ class Requests:
         """Raises Refused, with the reason, for a decision that would not count. A repeat passes. Changes
         nothing."""
         state = self._state_for(decision)
-        if not self._is_repeat(state, decision):
+        if not self._is_repeat(decision):
             self._checked_arguments(state, decision, now)
 
     def decide(self, decision: Decision, now: float) -> Decided:
         """Count a decision; the state of its request afterwards. A repeat counts once. Raises Refused, and
         changes nothing then."""
         state = self._state_for(decision)
-        if self._is_repeat(state, decision):
+        if self._is_repeat(decision):
             return decision_summary(state.request)
-        vote = self._vote(state, decision, self._checked_arguments(state, decision, now), now)
+        vote = self._vote(state.request, decision, self._checked_arguments(state, decision, now), now)
         request = state.request.model_copy(update={"votes": (*state.request.votes, vote)})
-        receipts = {**state.receipts, state.receipt(decision): content_digest(decision)}
-        self._update(request.id, request=request, receipts=receipts)
+        self._update(request)
         if vote.verb in IMMEDIATE or len(agreeing_votes(request, vote)) >= request.quorum:
-            request = self._close(request, OUTCOMES[vote.verb], now, vote)
+            request = self._close(request, OUTCOMES[vote.verb], now)
             if state.required is not None:
                 self._standing.learn(request, state.required)
             self._tell("Decided", request, reason=outcome_text(request), vote=vote)
@@ -294,26 +283,28 @@ class Requests:
             others = request_list(self.open_requests)
             raise Refused(f"{refused.reason} Open requests: {others}.") from None
 
-    def _is_repeat(self, state: RequestState, decision: Decision) -> bool:
-        """It counted before. Raises Refused when another decision came under its id."""
-        receipt, content = state.receipt(decision), content_digest(decision)
-        for other in self._states.values():
-            if receipt in other.receipts:
-                if other.receipts[receipt] != content:
+    def _is_repeat(self, decision: Decision) -> bool:
+        """It counted before. Raises Refused when another decision of this person came under its id; nobody
+        can use up the ids of another person."""
+        content = content_digest(decision)
+        sender = (decision.by, decision.id or content)
+        votes = [(one.request.id, vote) for one in self._states.values() for vote in one.request.votes]
+        for request_id, vote in votes:
+            if (vote.by, vote.id) == sender:
+                if vote.content != content:
                     raise Refused(
-                        f"A decision on {other.request.id} has the id {decision.id!r} already; use a new one."
+                        f"A decision on {request_id} has the id {decision.id!r} already; use a new one."
                     )
                 return True
         return False
 
-    def _vote(
-        self, state: RequestState, decision: Decision, arguments: JsonObject | None, now: float
-    ) -> Vote:
-        request, digest = state.request, state.request.digest
+    def _vote(self, request: Request, decision: Decision, arguments: JsonObject | None, now: float) -> Vote:
+        digest, content = request.digest, content_digest(decision)
         if arguments is not None:
             digest = self._digest(request.activity_id, request.kind, request.tool, arguments)
         return Vote(
-            id=state.id_of(decision),
+            id=decision.id or content,
+            content=content,
             verb=decision.decision,
             by=decision.by,
             verified=request.signed,
@@ -342,7 +333,7 @@ class Requests:
                 self._escalate(request, now) if request.escalate_to else self._expire(request, now)
             elif request.warn_at is not None and now >= request.warn_at:
                 warned = request.model_copy(update={"warn_at": None})
-                self._update(request.id, request=warned)
+                self._update(warned)
                 self._tell("Warned", warned, reason=f"{request.id} {request.kind}: {request.text}")
 
     def _escalate(self, before: Request, now: float) -> None:
@@ -350,12 +341,12 @@ class Requests:
         state = self._states[before.id]
         name, *others = before.escalate_to
         values = {
-            "digest": digest_of([state.first_digest, state.escalations + 1, name]),
+            "digest": digest_of([state.first_digest, *before.escalate_to]),
             "escalate_to": tuple(others),
             "at_deadline": "escalate" if others else "reject",
         }
         request = self._put_to(name, before.model_copy(update=values), state.settings, now)
-        self._update(request.id, request=request)
+        self._update(request)
         reason = f"{request.id} {request.kind}: nobody decided in time; now asks {name}"
         self._tell("Escalated", request, reason=reason)
 
@@ -408,16 +399,12 @@ class Requests:
 
     # -- writing --------------------
 
-    def _keep(self, state: RequestState) -> None:
-        self._states[state.request.id] = state
+    def _update(self, request: Request) -> None:
+        self._states[request.id] = self._states[request.id].model_copy(update={"request": request})
 
-    def _update(self, request_id: str, **values: object) -> None:
-        self._keep(self._states[request_id].model_copy(update=values))
-
-    def _close(self, before: Request, outcome: Outcome, now: float, vote: Vote | None = None) -> Request:
-        values = {"outcome": outcome, "closed": now, "deciding_vote": vote, "warn_at": None}
-        request = before.model_copy(update=values)
-        self._update(request.id, request=request)
+    def _close(self, before: Request, outcome: Outcome, now: float) -> Request:
+        request = before.model_copy(update={"outcome": outcome, "closed": now, "warn_at": None})
+        self._update(request)
         return request
 
     def _tell(
@@ -461,19 +448,15 @@ def decision_summary(request: Request) -> Decided:
 
 
 def _request_facts(request: Request) -> JsonObject:
-    names = (
-        *("id", "kind", "activity_id", "tool", "digest", "rule", "options", "group", "approvers", "quorum"),
-        *("deadline", "at_deadline", "outcome"),
-    )
-    facts: JsonObject = request.model_dump(mode="json", include=set(names), exclude_defaults=True)
-    facts |= {"request": facts.pop("id"), "outcome": request.outcome}
+    facts: JsonObject = request.model_dump(mode="json", include=FACTS, exclude_defaults=True)
+    facts |= {"request": request.id, "outcome": request.outcome}
     arguments = _short(request.arguments)
     return facts if arguments is None else {**facts, "arguments": arguments}
 
 
 def _vote_facts(request: Request, vote: Vote) -> JsonObject:
     facts: JsonObject = vote.model_dump(
-        mode="json", exclude={"arguments", "at", "text"}, exclude_defaults=True
+        mode="json", exclude={"arguments", "at", "text", "content"}, exclude_defaults=True
     )
     facts |= {
         "request": request.id,
@@ -492,14 +475,7 @@ def _vote_facts(request: Request, vote: Vote) -> JsonObject:
 def _with_short_arguments(request: Request) -> Request:
     """A closed request without long arguments: nobody needs them any more, and their digest stays."""
     votes = tuple(vote.model_copy(update={"arguments": _short(vote.arguments)}) for vote in request.votes)
-    vote = request.deciding_vote
-    return request.model_copy(
-        update={
-            "arguments": _short(request.arguments),
-            "votes": votes,
-            "deciding_vote": vote and vote.model_copy(update={"arguments": _short(vote.arguments)}),
-        }
-    )
+    return request.model_copy(update={"arguments": _short(request.arguments), "votes": votes})
 
 
 def _short(arguments: JsonObject | None) -> JsonObject | None:

@@ -18,12 +18,12 @@ from decimal import Decimal
 from functools import cache, partial
 from typing import Any
 
-from jsonschema import Draft202012Validator, SchemaError, ValidationError, validators
+from jsonschema import Draft202012Validator, FormatChecker, SchemaError, ValidationError, validators
 from pydantic import JsonValue
 from referencing import Registry
 
 from activities.contracts import JsonObject, ToolSpec
-from workflows.machines.common.json_schema import SAFE_KEYWORDS, compiled_pattern, extend
+from workflows.machines.common.json_schema import SAFE_KEYWORDS, compiled_pattern, error_text, extend
 from workflows.people import json_problem
 
 __all__ = ["Condition", "argument_names", "argument_problem", "arguments_for", "condition_problem", "fits"]
@@ -47,9 +47,24 @@ KINDS = {
 }
 """JSON type -> keywords of a condition that fit this type only."""
 KIND_OF = {keyword: kind for kind, keywords in KINDS.items() for keyword in keywords}
-OTHER_KEYWORDS = ("type", "enum", "const", "allOf", "anyOf", "oneOf", "not", "title", "description")
-KEYWORDS = {*KIND_OF, *OTHER_KEYWORDS}
+INSIDE = ("items", "contains", "additionalProperties", "not")
+INSIDE_LISTS = ("allOf", "anyOf", "oneOf", "prefixItems")
+KEYWORDS = {*KIND_OF, *INSIDE, *INSIDE_LISTS, "type", "enum", "const", "title", "description"}
 """What a condition may be written with."""
+CONDITION: JsonObject = {
+    "type": ["object", "boolean"],
+    "properties": {
+        **{keyword: True for keyword in KEYWORDS},
+        **{keyword: {"$ref": "#"} for keyword in INSIDE},
+        **{keyword: {"items": {"$ref": "#"}} for keyword in INSIDE_LISTS},
+        "properties": {"additionalProperties": {"$ref": "#"}},
+        "pattern": {"format": "re2"},
+    },
+    "additionalProperties": False,
+}
+"""JSON schema of a condition, beside the draft's own."""
+FORMATS = FormatChecker(())
+FORMATS.checks("re2", ValueError)(lambda pattern: compiled_pattern(pattern) is not None)
 
 # -- a tool's arguments --------------------
 
@@ -112,26 +127,24 @@ def _plain_schema(schema: Any) -> Any:
         if not (key in {"$schema", "$id"} and isinstance(item, str))
     }
     ways = plain.get("anyOf")
-    if isinstance(ways, list) and any(_is_number(way) for way in ways):
-        plain["anyOf"] = [way for way in ways if not _is_patterned_text(way)]
+    if isinstance(ways, list) and all(isinstance(way, dict) for way in ways):
+        types = [way.get("type") for way in ways]
+        if "number" in types or "integer" in types:
+            plain["anyOf"] = [way for way in ways if way.get("type") != "string" or "pattern" not in way]
     return plain
-
-
-def _is_number(schema: Any) -> bool:
-    return isinstance(schema, dict) and schema.get("type") in ("number", "integer")
-
-
-def _is_patterned_text(schema: Any) -> bool:
-    return isinstance(schema, dict) and schema.get("type") == "string" and "pattern" in schema
 
 
 def _closed_schema(schema: JsonObject) -> JsonObject:
     """The schema of an object that has no other names than its `properties`, unless it says that it has: a
     tool may drop an unknown name, or read it as an alias of one that was judged."""
     closed = {"type": "object", **schema}
-    if isinstance(schema.get("properties"), dict) and not any(key in schema for key in OPEN_KEYWORDS):
+    if _lists_all(schema):
         closed.setdefault("additionalProperties", False)
     return closed
+
+
+def _lists_all(schema: JsonObject) -> bool:
+    return isinstance(schema.get("properties"), dict) and not any(key in schema for key in OPEN_KEYWORDS)
 
 
 def _leaves(errors: Iterable[ValidationError]) -> Iterator[ValidationError]:
@@ -178,14 +191,10 @@ def _value_of(text: str, wanted: set[str]) -> JsonValue:
 
 
 def _error_text(errors: list[ValidationError], schema: JsonObject) -> str:
-    texts = []
-    for error in sorted(errors, key=lambda one: [str(part) for part in one.absolute_path])[:3]:
-        path = ".".join(str(part) for part in error.absolute_path)[:200]
-        texts.append(f"{path}: {error.message[:300]}" if path else error.message[:300])
     names = schema.get("properties")
     if isinstance(names, dict) and any(not error.absolute_path for error in errors):
-        texts.append(f"its arguments are: {', '.join(names)[:500] or 'none'}")
-    return "; ".join(texts)
+        return f"{error_text(errors)}; its arguments are: {', '.join(names)[:500] or 'none'}"
+    return error_text(errors)
 
 
 def _fill_in(validator: Any, schema: Any, value: Any) -> None:
@@ -259,35 +268,12 @@ def condition_problem(condition: Condition) -> str:
         return problem
     try:
         Draft202012Validator.check_schema(condition)
-        for schema in _subschemas(condition):
-            if unknown := [key for key in schema if key not in KEYWORDS]:
-                return f"unknown keyword {unknown[0]!r}; known keywords: {', '.join(sorted(KEYWORDS))}"
-            if isinstance(pattern := schema.get("pattern"), str):
-                compiled_pattern(pattern)
     except SchemaError as error:
-        path = ".".join(str(part) for part in error.absolute_path)
-        return f"{path}: {error.message[:300]}" if path else error.message[:300]
-    except ValueError as error:
-        return str(error)
-    return ""
-
-
-def _subschemas(schema: Any) -> Iterator[JsonObject]:
-    """This schema and those inside, as far as they are objects."""
-    if not isinstance(schema, dict):
-        return
-    yield schema
-    for key, value in schema.items():
-        if key in ("allOf", "anyOf", "oneOf", "prefixItems") and isinstance(value, list):
-            inner: Iterable[Any] = value
-        elif key == "properties" and isinstance(value, dict):
-            inner = value.values()
-        elif key in ("items", "contains", "additionalProperties", "not"):
-            inner = (value,)
-        else:
-            continue
-        for one in inner:
-            yield from _subschemas(one)
+        return error_text([error])
+    errors = list(Draft202012Validator(CONDITION, format_checker=FORMATS).iter_errors(condition))
+    if pattern := next((error.cause for error in errors if error.cause), None):
+        return str(pattern)
+    return f"{error_text(errors)}; known keywords: {', '.join(sorted(KEYWORDS))}" if errors else ""
 
 
 def argument_names(spec: ToolSpec) -> tuple[str, ...]:
@@ -306,11 +292,8 @@ def _argument_problem(name: str, condition: Condition, schema: JsonObject, root:
     if condition is False:
         return ""
     if name not in known:
-        closed = isinstance(schema.get("properties"), dict) and not any(
-            key in schema for key in OPEN_KEYWORDS
-        )
         named = ", ".join(known)[:500] or "none"
-        return f"no argument {name!r}; its arguments are: {named}" if closed else ""
+        return f"no argument {name!r}; its arguments are: {named}" if _lists_all(schema) else ""
     wanted = {KIND_OF[key] for key in condition if key in KIND_OF} if isinstance(condition, dict) else set()
     if not isinstance(condition, dict) or not wanted or "type" in condition:
         return ""

@@ -15,7 +15,6 @@ from datetime import UTC, datetime
 
 from cryptography.exceptions import InvalidSignature
 from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey, Ed25519PublicKey
-from pydantic import Field
 
 from activities.contracts import Frozen, JsonObject
 from workflows.gate.approvals import ApprovalPolicy, RequiredApproval, person_label, reaches
@@ -28,6 +27,7 @@ __all__ = [
     "DecisionRules",
     "IMMEDIATE",
     "Refused",
+    "check_signature",
     "content_digest",
     "request_list",
     "sign",
@@ -79,6 +79,20 @@ def signed_content(run: str, message: Decision | Command, origin: str = "") -> b
 def sign(key: Ed25519PrivateKey, content: bytes) -> str:
     """The signature in base64, for the message's `signature`."""
     return base64.b64encode(key.sign(content)).decode()
+
+
+def check_signature(
+    message: Decision | Command, keys: Mapping[str, str], contents: Sequence[bytes], what: str
+) -> None:
+    """Raises Refused for a message that has no id, or no signature of its sender over one of the contents."""
+    if not any(signature_fits(keys, message.by, content, message.signature) for content in contents):
+        wrong = "the signature does not fit" if message.signature else "there is no signature"
+        raise Refused(
+            f"{what} must be signed with the key of {message.by}; {wrong}. Sign it, for example with "
+            "`ratchet ... --key FILE`."
+        )
+    if not message.id:
+        raise Refused(f"{what}, when signed, needs an `id`, so that it counts once. Add one and sign again.")
 
 
 def signature_fits(keys: Mapping[str, str], by: str, content: bytes, signature: str) -> bool:
@@ -134,20 +148,11 @@ class DecisionRules:
         if request.approvers and name not in request.approvers:
             raise Refused(f"{name} may not decide on {request.id}; {_deciders(request)} may.")
         if request.signed:
-            self._check_signature(request, decision)
+            keys = self.policy.people.group_named(request.group).keys
+            content = signed_content(self.workflow_id, decision)
+            check_signature(decision, keys, [content], f"A decision on {request.id}")
         if name and any(same_person(vote.by, name) for vote in request.votes):
             raise Refused(f"{name} has decided on {request.id} already; each person has one vote.")
-
-    def _check_signature(self, request: Request, decision: Decision) -> None:
-        keys = self.policy.people.group_named(request.group).keys
-        content = signed_content(self.workflow_id, decision)
-        if not signature_fits(keys, decision.by, content, decision.signature):
-            raise Refused(
-                f"A decision on {request.id} must be signed with the key of {decision.by}; "
-                f"{_wrong_signature(decision)}. Sign it, for example with `ratchet ... --key FILE`."
-            )
-        if not decision.id:
-            raise Refused("A signed decision needs an `id`, so that it counts once. Add one and sign again.")
 
     def _check_standing(self, request: Request, standing: StandingApproval) -> None:
         spec = self.policy.specs.get(request.tool or "")
@@ -220,16 +225,16 @@ def _check_still_asked(request: Request, decision: Decision, now: float) -> None
 
 def _check_fields(request: Request, decision: Decision) -> None:
     """A field of another verb is refused: who sends new arguments does not mean `approve`."""
-    verb = decision.decision
-    wrong = {
-        "arguments": decision.arguments is not None and verb != "edit",
-        "amounts": bool(decision.amounts) and verb != "topup",
-        "standing_approval": decision.standing_approval is not None
-        and (request.kind, verb) != ("approval", "approve"),
-    }
-    for name in (name for name, there in wrong.items() if there):
-        belongs = {"arguments": "edit", "amounts": "topup", "standing_approval": "approve (of a call)"}[name]
-        raise Refused(f"`{name}` belongs to {belongs}, not to {verb}; leave it out.")
+    verb, standing = decision.decision, decision.standing_approval
+    for name, there, owner in (
+        ("arguments", decision.arguments is not None, "edit"),
+        ("amounts", bool(decision.amounts), "topup"),
+        ("standing_approval", standing is not None, "approve"),
+    ):
+        if there and verb != owner:
+            raise Refused(f"`{name}` belongs to {owner}, not to {verb}; leave it out.")
+    if standing is not None and request.kind != "approval":
+        raise Refused("`standing_approval` belongs to the approval of a call; leave it out.")
     if verb == "answer" and not decision.text.strip():
         raise Refused(f"An answer to {request.id} needs a `text` that is not blank.")
 
@@ -261,25 +266,17 @@ def _deciders(request: Request) -> str:
     return f"{names} ({request.group})"
 
 
-def _wrong_signature(message: Decision | Command) -> str:
-    return "the signature does not fit" if message.signature else "there is no signature"
-
-
 # -- commands --------------------
 
 UNSIGNED_IDS = 1_000
 """Ids of unsigned commands that are known. Of signed ones all are: an old one could be sent again."""
-REASON = 500
-"""Characters of a refusal that are kept."""
-REASONS = 100
-"""Refusals whose reason is kept; of older ones only that they were refused."""
 PASSED_DOWN = ("pause", "resume")
 """Commands that a run passes to its child run, with the signature for the run above."""
 
 
 class _CommandsDump(Frozen):
-    accepted: dict[str, str] = Field(default_factory=dict)
-    refused: dict[str, str] = Field(default_factory=dict)
+    accepted: dict[str, str]
+    refused: tuple[str, ...]
 
 
 class Commands:
@@ -302,18 +299,18 @@ class Commands:
         self._old_ids = tuple(old_ids)
         self._accepted: dict[str, str] = {}
         """Id -> digest of the content."""
-        self._refused: dict[str, str] = {}
-        """Id of an accepted command that was not obeyed -> why."""
+        self._refused: list[str] = []
+        """Ids of accepted commands that were not obeyed."""
 
     def dump(self) -> JsonObject:
         """All that `load` needs, as JSON."""
-        carried = _CommandsDump(accepted=self._accepted, refused=self._refused)
+        carried = _CommandsDump(accepted=self._accepted, refused=tuple(self._refused))
         return carried.model_dump(mode="json")
 
     def load(self, carried: JsonObject) -> None:
         """Take over the commands of the execution before. Raises ValueError for what is not a dump."""
         known = _CommandsDump.model_validate(carried)
-        self._accepted, self._refused = dict(known.accepted), dict(known.refused)
+        self._accepted, self._refused = dict(known.accepted), list(known.refused)
 
     @property
     def signed_ids(self) -> tuple[str, ...]:
@@ -336,7 +333,10 @@ class Commands:
             )
         self._check_not_around_approval(command)
         if group.keys:
-            self._check_signature(group, command)
+            passed_down = command.command in PASSED_DOWN and command.id not in self._old_ids
+            runs = self._runs if passed_down else self._runs[:1]
+            contents = [signed_content(run, command, origin) for run, origin in runs]
+            check_signature(command, group.keys, contents, "A command to this run")
         if command.id and self._accepted.get(command.id, content_digest(command)) != content_digest(command):
             raise Refused(f"Another command has the id {command.id!r}; give each its own id.")
 
@@ -350,18 +350,6 @@ class Commands:
                 f"`people.commands` in the agent file to a group ({', '.join(groups[:NAMED])})."
             )
 
-    def _check_signature(self, group: Group, command: Command) -> None:
-        passed_down = command.command in PASSED_DOWN and command.id not in self._old_ids
-        runs = self._runs if passed_down else self._runs[:1]
-        contents = [signed_content(run, command, origin) for run, origin in runs]
-        if not any(signature_fits(group.keys, command.by, one, command.signature) for one in contents):
-            raise Refused(
-                f"A command to this run must be signed with the key of {command.by}; "
-                f"{_wrong_signature(command)}. Sign it, for example with `ratchet ... --key FILE`."
-            )
-        if not command.id:
-            raise Refused("A signed command needs an `id`, so that it counts once. Add one and sign again.")
-
     def is_repeat(self, command: Command) -> bool:
         """This command was accepted before; a command without id is always new."""
         return bool(command.id) and self._accepted.get(command.id) == content_digest(command)
@@ -372,21 +360,14 @@ class Commands:
         if command.id:
             self._accepted[command.id] = content_digest(command)
             if not self._group.keys and len(self._accepted) > UNSIGNED_IDS:
-                oldest = next(iter(self._accepted))
-                del self._accepted[oldest]
-                self._refused.pop(oldest, None)
+                del self._accepted[next(iter(self._accepted))]
         return person_label(command.by, bool(self._group.keys))
 
-    def refuse(self, command: Command, reason: str) -> None:
+    def refuse(self, command: Command) -> None:
         """Remember that an accepted command was not obeyed, for the answer to a repeat."""
-        if not self.is_repeat(command):
-            return
-        self._refused[command.id] = reason[:REASON]
-        for old in list(self._refused)[:-REASONS]:
-            self._refused[old] = ""
+        if self.is_repeat(command):
+            self._refused = [id for id in (*self._refused, command.id) if id in self._accepted]
 
-    def refusal(self, command: Command) -> str | None:
-        """Why a repeated command was not obeyed; None: it was, or it is new."""
-        if not self.is_repeat(command) or command.id not in self._refused:
-            return None
-        return self._refused[command.id] or "It was refused before; the log says why."
+    def was_refused(self, command: Command) -> bool:
+        """It is a repeat of a command that was not obeyed; the log says why."""
+        return self.is_repeat(command) and command.id in self._refused

@@ -13,7 +13,7 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from functools import cache
 from types import MappingProxyType
-from typing import Any, Self
+from typing import Any, Self, get_origin
 
 from pydantic import BaseModel, ConfigDict, TypeAdapter, ValidationError
 from pydantic_core import to_jsonable_python
@@ -106,7 +106,7 @@ def patched(context: Context, patch: Patch) -> Context:
         if name not in adapters:
             raise Misfit(f"the context has no field {name!r}")
         try:
-            values[name] = _validated(adapters[name], getattr(context, name), value)
+            values[name] = _validated(*adapters[name], getattr(context, name), value)
         except ValidationError as error:
             first = error.errors(include_url=False, include_input=False)[0]
             raise Misfit(f"{'.'.join(map(str, (name, *first['loc'])))}: {first['msg']}") from error
@@ -117,11 +117,13 @@ class Misfit(ValueError):
     """A value does not fit its field; the message names both."""
 
 
-def _validated(adapter: TypeAdapter[Any], old: Any, new: Any) -> Any:
+def _validated(adapter: TypeAdapter[Any], by_item: bool, old: Any, new: Any) -> Any:
     if isinstance(new, MappingProxyType):
         new = dict(new)
     if new is old:
         return old
+    if not by_item:
+        return adapter.validate_python(new)
     if type(new) is tuple and type(old) is tuple and old and new[: len(old)] == old:
         return (*old, *adapter.validate_python(new[len(old) :]))
     if type(new) is dict and type(old) is dict and old:
@@ -129,25 +131,28 @@ def _validated(adapter: TypeAdapter[Any], old: Any, new: Any) -> Any:
         if len(changed) < len(new):
             valid = adapter.validate_python(changed)
             if valid.keys() == changed.keys():
-                return {key: valid.get(key, value) for key, value in new.items()}
+                return {**new, **valid}
     return adapter.validate_python(new)
 
 
 @cache
-def _adapters(kind: type[Context]) -> dict[str, TypeAdapter[Any]]:
+def _adapters(kind: type[Context]) -> dict[str, tuple[TypeAdapter[Any], bool]]:
+    """Field -> its adapter, and whether its items can be validated without the others: a rule for the whole,
+    such as a largest length, needs all of them."""
     config = ConfigDict(allow_inf_nan=False)
-    adapters: dict[str, TypeAdapter[Any]] = {}
+    adapters: dict[str, tuple[TypeAdapter[Any], bool]] = {}
     for name, field in kind.model_fields.items():
         annotation = field.rebuild_annotation()
         own = isinstance(annotation, type) and issubclass(annotation, BaseModel)
-        adapters[name] = TypeAdapter(annotation) if own else TypeAdapter(annotation, config=config)
+        adapter = TypeAdapter(annotation) if own else TypeAdapter(annotation, config=config)
+        adapters[name] = adapter, get_origin(annotation) in (tuple, dict)
     return adapters
 
 
 def to_json(context: type[Context], patch: Patch) -> dict[str, Any]:
     """A patch as JSON."""
     adapters = _adapters(context)
-    return {name: adapters[name].dump_python(value, mode="json") for name, value in patch.items()}
+    return {name: adapters[name][0].dump_python(value, mode="json") for name, value in patch.items()}
 
 
 def differences(old: Context, new: Context) -> dict[str, Any]:
@@ -160,30 +165,36 @@ def differences(old: Context, new: Context) -> dict[str, Any]:
 
 def difference(old: Any, new: Any) -> dict[str, Any] | None:
     """What changed, as JSON; None: nothing."""
-    if old is new or (type(old) is type(new) and old == new):
+    if old is new:
         return None
-    if isinstance(old, tuple | list) and isinstance(new, tuple | list):
-        if len(new) > len(old) and new[: len(old)] == old:
-            return {"append": to_jsonable_python(new[len(old) :])}
-    elif isinstance(old, dict) and isinstance(new, dict):
+    if isinstance(old, dict) and isinstance(new, dict):
         return _changes(old, new)
-    elif isinstance(old, BaseModel) and type(old) is type(new):
+    if isinstance(old, BaseModel) and type(old) is type(new):
         return _changes(dict(old), dict(new))
+    if isinstance(old, tuple | list) and isinstance(new, tuple | list) and len(old) <= len(new):
+        # Item by item: `True` equals `1`, but the log must tell them apart.
+        if all(one is other or difference(one, other) is None for one, other in zip(old, new, strict=False)):
+            return {"append": to_jsonable_python(new[len(old) :])} if len(new) > len(old) else None
+    elif type(old) is type(new) and old == new:
+        return None
     return {"set": to_jsonable_python(new)}
 
 
 def _changes(old: Mapping[Any, Any], new: Mapping[Any, Any]) -> dict[str, Any] | None:
-    keys = to_jsonable_python(dict.fromkeys([*old, *new])).keys()
-    names = dict(zip(dict.fromkeys([*old, *new]), keys, strict=True))
+    others = [key for key, value in new.items() if key not in old or old[key] is not value]
     changed = {
-        names[key]: change
-        for key, value in new.items()
-        if (change := difference(old[key], value) if key in old else {"set": to_jsonable_python(value)})
+        _json_key(key): change
+        for key in others
+        if (change := difference(old[key], new[key]) if key in old else {"set": to_jsonable_python(new[key])})
     }
-    dropped = [names[key] for key in old if key not in new]
+    dropped = [_json_key(key) for key in old if key not in new]
     if not changed and not dropped:
         return None  # equal but for the order of keys
     return {"change": changed, "drop": dropped} if dropped else {"change": changed}
+
+
+def _json_key(key: Any) -> str:
+    return key if type(key) is str else next(iter(to_jsonable_python({key: None})))
 
 
 def apply_difference(old: Any, change: Mapping[str, Any]) -> Any:
@@ -192,7 +203,9 @@ def apply_difference(old: Any, change: Mapping[str, Any]) -> Any:
         return change["set"]
     if "append" in change:
         return [*old, *change["append"]]
-    value = {key: item for key, item in old.items() if key not in change.get("drop", ())}
+    value = dict(old)
+    for key in change.get("drop", ()):
+        del value[key]
     for key, inner in change["change"].items():
         value[key] = apply_difference(value.get(key), inner)
     return value

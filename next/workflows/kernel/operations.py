@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 
-from activities.contracts import Conversation, JsonObject
+from activities.contracts import Conversation, JsonObject, Message
 from workflows.kernel.context import apply_difference
 from workflows.kernel.ledger import Ledger
 from workflows.kernel.log import FORKED, ROLLED_BACK, STARTED, Record, lineage
@@ -53,15 +53,18 @@ def restored(program: Program, records: Iterable[Record]) -> Snapshot:
     if not kept or kept[0].event != STARTED:
         raise ValueError("the log does not begin with `Started`; the archive may lack its first part")
     values: dict[str, object] = {}
-    conversation, notes, heard = Conversation(), Conversation(), 0
+    said: list[Message] = []
+    notes: list[Message] = []
+    heard = 0
     counts: dict[str, int] = {}
     state, visit, step, transitions, entered, entry = "", 0, 0, 0, kept[0].at, kept[0]
     begins = state_name(program.machine.step) if program.machine.step else None
     for record in kept:
         for name, change in record.patch.items():
             values[name] = apply_difference(values.get(name), change)
-        conversation = conversation.add(*record.messages)
-        notes, heard = notes.add(*record.notes), heard + record.heard
+        said += record.messages
+        notes += record.notes
+        heard += record.heard
         visit = max(visit, record.visit)
         if record.to is None:
             continue
@@ -74,10 +77,10 @@ def restored(program: Program, records: Iterable[Record]) -> Snapshot:
             counts[counter] = counts.get(counter, 0) + 1
     context = program.machine.context.model_validate(values)
     ledger = Ledger(spent=entry.counters)
-    shown = Shown(entered, len(conversation), len(notes), heard, ledger)
+    shown = Shown(entered, len(said), len(notes), heard, ledger)
     return Snapshot(
-        state=state, context=context, conversation=conversation, entered=shown, entry_context=context,
-        began=kept[0].at, notes=notes.messages, heard=heard, counts=counts, visit=visit, step=step,
+        state=state, context=context, conversation=Conversation(said), entered=shown, entry_context=context,
+        began=kept[0].at, notes=tuple(notes), heard=heard, counts=counts, visit=visit, step=step,
         transitions=transitions, seq=kept[-1].seq + 1, branch=kept[-1].branch,
     )  # fmt: skip
 
@@ -95,13 +98,18 @@ def rolled_back(  # noqa: PLR0913  # who, when and why beside where
     """Begin step `to_step` again, on a new branch; 0 is the run's start. `records` is the whole log.
 
     Context, conversation and counts are those of that moment; the ledger stays (also what was reserved for
-    the pending effect, which may have been performed), and visits go on counting.
+    the pending effect, which may have been performed), and visits go on counting. People's messages that no
+    question has brought stay in the inbox.
     Raises ValueError for a step that the run does not have.
     """
     point = _checkpoint(step.program, records, to_step)
     then = restored(step.program, [record for record in records if record.seq <= point.seq])
     live = step.snapshot
-    back = replace(then, seq=live.seq, branch=live.branch + 1, visit=live.visit, began=live.began)
+    unheard = live.notes[max(live.heard, len(then.notes)) :]
+    back = replace(
+        then, seq=live.seq, branch=live.branch + 1, visit=live.visit, began=live.began,
+        notes=(*then.notes, *unheard),
+    )  # fmt: skip
     turn = Turn(step.program, back, step.ledger, now)
     return turn.go_back(ROLLED_BACK, then, point.seq, live, by=by, reason=reason, about=about or {})
 

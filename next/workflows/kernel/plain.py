@@ -12,9 +12,8 @@ as each run has its own context.
 from __future__ import annotations
 
 from collections.abc import Awaitable, Callable, Mapping
-from dataclasses import dataclass, fields, is_dataclass
+from dataclasses import dataclass
 from enum import Enum
-from functools import partial
 from typing import Any, Generic, Literal, TypeVar
 
 from pydantic import BaseModel, JsonValue
@@ -53,7 +52,7 @@ class _NextEvent(Effect["_Matched"]):
 
 @dataclass(frozen=True, slots=True)
 class _Matched:
-    """The source gave an event that fits a row, or nothing more."""
+    """The source gave an event that fits a row."""
 
     event: Event
     values: dict[str, JsonValue]
@@ -65,7 +64,7 @@ class _Matched:
 
 
 class _SourceEnded(Event):
-    """The source gave no event."""
+    """The source gave no event: a run may be left in any state, so every state has this way out."""
 
 
 class _End(Enum):
@@ -149,8 +148,8 @@ class StateMachine(Generic[S, E, C]):
         callbacks leave unchanged.
         """
         run = _PlainRun(self, initial_state, context, log)
-        while run.step.effect is not None:
-            run.take(event_source(run.state, context))
+        while not run.is_over and (event := event_source(run.state, context)) is not None:
+            run.take(event)
         return run.state, context
 
     async def arun(
@@ -162,8 +161,8 @@ class StateMachine(Generic[S, E, C]):
     ) -> tuple[S, C]:
         """The same with an asynchronous source."""
         run = _PlainRun(self, initial_state, context, log)
-        while run.step.effect is not None:
-            run.take(await event_source(run.state, context))
+        while not run.is_over and (event := await event_source(run.state, context)) is not None:
+            run.take(event)
         return run.state, context
 
     def _machine(
@@ -186,13 +185,11 @@ class StateMachine(Generic[S, E, C]):
         )  # fmt: skip
 
     def _reachable(self, initial: Enum) -> set[Enum]:
-        found, todo = {initial}, [initial]
-        while todo:
-            state = todo.pop()
-            for row in self._rows if state not in self._final else ():
-                if row.source == state and row.target not in found:
-                    found.add(row.target)
-                    todo.append(row.target)
+        found = {initial}
+        while more := {
+            row.target for row in self._rows if row.source in found - self._final and row.target not in found
+        }:
+            found |= more
         return found
 
 
@@ -209,11 +206,13 @@ class _PlainRun(Generic[S, C]):
         built = machine._machine(initial, machine._reachable(initial), stops=True, values=values)
         self._keep(start(Program(built, RunInput(goal=machine.name)), now=0))
 
+    @property
+    def is_over(self) -> bool:
+        """A terminal state is reached."""
+        return self.step.exit is not None
+
     def take(self, event: Any) -> None:
-        """Follow the first row that fits; None ends the run where it is."""
-        if event is None:
-            self._keep(advance(self.step, _Matched(_SourceEnded(), {}), now=0))
-            return
+        """Follow the first row that fits."""
         rows = [row for row in self.machine._rows if row.source == self.state]
         fitting = (
             r for r in rows if isinstance(event, r.event) and (not r.guard or r.guard(event, self.context))
@@ -246,7 +245,7 @@ class _PlainRun(Generic[S, C]):
     def _keep(self, step: Step) -> None:
         self.step = step
         if self.log is not None:
-            self.log += [record for record in step.records if record.event not in {"Started", "_SourceEnded"}]
+            self.log += [record for record in step.records if record.event != "Started"]
 
     def _call(self, callbacks: Mapping[Enum, Callable[[C], object] | None], state: Enum) -> None:
         if callback := callbacks.get(state):
@@ -265,9 +264,7 @@ def _visit(c: _Values, run: Run) -> Visit:
 
 
 def _function_name(function: object) -> str:
-    while isinstance(function, partial):
-        function = function.func
-    name = getattr(function, "__name__", type(function).__name__)
+    name = getattr(function, "__name__", "condition")
     return "condition" if name == "<lambda>" else name
 
 
@@ -275,8 +272,6 @@ def _values(context: object) -> dict[str, JsonValue]:
     """The context's fields as JSON values, so that a later change in place is seen."""
     if isinstance(context, Mapping):
         items = dict(context)
-    elif is_dataclass(context):
-        items = {f.name: getattr(context, f.name, None) for f in fields(context)}
     else:
         slots = [name for kind in type(context).__mro__ for name in getattr(kind, "__slots__", ())]
         items = {name: getattr(context, name) for name in slots if hasattr(context, name)}

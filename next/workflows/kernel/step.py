@@ -227,11 +227,7 @@ class Turn:
             try:
                 move()
             except MachineError as error:
-                fail = self.machine.fail
-                if fail is None or self.snapshot.state == state_name(fail):
-                    self.record_violation(error)
-                    raise
-                self.violated(error, state_name(fail))
+                self.violated(error)
             if self.asked is not None or self.exit is not None:
                 return self.step()
             move = self.go_on
@@ -354,7 +350,6 @@ class Turn:
         counts = dict(then.counts)
         if declared.counts:
             counts[declared.counts] -= 1  # it is counted again
-        self.logged = replace(self.snapshot, context=then.context, conversation=then.conversation)
         context = then.context
         if event == ROLLED_BACK and machine.on_rollback:
             context = self.own_patch(context, machine.on_rollback(context, left.context))
@@ -363,7 +358,8 @@ class Turn:
         self.write(Record(
             seq=s.seq, branch=s.branch, machine=machine.name, state=left.state, event=event, to=then.state,
             step=s.step, visit=s.visit, patch=differences(then.context, context), counters=self.ledger.spent,
-            started=self.now, at=self.now, back_to=back_to, by=by, reason=reason, about=about,
+            notes=s.notes[len(then.notes) :], started=self.now, at=self.now, back_to=back_to, by=by,
+            reason=reason, about=about,
         ))  # fmt: skip
         return self.run(lambda: self.enter(then.state))
 
@@ -377,11 +373,19 @@ class Turn:
         self.check_own(patch)
         self.follow(patch, event)
 
-    def violated(self, error: MachineError, target: str) -> None:
-        """A broken rule leads to the fail state (spec 3.7)."""
-        s = self.snapshot
-        own = self.machine.on_violation(s.context, error) if self.machine.on_violation else {}
-        context = self.entered_context(self.own_patch(s.context, own), target)
+    def violated(self, error: MachineError) -> None:
+        """A broken rule leads to the fail state (spec 3.7). Without one, or in it, it is recorded and raised;
+        so is a rule that the machine breaks on the way there."""
+        s, machine = self.snapshot, self.machine
+        target = state_name(machine.fail) if machine.fail else s.state
+        try:
+            if target == s.state:
+                raise error
+            own = machine.on_violation(s.context, error) if machine.on_violation else {}
+            context = self.entered_context(self.own_patch(s.context, own), target)
+        except MachineError as last:
+            self.record_violation(last)
+            raise
         self.snapshot = replace(s, context=context)
         self.record(type(error).__name__, to=target, reason=error.problem, by="kernel", error=str(error))
         self.snapshot = replace(self.snapshot, transitions=s.transitions + 1)
@@ -413,6 +417,7 @@ class Turn:
         try:
             self.next_effect()
             assert self.live is not None
+            self.live.fed = ENDED
             self.live.visit.throw(Closed(reason))
         except StopIteration as ended:
             patch = ended.value[0] if isinstance(ended.value, tuple) else {}
@@ -492,8 +497,11 @@ class Turn:
                     )
                 else:
                     live.effect = live.visit.send(moment.answer)
-        except BaseException:
-            live.fed = ENDED
+        except BaseException as error:
+            fed, live.fed = live.fed, ENDED
+            if fed < len(s.moments) and isinstance(error, StopIteration | AgentError):
+                asked, ended = s.moments[fed].asked, f"the visit ended after {fed} effects"
+                raise self.broken(Drifted, f"{ended}; the first time it asked for {asked} next") from error
             raise
         return live.effect
 

@@ -29,7 +29,7 @@ from activities.contracts import (
     ToolRun,
     do,
 )
-from workflows.kernel.errors import EffectError, ExecutionError
+from workflows.kernel.errors import EffectError, ExecutionError, FatalError
 from workflows.kernel.machine import Run
 from workflows.machines.code.calls import (
     ANSWER_CHARS,
@@ -37,21 +37,23 @@ from workflows.machines.code.calls import (
     CALL_SIZE,
     FINAL,
     FINAL_VAR,
+    MANY,
     QUERIES,
+    REPLY_BYTES,
+    RUN_BYTES,
     BadCall,
     OfferedTool,
     answer_text,
     arguments,
-    check_room,
     offered,
     only_value,
     questions,
-    size,
 )
 from workflows.machines.code.context import Code
 from workflows.machines.code.prompt import block_output, no_variable
 from workflows.machines.code.reply import is_variable
 from workflows.machines.common.json_text import cut
+from workflows.machines.common.named import called
 
 __all__ = ["Block", "Doing", "OutcomeUnknown", "look_up"]
 
@@ -163,15 +165,15 @@ class Block:
 
     def _query(self, call: CodeCall) -> Doing[CodeAnswer]:
         """Sub-queries, those of a batch side by side. A failure is a text, too (2.4)."""
-        asked, most = questions(call), self._run.options.block.calls
-        if self._calls + len(asked.prompts) > most:
+        (prompts, role), most = questions(call), self._run.options.block.calls
+        if self._calls + len(prompts) > most:
             raise BadCall(f"more than {most:,} calls in one block; use several blocks")
-        self._send(sum(map(size, asked.prompts)))
+        self._send(sum(map(size, prompts)))
         texts: list[str] = []
-        for first in range(0, len(asked.prompts), SIDE_BY_SIDE):
-            texts += yield from self._ask(asked.prompts[first : first + SIDE_BY_SIDE], asked.role)
+        for first in range(0, len(prompts), SIDE_BY_SIDE):
+            texts += yield from self._ask(prompts[first : first + SIDE_BY_SIDE], role)
         self.sent += sum(map(size, texts))
-        return CodeAnswer(value=list(texts) if asked.many else texts[0])
+        return CodeAnswer(value=list(texts) if call.name == MANY else texts[0])
 
     def _ask(self, prompts: Sequence[str], role: str) -> Doing[list[str]]:
         effects = [self._question(n, prompt, role) for n, prompt in enumerate(prompts, self._calls + 1)]
@@ -188,11 +190,18 @@ class Block:
         return [_text(answer) for answer in answers]
 
     def _question(self, number: int, prompt: str, role: str) -> AskModel | RunMachine:
-        label = f"llm_query {number}: {' '.join(prompt[:80].split())}"
-        run = self._run
-        if run.parts.nesting.wants(prompt, run.input.depth):
-            nested: RunMachine = run.parts.nesting.run(prompt, role, run.input, label)
-            return nested
+        run, label = self._run, f"llm_query {number}: {' '.join(prompt[:80].split())}"
+        if self._nests(prompt):
+            nested, tools = run.options.nested, tuple(spec.name for spec in run.input.tools)
+            return RunMachine(
+                machine=nested.machine,
+                goal=prompt,
+                options=run.parts.nested_options,
+                give=tools if nested.tools is None else nested.tools,
+                roles={"default": role},
+                limits=nested.limits,
+                label=label,
+            )
         return AskModel(
             beside=True,
             say=(Message(role="user", content=prompt),),
@@ -201,9 +210,34 @@ class Block:
             label=label,
         )
 
+    def _nests(self, prompt: str) -> bool:
+        """This prompt becomes a run with depth + 1; where that is too deep for code, it answers at once.
+
+        Raises what the policy raises if it is a KernelError; for any other failure a FatalError.
+        """
+        name = f"nested policy {self._run.options.nested.policy}"
+        nests = called(name, self._run.parts.nests, prompt, self._run.input.depth)
+        if not isinstance(nests, bool):
+            raise FatalError(f"the {name} answered {nests!r}; expected True or False")
+        return nests
+
     def _send(self, more: int) -> None:
-        check_room(self._c.reply_bytes + self.sent, self._c.run_bytes + self.sent, more)
+        """Count these bytes. Raises BadCall if they are too many for one reply's blocks, or for the run."""
+        for before, most, whose, advice in (
+            (self._c.reply_bytes, REPLY_BYTES, "one reply", "go on in the next reply, with shorter texts"),
+            (self._c.run_bytes, RUN_BYTES, "a run", "answer with what you have"),
+        ):
+            if (used := before + self.sent) + more > most:
+                raise BadCall(
+                    f"the calls of {whose} may send and bring {most:,} bytes in all; {used:,} are used, "
+                    f"this call needs {more:,}; {advice}"
+                )
         self.sent += more
+
+
+def size(text: str) -> int:
+    """Bytes in UTF-8."""
+    return len(text.encode("utf-8", "replace"))
 
 
 def _text(answer: Any) -> str:
@@ -245,11 +279,8 @@ def sandbox(c: Code, run: Run, session: str, **what: Any) -> RunCode:
 
 def look_up(c: Code, run: Run, name: str) -> Doing[str | None]:
     """The value of a variable, as the answer. None: there is none, and the model was told (R-001-3)."""
-    session = c.session
-    value, problem = (
-        None,
-        f"{cut(name)!r} is not the name of a variable; to answer with a value, use FINAL(value)",
-    )
+    value, session = None, c.session
+    problem = f"{cut(name)!r} is not the name of a variable; to answer with a value, use FINAL(value)"
     if is_variable(name):
         stepped = yield from do(sandbox(
             c, run, session, before=session, block=f"print({name})", label=f"look up {name}",
@@ -272,11 +303,8 @@ def _printed_value(stepped: CodeStepped) -> tuple[str | None, str]:
     if stepped.call is not None:
         return None, f"to print it, {stepped.call.name} would have to be called, which is not done here"
     if stepped.left_out:
-        chars = len(stepped.printed) + stepped.left_out
-        return (
-            None,
-            f"it has {chars:,} characters, at most {ANSWER_CHARS:,} are allowed; give a shorter answer",
-        )
+        chars, most = len(stepped.printed) + stepped.left_out, f"{ANSWER_CHARS:,}"
+        return None, f"it has {chars:,} characters, at most {most} are allowed; give a shorter answer"
     if stepped.error is not None and not printed:
         return None, stepped.error.strip()
     return printed, ""

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import builtins
 import json
 import keyword
 import re
@@ -18,20 +19,18 @@ __all__ = [
     "CALL_SIZE",
     "FINAL",
     "FINAL_VAR",
+    "MANY",
     "QUERIES",
     "REPLY_BYTES",
     "ROLES",
     "RUN_BYTES",
     "BadCall",
     "OfferedTool",
-    "Questions",
     "answer_text",
     "arguments",
-    "check_room",
     "offered",
     "only_value",
     "questions",
-    "size",
 ]
 
 FINAL, FINAL_VAR = "FINAL", "FINAL_VAR"
@@ -39,18 +38,8 @@ ONE, MANY = "llm_query", "llm_query_batched"
 QUERIES = (ONE, MANY)
 BUILT_IN = (*QUERIES, FINAL, FINAL_VAR)
 """What every block may call; tools come after them."""
-_VARIABLES = "context context_len context_slice context_search DEPTH CORRELATION_ID"
-_PYTHON = """\
-abs all any ascii bin bool bytes chr complex dict divmod enumerate eval exec filter float format frozenset
-getattr hasattr hash hex id int isinstance iter len list locals map max min next object oct open ord pow
-print property range repr reversed round set setattr slice sorted str sum tuple type zip
-Ellipsis NotImplemented __debug__ __doc__ __name__ __package__ __spec__
-ArithmeticError AssertionError AttributeError BaseException Exception FileExistsError FileNotFoundError
-ImportError IndexError IsADirectoryError KeyError KeyboardInterrupt LookupError MemoryError
-ModuleNotFoundError NameError NotADirectoryError NotImplementedError OSError OverflowError PermissionError
-RecursionError RuntimeError StopIteration SyntaxError SystemExit TimeoutError TypeError UnboundLocalError
-UnicodeDecodeError UnicodeEncodeError ValueError ZeroDivisionError"""
-RESERVED = (*BUILT_IN, *_VARIABLES.split(), *_PYTHON.split())
+VARIABLES = ("context", "context_len", "context_slice", "context_search", "DEPTH", "CORRELATION_ID")
+RESERVED = frozenset({*BUILT_IN, *VARIABLES, *dir(builtins)})
 """Names that a block has already; a tool of that name could not be called."""
 CALL_SIZE = 400_000
 """Characters of one prompt, and bytes of the arguments of one tool call: the run's log keeps them."""
@@ -77,16 +66,6 @@ class OfferedTool:
     tool: str
     parameters: tuple[str, ...] = ()
     """In the order of the schema's properties, for positional arguments."""
-
-
-@dataclass(frozen=True, slots=True)
-class Questions:
-    """The prompts of one `llm_query` or `llm_query_batched`."""
-
-    prompts: tuple[str, ...]
-    role: str
-    many: bool
-    """The answer is a list."""
 
 
 def offered(specs: Sequence[ToolSpec]) -> tuple[OfferedTool, ...]:
@@ -118,8 +97,8 @@ def arguments(call: CodeCall, parameters: Sequence[str]) -> JsonObject:
     return given
 
 
-def questions(call: CodeCall) -> Questions:
-    """The prompts of `llm_query` or `llm_query_batched`. Raises BadCall."""
+def questions(call: CodeCall) -> tuple[list[str], str]:
+    """The prompts of `llm_query` or `llm_query_batched`, and the model role. Raises BadCall."""
     many = call.name == MANY
     field = "prompts" if many else "prompt"
     given = arguments(call, (field, "model"))
@@ -134,7 +113,7 @@ def questions(call: CodeCall) -> Questions:
     if not isinstance(prompts, list):
         raise BadCall(f"{call.name} takes a list of texts, not {_kind(prompts)}")
     checked = [_prompt(call.name, one, number if many else None) for number, one in enumerate(prompts)]
-    return Questions(tuple(checked), "sub" if model is None else str(model), many)
+    return checked, "sub" if model is None else str(model)
 
 
 def _prompt(name: str, prompt: JsonValue, number: int | None) -> str:
@@ -149,20 +128,6 @@ def _prompt(name: str, prompt: JsonValue, number: int | None) -> str:
             "ask about parts of it"
         )
     return prompt
-
-
-def check_room(reply_bytes: int, run_bytes: int, more: int) -> None:
-    """Raises BadCall if so many bytes more are too many for the blocks of one reply, or for the run."""
-    if reply_bytes + more > REPLY_BYTES:
-        raise BadCall(
-            f"the calls of one reply may send and bring {REPLY_BYTES:,} bytes in all; {reply_bytes:,} are "
-            f"used, this call needs {more:,}; go on in the next reply, with shorter texts"
-        )
-    if run_bytes + more > RUN_BYTES:
-        raise BadCall(
-            f"the calls of a run may send and bring {RUN_BYTES:,} bytes in all; {run_bytes:,} are used, "
-            f"this call needs {more:,}; answer with what you have"
-        )
 
 
 def only_value(call: CodeCall) -> JsonValue:
@@ -185,11 +150,6 @@ def only_value(call: CodeCall) -> JsonValue:
 def answer_text(value: JsonValue) -> str:
     """A value as the answer: text as it is, anything else as JSON."""
     return value.strip() if isinstance(value, str) else json.dumps(value, ensure_ascii=False)
-
-
-def size(text: str) -> int:
-    """Bytes in UTF-8."""
-    return len(text.encode("utf-8", "replace"))
 
 
 def _kind(value: JsonValue) -> str:

@@ -2,16 +2,15 @@
 
 from __future__ import annotations
 
-from typing import Literal
+from typing import Any, Literal
 
-from pydantic import Field, JsonValue
+from pydantic import Field, JsonValue, model_validator
 
-from activities.contracts import MODEL_ATTEMPTS, CodeLimits, Strict
+from activities.contracts import MODEL_ATTEMPTS, CodeLimits, InnerLimits, JsonObject, Strict
 from workflows.kernel.context import Context
-from workflows.machines.code.nested import Nested
 from workflows.machines.common.stopping import PolicySpec
 
-__all__ = ["Code", "Compression", "Options"]
+__all__ = ["Code", "Compression", "Nested", "Options"]
 
 
 class Compression(Strict):
@@ -31,6 +30,31 @@ class Compression(Strict):
             return dropped
         sent = messages - max(dropped - 3, 0)
         return dropped if sent < self.least else max(dropped, messages - self.keep_last)
+
+
+class Nested(Strict):
+    """When a sub-query becomes a run of its own with depth + 1, and how."""
+
+    policy: str = Field(
+        default="never",
+        description="never, always, or the name of a hook `(prompt, depth) -> bool` that the worker has "
+        "loaded [R-001-6]",
+    )
+    machine: str = Field(
+        default="code", description="the machine of that run; `code` gets these options, too"
+    )
+    options: JsonObject = Field(default_factory=dict, description="options that differ there")
+    tools: tuple[str, ...] | None = Field(default=None, description="null: the tools of this run")
+    limits: InnerLimits = Field(
+        default=InnerLimits(),
+        description="limits of its own, such as model_calls; what this run has left is a limit, too",
+    )
+
+    @model_validator(mode="before")
+    @classmethod
+    def _bare_name(cls, given: Any) -> Any:
+        """A bare name is the policy with the defaults."""
+        return {"policy": given} if isinstance(given, str) else given
 
 
 class Options(Strict):

@@ -10,13 +10,16 @@ when the model fails, is one block. The spec's table does not have that row.
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+import difflib
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from enum import Enum
+from typing import Any
 
 from activities.contracts import (
     AskModel,
     CallTools,
+    JsonObject,
     Message,
     ModelReplied,
     RunCode,
@@ -30,7 +33,6 @@ from workflows.kernel.machine import Event, Exit, Extensions, Machine, Outcome, 
 from workflows.machines.code.block import Block, OutcomeUnknown, look_up
 from workflows.machines.code.calls import ROLES
 from workflows.machines.code.context import Code, Options
-from workflows.machines.code.nested import Nesting
 from workflows.machines.code.prompt import (
     FINAL_REQUEST,
     observed,
@@ -39,7 +41,7 @@ from workflows.machines.code.prompt import (
     remarks,
     shallow_prompt,
 )
-from workflows.machines.code.reply import MAX_BLOCKS, ReadReply, read_reply
+from workflows.machines.code.reply import MAX_BLOCKS, read_reply
 from workflows.machines.common.json_text import was_cut
 from workflows.machines.common.stopping import STOPPED, Call, Policies, PolicyContext
 
@@ -107,19 +109,36 @@ TABLE: Mapping[Enum, Mapping[type[Event], Enum]] = {
 }
 
 
+NESTED_POLICIES: Mapping[str, Callable[..., Any]] = {
+    "never": lambda prompt, depth: False,
+    "always": lambda prompt, depth: True,
+}
+"""Nested policies that need no hook (R-001-6)."""
+
+
 @dataclass(frozen=True, slots=True)
 class Parts:
     """What a run's options name."""
 
     policies: Policies
-    nesting: Nesting
+    nests: Callable[..., Any]
+    """The nested policy: (prompt, depth of the run that asks) -> it becomes a run of its own."""
+    nested_options: JsonObject
 
 
 def prepare(options: Options, extensions: Extensions) -> Parts:
     """The stopping policies and the nested policy. Raises ValueError for a name that is not loaded."""
-    own = options.model_dump(mode="json", exclude_unset=True)
-    nesting = Nesting.of(options.nested, own, extensions.hooks)
-    return Parts(Policies.of(options.policies, extensions), nesting)
+    nested, known = options.nested, {**extensions.hooks, **NESTED_POLICIES}
+    if nested.policy not in known:
+        close = difflib.get_close_matches(nested.policy, known, 1)
+        hint = f"did you mean {close[0]}? " if close else ""
+        raise ValueError(
+            f"nested.policy: unknown hook {nested.policy!r}; {hint}there are {', '.join(sorted(known))}"
+        )
+    # A run of the same machine has the same options, so that it ends by the same rules.
+    base = options.model_dump(mode="json", exclude_unset=True) if nested.machine == "code" else {}
+    policies = Policies.of(options.policies, extensions)
+    return Parts(policies, known[nested.policy], {**base, **nested.options})
 
 
 def begin(input: RunInput, options: Options) -> tuple[Code, list[Message]]:
@@ -196,12 +215,9 @@ def look(c: Code, run: Run) -> Visit:
         if answer is not None:
             return _found(c, run, answer)
         return {**fresh, "missing": True}, CodeBlocksFound("no block, and FINAL_VAR names no variable")
-    return fresh, CodeBlocksFound(_title(read))
-
-
-def _title(read: ReadReply) -> str:
     count = len(read.blocks) + read.not_run
-    return f"{count} block{'' if count == 1 else 's'}" if count else "no block and no answer"
+    title = f"{count} block{'' if count == 1 else 's'}" if count else "no block and no answer"
+    return fresh, CodeBlocksFound(title)
 
 
 # -- EXECUTING: the next block, or the end of the reply -------------------------------------------

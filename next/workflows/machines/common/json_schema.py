@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import json
 import re
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
 from functools import lru_cache, partial
 from typing import Any
@@ -37,7 +37,7 @@ caller."""
 WORK = 1_000_000
 """Units of work for one value: less than a second (measured)."""
 KEYWORD_WORK = 20
-"""Units for one keyword, and for one error; what it looks at is more: each part, and each four characters."""
+"""Units for one keyword, and for one error; each four characters of JSON that it looks at are one more."""
 PATTERN_STEPS = 1_000
 """Instructions of one pattern as an RE2 program. The worst search takes a second per MB (measured)."""
 DRAFT = "https://json-schema.org/draft/2020-12/schema"
@@ -96,18 +96,10 @@ SAFE_KEYWORDS = {"pattern": _matches, "uniqueItems": _unique}
 """Keywords that take the place of the library's own, in any draft."""
 
 
-def error_text(errors: list[ValidationError], most: int = 3) -> str:
+def error_text(errors: Sequence[ValidationError | SchemaError], most: int = 3) -> str:
     """The first errors by place: `initial_steps.0: 1 is not of type 'string'; ...`."""
-    return "; ".join(_placed(error) for error in sorted(errors, key=_path)[:most])
-
-
-def _path(error: ValidationError | SchemaError) -> list[str]:
-    return [str(part) for part in error.absolute_path]
-
-
-def _placed(error: ValidationError | SchemaError) -> str:
-    place, message = ".".join(_path(error))[:200], error.message[:300]
-    return f"{place}: {message}" if place else message
+    placed = sorted((".".join(map(str, one.absolute_path)), one.message[:300]) for one in errors)
+    return "; ".join(f"{place[:200]}: {message}" if place else message for place, message in placed[:most])
 
 
 # -- a schema of the agent's author ---------------------------------------------------------------
@@ -123,8 +115,6 @@ class _Budget:
 
     left: int = WORK
     depth: int = 0
-    sizes: dict[int, int] = field(default_factory=dict)
-    """By id: how much there is inside a part of the value."""
 
     def counted(
         self, check: Callable[..., Any], validator: Any, wanted: Any, instance: Any, schema: Any
@@ -132,7 +122,8 @@ class _Budget:
         """The errors of one keyword. Raises _TooMuch."""
         self.depth += 1
         try:
-            self.spend(self.size(instance) + (len(wanted) if isinstance(wanted, dict | list) else 0))
+            size = len(json.dumps(instance, ensure_ascii=False)) // 4
+            self.spend(size + (len(wanted) if isinstance(wanted, dict | list) else 0))
             for error in check(validator, wanted, instance, schema) or ():
                 self.spend(0)
                 yield error
@@ -145,16 +136,6 @@ class _Budget:
             raise _TooMuch("it looks at the same parts too often")
         if self.depth > JUDGING_DEPTH:
             raise _TooMuch("its references lead in a circle, or too deep")
-
-    def size(self, value: Any) -> int:
-        if isinstance(value, str):
-            return 1 + len(value) // 4
-        if not isinstance(value, dict | list):
-            return 1
-        if id(value) not in self.sizes:
-            items = (*value, *value.values()) if isinstance(value, dict) else value
-            self.sizes[id(value)] = 1 + sum(map(self.size, items))
-        return self.sizes[id(value)]
 
 
 @dataclass(frozen=True, slots=True)
@@ -193,7 +174,7 @@ def checked_schema(name: str, schema: JsonObject) -> Schema:
         _check_parts(schema)
         Draft202012Validator.check_schema(schema)
     except SchemaError as error:
-        raise ValueError(f"{name}: not a JSON schema of draft 2020-12: {_placed(error)}") from error
+        raise ValueError(f"{name}: not a JSON schema of draft 2020-12: {error_text([error])}") from error
     except (ValueError, ArithmeticError) as error:
         raise ValueError(f"{name}: {error}") from error
     checked = Schema(name, schema)

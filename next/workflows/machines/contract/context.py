@@ -6,15 +6,7 @@ from typing import Annotated, Any, Literal
 
 from pydantic import Field, field_validator
 
-from activities.contracts import (
-    MODEL_ATTEMPTS,
-    Artifact,
-    ArtifactRead,
-    Frozen,
-    JsonObject,
-    Strict,
-    ToolRun,
-)
+from activities.contracts import MODEL_ATTEMPTS, Artifact, ArtifactRead, Frozen, JsonObject, Strict, ToolRun
 from workflows.kernel.context import Context
 from workflows.kernel.ledger import Ledger
 from workflows.machines.contract.reply import Decision

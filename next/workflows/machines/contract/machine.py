@@ -36,13 +36,7 @@ from workflows.machines.contract.context import (
     log_entry,
 )
 from workflows.machines.contract.journal import DECIDE_AGAIN, journal, opening
-from workflows.machines.contract.mapping import (
-    Mapped,
-    fill_slots,
-    new_artifacts,
-    read_texts,
-    with_text,
-)
+from workflows.machines.contract.mapping import Mapped, fill_slots, new_artifacts, read_texts, with_text
 from workflows.machines.contract.reply import Decision, WantedCall, decision_of
 from workflows.machines.contract.round import Judgement
 from workflows.machines.contract.verify import verdict_on
@@ -246,10 +240,7 @@ def verify(c: Contract, run: Run) -> Outcome:
     event = log_entry("protocol_verify", ok=not found, tool_id=name, warnings=warnings)
     if not found:
         call = ToolRun(
-            id=f"round-{c.round.index}",
-            tool=name,
-            arguments=verdict.arguments,
-            artifacts=verdict.artifacts,
+            id=f"round-{c.round.index}", tool=name, arguments=verdict.arguments, artifacts=verdict.artifacts
         )
         return {"call": call, **log_patch(c, event)}, Verified(call.title)
     invalid = log_entry("tool_call_invalid", tool_id=name, codes=[one["code"] for one in found])

@@ -52,7 +52,7 @@ from workflows.machines.staged.context import (
     Observation,
 )
 from workflows.machines.staged.options import FAILING, ROLES, Options, Stage
-from workflows.machines.staged.stages import ASKS, FLOWS, Left, StageFailure, StageView, check_precondition
+from workflows.machines.staged.stages import FLOWS, Left, StageFailure, StageView, check_precondition
 
 __all__ = ["MACHINE", "build_machine"]
 
@@ -141,7 +141,7 @@ class Lifecycle:
             # A stage's extensions are merged with those of the others.
             reads=stage.may_read | (writes & {"extensions"}),
             writes=writes,
-            asks=ASKS[stage.flow_type],
+            asks=frozenset(FLOWS[stage.flow_type][1]),
             tools=None if stage.tools is None else frozenset(stage.tools),
             counts="passes" if stage.enters == self.options.entry else "",
             enforce=stage.enforce,
@@ -157,7 +157,7 @@ class Lifecycle:
     def run_stage(self, stage: Stage, c: Any, run: Run) -> Visit:
         """One stage run, steps 3 to 7 (R-002-7); the kernel does the others."""
         check_precondition(stage, c, run)
-        left = yield from FLOWS[stage.flow_type](stage, c, run)
+        left = yield from FLOWS[stage.flow_type][0](stage, c, run)
         patch, target, reason = yield from departure(stage, left, run)
         return patch, self.events[target](reason)
 

@@ -83,8 +83,8 @@ class Stage(Strict):
     instructions: str = Field(default="", max_length=100_000, description="for the inner machine")
     roles: dict[str, str] = Field(default_factory=dict, description="its model role -> a role of this agent")
     limits: InnerLimits = Field(default=InnerLimits(), description="its own limits")
-    merge: Literal["extensions", "observation", "action"] | None = Field(
-        default=None, description="the field that gets the inner machine's answer; null: extensions"
+    merge: Literal["extensions", "observation", "action"] = Field(
+        default="extensions", description="the field that gets the inner machine's answer"
     )
 
     @property
@@ -93,29 +93,21 @@ class Stage(Strict):
         return self.role or (self.flow_type if self.flow_type in ROLES else "custom")
 
     @property
-    def answer_field(self) -> str:
-        """The field that gets the inner machine's answer."""
-        return self.merge or "extensions"
-
-    @property
     def acts(self) -> bool:
         """It writes an action each time it runs."""
-        return self.flow_type == "act" or (self.flow_type == "machine" and self.merge == "action")
+        return self.flow_type == "act" or self.merge == "action"
 
     @property
     def may_read(self) -> frozenset[str]:
         """What it declared, or all that its flow type may read."""
-        if self.reads is not None:
-            return frozenset(self.reads)
-        return CEILINGS[self.flow_type].reads if self.flow_type in CEILINGS else frozenset()
+        default = CEILINGS[self.flow_type].reads if self.flow_type in CEILINGS else ()
+        return frozenset(default if self.reads is None else self.reads)
 
     @property
     def may_write(self) -> frozenset[str]:
         """What it declared, or all that its flow type may write; each may write `lifecycle` (spec 3.4)."""
-        if self.writes is not None:
-            return frozenset(self.writes) | {"lifecycle"}
-        ceiling = CEILINGS[self.flow_type].writes if self.flow_type in CEILINGS else frozenset()
-        return ceiling | {"lifecycle"}
+        default = CEILINGS[self.flow_type].writes if self.flow_type in CEILINGS else ()
+        return frozenset(default if self.writes is None else self.writes) | {"lifecycle"}
 
     @property
     def targets(self) -> tuple[str, ...]:
@@ -155,21 +147,20 @@ class Stage(Strict):
             yield "exits: none are named, so the run could not go on"
         if INITIALIZED in self.exits:
             yield "exits: nothing leads back to Initialized"
-        if len(set(self.exits)) < len(self.exits):
-            yield "exits: duplicate entry"
         if self.flow_type == "machine" and len(self.targets) > 1:
             yield "exits: a machine stage has one; its answer does not choose"
 
     def _keys(self) -> Iterator[str]:
         for key, takers in TAKEN_BY.items():
-            if self.flow_type not in takers and getattr(self, key) not in (None, "", {}, InnerLimits()):
+            default = Stage.model_fields[key].get_default(call_default_factory=True)
+            if self.flow_type not in takers and getattr(self, key) != default:
                 yield f"{key}: a stage of type {self.flow_type} has no such key; only {_list(takers)} have it"
         if self.flow_type in TAKEN_BY["hook"] and not self.hook:
             yield "hook: is missing; name a function that the worker has loaded"
         if self.flow_type == "machine" and self.machine is None:
             yield "machine: is missing; name the machine to run"
-        if self.flow_type == "machine" and self.answer_field not in self.may_write:
-            yield f"merge: {self.answer_field!r} is not among its writes"
+        if self.flow_type == "machine" and self.merge not in self.may_write:
+            yield f"merge: {self.merge!r} is not among its writes"
         if self.flow_type == "error_handler" and "last_error" not in self.may_write:
             yield "writes: 'last_error' is missing, and an error_handler writes nothing else"
         if self.flow_type == "model":

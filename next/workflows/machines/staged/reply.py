@@ -9,7 +9,7 @@ from typing import Any
 from workflows.machines.common.json_text import NotJson, clean, read_object
 from workflows.machines.staged.context import Observation, Thought
 
-__all__ = ["object_in", "read_observation", "read_thought"]
+__all__ = ["as_text", "object_in", "read_observation", "read_thought"]
 
 RAW_CHARS = 2000
 """Of a reply that is not JSON and is therefore the final answer."""
@@ -45,7 +45,7 @@ def read_thought(text: str, intents: Sequence[str]) -> Thought | NotJson:
         return NotJson("`suggested_tools` must be a list of tool names")
     distinct = tuple(dict.fromkeys(name.strip() for name in names if name.strip()))
     return Thought(
-        intent=intent, suggested_tools=distinct[:MOST_TOOLS], reasoning=_text(found.get("reasoning"))
+        intent=intent, suggested_tools=distinct[:MOST_TOOLS], reasoning=as_text(found.get("reasoning"))
     )
 
 
@@ -57,14 +57,14 @@ def read_observation(text: str, *, cut: bool = False) -> Observation:
         raw = clean(text.strip())[:RAW_CHARS]
         return Observation(summary=raw, final_answer=raw, need_loop=not raw, cut=cut)
     return Observation(
-        summary=_text(found.get("summary")),
-        final_answer=_text(found.get("final_answer")),
+        summary=as_text(found.get("summary")),
+        final_answer=as_text(found.get("final_answer")),
         need_loop=_yes(found.get("need_loop", not found)),
         cut=cut,
     )
 
 
-def _text(value: Any) -> str:
+def as_text(value: Any) -> str:
     """A text as it is; nothing for nothing; anything else as JSON."""
     if value is None:
         return ""

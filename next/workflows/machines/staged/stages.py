@@ -7,7 +7,7 @@ pure function. What may be written and where a run may go is checked outside, in
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Generator, Mapping, Sequence
+from collections.abc import Callable, Generator, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, TypeVar
 
@@ -18,7 +18,6 @@ from activities.contracts import (
     ModelReplied,
     RunMachine,
     Say,
-    ToolCall,
     ToolResult,
     ToolRun,
     do,
@@ -58,9 +57,9 @@ from workflows.machines.staged.prompt import (
     sections,
     thought_schema,
 )
-from workflows.machines.staged.reply import object_in, read_observation, read_thought
+from workflows.machines.staged.reply import as_text, object_in, read_observation, read_thought
 
-__all__ = ["ASKS", "FLOWS", "Left", "StageFailure", "StageView", "check_precondition"]
+__all__ = ["FLOWS", "Left", "StageFailure", "StageView", "check_precondition"]
 
 T = TypeVar("T")
 Doing = Generator[Effect[Any], Any, T]
@@ -143,12 +142,8 @@ def _thought(stage: Stage, thought: Thought) -> Left:
 # -- act ------------------------------------------------------------------------------------------
 
 
-@dataclass(frozen=True, slots=True)
-class Planned:
-    """A tool call as the model asked for it, and for one that is not run why."""
-
-    requested: RequestedTool
-    refused: ToolOutput | None = None
+Planned = tuple[RequestedTool, ToolOutput | None]
+"""A tool call as the model asked for it; and for one that is not run, its output."""
 
 
 def act(stage: Stage, c: Any, run: Run) -> Doing[Left]:
@@ -168,16 +163,17 @@ def act(stage: Stage, c: Any, run: Run) -> Doing[Left]:
             raise StageFailure(unread(reply, problem), reply=clean(reply.text[:500]))
         plan += _planned(reply, offer)
 
+    wanted = [requested for requested, refused in plan if refused is None]
     runs = tuple(
-        ToolRun(id=f"{run.visit}.{number}", tool=one.requested.tool, arguments=one.requested.arguments)
-        for number, one in enumerate(one for one in plan if one.refused is None)
+        ToolRun(id=f"{run.visit}.{number}", tool=one.tool, arguments=one.arguments)
+        for number, one in enumerate(wanted)
     )
     results: tuple[ToolResult, ...] = ()
     if runs:
         effect = CallTools(runs=runs, attempts=run.options.max_tool_attempts)
         results = (yield from do(effect)).results
     action = Action(
-        requested_tools=tuple(one.requested for one in plan), tool_outputs=_outputs(plan, results)
+        requested_tools=tuple(requested for requested, _ in plan), tool_outputs=tuple(_outputs(plan, results))
     )
     if lost := next((result for result in results if result.error == "unknown_outcome"), None):
         yield Say(keep={"action": action})
@@ -187,21 +183,20 @@ def act(stage: Stage, c: Any, run: Run) -> Doing[Left]:
 
 def _planned(reply: ModelReplied, offer: Sequence[str]) -> list[Planned]:
     """The calls of a reply; all beyond the most that are run share one refusal."""
+    plan: list[Planned] = []
     calls = reply.tool_calls
-    plan = [_read_call(call, offer, reply) for call in calls[:MOST_CALLS]]
+    for call in calls[:MOST_CALLS]:
+        given = call_arguments(call)
+        if call.name not in offer:
+            plan.append(_unknown(call.name, offer))
+        elif isinstance(given, NotJson):
+            plan.append(_refused(call.name, "bad_arguments", unread(reply, given.problem)))
+        else:
+            plan.append((RequestedTool(tool=call.name, arguments=given), None))
     if rest := calls[MOST_CALLS:]:
         why = f"{len(rest)} calls are not run: one reply may make {MOST_CALLS}, and it makes {len(calls)}"
         plan.append(_refused(clean(rest[0].name), "too_many_calls", why))
     return plan
-
-
-def _read_call(call: ToolCall, offer: Sequence[str], reply: ModelReplied) -> Planned:
-    if call.name not in offer:
-        return _unknown(call.name, offer)
-    given = call_arguments(call)
-    if isinstance(given, NotJson):
-        return _refused(call.name, "bad_arguments", unread(reply, given.problem))
-    return Planned(RequestedTool(tool=call.name, arguments=given))
 
 
 def _unknown(name: str, offer: Sequence[str]) -> Planned:
@@ -212,19 +207,21 @@ def _unknown(name: str, offer: Sequence[str]) -> Planned:
 
 def _refused(name: str, error: str, why: str) -> Planned:
     tool = shown_name(name)
-    return Planned(RequestedTool(tool=tool), ToolOutput(tool=tool, output=why, error=error))
+    return RequestedTool(tool=tool), ToolOutput(tool=tool, output=why, error=error)
 
 
-def _outputs(plan: Sequence[Planned], results: Sequence[ToolResult]) -> tuple[ToolOutput, ...]:
+def _outputs(plan: Sequence[Planned], results: Sequence[ToolResult]) -> Iterator[ToolOutput]:
     """An output for each call, in order. Runs that were cut off have no result (6.1)."""
     waiting = iter(results)
-    return tuple(one.refused or _output(one, next(waiting, None)) for one in plan)
-
-
-def _output(one: Planned, result: ToolResult | None) -> ToolOutput:
-    if result is None:
-        return ToolOutput(tool=one.requested.tool, output=NOT_RUN, error="not_run")
-    return ToolOutput(tool=one.requested.tool, output=result.output, error=result.error, whole=result.whole)
+    for requested, refused in plan:
+        if refused is not None:
+            yield refused
+        elif (result := next(waiting, None)) is None:
+            yield ToolOutput(tool=requested.tool, output=NOT_RUN, error="not_run")
+        else:
+            yield ToolOutput(
+                tool=requested.tool, output=result.output, error=result.error, whole=result.whole
+            )
 
 
 def _acted(stage: Stage, action: Action) -> Left:
@@ -254,22 +251,15 @@ def model(stage: Stage, c: Any, run: Run) -> Doing[Left]:
     if patch is None:
         raise StageFailure(unread(reply, "the reply is not a JSON object"), reply=clean(reply.text[:500]))
     if isinstance(patch.get("extensions"), Mapping):
-        texts = {name: _as_text(value) for name, value in patch["extensions"].items()}
+        texts = {name: as_text(value) for name, value in patch["extensions"].items()}
         patch = {**patch, "extensions": texts}
         undeclared = sorted(set(texts) - set(stage.extension))
         if undeclared and stage.enforce:
-            raise UndeclaredAccess("staged", stage.enters, _undeclared_text(undeclared[0], stage))
+            declared = ", ".join(stage.extension) or "none"
+            problem = f"the undeclared extension {undeclared[0][:100]!r} was written; declared are {declared}"
+            raise UndeclaredAccess("staged", stage.enters, problem)
     fields = {name: value for name, value in patch.items() if name != "lifecycle"}
     return Left(_own(stage, c, patch), None, json.dumps(fields, ensure_ascii=False) if fields else "")
-
-
-def _undeclared_text(name: str, stage: Stage) -> str:
-    declared = ", ".join(stage.extension) or "none"
-    return f"the undeclared extension {name[:100]!r} was written; declared are {declared}"
-
-
-def _as_text(value: Any) -> str:
-    return value if isinstance(value, str) else json.dumps(value, ensure_ascii=False)
 
 
 def _own(stage: Stage, c: Any, patch: Patch) -> Patch:
@@ -310,7 +300,7 @@ def machine(stage: Stage, c: Any, run: Run) -> Doing[Left]:
         )
     if error:
         raise StageFailure(error, exit_reason=ended.exit_reason, workflow_id=ended.workflow_id)
-    if stage.answer_field == "observation":
+    if stage.merge == "observation":
         seen = Observation(summary=answer, final_answer=answer, need_loop=not answer)
         return Left({"observation": seen}, None, answer)
     return Left(_own(stage, c, {"extensions": {"answer": answer}}), None, answer)
@@ -362,21 +352,13 @@ def check_precondition(stage: Stage, c: Any, run: Run) -> None:
         raise StageFailure(problem, code="PreconditionFailed")
 
 
-FLOWS: Mapping[str, Callable[[Stage, Any, Run], Doing[Left]]] = {
-    "think": think,
-    "act": act,
-    "observe": observe,
-    "model": model,
-    "machine": machine,
-    "hook": hook,
+Flow = tuple[Callable[[Stage, Any, Run], Doing[Left]], set[type[Effect[Any]]]]
+FLOWS: Mapping[str, Flow] = {
+    "think": (think, {AskModel}),
+    "act": (act, {AskModel, CallTools}),
+    "observe": (observe, {AskModel}),
+    "model": (model, {AskModel}),
+    "machine": (machine, {RunMachine}),
+    "hook": (hook, set()),
 }
-"""Flow type -> what such a stage does."""
-ASKS: Mapping[str, frozenset[type[Effect[Any]]]] = {
-    "think": frozenset({AskModel}),
-    "act": frozenset({AskModel, CallTools}),
-    "observe": frozenset({AskModel}),
-    "model": frozenset({AskModel}),
-    "machine": frozenset({RunMachine}),
-    "hook": frozenset(),
-}
-"""Flow type -> the effects that it may ask for."""
+"""Flow type -> what such a stage does, and the effects that it may ask for."""

@@ -1,0 +1,35 @@
+"""`ratchet key`: keys that decisions are signed with."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Annotated, Literal
+
+import typer
+
+from client.cli.options import By, CommonOptions, command
+from client.keys import new_key, public_key, signer, warning_if_exposed
+
+__all__ = ["app"]
+
+app = typer.Typer()
+
+
+@command(app)
+async def key(
+    common: CommonOptions,
+    action: Annotated[Literal["new", "show"], typer.Argument(help="Make one, or show its public half.")],
+    file: Annotated[Path, typer.Argument(help="Of the private key.")],
+    by: By = None,
+) -> None:
+    """Print the line for the agent file, under people.groups.GROUP.keys."""
+    if action == "new":
+        name, public = signer(by).name, new_key(file)
+        typer.echo(f"wrote {file}, which only you may read; sign with --key {file}, or RATCHET_KEY", err=True)
+    else:
+        who = signer(by, file)
+        name, public = who.name, public_key(who.key) if who.key else ""
+        if warning := warning_if_exposed(file):
+            typer.echo(warning, err=True)
+    typer.echo(f"{json.dumps(name, ensure_ascii=False)}: {public}")

@@ -1,0 +1,215 @@
+"""Continue-as-new: a run goes on with an empty history as often as the server wants, and loses nothing."""
+
+from __future__ import annotations
+
+import sqlite3
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from typing import Any
+
+import pytest
+from temporalio.client import Client, WorkflowUpdateFailedError
+
+from activities.settings import Settings
+from activities.store.archive import Archive
+from tests.server.conftest import TOOLS, real_server
+from tests.server.trials import (
+    Run,
+    begin,
+    calls,
+    command,
+    decide,
+    eventually,
+    open_request,
+    replayed,
+    task,
+    until,
+)
+from worker import build_worker
+from workflows.api import AgentTask, EffectsQuery, PageQuery, RunResult, RunStatus
+from workflows.kernel.log import Record, chain
+from workflows.kernel.operations import restored
+from workflows.people import Approvals, EffectsPage, People, Request, RequestsPage
+from workflows.task import program_for
+
+EARLY = "limit.historyCount.suggestContinueAsNew=60"
+"""Events after which the server suggests to continue as new."""
+
+
+@pytest.fixture(scope="module")
+def own(tmp_path_factory: pytest.TempPathFactory) -> Settings:
+    """Settings of a worker of its own."""
+    home = tmp_path_factory.mktemp("chains")
+    return Settings(data_dir=home / ".ratchet", files_root=home, modules=(str(TOOLS),), shutdown_seconds=1)
+
+
+@pytest.fixture(scope="module")
+async def short(own: Settings) -> AsyncIterator[Client]:
+    """A server that wants short histories, and a worker."""
+    async with real_server(own, EARLY) as client, build_worker(client, own):
+        yield client
+
+
+def steps(count: int, tool: str = "mark", **more: Any) -> list[Any]:
+    """Replies that call the tool once each."""
+    return [calls((tool, {"line": f"step{number}", **more})) for number in range(count)]
+
+
+def long_task(*replies: Any, **more: Any) -> AgentTask:
+    """A task without a limit that such a run meets."""
+    return task(*replies, options={"max_iterations": 400}, limits={"model_calls": None}, **more)
+
+
+def marks(own: Settings, file: str) -> list[list[str]]:
+    """The lines of a file that a tool wrote: line, key and attempt of each."""
+    return [line.split() for line in (own.files_root / file).read_text().splitlines()]
+
+
+def whole_log(own: Settings, run: Run, result: RunResult) -> list[Record]:
+    """The archived log: it is whole, untouched, and ends in the result's head."""
+    archive = Archive(own.archive_file)
+    records = [Record.model_validate(one) for one in archive.records(run.id)]
+    assert [record.seq for record in records] == list(range(result.records))
+    assert chain(records) == result.log_head
+    assert archive.broken_at(run.id) is None
+    return records
+
+
+async def run_id(run: Run) -> str:
+    """Of the execution that is at work."""
+    return str((await run.describe()).run_id)
+
+
+def latest(client: Client, run: Run) -> Run:
+    """A handle of whatever execution is at work."""
+    return client.get_workflow_handle(run.id, result_type=RunResult)
+
+
+async def test_long_run_has_one_log_and_repeats_no_call(short: Client, own: Settings) -> None:
+    given = long_task(*steps(12, file="long.txt"), "at the end")
+    run = await begin(short, given)
+    result = await latest(short, run).result()
+    assert (result.answer, result.step, result.counters["tool_calls"]) == ("at the end", 13, 12)
+    assert await run_id(latest(short, run)) != run.result_run_id == result.run_id
+    written = marks(own, "long.txt")
+    assert [line for line, _, _ in written] == [f"step{n}" for n in range(12)]
+    assert {key.split("/")[1] for _, key, _ in written} == {run.result_run_id}
+    records = whole_log(own, run, result)
+    rebuilt = restored(program_for(given, (), run.id), records)
+    assert (rebuilt.state, rebuilt.step, len(rebuilt.conversation)) == ("DONE", 13, 2 + 12 * 2 + 1)
+    await replayed(latest(short, run), own)
+
+
+ASKED: dict[str, Any] = {"people": People(), "approvals": Approvals(), "tools": ("mark_once",)}
+
+
+async def test_what_people_said_holds_in_later_executions(short: Client, own: Settings) -> None:
+    """An approval for later calls, commands by id, done calls, and a rollback behind the chain's last link."""
+    lines = ["first", *(f"paid{number}" for number in range(10)), "last"]
+    replies = [calls(("mark_once", {"line": line, "file": "paid.txt"})) for line in lines]
+    run = await begin(short, long_task(*replies, "all", **ASKED))
+    first, run = await run_id(run), latest(short, run)
+    await command(run, "limits", limits={"tool_calls": 50}, id="c1")
+    await decide(run, "approve")
+    request = await eventually(lambda: asked_for(run, "paid0"))
+    await decide(run, "approve", request, standing_approval={"arguments": {"line": {"pattern": "^paid"}}})
+    await eventually(lambda: asked_for(run, "last"))
+    assert await run_id(run) != first
+    repeated = await command(run, "limits", limits={"tool_calls": 50}, id="c1")
+    assert "before" in repeated.text
+    done = await run.query("effects", EffectsQuery(), result_type=EffectsPage)
+    assert [call.arguments["line"] for call in done.calls] == lines[:-1]
+    await command(run, "rollback", step=2)
+    await eventually(lambda: asked_for(run, "last", branch=1))
+    await decide(run, "reject", text="enough")
+    result = await run.result()
+    assert (result.answer, result.branch) == ("all", 1)
+    assert [one.outcome for one in result.decisions] == ["approved", "approved", "withdrawn", "rejected"]
+    assert [line for line, _, _ in marks(own, "paid.txt")] == [*lines[:-1], *lines[1:-1]]
+    whole_log(own, run, result)
+    await replayed(run, own)
+
+
+async def asked_for(run: Run, line: str, branch: int = 0) -> Request | None:
+    """The open request for a call with this line."""
+    if (await until(run, lambda status: True)).branch != branch:
+        return None
+    page: RequestsPage = await run.query("requests", PageQuery(), result_type=RequestsPage)
+    return next((one for one in page.open if (one.arguments or {}).get("line") == line), None)
+
+
+async def test_open_request_is_the_same_after_continue_as_new(short: Client, own: Settings) -> None:
+    run = await begin(short, task(calls(("mark_once", {"line": "x"})), "done", **ASKED))
+    asked, first, run = await open_request(run), await run_id(run), latest(short, run)
+
+    async def continued() -> bool:
+        await run.signal("junk", 1)
+        return await run_id(run) != first
+
+    await eventually(continued)
+    assert (await open_request(run)).digest == asked.digest
+    await decide(run, "approve", asked)
+    result = await run.result()
+    events = [record.event for record in whole_log(own, run, result)]
+    assert (result.answer, events.count("Decided")) == ("done", 1)
+    assert events.count("UnusableSignal") > 10
+    status = await run.query("status", result_type=RunStatus)
+    assert len(status.unusable_messages) > 10, "their names are carried, too"
+
+
+@asynccontextmanager
+async def archive_waits(own: Settings, run: Run) -> AsyncIterator[None]:
+    """Inside, the run waits for its archive, which somebody else has locked."""
+    lock = sqlite3.connect(own.archive_file, isolation_level=None)
+    lock.execute("BEGIN IMMEDIATE")
+
+    async def is_waiting() -> bool:
+        pending = (await run.describe()).raw_description.pending_activities
+        return any(one.activity_type.name == "archive_log" for one in pending)
+
+    try:
+        await eventually(is_waiting)
+        yield
+    finally:
+        lock.rollback()
+        lock.close()
+
+
+async def test_signal_and_cancellation_while_the_archive_is_written_count(
+    short: Client, own: Settings
+) -> None:
+    run = latest(short, await begin(short, long_task(*steps(20), "there")))
+    async with archive_waits(own, run):
+        await run.signal("hello", 1)
+        await run.cancel()
+    result = await run.result()
+    assert result.exit_reason == "cancelled"
+    assert "UnusableSignal" in [record.event for record in whole_log(own, run, result)]
+
+
+async def test_rollback_is_refused_when_the_earlier_log_is_lost(short: Client, own: Settings) -> None:
+    replies = [*steps(8), calls(("mark_once", {"line": "asks"}))]
+    run = await begin(short, long_task(*replies, "done", **{**ASKED, "tools": ("mark", "mark_once")}))
+    first, run = await run_id(run), latest(short, run)
+    await open_request(run)
+    assert await run_id(run) != first
+    with sqlite3.connect(own.archive_file) as archive:
+        archive.execute("DELETE FROM records WHERE workflow_id=? AND seq=3", (run.id,))
+    with pytest.raises(WorkflowUpdateFailedError) as refused:
+        await command(run, "rollback", step=2)
+    assert "archive" in str(refused.value.cause)
+    await decide(run, "approve")
+    assert (await run.result()).ok
+
+
+async def test_three_hundred_steps_are_one_run(own: Settings) -> None:
+    async with (
+        real_server(own, "limit.historyCount.suggestContinueAsNew=1200") as client,
+        build_worker(client, own),
+    ):
+        run = await begin(client, long_task(*steps(300, file="far.txt"), "far"))
+        result = await latest(client, run).result()
+        assert await run_id(latest(client, run)) != run.result_run_id
+    assert (result.answer, result.step) == ("far", 301)
+    assert [line for line, _, _ in marks(own, "far.txt")] == [f"step{n}" for n in range(300)]
+    whole_log(own, run, result)
