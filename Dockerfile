@@ -13,6 +13,7 @@ RUN --mount=type=secret,id=pip,target=/etc/pip.conf \
 COPY pyproject.toml README.md LICENSE worker.py ./
 COPY activities activities
 COPY client client
+COPY ratchet ratchet
 COPY workflows workflows
 COPY examples/agents examples/agents
 COPY examples/machines examples/machines

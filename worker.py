@@ -1,4 +1,4 @@
-"""The worker: connect, check, register, run until told to stop. `python worker.py`
+"""The worker: connect, check, register, run until it is stopped. `python worker.py`
 
 It connects by Temporal's own configuration (TEMPORAL_ADDRESS, TEMPORAL_NAMESPACE, profiles) and is
 configured by RATCHET_... (see `activities/settings.py`).
@@ -12,17 +12,16 @@ import signal
 import sys
 from datetime import timedelta
 
-from pydantic import ValidationError
 from temporalio.client import Client
-from temporalio.envconfig import ClientConfig
-from temporalio.service import RPCError
 from temporalio.worker import Worker
 
 from activities.extensions import ExtensionError
 from activities.logs import configure
 from activities.settings import Settings
+from client.connection import open_client, remote_config
+from client.errors import RatchetError, clear_errors
 from client.namespace import missing_attributes
-from client.plugin import connect
+from client.workerconfig import settings_from_environment
 from workflows.api import TASK_QUEUE
 
 __all__ = ["build_worker", "main"]
@@ -33,28 +32,27 @@ def build_worker(client: Client, settings: Settings) -> Worker:
     return Worker(
         client,
         task_queue=TASK_QUEUE,
-        # A cancellation and the text so far travel with heartbeats: by default 8 s late.
+        # a cancellation and the text so far travel with heartbeats: by default 8 s late
         max_heartbeat_throttle_interval=timedelta(seconds=1),
         default_heartbeat_throttle_interval=timedelta(seconds=1),
-        # A run whose worker died is offered to the others after so long; by default after 10 s.
+        # after this time without its worker a run is offered to the others; by default 10 s
         sticky_queue_schedule_to_start_timeout=timedelta(seconds=3),
         graceful_shutdown_timeout=timedelta(seconds=settings.shutdown_seconds),
     )
 
 
-async def run(settings: Settings) -> int:
-    """Work until SIGTERM or SIGINT; gives the exit code."""
-    try:
-        config = {"target_host": "localhost:7233", **ClientConfig.load_client_connect_config()}
-    except RuntimeError as error:
-        return _refuse(f"Temporal's configuration (TEMPORAL_..., temporal.toml) is unusable: {error}")
-    try:
-        client = await connect(settings, **config)
-    except RuntimeError as error:
-        return _refuse(f"the Temporal server at {config['target_host']} does not answer: {error}")
-    missing = await missing_attributes(client)
+async def run(settings: Settings) -> None:
+    """Work until SIGTERM or SIGINT.
+
+    Raises:
+        RatchetError: the server does not answer, or its namespace lacks search attributes.
+    """
+    config = remote_config() or remote_config("localhost:7233") or {}
+    client = await open_client(settings, config)
+    async with clear_errors(config["target_host"]):
+        missing = await missing_attributes(client)
     if missing:
-        return _refuse(
+        raise RatchetError(
             f"the namespace {client.namespace} lacks the search attributes {', '.join(missing)}; "
             "register them with `ratchet doctor --fix`, then start the worker again"
         )
@@ -63,22 +61,18 @@ async def run(settings: Settings) -> int:
         asyncio.get_running_loop().add_signal_handler(name, stop.set)
     async with build_worker(client, settings):
         await stop.wait()
-    return 0
-
-
-def _refuse(problem: str) -> int:
-    sys.stderr.write(f"worker: {problem}\n")
-    return 1
 
 
 def main() -> None:
     """Entry point of `python worker.py`."""
+    code = 0
     try:
-        settings = Settings()
+        settings = settings_from_environment()
         configure(settings)
-        code = asyncio.run(run(settings))
-    except (ValidationError, ExtensionError, RPCError, OSError, ValueError) as error:
-        code = _refuse(str(error))
+        asyncio.run(run(settings))
+    except (RatchetError, ExtensionError, OSError, ValueError) as error:
+        sys.stderr.write(f"worker: {error}\n")
+        code = 1
     sys.stderr.flush()
     os._exit(code)  # the SDK's threads can abort the interpreter's own exit (sdk-python issue 300)
 

@@ -1,1 +1,1 @@
-"""What touches the world: contracts, activities, providers, tools and stores."""
+"""The side that does I/O: models, tools, code, stores."""

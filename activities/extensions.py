@@ -1,8 +1,9 @@
 """Users' own modules: Python files, importable modules and installed entry points.
 
-Tools, rules and machines of a user come from the same modules, so they are loaded in one place and
-once only. A file becomes the module `ratchet_user.<stem>_<hash of its path>`: that name is the same
-in every process on the machine, so the workflow sandbox can let `ratchet_user` pass through.
+Tools, machines, rules, policies, hooks and providers of a user come from the same modules, and only
+the worker's configuration names these (design 6): whoever may start a run must not be able to run code.
+A file becomes the module `ratchet_user.<stem>_<hash of its path>`. That name is the same in every
+process, and Temporal's workflow sandbox can import it too.
 """
 
 from __future__ import annotations
@@ -13,15 +14,15 @@ import importlib.util
 import re
 import sys
 import traceback
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
+from importlib.abc import MetaPathFinder
+from importlib.machinery import ModuleSpec
 from importlib.metadata import entry_points
 from pathlib import Path
 from types import ModuleType
+from typing import Any
 
-__all__ = [
-    "ENTRY_POINT_GROUP", "USER_PACKAGE", "ExtensionError",
-    "load_entry_points", "load_extensions", "load_modules",
-]  # fmt: skip
+__all__ = ["ExtensionError", "declared", "load_extensions", "load_modules"]
 
 ENTRY_POINT_GROUP = "ratchet.modules"
 USER_PACKAGE = "ratchet_user"
@@ -33,95 +34,97 @@ class ExtensionError(Exception):
 
 def load_extensions(names: Iterable[str]) -> tuple[ModuleType, ...]:
     """The modules of these names and those of installed packages, each once, in that order."""
-    modules = (*load_modules(names), *load_entry_points())
-    return tuple(dict.fromkeys(modules))
+    points = sorted(entry_points(group=ENTRY_POINT_GROUP), key=lambda point: (point.name, point.value))
+    announced = [_imported(point.value.partition(":")[0]) for point in points]
+    return tuple(dict.fromkeys((*load_modules(names), *announced)))
 
 
 def load_modules(names: Iterable[str]) -> tuple[ModuleType, ...]:
-    """Import each name, a path to a `.py` file or a dotted module name; loaded ones are reused.
+    """Import each name, a path to a `.py` file or a dotted module name; a loaded module is reused.
 
     Raises `ExtensionError` with file, line and cause when one is missing or broken.
     """
-    return tuple(dict.fromkeys(_load(name) for name in names))
+    return tuple(dict.fromkeys(_loaded(name) for name in names))
 
 
-def load_entry_points(group: str = ENTRY_POINT_GROUP) -> tuple[ModuleType, ...]:
-    """The modules that installed packages announce under `group`, sorted by announced name."""
-    found = sorted(entry_points(group=group), key=lambda point: (point.name, point.value))
-    return tuple(dict.fromkeys(_import(point.value.partition(":")[0]) for point in found))
+def declared(modules: Iterable[ModuleType], constant: str) -> Iterator[tuple[Any, str]]:
+    """The values of a constant such as `TOOL`, and those in the tuple `TOOLS`, each with its file.
+
+    A module may have neither. Raises `ExtensionError` when the plural is not a tuple or a list.
+    """
+    for module in modules:
+        file = module.__file__ or module.__name__
+        if hasattr(module, constant):
+            yield getattr(module, constant), file
+        several = getattr(module, f"{constant}S", ())
+        if not isinstance(several, (tuple, list)):
+            raise ExtensionError(f"{file}: {constant}S must be a tuple, not {several!r}")
+        for one in several:
+            yield one, file
 
 
-def _load(name: str) -> ModuleType:
+def _loaded(name: str) -> ModuleType:
     if not name.strip():
         raise ExtensionError("a module name is blank; give a path to a .py file or a module name")
-    if name.endswith(".py") or "/" in name or "\\" in name:
-        return _load_file(Path(name))
-    return _import(name)
+    if not (name.endswith(".py") or "/" in name or "\\" in name):
+        return _imported(name)
+    path = Path(name).expanduser().resolve()
+    if not path.is_file():
+        raise ExtensionError(f"{path}: no such file; `modules` names Python files or modules")
+    if path.suffix != ".py":
+        raise ExtensionError(f"{path}: not a Python file; its name must end in .py")
+    return _imported(_user_files.add(path), str(path))
 
 
-def _import(name: str) -> ModuleType:
+def _imported(name: str, file: str | None = None) -> ModuleType:
     try:
         return importlib.import_module(name)
-    except ModuleNotFoundError as error:
-        if error.name and (name == error.name or name.startswith(f"{error.name}.")):
+    except (Exception, SystemExit) as error:
+        missing = error.name if isinstance(error, ModuleNotFoundError) else None
+        if missing and (name == missing or name.startswith(f"{missing}.")):
             raise ExtensionError(
                 f"there is no module {name}; install its package, or give the path of a .py file"
             ) from error
-        raise ExtensionError(_broken(name, error)) from error
-    except (Exception, SystemExit) as error:
-        raise ExtensionError(_broken(name, error)) from error
+        raise ExtensionError(_failure(file or name, error)) from error
 
 
-def _load_file(path: Path) -> ModuleType:
-    path = path.expanduser().resolve()
-    if not path.is_file():
-        raise ExtensionError(f"{path}: there is no such file; `modules` names Python files")
-    name = _module_name(path)
-    if name in sys.modules:
-        return sys.modules[name]
-    spec = importlib.util.spec_from_file_location(name, path)
-    if spec is None or spec.loader is None:
-        raise ExtensionError(f"{path}: not a Python file; its name must end in .py")
-    module = importlib.util.module_from_spec(spec)
-    _user_package()
-    # Before it is executed: dataclasses and pydantic look their own module up by name.
-    sys.modules[name] = module
-    try:
-        spec.loader.exec_module(module)
-    except (Exception, SystemExit) as error:
-        del sys.modules[name]
-        raise ExtensionError(_broken(str(path), error)) from error
-    return module
+class _UserFiles(MetaPathFinder):
+    """Finds `ratchet_user.<name>` for Python's import, also for the one in Temporal's sandbox."""
+
+    def __init__(self) -> None:
+        self._paths: dict[str, Path] = {}
+
+    def add(self, path: Path) -> str:
+        """The name under which the file can be imported from now on."""
+        if self not in sys.meta_path:
+            sys.meta_path.append(self)
+        digest = hashlib.sha256(str(path).encode(errors="surrogateescape")).hexdigest()[:12]
+        stem = re.sub(r"\W", "_", path.stem)
+        name = f"{USER_PACKAGE}.{stem}_{digest}"
+        self._paths[name] = path
+        return name
+
+    def find_spec(self, fullname: str, path: object = None, target: object = None) -> ModuleSpec | None:
+        """Where the module is; None for all that are not users' files."""
+        if fullname == USER_PACKAGE:
+            return ModuleSpec(fullname, None, is_package=True)
+        found = self._paths.get(fullname)
+        return importlib.util.spec_from_file_location(fullname, found) if found else None
 
 
-def _module_name(path: Path) -> str:
-    stem = re.sub(r"\W", "_", path.stem)
-    digest = hashlib.sha256(str(path).encode(errors="surrogateescape")).hexdigest()[:12]
-    return f"{USER_PACKAGE}.{stem}_{digest}"
+_user_files = _UserFiles()
 
 
-def _user_package() -> None:
-    if USER_PACKAGE not in sys.modules:
-        package = ModuleType(USER_PACKAGE, "Modules that users load from files.")
-        package.__path__ = []
-        sys.modules[USER_PACKAGE] = package
-
-
-def _broken(name: str, error: BaseException) -> str:
-    """`tools.py: line 3: NameError: ...`: the deepest line of the module itself, and the cause."""
-    cause = f"{type(error).__name__}: {error}"
+def _failure(name: str, error: BaseException) -> str:
+    """Such as `tools.py: line 3: NameError: ...`: the deepest line of the module itself, and the cause."""
     if isinstance(error, SyntaxError):
         return f"{error.filename or name}: line {error.lineno}: {type(error).__name__}: {error.msg}"
-    frames = traceback.extract_tb(error.__traceback__)
-    own = [frame for frame in frames if frame.filename == name] or [
+    cause = f"{type(error).__name__}: {error}"
+    ours = (__file__, importlib.__file__)
+    frames = [
         frame
-        for frame in frames
-        if not frame.filename.startswith("<frozen") and frame.filename not in _MACHINERY
+        for frame in traceback.extract_tb(error.__traceback__)
+        if frame.filename not in ours and not frame.filename.startswith("<frozen")
     ]
-    if not own:
-        return f"{name}: {cause}"
-    return f"{own[-1].filename}: line {own[-1].lineno}: {cause}"
-
-
-_MACHINERY = (__file__, importlib.__file__)
-"""Frames of these files are ours, not the user's."""
+    own = [frame for frame in frames if frame.filename == name] or frames
+    return f"{own[-1].filename}: line {own[-1].lineno}: {cause}" if own else f"{name}: {cause}"

@@ -24,13 +24,13 @@ MAX_FILE_BYTES = 64 * 1024 * 1024
 """A larger file is neither read nor searched."""
 
 MAX_PATH_BYTES = 2048
-"""Longer paths could be made part by part, but then not be used by other programs."""
+"""Longer paths could be made part by part, but other programs could not use them."""
 
 HIDDEN = (".git", ".ratchet", ".env", ".ssh", ".aws", ".gnupg", ".netrc")
-"""Never shown to a model: the worker's store, what runs by itself, and where keys usually lie."""
+"""Never shown to a model: the worker's store, hooks that run by themselves, and usual places of keys."""
 PACKAGES = ("__pycache__", "node_modules")
 UNWRITTEN = (".venv", "__pycache__")
-"""Never written for a model: what is there runs the next time that a program starts."""
+"""Never written for a model: programs load what is there when they start."""
 _DRAFT = ".ratchet-draft-"
 _FOLDER = os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC
 _READ = os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC
@@ -40,7 +40,7 @@ Parts = tuple[str, ...]
 
 
 class PathError(Exception):
-    """A path that a tool may not use, or that there is not."""
+    """A path that a tool may not use, or that does not exist."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -66,13 +66,13 @@ class FilesRoot:
         return cls(settings.files_root.resolve(), settings.data_dir.resolve())
 
     def parts(self, path: str) -> Parts:
-        """Where the path really leads, relative to the root; raises `PathError` if not below it."""
+        """The path without symlinks, relative to the root; raises `PathError` if it is not below that."""
         try:
             real = (self.root / path).resolve()
         except (OSError, RuntimeError, ValueError) as error:
-            raise PathError(f"{path[:200]!r} is no usable path: {error}") from None
+            raise PathError(f"{path[:200]!r} is not a usable path: {error}") from None
         if len(os.fsencode(real)) > MAX_PATH_BYTES:
-            raise PathError(f"{path[:200]!r}... is longer than a path can be")
+            raise PathError(f"{path[:200]!r}... is longer than a path may be ({MAX_PATH_BYTES:,} bytes)")
         if not real.is_relative_to(self.root):
             raise PathError(
                 f"{path[:200]!r} leads outside the folder that file tools may use; "
@@ -80,8 +80,8 @@ class FilesRoot:
             )
         if self.data_dir == self.root:
             raise PathError(
-                "there are no files for tools: their folder (RATCHET_FILES_ROOT) is the worker's own "
-                "store; its operator must set RATCHET_DATA_DIR to another folder"
+                "tools have no files here: their folder (RATCHET_FILES_ROOT) is the worker's own store; "
+                "the operator must set RATCHET_DATA_DIR to another folder"
             )
         parts = real.relative_to(self.root).parts
         if self._hidden(parts):
@@ -93,7 +93,7 @@ class FilesRoot:
         parts = self.parts(path)
         if not parts:
             raise PathError(f"{path!r} is a folder; list_files shows what is in it")
-        with _said(path), self._folder(parts[:-1]) as folder:
+        with _explained(path), self._folder(parts[:-1]) as folder:
             _check_regular(path, os.stat(parts[-1], dir_fd=folder, follow_symlinks=False))
             file = os.fdopen(os.open(parts[-1], _READ, dir_fd=folder), "rb")
         try:
@@ -106,15 +106,15 @@ class FilesRoot:
     def entries(self, path: str) -> tuple[Entry, ...]:
         """What is in a folder, sorted, without hidden names; raises `PathError`."""
         parts = self.parts(path)
-        with _said(path), self._folder(parts) as folder, os.scandir(folder) as found:
+        with _explained(path), self._folder(parts) as folder, os.scandir(folder) as found:
             entries = [_entry(parts, one) for one in found if not self._hidden((*parts, one.name))]
         return tuple(sorted(entries, key=lambda entry: entry.path))
 
     def walk(self, path: str) -> Iterator[Entry]:
         """Everything below a folder, depth first and sorted; what cannot be read is skipped.
 
-        As ripgrep does, names that begin with a dot are passed over, and so are folders of
-        installed packages; name such a folder to look into it.
+        As in ripgrep, names that begin with a dot are left out, and so are folders of installed
+        packages; give such a folder as `path` to look into it.
         """
         levels = [iter(self.entries(path))]
         while levels:
@@ -137,7 +137,7 @@ class FilesRoot:
             raise PathError(f"{path!r} is a folder; give the name of a file")
         if any(part.casefold() in UNWRITTEN for part in parts):
             raise PathError(f"{path[:200]!r} is not open to writing: programs load what is there")
-        with _said(path), self._folder(parts[:-1], make=True) as folder:
+        with _explained(path), self._folder(parts[:-1], make=True) as folder:
             mode = _mode_of_old(path, parts[-1], folder)
             draft = f"{_DRAFT}{secrets.token_hex(8)}"
             try:
@@ -190,19 +190,19 @@ def _check_regular(path: str, status: os.stat_result) -> None:
     if stat.S_ISDIR(status.st_mode):
         raise PathError(f"{path!r} is a folder; list_files shows what is in it")
     if not stat.S_ISREG(status.st_mode):
-        raise PathError(f"{path!r} is no regular file but a device, FIFO, socket or link")
+        raise PathError(f"{path!r} is not a regular file but a device, FIFO, socket or link")
     if status.st_size > MAX_FILE_BYTES:
         raise PathError(f"{path!r} has {status.st_size:,} bytes; at most {MAX_FILE_BYTES:,} can be read")
 
 
 def _mode_of_old(path: str, name: str, folder: int) -> int | None:
-    """Permissions of the file that is replaced, without set-user-id; None if there is none."""
+    """Permissions of the file that is replaced, without set-user-id; None for a new file."""
     try:
         status = os.stat(name, dir_fd=folder, follow_symlinks=False)
     except FileNotFoundError:
         return None
     if not stat.S_ISREG(status.st_mode):
-        raise PathError(f"{path!r} is there and is no regular file; it is left as it is")
+        raise PathError(f"{path!r} exists and is not a regular file; it was not changed")
     return stat.S_IMODE(status.st_mode) & 0o777
 
 
@@ -216,16 +216,14 @@ def _fill(descriptor: int, content: bytes, mode: int | None) -> None:
 
 
 @contextmanager
-def _said(path: str) -> Iterator[None]:
+def _explained(path: str) -> Iterator[None]:
     """Turns the operating system's errors into ours."""
     try:
         yield
     except FileNotFoundError:
-        raise PathError(
-            f"{path!r}: there is no such file or folder; list_files shows what there is"
-        ) from None
+        raise PathError(f"{path!r}: no such file or folder; list_files shows what exists") from None
     except NotADirectoryError:
-        raise PathError(f"{path!r}: a part of this path is no folder") from None
+        raise PathError(f"{path!r}: a part of this path is not a folder") from None
     except (OSError, ValueError) as error:
         cause = error.strerror if isinstance(error, OSError) else error
         raise PathError(f"{path[:200]!r}: {cause}") from None

@@ -1,7 +1,4 @@
-"""Structured logs: one line per event, as JSON or for a console, with run id, step and state.
-
-What fails and is tried again has no traceback.
-"""
+"""Structured logs: one line per event, as JSON or for a console, with run id, step and state."""
 
 from __future__ import annotations
 
@@ -19,16 +16,16 @@ __all__ = ["configure"]
 
 
 def configure(settings: Settings) -> None:
-    """Send structlog and the standard library's logging to standard error in one form."""
+    """Send structlog and the standard library's logging to standard error, in one form."""
     shared: list[Any] = [
         structlog.contextvars.merge_contextvars,
         structlog.stdlib.add_log_level,
         structlog.processors.TimeStamper(fmt="iso", utc=True),
     ]
-    last: Any = structlog.processors.JSONRenderer()
+    renderer: Any = structlog.processors.JSONRenderer()
     if settings.log_format == "console":
         # Plain tracebacks: the default ones show local variables, which hold prompts and passwords.
-        last = structlog.dev.ConsoleRenderer(
+        renderer = structlog.dev.ConsoleRenderer(
             colors=sys.stderr.isatty(), exception_formatter=structlog.dev.plain_traceback
         )
     else:
@@ -39,20 +36,21 @@ def configure(settings: Settings) -> None:
         wrapper_class=structlog.stdlib.BoundLogger,
         cache_logger_on_first_use=True,
     )
-    remove = structlog.stdlib.ProcessorFormatter.remove_processors_meta
-    formatter = structlog.stdlib.ProcessorFormatter(
-        foreign_pre_chain=[_from_temporal, *shared], processors=[remove, last]
-    )
     output = logging.StreamHandler(sys.stderr)
-    output.setFormatter(formatter)
+    output.setFormatter(
+        structlog.stdlib.ProcessorFormatter(
+            foreign_pre_chain=[_temporal_facts, *shared],
+            processors=[structlog.stdlib.ProcessorFormatter.remove_processors_meta, renderer],
+        )
+    )
     root = logging.getLogger()
     root.handlers = [output]
     root.setLevel(settings.log_level.upper())
     logging.getLogger("httpx2").setLevel(logging.WARNING)
 
 
-def _from_temporal(logger: Any, method: str, event: Any) -> Any:
-    """Take over what the workflow's logger says of run, step and state, and nothing else of it."""
+def _temporal_facts(logger: Any, method: str, event: Any) -> Any:
+    """Keep what Temporal's loggers know of run, step and state, and drop the rest."""
     record = event.get("_record")
     event.update(getattr(record, "ratchet", {}) or {})
     for source in ("temporal_workflow", "temporal_activity"):
@@ -63,7 +61,7 @@ def _from_temporal(logger: Any, method: str, event: Any) -> Any:
             event["event"] = event["event"].split(" ({", 1)[0]
     error = (event.get("exc_info") or (None, None))[1]
     if isinstance(error, ApplicationError) and error.type == TRANSIENT:
-        # It is tried again; where it was raised helps nobody.
+        # It is tried again, so the place where it was raised helps nobody.
         event["error"] = error.message
         del event["exc_info"]
     return event

@@ -1,7 +1,7 @@
-"""The activity `call_model`: rebuild the conversation, ask the provider, keep the reply.
+"""The activity `ask_model`: rebuild the conversation, ask the provider, keep the reply.
 
 The cache that it reads may be empty at any time. Then the activity fails with the type
-`TranscriptMissing`, and the workflow sends everything once.
+`CONVERSATION_MISSING`, and the workflow sends everything once.
 """
 
 from __future__ import annotations
@@ -16,32 +16,33 @@ from temporalio import activity
 from temporalio.exceptions import ApplicationError
 
 from activities.contracts import (
+    CONVERSATION_MISSING,
+    EMPTY_DIGEST,
     FATAL,
     RECOVERABLE,
-    TRANSCRIPT_MISSING,
     TRANSIENT,
-    ErrorClass,
+    Conversation,
     ModelReplied,
     ModelRequest,
-    ModelSpec,
     Setup,
+    ToolCall,
 )
-from activities.heartbeat import beating
-from activities.provider import Provider, ProviderCall, ProviderError
-from activities.store import StoreError, TranscriptCache
-from activities.transcript import EMPTY_DIGEST, Transcript
+from activities.heartbeat import heartbeats
+from activities.provider import (
+    MAX_ARGUMENT_BYTES,
+    MAX_TEXT_BYTES,
+    ModelCall,
+    Provider,
+    ProviderError,
+    reply_too_large,
+)
+from activities.store.cache import ConversationCache
 
-__all__ = ["TAIL_BYTES", "ModelActivities"]
+__all__ = ["ModelActivities"]
 
 TAIL_BYTES = 2048
-"""How much of the text so far a heartbeat carries."""
-
-ERROR_TYPES: dict[ErrorClass, str] = {
-    "transient": TRANSIENT,
-    "recoverable": RECOVERABLE,
-    "fatal": FATAL,
-    "unknown_outcome": FATAL,  # a model call changes nothing outside, so no provider says this
-}
+"""How much of the text so far a heartbeat carries, in UTF-8."""
+ERROR_TYPES = {"transient": TRANSIENT, "recoverable": RECOVERABLE, "fatal": FATAL}
 
 log = structlog.get_logger(__name__)
 
@@ -49,140 +50,168 @@ log = structlog.get_logger(__name__)
 class ModelActivities:
     """The activity around the worker's providers, by name, and its cache of conversations.
 
-    `heartbeat_seconds` is the pause between two heartbeats, which carry the text so far.
+    `heartbeat_seconds` is the pause between two heartbeats, which carry the end of the text so far.
     """
 
     def __init__(
-        self,
-        providers: Mapping[str, Provider],
-        cache: TranscriptCache,
-        heartbeat_seconds: float = 1.0,
+        self, providers: Mapping[str, Provider], cache: ConversationCache, heartbeat_seconds: float = 1.0
     ) -> None:
         self.providers = providers
         self.cache = cache
         self.heartbeat_seconds = heartbeat_seconds
 
-    @activity.defn(name="call_model")
-    async def call_model(self, request: ModelRequest) -> ModelReplied:
-        """Ask the model for the next message.
+    @activity.defn(name="ask_model")
+    async def ask_model(self, request: ModelRequest) -> ModelReplied:
+        """Ask the model for the next message of the conversation.
 
-        Raises `ApplicationError`: of type `TranscriptMissing`, or of the type of the failure's
-        class with `{"type": cause, "message": words}` as its first detail.
+        Raises `ApplicationError`: of type `CONVERSATION_MISSING`, or of the type of the failure's class
+        with `{"type": cause, "message": words}` as its first detail. The cause `deadline` means that
+        the time the run had left was over; the model's own timeout is the cause `timeout`.
         """
         started = time.monotonic()
-        preview = _Preview()
-        async with beating(preview.tail, self.heartbeat_seconds):
-            setup = await self._setup(request)
-            base = await self._base(request)
-            transcript = base.add(*request.messages)
-            call = ProviderCall(request.tool_choice, request.key, preview.show)
-            try:
-                reply = await self._ask(setup, transcript, call)
-            except ProviderError as error:
-                failure = error
-            else:
-                seconds = time.monotonic() - started
-                return await self._kept(base, transcript, reply, seconds)
-        # Outside of `except`: what a provider's library raised must not travel along as a cause.
-        raise _failed(failure, setup.model, last=activity.info().attempt >= request.attempts)
+        setup, base = self._setup(request), self._base(request)
+        tail = ""
 
-    async def _setup(self, request: ModelRequest) -> Setup:
-        if request.full_setup is None:
-            try:
-                return await self.cache.setup(request.setup)
-            except StoreError as error:
-                raise _missing("setup", request.setup, error) from None
+        def extend(piece: str) -> None:
+            nonlocal tail
+            tail = (tail + piece)[-TAIL_BYTES:]
+
+        call = ModelCall(
+            setup=setup,
+            conversation=base.add(*request.messages),
+            skip=request.skip,
+            tool_choice=request.tool_choice,
+            key=request.key,
+            on_text=extend,
+        )
         try:
-            await self.cache.save_setup(request.full_setup)
-        except StoreError as error:
-            log.warning("model.setup_not_kept", error=str(error))
-        return request.full_setup
+            async with heartbeats(lambda: _end(tail), self.heartbeat_seconds):
+                reply = _storable(await self._complete(call), call.conversation)
+        except ProviderError as error:
+            failure = error
+        else:
+            conversation = call.conversation.add(reply.message)
+            self.cache.save(conversation, base.digest)
+            seconds = time.monotonic() - started
+            _log(reply, seconds)
+            facts = {"attempt": activity.info().attempt, "seconds": seconds}
+            return reply.model_copy(update={"conversation": conversation.digest, **facts})
+        # Outside of `except`: what a provider's library raised may hold the key, so it is no cause.
+        raise _failed(failure, call, last=activity.info().attempt >= request.attempts)
 
-    async def _base(self, request: ModelRequest) -> Transcript:
-        if request.base is None:
-            return Transcript()
-        try:
-            return await self.cache.load(request.base)
-        except StoreError as error:
-            raise _missing("transcript", request.base, error) from None
+    def _setup(self, request: ModelRequest) -> Setup:
+        if request.full_setup is not None:
+            self.cache.save_setup(request.full_setup)
+            return request.full_setup
+        setup = self.cache.setup(request.setup)
+        if setup is None:
+            raise _missing("setup", request.setup)
+        return setup
 
-    async def _ask(self, setup: Setup, transcript: Transcript, call: ProviderCall) -> ModelReplied:
-        spec = setup.model
-        provider = self.providers.get(spec.provider)
+    def _base(self, request: ModelRequest) -> Conversation:
+        if request.base is None or request.base == EMPTY_DIGEST:
+            return Conversation()
+        base = self.cache.load(request.base)
+        if base is None:
+            raise _missing("conversation", request.base)
+        return base
+
+    async def _complete(self, call: ModelCall) -> ModelReplied:
+        model = call.model
+        provider = self.providers.get(model.provider)
         if provider is None:
-            there = ", ".join(sorted(self.providers)) or "none"
-            raise ProviderError(
-                "fatal",
-                "unknown_provider",
-                f"this worker has no model provider {spec.provider!r}; it has: {there}",
-            )
+            available = ", ".join(sorted(self.providers)) or "none"
+            words = f"this worker has no model provider {model.provider!r}; it has: {available}"
+            raise ProviderError("fatal", "unknown_provider", words)
+        left = _seconds_left()
         try:
-            async with asyncio.timeout(spec.timeout_seconds) as limit:
-                return await provider.complete(setup, transcript, call)
+            async with asyncio.timeout(min(model.timeout_seconds, left)) as limit:
+                return await provider.complete(call)
         except TimeoutError:
             if not limit.expired():
                 raise
-        raise ProviderError(
-            "transient",
-            "timeout",
-            f"model {spec.name} of {spec.provider}: no whole reply within "
-            f"{spec.timeout_seconds:g} s; raise timeout_seconds if it needs longer",
-        )
-
-    async def _kept(
-        self, base: Transcript, transcript: Transcript, reply: ModelReplied, seconds: float
-    ) -> ModelReplied:
-        """Store the conversation with the reply; a paid reply is not lost to a full disk."""
-        whole = transcript.add(reply.message)
-        try:
-            await self.cache.save(base.digest if base else EMPTY_DIGEST, whole)
-        except StoreError as error:
-            log.warning("model.reply_not_kept", error=str(error))
-        log.info(
-            "model.replied",
-            model=reply.model,
-            input_tokens=reply.usage.input_tokens,
-            output_tokens=reply.usage.output_tokens,
-            seconds=round(seconds, 3),
-            cost_usd=reply.cost_usd,
-        )
-        attempt = activity.info().attempt
-        return reply.model_copy(update={"transcript": whole.digest, "attempt": attempt, "seconds": seconds})
+        what = f"model {model.name} of {model.provider}: no whole reply within"
+        if left < model.timeout_seconds:
+            raise ProviderError("transient", "deadline", f"{what} the time that the run had left")
+        seconds = f"{model.timeout_seconds:g} s; raise timeout_seconds if it needs longer"
+        raise ProviderError("transient", "timeout", f"{what} {seconds}")
 
 
-class _Preview:
-    """The text so far, for people who watch."""
-
-    def __init__(self) -> None:
-        self._text = ""
-
-    def show(self, text: str) -> None:
-        self._text = text
-
-    def tail(self) -> str:
-        """The end of the text, at most `TAIL_BYTES` of UTF-8."""
-        end = self._text[-TAIL_BYTES:].encode(errors="replace")[-TAIL_BYTES:]
-        return end.decode(errors="ignore")
+def _end(text: str) -> str:
+    """At most `TAIL_BYTES` of UTF-8."""
+    return text.encode(errors="replace")[-TAIL_BYTES:].decode(errors="ignore")
 
 
-def _missing(what: str, digest: str, error: StoreError) -> ApplicationError:
-    log.info("model.not_cached", what=what, digest=digest, reason=str(error))
+def _seconds_left() -> float:
+    """Until Temporal ends the activity, minus a moment to report it; infinite without such a limit.
+
+    Temporal's own timeout would not tell the run whether the model was slow or the worker dead. Both
+    moments are the server's, so a worker's wrong clock does not matter.
+    """
+    info = activity.info()
+    if not info.schedule_to_close_timeout:
+        return float("inf")
+    left = (info.schedule_to_close_timeout - (info.started_time - info.scheduled_time)).total_seconds()
+    return max(left - min(1.0, left / 10), 0.0)
+
+
+def _storable(reply: ModelReplied, conversation: Conversation) -> ModelReplied:
+    """The reply as it is stored: valid Unicode, and ids of tool calls that the conversation lacks.
+
+    Raises `ProviderError` if it is too large.
+    """
+    text = _unicode(reply.text)
+    calls: list[ToolCall] = []
+    if reply.tool_calls:  # servers refuse two results of one id
+        used = {call.id for message in conversation for call in message.tool_calls}
+        for number, call in enumerate(reply.tool_calls):
+            id = _unicode(call.id)
+            if not id or id in used:
+                id = f"call_{len(conversation)}_{number}"
+            while id in used:
+                id += f"_{number}"
+            used.add(id)
+            calls.append(ToolCall(id=id, name=_unicode(call.name), arguments=_unicode(call.arguments)))
+    if len(text.encode()) > MAX_TEXT_BYTES:
+        raise reply_too_large("text", MAX_TEXT_BYTES)
+    if sum(len(call.arguments.encode()) for call in calls) > MAX_ARGUMENT_BYTES:
+        raise reply_too_large("tool arguments", MAX_ARGUMENT_BYTES)
+    model, reason = _unicode(reply.model), _unicode(reply.finish_reason)
+    return reply.model_copy(
+        update={"text": text, "tool_calls": tuple(calls), "model": model, "finish_reason": reason}
+    )
+
+
+def _unicode(text: str) -> str:
+    """Surrogate halves that JSON escapes left apart are joined; a lone half becomes U+FFFD."""
+    try:
+        text.encode()
+    except UnicodeEncodeError:
+        return text.encode("utf-16", "surrogatepass").decode("utf-16", "replace")
+    return text
+
+
+def _log(reply: ModelReplied, seconds: float) -> None:
+    used = {"input_tokens": reply.usage.input_tokens, "output_tokens": reply.usage.output_tokens}
+    log.info("model.replied", model=reply.model, seconds=round(seconds, 3), cost_usd=reply.cost_usd, **used)
+
+
+def _missing(what: str, digest: str) -> ApplicationError:
+    log.info("model.not_cached", what=what, digest=digest)
     return ApplicationError(
-        f"the worker's cache has no {what} {digest}: {error}",
-        type=TRANSCRIPT_MISSING,
+        f"this worker's cache has no {what} {digest}; send it whole",
+        type=CONVERSATION_MISSING,
         non_retryable=True,
     )
 
 
-def _failed(error: ProviderError, spec: ModelSpec, last: bool) -> ApplicationError:
-    kind = ERROR_TYPES[error.error]
-    log.warning("model.failed", model=spec.name, error=error.error, cause=error.type)
+def _failed(error: ProviderError, call: ModelCall, last: bool) -> ApplicationError:
+    log.warning("model.failed", model=call.model.name, error=error.error, cause=error.type)
     wait = error.retry_after_seconds
     return ApplicationError(
         error.message,
         {"type": error.type, "message": error.message},
-        type=kind,
-        non_retryable=last or kind != TRANSIENT,
-        # No delay, or one that is over: the retry policy's own.
-        next_retry_delay=timedelta(seconds=wait) if wait else None,
+        type=ERROR_TYPES[error.error],
+        non_retryable=last or error.error != "transient" or error.type == "deadline",
+        next_retry_delay=timedelta(seconds=wait) if wait else None,  # None: the retry policy's own
     )

@@ -3,13 +3,15 @@
 from __future__ import annotations
 
 import ipaddress
+from collections.abc import Iterable
 from urllib.parse import urlsplit
 
-from activities.contracts import ModelSpec, Usage
+from activities.contracts import Message, ModelSpec, ToolCall, Usage
 
-__all__ = ["cost_of"]
+__all__ = ["cost_of", "estimated_usage"]
 
 DECIMALS = 9
+CHARACTERS_PER_TOKEN = 4
 
 
 def cost_of(
@@ -17,8 +19,9 @@ def cost_of(
 ) -> tuple[float, bool]:
     """USD for this usage, and whether the price is known; `(0, False)` when it is not.
 
-    `spec.price` goes before all; then the model that answered (`model`), then the one asked for.
-    `base_url` is the server; the same name costs different money at different servers.
+    `spec.price` wins; then the price of the model that answered (`model`), then that of the requested
+    one. `base_url` is the server: one name costs different money at different servers. The first call
+    that needs the library loads it, with half a second of CPU.
     """
     if spec.price is not None:
         millions = (
@@ -26,11 +29,23 @@ def cost_of(
             + usage.output_tokens * spec.price.output_per_million
         )
         return round(millions / 1_000_000, DECIMALS), True
+    if base_url is not None and _is_private(base_url):
+        return 0.0, False
     for name in dict.fromkeys((model, spec.name)):
         cost = _listed(name, usage, base_url) if name else None
         if cost is not None:
             return round(cost, DECIMALS), True
     return 0.0, False
+
+
+def estimated_usage(messages: Iterable[Message], text: str, tool_calls: Iterable[ToolCall]) -> Usage:
+    """Four characters per token, for servers that do not count: limits must still hold."""
+    characters_in = sum(len(message.content) for message in messages)
+    characters_out = len(text) + sum(len(call.arguments) for call in tool_calls)
+    return Usage(
+        input_tokens=-(-characters_in // CHARACTERS_PER_TOKEN),
+        output_tokens=-(-characters_out // CHARACTERS_PER_TOKEN),
+    )
 
 
 def _listed(name: str, usage: Usage, base_url: str | None) -> float | None:
@@ -42,14 +57,11 @@ def _listed(name: str, usage: Usage, base_url: str | None) -> float | None:
         output_tokens=usage.output_tokens,
         cache_read_tokens=min(usage.cached_tokens, usage.input_tokens),
     )
-    urls: list[str | None] = [base_url]
-    if base_url is not None and not _is_private(base_url):
-        urls.append(None)  # a proxy: the price of whoever offers a model of this name
-    for url in urls:
+    for url in dict.fromkeys((base_url, None)):  # None: an unknown server is a proxy for a known one
         try:
             return float(calc_price(counted, name, provider_api_url=url).total_price)
         except (LookupError, ValueError):
-            continue  # this table has no such model, or no price for these units
+            continue  # this table lacks the model, or a price for these units
     return None
 
 

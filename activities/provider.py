@@ -1,61 +1,101 @@
-"""What a model provider is: the seam between `call_model` and whatever answers."""
+"""What a model provider is: the seam between the activity `ask_model` and whatever answers.
+
+A provider is one file with the constant `PROVIDER`: a class, or a function, that takes the worker's
+settings and returns the provider. It lies in `activities/providers/`, or it is a user's file that
+the worker's configuration names (`RATCHET_MODULES`). This is a whole one:
+
+    class Echo:
+        name = "echo"
+        description = "repeats the last message"
+
+        def __init__(self, settings: Settings) -> None: ...
+
+        async def complete(self, call: ModelCall) -> ModelReplied:
+            return ModelReplied(text=call.messages[-1].content, model="echo")
+
+    PROVIDER = Echo
+
+A provider may also have `async def check(self, model: ModelSpec) -> str | None`, which says what is
+wrong with a model before the first call, and `async def close(self) -> None`.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from typing import Literal, Protocol
 
-from activities.contracts import ErrorClass, ModelReplied, ModelSpec, Setup
-from activities.transcript import Transcript
+from activities.contracts import Conversation, Message, ModelReplied, ModelSpec, Setup
 
-__all__ = ["OnText", "Provider", "ProviderCall", "ProviderError"]
+__all__ = [
+    "MAX_ARGUMENT_BYTES",
+    "MAX_TEXT_BYTES",
+    "ModelCall",
+    "Provider",
+    "ProviderError",
+    "close_providers",
+    "problem_with",
+    "reply_too_large",
+]
 
-OnText = Callable[[str], None]
-"""Told the whole text so far, whenever there is more."""
+MAX_TEXT_BYTES = 4 * 2**20
+"""The longest text of a reply, in UTF-8."""
+MAX_ARGUMENT_BYTES = 2**20
+"""The longest arguments of all tool calls of a reply together, in UTF-8."""
 
 
-def _nobody(text: str) -> None:
+def _ignore(text: str) -> None:
     """Nobody watches."""
 
 
 @dataclass(frozen=True, slots=True)
-class ProviderCall:
-    """What belongs to one call alone."""
+class ModelCall:
+    """One question to a model."""
 
+    setup: Setup
+    """Model, tools and response schema."""
+    conversation: Conversation
+    """All of it; `messages` is what the model is sent."""
+    skip: tuple[int, int] = (0, 0)
+    """Compaction: messages from the first number up to the second are not sent."""
     tool_choice: Literal["auto", "none", "required"] = "auto"
     key: str = ""
     """Idempotency key; stable over attempts."""
-    on_text: OnText = _nobody
+    on_text: Callable[[str], None] = _ignore
+    """To be called with each piece of the reply's text as it arrives."""
+
+    @property
+    def model(self) -> ModelSpec:
+        """The model of the setup."""
+        return self.setup.model
+
+    @property
+    def messages(self) -> tuple[Message, ...]:
+        """What the model is sent: a note takes the place of what is skipped."""
+        return self.conversation.without(*self.skip)
 
 
 class Provider(Protocol):
-    """Something that answers conversations. One object serves a whole worker, calls overlap."""
+    """Something that answers conversations. One object serves a whole worker; calls overlap."""
 
-    @property
-    def name(self) -> str:
-        """What a task names it by."""
+    name: str
+    """Names the provider in a task's `models`."""
+    description: str
+    """One line for people."""
 
-    @property
-    def description(self) -> str:
-        """One line for people."""
+    async def complete(self, call: ModelCall) -> ModelReplied:
+        """The next message; `conversation`, `attempt` and `seconds` are filled in by the activity.
 
-    async def complete(self, setup: Setup, transcript: Transcript, call: ProviderCall) -> ModelReplied:
-        """The next message. Raises `ProviderError`; stops at once when it is cancelled."""
-
-    async def check(self, spec: ModelSpec) -> str | None:
-        """What is wrong with this model, for a person, with what to do; None when all is well."""
-
-    async def close(self) -> None:
-        """Let go of connections."""
+        Raises `ProviderError`. Stops at once when it is cancelled. Any other exception is a bug.
+        """
 
 
 class ProviderError(Exception):
-    """A call that gave no reply: its class, its cause by name, and words for a person."""
+    """A call without a reply: class, cause by name, and words for a person."""
 
     def __init__(
         self,
-        error: ErrorClass,
+        error: Literal["transient", "recoverable", "fatal"],
         type: str,
         message: str,
         retry_after_seconds: float | None = None,
@@ -63,3 +103,28 @@ class ProviderError(Exception):
         super().__init__(message)
         self.error, self.type, self.message = error, type, message
         self.retry_after_seconds = retry_after_seconds
+
+
+def reply_too_large(what: str, limit: int) -> ProviderError:
+    """The error for a reply with more than `limit` bytes of text or tool arguments."""
+    return ProviderError(
+        "recoverable",
+        "reply_too_large",
+        f"the model's reply has more than {limit:,} bytes of {what}; ask for less, or set the model's "
+        "max_output_tokens",
+    )
+
+
+async def problem_with(provider: Provider, model: ModelSpec) -> str | None:
+    """What is wrong with the model, for a person, with what to do; None when nothing is known to be."""
+    check = getattr(provider, "check", None)
+    found: str | None = await check(model) if check else None
+    return found
+
+
+async def close_providers(providers: Iterable[Provider]) -> None:
+    """Close connections of those that have some."""
+    for provider in providers:
+        close = getattr(provider, "close", None)
+        if close:
+            await close()

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 from pathlib import Path
-from typing import Annotated
+from typing import Annotated, Literal
 from urllib.parse import urlsplit
 
 from pydantic import AfterValidator, BeforeValidator, Field, SecretStr
@@ -13,17 +13,17 @@ from pydantic_settings import BaseSettings, NoDecode, SettingsConfigDict
 __all__ = ["Settings"]
 
 
-def _listed(value: object) -> object:
-    """A JSON list in its text form; pydantic-settings says too little of what is none."""
+def _json_list(value: object) -> object:
+    """The list that a text holds; pydantic-settings would say too little of a text that holds none."""
     if not isinstance(value, str):
         return value
     try:
-        found = json.loads(value)
+        parsed = json.loads(value)
     except ValueError:
-        found = None
-    if not isinstance(found, list):
+        parsed = None
+    if not isinstance(parsed, list):
         raise ValueError('expected a JSON list, such as ["..."]')
-    return found
+    return parsed
 
 
 def _http(address: SecretStr) -> SecretStr:
@@ -33,9 +33,9 @@ def _http(address: SecretStr) -> SecretStr:
     return address
 
 
-Names = Annotated[tuple[str, ...], NoDecode, BeforeValidator(_listed)]
+Names = Annotated[tuple[str, ...], NoDecode, BeforeValidator(_json_list)]
 Address = Annotated[SecretStr, AfterValidator(_http)]
-"""A secret: the path of a webhook often is its password."""
+"""A secret, because the path of a webhook often is its password."""
 
 
 class Settings(BaseSettings):
@@ -43,16 +43,16 @@ class Settings(BaseSettings):
 
     model_config = SettingsConfigDict(
         env_prefix="RATCHET_",
-        env_ignore_empty=True,  # as `.env` files have it for what is not set
+        env_ignore_empty=True,  # a `.env` file lists unset values as empty
         frozen=True,
         hide_input_in_errors=True,  # a base URL may hold a password
     )
 
-    data_dir: Path = Field(default=Path(".ratchet"), description="store, cache and archive")
+    data_dir: Path = Field(default=Path(".ratchet"), description="blobs, cache and archive")
     files_root: Path = Field(default=Path(), description="file tools stay below this folder")
     modules: Names = Field(
         default=(),
-        description="Python files or module names with users' tools, rules and machines (JSON list)",
+        description="files or modules with users' tools, model providers, rules and machines (JSON list)",
     )
     base_urls: Names = Field(
         default=(),
@@ -65,16 +65,31 @@ class Settings(BaseSettings):
         default=16_000, gt=0, description="characters of a tool's output that a model is shown"
     )
     shutdown_seconds: float = Field(
-        default=30, ge=0, le=3600, description="a worker that is stopped lets calls end for so long"
+        default=30, ge=0, le=3600, description="time for calls to end when the worker is stopped"
     )
-    notify_url: Address | None = Field(
-        default=None, description="webhook that is told of requests to people, by POST"
-    )
+    notify_url: Address | None = Field(default=None, description="webhook for requests to people, by POST")
     notify_secret: SecretStr | None = Field(default=None, description="signs what the webhook is sent")
     notify_command: Names = Field(
         default=(),
-        description="program and its words (JSON list) that is told of requests, on standard input",
+        description="program and arguments (JSON list) for requests to people, on standard input",
     )
-    notify_seconds: float = Field(default=10, gt=0, le=25, description="for one telling of either")
-    log_format: str = Field(default="console", pattern="^(console|json)$")
-    log_level: str = Field(default="info", pattern="^(debug|info|warning|error)$")
+    notify_seconds: float = Field(default=10, gt=0, le=25, description="time for one notice, each way")
+    log_format: Literal["console", "json"] = Field(default="console", description="form of log lines")
+    log_level: Literal["debug", "info", "warning", "error"] = Field(
+        default="info", description="the least important lines that are written"
+    )
+
+    @property
+    def blobs_dir(self) -> Path:
+        """Durable: Temporal's history refers to what is here. Shared by all workers of a queue."""
+        return self.data_dir / "blobs"
+
+    @property
+    def cache_file(self) -> Path:
+        """Conversations and setups; may be deleted at any time."""
+        return self.data_dir / "cache.db"
+
+    @property
+    def archive_file(self) -> Path:
+        """Logs of runs, for when Temporal no longer keeps them."""
+        return self.data_dir / "archive.db"

@@ -26,7 +26,7 @@ from temporalio.worker import Worker
 
 from activities.contracts import ModelSpec, ScriptedReply
 from activities.settings import Settings
-from tests.conftest import TOOLS, real_server
+from tests.server.conftest import TOOLS, real_server
 from worker import build_worker
 from workflows.api import TASK_QUEUE, AgentTask, Limits
 

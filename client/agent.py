@@ -1,44 +1,46 @@
-"""The SDK: start agent runs, follow and command them, read what they did and what came out."""
+"""The SDK: start runs of agents, follow and command them, read what they did and what came out."""
 
 from __future__ import annotations
 
 import secrets
-from collections.abc import Iterable
-from contextlib import AbstractAsyncContextManager, suppress
+from collections.abc import AsyncIterator, Iterable
+from contextlib import asynccontextmanager, suppress
 from datetime import UTC, datetime
+from pathlib import Path
 from typing import TYPE_CHECKING
 
 from temporalio.common import WorkflowIDReusePolicy
 from temporalio.exceptions import WorkflowAlreadyStartedError
 
-from client.context import Material, check_takes_context, context_for, store_of
-from client.errors import DuplicateRun
-from client.listing import GOAL_KEY, GOAL_SHOWN, start_attributes
+from client.connection import connected, remote_config
+from client.errors import DuplicateRun, UsageError, clear_errors
+from client.listing import start_attributes, start_memo
 from client.people import RunCommander
-from client.rpc import clear_errors
-from workflows.api import TASK_QUEUE, WORKFLOW_TYPE, AgentResult, AgentTask
+from client.workerconfig import Allowed, load_settings
+from workflows.api import TASK_QUEUE, WORKFLOW_TYPE, AgentTask, RunResult
 
 if TYPE_CHECKING:
     from activities.settings import Settings
     from client.agentfile import AgentFile
-    from client.checkpoints import CheckpointLine, StepSnapshot
-    from client.compare import Comparison
-    from client.fork import Changes
-    from client.replay import Replayed
-    from client.server import Ports
+    from client.embedded import Ports
+    from client.history.checkpoints import CheckpointLine, StepSnapshot
+    from client.history.compare import Comparison
+    from client.history.fork import ForkChanges, PastEffects
+    from client.history.replayer import ReplayResult
 
 __all__ = ["AgentClient", "pinned"]
 
 
 class AgentClient(RunCommander):
-    """Everything a program does with runs; made by `AgentClient.connect`.
+    """Everything that a program does with runs; made by `AgentClient.connect`.
 
-    What it reads is in `client/reading.py`, what people decide and order in `client/people.py`; going back
-    in time in `client/checkpoints.py`, `fork.py`, `replay.py` and `compare.py`.
+    `client/reading.py` has what it reads, `client/people.py` decisions and commands. A run is named by its
+    workflow id.
     """
 
     @classmethod
-    def connect(
+    @asynccontextmanager
+    async def connect(
         cls,
         *,
         address: str | None = None,
@@ -47,134 +49,169 @@ class AgentClient(RunCommander):
         ports: Ports | None = None,
         worker: bool = False,
         agents: Iterable[AgentFile] = (),
-    ) -> AbstractAsyncContextManager[AgentClient]:
+    ) -> AsyncIterator[AgentClient]:
         """Connect: `async with AgentClient.connect() as agents`.
 
-        To the server at `address`, or of Temporal's own configuration (`TEMPORAL_ADDRESS`, profiles);
-        when none is named, to the embedded server of the data directory, which is started if need be.
+        To the server at `address` or of Temporal's own configuration (TEMPORAL_ADDRESS, profiles). When none
+        is named, to the embedded server of the data directory, which is started if it does not run.
 
         Args:
             address: HOST:PORT of a Temporal server.
             namespace: of that server.
-            settings: data directory, tools and servers; default: from `RATCHET_...`, with what was named
-                for earlier runs of the directory.
+            settings: data directory, tools and model servers; default: from `RATCHET_...`, with what earlier
+                runs of the directory named.
             ports: of the embedded server.
             worker: run a worker in this process for as long as the client is open.
             agents: agent files whose modules that worker loads, and whose model servers it may reach.
 
         Raises:
-            UsageError: the address is none, or a variable of the environment has no good value.
+            UsageError: the address or a variable of the environment is wrong.
             Unreachable: the server does not answer.
             ServerError: the embedded server does not start.
         """
-        from client.connection import connected, remote_config
-        from client.logs import log_as_the_program
-        from client.workerconfig import Allowed, load_settings, with_allowed
+        import structlog
 
-        chosen = settings or load_settings()
+        allowed = Allowed()
         for agent in agents:
-            chosen = with_allowed(chosen, Allowed.of(agent.modules, agent.models.values()))
-        if worker:
-            log_as_the_program()
+            allowed |= Allowed.of(agent.modules, agent.models.values())
+        settings = allowed.added_to(settings or load_settings())
+        if worker and not structlog.is_configured():  # by itself it prints, and not to the program's log
+            structlog.stdlib.recreate_defaults(log_level=None)
         remote = remote_config(address, namespace)
-        return connected(settings=chosen, remote=remote, ports=ports, worker=worker)
+        async with connected(settings=settings, remote=remote, ports=ports, worker=worker) as connection:
+            yield cls(connection)
 
-    # -- starting and stopping ------------------------------------------------------------------
+    # -- starting and stopping --------------------
 
     async def start(
-        self, task: AgentTask, run_id: str | None = None, *, context: Material | None = None
+        self, task: AgentTask, run: str | None = None, *, material: str | bytes | Path | None = None
     ) -> str:
-        """Start a run; its id. The task of an agent file: `load_agent("my.yaml").task("the goal")`.
+        """Start a run; its id. A task comes from an agent file: `load_agent("my.yaml").task("the goal")`.
 
-        `context` is the material that the run is about, for machines that take it: a text, its UTF-8,
-        or a file. A long one is put into the store of the data directory, which the workers share.
+        Args:
+            run: the id; default: a new one that begins with the agent's name and sorts by time.
+            material: what the run is about, for machines that take it: a text, its UTF-8, or a file. A long
+                one is put into the store of the data directory, which the workers share.
 
         Raises:
-            DuplicateRun: there is a run with that id, running or finished.
-            UsageError: the machine takes no context, or what is given is no text.
+            DuplicateRun: a run with that id exists, live or over.
+            UsageError: the machine takes no material, or the material is not text.
         """
-        run_id = run_id or new_run_id(task.agent)
+        run = run or new_run_id(task.name)
         task = pinned(task)
-        if context is not None:
-            check_takes_context(task)
-            found = await context_for(context, store_of(self.temporal))
-            task = task.model_copy(update={"context": found})
-        goal = " ".join(task.goal.split())[:GOAL_SHOWN]
+        if material is not None:
+            task = await self._with_material(task, material)
+        memo = start_memo(task)
         try:
-            async with clear_errors(self.where, run_id):
+            async with clear_errors(self.where, run):
                 await self.temporal.start_workflow(
                     WORKFLOW_TYPE,
                     task,
-                    id=run_id,
+                    id=run,
                     task_queue=TASK_QUEUE,
                     id_reuse_policy=WorkflowIDReusePolicy.REJECT_DUPLICATE,
-                    memo={GOAL_KEY: goal},
+                    memo=memo,
                     search_attributes=start_attributes(task),
-                    static_summary=goal,
+                    static_summary=memo["goal"],
                 )
         except WorkflowAlreadyStartedError as error:
             raise DuplicateRun(
-                f"a run with the id {run_id} exists already, so nothing was started; look at it "
-                f"with `ratchet watch {run_id}`, or choose another id"
+                f"a run with the id {run} exists already, so nothing was started; `ratchet watch {run}` "
+                "follows it; or choose another id"
             ) from error
-        return run_id
+        return run
+
+    async def _with_material(self, task: AgentTask, material: str | bytes | Path) -> AgentTask:
+        from activities.store.blobs import BlobStore
+        from client.material import material_for
+        from workflows import registry
+
+        with suppress(ValueError):  # a machine that is not known here is checked by the worker
+            if not registry.machine(task.machine, task.machine_version).takes_material:
+                raise UsageError(
+                    f"machine {task.machine} takes no material; put it into the goal, or let a tool read it"
+                )
+        found = await material_for(material, BlobStore(self.connection.settings.blobs_dir))
+        return task.model_copy(update={"material": found})
 
     async def run(
-        self, task: AgentTask, run_id: str | None = None, *, context: Material | None = None
-    ) -> AgentResult:
-        """Start a run and wait for its result; see `start`."""
-        return await self.result(await self.start(task, run_id, context=context))
+        self, task: AgentTask, run: str | None = None, *, material: str | bytes | Path | None = None
+    ) -> RunResult:
+        """Start a run and wait for its result; see `start` and `result`."""
+        return await self.result(await self.start(task, run, material=material))
 
-    async def cancel(self, run_id: str) -> None:
+    async def cancel(self, run: str) -> None:
         """Ask a run to stop; it still gives a result, with the exit reason `cancelled`."""
-        async with clear_errors(self.where, run_id):
-            await self.temporal.get_workflow_handle(run_id).cancel()
+        async with clear_errors(self.where, run):
+            await self.temporal.get_workflow_handle(run).cancel()
 
-    # -- going back in time --------------------
+    # -- the past of a run --------------------
 
-    async def checkpoints(self, run_id: str) -> tuple[CheckpointLine, ...]:
-        """The steps of a run that can be gone back to: for `rollback` and `fork`."""
-        from client.checkpoints import checkpoints_of
+    async def checkpoints(self, run: str) -> tuple[CheckpointLine, ...]:
+        """The steps of a run: those that `rollback` and `fork` can begin again, and those left behind."""
+        from client.history.checkpoints import checkpoint_lines, source_of
 
-        return await checkpoints_of(self, run_id)
+        return checkpoint_lines(await source_of(self, run))
 
-    async def snapshot(self, run_id: str, step: int) -> StepSnapshot:
-        """The state in which a step began; live, finished, or from the archive."""
-        from client.checkpoints import snapshot_at
+    async def snapshot(self, run: str, step: int) -> StepSnapshot:
+        """The state of a run when a step began; live, over, or from the archive."""
+        from client.history.checkpoints import snapshot_at, source_of
 
-        return await snapshot_at(self, run_id, step)
+        return snapshot_at(await source_of(self, run), step)
+
+    async def effects_to_repeat(self, run: str, step: int) -> PastEffects:
+        """What a fork from this step may do a second time; ask before `fork`, which asks nobody."""
+        from client.history.fork import past_effects
+
+        return await past_effects(self, run, step)
 
     async def fork(
-        self, run_id: str, step: int, *, changes: Changes | None = None, new_id: str | None = None
+        self, run: str, step: int, changes: ForkChanges | None = None, *, new_id: str | None = None
     ) -> str:
-        """Start a new run from a step of another one, which may be running or over; its id."""
-        from client.fork import fork
+        """Start a new run from a step of another one, live or over; its id.
 
-        return await fork(self, run_id, step, changes=changes, new_id=new_id)
+        Its log begins with the source's records, its ledger at 0. No earlier call is made again; calls from
+        the step on are made again, with idempotency keys of their own.
 
-    async def replay(self, run_id: str, step: int | None = None) -> Replayed:
-        """Run it again from what models and tools said, without calling anything: what would differ now."""
-        from client.replay import replay
+        Raises:
+            UsageError: the source has no such step, or the changes do not fit.
+            DuplicateRun: a run with the new id exists.
+        """
+        from client.history.checkpoints import source_of
+        from client.history.fork import forked_task
 
-        return await replay(self, run_id, step)
+        source = await source_of(self, run)
+        return await self.start(forked_task(source, step, changes), new_id)
+
+    async def replay(self, run: str, step: int | None = None) -> ReplayResult:
+        """Run it again from its history with today's code; nothing is called, and nothing changes.
+
+        Args:
+            step: compare only what came before this step began for the last time.
+        """
+        from client.history.checkpoints import source_of
+        from client.history.replayer import replay
+
+        before = None if step is None else (await source_of(self, run)).checkpoint(step).seq + 1
+        return await replay(self, run, before)
 
     async def compare(self, one: str, other: str) -> Comparison:
-        """Two runs side by side by step."""
-        from client.compare import compare
+        """Two runs step by step, and the first difference."""
+        from client.history.compare import compare
 
         return await compare(self, one, other)
 
 
 def pinned(task: AgentTask) -> AgentTask:
-    """The task with the newest version of its machine named, if it names none and we know the machine."""
+    """The task with the newest version of its machine, unless it names one or we do not know the machine."""
     from workflows import registry
 
     with suppress(ValueError):
-        newest = registry.design(task.machine, task.machine_version).version
+        newest = registry.machine(task.machine, task.machine_version).version
         return task.model_copy(update={"machine_version": newest})
     return task
 
 
 def new_run_id(agent: str) -> str:
-    """An id for a new run: sorts by time, and is told apart at a glance."""
+    """An id for a new run, such as `clerk-20261122-063000-a1b2`."""
     return f"{agent}-{datetime.now(UTC):%Y%m%d-%H%M%S}-{secrets.token_hex(2)}"

@@ -1,168 +1,190 @@
 """Agent files: one YAML file says what an agent is; a goal makes it a task.
 
-Whatever is wrong is said before anything starts, with the file, the line and the key.
+Whatever is wrong is said before anything starts: each fault with file, line, column and key.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, Literal
+from typing import Any
 
 from pydantic import Field, ValidationError, field_validator
 
-from activities.contracts import JsonObject, ModelSpec, Strict
 from client.errors import UsageError
-from client.yamlparse import parse
-from client.yamltext import KeyPath, YamlText, dotted, nearest, problems
-from workflows.api import AgentTask, Limits, Name
-from workflows.people import Approvals, People
+from client.yaml import KeyPath, Problem, YamlFile, dotted, nearest, parse, problem_text, problems
+from workflows.api import AgentSpec, AgentTask
 
-__all__ = ["SHIPPED", "AgentFile", "Draft", "find_agent", "load_agent", "shipped_agents"]
+__all__ = ["AgentFile", "Choice", "Draft", "find_agent", "load_agent", "shipped_agents"]
 
 SHIPPED = Path(__file__).resolve().parents[1] / "examples" / "agents"
 """The agents that come with Ratchet, found by name."""
 SCRIPTED = "scripted"
-KEYLESS = {SCRIPTED}
-"""Providers whose name is enough for a model."""
+"""The provider whose name is enough for a model."""
+PLAIN_AGENT = {
+    "name": "agent",
+    "description": "Answers questions with the help of the files of the current folder.",
+    "machine": "react",
+    "tools": ["calculator", "current_time", "list_files", "read_file", "search_files"],
+}
+"""What runs when no agent file is named."""
 
 
-class AgentFile(Strict):
-    """What an agent file may say."""
+class AgentFile(AgentSpec):
+    """What an agent file may contain: the agent, and what only its file needs."""
 
-    name: Name
-    description: str = Field(default="", max_length=2_000)
-    machine: Name = "react"
-    version: str | None = Field(default=None, description="of the machine; none: the newest")
-    options: JsonObject = Field(default_factory=dict, description="the machine's knobs")
-    models: dict[str, ModelSpec] = Field(default_factory=lambda: {"default": ModelSpec()})
-    instructions: str = Field(default="", max_length=100_000)
-    tools: tuple[Name, ...] = ()
-    modules: tuple[str, ...] = Field(default=(), description="Python files beside the agent file")
-    limits: Limits = Limits()
-    visibility: Literal["basic", "state"] = "basic"
-    heartbeat_seconds: float = Field(default=10, ge=3, le=600)
-    approvals: Approvals = Field(default=Approvals(), description="which tool calls wait for a person")
-    people: People = Field(default=People(), description="who decides, how long they have, who is told")
+    description: str = Field(default="", max_length=2_000, description="for lists of agents")
+    modules: tuple[str, ...] = Field(default=(), description="Python files, relative to the agent file")
 
     @field_validator("models", mode="before")
     @classmethod
     def _bare_names(cls, models: Any) -> Any:
-        """A bare word is a model's name; `scripted` is the provider that needs none."""
-        if not isinstance(models, dict):
-            return models
-        return {role: _model(spec) for role, spec in models.items()}
+        return _models(models)
 
-    @field_validator("models")
-    @classmethod
-    def _default(cls, models: dict[str, ModelSpec]) -> dict[str, ModelSpec]:
-        if "default" not in models:
-            raise ValueError("the role `default` is missing")
-        return models
-
-    def task(self, goal: str) -> AgentTask:
-        """The task of this agent with a goal.
+    def task(self, goal: str, **more: Any) -> AgentTask:
+        """The task of this agent with a goal; `more` are other fields of `AgentTask`, such as `material`.
 
         Raises:
             UsageError: the goal is blank or too large.
         """
+        spec = {name: getattr(self, name) for name in AgentSpec.model_fields}
         try:
-            return AgentTask(
-                goal=goal,
-                agent=self.name,
-                machine=self.machine,
-                machine_version=self.version,
-                options=self.options,
-                models=self.models,
-                instructions=self.instructions,
-                tools=self.tools,
-                limits=self.limits,
-                visibility=self.visibility,
-                heartbeat_seconds=self.heartbeat_seconds,
-                approvals=self.approvals,
-                people=self.people,
-            )
+            return AgentTask(goal=goal, **spec, **more)
         except ValidationError as error:
-            said = [detail["msg"].removeprefix("Value error, ") for detail in error.errors()]
             if not goal:
-                said = ["the goal is empty; say what the agent shall do"]
-            raise UsageError("; ".join(said)) from error
+                raise UsageError("the goal is empty; say what the agent shall do") from error
+            raise UsageError(problem_text(error, AgentTask)) from error
 
 
 class Draft:
-    """An agent before it is checked: a file's keys, changed by options of the command line."""
+    """An agent before it is checked: the keys of a file, changed by options of the command line."""
 
-    def __init__(self, text: YamlText | None = None, values: dict[str, Any] | None = None) -> None:
-        self._text = text
+    def __init__(self, source: YamlFile | dict[str, Any]) -> None:
+        self._file = source if isinstance(source, YamlFile) else None
         self._origins: dict[KeyPath, str] = {}
-        self.values: dict[str, Any] = dict(values or (text.values if text else {}))
-        if text is not None:
-            self.values.setdefault("name", text.path.stem)
-        if isinstance(self.values.get("models"), str):
-            self.values["models"] = {"default": self.values["models"]}
+        self.values: dict[str, Any] = dict(source.values if isinstance(source, YamlFile) else source)
+        if self._file:
+            self.values.setdefault("name", self._file.path.stem)
 
     def set(self, where: KeyPath, value: object, origin: str) -> None:
-        """Put a value at a path; `origin` names the option in messages about it."""
+        """Put a value at a path; messages about it name `origin`, an option of the command line."""
         at = self.values
+        if where[0] == "models":  # a bare word becomes a mapping, so that keys fit in
+            at["models"] = _models(at.get("models"))
         for part in where[:-1]:
             below = at.get(str(part))
-            below = {"name": below} if isinstance(below, str) else below
-            below = dict(below) if isinstance(below, dict) else {}
-            at[str(part)] = below
-            at = below
+            at[str(part)] = dict(below) if isinstance(below, dict) else {}
+            at = at[str(part)]
         at[str(where[-1])] = value
         self._origins[where] = origin
 
     def assign(self, assignment: str) -> None:
-        """`max_steps=5` sets a machine's option, `limits.tokens=1000` any other key."""
+        """`max_steps=5` sets an option of the machine, `limits.tokens=1000` any other key.
+
+        Raises:
+            UsageError: it has no `=`, or what follows is not YAML.
+        """
         key, equals, text = assignment.partition("=")
         if not equals or not key.strip():
             raise UsageError(f"--set {assignment}: expected KEY=VALUE, such as max_steps=5")
-        _, value = parse(text, f"--set {assignment[:80]}")
         parts: KeyPath = tuple(key.strip().split("."))
         where = parts if parts[0] in AgentFile.model_fields else ("options", *parts)
+        value, _ = parse(text, f"--set {assignment[:80]}")
         self.set(where, value, f"--set {assignment}")
 
     def place(self, where: KeyPath) -> str:
-        """Where a key comes from: a file and line, or an option."""
+        """Where a key comes from: file, line and column, or an option."""
         for end in range(len(where), 0, -1):
             if where[:end] in self._origins:
                 return self._origins[where[:end]]
-        return self._text.place(where) if self._text else "agent"
+        return self._file.place(where) if self._file else "agent"
+
+    def message(self, found: Iterable[Problem]) -> str:
+        """The message for what is wrong: one line for each problem, with its place and key."""
+        return "\n".join(f"{self.place(where)}: {dotted(where)}: {what}" for where, what in found)
 
     def finish(self) -> AgentFile:
-        """The agent, checked.
+        """The agent, checked as far as it can be without knowing its machine and tools.
 
         Raises:
-            UsageError: unknown keys, wrong types, values out of range; all of them at once.
+            UsageError: unknown keys, wrong types, values out of range, missing modules; all at once.
         """
         try:
             agent = AgentFile.model_validate(self.values)
         except ValidationError as error:
-            raise UsageError(self.wrong(problems(error, AgentFile))) from error
-        folder = self._text.path.parent if self._text else Path()
-        modules = tuple(self._module(folder, i, name) for i, name in enumerate(agent.modules))
-        return agent.model_copy(update={"modules": modules})
+            raise UsageError(self.message(problems(error, AgentFile))) from error
+        folder = self._file.path.parent if self._file else Path()
+        modules = [(folder / name).resolve() for name in agent.modules]
+        missing: list[Problem] = [
+            (("modules", index), f"no Python file {path}")
+            for index, path in enumerate(modules)
+            if path.suffix != ".py" or not path.is_file()
+        ]
+        if missing:
+            raise UsageError(self.message(missing))
+        return agent.model_copy(update={"modules": tuple(map(str, modules))})
 
-    def wrong(self, found: Iterable[tuple[KeyPath, str]]) -> str:
-        """The message for what was found wrong, each with its place and key."""
-        return "\n".join(f"{self.place(at)}: {dotted(at)}: {what}" for at, what in found)
 
-    def _module(self, folder: Path, index: int, name: str) -> str:
-        path = (folder / name).resolve()
-        if path.suffix != ".py" or not path.is_file():
-            at: KeyPath = ("modules", index)
-            raise UsageError(self.wrong([(at, f"there is no Python file {path}")]))
-        return str(path)
+@dataclass(frozen=True)
+class Choice:
+    """What a person chose on the command line."""
+
+    agent: str | None = None
+    """A file, or the name of a shipped agent; None: `PLAIN_AGENT`."""
+    model: str | None = None
+    base_url: str | None = None
+    machine: str | None = None
+    tools: Sequence[str] = ()
+    """Added to the agent's."""
+    settings: Sequence[str] = ()
+    """`key=value` each."""
+
+    def draft(self) -> Draft:
+        """The agent file, or the plain agent, changed by the options.
+
+        Raises:
+            UsageError: the file cannot be read, or an option makes no sense.
+        """
+        draft = Draft(PLAIN_AGENT if self.agent is None else YamlFile(find_agent(self.agent)))
+        if self.machine is not None:
+            draft.set(("machine",), self.machine, f"--machine {self.machine}")
+        if self.tools:
+            tools = dict.fromkeys([*(draft.values.get("tools") or ()), *self.tools])
+            draft.set(("tools",), list(tools), f"--tool {', '.join(self.tools)}")
+        if self.model is not None:
+            self._set_model(draft, self.model)
+        if self.base_url is not None:
+            draft.set(("models", "default", "base_url"), self.base_url, f"--base-url {self.base_url}")
+        for assignment in self.settings:
+            draft.assign(assignment)
+        return draft
+
+    def _set_model(self, draft: Draft, name: str) -> None:
+        """Another name with the same settings. `scripted` keeps the script of an agent file that has one;
+        any other name keeps nothing of a script."""
+        models = _models(draft.values.get("models"))
+        before = models.get("default") if isinstance(models, dict) else None
+        before = before if isinstance(before, dict) else {}
+        has_script = before.get("provider") == SCRIPTED
+        if name == SCRIPTED and has_script:
+            return
+        kept = {} if has_script or name == SCRIPTED else before
+        draft.set(("models", "default"), {**kept, **_model(name)}, f"--model {name}")
+
+    def finish(self) -> tuple[AgentFile, Draft]:
+        """The agent, and the draft for later messages about it. Raises UsageError."""
+        draft = self.draft()
+        return draft.finish(), draft
 
 
 def load_agent(name: str | Path) -> AgentFile:
-    """An agent file, or the shipped agent of that name, checked; its `task(goal)` is what a run starts with.
+    """An agent file, or the shipped agent of that name, checked; its `task(goal)` starts a run.
 
     Raises:
-        UsageError: there is none, or what is wrong with it, with file and line.
+        UsageError: there is no such file, or what is wrong with it, with file, line and column.
     """
-    return Draft(YamlText(find_agent(name))).finish()
+    return Draft(YamlFile(find_agent(name))).finish()
 
 
 def find_agent(name: str | Path) -> Path:
@@ -171,23 +193,31 @@ def find_agent(name: str | Path) -> Path:
     Raises:
         UsageError: there is neither.
     """
-    name, path = str(name), Path(name)
+    path = Path(name)
     if path.is_file() or path.suffix in (".yaml", ".yml") or len(path.parts) > 1:
         return path
     shipped = {found.stem: found for found in shipped_agents()}
-    if name in shipped:
-        return shipped[name]
-    raise UsageError(f"agent {name}: no file and no shipped agent; {nearest(name, shipped)}")
+    if str(name) in shipped:
+        return shipped[str(name)]
+    raise UsageError(f"agent {name}: no such file or shipped agent; {nearest(str(name), shipped)}")
 
 
 def shipped_agents() -> list[Path]:
-    """The files of the agents that come with Ratchet, by name."""
+    """The files of the agents that come with Ratchet, sorted by name."""
     return sorted(SHIPPED.glob("*.yaml"))
 
 
+def _models(models: Any) -> Any:
+    """Models by role; a bare word is one for all."""
+    if isinstance(models, str):
+        models = {"default": models}
+    return {role: _model(spec) for role, spec in models.items()} if isinstance(models, dict) else models
+
+
 def _model(spec: Any) -> Any:
+    """A model as a mapping; a bare word is its name, and `scripted` is the provider that needs none."""
     if isinstance(spec, str):
-        return {"provider": spec, "name": spec} if spec in KEYLESS else {"name": spec}
-    if isinstance(spec, dict) and spec.get("provider") in KEYLESS:
-        return {"name": spec["provider"], **spec}
+        return {"provider": SCRIPTED, "name": SCRIPTED} if spec == SCRIPTED else {"name": spec}
+    if isinstance(spec, dict) and spec.get("provider") == SCRIPTED:
+        return {"name": SCRIPTED, **spec}
     return spec

@@ -1,99 +1,75 @@
-"""Finished runs as the archive keeps them, for when Temporal no longer does."""
+"""Finished runs in the archive, as the client's own models: for when Temporal has forgotten them."""
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-from contextlib import contextmanager
+import asyncio
+from collections.abc import Callable
+from functools import cached_property
 from pathlib import Path
+from typing import TYPE_CHECKING, TypeVar
 
 from pydantic import ValidationError
 
-from activities.archive import Archive
-from activities.sqlite import StoreError
 from client.errors import RatchetError
-from workflows.api import AgentResult, AgentStatus, AgentTask, LogPage
+from workflows.api import AgentTask, RunResult
 from workflows.kernel.log import Record
+
+if TYPE_CHECKING:
+    from activities.store.archive import Archive
 
 __all__ = ["ArchivedRuns"]
 
+T = TypeVar("T")
+
 
 class ArchivedRuns:
-    """The archive as the client's own models; a file that is not there is an empty archive.
+    """Read access to an archive file; a file that does not exist is an empty archive.
 
-    Every method may raise `RatchetError`: the file cannot be read, or what it holds of a run is damaged.
+    Every method may raise `RatchetError`: the file cannot be read, or its content is damaged.
     """
 
     def __init__(self, path: Path) -> None:
-        self._archive = Archive(path)
+        self._path = path
 
-    async def records(self, run_id: str) -> tuple[Record, ...]:
+    @cached_property
+    def _archive(self) -> Archive:
+        from activities.store.archive import Archive  # with its log library 0.15 s: not before it is read
+
+        return Archive(self._path)
+
+    async def records(self, run: str) -> tuple[Record, ...]:
         """All records of a run, in order; empty when the archive does not know it."""
-        with _explained():
-            return tuple(Record.model_validate(r) for r in await self._archive.records(run_id))
+        return await _read(lambda: tuple(map(Record.model_validate, self._archive.records(run))))
 
-    async def result(self, run_id: str) -> AgentResult | None:
-        """The result of a run, if its end was archived."""
-        with _explained():
-            found = await self._archive.result(run_id)
-            return None if found is None else AgentResult.model_validate(found)
+    async def result(self, run: str) -> RunResult | None:
+        """The result of a run; None when its end is not archived."""
+        found = await _read(lambda: self._archive.result(run))
+        return None if found is None else await _read(lambda: RunResult.model_validate(found))
 
-    async def begun(self, run_id: str) -> tuple[AgentTask | None, str]:
-        """The task of a run and the id of its first execution, where its end was archived with them."""
-        with _explained():
-            found = await self._archive.result(run_id) or {}
+    async def task(self, run: str) -> AgentTask | None:
+        """The task of a run; None when its end is not archived, or another release wrote it."""
+        found = await _read(lambda: self._archive.result(run))
         try:
-            task = AgentTask.model_validate(found["task"])
-        except (KeyError, ValidationError):  # of a run that ended before tasks were archived
-            task = None
-        return task, str(found.get("origin_run_id", ""))
-
-    async def log(self, run_id: str, since: int) -> LogPage | None:
-        """The records from `since` on as one page; None when the run is not archived."""
-        records = await self.records(run_id)
-        if not records:
+            return AgentTask.model_validate((found or {}).get("task"))
+        except ValidationError:
             return None
-        end = records[-1].seq + 1
-        kept = tuple(record for record in records if record.seq >= since)
-        finished = await self.result(run_id) is not None
-        return LogPage(records=kept, next=end, total=end, finished=finished)
 
-    async def status(self, run_id: str) -> AgentStatus | None:
-        """The last status of a run; None when its end is not archived."""
-        records, result = await self.records(run_id), await self.result(run_id)
-        if not records or result is None:
-            return None
-        last = records[-1]
-        return AgentStatus(
-            agent=result.agent,
-            machine=result.machine,
-            machine_version=result.machine_version,
-            state=result.state,
-            step=last.step,
-            visit=last.visit,
-            branch=last.branch,
-            finished=True,
-            exit_reason=result.exit_reason,
-            answer=result.answer,
-            error=result.error,
-            counters=result.counters,
-            records=result.records,
-        )
-
-    def close(self) -> None:
-        """Close the file."""
-        self._archive.close()
+    async def broken_at(self, run: str) -> int | None:
+        """The first record that breaks the hash chain; None: the chain is whole."""
+        return await _read(lambda: self._archive.broken_at(run))
 
 
-@contextmanager
-def _explained() -> Iterator[None]:
+async def _read(read: Callable[[], T]) -> T:
+    from activities.store.blobs import StoreError
+
     try:
-        yield
+        return await asyncio.to_thread(read)
     except StoreError as error:
         raise RatchetError(f"the archive cannot be read: {error}") from error
     except ValidationError as error:
         first = error.errors(include_url=False, include_input=False)[0]
-        place = ".".join(str(part) for part in first["loc"]) or "the whole"
+        where = ".".join(map(str, first["loc"])) or "the whole"
         raise RatchetError(
-            f"the archive cannot be read: what it holds of the run is damaged, or of a release that is not "
-            f"this one ({error.title}, {place}: {first['msg'][:300]}); put archive.db back from a backup"
+            "the archive cannot be read: what it has of the run is damaged, or another release wrote it "
+            f"({error.title}, {where}: {first['msg'][:300]}); restore archive.db from a backup"
         ) from error

@@ -1,39 +1,40 @@
-"""What there is to build an agent from: machines, tools, providers; and agents held against it."""
+"""What there is to name in an agent file: machines, tools, providers, rules, policies, hooks; and whether an
+agent names what is there."""
 
 from __future__ import annotations
 
 import os
-from collections.abc import Iterable
-from dataclasses import dataclass
-from typing import Any
+from collections.abc import Iterable, Iterator, Mapping
+from dataclasses import asdict, dataclass
+from typing import TYPE_CHECKING, Any
 
 from pydantic import BaseModel, ValidationError
 
 from activities.contracts import JsonObject, ModelSpec, ToolSpec
-from activities.extensions import ExtensionError, load_extensions
 from activities.settings import Settings
 from client.agentfile import SCRIPTED, AgentFile, Draft, shipped_agents
 from client.errors import UsageError
-from client.yamltext import KeyPath, YamlText, nearest, problems
-from workflows.gate.problems import problems as people_problems
-from workflows.gate.problems import unknown_arguments
-from workflows.kernel.design import Design
-from workflows.kernel.errors import name_of
-from workflows.kernel.machine import Machine
+from client.options import options_of
+from client.workerconfig import memory_file, register_modules
+from client.yaml import KeyPath, Problem, YamlFile, nearest, problems
+from workflows.kernel.machine import COMMON_EXITS, Extensions, Machine, state_name
 
-__all__ = ["Catalog", "check_key"]
+if TYPE_CHECKING:
+    from activities.provider import Provider
 
-Problem = tuple[KeyPath, str]
+__all__ = ["Catalog", "check_key", "machine_facts", "without_broken_modules"]
 
 
 @dataclass(frozen=True)
 class Catalog:
-    """Machines, tools and providers that a worker with certain settings has."""
+    """What a worker with certain settings has."""
 
-    designs: tuple[Design, ...]
+    machines: tuple[Machine, ...]
+    """By name and version, as their default options make them."""
+    extensions: Extensions
+    """Rules, policies and hooks of users' modules."""
     tools: tuple[ToolSpec, ...]
-    providers: dict[str, str]
-    """Descriptions by name."""
+    providers: Mapping[str, Provider]
 
     @classmethod
     def load(cls, settings: Settings) -> Catalog:
@@ -42,144 +43,118 @@ class Catalog:
         Raises:
             UsageError: a module of the settings cannot be loaded.
         """
+        from activities.extensions import ExtensionError
         from activities.providers import load_providers
-        from activities.toolbox import Toolbox
+        from activities.tools import Toolbox
         from workflows import registry
 
+        register_modules(settings.modules)
         try:
-            for module in load_extensions(settings.modules):
-                registry.add_module(module)
-            toolbox = Toolbox.load(settings)
+            tools, providers = Toolbox.load(settings).specs, load_providers(settings)
         except (ExtensionError, ValueError, TypeError) as error:
             raise UsageError(f"modules: {error}") from error
-        providers = load_providers(settings)
-        return cls(
-            designs=registry.designs(),
-            tools=toolbox.specs,
-            providers={name: provider.description for name, provider in providers.items()},
-        )
+        return cls(registry.machines(), registry.extensions(), tools, providers)
 
-    def design(self, name: str, version: str | None = None) -> Design:
-        """A machine by name; raises UsageError naming those there are."""
+    def machine(self, name: str, version: str | None = None, options: JsonObject | None = None) -> Machine:
+        """A machine as these options make it; default: its own; without a version the newest.
+
+        Raises:
+            UsageError: there is no such machine, or the options do not fit it.
+        """
         from workflows import registry
 
         try:
-            return registry.design(name, version)
+            if options is None:
+                return registry.machine(name, version)
+            return registry.machine_for(name, version, options, newest=True)[0]
         except ValueError as error:
             raise UsageError(str(error)) from error
 
     def check(self, agent: AgentFile, draft: Draft) -> None:
-        """Hold an agent against what there is; raises UsageError with everything that is wrong."""
-        found = [*self._machine(agent), *self._models(agent), *self._tools(agent)]
-        found += people_problems(agent.approvals, agent.people, agent.tools)
-        found += unknown_arguments(agent.approvals, [tool for tool in self.tools if tool.name in agent.tools])
-        if found:
-            raise UsageError(draft.wrong(found))
+        """Raise a UsageError with everything in the agent that names what is not there, or does not fit."""
+        from workflows.gate.approvals import problems as approval_problems
 
-    def _machine(self, agent: AgentFile) -> Iterable[Problem]:
-        names = {design.name for design in self.designs}
+        specs = [tool for tool in self.tools if tool.name in agent.tools]
+        found = [*self._machine(agent), *self._models(agent), *self._tools(agent)]
+        found += approval_problems(agent.approvals, agent.people, tools=agent.tools, specs=specs)
+        if found:
+            raise UsageError(draft.message(found))
+
+    def _machine(self, agent: AgentFile) -> Iterator[Problem]:
+        names = {machine.name for machine in self.machines}
         if agent.machine not in names:
-            yield (
-                ("machine",),
-                f"there is no machine `{agent.machine}`; " + nearest(agent.machine, names),
-            )
+            yield ("machine",), f"there is no machine `{agent.machine}`; {nearest(agent.machine, names)}"
             return
         try:
-            design = self.design(agent.machine, agent.version)
+            machine = self.machine(agent.machine, agent.machine_version)
         except UsageError as error:
-            yield ("version",), str(error)
+            yield ("machine_version",), str(error)
             return
-        wrong = [*_options(agent.options, design, ("options",))]
-        yield from wrong or _states(agent, _built(agent.options, design))
+        wrong = list(_option_problems(agent.options, machine, ("options",)))
+        yield from wrong or _state_problems(
+            agent, self.machine(agent.machine, machine.version, agent.options)
+        )
         for role in agent.models:
-            if role not in design.roles:
-                yield (
-                    ("models", role),
-                    f"machine {design.name} has no such role; {nearest(role, design.roles)}",
-                )
+            if role not in machine.roles:
+                what = f"machine {machine.name} has no such role; {nearest(role, machine.roles)}"
+                yield ("models", role), what
 
-    def _models(self, agent: AgentFile) -> Iterable[Problem]:
-        scripted = any(spec.script for spec in agent.models.values())
+    def _models(self, agent: AgentFile) -> Iterator[Problem]:
+        plain = all(one.plain_replies for one in self.machines if one.name == agent.machine)
+        scripted = plain or any(spec.script for spec in agent.models.values())
         for role, spec in agent.models.items():
             if spec.provider not in self.providers:
-                yield (
-                    ("models", role, "provider"),
-                    f"there is no provider `{spec.provider}`; " + nearest(spec.provider, self.providers),
-                )
-            elif spec.provider == SCRIPTED and not scripted and not self._stands_in(agent):
-                yield ("models", role), _without_a_script(agent.machine)
+                what = f"there is no provider `{spec.provider}`; {nearest(spec.provider, self.providers)}"
+                yield ("models", role, "provider"), what
+            elif spec.provider == SCRIPTED and not scripted:
+                yield ("models", role), _no_script(agent.machine)
 
-    def _stands_in(self, agent: AgentFile) -> bool:
-        return all(design.stand_in for design in self.designs if design.name == agent.machine)
-
-    def _tools(self, agent: AgentFile) -> Iterable[Problem]:
+    def _tools(self, agent: AgentFile) -> Iterator[Problem]:
         names = [tool.name for tool in self.tools]
         for index, name in enumerate(agent.tools):
             if name not in names:
                 yield ("tools", index), f"there is no tool `{name}`; {nearest(name, names)}"
-            elif name in agent.tools[:index]:
-                yield ("tools", index), f"`{name}` stands twice"
 
 
-def _without_a_script(machine: str) -> str:
-    """Why a model without a script is refused, and which shipped agent has one."""
-    said = f"without a script the provider `{SCRIPTED}` cannot reply as {machine} expects it; write one"
-    texts = {path.stem: YamlText(path).values for path in shipped_agents()}
-    examples = [name for name, values in texts.items() if values.get("machine") == machine]
-    return f"{said} (docs/scripts.md)" + (f", or try the agent {examples[0]}" if examples else "")
+def machine_facts(machine: Machine) -> dict[str, Any]:
+    """All that can be said of one machine, as data: for `ratchet machines NAME` and the docs."""
+    return {
+        "machine": machine.name,
+        "version": machine.version,
+        "description": machine.description,
+        "roles": list(machine.roles),
+        "takes_material": machine.takes_material,
+        "options": [asdict(option) for option in options_of(machine.options)],
+        "schema": machine.options.model_json_schema(),
+        "states": [_state_facts(machine, name) for name in machine.by_name],
+        "transitions": [
+            {"from": source, "event": event.__name__, "to": target}
+            for source, row in machine.rows.items()
+            for event, target in row.items()
+        ],
+        "exits": dict(machine.exits),
+        "common_exits": dict(COMMON_EXITS),
+    }
 
 
-def _options(given: JsonObject, design: Design, where: KeyPath) -> Iterable[Problem]:
-    """What is wrong with a machine's knobs, and with those of machines that run inside it."""
-    from workflows import registry
+def without_broken_modules(settings: Settings, named: Iterable[str]) -> tuple[Settings, tuple[str, ...]]:
+    """The settings without modules that an earlier command named and that cannot be loaded any more.
 
-    try:
-        options = design.options.model_validate(given)
-        design.build(options, registry.parts())
-    except ValidationError as error:
-        for place, what in problems(error, design.options):
-            yield (*where, *place), what
-        return
-    except Exception as error:  # noqa: BLE001  # whatever the machine says against its options
-        yield where, str(error)
-        return
-    yield from _inner_machines(options, where)
-
-
-def _built(given: JsonObject, design: Design) -> Machine[Any]:
-    from workflows import registry
-
-    return design.build(design.options.model_validate(given), registry.parts())
-
-
-def _states(agent: AgentFile, machine: Machine[Any]) -> Iterable[Problem]:
-    """States of `interrupt_states` that the machine does not have: nobody would be asked there."""
-    there = [name_of(state) for state in machine.states]
-    for index, name in enumerate(agent.people.interrupt_states):
-        if name not in there:
-            where: KeyPath = ("people", "interrupt_states", index)
-            yield where, f"machine {agent.machine} has no state `{name}`; {nearest(name, there)}"
-
-
-def _inner_machines(value: object, where: KeyPath) -> Iterable[Problem]:
-    """A run would find these only when it comes to the machine inside."""
-    from workflows import registry
-    from workflows.machines.staged_options import InnerMachine
-
-    if isinstance(value, InnerMachine):
+    A module that is `named` now, or by the environment, stays: its fault is an error for whoever loads it.
+    Gives a message for each module that is left out.
+    """
+    kept, messages, needed = [], [], set(named)
+    for name in settings.modules:
         try:
-            # As the run looks it up, which takes the oldest where no version is named.
-            inner = registry.design(value.name, value.version, newest=False)
-        except ValueError as error:
-            yield (*where, "name"), str(error)
-            return
-        yield from _options(value.options, inner, (*where, "options"))
-    elif isinstance(value, BaseModel):
-        for name in type(value).model_fields:
-            yield from _inner_machines(getattr(value, name), (*where, name))
-    elif isinstance(value, tuple):
-        for index, item in enumerate(value):
-            yield from _inner_machines(item, (*where, index))
+            if name not in needed:
+                register_modules([name])
+            kept.append(name)
+        except UsageError as error:
+            messages.append(
+                f"the module {name}, named by an earlier command in this directory, is left out: {error}. "
+                f"Fix it, or delete {memory_file(settings.data_dir)} to forget all that was named"
+            )
+    return settings.model_copy(update={"modules": tuple(kept)}), tuple(messages)
 
 
 def check_key(models: Iterable[ModelSpec]) -> None:
@@ -190,7 +165,85 @@ def check_key(models: Iterable[ModelSpec]) -> None:
         if spec.provider == "openai" and spec.base_url is None:
             raise UsageError(
                 f"the model {spec.name} needs a key or a server: set OPENAI_API_KEY, or name any "
-                "OpenAI-compatible server (Ollama, vLLM, LM Studio) with --base-url or "
-                "OPENAI_BASE_URL, such as --base-url http://localhost:11434/v1 --model llama3.2. "
-                "`--model scripted` needs neither, but is no language model"
+                "OpenAI-compatible server (Ollama, vLLM, LM Studio) with --base-url or OPENAI_BASE_URL, such "
+                "as --base-url http://localhost:11434/v1 --model llama3.2. `--model scripted` needs neither, "
+                "but is not a language model"
             )
+
+
+def _no_script(machine: str) -> str:
+    """Why a model without a script is refused, and which shipped agent has one."""
+    examples = [path.stem for path in shipped_agents() if YamlFile(path).values.get("machine") == machine]
+    hint = f", or try the agent {examples[0]}" if examples else ""
+    return (
+        f"the provider `{SCRIPTED}` cannot reply as {machine} expects without a script; write one "
+        f"(docs/scripts.md){hint}"
+    )
+
+
+def _option_problems(given: JsonObject, machine: Machine, where: KeyPath) -> Iterator[Problem]:
+    """What is wrong with a machine's options, and with those of machines that run inside it."""
+    from workflows import registry
+
+    try:
+        built, options = registry.machine_for(machine.name, machine.version, given)
+        if built.prepare:
+            built.prepare(options, registry.extensions())
+    except ValidationError as error:
+        for place, what in problems(error, machine.options):
+            yield (*where, *place), what
+        return
+    except Exception as error:  # noqa: BLE001  # whatever a user's machine raises about its options
+        yield where, str(error)
+        return
+    yield from _inner_problems(options, where)
+
+
+def _inner_problems(value: object, where: KeyPath) -> Iterator[Problem]:
+    """Machines that options name (fields `machine`, `machine_version`, `options`); a run would find a wrong
+    one only when it comes to it."""
+    from workflows import registry
+
+    if isinstance(value, BaseModel):
+        name = getattr(value, "machine", None)
+        if isinstance(name, str):
+            try:
+                # as the run looks it up: the oldest where no version is named
+                inner = registry.machine(name, getattr(value, "machine_version", None), newest=False)
+            except ValueError as error:
+                yield (*where, "machine"), str(error)
+                return
+            yield from _option_problems(getattr(value, "options", {}), inner, (*where, "options"))
+            return
+        for field in sorted(value.model_fields_set):
+            yield from _inner_problems(getattr(value, field), (*where, field))
+    elif isinstance(value, tuple):
+        for index, item in enumerate(value):
+            yield from _inner_problems(item, (*where, index))
+
+
+def _state_problems(agent: AgentFile, machine: Machine) -> Iterator[Problem]:
+    """States of `interrupt_states` that the machine does not have: nobody would be asked there."""
+    for index, name in enumerate(agent.people.interrupt_states):
+        if name not in machine.rows:
+            known = nearest(name, machine.rows)
+            what = f"machine {agent.machine} has no state `{name}` to pause before; {known}"
+            yield ("people", "interrupt_states", index), what
+    if agent.people.interrupt_every and machine.step is None:
+        yield ("people", "interrupt_every"), f"machine {agent.machine} has no steps"
+
+
+def _state_facts(machine: Machine, name: str) -> dict[str, Any]:
+    one = machine.by_name[name]
+    return {
+        "state": name,
+        "initial": name == state_name(machine.initial),
+        "final": name in machine.final,
+        "begins_step": machine.step is not None and name == state_name(machine.step),
+        "counts": one.counts,
+        "reads": sorted(one.reads),
+        "writes": sorted(one.writes),
+        "asks": sorted(effect.__name__ for effect in one.asks),
+        "tools": None if one.tools is None else sorted(one.tools),
+        "enforced": one.enforce,
+    }

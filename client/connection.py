@@ -1,46 +1,106 @@
-"""Connecting: Temporal's own configuration, else the embedded server; and a worker of our own."""
+"""Connecting: Temporal's own configuration, else the embedded server; and a worker of this process."""
 
 from __future__ import annotations
 
 import asyncio
+import re
 from collections.abc import AsyncIterator
 from contextlib import AsyncExitStack, asynccontextmanager
-from datetime import timedelta
+from dataclasses import dataclass
+from datetime import UTC, datetime, timedelta
 from typing import Any
 
+from temporalio.api.enums.v1 import TaskQueueType, WorkerStatus
+from temporalio.api.taskqueue.v1 import TaskQueue
+from temporalio.api.workflowservice.v1 import DescribeTaskQueueRequest, ListWorkersRequest
 from temporalio.client import Client
 from temporalio.envconfig import ClientConfig
+from temporalio.service import RPCError
 
 from activities.settings import Settings
-from client.agent import AgentClient
-from client.archived import ArchivedRuns
-from client.errors import RatchetError, ServerError, UsageError
-from client.rpc import unreachable
-from client.server import EmbeddedServer, Ports
+from client.embedded import EmbeddedServer, Ports, data_directory
+from client.errors import RatchetError, ServerError, UsageError, unreachable
 from client.workerconfig import load_settings
+from workflows.api import TASK_QUEUE
 
-__all__ = ["connected", "remote_config", "working"]
+__all__ = ["Connection", "connected", "has_worker", "open_client", "remote_config", "while_alive"]
 
 CONNECT_TIMEOUT = timedelta(seconds=10)
+POLL_SECONDS = 90
+"""A live worker polls again at least every 70 seconds."""
 
 
-def remote_config(
-    address: str | None = None, namespace: str | None = None, profile: str | None = None
-) -> dict[str, Any] | None:
-    """How to connect to a server elsewhere; None when none is named, so that ours is used.
+@dataclass
+class Connection:
+    """A client of a Temporal server that speaks as Ratchet does, and where that server is."""
+
+    temporal: Client
+    settings: Settings
+    where: str
+    """Address of the server, for messages."""
+    ui: str | None = None
+    """Address of Temporal's Web UI; known of the embedded server only."""
+    has_own_worker: bool = False
+    """A worker runs in this process."""
+
+    @asynccontextmanager
+    async def working(self) -> AsyncIterator[None]:
+        """Run a worker in this process."""
+        from worker import build_worker
+
+        # a person waits at the terminal: calls under way get 5 seconds to end, not half a minute
+        async with build_worker(self.temporal, self.settings.model_copy(update={"shutdown_seconds": 5})):
+            self.has_own_worker = True
+            try:
+                yield
+            finally:
+                self.has_own_worker = False
+
+
+def remote_config(address: str | None = None, namespace: str | None = None) -> dict[str, Any] | None:
+    """What `Client.connect` takes to reach a server elsewhere; None when none is named, for the embedded one.
+
+    Temporal's environment configuration (TEMPORAL_ADDRESS, TEMPORAL_API_KEY, TEMPORAL_TLS_..., a profile of
+    temporal.toml), with `address` and `namespace` before it.
 
     Raises:
         UsageError: Temporal's configuration file cannot be read.
     """
     try:
-        config: dict[str, Any] = dict(ClientConfig.load_client_connect_config(profile))
+        config: dict[str, Any] = dict(ClientConfig.load_client_connect_config())
     except Exception as error:  # the loader raises plain RuntimeErrors
-        raise UsageError(f"Temporal's configuration cannot be read: {error}") from error
-    if address is not None:
-        config["target_host"] = address
-    if namespace is not None:
-        config["namespace"] = namespace
+        raise UsageError(
+            f"Temporal's configuration cannot be read: {error}; check TEMPORAL_... and temporal.toml"
+        ) from error
+    given = {"target_host": address, "namespace": namespace}
+    config |= {name: value for name, value in given.items() if value is not None}
     return config if config.get("target_host") else None
+
+
+async def open_client(settings: Settings, config: dict[str, Any]) -> Client:
+    """A Temporal client with Ratchet's plugin; `config` is what `remote_config` gave.
+
+    Raises:
+        UsageError: the address is wrong.
+        Unreachable: the server does not answer.
+    """
+    from client.plugin import RatchetPlugin
+
+    where = str(config["target_host"])
+    data_directory(settings.data_dir)
+    try:
+        return await Client.connect(
+            **{"connect_timeout": CONNECT_TIMEOUT, **config}, plugins=[RatchetPlugin(settings)]
+        )
+    except (ValueError, TypeError) as error:
+        raise UsageError(
+            f"cannot connect to a Temporal server at {where!r}: {error}; expected HOST:PORT "
+            "(TEMPORAL_ADDRESS, --address, profile)"
+        ) from error
+    except RuntimeError as error:
+        # the SDK's core nests the causes of an error as Rust prints them; the innermost says it
+        messages: list[str] = re.findall(r'(?:message|error): "([^"]+)"', str(error))
+        raise unreachable(where, messages[-1].lower() if messages else str(error)) from error
 
 
 @asynccontextmanager
@@ -50,95 +110,95 @@ async def connected(
     remote: dict[str, Any] | None = None,
     ports: Ports | None = None,
     worker: bool = False,
-) -> AsyncIterator[AgentClient]:
-    """A client of the server in `remote` (default: `remote_config()`), else of the embedded one.
+) -> AsyncIterator[Connection]:
+    """A connection to the server in `remote` (default: `remote_config()`), else to the embedded one.
 
     Args:
-        settings: data directory, tools and servers; default: from the environment, with what was
-            named for earlier runs of the directory, so that they can go on.
+        settings: data directory, tools and model servers; default: from the environment, with what earlier
+            commands of the directory named, so that their runs can go on.
+        remote: from `remote_config`.
         ports: of the embedded server.
-        worker: run a worker in this process for as long as the client is open.
+        worker: run a worker in this process for as long as the connection is open.
 
     Raises:
-        UsageError: the address is none.
+        UsageError: the address is wrong.
         Unreachable: the server does not answer.
-        ServerError: the embedded server does not start.
+        ServerError: the embedded server does not start, or has ended.
     """
     settings = settings or load_settings()
     remote = remote or remote_config()
     async with AsyncExitStack() as stack:
-        server: EmbeddedServer | None = None
+        ui = None
         if remote is None:
-            server = await stack.enter_async_context(
-                await EmbeddedServer.attach(settings.data_dir, ports or Ports())
-            )
-            await stack.enter_async_context(_while_alive(server))
-        where = server.address if server else str((remote or {})["target_host"])
-        temporal = await _client(settings, where, remote or {"target_host": where})
-        agents = AgentClient(
-            temporal,
-            ArchivedRuns(settings.data_dir / "archive.db"),
-            ui=server.ui if server else None,
-            where=where,
-        )
+            server = await stack.enter_async_context(await EmbeddedServer.attach(settings.data_dir, ports))
+            await stack.enter_async_context(while_alive(server))
+            remote, ui = {"target_host": server.record.address}, server.record.ui
+        temporal = await open_client(settings, remote)
+        connection = Connection(temporal, settings, str(remote["target_host"]), ui)
         if worker:
-            await stack.enter_async_context(working(agents, settings))
-        yield agents
+            await stack.enter_async_context(connection.working())
+        yield connection
 
 
-async def _client(settings: Settings, where: str, config: dict[str, Any]) -> Client:
-    from client.plugin import connect
+async def has_worker(temporal: Client) -> bool:
+    """Some worker polled the task queue lately and did not announce its end since.
 
+    A killed worker announces nothing: it counts for up to `POLL_SECONDS` more.
+    """
+    described = await temporal.workflow_service.describe_task_queue(
+        DescribeTaskQueueRequest(
+            namespace=temporal.namespace,
+            task_queue=TaskQueue(name=TASK_QUEUE),
+            task_queue_type=TaskQueueType.TASK_QUEUE_TYPE_WORKFLOW,
+        )
+    )
+    oldest = datetime.now(UTC) - timedelta(seconds=POLL_SECONDS)
+    polls = [
+        (poller.last_access_time.ToDatetime(tzinfo=UTC), poller.identity) for poller in described.pollers
+    ]
+    for at, identity in sorted(polls, reverse=True):
+        if at > oldest and not await _announced_end(temporal, identity):
+            return True
+    return False
+
+
+async def _announced_end(temporal: Client, identity: str) -> bool:
+    """All workers of this identity told the server that they stop; their pollers stay listed."""
+    name = identity.replace("'", "''")
+    query = ListWorkersRequest(namespace=temporal.namespace, query=f"WorkerIdentity = '{name}'")
     try:
-        return await connect(settings, connect_timeout=CONNECT_TIMEOUT, **config)
-    except ValueError as error:
-        raise UsageError(
-            f"{where!r} is no address of a Temporal server: {error}; expected HOST:PORT "
-            "(TEMPORAL_ADDRESS, --address, profile)"
-        ) from error
-    except RuntimeError as error:
-        raise unreachable(where, str(error)) from error
+        workers = (await temporal.workflow_service.list_workers(query)).workers_info
+    except RPCError:
+        return False  # a server that keeps no list of workers
+    leaving = {WorkerStatus.WORKER_STATUS_SHUTTING_DOWN, WorkerStatus.WORKER_STATUS_SHUTDOWN}
+    states = {worker.worker_heartbeat.status for worker in workers}
+    return bool(states) and states <= leaving
 
 
 @asynccontextmanager
-async def working(agents: AgentClient, settings: Settings) -> AsyncIterator[None]:
-    """A worker in this process."""
-    from worker import build_worker
-
-    # A person waits at the terminal: calls in flight get a moment to end, not half a minute.
-    async with build_worker(agents.temporal, settings.model_copy(update={"shutdown_seconds": 5})):
-        agents.worker_here = True
-        try:
-            yield
-        finally:
-            agents.worker_here = False
-
-
-@asynccontextmanager
-async def _while_alive(server: EmbeddedServer) -> AsyncIterator[None]:
-    """Stop what is inside when the embedded server dies, instead of letting it wait for ever."""
-    inside = asyncio.current_task()
+async def while_alive(server: EmbeddedServer) -> AsyncIterator[None]:
+    """Cancel the body when the embedded server dies: it would wait for ever."""
+    body = asyncio.current_task()
+    assert body is not None
     lost = False
 
-    async def look() -> None:
+    async def watch() -> None:
         nonlocal lost
         while server.alive():  # noqa: ASYNC110  # another process has no event to wait for
             await asyncio.sleep(0.5)
         lost = True
-        if inside is not None:
-            inside.cancel()
+        body.cancel()
 
-    looking = asyncio.create_task(look())
+    watching = asyncio.create_task(watch())
     try:
         yield
     except (asyncio.CancelledError, RatchetError):
         if not lost:
             raise
-        stopped = server.stopped()
-        how = "was stopped (`ratchet down`)" if stopped else "has ended"
+        body.uncancel()
+        end = "was stopped (`ratchet down`)" if server.stopped() else f"ended. {server.log_end()}\n"
         raise ServerError(
-            f"the embedded server {how}; runs that were going on are interrupted, and "
-            f"`ratchet run --resume` goes on with them{'' if stopped else f'. {server.log_end()}'}"
+            f"the embedded server {end}; its runs are interrupted, and `ratchet run --resume` continues them"
         ) from None
     finally:
-        looking.cancel()
+        watching.cancel()

@@ -1,24 +1,36 @@
 """Errors that people of the client meet: one paragraph each, with what to do next.
 
 * RatchetError          the command fails, exit code 1
-  + UsageError          what was asked for makes no sense as it stands, exit code 2
+  + UsageError          the input makes no sense; nothing was started, exit code 2
   + ServerError         the embedded server does not start or does not answer
   + Unreachable         the Temporal server does not answer
-  + NoWorker            no worker polls the task queue, so that nothing can go on
-  + NotAtHand           what a run answers is too long, and lies in a store that is not here
+  + NoWorker            no worker polls the task queue
+  + StoreNotShared      the answer lies in a store that this client cannot read
   + UnknownRun          no run has that id
   + DuplicateRun        a run with that id exists already
   + RunFailed           the workflow failed instead of giving a result
-    + RunRefused        its worker cannot run such a task: it lacks the tools or the machine, say
-  + Refused             a run does not take a decision or a command, exit code 3
-  + NotConfirmed        a person did not say yes, so nothing was done, exit code 4
+    + RunRefused        its worker cannot run such a task, because a tool or machine is missing, say
+  + Refused             the run does not take a decision or a command, exit code 3
+  + NotConfirmed        a person did not say yes; nothing was done, exit code 4
+
+`clear_errors` turns what Temporal's client raises into one of these.
 """
 
 from __future__ import annotations
 
+import os
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from temporalio.client import WorkflowFailureError
+    from temporalio.service import RPCError
+
 __all__ = [
-    "DuplicateRun", "NoWorker", "NotAtHand", "NotConfirmed", "RatchetError", "Refused", "RunFailed",
-    "RunRefused", "ServerError", "UnknownRun", "Unreachable", "UsageError",
+    "DuplicateRun", "NoWorker", "NotConfirmed", "RatchetError", "Refused", "RunFailed", "RunRefused",
+    "ServerError", "StoreNotShared", "UnknownRun", "Unreachable", "UsageError",
+    "clear_errors", "no_worker", "run_failed", "unknown_run", "unreachable",
 ]  # fmt: skip
 
 
@@ -46,8 +58,8 @@ class NoWorker(RatchetError):
     """No worker polls the task queue, so a query would wait in vain."""
 
 
-class NotAtHand(RatchetError):
-    """What a run answers is long and lies in the workers' store, which this client does not share."""
+class StoreNotShared(RatchetError):
+    """A run's answer is too long for a message and lies in a store that this client cannot read."""
 
 
 class UnknownRun(RatchetError):
@@ -59,7 +71,7 @@ class DuplicateRun(RatchetError):
 
 
 class RunFailed(RatchetError):
-    """The workflow failed, was terminated or timed out, so that there is no result."""
+    """The workflow failed, was terminated or timed out, so there is no result."""
 
 
 class RunRefused(RunFailed):
@@ -67,12 +79,128 @@ class RunRefused(RunFailed):
 
 
 class Refused(RatchetError):
-    """The run does not take a decision or a command as it stands; nothing was changed."""
+    """The run does not take a decision or a command now; nothing was changed."""
 
     exit_code = 3
 
 
 class NotConfirmed(RatchetError):
-    """A person did not confirm what was asked for, or nobody could be asked; nothing was done."""
+    """A person did not confirm, or nobody could be asked; nothing was done."""
 
     exit_code = 4
+
+
+UPDATE_ABORTED = "update was aborted"
+"""In the server's message when it lost sight of an update: the update may be sent again."""
+RUN_IS_OVER = ("already completed", "closing workflow", UPDATE_ABORTED)
+"""In the server's message about an update to a run that has ended, or ends before it reads the update."""
+
+
+@asynccontextmanager
+async def clear_errors(where: str, run_id: str = "") -> AsyncIterator[None]:
+    """Turn what Temporal's client raises inside into a `RatchetError` that says what to do.
+
+    Args:
+        where: address of the server, for the message.
+        run_id: workflow id, where the call is about one run.
+    """
+    from temporalio.client import WorkflowQueryFailedError
+    from temporalio.service import RPCError
+
+    from activities.store.blobs import StoreError
+
+    try:
+        yield
+    except RPCError as error:
+        raise _translated(error, where, run_id) from error
+    except StoreError as error:
+        raise StoreNotShared(
+            f"the answer of run {run_id} is too long for a message and lies in the store of its workers, "
+            f"which cannot be read here: {error}; name its directory with --data-dir"
+        ) from error
+    except WorkflowQueryFailedError as error:
+        raise RatchetError(f"run {run_id} refused the query: {error}") from error
+
+
+def _translated(error: RPCError, where: str, run_id: str) -> RatchetError:
+    from temporalio.service import RPCStatusCode as Code
+
+    slow = error.status in (Code.CANCELLED, Code.DEADLINE_EXCEEDED)
+    missing = error.status is Code.NOT_FOUND
+    if run_id and (missing or UPDATE_ABORTED in error.message):
+        if any(words in error.message for words in RUN_IS_OVER):
+            return Refused(f"run {run_id} is over, so nothing was changed; `ratchet show {run_id}` shows it")
+        return unknown_run(where, run_id)
+    if slow and run_id:
+        return no_worker(where)
+    if slow or error.status is Code.UNAVAILABLE or error.message == "transport error":
+        return unreachable(where, error.message)
+    if error.status in (Code.UNAUTHENTICATED, Code.PERMISSION_DENIED):
+        return RatchetError(
+            f"the Temporal server at {where} denies access ({error.message}); check TEMPORAL_API_KEY or the "
+            "TLS certificates (TEMPORAL_TLS_..., profile), and that they belong to this namespace"
+        )
+    if "search attribute" in error.message.lower():
+        return RatchetError(f"{error.message}; `ratchet doctor --fix` registers the search attributes")
+    if missing:
+        return RatchetError(
+            f"the Temporal server at {where} does not know it: {error.message}; check --namespace or "
+            "TEMPORAL_NAMESPACE"
+        )
+    return RatchetError(f"the Temporal server at {where} refused: {error.message}")
+
+
+def unreachable(where: str, why: str) -> Unreachable:
+    """The error for a server that does not answer."""
+    if os.environ.get("TEMPORAL_ADDRESS") == where:
+        todo = (
+            "TEMPORAL_ADDRESS names it; if that is left over from a `ratchet dev` that has ended, "
+            "`unset TEMPORAL_ADDRESS` to use the embedded server of the directory"
+        )
+    else:
+        todo = "check the address (--address, profile), or leave it out to use the embedded server"
+    return Unreachable(f"the Temporal server at {where} does not answer ({why}); {todo}")
+
+
+def unknown_run(where: str, run_id: str) -> UnknownRun:
+    """The error for a run that nobody knows."""
+    return UnknownRun(f"there is no run {run_id} at {where}; `ratchet list` shows the runs")
+
+
+def no_worker(where: str) -> NoWorker:
+    """The error for a query that only a worker can answer."""
+    from workflows.api import TASK_QUEUE
+
+    return NoWorker(
+        f"no worker polls the task queue {TASK_QUEUE!r} at {where}, so the run cannot go on or answer; "
+        "start a worker with `ratchet dev` or `python worker.py`, or continue interrupted runs with "
+        "`ratchet run --resume`"
+    )
+
+
+def run_failed(run_id: str, error: WorkflowFailureError) -> RunFailed:
+    """Why a workflow has no result."""
+    from temporalio.exceptions import ApplicationError, CancelledError, FailureError, TerminatedError
+
+    cause: BaseException = error.cause
+    while isinstance(cause, FailureError) and cause.cause and getattr(cause, "type", "") != "InvalidTask":
+        cause = cause.cause
+    if isinstance(cause, ApplicationError) and cause.type == "InvalidTask":
+        return RunRefused(
+            f"run {run_id} was refused, so nothing was done: {cause.message}\n"
+            "Fix the task, and start it again with another --id, or none: this id is used up"
+        )
+    if isinstance(cause, ApplicationError) and "RestrictedWorkflowAccessError" in str(cause):
+        access = str(cause).partition("Cannot access ")[2].partition(" from inside")[0]
+        return RunFailed(
+            f"run {run_id} failed: its machine uses {access or 'what a machine may not use'}. A machine may "
+            "read no clock, file, environment or random number, because its run could not be continued "
+            "elsewhere: move that into a tool, or take the time from `run.now`"
+        )
+    if isinstance(cause, TerminatedError):
+        what = f"was terminated: {cause}"
+    elif isinstance(cause, CancelledError):
+        what = "was cancelled before it could write a result"
+    else:
+        what = f"failed: {cause}"
+    return RunFailed(f"run {run_id} {what}; `ratchet log {run_id}` shows what it did")

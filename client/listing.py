@@ -2,19 +2,24 @@
 
 from __future__ import annotations
 
+import json
+from collections.abc import Iterable
 from contextlib import suppress
 from datetime import datetime
 from typing import Any, Literal
 
+from pydantic import TypeAdapter
 from temporalio.client import WorkflowExecution, WorkflowExecutionStatus
 from temporalio.common import SearchAttributeKey, SearchAttributePair, TypedSearchAttributes
 
-from activities.contracts import Frozen
+from activities.contracts import Frozen, JsonObject
+from client.errors import UsageError
 from workflows.api import WORKFLOW_TYPE, AgentTask
+from workflows.people import Kind, Verb
 
 __all__ = [
-    "GOAL_KEY", "GOAL_SHOWN", "Progress", "RunLine", "line_of", "list_filter", "memo_of", "quoted",
-    "start_attributes",
+    "REQUESTS_KEY", "RequestSummary", "RunLine", "line_of", "list_filter", "requests_in_memo",
+    "run_with_short_id", "start_attributes", "start_memo",
 ]  # fmt: skip
 
 Progress = Literal["running", "completed", "failed", "cancelled", "terminated", "timed out", "continued"]
@@ -27,52 +32,69 @@ PROGRESS: dict[WorkflowExecutionStatus | None, Progress] = {
     WorkflowExecutionStatus.TIMED_OUT: "timed out",
     WorkflowExecutionStatus.CONTINUED_AS_NEW: "continued",
 }
-GOAL_SHOWN = 200
-GOAL_KEY = "goal"
+GOAL_CHARACTERS = 200
+CANDIDATES = 10
+"""Runs that a message names."""
+REQUESTS_KEY = "requests"
+"""Memo: the open requests in short."""
 
 AGENT = SearchAttributeKey.for_keyword("AgentName")
 MACHINE = SearchAttributeKey.for_keyword("AgentMachine")
 STATE = SearchAttributeKey.for_keyword("AgentState")
 WAITING = SearchAttributeKey.for_keyword("AgentWaiting")
-EXIT = SearchAttributeKey.for_keyword("AgentExit")
 WAITING_SINCE = SearchAttributeKey.for_datetime("AgentWaitingSince")
 DEADLINE = SearchAttributeKey.for_datetime("AgentDeadline")
+EXIT = SearchAttributeKey.for_keyword("AgentExit")
+
+
+class RequestSummary(Frozen):
+    """An open request in short, as the memo of its run has it."""
+
+    id: str
+    kind: Kind
+    text: str = ""
+    """The beginning of the question."""
+    tool: str | None = None
+    digest: str
+    options: tuple[Verb, ...] = ()
+    deadline: float | None = None
+    """Seconds since 1970."""
+    arguments: JsonObject | None = None
+    """None: there are none, or they are too long for a list."""
 
 
 class RunLine(Frozen):
     """One run in a list."""
 
     id: str
-    """The workflow's id, which is the run's trace id."""
+    """The workflow id."""
     run_id: str = ""
-    """Temporal's id of the execution."""
+    """Temporal's id of the newest execution."""
     progress: Progress
     agent: str = ""
     machine: str = ""
     state: str = ""
     """Empty unless the agent asks for `visibility: state`."""
     waiting: str = ""
+    """Kind of the oldest open request, or `paused`; empty: the run waits for nobody."""
     waiting_since: datetime | None = None
     deadline: datetime | None = None
     exit_reason: str = ""
     goal: str = ""
-    """The first characters of the goal."""
+    """The first 200 characters of the goal."""
     started: datetime
     closed: datetime | None = None
+    requests: tuple[RequestSummary, ...] = ()
+    """The oldest five open requests."""
 
 
-async def memo_of(run: WorkflowExecution, key: str) -> Any:
-    """What a run's memo says there; None where it says nothing, or nothing that can be read here: whoever
-    starts a run by other tools may write into its memo what they like."""
-    with suppress(Exception):
-        return await run.memo_value(key, default=None)
-    return None
+_SUMMARIES: TypeAdapter[tuple[RequestSummary, ...]] = TypeAdapter(tuple[RequestSummary, ...])
 
 
 async def line_of(run: WorkflowExecution) -> RunLine:
     """What a list shows of a run."""
     found = run.typed_search_attributes
-    goal = await memo_of(run, GOAL_KEY)
+    goal = await _memo(run, "goal")
     return RunLine(
         id=run.id,
         run_id=run.run_id,
@@ -84,30 +106,81 @@ async def line_of(run: WorkflowExecution) -> RunLine:
         waiting_since=found.get(WAITING_SINCE),
         deadline=found.get(DEADLINE),
         exit_reason=found.get(EXIT, ""),
-        goal="" if goal is None else str(goal)[:GOAL_SHOWN],
+        goal="" if goal is None else str(goal)[:GOAL_CHARACTERS],
         started=run.start_time,
         closed=run.close_time,
+        requests=await requests_in_memo(run),
     )
+
+
+async def requests_in_memo(run: WorkflowExecution) -> tuple[RequestSummary, ...]:
+    """The open requests that a run's memo names, the oldest five at most; none when it cannot be read."""
+    found = await _memo(run, REQUESTS_KEY)
+    with suppress(ValueError, RecursionError):  # a newer worker, or another program, wrote it
+        return _SUMMARIES.validate_python(json.loads(found) if isinstance(found, str) else found or ())
+    return ()
+
+
+async def _memo(run: WorkflowExecution, key: str) -> Any:
+    """A value of a memo; None when there is none, or one that cannot be read: anybody may write there."""
+    with suppress(Exception):
+        return await run.memo_value(key, default=None)
+    return None
 
 
 def start_attributes(task: AgentTask) -> TypedSearchAttributes:
     """Search attributes that a run has from its first moment, at the cost of no event."""
     return TypedSearchAttributes(
-        [SearchAttributePair(AGENT, task.agent), SearchAttributePair(MACHINE, task.machine)]
+        [SearchAttributePair(AGENT, task.name), SearchAttributePair(MACHINE, task.machine)]
     )
 
 
-def list_filter(*, running: bool = False, machine: str | None = None, agent: str | None = None) -> str:
-    """A visibility query for our runs."""
-    wanted = [f"WorkflowType = '{WORKFLOW_TYPE}'"]
+def start_memo(task: AgentTask) -> dict[str, str]:
+    """The memo of a run that starts."""
+    memo = {"goal": " ".join(task.goal.split())[:GOAL_CHARACTERS]}
+    return {**memo, "machine": f"{task.machine} {task.machine_version}"} if task.machine_version else memo
+
+
+def list_filter(
+    *,
+    running: bool = False,
+    waiting: bool = False,
+    machine: str | None = None,
+    agent: str | None = None,
+    prefix: str = "",
+) -> str:
+    """A visibility query for runs; `prefix` is the beginning of their ids."""
+    parts = [f"WorkflowType = '{WORKFLOW_TYPE}'"]
     if running:
-        wanted.append("ExecutionStatus = 'Running'")
+        parts.append("ExecutionStatus = 'Running'")
+    if waiting:
+        parts.append("AgentWaiting IS NOT NULL")
     for name, value in (("AgentMachine", machine), ("AgentName", agent)):
         if value is not None:
-            wanted.append(f"{name} = '{quoted(value)}'")
-    return " AND ".join(wanted)
+            parts.append(f"{name} = '{_quoted(value)}'")
+    if prefix:
+        parts.append(f"WorkflowId STARTS_WITH '{_quoted(prefix)}'")
+    return " AND ".join(parts)
 
 
-def quoted(value: str) -> str:
-    """As it stands between the quotes of a visibility query."""
+def _quoted(value: str) -> str:
     return value.replace("\\", "\\\\").replace("'", "\\'")
+
+
+def run_with_short_id(short: str, ids: Iterable[str]) -> str | None:
+    """The one id that begins or ends with `short`; None when there is none.
+
+    An inner run's id begins with that of the outer run; a shortened one means the outer run.
+
+    Raises:
+        UsageError: there are several; they are named.
+    """
+    found = sorted(run for run in set(ids) if run.startswith(short) or run.endswith(short))
+    outer = [run for run in found if not any(run.startswith(f"{other}/") for other in found)]
+    if len(outer) > 1:
+        more = [f"  and {len(outer) - CANDIDATES} more"] if len(outer) > CANDIDATES else []
+        lines = "\n".join([*(f"  {run}" for run in outer[:CANDIDATES]), *more])
+        raise UsageError(
+            f"{short}: several runs have an id that begins or ends so; name one of them:\n{lines}"
+        )
+    return outer[0] if outer else None

@@ -19,14 +19,7 @@ from temporalio.service import RPCError
 from client.errors import RatchetError
 from workflows.api import ATTRIBUTES
 
-__all__ = [
-    "RETENTION",
-    "keep_runs",
-    "missing_attributes",
-    "namespace_exists",
-    "prepare",
-    "register_attributes",
-]
+__all__ = ["RETENTION", "missing_attributes", "namespace_exists", "prepare", "register_attributes"]
 
 RETENTION = timedelta(hours=2160)
 """How long the embedded server keeps finished runs."""
@@ -41,7 +34,7 @@ async def missing_attributes(client: Client) -> list[str]:
     """Names of our search attributes that are not registered.
 
     Raises:
-        RatchetError: one is registered with another type, which nobody but its owner can mend.
+        RatchetError: one is registered with another type; only the namespace's owner can change that.
     """
     found = await client.operator_service.list_search_attributes(
         ListSearchAttributesRequest(namespace=client.namespace)
@@ -74,15 +67,15 @@ async def register_attributes(client: Client) -> list[str]:
     raise RatchetError(f"the server took search attributes {missing} but does not list them")
 
 
-async def keep_runs(client: Client, wanted: timedelta = RETENTION) -> None:
-    """Make the namespace keep finished runs at least as long as `wanted`."""
+async def _keep_runs(client: Client) -> None:
+    """Make the namespace keep finished runs at least as long as `RETENTION`."""
     described = await client.workflow_service.describe_namespace(
         DescribeNamespaceRequest(namespace=client.namespace)
     )
-    if described.config.workflow_execution_retention_ttl.ToTimedelta() >= wanted:
+    if described.config.workflow_execution_retention_ttl.ToTimedelta() >= RETENTION:
         return
     ttl = Duration()
-    ttl.FromTimedelta(wanted)
+    ttl.FromTimedelta(RETENTION)
     await client.workflow_service.update_namespace(
         UpdateNamespaceRequest(
             namespace=client.namespace, config=NamespaceConfig(workflow_execution_retention_ttl=ttl)
@@ -103,9 +96,9 @@ async def prepare(address: str, namespace: str = "default") -> None:
     """Check that the server answers, and give the namespace what Ratchet needs.
 
     Raises:
-        RuntimeError, RPCError: the server does not answer (yet).
+        RuntimeError, RPCError: the server does not answer yet.
     """
     client = await Client.connect(address, namespace=namespace, connect_timeout=timedelta(seconds=5))
     await client.service_client.check_health(timeout=timedelta(seconds=5))
     await register_attributes(client)
-    await keep_runs(client)
+    await _keep_runs(client)

@@ -1,28 +1,31 @@
-"""What people say to runs: decisions on what they ask, and commands."""
+"""What people do with runs: see requests, decide, command, and follow a run with its requests."""
 
 from __future__ import annotations
 
 import secrets
-from collections.abc import AsyncGenerator, Mapping
-from dataclasses import dataclass, field
-from datetime import timedelta
-from functools import partial
-from typing import Any, Literal, TypeVar
+import time
+from collections.abc import AsyncGenerator, Mapping, Sequence
+from contextlib import aclosing, suppress
+from typing import Any, Literal, TypedDict, TypeVar, Unpack
 
 from pydantic import ValidationError
 
 from activities.contracts import JsonObject
-from client.errors import NotAtHand, NoWorker, RatchetError, Refused, UsageError
-from client.inbox import WAITING_FILTER, Ask, InboxLine, asks_of, inbox_line, oldest_first
-from client.keys import Speaker
-from client.paging import all_calls, all_open, open_and_closed
+from client.errors import (
+    NoWorker,
+    RatchetError,
+    Refused,
+    StoreNotShared,
+    UnknownRun,
+    UsageError,
+    clear_errors,
+)
+from client.keys import Signer
+from client.listing import RequestSummary, requests_in_memo
 from client.reading import RunReader
-from client.rpc import clear_errors, has_worker
-from client.sending import NoAnswer, Sent, by_signal, by_update
-from client.watching import watch_all
-from client.yamltext import dotted, problems
+from client.sending import MessageName, NoAnswer, SentSignal, by_signal, by_update
+from client.yaml import problem_text
 from workflows.api import EffectsQuery, PageQuery
-from workflows.gate.signing import sign, signed_content
 from workflows.kernel.log import Record
 from workflows.people import (
     Command,
@@ -31,336 +34,335 @@ from workflows.people import (
     Decision,
     DoneCall,
     EffectsPage,
-    Remember,
     Request,
     RequestsPage,
+    StandingApproval,
     Verb,
 )
 
-__all__ = ["By", "RunCommander", "Seen", "spoken"]
+__all__ = ["CommandName", "RunCommander", "command_from", "decision_from"]
 
-Seen = Request | Ask | str
-"""A request as the caller saw it; an id stands for the request of that id, and never for a newer one."""
-By = str | Speaker
-"""Who says it: a name that is claimed, or a person, who signs if they have a key."""
-PATIENCE = timedelta(seconds=5)
-"""A worker that has just gone counts as there for a while: so long it is waited for, then the memo helps."""
-M = TypeVar("M", Decision, Command)
+CommandName = Literal["pause", "resume", "abort", "steer", "rollback", "limits"]
+QUERY_SECONDS = 5
+"""How long an open request is asked for; a worker that has just gone counts as there for a while. Then the
+run's memo helps."""
+LOOK_SECONDS = 1.0
+"""How often `watch_all` looks for requests of inner runs: the outer run's history does not show them."""
 A = TypeVar("A", Decided, CommandDone)
+M = TypeVar("M", Decision, Command)
 
 
-@dataclass(frozen=True)
-class _What:
-    """What is decided, apart from the request."""
+class DecisionFields(TypedDict, total=False):
+    """Fields of a decision that only some verbs take; see `workflows.people.Decision`."""
 
-    verb: Verb
-    text: str = ""
-    arguments: JsonObject | None = None
-    amounts: Mapping[str, float] = field(default_factory=dict)
-    remember: Remember | None = None
+    arguments: JsonObject | None
+    amounts: Mapping[str, float]
+    standing_approval: StandingApproval | None
+
+
+class CommandFields(TypedDict, total=False):
+    """Fields of a command that only some commands take; see `workflows.people.Command`."""
+
+    at_once: bool
+    step: int
+    compensate: bool
+    limits: Mapping[str, float | None]
+
+
+def decision_from(
+    request: Request | RequestSummary, verb: Verb, text: str = "", **fields: Unpack[DecisionFields]
+) -> Decision:
+    """A decision on a request as the caller saw it.
+
+    Raises:
+        UsageError: a field cannot be sent: a text that is too long, arguments that are not JSON.
+    """
+    about = {"request": request.id, "digest": request.digest, "decision": verb}
+    return _checked(Decision, {**about, "text": text, **fields})
+
+
+def command_from(command: CommandName, text: str = "", **fields: Unpack[CommandFields]) -> Command:
+    """A command. Raises as `decision_from`."""
+    return _checked(Command, {"command": command, "text": text, **fields})
+
+
+def _checked(kind: type[M], fields: Mapping[str, Any]) -> M:
+    try:
+        return kind.model_validate(fields)
+    except ValidationError as error:
+        name = kind.__name__.lower()
+        raise UsageError(f"this cannot be sent as a {name}: {problem_text(error, kind)}") from error
 
 
 class RunCommander(RunReader):
-    """Deciding what runs ask, and ordering them about; the part of `AgentClient` that people speak through.
+    """Deciding what runs ask, and commanding them: the part of `AgentClient` that people act through.
 
-    A message goes as an update, which the run answers, when a worker polls; else, or with `signal`, as a
-    signal: then the answer is `Sent`, and it takes effect when a worker comes. Each has an id, so that
-    one that comes twice counts once.
-
-    Whatever sends may raise `Refused` (the run does not take it as it stands, and why), `UnknownRun`, and
-    `RatchetError` when the run is over.
+    A message goes as an update, which the run answers, when a worker polls. Otherwise, or with `signal`, it
+    goes as a signal; then the answer is `SentSignal`, and it takes effect when a worker comes. Each message
+    has an id, so that one that comes twice counts once.
     """
 
-    # -- what is asked --------------------
+    # -- requests --------------------
 
-    async def inbox(self) -> tuple[InboxLine, ...]:
-        """All runs that wait for people, those that have waited longest first; one call, needs no worker."""
-        async with clear_errors(self.where):
-            found = [await inbox_line(run) async for run in self.temporal.list_workflows(WAITING_FILTER)]
-        return oldest_first(found)
-
-    async def requests(self, run_id: str) -> tuple[Request, ...]:
-        """What a run asks at present, oldest first.
+    async def requests(self, run: str) -> tuple[Request, ...]:
+        """The open requests of a run, oldest first, with nothing cut.
 
         Raises:
-            NoWorker: nobody can say; see `asks`.
-            NotAtHand: it is long, and lies in the workers' store.
+            NoWorker: the run cannot answer; `request_summaries` needs no worker.
+            StoreNotShared: they are long and lie in the workers' store.
         """
-        return (await self.asked(run_id)).open
+        return (await self.requests_page(run)).open
 
-    async def asked(self, run_id: str) -> RequestsPage:
-        """All of the same at once, and whether the run stands paused. Raises as `requests`."""
-        return await all_open(partial(self._requests, run_id))
+    async def requests_page(self, run: str) -> RequestsPage:
+        """All open requests in one page, as they were at one moment, and whether the run is paused."""
+        while True:
+            page = await self._requests_from(run, 0)
+            found = page.open
+            while page.open and len(found) < page.total:
+                page = await self._requests_from(run, len(found))
+                # When an older request closes, indices fall, and the page has left one out: begin again.
+                last = (await self._requests_from(run, len(found) - 1)).open
+                if not last or last[0].id != found[-1].id:
+                    break
+                found += page.open
+            else:
+                return page.model_copy(update={"open": found})
 
-    async def known_requests(self, run_id: str) -> tuple[Request, ...]:
-        """The same, and the newest closed ones behind them."""
-        return await open_and_closed(partial(self._requests, run_id))
+    async def open_and_closed_requests(self, run: str) -> tuple[Request, ...]:
+        """The open requests, and the five that were closed last behind them; each once."""
+        while True:
+            found = (await self.requests_page(run)).open
+            page = await self._requests_from(run, len(found))
+            closed = {request.id for request in page.closed}
+            if page.total == len(found) and not any(request.id in closed for request in found):
+                return (*found, *page.closed)
 
-    async def asks(self, run_id: str) -> tuple[Ask, ...]:
-        """The same in short, as the run's memo has it: the oldest five at most, needs no worker."""
-        async with clear_errors(self.where, run_id):
-            return await asks_of(await self.temporal.get_workflow_handle(run_id).describe())
+    async def request_summaries(self, run: str) -> tuple[RequestSummary, ...]:
+        """The oldest five open requests in short; needs no worker."""
+        return await requests_in_memo(await self.description(run))
 
-    async def request(self, run_id: str, request_id: str) -> Request | Ask:
-        """One request by its id, open or lately closed; in short when no worker can be asked.
+    async def request(self, run: str, request_id: str) -> Request | RequestSummary:
+        """One request by its id, open or closed lately; in short when the run cannot answer.
 
         Raises:
-            Refused: the run knows no such request.
+            Refused: the run has no such request.
+            RatchetError: the run cannot answer, and its memo does not name the request.
         """
-        more = ""
+        cause: RatchetError | None = None
         try:
-            known: tuple[Request | Ask, ...] = await self.known_requests(run_id)
-        except (NoWorker, NotAtHand) as error:
-            known = await self.asks(run_id)
-            more = f"; more may be open, which cannot be told: {error}"
+            known: Sequence[Request | RequestSummary] = await self.open_and_closed_requests(run)
+        except (NoWorker, StoreNotShared) as error:
+            known, cause = await self.request_summaries(run), error
         for request in known:
             if request.id == request_id:
                 return request
-        there = ", ".join(request.id for request in known) or "none"
-        if more:
-            raise RatchetError(f"request {request_id} of run {run_id} is not among {there}{more}")
-        raise Refused(f"run {run_id} has no request {request_id}; there is {there}")
+        names = ", ".join(request.id for request in known) or "none"
+        if cause is not None:
+            raise RatchetError(
+                f"request {request_id} of run {run} is not among those that its memo names ({names}), and "
+                f"the run cannot answer: {cause}"
+            ) from cause
+        raise Refused(f"run {run} has no request {request_id}; it has {names}")
 
-    def watch_all(self, run_id: str, since: int = 0) -> AsyncGenerator[Record | Request, None]:
-        """What `watch` gives, and each request when it opens, at each vote, and when it closes.
-
-        Also requests of runs inside this one: `Request.run` says whose it is. Of requests that were
-        closed before, nothing is said.
-        """
-        return watch_all(self, run_id, since)
-
-    async def effects(self, run_id: str, step: int = 0) -> tuple[DoneCall, ...]:
+    async def effects(self, run: str, step: int = 0) -> tuple[DoneCall, ...]:
         """Calls since a step that changed something outside, or may have; oldest first.
 
-        A rollback to that step does not undo them by itself; see `rollback`.
+        A rollback to that step undoes them only with `compensate`.
         """
+        calls: tuple[DoneCall, ...] = ()
+        while True:
+            query = EffectsQuery(step=step, since=len(calls))
+            page = await self.query(run, "effects", EffectsPage, query)
+            if page.total < len(calls):  # the run was rolled back meanwhile
+                calls = ()
+                continue
+            calls += page.calls
+            if not page.calls or len(calls) >= page.total:
+                return calls
 
-        async def page(since: int) -> EffectsPage:
-            query = EffectsQuery(step=step, since=since)
-            return await self._query(run_id, "effects", EffectsPage, query)
-
-        return await all_calls(page)
-
-    # -- decisions --------------------
-
-    async def decide(
-        self, run_id: str, decision: Decision, *, by: By = "", signal: bool = False
-    ) -> Decided | Sent:
-        """Answer a request; what has become of it.
-
-        An id is made up when the decision has none; `by` stands for its own when it is given.
-        """
-        whole = _named(decision, by)
-        if isinstance(by, Speaker) and by.key is not None:
-            signature = sign(by.key, signed_content(run_id, whole))
-            whole = whole.model_copy(update={"signature": signature})
-        return await self._send(run_id, "decide", whole, Decided, signal)
-
-    async def approve(
-        self,
-        run_id: str,
-        request: Seen,
-        text: str = "",
-        *,
-        by: By = "",
-        remember: Remember | None = None,
-        signal: bool = False,
-    ) -> Decided | Sent:
-        """Let the tool be called; `remember` approves later calls that fit it, too."""
-        what = _What("approve", text, remember=remember)
-        return await self._answer(run_id, request, what, by, signal)
-
-    async def reject(
-        self, run_id: str, request: Seen, text: str = "", *, by: By = "", signal: bool = False
-    ) -> Decided | Sent:
-        """Do not let the tool be called; the model is told so, and the text."""
-        return await self._answer(run_id, request, _What("reject", text), by, signal)
-
-    async def edit(
-        self,
-        run_id: str,
-        request: Seen,
-        arguments: JsonObject,
-        text: str = "",
-        *,
-        by: By = "",
-        signal: bool = False,
-    ) -> Decided | Sent:
-        """Let the tool be called with other arguments: all of them."""
-        return await self._answer(run_id, request, _What("edit", text, arguments), by, signal)
-
-    async def answer(
-        self, run_id: str, request: Seen, text: str, *, by: By = "", signal: bool = False
-    ) -> Decided | Sent:
-        """Answer a question; of a call whose outcome nobody knew, its result: it did happen."""
-        return await self._answer(run_id, request, _What("answer", text), by, signal)
-
-    async def resume_request(
-        self, run_id: str, request: Seen, text: str = "", *, by: By = "", signal: bool = False
-    ) -> Decided | Sent:
-        """Let the run go on after an interrupt, an escalation or a question, without an answer."""
-        return await self._answer(run_id, request, _What("resume", text), by, signal)
-
-    async def retry(
-        self, run_id: str, request: Seen, text: str = "", *, by: By = "", signal: bool = False
-    ) -> Decided | Sent:
-        """Make a call again: what was wrong is mended, or the call did not happen."""
-        return await self._answer(run_id, request, _What("retry", text), by, signal)
-
-    async def top_up(
-        self,
-        run_id: str,
-        request: Seen,
-        amounts: Mapping[str, float],
-        text: str = "",
-        *,
-        by: By = "",
-        signal: bool = False,
-    ) -> Decided | Sent:
-        """Raise limits by these amounts: counter (such as `cost_usd`) -> how much more."""
-        return await self._answer(run_id, request, _What("topup", text, amounts=amounts), by, signal)
-
-    async def finish(
-        self, run_id: str, request: Seen, text: str = "", *, by: By = "", signal: bool = False
-    ) -> Decided | Sent:
-        """Let a run that has reached a limit end as the limit would have it."""
-        return await self._answer(run_id, request, _What("finish", text), by, signal)
-
-    async def abort_request(
-        self, run_id: str, request: Seen, text: str = "", *, by: By = "", signal: bool = False
-    ) -> Decided | Sent:
-        """End the run by a decision: for those who may decide this request, but not order the run about."""
-        return await self._answer(run_id, request, _What("abort", text), by, signal)
-
-    # -- commands --------------------
-
-    async def command(
-        self, run_id: str, command: Command, *, by: By = "", signal: bool = False
-    ) -> CommandDone | Sent:
-        """Order a run about; what it did. Id and `by` as in `decide`."""
-        whole = _named(command, by)
-        if isinstance(by, Speaker) and by.key is not None:
-            content = signed_content(run_id, whole, await self._origin(run_id))
-            whole = whole.model_copy(update={"signature": sign(by.key, content)})
-        return await self._send(run_id, "command", whole, CommandDone, signal)
-
-    async def pause(
-        self, run_id: str, reason: str = "", *, at_once: bool = False, by: By = "", signal: bool = False
-    ) -> CommandDone | Sent:
-        """Let a run stand still after what it is doing, or at once: then it does that again later."""
-        return await self.command(
-            run_id, spoken(Command, command="pause", text=reason, at_once=at_once), by=by, signal=signal
-        )
-
-    async def resume(
-        self, run_id: str, reason: str = "", *, by: By = "", signal: bool = False
-    ) -> CommandDone | Sent:
-        """Let a paused run go on; what it asks is answered by decisions."""
-        return await self.command(
-            run_id, spoken(Command, command="resume", text=reason), by=by, signal=signal
-        )
-
-    async def abort(
-        self, run_id: str, reason: str = "", *, by: By = "", signal: bool = False
-    ) -> CommandDone | Sent:
-        """End a run where it is; it still gives a result, with the exit reason `aborted`."""
-        return await self.command(run_id, spoken(Command, command="abort", text=reason), by=by, signal=signal)
-
-    async def steer(self, run_id: str, text: str, *, by: By = "", signal: bool = False) -> CommandDone | Sent:
-        """Say something to the model before its next call."""
-        return await self.command(run_id, spoken(Command, command="steer", text=text), by=by, signal=signal)
-
-    async def rollback(
-        self,
-        run_id: str,
-        step: int,
-        reason: str = "",
-        *,
-        compensate: bool = False,
-        by: By = "",
-        signal: bool = False,
-    ) -> CommandDone | Sent:
-        """Begin a step again, 0 the whole run; `compensate` undoes what can be undone, see `effects`."""
-        order = spoken(Command, command="rollback", step=step, text=reason, compensate=compensate)
-        return await self.command(run_id, order, by=by, signal=signal)
-
-    async def set_limits(
-        self,
-        run_id: str,
-        limits: Mapping[str, float | None],
-        reason: str = "",
-        *,
-        by: By = "",
-        signal: bool = False,
-    ) -> CommandDone | Sent:
-        """Set caps of a run: counter -> new cap, None for no cap."""
-        order = spoken(Command, command="limits", limits=dict(limits), text=reason)
-        return await self.command(run_id, order, by=by, signal=signal)
-
-    # -- how it is said --------------------
-
-    async def _requests(self, run_id: str, since: int) -> RequestsPage:
+    async def _requests_from(self, run: str, since: int) -> RequestsPage:
         # Nothing is cut: who decides must see all of it, and who edits changes all of it.
         query = PageQuery(since=since, full=True)
-        return await self._query(run_id, "requests", RequestsPage, query, patience=PATIENCE)
+        return await self.query(run, "requests", RequestsPage, query, seconds=QUERY_SECONDS)
 
-    async def _answer(self, run_id: str, request: Seen, what: _What, by: By, signal: bool) -> Decided | Sent:
-        seen = await self.request(run_id, request) if isinstance(request, str) else request
-        if isinstance(seen, Ask) and seen.options and what.verb not in seen.options:
-            # With a worker the run says so itself; without one nobody would.
+    # -- decisions and commands --------------------
+
+    async def decide(
+        self,
+        run: str,
+        request: Decision | Request | RequestSummary | str,
+        verb: Verb | None = None,
+        text: str = "",
+        *,
+        by: str | Signer = "",
+        signal: bool = False,
+        **fields: Unpack[DecisionFields],
+    ) -> Decided | SentSignal:
+        """Answer a request; its state afterwards.
+
+            await agents.decide(run, request, "approve", "as agreed", by="ann")
+            await agents.decide(run, "r2", "edit", arguments={"amount": 5})
+            await agents.decide(run, Decision(...))
+
+        Args:
+            request: as the caller saw it, so that a decision never counts for something else; an id means
+                that request as it is now; or a whole Decision.
+            verb: one of the request's `options`.
+            text: comment, answer or result.
+            by: a name, which is only claimed; a `Signer` with a key signs.
+            signal: send a signal, and do not wait for an answer.
+
+        Raises:
+            Refused: the decision does not count; the message says why. Nothing was changed.
+            UsageError: it cannot be sent.
+        """
+        if isinstance(request, Decision):
+            return await self._send(run, request, Decided, by, signal)
+        if verb is None:
+            raise UsageError("a decision needs a verb, such as `approve`")
+        seen = await self.request(run, request) if isinstance(request, str) else request
+        if isinstance(seen, RequestSummary) and seen.options and verb not in seen.options:
+            # a run that answers says so itself; a signal would be refused in the log only
             raise Refused(
-                f"{seen.id} of run {run_id} cannot be answered by {what.verb!r}; "
-                f"its options are {', '.join(seen.options)}"
+                f"{seen.id} of run {run} cannot be decided by {verb!r}; options: {', '.join(seen.options)}"
             )
-        decision = spoken(
-            Decision,
-            request=seen.id,
-            digest=seen.digest,
-            decision=what.verb,
-            text=what.text,
-            arguments=what.arguments,
-            amounts=dict(what.amounts),
-            remember=what.remember,
-        )
-        return await self.decide(run_id, decision, by=by, signal=signal)
+        return await self._send(run, decision_from(seen, verb, text, **fields), Decided, by, signal)
 
-    async def _origin(self, run_id: str) -> str:
-        """The id of a run's first execution, which a signed command is bound to."""
-        async with clear_errors(self.where, run_id):
-            about = await self.temporal.get_workflow_handle(run_id).describe()
-            return about.raw_info.first_run_id
+    async def command(
+        self,
+        run: str,
+        command: Command | CommandName,
+        text: str = "",
+        *,
+        by: str | Signer = "",
+        signal: bool = False,
+        **fields: Unpack[CommandFields],
+    ) -> CommandDone | SentSignal:
+        """Command a run; what the command did.
+
+            await agents.command(run, "pause", by="ann")
+            await agents.command(run, "steer", "Look at the newest file first.")
+            await agents.command(run, "rollback", step=3, compensate=True)
+            await agents.command(run, "limits", limits={"model_calls": 50, "cost_usd": None})
+
+        Args and errors as in `decide`; `text` is the reason, or the message that steers.
+        """
+        body = command if isinstance(command, Command) else command_from(command, text, **fields)
+        return await self._send(run, body, CommandDone, by, signal)
 
     async def _send(
-        self, run_id: str, name: Literal["decide", "command"], body: M, answer: type[A], signal: bool
-    ) -> A | Sent:
-        """By update when a worker polls and answers in time, else by signal with the same id."""
-        async with clear_errors(self.where, run_id):
+        self, run: str, body: Decision | Command, answer: type[A], by: str | Signer, signal: bool
+    ) -> A | SentSignal:
+        """By update when a worker polls and answers in time, otherwise by signal with the same id."""
+        who = by if isinstance(by, Signer) else Signer(by)
+        body = body.model_copy(update={"id": body.id or secrets.token_hex(8), "by": who.name or body.by})
+        if who.key is not None:
+            from workflows.gate.validation import sign, signed_content
+
+            # a decision names the digest of its request; a command names the very run
+            is_command = isinstance(body, Command)
+            origin = (await self.description(run)).raw_info.first_run_id if is_command else ""
+            body = body.model_copy(update={"signature": sign(who.key, signed_content(run, body, origin))})
+        name: MessageName = "decide" if isinstance(body, Decision) else "command"
+        async with clear_errors(self.where, run):
             if signal:
-                return await by_signal(self.temporal, run_id, name, body, "sent as a signal")
-            if not self.worker_here and not await has_worker(self.temporal):
-                return await by_signal(self.temporal, run_id, name, body, "sent; no worker runs at present")
+                return await by_signal(self.temporal, run, name, body, "sent as a signal")
+            if not await self.has_worker():
+                return await by_signal(self.temporal, run, name, body, "sent; no worker runs now")
             try:
-                return await by_update(self.temporal, run_id, name, body, answer)
+                return await by_update(self.temporal, run, name, body, answer)
             except NoAnswer:
                 why = "sent; no worker took it at once"
-                return await by_signal(self.temporal, run_id, name, body, why)
+                return await by_signal(self.temporal, run, name, body, why)
+
+    # -- following --------------------
+
+    async def watch_all(self, run: str, since: int = 0) -> AsyncGenerator[Record | Request, None]:
+        """What `watch` gives, and each request when it opens, at each vote, and when it closes.
+
+        Also those of inner runs: `Request.run` says of which. A request that is open already comes first;
+        one that was closed before does not come.
+        """
+        if await self.is_archived(run):
+            async for record in self.watch(run, since):
+                yield record
+            return
+        changes = _RequestChanges(self, run)
+        for request in await changes.next():
+            yield request
+        async with aclosing(self.batches(run, since, seconds=LOOK_SECONDS)) as batches:
+            async for records in batches:
+                for record in records:
+                    yield record
+                for request in await changes.after(records):
+                    yield request
+        for request in await changes.next():
+            yield request
 
 
-def spoken(kind: type[M], **said: Any) -> M:
-    """A decision or a command of what a person said.
+class _RequestChanges:
+    """Which requests of a run and of its inner runs have changed since the last look."""
 
-    Raises:
-        UsageError: something in it cannot be sent: a text that is too long, arguments that are no JSON.
-    """
-    try:
-        return kind.model_validate(said)
-    except ValidationError as error:
-        wrong = "; ".join(f"{dotted(where)}: {what}" for where, what in problems(error, kind))
-        raise UsageError(f"this cannot be sent as a {kind.__name__.lower()}: {wrong}") from error
+    def __init__(self, agents: RunCommander, run: str) -> None:
+        self._agents, self._run = agents, run
+        self._known: dict[str, dict[str, Request]] = {}
+        """Run -> its requests by id, as they were when it answered last."""
+        self._lengths: dict[str, int] = {}
+        """Run -> length of its history then: while it is the same, nothing has changed."""
+        self._looked = 0.0
+
+    async def after(self, records: Sequence[Record]) -> list[Request]:
+        """The same as `next`, if these records are about people, or the last look was long ago."""
+        is_due = time.monotonic() - self._looked >= LOOK_SECONDS
+        return await self.next() if is_due or any(record.about for record in records) else []
+
+    async def next(self) -> list[Request]:
+        """Requests that opened, got a vote or were closed. A run that does not answer is asked next time."""
+        is_first, self._looked = self._run not in self._lengths, time.monotonic()
+        changed: list[Request] = []
+        runs = [self._run]
+        for run in runs:  # with its inner runs, however deep, that are found meanwhile
+            try:
+                about = await self._agents.description(run)
+            except RatchetError:
+                continue
+            runs += [child.workflow_id for child in about.raw_description.pending_children]
+            if about.history_length != self._lengths.get(run) and await self._look(run, changed):
+                self._lengths[run] = about.history_length
+        for run, known in self._known.items():
+            if run not in runs and any(request.is_open for request in known.values()):
+                await self._look(run, changed)  # an inner run that has ended
+        # what was closed before is no news
+        return [request for request in changed if request.is_open] if is_first else changed
+
+    async def _look(self, run: str, changed: list[Request]) -> bool:
+        """Add what has changed in one run; False: it does not answer now."""
+        found: list[Request] = []
+        try:
+            found += await self._agents.open_and_closed_requests(run)
+        except (StoreNotShared, UnknownRun):
+            pass  # asking again would not help
+        except RatchetError:  # the worker is away or slow
+            return False
+        known = self._known.setdefault(run, {})
+        names = {one.id for one in found}
+        gone = {name: one for name, one in known.items() if one.is_open and name not in names}
+        found += await self._closed_long_ago(run, gone)
+        changed += [one for one in found if one.id not in known or _state(one) != _state(known[one.id])]
+        known |= {one.id: one for one in found}
+        return True
+
+    async def _closed_long_ago(self, run: str, gone: Mapping[str, Request]) -> list[Request]:
+        """Requests that were open and are not among the newest closed ones: the log has the outcome."""
+        closed: list[Request] = []
+        with suppress(RatchetError):
+            for record in await self._agents.records(run) if gone else ():
+                outcome, request = record.about.get("outcome"), gone.get(str(record.about.get("request")))
+                if request is not None and outcome not in (None, "open"):
+                    closed.append(request.model_copy(update={"outcome": outcome, "closed": record.at}))
+        return closed
 
 
-def _named(message: M, by: By) -> M:
-    """The message with an id, and with the name of who says it."""
-    name = by.name if isinstance(by, Speaker) else by
-    found = {"id": message.id or secrets.token_hex(8), "by": name or message.by}
-    return message.model_copy(update=found)
+def _state(request: Request) -> tuple[object, ...]:
+    """What makes a request news when it changes."""
+    return request.outcome, len(request.votes), request.group, request.deadline

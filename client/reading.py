@@ -4,309 +4,372 @@ from __future__ import annotations
 
 import asyncio
 import time
-from collections.abc import AsyncIterator, Awaitable, Callable
-from contextlib import suppress
+from collections.abc import AsyncGenerator
+from contextlib import aclosing, suppress
 from datetime import timedelta
-from functools import partial
 from typing import Any, TypeVar
 
 from pydantic import BaseModel
-from temporalio.client import Client, WorkflowFailureError, WorkflowHandle
+from temporalio.client import (
+    Client,
+    WorkflowExecutionDescription,
+    WorkflowFailureError,
+    WorkflowHandle,
+)
+from temporalio.exceptions import ApplicationError
 
 from activities.contracts import Message
 from client.archived import ArchivedRuns
-from client.errors import NotAtHand, NoWorker, RatchetError, UnknownRun
-from client.history import Follower
-from client.listing import RunLine, line_of, list_filter
-from client.live import Now, moment
-from client.recorded import parts_of
-from client.rpc import QUERY_TIMEOUT, clear_errors, has_worker, no_worker, result_within, run_failed
-from workflows.api import AgentResult, AgentStatus, AgentTask, LogPage, PageQuery, StepLine, TranscriptPage
+from client.connection import Connection, has_worker
+from client.errors import (
+    NoWorker,
+    RatchetError,
+    Refused,
+    StoreNotShared,
+    UnknownRun,
+    UsageError,
+    clear_errors,
+    no_worker,
+    run_failed,
+    unknown_run,
+)
+from client.follow import Follower, Heartbeat, heartbeat_in
+from client.history.recorded import by_number, executions_of, recorded_log
+from client.listing import RunLine, line_of, list_filter, run_with_short_id
+from workflows.api import LogPage, PageQuery, RunResult, RunStatus, StepLine, TranscriptPage
 from workflows.kernel.log import Record
-from workflows.pages import steps_of
 
 __all__ = ["RunReader"]
 
 Q = TypeVar("Q")
-PATIENCE = 60
-"""How many seconds `watch` waits for a worker that went away in the middle of a run."""
+QUERY_SECONDS = 15
+ABSENCE_SECONDS = 60
+"""How long `watch` waits for a worker that went away in the middle of a run."""
 
 
 class RunReader:
-    """What can be read of runs, live or over; the part of `AgentClient` that changes nothing."""
+    """What can be read of runs, live or over: the part of `AgentClient` that changes nothing.
 
-    def __init__(
-        self, temporal: Client, archive: ArchivedRuns, *, ui: str | None = None, where: str = ""
-    ) -> None:
-        self.temporal = temporal
-        self.ui = ui
-        """Address of Temporal's Web UI, where it is known."""
-        self.where = where
-        """The server's address, for messages."""
-        self.worker_here = False
-        """A worker runs in this process, so that there is no need to look for one."""
-        self._archive = archive
+    A run is named by its workflow id. What is asked of a live run needs a worker; a run that is over is read
+    from the archive of the data directory where it has it. Every method may raise `Unreachable` and
+    `UnknownRun`, and those that need a worker `NoWorker`.
+    """
+
+    def __init__(self, connection: Connection) -> None:
+        self.connection = connection
+        self.archive = ArchivedRuns(connection.settings.archive_file)
+        """Finished runs, also those that Temporal has forgotten."""
 
     @property
-    def archive(self) -> ArchivedRuns:
-        """What finished runs left behind, for when Temporal has forgotten them."""
-        return self._archive
+    def temporal(self) -> Client:
+        """Temporal's own client."""
+        return self.connection.temporal
+
+    @property
+    def where(self) -> str:
+        """The server's address, for messages."""
+        return self.connection.where
+
+    @property
+    def ui(self) -> str | None:
+        """Address of Temporal's Web UI; known of the embedded server only."""
+        return self.connection.ui
 
     async def has_worker(self) -> bool:
         """A worker polls the task queue."""
+        if self.connection.has_own_worker:
+            return True
         async with clear_errors(self.where):
             return await has_worker(self.temporal)
 
-    async def waiting_task(self, run_id: str) -> AgentTask | None:
-        """The input of a run that is not over; None when it was asked to stop or cannot be read."""
-        handle = self.temporal.get_workflow_handle(run_id)
-        async with clear_errors(self.where, run_id):
-            about = (await handle.describe()).raw_description.workflow_extended_info
-            if about.cancel_requested:
-                return None
-            events = handle.fetch_history_events(page_size=1)
-            begun = (await anext(events)).workflow_execution_started_event_attributes
-        try:
-            (task,) = await self.temporal.data_converter.decode(begun.input.payloads, [AgentTask])
-        except Exception:  # noqa: BLE001  # whatever it is, the run itself says so when it is started
-            return None
-        return task if isinstance(task, AgentTask) else None
-
-    async def now(self, run_id: str) -> Now:
-        """What a run is at this moment: needs no worker, no query and no history event."""
-        async with clear_errors(self.where, run_id):
-            handle = self.temporal.get_workflow_handle(run_id)
-            return await moment(self.temporal, (await handle.describe()).raw_description)
-
-    # -- what came out --------------------------------------------------------------------------
-
-    async def result(self, run_id: str) -> AgentResult:
-        """Wait until a run is over; what came out of it.
-
-        Raises:
-            RunFailed: the workflow failed, was terminated or timed out, so that there is none. A machine
-                that ends by raising has one: see `AgentResult.raises`.
-        """
-        handle: WorkflowHandle[Any, AgentResult] = self.temporal.get_workflow_handle(
-            run_id, result_type=AgentResult
-        )
-        try:
-            async with clear_errors(self.where, run_id):
-                return await handle.result()
-        except WorkflowFailureError as error:
-            told = result_within(error)
-            if told is None:
-                raise run_failed(run_id, error) from error
-            return told
-        except UnknownRun as unknown:
-            archived = await self._archive.result(run_id)
-            if archived is None:
-                raise await self._endless(run_id, unknown) from unknown
-            return archived
-
-    # -- reading --------------------------------------------------------------------------------
-
-    async def describe(self, run_id: str) -> RunLine:
-        """What a list shows of one run; needs no worker."""
-        async with clear_errors(self.where, run_id):
-            return await line_of(await self.temporal.get_workflow_handle(run_id).describe())
+    # -- lists: no worker is needed --------------------
 
     async def list(
         self, *, running: bool = False, machine: str | None = None, agent: str | None = None
     ) -> tuple[RunLine, ...]:
-        """Runs that the server knows, newest first; needs no worker."""
+        """Runs that Temporal knows, the newest first; a run that was continued as new is there once."""
         query = list_filter(running=running, machine=machine, agent=agent)
         async with clear_errors(self.where):
-            found = [await line_of(run) async for run in self.temporal.list_workflows(query)]
-        latest = [line for line in found if line.progress != "continued"]
-        return tuple(sorted(latest, key=lambda line: line.started, reverse=True))
+            lines = [await line_of(run) async for run in self.temporal.list_workflows(query)]
+        newest = [line for line in lines if line.progress != "continued"]
+        return tuple(sorted(newest, key=lambda line: line.started, reverse=True))
 
-    async def status(self, run_id: str) -> AgentStatus:
-        """Where a run is."""
-        ask = partial(self._query, run_id, "status", AgentStatus)
-        return await self._read(run_id, ask, self._archive.status)
+    async def inbox(self) -> tuple[RunLine, ...]:
+        """Runs that wait for people, those that have waited longest first; one call, however many runs."""
+        async with clear_errors(self.where):
+            query = list_filter(running=True, waiting=True)
+            lines = [await line_of(run) async for run in self.temporal.list_workflows(query)]
+        return tuple(
+            sorted(lines, key=lambda line: (line.waiting_since or line.started, line.started, line.id))
+        )
 
-    async def log(self, run_id: str, since: int = 0, *, full: bool = False) -> LogPage:
-        """One page of a run's records, from sequence number `since` on.
+    async def describe(self, run: str) -> RunLine:
+        """What a list shows of one run."""
+        return await line_of(await self.description(run))
 
-        Long values in it may be cut unless `full`, which needs the workers' store at hand.
-        """
-        query = PageQuery(since=since, full=full)
-        ask = partial(self._query, run_id, "log", LogPage, query)
-        page = await self._read(run_id, ask, partial(self._archive.log, since=since))
-        if page.first > since:
-            gap = await self._before(run_id, since, page.first)
-            page = page.model_copy(update={"records": (*gap, *page.records)})
-        return page
+    async def description(self, run: str) -> WorkflowExecutionDescription:
+        """Temporal's description of a run's newest execution."""
+        async with clear_errors(self.where, run):
+            return await self.temporal.get_workflow_handle(run).describe()
 
-    async def _before(self, run_id: str, since: int, first: int) -> tuple[Record, ...]:
-        """Records of a run from before it was continued as new: of the archive, else of Temporal's history.
+    async def heartbeat(self, run: str) -> Heartbeat:
+        """What the model says at this moment, or what fails; needs no query."""
+        return await heartbeat_in(self.temporal, (await self.description(run)).raw_description)
+
+    async def find(self, short: str, *, running: bool = False) -> str:
+        """The id of a run: the whole id, or the beginning or end of exactly one.
+
+        A run that only the archive knows is found by its whole id.
+
+        Args:
+            running: for a command that changes something; a run that is over is refused.
 
         Raises:
-            NotAtHand: neither has all of them here.
+            UnknownRun: there is no such run.
+            UsageError: there are several; they are named.
+            Refused: the run is over.
         """
-        found: dict[int, Record] = {}
-        with suppress(RatchetError):  # a damaged archive spoils no run that the server knows
-            found = {record.seq: record for record in await self._archive.records(run_id)}
-        if not found.keys() >= set(range(since, first)):
-            async with clear_errors(self.where, run_id):
-                for part in await parts_of(self.temporal, run_id):
-                    found |= {record.seq: record for record in await part.records(self.temporal)}
-        missing = [seq for seq in range(since, first) if seq not in found]
-        if missing:
-            raise NotAtHand(
-                f"run {run_id} was continued with an empty history, and {len(missing)} of its records (from "
-                f"{missing[0]} on) are neither in the archive here nor in Temporal's history any more; name "
-                f"its workers' folder with --data-dir, or read from record {missing[-1] + 1} on (--since)"
+        if not short.strip():
+            raise UsageError("the id of the run is empty; `ratchet list` shows the runs")
+        try:
+            line = await self.describe(short)
+        except UnknownRun:
+            if not running and await self.archive.records(short):
+                return short
+            line = await self.describe(await self._by_short_id(short, running))
+        if running and line.progress != "running":
+            raise Refused(
+                f"run {line.id} is over ({line.exit_reason or line.progress}), so nothing was changed; "
+                f"`ratchet show {line.id}` shows its result, and `ratchet fork` begins one of its steps again"
             )
-        return tuple(found[seq] for seq in range(since, first))
+        return line.id
 
-    async def records(self, run_id: str, since: int = 0, *, full: bool = False) -> tuple[Record, ...]:
-        """All records of a run so far, from sequence number `since` on."""
-        return (await self._all_since(run_id, since, full))[0]
+    async def _by_short_id(self, short: str, every: bool) -> str:
+        """A command that reads prefers a beginning to an end; one that changes something must be clear."""
+        for prefix in ("",) if every else (short, ""):
+            async with clear_errors(self.where):
+                query = list_filter(prefix=prefix)
+                ids = [run.id async for run in self.temporal.list_workflows(query)]
+            if found := run_with_short_id(short, ids):
+                return found
+        raise UnknownRun(
+            f"there is no run {short} at {self.where}, and no id begins or ends so; `ratchet list` shows "
+            "the runs"
+        )
 
-    async def steps(self, run_id: str) -> tuple[StepLine, ...]:
-        """What a run did, a line for each step."""
-        return steps_of(await self.records(run_id))
+    # -- what came out --------------------
 
-    async def transcript(self, run_id: str) -> tuple[Message, ...]:
+    async def result(self, run: str) -> RunResult:
+        """Wait until a run is over; what came out of it.
+
+        Raises:
+            RunFailed: the workflow failed, was terminated or timed out, so there is no result. A machine that
+                ends by raising has one; see `RunResult.raises`.
+        """
+        handle: WorkflowHandle[Any, RunResult] = self.temporal.get_workflow_handle(run, result_type=RunResult)
+        try:
+            async with clear_errors(self.where, run):
+                return await handle.result()
+        except WorkflowFailureError as error:
+            found = _result_in(error)
+            if found is None:
+                raise run_failed(run, error) from error
+            return found
+        except UnknownRun:
+            return await self._archived_result(run)
+
+    # -- what a run says of itself --------------------
+
+    async def status(self, run: str) -> RunStatus:
+        """Where a run is."""
+        if not await self.is_archived(run):
+            with suppress(UnknownRun):
+                return await self.query(run, "status", RunStatus)
+        result, records = await self._archived_result(run), await self.archive.records(run)
+        common = {name: getattr(result, name) for name in RunStatus.model_fields if hasattr(result, name)}
+        return RunStatus(**common, visit=records[-1].visit if records else 0)
+
+    async def records(self, run: str, since: int = 0, *, full: bool = False) -> tuple[Record, ...]:
+        """All records of a run so far, from sequence number `since` on.
+
+        Long values may be cut unless `full`, which needs the workers' store.
+        """
+        if not await self.is_archived(run):
+            with suppress(UnknownRun):
+                return (await self._live_records(run, since, full))[0]
+        records = await self.archive.records(run)
+        if not records:
+            raise unknown_run(self.where, run)
+        return tuple(record for record in records if record.seq >= since)
+
+    async def steps(self, run: str) -> tuple[StepLine, ...]:
+        """What a run did, one line for each step that holds."""
+        from workflows.pages import steps_of
+
+        return steps_of(await self.records(run))
+
+    async def transcript(self, run: str, *, full: bool = False) -> tuple[Message, ...]:
         """The conversation with the model so far."""
         messages: tuple[Message, ...] = ()
         while True:
-            query = PageQuery(since=len(messages))
-            page = await self._query(run_id, "transcript", TranscriptPage, query)
+            query = PageQuery(since=len(messages), full=full)
+            page = await self.query(run, "transcript", TranscriptPage, query)
             messages += page.messages
             if not page.messages or len(messages) >= page.total:
                 return messages
 
-    async def diagram(self, run_id: str) -> str:
+    async def diagram(self, run: str) -> str:
         """The run's machine as a Mermaid diagram with the current state marked."""
-        return await self._query(run_id, "diagram", str)
+        return await self.query(run, "diagram", str)
 
-    async def watch(self, run_id: str, since: int = 0) -> AsyncIterator[Record]:
-        """Every record of a run as it happens, until the run is over."""
-        async for records in self.batches(run_id, since):
-            for record in records:
-                yield record
+    async def query(
+        self,
+        run: str,
+        name: str,
+        kind: type[Q],
+        query: BaseModel | None = None,
+        *,
+        seconds: float = QUERY_SECONDS,
+    ) -> Q:
+        """Ask a run; refused at once when there is no worker to answer.
 
-    async def batches(self, run_id: str, since: int = 0) -> AsyncIterator[tuple[Record, ...]]:
-        """The same, records that were there at once together.
-
-        Waits on the run's history and asks for the log once each time that it has moved.
+        Raises:
+            NoWorker: no worker polls, or none answered within `seconds`.
+            StoreNotShared: the answer is long and lies in the workers' store, which cannot be read here.
         """
-        if await self.in_archive(run_id) or await self.cut_off(run_id):
-            yield await self.records(run_id, since)
+        await self._check_worker(run)
+        async with clear_errors(self.where, run):
+            handle = self.temporal.get_workflow_handle(run)
+            inputs = [] if query is None else [query]
+            timeout = timedelta(seconds=seconds)
+            answer: Q = await handle.query(name, args=inputs, result_type=kind, rpc_timeout=timeout)
+            return answer
+
+    async def _check_worker(self, run: str) -> None:
+        """Raise NoWorker; UnknownRun where that is the reason."""
+        if not await self.has_worker():
+            await self.description(run)
+            raise no_worker(self.where)
+
+    # -- following --------------------
+
+    async def watch(self, run: str, since: int = 0) -> AsyncGenerator[Record, None]:
+        """Every record of a run as it happens, until the run is over; branches and all."""
+        async with aclosing(self.batches(run, since)) as batches:
+            async for records in batches:
+                for record in records:
+                    yield record
+
+    async def batches(
+        self, run: str, since: int = 0, *, seconds: float | None = None
+    ) -> AsyncGenerator[tuple[Record, ...], None]:
+        """The same; records that were there at once come together.
+
+        It waits for the run's history, and asks for the log once each time the history has grown.
+
+        Args:
+            seconds: an empty batch comes whenever nothing has happened for so long.
+        """
+        if await self.is_archived(run) or await self._first_run_id(run) is None:
+            yield await self.records(run, since)
             return
-        await self._check_worker(run_id)
-        async with Follower(self.temporal, run_id) as follower:
+        await self._check_worker(run)
+        async with Follower(self.temporal, run) as follower:
             over = False
             while not over:
-                async with clear_errors(self.where, run_id):
-                    await follower.news()
-                over = follower.over  # before reading: what comes after it is read then
-                new, finished = await self._patiently(run_id, since)
+                async with clear_errors(self.where, run):
+                    if not await follower.news(seconds):
+                        yield ()
+                        continue
+                over = follower.over  # noted before the log is read: what comes later is read then
+                new, finished = await self._with_patience(run, since)
                 if new:
                     yield new
                     since = new[-1].seq + 1
                 over = over or finished
 
-    async def _patiently(self, run_id: str, since: int) -> tuple[tuple[Record, ...], bool]:
-        """`_all_since`, but a worker that is away for a moment is waited for."""
-        until = time.monotonic() + PATIENCE
+    async def _with_patience(self, run: str, since: int) -> tuple[tuple[Record, ...], bool]:
+        """The new records; a worker that is away for a moment is waited for."""
+        until = time.monotonic() + ABSENCE_SECONDS
         while True:
             try:
-                return await self._all_since(run_id, since)
+                return await self._live_records(run, since)
             except NoWorker:
                 if time.monotonic() > until:
                     raise
                 await asyncio.sleep(1)
 
-    async def _all_since(
-        self, run_id: str, since: int, full: bool = False
+    async def _live_records(
+        self, run: str, since: int, full: bool = False
     ) -> tuple[tuple[Record, ...], bool]:
+        """The records from `since` on, and whether the run is over."""
         records: tuple[Record, ...] = ()
         while True:
-            page = await self.log(run_id, since, full=full)
+            page = await self.query(run, "log", LogPage, PageQuery(since=since, full=full))
+            if page.first > since:
+                records += await self._earlier_records(run, since, page.first)
             records += page.records
             since = page.next
             if not page.records or page.next >= page.total:
                 return records, page.finished
 
-    async def _read(
-        self, run_id: str, ask: Callable[[], Awaitable[Q]], recall: Callable[[str], Awaitable[Q | None]]
-    ) -> Q:
-        """Ask the run; one that is over is recalled from the archive, which needs no worker."""
-        if await self.in_archive(run_id):
-            recalled = await recall(run_id)
-            if recalled is not None:
-                return recalled
-        try:
-            return await ask()
-        except UnknownRun as unknown:
-            recalled = await recall(run_id)
-            if recalled is None:
-                raise await self._endless(run_id, unknown) from unknown
-            return recalled
+    # -- the archive, and what is not there --------------------
 
-    async def cut_off(self, run_id: str) -> bool:
-        """The archive alone knows the run, and not to its end: what came of it is not known any more."""
+    async def is_archived(self, run: str) -> bool:
+        """The archive has the end of this very run; of any run of that id, when Temporal knows none."""
+        known = await self._first_run_id(run)
         try:
-            if await self._archive.records(run_id) and await self._archive.result(run_id) is None:
-                await self.describe(run_id)
-        except UnknownRun:
-            return True
+            result = await self.archive.result(run)
         except RatchetError:
-            return False  # of a damaged archive, or a server away, others speak
-        return False
+            if known is None:
+                raise
+            return False  # a run that Temporal knows needs no archive
+        return result is not None and known in {None, result.run_id}
 
-    async def _endless(self, run_id: str, unknown: UnknownRun) -> UnknownRun:
-        """What is said of a run whose end neither Temporal nor the archive has."""
-        records = len(await self._archive.records(run_id))
-        if not records:
-            return unknown
-        return UnknownRun(
-            f"Temporal at {self.where} does not know run {run_id} (any more), and of its end the archive has "
-            f"nothing: what came of it is not known. `ratchet log {run_id}` shows the {records} records that "
-            "there are"
-        )
-
-    async def in_archive(self, run_id: str) -> bool:
-        """The end of this very execution is archived; of any, when Temporal knows none."""
+    async def _first_run_id(self, run: str) -> str | None:
+        """Temporal's id of a run's first execution; None: it does not know the run."""
         try:
-            result = await self._archive.result(run_id)
-        except RatchetError as unreadable:
-            try:
-                await self.describe(run_id)
-            except UnknownRun:
-                raise unreadable from None
-            return False  # what Temporal knows needs no archive
-        if result is None:
-            return False
-        try:
-            return (await self.describe(run_id)).run_id == result.run_id
+            return (await self.description(run)).raw_info.first_run_id
         except UnknownRun:
-            return True
+            return None
 
-    async def _query(
-        self,
-        run_id: str,
-        name: str,
-        kind: type[Q],
-        query: BaseModel | None = None,
-        *,
-        patience: timedelta = QUERY_TIMEOUT,
-    ) -> Q:
-        """Ask a run; refused at once when no worker is there to answer."""
-        await self._check_worker(run_id)
-        async with clear_errors(self.where, run_id):
-            handle = self.temporal.get_workflow_handle(run_id)
-            arguments = [] if query is None else [query]
-            answer: Q = await handle.query(name, args=arguments, result_type=kind, rpc_timeout=patience)
-            return answer
+    async def _archived_result(self, run: str) -> RunResult:
+        """The result of a run that Temporal does not know, or that is over. Raises UnknownRun."""
+        if result := await self.archive.result(run):
+            return result
+        if records := len(await self.archive.records(run)):
+            raise UnknownRun(
+                f"Temporal at {self.where} does not know run {run} any more, and the archive has its "
+                f"beginning but not its end. `ratchet log {run}` shows the {records} records that there are"
+            )
+        raise unknown_run(self.where, run)
 
-    async def _check_worker(self, run_id: str) -> None:
-        """Raise NoWorker, but for an id that does not exist the better news."""
-        async with clear_errors(self.where, run_id):
-            if not self.worker_here and not await has_worker(self.temporal):
-                await self.temporal.get_workflow_handle(run_id).describe()
-                raise no_worker(self.where)
+    async def _earlier_records(self, run: str, since: int, until: int) -> tuple[Record, ...]:
+        """Records of executions before the present one: from the archive, else from Temporal's history.
+
+        Raises:
+            StoreNotShared: neither has all of them.
+        """
+        found: dict[int, Record] = {}
+        with suppress(RatchetError):  # a damaged archive harms no run that the server knows
+            found = by_number(await self.archive.records(run))
+        if not found.keys() >= set(range(since, until)):
+            async with clear_errors(self.where, run):
+                found |= await recorded_log(self.temporal, await executions_of(self.temporal, run))
+        missing = [seq for seq in range(since, until) if seq not in found]
+        if missing:
+            raise StoreNotShared(
+                f"run {run} was continued with an empty history, and {len(missing)} of its earlier records "
+                f"(from {missing[0]} on) are neither in the archive here nor in Temporal's history; name "
+                f"the workers' directory with --data-dir, or read from record {missing[-1] + 1} on (--since)"
+            )
+        return tuple(found[seq] for seq in range(since, until))
+
+
+def _result_in(error: WorkflowFailureError) -> RunResult | None:
+    """The result that a machine which ends by raising gives with its error."""
+    cause = error.cause
+    details = cause.details if isinstance(cause, ApplicationError) else ()
+    if not details or not isinstance(details[0], dict) or not details[0].get("raises"):
+        return None
+    return RunResult.model_validate(details[0])

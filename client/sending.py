@@ -1,4 +1,4 @@
-"""Messages to runs: by update, which answers at once, or by signal, which waits for a worker."""
+"""Messages to runs: by update, which is answered at once, or by signal, which waits for a worker."""
 
 from __future__ import annotations
 
@@ -7,9 +7,8 @@ import random
 import time
 from dataclasses import replace
 from datetime import timedelta
-from typing import Any, Literal, TypeVar
+from typing import Literal, TypeVar
 
-from pydantic import BaseModel
 from temporalio.client import (
     Client,
     WorkflowExecutionStatus,
@@ -17,36 +16,35 @@ from temporalio.client import (
     WorkflowUpdateRPCTimeoutOrCancelledError,
     WorkflowUpdateStage,
 )
-from temporalio.exceptions import ApplicationError
 from temporalio.service import RPCError, RPCStatusCode
 
 from activities.contracts import Frozen, JsonObject
-from client.errors import RatchetError, Refused
-from client.rpc import ABORTED, CLOSING
+from client.errors import UPDATE_ABORTED, RatchetError, Refused
+from workflows.people import Command, Decision
 
-__all__ = ["NoAnswer", "Sent", "by_signal", "by_update"]
+__all__ = ["NoAnswer", "SentSignal", "by_signal", "by_update"]
 
 A = TypeVar("A")
+MessageName = Literal["decide", "command"]
 ACCEPT_SECONDS = 10
-"""A worker that is there takes a message within so long."""
+"""A worker that runs takes a message within this time."""
 CROWD_SECONDS = 60
-"""How long others' messages to the same run are waited for: the server takes ten at a time."""
-LOST = "AcceptedUpdateCompletedWorkflow"
-"""The run went on with an empty history, or ended, before it could answer."""
-TRIES = 3
+"""How long a message waits for others to the same run: the server takes ten at a time."""
+LOST = ("AcceptedUpdateCompletedWorkflow", "closing workflow", UPDATE_ABORTED)
+"""In the error when the run continued as new, or ended, before it could answer."""
 
 
 class NoAnswer(Exception):
-    """No worker took the message in time; it may still come to the run."""
+    """No worker took the message in time; it may still reach the run."""
 
 
-class Sent(Frozen):
+class SentSignal(Frozen):
     """A message that went as a signal: it takes effect when a worker takes it, and nobody has answered."""
 
     run: str
-    message: Literal["decide", "command"]
+    message: MessageName
     id: str
-    """Of the decision or command."""
+    """Of the decision or the command."""
     body: JsonObject
     """What was sent."""
     text: str
@@ -54,49 +52,23 @@ class Sent(Frozen):
 
 
 async def by_update(
-    temporal: Client, run_id: str, name: Literal["decide", "command"], body: BaseModel, answer: type[A]
+    temporal: Client, run: str, name: MessageName, body: Decision | Command, answer: type[A]
 ) -> A:
-    """Send a Decision or Command whose id is the update's; what the run answers.
+    """Send a decision or a command as an update of the same id; what the run answers.
+
+    An update that the server lost is sent again: a repeat of an id counts once.
 
     Raises:
         Refused: the run does not take it; the message says why.
         NoAnswer: no worker took it in time.
-        RatchetError: the run ended before it could answer.
-        RPCError: of the server.
+        RatchetError: the run could not take it.
+        RPCError: the server's own error.
     """
-    for _ in range(TRIES):
-        try:
-            return await _update(temporal, run_id, name, body, answer)
-        except WorkflowUpdateFailedError as error:
-            cause = error.cause
-            kind = cause.type if isinstance(cause, ApplicationError) else None
-            if kind == LOST and await _goes_on(temporal, run_id):
-                continue  # with an empty history; a repeat of the same id is harmless
-            if kind == "Refused":
-                raise Refused(f"run {run_id} refused: {_said(cause)}") from error
-            raise RatchetError(f"run {run_id} could not take the message: {_said(cause)}") from error
-        except RPCError as error:
-            lost = CLOSING in error.message or ABORTED in error.message
-            if not lost or not await _goes_on(temporal, run_id):
-                raise
-    raise RatchetError(f"run {run_id} took the message but did not answer; `ratchet log {run_id}` has it")
-
-
-async def by_signal(
-    temporal: Client, run_id: str, name: Literal["decide", "command"], body: BaseModel, why: str
-) -> Sent:
-    """Send the same as a signal; `why` begins what a person is told."""
-    await _inline(temporal).get_workflow_handle(run_id).signal(name, body)
-    sent: JsonObject = body.model_dump(mode="json", exclude_defaults=True)
-    text = f"{why}; it takes effect when a worker takes it, and what is unusable is recorded in the log"
-    return Sent(run=run_id, message=name, id=str(sent.get("id", "")), body=sent, text=text)
-
-
-async def _update(temporal: Client, run_id: str, name: str, body: Any, answer: type[A]) -> A:
-    until, whole = time.monotonic() + CROWD_SECONDS, _inline(temporal)
+    handle = _without_store(temporal).get_workflow_handle(run)
+    until = time.monotonic() + CROWD_SECONDS
     while True:
         try:
-            handle = await whole.get_workflow_handle(run_id).start_update(
+            update = await handle.start_update(
                 name,
                 body,
                 wait_for_stage=WorkflowUpdateStage.ACCEPTED,
@@ -104,33 +76,54 @@ async def _update(temporal: Client, run_id: str, name: str, body: Any, answer: t
                 result_type=answer,
                 rpc_timeout=timedelta(seconds=ACCEPT_SECONDS),
             )
-            done: A = await handle.result()
-            return done
+            result: A = await update.result()
+            return result
         except WorkflowUpdateRPCTimeoutOrCancelledError as error:
             this = asyncio.current_task()
             if this is not None and this.cancelling():
-                # The SDK hides a cancellation of ours behind the same error.
+                # the SDK raises the same error when this task is cancelled
                 raise asyncio.CancelledError from error
             raise NoAnswer from error
-        except RPCError as error:
-            if error.status is not RPCStatusCode.RESOURCE_EXHAUSTED or time.monotonic() > until:
-                raise
+        except (WorkflowUpdateFailedError, RPCError) as error:
+            if time.monotonic() > until or not await _may_succeed_later(temporal, run, error):
+                if isinstance(error, RPCError):
+                    raise
+                raise _refusal(run, error) from error
             await asyncio.sleep(random.uniform(0.05, 0.3))
 
 
-def _inline(temporal: Client) -> Client:
-    """The client, sending long messages as they are: one that lay in a store which the workers do not share
-    would stop the run until they do."""
+async def by_signal(
+    temporal: Client, run: str, name: MessageName, body: Decision | Command, why: str
+) -> SentSignal:
+    """Send the same as a signal; `why` begins the text for a person. Raises RPCError."""
+    await _without_store(temporal).get_workflow_handle(run).signal(name, body)
+    sent: JsonObject = body.model_dump(mode="json", exclude_defaults=True)
+    text = f"{why}; it takes effect when a worker takes it, and the log records what cannot be used"
+    return SentSignal(run=run, message=name, id=body.id, body=sent, text=text)
+
+
+async def _may_succeed_later(temporal: Client, run: str, error: WorkflowUpdateFailedError | RPCError) -> bool:
+    """The update was lost while the run goes on, or there are too many at once."""
+    if isinstance(error, RPCError) and error.status is RPCStatusCode.RESOURCE_EXHAUSTED:
+        return True
+    text = error.message if isinstance(error, RPCError) else getattr(error.cause, "type", None) or ""
+    if not any(words in text for words in LOST):
+        return False
+    status = (await temporal.get_workflow_handle(run).describe()).status
+    return status is WorkflowExecutionStatus.RUNNING
+
+
+def _refusal(run: str, error: WorkflowUpdateFailedError) -> RatchetError:
+    reason = getattr(error.cause, "message", str(error.cause))
+    if getattr(error.cause, "type", None) == "Refused":
+        return Refused(f"run {run} refused: {reason}")
+    return RatchetError(f"run {run} could not take the message: {reason}")
+
+
+def _without_store(temporal: Client) -> Client:
+    """The client, sending long messages as they are: one in a store that the workers do not share would stop
+    the run."""
     config = temporal.config()
     config["plugins"] = []
     config["data_converter"] = replace(temporal.data_converter, external_storage=None)
     return Client(**config)
-
-
-async def _goes_on(temporal: Client, run_id: str) -> bool:
-    about = await temporal.get_workflow_handle(run_id).describe()
-    return about.status is WorkflowExecutionStatus.RUNNING
-
-
-def _said(cause: BaseException | None) -> str:
-    return cause.message if isinstance(cause, ApplicationError) else str(cause)

@@ -1,8 +1,8 @@
 """Exits with 0 when the worker on this host asks Temporal for work, else with 1 and the reason.
 
-A container's health check. A worker that hangs or lost its server stops polling, and a process that
-merely exists says nothing: so the server is asked who polls. A worker's identity ends in its host's
-name, and each container has its own.
+A container's health check. A worker that hangs or lost its server stops polling, although its process still
+exists: so the server is asked who polls. A worker's identity ends in the name of its host, and each container
+has its own.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ from temporalio.envconfig import ClientConfig
 from workflows.api import TASK_QUEUE
 
 FRESH = timedelta(seconds=150)
-"""A poll lasts up to a minute; a worker that was silent for longer than two and a half is ill."""
+"""A poll lasts up to a minute, so a worker that was silent for longer than this hangs."""
 PATIENCE = 10
 """Seconds that the server has to answer."""
 
@@ -46,7 +46,7 @@ async def problem(host: str, queue: str = TASK_QUEUE) -> str | None:
 
 
 def polls(pollers: Iterable[PollerInfo], host: str, now: datetime) -> bool:
-    """One of the pollers is on `host` and was heard of lately."""
+    """One of the pollers is on `host` and polled lately."""
     return any(
         poller.identity.endswith(f"@{host}") and now - poller.last_access_time.ToDatetime(tzinfo=UTC) < FRESH
         for poller in pollers
@@ -64,7 +64,7 @@ async def _pollers(client: Client, queue: str) -> list[PollerInfo]:
 
 
 def main() -> None:
-    """Say what is wrong, if anything is, and exit."""
+    """Print what is wrong, if anything is, and exit."""
     found = asyncio.run(problem(socket.gethostname()))
     if found is not None:
         sys.stderr.write(f"unhealthy: {found}\n")

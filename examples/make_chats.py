@@ -2,10 +2,9 @@
 
     python examples/make_chats.py [FILE]
 
-Six people answer the customers of a furniture shop through a winter, in 900 conversations. Now and
-then one of them promises something; weeks later the customer writes again, content or not, or never.
-The same seed gives the same bytes under every version of Python: all chance comes from
-`Random.random`, whose sequence is fixed.
+Six people answer the customers of a furniture shop through a winter, in 900 conversations. Now and then
+one of them promises something. Weeks later the customer writes again, or never. The same seed gives the
+same bytes under every version of Python: only `Random.random` is used, and its sequence is fixed.
 """
 
 from __future__ import annotations
@@ -25,13 +24,13 @@ SEED = 20_260_117
 COUNT = 900
 BEGINS = datetime(2025, 11, 3, 8, 0, tzinfo=UTC)
 OPEN = 10 * 60 - 30
-"""Minutes of a day in which conversations begin, from eight on."""
+"""Minutes of a day in which conversations begin; the first is at eight."""
 MEAN_GAP = 50
-"""Of those minutes, between two conversations, on average."""
+"""Minutes between two conversations, on average."""
 PROMISES = 0.07
-"""Of the conversations hold one."""
+"""Share of the conversations with a promise."""
 AGENTS = {"Mira": 0.05, "Jonas": 0.15, "Aylin": 0.1, "Tomek": 0.75, "Grace": 0.1, "Luis": 0.2}
-"""Who answers, and how often a promise of theirs is not kept."""
+"""Who answers -> share of promises that are not kept."""
 PRODUCTS = ("lamp", "kettle", "chair", "desk", "rug", "mirror", "shelf", "blanket", "clock", "stool")
 OPENINGS = (
     "Hello, I have a question about my {product}.",
@@ -94,7 +93,7 @@ LATE = "It has come after all, thank you for looking into it."
 
 
 class Chat(NamedTuple):
-    """One conversation; `kept` is None where nothing was promised in it."""
+    """One conversation. `kept`: None if nothing was promised in it."""
 
     at: datetime
     order: str
@@ -116,34 +115,34 @@ def main(arguments: Sequence[str]) -> None:
 
 
 def chats(seed: int = SEED, count: int = COUNT) -> list[Chat]:
-    """The conversations in the order of time; the same for the same seed."""
+    """The conversations by time; the same for the same seed."""
     chance, minutes = Random(seed), 0
-    told: list[Chat] = []
-    while len(told) < count:
+    found: list[Chat] = []
+    while len(found) < count:
         minutes += 2 + int(2 * MEAN_GAP * chance.random())
         at = BEGINS + timedelta(days=minutes // OPEN, minutes=minutes % OPEN)
-        told.extend(_story(chance, at, 10_000 + 7 * len(told)))
-    return sorted(told[:count], key=lambda chat: (chat.at, chat.order))
+        found.extend(_story(chance, at, 10_000 + 7 * len(found)))
+    return sorted(found[:count], key=lambda chat: (chat.at, chat.order))
 
 
 def _story(chance: Random, at: datetime, number: int) -> list[Chat]:
-    """A conversation, with what follows from it when something was promised."""
+    """A conversation; if something was promised in it, the later ones about the promise too."""
     agent, product = _pick(chance, tuple(AGENTS)), _pick(chance, PRODUCTS)
     words = {"product": product, "order": f"A-{number}", "price": f"{5 + int(90 * chance.random())}.90"}
     promised = chance.random() < PROMISES
     kind = KINDS[int(len(KINDS) * chance.random())]
-    told = [f"customer: {_pick(chance, OPENINGS)}"]
-    for asked, said in _some(chance, TALK, 2 + int(3 * chance.random())):
-        told += [f"{agent}: {asked}", f"customer: {said}"]
+    lines = [f"customer: {_pick(chance, OPENINGS)}"]
+    for question, reply in _some(chance, TALK, 2 + int(3 * chance.random())):
+        lines += [f"{agent}: {question}", f"customer: {reply}"]
     if promised:
-        told += [f"{agent}: {kind.promise}", "customer: I will come back to you if not."]
-    asked, said = _pick(chance, CLOSINGS)
-    told += [f"{agent}: {asked}", f"customer: {said}"]
-    lines = tuple(line.format(**words) for line in told)
+        lines += [f"{agent}: {kind.promise}", "customer: I will come back to you if not."]
+    question, reply = _pick(chance, CLOSINGS)
+    lines += [f"{agent}: {question}", f"customer: {reply}"]
+    text = tuple(line.format(**words) for line in lines)
     if not promised:
-        return [Chat(at, words["order"], agent, lines)]
+        return [Chat(at, words["order"], agent, text)]
     kept = chance.random() >= AGENTS[agent]
-    first = Chat(at, words["order"], agent, lines, kept)
+    first = Chat(at, words["order"], agent, text, kept)
     return [first, *_later(chance, first, kind, words)]
 
 
@@ -154,9 +153,9 @@ def _later(chance: Random, first: Chat, kind: Kind, words: dict[str, str]) -> li
     at = first.at.replace(hour=8, minute=0) + timedelta(days=days, minutes=minutes)
     if luck < 0.2 and first.kept:
         return []
-    said = (kind.kept if first.kept else kind.broken).format(**words)
+    comment = (kind.kept if first.kept else kind.broken).format(**words)
     answer = "I am glad to hear it." if first.kept else "I am sorry, I pass that on at once."
-    found = [Chat(at, first.order, agent, (f"customer: {said}", f"{agent}: {answer}"))]
+    found = [Chat(at, first.order, agent, (f"customer: {comment}", f"{agent}: {answer}"))]
     if first.kept and luck > 0.85:
         waits = (f"customer: {kind.broken.format(**words)}", f"{agent}: I am sorry, I look into it.")
         thanks = (f"customer: {LATE}", f"{agent}: I am glad to hear it.")
@@ -168,7 +167,7 @@ def _later(chance: Random, first: Chat, kind: Kind, words: dict[str, str]) -> li
 
 
 def _some(chance: Random, texts: Sequence[tuple[str, str]], count: int) -> list[tuple[str, str]]:
-    """So many different ones, in the order in which they are listed."""
+    """`count` different ones, in the order of the list."""
     ranked = sorted((chance.random(), n) for n in range(len(texts)))
     return [texts[n] for n in sorted(n for _, n in ranked[:count])]
 

@@ -2,10 +2,10 @@
 
     python examples/make_log.py [FILE]
 
-Eight services of a shop write 4,000 lines in six hours. A release of `payments` shrinks its
-database pool; within half a minute most of its charges time out, and `checkout`, which needs it,
-suffers too. The other services fail now and then, as services do. The same seed gives the same
-bytes under every version of Python: all chance comes from `Random.random`, whose sequence is fixed.
+Eight services of a shop write 4,000 lines in six hours. A release of `payments` makes its database pool
+smaller. Within half a minute most of its charges time out, and so do orders of `checkout`, which needs it.
+The other services fail now and then. The same seed gives the same bytes under every version of Python: only
+`Random.random` is used, and its sequence is fixed.
 """
 
 from __future__ import annotations
@@ -35,7 +35,7 @@ class Service(NamedTuple):
 
     name: str
     share: float
-    """Of all lines."""
+    """Share of all lines."""
     errors: float
     """Probability that a line is an error."""
     says: tuple[str, ...]
@@ -139,14 +139,14 @@ def main(arguments: Sequence[str]) -> None:
 
 
 def lines(seed: int = SEED, count: int = LINES) -> list[Line]:
-    """The log's lines in the order of time; the same for the same seed."""
+    """The log's lines by time; the same for the same seed."""
     chance = Random(seed)
     story = [Line(at, level, name, _request(chance), text) for at, level, name, text in STORY]
-    told, at = list(story), BEGINS
-    while len(told) < count:
+    found, at = list(story), BEGINS
+    while len(found) < count:
         at += timedelta(milliseconds=int(2_000 * MEAN_GAP * chance.random()))
-        told.append(_line(chance, at))
-    return sorted(told, key=lambda line: line.at)
+        found.append(_line(chance, at))
+    return sorted(found, key=lambda line: line.at)
 
 
 def _line(chance: Random, at: datetime) -> Line:
@@ -176,7 +176,7 @@ def _outage(chance: Random) -> str:
 
 
 def _service(point: float) -> Service:
-    """The service in whose share of 0..1 a point lies."""
+    """The service in whose share of 0 to 1 the point lies."""
     for service in SERVICES:
         point -= service.share
         if point < 0:

@@ -1,7 +1,27 @@
-"""A fake OpenAI-compatible server: real HTTP, whose behaviour a test picks.
+"""A fake OpenAI-compatible server: real HTTP on 127.0.0.1, whose behaviour a test picks.
 
-By the model's name, as `tests/fake_openai_answers.py` lists them, or by answers queued with `say`.
+Answers come from `server.queue(...)`, or from the model's name: a word, then an argument behind `:`.
 Several names joined by `+` mean one per call, the last for ever: `status:503+status:429@0+echo`.
+
+echo                the last message again (also for every unknown name)
+say:TEXT            that text
+tool:NAME:{json}    one native tool call
+schema              an object that fits the first level of the wanted JSON schema
+status:CODE         that status with an error object; status:429@7 adds Retry-After in seconds,
+                    status:429@ms250 retry-after-ms, status:429@date5 an HTTP date, and
+                    status:503@never x-should-retry: false
+error:CODE          status 400 with this error code; quota, context and unknown are known ones
+leak:STATUS         that status, repeating the key that came in the header
+error200:CODE       an error object with status 200
+stream-error:CODE   an error object in the middle of a stream
+html broken empty null nochoices    what a broken server sends with status 200
+badchunk            a stream with a chunk that is not JSON
+cut hangup stall    the reply ends early, the connection closes at once, nothing more comes
+slow:SECONDS        waits so long before each word of the echo
+filter length       other finish reasons
+nousage             a reply without token counts
+refuses:FIELD       status 400 as long as the request has that field, then the echo
+redirect:URL        status 302
 
 As a program it prints its base URL and serves until it is stopped:
 `python -m tests.fake_openai [--port N] [--say TEXT]...`
@@ -15,46 +35,72 @@ import socket
 import threading
 import time
 from collections import deque
-from collections.abc import Iterator, Mapping
-from dataclasses import dataclass
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass, field, replace
+from datetime import UTC, datetime, timedelta
+from email.utils import format_datetime
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from typing import Any
 
-from tests.fake_openai_answers import Answer, behave
-
-__all__ = ["Answer", "FakeOpenAI", "Recorded"]
+__all__ = ["Answer", "FakeOpenAI", "RecordedRequest"]
 
 MODELS = ("echo", "gpt-5-mini", "llama3.2:latest")
+WORD_PAUSE = 0.05
 
 
 @dataclass(frozen=True)
-class Recorded:
+class RecordedRequest:
     """One request as it came."""
 
     path: str
-    headers: dict[str, str]
+    headers: Mapping[str, str]
     """Names in lower case."""
     body: dict[str, Any]
+
+    @property
+    def last_text(self) -> str:
+        """The content of the last message."""
+        messages = self.body.get("messages") or [{}]
+        return str(messages[-1].get("content") or "")
+
+
+@dataclass(frozen=True)
+class Answer:
+    """What one request gets."""
+
+    text: str = ""
+    tool_calls: tuple[dict[str, Any], ...] = ()
+    status: int = 200
+    headers: Mapping[str, str] = field(default_factory=dict)
+    body: str | None = None
+    """Sent as it is instead of a completion."""
+    content_type: str = "application/json"
+    finish_reason: str | None = "stop"
+    counts: bool = True
+    """With token counts: one per word."""
+    end: str = "whole"
+    """`whole`, `cut` (in the middle), `hangup` (before anything) or `stall` (nothing more comes)."""
+    word_seconds: float = 0
+    stream_end: str | None = None
+    """Raw data of the last event of a stream, instead of its proper end."""
 
 
 class FakeOpenAI:
     """The server; `with FakeOpenAI() as server: ... server.base_url ... server.requests`."""
 
     def __init__(self, port: int = 0) -> None:
-        self.requests: list[Recorded] = []
-        self.came = threading.Event()
+        self.requests: list[RecordedRequest] = []
+        self.request_came = threading.Event()
         """Set when a request for a completion has come."""
-        self.gone = threading.Event()
+        self.client_left = threading.Event()
         """Set when a client has closed the connection in the middle of an answer."""
         self.stopping = threading.Event()
         self._queue: deque[Answer] = deque()
         self._calls: dict[str, int] = {}
         self._lock = threading.Lock()
-        self._server = _Server(("127.0.0.1", port), _Conversation)
+        self._server = _Server(("127.0.0.1", port), _Connection)
         self._server.fake = self
-        self._thread = threading.Thread(
-            target=self._server.serve_forever, kwargs={"poll_interval": 0.02}, daemon=True
-        )
+        self._thread = threading.Thread(target=self._server.serve_forever, args=(0.02,), daemon=True)
 
     @property
     def base_url(self) -> str:
@@ -62,35 +108,37 @@ class FakeOpenAI:
         return f"http://127.0.0.1:{self._server.server_address[1]}/v1"
 
     @property
-    def asked(self) -> list[Recorded]:
-        """The requests for completions."""
+    def completion_requests(self) -> list[RecordedRequest]:
+        """Without those for the list of models."""
         return [one for one in self.requests if one.path.endswith("/chat/completions")]
 
-    def say(self, *answers: Answer | str) -> None:
-        """Queue answers; they go before what the model's name says."""
+    def queue(self, *answers: Answer | str) -> None:
+        """Answers for the next requests, whatever the model's name says."""
         self._queue.extend(Answer(one) if isinstance(one, str) else one for one in answers)
 
-    def forget(self) -> None:
-        """Begin anew: no requests, nothing queued."""
+    def reset(self) -> None:
+        """No requests, nothing queued."""
         with self._lock:
             self.requests.clear()
             self._queue.clear()
             self._calls.clear()
-            self.came.clear()
-            self.gone.clear()
+            self.request_came.clear()
+            self.client_left.clear()
 
-    def answer(self, request: Recorded) -> Answer:
+    def answer(self, request: RecordedRequest) -> Answer:
         """What this request gets."""
         with self._lock:
             self.requests.append(request)
             if request.path.endswith("/chat/completions"):
-                self.came.set()
+                self.request_came.set()
                 if self._queue:
                     return self._queue.popleft()
-            names = str(request.body.get("model", "echo")).split("+")
-            number = self._calls.get("+".join(names), 0)
-            self._calls["+".join(names)] = number + 1
-        return behave(names[min(number, len(names) - 1)], request.body, request.headers)
+            model = str(request.body.get("model", "echo"))
+            number = self._calls.get(model, 0)
+            self._calls[model] = number + 1
+        names = model.split("+")
+        name, _, argument = names[min(number, len(names) - 1)].partition(":")
+        return BEHAVIOURS.get(name, _echo)(request, argument)
 
     def __enter__(self) -> FakeOpenAI:
         self._thread.start()
@@ -108,92 +156,80 @@ class _Server(ThreadingHTTPServer):
     fake: FakeOpenAI
 
     def handle_error(self, request: Any, client_address: Any) -> None:
-        self.fake.gone.set()  # a client that went away is what some tests are about
+        self.fake.client_left.set()
 
 
-class _Conversation(BaseHTTPRequestHandler):
-    """One connection."""
-
+class _Connection(BaseHTTPRequestHandler):
     protocol_version = "HTTP/1.1"
     server: _Server
 
     def setup(self) -> None:
         super().setup()
-        # Else each call shows 44 ms of delayed acknowledgement.
+        # Without this each call shows 44 ms of delayed acknowledgement.
         self.connection.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
 
     def log_message(self, format: str, *args: Any) -> None:
         """Stay silent."""
 
     def do_GET(self) -> None:
-        answer = self.server.fake.answer(self._recorded({}))
+        self.server.fake.answer(self._recorded({}))
         listed = {"object": "list", "data": [{"id": name, "object": "model"} for name in MODELS]}
-        if not self.path.endswith("/models"):
-            listed, answer.status = {"object": "error"}, 404
-        self._send(answer.status, {}, json.dumps(listed))
+        status = 200 if self.path.endswith("/models") else 404
+        self._send(Answer(status=status, body=json.dumps(listed)))
 
     def do_POST(self) -> None:
         raw = self.rfile.read(int(self.headers.get("content-length", 0)))
         request = self._recorded(json.loads(raw or b"{}"))
-        answer = self.server.fake.answer(request)
+        answer, streams = self.server.fake.answer(request), request.body.get("stream")
         if answer.end == "hangup":
             self.close_connection = True
-        elif answer.end == "stall" and not request.body.get("stream"):
+        elif answer.end == "stall" and not streams:
             self._stall()
         elif answer.body is not None:
-            self._send(answer.status, answer.headers, answer.body, answer.content_type)
-        elif request.body.get("stream"):
+            self._send(answer)
+        elif streams:
             self._stream(answer, request.body)
-        else:
+        elif self._pause(answer.word_seconds * len(answer.text.split())):
             self._whole(answer, request.body)
 
-    def _recorded(self, body: dict[str, Any]) -> Recorded:
-        headers = {name.lower(): value for name, value in self.headers.items()}
-        return Recorded(self.path, headers, body)
+    def _recorded(self, body: dict[str, Any]) -> RecordedRequest:
+        return RecordedRequest(self.path, {name.lower(): v for name, v in self.headers.items()}, body)
 
     def _whole(self, answer: Answer, body: Mapping[str, Any]) -> None:
-        if not self._pause(answer.word_seconds * len(answer.text.split())):
-            return
-        message = {"role": "assistant", "content": answer.text, "tool_calls": answer.tool_calls}
-        choice: dict[str, Any] = {"index": 0, "message": message, "finish_reason": answer.finish_reason}
+        message = {"role": "assistant", "content": answer.text, "tool_calls": list(answer.tool_calls) or None}
+        choice = {"index": 0, "message": message, "finish_reason": answer.finish_reason}
         text = json.dumps({**_head(body, ""), "choices": [choice], "usage": _usage(answer, body)})
-        if answer.end == "cut":
-            self._send(200, {"Content-Length": str(len(text) + 99)}, text)
-            self.close_connection = True
-        else:
-            self._send(200, {}, text)
+        missing = 99 if answer.end == "cut" else 0
+        self.close_connection = bool(missing)
+        self._send(replace(answer, body=text, headers={"Content-Length": str(len(text) + missing)}))
 
     def _stream(self, answer: Answer, body: Mapping[str, Any]) -> None:
         self.send_response(200)
         self.send_header("Content-Type", "text/event-stream")
         self.send_header("Connection", "close")
         self.end_headers()
-        self.close_connection = True
         for piece in _pieces(answer):
             if not self._pause(answer.word_seconds):
                 return
-            self._event({**_head(body, ".chunk"), "choices": [piece]})
-        if answer.bad_chunk:
-            self._event('{"id": "x", "choi')
+            self._event(json.dumps({**_head(body, ".chunk"), "choices": [piece]}))
+        if answer.stream_end is not None:
+            self._event(answer.stream_end)
         elif answer.end == "stall":
             self._stall()
-        elif answer.stream_error is not None:
-            self._event({"error": answer.stream_error})
         elif answer.end == "whole":
-            if (body.get("stream_options") or {}).get("include_usage"):
-                self._event({**_head(body, ".chunk"), "choices": [], "usage": _usage(answer, body)})
+            usage = _usage(answer, body)
+            if usage and (body.get("stream_options") or {}).get("include_usage"):
+                self._event(json.dumps({**_head(body, ".chunk"), "choices": [], "usage": usage}))
             self._event("[DONE]")
 
-    def _event(self, value: Any) -> None:
-        text = value if isinstance(value, str) else json.dumps(value)
+    def _event(self, text: str) -> None:
         self.wfile.write(f"data: {text}\n\n".encode())
 
-    def _send(
-        self, status: int, headers: Mapping[str, str], text: str, kind: str = "application/json"
-    ) -> None:
-        data = text.encode()
-        self.send_response(status)
-        for name, value in {"Content-Type": kind, "Content-Length": str(len(data)), **headers}.items():
+    def _send(self, answer: Answer) -> None:
+        data = (answer.body or "").encode()
+        headers = {"Content-Type": answer.content_type, "Content-Length": str(len(data)), **answer.headers}
+        self.send_response(answer.status)
+        for name, value in headers.items():
             self.send_header(name, value)
         self.end_headers()
         self.wfile.write(data)
@@ -205,41 +241,37 @@ class _Conversation(BaseHTTPRequestHandler):
     def _pause(self, seconds: float) -> bool:
         """Wait; False once the client is gone or the server stops."""
         deadline = time.monotonic() + seconds
-        while True:
-            if self.server.fake.stopping.is_set() or self._is_gone():
-                return False
+        while not (self.server.fake.stopping.is_set() or self._client_left()):
             rest = deadline - time.monotonic()
             if rest <= 0:
                 return True
             time.sleep(min(rest, 0.02))
+        return False
 
-    def _is_gone(self) -> bool:
+    def _client_left(self) -> bool:
         self.connection.settimeout(0)
         try:
-            gone = bool(self.connection.recv(1, socket.MSG_PEEK) == b"")
+            left = bool(self.connection.recv(1, socket.MSG_PEEK) == b"")
         except (BlockingIOError, TimeoutError):
-            gone = False
+            left = False
         except OSError:
-            gone = True
+            left = True
         finally:
             self.connection.settimeout(None)
-        if gone:
+        if left:
             self.close_connection = True
-            self.server.fake.gone.set()
-        return gone
+            self.server.fake.client_left.set()
+        return left
 
 
 def _head(body: Mapping[str, Any], kind: str) -> dict[str, Any]:
-    model = str(body.get("model"))
-    return {"id": "x", "object": f"chat.completion{kind}", "created": 1, "model": model}
+    return {"id": "x", "object": f"chat.completion{kind}", "created": 1, "model": str(body.get("model"))}
 
 
 def _pieces(answer: Answer) -> Iterator[dict[str, Any]]:
     """The chunks of a stream: word by word, then the calls in halves, then the end."""
-    words = answer.text.split(" ") if answer.text else []
-    for number, word in enumerate(words):
-        delta: dict[str, Any] = {"content": word if number == 0 else f" {word}"}
-        yield {"index": 0, "delta": delta, "finish_reason": None}
+    for number, word in enumerate(answer.text.split(" ") if answer.text else []):
+        yield {"index": 0, "delta": {"content": word if number == 0 else f" {word}"}, "finish_reason": None}
     for index, call in enumerate(answer.tool_calls):
         arguments = call["function"]["arguments"]
         half = len(arguments) // 2
@@ -252,15 +284,107 @@ def _pieces(answer: Answer) -> Iterator[dict[str, Any]]:
 
 
 def _usage(answer: Answer, body: Mapping[str, Any]) -> dict[str, Any] | None:
-    if answer.usage is not None:
-        return answer.usage or None
-    asked = sum(len(str(m.get("content") or "").split()) for m in body["messages"])
-    said = len(answer.text.split())
-    details = {"cached_tokens": 0}
+    if not answer.counts:
+        return None
+    words_in = sum(len(str(m.get("content") or "").split()) for m in body["messages"])
+    words_out = len(answer.text.split())
     return {
-        "prompt_tokens": asked, "completion_tokens": said, "total_tokens": asked + said,
-        "prompt_tokens_details": details,
+        "prompt_tokens": words_in, "completion_tokens": words_out, "total_tokens": words_in + words_out,
+        "prompt_tokens_details": {"cached_tokens": 0},
     }  # fmt: skip
+
+
+# -- behaviour by the model's name ---------------------------------------------------------------------
+
+Behaviour = Callable[[RecordedRequest, str], Answer]
+
+
+def _refusal(status: int, code: str | None, message: str, param: str | None = None) -> Answer:
+    error = {"message": message, "type": "fake_error", "param": param, "code": code}
+    return Answer(status=status, body=json.dumps({"error": error}))
+
+
+def _raw(body: str, content_type: str = "application/json") -> Behaviour:
+    return lambda request, argument: Answer(body=body, content_type=content_type)
+
+
+def _echo(request: RecordedRequest, argument: str) -> Answer:
+    return Answer(request.last_text)
+
+
+def _tool(request: RecordedRequest, argument: str) -> Answer:
+    tool, _, arguments = argument.partition(":")
+    call = {"id": "call_1", "type": "function", "function": {"name": tool, "arguments": arguments or "{}"}}
+    return Answer(tool_calls=(call,), finish_reason="tool_calls")
+
+
+def _schema(request: RecordedRequest, argument: str) -> Answer:
+    schema = request.body["response_format"]["json_schema"]["schema"]
+    values = {"string": "text", "integer": 1, "number": 1.5, "boolean": True, "array": []}
+    found = {name: values.get(part.get("type"), {}) for name, part in schema.get("properties", {}).items()}
+    return Answer(json.dumps(found))
+
+
+def _status(request: RecordedRequest, argument: str) -> Answer:
+    code, _, wait = argument.partition("@")
+    headers = {"Retry-After": wait} if wait else {}
+    if wait == "never":
+        headers = {"x-should-retry": "false"}
+    elif wait.startswith("ms"):
+        headers = {"retry-after-ms": wait[2:]}
+    elif wait.startswith("date"):
+        moment = datetime.now(UTC) + timedelta(seconds=float(wait[4:]))
+        headers = {"Retry-After": format_datetime(moment, usegmt=True)}
+    return replace(_refusal(int(code), None, f"the server says {code}"), headers=headers)
+
+
+def _leak(request: RecordedRequest, argument: str) -> Answer:
+    key = request.headers.get("authorization", "").removeprefix("Bearer ")
+    return _refusal(int(argument), None, f"Incorrect API key provided: {key} ({key[:9]}***{key[-4:]})")
+
+
+def _refuses(request: RecordedRequest, argument: str) -> Answer:
+    if argument not in request.body:
+        return _echo(request, "")
+    message = f"Unsupported parameter: '{argument}' is not supported with this model."
+    return _refusal(400, "unsupported_parameter", message, argument)
+
+
+def _stream_error(request: RecordedRequest, argument: str) -> Answer:
+    error = {"message": "broke in the middle", "code": argument or None, "type": "server_error"}
+    return Answer("one two", stream_end=json.dumps({"error": error}))
+
+
+CONTEXT = "This model's maximum context length is 10 tokens. However, you asked for 99 tokens."
+BEHAVIOURS: dict[str, Behaviour] = {
+    "echo": _echo,
+    "say": lambda request, argument: Answer(argument),
+    "tool": _tool,
+    "schema": _schema,
+    "status": _status,
+    "leak": _leak,
+    "refuses": _refuses,
+    "error": lambda request, argument: _refusal(400, argument, f"refused: {argument}"),
+    "quota": lambda request, argument: _refusal(429, "insufficient_quota", "You exceeded your quota"),
+    "context": lambda request, argument: _refusal(400, "context_length_exceeded", CONTEXT),
+    "unknown": lambda request, argument: _refusal(404, "model_not_found", "The model does not exist"),
+    "error200": lambda request, argument: _refusal(200, argument or None, "something broke inside"),
+    "stream-error": _stream_error,
+    "html": _raw("<html><body>It works!</body></html>", "text/html"),
+    "broken": _raw('{"id": "x", "choices": [{"message": {"con'),
+    "empty": _raw(""),
+    "null": _raw('{"id": "x", "object": "chat.completion", "choices": null}'),
+    "nochoices": _raw('{"id": "x", "object": "chat.completion", "choices": []}'),
+    "badchunk": lambda request, argument: Answer("one two", stream_end='{"id": "x", "choi'),
+    "cut": lambda request, argument: Answer("one two three", end="cut", finish_reason=None),
+    "hangup": lambda request, argument: Answer(end="hangup"),
+    "stall": lambda request, argument: Answer("one two three", end="stall", finish_reason=None),
+    "slow": lambda request, argument: Answer(request.last_text, word_seconds=float(argument or WORD_PAUSE)),
+    "filter": lambda request, argument: Answer("half", finish_reason="content_filter"),
+    "length": lambda request, argument: Answer("half", finish_reason="length"),
+    "nousage": lambda request, argument: Answer(request.last_text, counts=False),
+    "redirect": lambda request, argument: Answer(status=302, headers={"Location": argument}, body=""),
+}
 
 
 def main() -> None:
@@ -270,7 +394,7 @@ def main() -> None:
     parser.add_argument("--say", action="append", default=[], help="queue a reply")
     options = parser.parse_args()
     with FakeOpenAI(options.port) as server:
-        server.say(*options.say)
+        server.queue(*options.say)
         print(server.base_url, flush=True)
         threading.Event().wait()
 

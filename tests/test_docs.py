@@ -1,267 +1,357 @@
-"""The papers say what is true: their code runs, their commands exist, their pictures are the code's."""
+"""The pages tell the truth: their programs run, their commands exist, their links lead somewhere."""
 
 from __future__ import annotations
 
-import ast
 import json
 import os
 import re
+import shlex
+import shutil
 import subprocess
 import sys
-from collections.abc import Iterator
-from enum import Enum
+import time
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
-from typing import Any
+from typing import get_args
 
 import pytest
+from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
 
-from activities.context import MATCH_CHARS, MATCHES, SLICE_CHARS, USAGE
-from activities.contracts import Frozen
-from activities.contracts_code import CodeLimits
-from client.context import MOST_BYTES, SHORT_BYTES
-from client.knobs import knobs
-from client.machinefacts import unmatched
-from docs.generate import PAGE, page
-from tests.client.conftest import ratchet_in
-from tests.machines.test_all_machines import plays
+import ratchet
+from activities.contracts import CodeLimits
+from activities.extensions import load_modules
+from activities.material import MATCH_CHARS, MATCHES, SLICE_CHARS
+from client.agentfile import load_agent
+from client.cli.app import COMMANDS
+from client.embedded import temporal_binary
+from client.keys import public_key
+from client.material import MAX_BYTES, SHORT_BYTES
+from client.options import options_of
+from docs.generate import PAGE, anchor_of, page
+from tests.examplekit import ROOT
 from workflows import registry
-from workflows.kernel.design import COMMON_EXITS, Brief, Design
-from workflows.kernel.errors import NoTransitionError, name_of
-from workflows.kernel.machine import Exit, Machine, Row, State
-from workflows.kernel.step import start
-from workflows.machines.code_calls import BUILT_IN
-from workflows.machines.code_context import Options
-from workflows.machines.code_prompt import opening
-from workflows.registry import shipped
+from workflows.gate.requests import EventName
+from workflows.kernel.diagram import mermaid
+from workflows.kernel.log import CLOSED, FORKED, ROLLED_BACK, STEERED
+from workflows.kernel.machine import COMMON_EXITS
+from workflows.machines.code.calls import BUILT_IN
+from workflows.machines.code.prompt import WORDS
+from workflows.people import Kind
 
-ROOT = Path(__file__).parents[1]
-README = (ROOT / "README.md").read_text()
-
-
-DESIGNS = [pytest.param(design, id=f"{design.name}-{design.version}") for design in shipped()]
-
-
-def program_of(paper: str) -> str:
-    """The Python blocks of a page as one program."""
-    return "\n".join(re.findall(r"```python\n(.*?)```", (ROOT / "docs" / paper).read_text(), re.DOTALL))
+DOCS = ROOT / "docs"
+README = (ROOT / "README.md").read_text(encoding="utf-8")
+PAGES = [ROOT / "README.md", *sorted(DOCS.glob("*.md"))]
+WAITS = "it waits until somebody decides"
+"""What `ratchet run` prints without a terminal when a person must decide."""
+PATIENCE = 120
+"""Seconds until a condition must hold."""
 
 
-def test_the_machines_page_is_what_the_code_says() -> None:
-    assert PAGE.read_text() == page(), "run `make docs`"
+def text_of(page: str) -> str:
+    """A page under docs/."""
+    return (DOCS / page).read_text(encoding="utf-8")
 
 
-@pytest.mark.parametrize("design", DESIGNS)
-def test_the_page_tells_every_knob_and_exit_reason_of_a_machine(design: Design) -> None:
-    text = page()
-    section = text[text.index(f"## {design.name} (version {design.version})") :].split("\n## ")[0]
-    told = set(re.findall(r"^\| `([^`]+)` \|", section, re.MULTILINE))
-    assert {knob.name for knob in knobs(design.options)} | set(design.exits) <= told
-    assert set(re.findall(r"^\| `(\w+)` \|", text[: text.index("(version")], re.MULTILINE)) == set(
-        COMMON_EXITS
-    )
+def blocks(text: str, language: str) -> list[str]:
+    """The code blocks of a language."""
+    return re.findall(rf"^```{language}\n(.*?)^```", text, re.DOTALL | re.MULTILINE)
 
 
-class Stray: ...
+@dataclass
+class Shell:
+    """A folder in which the printed commands run."""
+
+    folder: Path
+
+    @property
+    def environment(self) -> dict[str, str]:
+        """`ratchet` and the tools of this Python on the path; no settings and no server from outside."""
+        ours = ("RATCHET_", "TEMPORAL_", "OPENAI_", "XDG_STATE_HOME")
+        kept = {name: value for name, value in os.environ.items() if not name.startswith(ours)}
+        path = f"{self.folder / '.bin'}:{Path(sys.executable).parent}:{os.environ['PATH']}"
+        state = str(self.folder / ".state")
+        return {**kept, "PATH": path, "PYTHONPATH": str(ROOT), "XDG_STATE_HOME": state}
+
+    def start(self, command: str) -> subprocess.Popen[str]:
+        """Start a command; its output is in `.run.txt`."""
+        with (self.folder / ".run.txt").open("w") as output:
+            return subprocess.Popen(
+                ["bash", "-c", f"exec {command}"],
+                cwd=self.folder,
+                env=self.environment,
+                text=True,
+                stdin=subprocess.DEVNULL,
+                stdout=output,
+                stderr=subprocess.STDOUT,
+            )
+
+    def run(self, command: str, seconds: float = 100) -> str:
+        """What a command prints; it must succeed."""
+        done = subprocess.run(
+            ["bash", "-c", command],
+            cwd=self.folder,
+            env=self.environment,
+            capture_output=True,
+            text=True,
+            timeout=seconds,
+            check=False,
+        )
+        assert done.returncode == 0, (command, done.stdout, done.stderr)
+        return done.stdout
+
+    def has_asked(self, times: int) -> bool:
+        """The started run has waited for a person this often."""
+        return (self.folder / ".run.txt").read_text().count(WAITS) >= times
+
+    def waiting(self) -> bool:
+        """A run waits for a person."""
+        found = subprocess.run(
+            ["ratchet", "inbox", "--json"],
+            cwd=self.folder,
+            env=self.environment,
+            capture_output=True,
+            text=True,
+            check=False,
+        )
+        return found.returncode == 0 and bool(json.loads(found.stdout or "[]"))
 
 
-class Reached: ...
+def until(holds: Callable[[], bool], what: str) -> None:
+    """Wait until a condition holds."""
+    end = time.monotonic() + PATIENCE
+    while not holds():
+        assert time.monotonic() < end, what
+        time.sleep(0.1)
 
 
-class Blank(Frozen): ...
+@pytest.fixture
+def shell(tmp_path: Path) -> Iterator[Shell]:
+    """An empty folder, with the command `ratchet` of this checkout."""
+    script = tmp_path / ".bin" / "ratchet"
+    script.parent.mkdir()
+    program = "from client.start import main; main()"
+    script.write_text(f"#!/bin/sh\nexec {shlex.quote(sys.executable)} -c '{program}' \"$@\"\n")
+    script.chmod(0o755)
+    made = Shell(tmp_path)
+    yield made
+    if (tmp_path / ".ratchet").exists():
+        subprocess.run(
+            ["ratchet", "down"], cwd=tmp_path, env=made.environment, capture_output=True, check=False
+        )
 
 
-S = Enum("S", {"GO": "go", "DONE": "done", "FAILED": "failed"})
+# -- the tutorial --------------------
 
 
-def of_its_own_way(**more: Any) -> Machine[Any]:
-    """A machine that says an event for which it has no row."""
-    ends = {S.DONE, *([S.FAILED] if "fail_state" in more else [])}
-    return Machine(
-        name="stray",
-        context=Blank,
-        initial=S.GO,
-        final=ends,
-        step_state=S.GO,
-        states={S.GO: State(enter=lambda c, at: Stray()), **{end: State() for end in ends}},
-        table=[Row(S.GO, Reached, S.DONE)],
-        result=lambda c, state: Exit(reason="there", ok=state is S.DONE),
-        **more,
-    )
+def test_tutorial_works_as_printed(shell: Shell) -> None:
+    text = text_of("tutorial.md")
+    for block in (*blocks(text, "python"), *blocks(text, "yaml")):
+        name = block.partition("\n")[0].removeprefix("# ")
+        (shell.folder / name).write_text(block)
+    printed: dict[str, str] = {}
+    runs: list[subprocess.Popen[str]] = []
+    decided = 0
+    for command in "".join(blocks(text, "sh")).splitlines():
+        if command.startswith("ratchet run"):
+            assert not runs or runs[-1].wait(PATIENCE) == 0
+            runs.append(shell.start(command))
+            decided = 0
+            continue
+        if re.match("ratchet (inbox|approve|reject)", command):
+            until(partial(shell.has_asked, decided + 1), command)
+            decided += not command.startswith("ratchet inbox")
+        printed[command] = shell.run(command)
+    assert runs[-1].wait(PATIENCE) == 0
+    assert (shell.folder / "outbox.txt").read_text().splitlines()[:2] == ["Your parcel comes tomorrow."] * 2
+    assert "send --> write: Rejected" in printed["ratchet diagram reply_desk --agent desk.yaml"]
+    assert "1 passed" in printed["pytest test_desk.py"]
 
 
-RAISES, LEADS = "a rule: the run fails", "a rule, which leads to `failed`"
+def test_machine_and_test_of_the_tutorial_are_short() -> None:
+    _, machine, test = blocks(text_of("tutorial.md"), "python")
+    assert len(machine.splitlines()) <= 60
+    assert len(test.splitlines()) <= 12
+
+
+# -- programs --------------------
+
+
+@pytest.mark.parametrize("name", ["own-machine.md", "rules.md", "tools.md", "operations.md"])
+def test_program_of_a_page_runs(name: str, shell: Shell) -> None:
+    program = shell.folder / "program.py"
+    program.write_text("\n".join(blocks(text_of(name), "python")))
+    shell.run(f"{shlex.quote(sys.executable)} program.py")
+
+
+def test_programs_of_the_readme_run(shell: Shell) -> None:
+    shutil.copytree(ROOT / "examples" / "data", shell.folder / "examples" / "data")
+    program, test = blocks(README, "python")
+    (shell.folder / "program.py").write_text(program)
+    (shell.folder / "test_readme.py").write_text(test)
+    printed = shell.run(f"{shlex.quote(sys.executable)} program.py")
+    assert printed.startswith("thought Started")
+    assert "\npayments fails most" in printed
+    assert "1 passed" in shell.run("pytest test_readme.py")
+
+
+@pytest.mark.exhaustive
+def test_program_that_decides_runs(shell: Shell) -> None:
+    shutil.copytree(ROOT / "examples" / "data", shell.folder / "examples" / "data")
+    (shell.folder / "program.py").write_text(blocks(text_of("people.md"), "python")[0])
+    lines = shell.run(f"{shlex.quote(sys.executable)} program.py").splitlines()
+    assert "request: transfer {'to': 'Harbour Realty', 'cents': 48000}" in lines
+    assert lines.count("approved by ann") == 1
+    assert lines[-1].endswith("payment 2: 48000 cents from us to Harbour Realty. ['approved']")
+
+
+# -- settings --------------------
 
 
 @pytest.mark.parametrize(
-    ("more", "words", "state"),
-    [
-        ({}, f"breaks {RAISES}", None),
-        ({"fail_state": S.FAILED}, f"breaks {LEADS}", "failed"),
-        ({"on_unmatched": "fail", "fail_state": S.FAILED}, f"breaks {LEADS}", "failed"),
-        ({"on_unmatched": "end"}, "ends the run (`dead_end`)", "go"),
-        ({"on_unmatched": "stay", "max_unmatched": 3}, f"more than 3 in a row break {RAISES}", None),
-        ({"on_unmatched": "stay", "fail_state": S.FAILED}, f"more than 100 in a row break {LEADS}", "failed"),
-    ],
+    ("name", "number"), [("people.md", 0), ("people.md", 1), ("rules.md", 0), ("scripts.md", 0)]
 )
-def test_what_is_told_of_events_without_a_row_is_what_happens(
-    more: dict[str, Any], words: str, state: str | None
-) -> None:
-    """`state`: where the run ends; None: it raises."""
-    machine = of_its_own_way(**more)
-    assert words in unmatched(machine)
-    if state is None:
-        with pytest.raises(NoTransitionError) as raised:
-            start(machine, Blank(), now=0)
-        assert raised.value.step is not None
-        records = raised.value.step.records
-    else:
-        step = start(machine, Blank(), now=0)
-        assert (step.exit is not None, name_of(step.snapshot.state)) == (True, state)
-        records = step.records
-    assert sum(r.event == "Stray" for r in records) == (
-        machine.max_unmatched if machine.on_unmatched == "stay" else 0
-    )
+def test_agent_file_of_a_page_is_valid(name: str, number: int, tmp_path: Path) -> None:
+    block = blocks(text_of(name), "yaml")[number]
+    for person in ("bea", "cy"):
+        block = block.replace(
+            f'{person}: "PUBLIC_KEY"', f'{person}: "{public_key(Ed25519PrivateKey.generate())}"'
+        )
+    path = tmp_path / "agent.yaml"
+    more = "" if "models:" in block else "models: {default: scripted}\n"
+    if "group: board" in block and "groups:" not in block:
+        more += "people: {groups: {board: {}}}\n"
+    path.write_text(f"{block}\n{more}")
+    if name == "rules.md":
+        (tmp_path / "no_delete.py").write_text(blocks(text_of(name), "python")[0])
+    assert load_agent(path)
 
 
-@pytest.mark.parametrize("design", DESIGNS)
-def test_the_page_says_of_each_machine_what_an_event_without_a_row_does(design: Design) -> None:
-    text = page()
-    section = text[text.index(f"## {design.name} (version {design.version})") :].split("\n## ")[0]
-    assert unmatched(design.build(design.options(), registry.parts())) in section
-    assert "is refused" not in text.split("\n## ")[0]
+@pytest.mark.parametrize("number", range(3))
+def test_stages_of_the_page_make_a_machine(number: int, tmp_path: Path) -> None:
+    path = tmp_path / "agent.yaml"
+    path.write_text(blocks(text_of("stages.md"), "yaml")[number])
+    agent = load_agent(path)
+    assert registry.machine_for(agent.machine, None, agent.options)[0].name == "staged"
 
 
-@pytest.mark.parametrize("design", DESIGNS)
-def test_every_exit_reason_that_a_machine_is_seen_to_have_is_declared(design: Design) -> None:
-    """In its scripts, in what ends it at a limit; with words for people, and none twice."""
-    machine = design.build(design.options(), registry.parts())
-    seen = {run.last.exit.reason for run in plays(design) if run.last.exit} | {
-        *machine.limit_reasons.values()
-    }
-    assert seen - {*design.exits, *COMMON_EXITS} == set()
-    assert design.exits
-    assert {*design.exits} & {*COMMON_EXITS} - {"limit", "max_transitions"} == set()
-    assert [reason for reason, words in design.exits.items() if len(words) < 10] == []
+# -- what is generated, named and linked --------------------
 
 
-def reasons_in(tree: ast.AST) -> Iterator[str]:
-    """The reasons that a file's code gives by name: to an `Exit`, to a close, for a limit."""
-    for call in (node for node in ast.walk(tree) if isinstance(node, ast.Call)):
-        name = ast.unparse(call.func).rpartition(".")
-        given = [word.value for word in call.keywords if word.arg == "reason" and name[2] == "Exit"]
-        if name[0] in {"self", "loop"} and name[2] == "close":
-            given += call.args[:1]
-        elif name[2] in {"close", "closed", "close_here"} or name[0].endswith("limit_reasons"):
-            given += call.args[1:2]
-        found = [node.value for each in given for node in ast.walk(each) if isinstance(node, ast.Constant)]
-        yield from (reason for reason in found if isinstance(reason, str))
+def test_machines_page_is_what_the_code_says() -> None:
+    assert PAGE.read_text(encoding="utf-8") == page(), "run `make docs`"
 
 
-def test_the_reasons_of_every_machine_are_those_that_kernel_and_workflow_give() -> None:
-    folders = ("workflows", "workflows/kernel", "workflows/gate")
-    files = [file for folder in folders for file in (ROOT / folder).glob("*.py")]
-    found = {reason for file in files for reason in reasons_in(ast.parse(file.read_text()))}
-    assert found == set(COMMON_EXITS)
+def test_every_exit_reason_has_an_explanation() -> None:
+    for machine in registry.shipped():
+        assert machine.exits, machine.name
+        assert not {*machine.exits} & {*COMMON_EXITS} - {"limit", "max_transitions", "failed"}, machine.name
 
 
-def test_the_page_of_the_code_machine_tells_its_limits_and_names() -> None:
-    text = (ROOT / "docs" / "code.md").read_text()
-    told = dict(re.findall(r"^\| `(\w+)` \| (\d+) \|", text, re.MULTILINE))
-    assert told == {knob.name: knob.default for knob in knobs(CodeLimits)}
-    assert {name for name in re.findall(r"`(\w+)\(", text)} == {*USAGE, *BUILT_IN}
-    for usage in USAGE.values():
-        assert f"`{usage}`" in text
+def test_page_of_the_code_machine_names_its_limits_and_functions() -> None:
+    text = text_of("code.md")
+    named = dict(re.findall(r"^\| `(\w+)` \| (\d+) \|", text, re.MULTILINE))
+    assert named == {option.name: option.default for option in options_of(CodeLimits)}
+    functions = {"context_len", "context_slice", "context_search", *BUILT_IN}
+    assert set(re.findall(r"`(\w+)\(", text)) == functions
     for number in (SLICE_CHARS, MATCHES, MATCH_CHARS, SHORT_BYTES):
-        assert re.search(rf"\b{number:,}\b", text)
-    assert f"{MOST_BYTES // 2**20} MB" in text
-    options = Options()
-    assert f"(`{options.max_iterations}`)".replace("`", "") in text
-    assert f"The default is {options.max_depth}, so set {options.max_depth + 1}" in text
+        assert re.search(rf"\b{number:,}\b", text), number
+    assert f"{MAX_BYTES // 2**20} MB" in text
+    modules = re.findall(r"`(\w+)`", text.split("modules are")[1].split(".")[0])
+    prompt = " ".join(WORDS.split())
+    assert modules == prompt.split("Modules: ")[1].split(".")[0].split()
 
 
-def test_the_sandbox_has_the_modules_that_prompt_and_page_name() -> None:
-    text = (ROOT / "docs" / "code.md").read_text()
-    named = re.findall(r"`(\w+)`", text.split("modules are")[1].split(".")[0])
-    prompt = str(opening(Brief(goal="?", trace_id="t"), Options()).messages[0].content)
-    listed = re.sub(r"\s+", " ", prompt).split("Modules: ")[1].split(".")[0].split()
-    assert named == listed
+def test_people_page_names_every_kind_of_request_and_record() -> None:
+    text = text_of("people.md")
+    rows = re.findall(r"^\| (`.*?) \|", text, re.MULTILINE)
+    assert {kind for row in rows for kind in re.findall(r"`(\w+)`", row)} == set(get_args(Kind))
+    section = text[text.index("## What remains") : text.index("## Notices")]
+    named = set(re.findall(r"`([A-Z]\w+)`", section))
+    code = "".join(path.read_text() for path in (ROOT / "workflows").glob("*.py"))
+    noted = set(re.findall(r'note\(\s*"([A-Z]\w+)"', code)) | {"Resumed"}
+    assert {*get_args(EventName), *noted, STEERED, CLOSED, ROLLED_BACK, FORKED} == named
 
 
-def test_every_page_is_linked_from_the_readme() -> None:
+def test_names_that_the_pages_import_exist() -> None:
+    for path in PAGES:
+        for names in re.findall(r"from ratchet import (\([^)]*\)|[^\n]*)", path.read_text(encoding="utf-8")):
+            wanted = set(re.findall(r"\w+", names))
+            assert wanted <= set(ratchet.__all__), path.name
+
+
+def test_every_command_of_the_pages_exists() -> None:
+    for path in PAGES:
+        text = path.read_text(encoding="utf-8")
+        typed = "\n".join([*re.findall(r"^    (ratchet [^#\n]*)", text, re.MULTILINE), *blocks(text, "sh")])
+        listed = set(re.findall(r"^ratchet (\w+)|[|;] (?:ratchet )?(\w+)(?= |$)", typed, re.MULTILINE))
+        assert {word for pair in listed for word in pair if word} <= set(COMMANDS), path.name
+
+
+def test_every_option_of_the_pages_exists() -> None:
+    code = "".join(path.read_text() for path in (ROOT / "client" / "cli").glob("*.py"))
+    code += "".join(name.replace("_", "-") for name in re.findall(r"\w+(?=: Annotated)", code))
+    for path in PAGES:
+        text = re.sub(r"^    temporal .*$", "", path.read_text(encoding="utf-8"), flags=re.MULTILINE)
+        text = re.sub(r"docker compose.*|`?temporal workflow.*", "", text)
+        for option in re.findall(r"(?<![\w-])--([a-z][a-z-]+)", text):
+            assert f"--{option}" in code or option in code, f"{path.name}: --{option}"
+
+
+def test_every_page_is_reached_from_the_readme() -> None:
     linked = set(re.findall(r"\]\(docs/([\w-]+\.md)", README))
-    assert {path.name for path in (ROOT / "docs").glob("*.md")} - linked == set()
+    assert {path.name for path in DOCS.glob("*.md")} == linked
 
 
-@pytest.mark.parametrize("paper", ["own-machine.md", "rules.md", "tools.md"])
-def test_the_program_of_a_page_runs(paper: str, tmp_path: Path) -> None:
-    program = tmp_path / "program.py"
-    program.write_text(program_of(paper))
-    environment = {**os.environ, "PYTHONPATH": str(ROOT)}
-    command = [sys.executable, str(program)]
-    done = subprocess.run(
-        command, env=environment, cwd=tmp_path, capture_output=True, text=True, timeout=60, check=False
-    )
-    assert done.returncode == 0, done.stderr
-    promised = re.findall(r"print\(.*\)  # (.*)", program.read_text())
-    assert done.stdout.splitlines() == promised
+def test_every_link_leads_somewhere() -> None:
+    for path in (*PAGES, ROOT / "CHANGELOG.md"):
+        text = path.read_text(encoding="utf-8")
+        for target, anchor in re.findall(r"\]\((?!http)([\w./-]*)#?([\w-]*)\)", text):
+            file = path.parent / target if target else path
+            assert file.exists(), f"{path.name} links to {target}"
+            if anchor:
+                heads = re.findall(r"^#+ (.*)$", file.read_text(encoding="utf-8"), re.MULTILINE)
+                assert anchor in {anchor_of(head) for head in heads}, f"{path.name}: #{anchor}"
 
 
-def test_the_machine_of_the_page_is_verified_drawn_and_run(tmp_path: Path) -> None:
-    (tmp_path / "summary.py").write_text(
-        re.sub(r"^    print\(.*", "    pass", program_of("own-machine.md"), flags=re.M)
-    )
-    (tmp_path / "notes.txt").write_text("The ratchet moves forward one click at a time, and holds.\n")
-    script = "[{reply: one two three}, {expect: 'were 3 words', reply: it holds}]"
-    (tmp_path / "summary.yaml").write_text(
-        "machine: summary\nmodules: [summary.py]\ntools: [read_file]\noptions: {max_words: 2}\n"
-        f"models: {{default: {{provider: scripted, script: {script}}}}}\n"
-    )
-    drawn = ratchet_in(tmp_path, "diagram", "summary", "--agent", "summary.yaml")
-    assert "check --> write: TooLong [may_try_again]" in drawn.stdout, drawn.stderr
-    ran = ratchet_in(tmp_path, "run", "--agent", "summary.yaml", "--json", "notes.txt")
-    assert ran.returncode == 0, ran.stderr
-    result = json.loads(ran.stdout.splitlines()[-1])
-    assert (result["answer"], result["exit_reason"], result["steps"]) == ("it holds", "summed_up", 2)
+def test_picture_of_the_readme_is_the_tutorials_machine(tmp_path: Path) -> None:
+    file = tmp_path / "reply_desk.py"
+    file.write_text(blocks(text_of("tutorial.md"), "python")[1])
+    (module,) = load_modules([str(file)])
+    assert blocks(README, "mermaid") == [mermaid(module.MACHINE)]
 
 
-def test_the_example_of_the_readme_runs_and_answers(tmp_path: Path) -> None:
-    found = re.search(r"```python\n(.*?)```", README, re.DOTALL)
-    assert found is not None
-    environment = {**os.environ, "RATCHET_DATA_DIR": str(tmp_path / "data")}
-    program = tmp_path / "example.py"
-    program.write_text(found.group(1))
-    environment["PYTHONPATH"] = str(ROOT)
-    done = subprocess.run(
-        [sys.executable, str(program)],
-        cwd=ROOT,
-        env=environment,
-        capture_output=True,
-        text=True,
-        timeout=60,
-        check=False,
-    )
-    assert done.returncode == 0, done.stderr
-    assert done.stdout.startswith("thought Started")
-    assert "thought Drafted First I need to know which logs there are. -> list_files(" in done.stdout
-    assert "commit GoalAchieved" in done.stdout
-    assert "\npayments fails most" in done.stdout
-    assert "[info" not in done.stdout, "the worker's logs are not among what the program prints"
+# -- Temporal's own tools --------------------
 
 
-def test_every_command_of_the_readme_exists() -> None:
-    told = subprocess.run(
-        [str(Path(sys.executable).parent / "ratchet"), "--help"],
-        cwd=ROOT,
-        capture_output=True,
-        text=True,
-        check=True,
-    )
-    there = set(re.findall(r"^  (\w+) ", told.stdout, re.MULTILINE))
-    named = set(re.findall(r"^    ratchet (\w+)|\| (\w+) RUN", README, re.MULTILINE))
-    assert {word for pair in named for word in pair if word} <= there
-
-
-def test_every_link_of_the_papers_leads_somewhere() -> None:
-    for paper in (ROOT / "README.md", *sorted((ROOT / "docs").glob("*.md"))):
-        for target in re.findall(r"\]\((?!http)([^)#]+)", paper.read_text()):
-            assert (paper.parent / target).exists(), f"{paper.name} links to {target}"
+@pytest.mark.exhaustive
+def test_commands_of_temporal_work_as_printed(shell: Shell) -> None:
+    shutil.copytree(ROOT / "examples" / "data", shell.folder / "examples" / "data")
+    (shell.folder / ".bin" / "temporal").symlink_to(temporal_binary())
+    dev, output = shell.start("ratchet dev --agent payments"), shell.folder / ".run.txt"
+    until(lambda: "A worker runs here" in output.read_text() or dev.poll() is not None, "the worker runs")
+    assert dev.poll() is None, output.read_text()
+    address = re.findall(r"TEMPORAL_ADDRESS=(\S+)", output.read_text())[0]
+    commands = re.findall(r"^    (temporal .*)$", text_of("temporal.md"), re.MULTILINE)
+    decisions = [command for command in commands if "--name decide" in command]
+    others = [command for command in commands if command not in decisions]
+    try:
+        for number, batch in enumerate(([decisions[0]], [decisions[1]], others)):
+            run = f"bills-{number}"
+            shell.run(f"ratchet run --detach --id {run} --agent payments 'Pay what is due.'")
+            until(shell.waiting, run)
+            digest = json.loads(shell.run(f"ratchet inbox {run} --json"))["requests"][0]["digest"]
+            for command in batch:
+                words = command.replace("RUN", run).replace("DIGEST", digest)
+                shell.run(f"TEMPORAL_ADDRESS={address} {words}")
+            shell.run(f"ratchet watch {run} || true")
+        decided = [shell.run(f"ratchet result bills-{number} --json") for number in (0, 1)]
+        outcomes = [json.loads(one)["decisions"][0]["outcome"] for one in decided]
+        assert outcomes == ["approved", "rejected"]
+        events = shell.run("ratchet log bills-2 --json")
+        for event in ("Paused", "Resumed", "Steered", "RolledBack", "LimitsSet", "Closed"):
+            assert f'"{event}"' in events
+    finally:
+        dev.terminate()
+        dev.wait(PATIENCE)

@@ -1,1 +1,1 @@
-"""The agent loop as a Temporal workflow, over a pure kernel and pure machines."""
+"""The deterministic side: how a run goes."""

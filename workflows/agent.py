@@ -1,47 +1,47 @@
-"""`AgentWorkflow`: one run on Temporal. It begins the machine, lets the loop drive it, and hears people."""
+"""`AgentWorkflow`: one run on Temporal. It makes the machine ready and lets the loop drive it."""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from datetime import timedelta
 from typing import Any
 
 from temporalio import workflow
-from temporalio.common import RawValue, SearchAttributeKey, SearchAttributeUpdate
-from temporalio.exceptions import ApplicationError
+from temporalio.common import RawValue, RetryPolicy, SearchAttributeKey
+from temporalio.exceptions import ActivityError, ApplicationError, FailureError, is_cancelled_exception
 
-from activities.contracts import Message, ToolSpec
+from activities.contracts import ToolsDescribed, ToolSpec, ToolsWanted
 from workflows.api import (
-    COUNTERS,
-    NO_COUNTERS,
     WORKFLOW_TYPE,
-    AgentResult,
-    AgentStatus,
     AgentTask,
     Carry,
     EffectsQuery,
     LogPage,
     PageQuery,
+    RunResult,
+    RunStatus,
     StepsPage,
     TranscriptPage,
 )
-from workflows.around import Around, cancelling, now
-from workflows.attributes import publish
-from workflows.equipment import described
-from workflows.gate.desk import Desk
-from workflows.intake import begin, build, carried, forked_from, nesting, packed, refused, task_of, unattended
-from workflows.kernel.design import Design
+from workflows.archive import ArchivedLog
+from workflows.drive import Drive
 from workflows.kernel.diagram import mermaid
-from workflows.kernel.errors import MachineError, name_of
-from workflows.kernel.ledger import Ledger
-from workflows.kernel.machine import Exit, Machine
-from workflows.kernel.stack import Frame, Stack, began
-from workflows.logbook import Logbook
-from workflows.loop import Loop
+from workflows.kernel.errors import bug_text
+from workflows.kernel.log import Record
 from workflows.messages import Messages
-from workflows.pages import details, effects_page, log_page, requests_page, steps_page, transcript_page
+from workflows.pages import (
+    effects_page,
+    log_page,
+    requests_page,
+    steps_page,
+    transcript,
+    transcript_page,
+)
 from workflows.people import CommandDone, Decided, EffectsPage, RequestsPage
 from workflows.perform import Performer
-from workflows.results import inside, result_of
+from workflows.task import InvalidTask, carried_step, first_step, parse_task, program_for
+from workflows.temporal_host import TemporalHost, identity, now
 
 __all__ = ["AgentWorkflow"]
 
@@ -50,8 +50,11 @@ AT_THE_END = 10
 """Seconds that a run which is over waits for its notifications."""
 MESSAGE = 2000
 """Characters of an error's message; the result has the whole."""
-SHOWN = 2000
-"""Characters of the answer, and of the error, in `status`; the result has the whole."""
+
+
+class Bug(Exception):
+    """A fault in a machine, or in Ratchet. It fails the workflow task, and Temporal tries again until the
+    code is fixed: the history's event `WorkflowTaskFailed` has this text, and so has the worker's log."""
 
 
 @workflow.defn(name=WORKFLOW_TYPE)
@@ -60,171 +63,169 @@ class AgentWorkflow:
 
     def __init__(self) -> None:
         self.task: AgentTask | None = None
-        self.design: Design | None = None
-        self.machine: Machine[Any] | None = None
-        self.stack: Stack | None = None
-        self.book = Logbook(workflow.info().run_id)
+        self.drive: Drive | None = None
+        self.archived = ArchivedLog(workflow.info().run_id)
         self.messages = Messages()
-        self.published = ""
-        self.exit: Exit | None = None
+        self.problem = ""
+        """Why the run could not begin."""
 
     @workflow.run
-    async def run(self, *inputs: Any) -> AgentResult:
-        """Run one AgentTask to the end. A broken rule or an unusable task fails the workflow readably.
+    async def run(self, *inputs: Any) -> RunResult:
+        """Run one AgentTask to its end. A broken rule or an invalid task fails the workflow readably.
 
-        The signature takes anything: a typed one would be retried for ever when the input is missing
-        or there are two, as happens with `temporal workflow start`.
+        The signature takes anything: a typed one would be retried for ever when the input is missing or
+        there are two, as happens with `temporal workflow start`.
         """
-        # Runs that began before people could command them go on as they began.
-        commanded = workflow.patched("people")
-        older = not (commanded and workflow.patched("people-2"))
-        around: Around | None = None
-        try:
-            self.task = task_of(inputs) if commanded else unattended(task_of(inputs))
-            around = await self._live(self.task, commanded=commanded, older=older)
-        except MachineError as error:
-            await self._broken(error)
-            raise self._raised(str(error), type(error).__name__) from error
-        except ApplicationError as error:
-            self.exit = Exit(reason="bug" if self.stack else "refused", error=error.message)
-            workflow.upsert_search_attributes([_EXIT.value_set(self.exit.reason)])
-            raise
-        finally:
-            self.messages.end()
-        result = self._result(self.exit or Exit(reason="bug", error="the loop ended without an exit"))
-        if around is not None:
-            await around.settle(lambda: False, seconds=AT_THE_END)
-        await self.book.archive(self._evidence(result))
-        await workflow.wait_condition(workflow.all_handlers_finished)
-        if self.exit and self.exit.raises:
-            # The machine's way to fail (spec 6, 7.5): the whole result goes with the error.
-            raise self._raised(result.error or result.exit_reason, self.exit.raises)
-        return result
+        with _bugs_named():
+            try:
+                self.task = parse_task(inputs)
+                specs = await self._tool_specs(self.task)
+                host = self._begin(self.task, specs)
+            except InvalidTask as error:
+                raise self._ended_early("refused", str(error)) from None
+            except BaseException as error:
+                if is_cancelled_exception(error):
+                    self._ended_early("cancelled", "the run was cancelled before it began")
+                raise
+            assert self.drive is not None
+            try:
+                await self.drive.run()
+            finally:
+                self.messages.end()
+            return await self._end(host, self.drive)
 
-    async def _live(self, task: AgentTask, *, commanded: bool, older: bool) -> Around | None:
-        """From the task to the machine's end; None when the run is cancelled before it begins."""
-        self.design, self.machine, options = build(task)
-        publish(task, self.design, self.machine)
-        specs = await described(task, older=older)
-        if specs is None:
-            self.exit = Exit(reason="cancelled", error="the run was cancelled before it began")
-            if commanded:
-                workflow.upsert_search_attributes([_EXIT.value_set(self.exit.reason)])
-            return None
-        origin = task.carry.origin_run_id if task.carry else workflow.info().run_id
-        around = Around(self, Performer(task, specs, origin))
-        loop = self._begin(task, specs, options, around)
-        loop.older = older
-        self.messages.begin(loop, commanded=commanded)
-        try:
-            await loop.run()
-        finally:
-            self.messages.end()
-        return around
+    def _begin(self, task: AgentTask, specs: tuple[ToolSpec, ...]) -> TemporalHost:
+        """Make the machine ready: at its start, at a fork's step, or where the execution before ended.
 
-    def _raised(self, text: str, kind: str) -> ApplicationError:
-        """The error with which the workflow fails: the whole result is in its details."""
-        details = (self._result(self.exit).model_dump(mode="json"),) if self.exit and self.stack else ()
-        # A message is no payload: a long one would pass no limit of the server.
-        return ApplicationError(text[:MESSAGE], *details, type=kind, non_retryable=True)
-
-    def _evidence(self, result: AgentResult) -> dict[str, Any]:
-        """What the archive keeps of the end: the result, and the task for those who look at the run later."""
-        task = self._task().model_dump(mode="json", exclude={"carry", "fork"})
-        return {**result.model_dump(mode="json"), "task": task, "origin_run_id": self.book.origin}
-
-    def _begin(self, task: AgentTask, specs: tuple[ToolSpec, ...], options: Any, around: Around) -> Loop:
-        """Start the machine, take over what the run before has carried on, or go on from a fork's step."""
-        design, machine = self._known()
-        info = workflow.info()
-        inner = nesting(task, specs, info.workflow_id)
-        limits = task.limits.model_dump(exclude=NO_COUNTERS, exclude_none=True)
-        ledger = Ledger(caps=limits, advice=COUNTERS if task.people.on_limit == "ask" else ())
-        if carry := task.carry:
-            stack, records = carried(machine, carry, inner, task.tools)
-            self.book = Logbook(carry.origin_run_id, carry.log_head, records)
-        elif task.fork:
-            context = begin(design, options, task, specs, info.workflow_id)
-            stack, records = forked_from(machine, task, inner, context, ledger, now())
-            self.book = Logbook(info.run_id, "", records)
+        Raises InvalidTask."""
+        info, carry = workflow.info(), task.carry
+        program = program_for(task, specs, info.workflow_id)
+        self._publish(task, program.machine.name, program.machine.version)
+        origin = carry.origin_run_id if carry else info.run_id
+        performer = Performer(task, specs, carry.held if carry else ())
+        host = TemporalHost(task, performer, self.archived, lambda: self._continue_as_new(performer))
+        if carry:
+            records = [Record.model_validate(record) for record in carry.records]
+            self.archived = host.archived = ArchivedLog(origin, carry.log_head, records)
+            step = carried_step(program, carry)
         else:
-            context = begin(design, options, task, specs, info.workflow_id)
-            stack = began(machine, context, inner, now=now(), ledger=ledger, tools=task.tools)
-        kept: dict[str, Any] = dict(task.carry.people) if task.carry else {}
+            step = first_step(task, program, now=now())
+            if task.fork:
+                self.archived.records.extend(Record.model_validate(record) for record in task.fork.records)
         try:
-            desk = Desk.load(
-                kept.get("desk") or {},
-                task.people,
-                task.approvals,
-                workflow_id=info.workflow_id,
-                origin=self.book.origin,
-                specs={spec.name: spec for spec in specs},
-            )
-            desk.spent_before_usd = task.spent_before_usd
-            loop = Loop(around, stack, inner, desk, task.people)
-            loop.load(kept)
+            drive = Drive(host, task, specs, identity(origin), step, carry.drive if carry else None)
         except (ValueError, TypeError, KeyError, AttributeError) as error:
-            raise refused("`carry.people` is not what a run has carried; leave `carry` out") from error
-        self.messages.loop = loop
-        self.messages.unusable = list(task.carry.unusable) if task.carry else []
-        self.keep(stack)
-        return loop
+            raise InvalidTask("`carry` is not what a run has carried; leave it out") from error
+        self.drive = host.drive = drive
+        self.messages.begin(drive, carry.unusable if carry else ())
+        return host
 
-    async def continue_as_new(self, performer: Performer) -> None:
+    async def _tool_specs(self, task: AgentTask) -> tuple[ToolSpec, ...]:
+        """The specs of the task's tools. They enter the history and go on with the run, so that a tool that
+        changes later cannot break it. Raises InvalidTask.
+
+        Never by a local activity: where a query or message comes while one is under way, Temporal replays
+        its end elsewhere, and the run would not replay (design 6).
+        """
+        if task.carry or not task.tools:
+            return task.carry.specs if task.carry else ()
+        try:
+            found: ToolsDescribed = await workflow.execute_activity(
+                "describe_tools",
+                ToolsWanted(names=task.tools),
+                result_type=ToolsDescribed,
+                activity_id="describe-tools",
+                start_to_close_timeout=timedelta(seconds=30),
+                retry_policy=RetryPolicy(maximum_attempts=3),
+                summary="describe the agent's tools",
+            )
+        except ActivityError as error:
+            if is_cancelled_exception(error):
+                raise
+            raise InvalidTask(f"the worker cannot describe its tools: {error.cause}") from error
+        if found.missing:
+            available = ", ".join(found.available) or "none"
+            raise InvalidTask(f"unknown tools: {', '.join(found.missing)}. This worker has: {available}")
+        return found.tools
+
+    async def _continue_as_new(self, performer: Performer) -> None:
         """A run has no maximum length: between two effects it may go on with an empty history."""
-        design, loop = self._known()[0], self.messages.loop
-        if loop is None:
-            return
-        await self.book.archive()
+        drive, messages = self.drive, self.messages
+        assert drive is not None
+        assert self.task is not None
+        await self.archived.write()
         # A handler may wait for a command that is in the inbox: that comes first.
-        messages = self.messages
         await workflow.wait_condition(
-            lambda: bool(loop.inbox) or (workflow.all_handlers_finished() and not messages.busy)
+            lambda: bool(drive.inbox) or (workflow.all_handlers_finished() and not messages.is_busy)
         )
-        if cancelling() or loop.inbox or messages.busy or self._stack().effect is None:
+        if drive.host.cancelled() or drive.inbox or messages.is_busy or drive.step.effect is None:
             return
         carry = Carry(
-            origin_run_id=self.book.origin,
-            **packed(self._stack()),
-            log_head=self.book.archived_head,
-            records=self.book.unarchived,
-            people=loop.dump(),
-            unusable=tuple(messages.unusable),
+            origin_run_id=self.archived.origin,
+            drive=drive.dump(),
             specs=tuple(performer.specs.values()),
-            **performer.carry(),
+            log_head=self.archived.archived_head,
+            records=self.archived.unarchived,
+            held=performer.held,
+            unusable=tuple(messages.unusable),
         )
-        task = self._task()
-        fork = task.fork.model_copy(update={"records": ()}) if task.fork else None
-        pinned = {"machine_version": design.version, "carry": carry, "fork": fork}
-        workflow.continue_as_new(task.model_copy(update=pinned))
+        fork = self.task.fork.model_copy(update={"records": ()}) if self.task.fork else None
+        version = drive.step.program.machine.version
+        update = {"machine_version": version, "carry": carry, "fork": fork}
+        workflow.continue_as_new(self.task.model_copy(update=update))
 
-    def keep(self, stack: Stack) -> None:
-        """Take a move over: its records, what it wants done, what people see of it."""
-        self.stack, self.exit = stack, stack.exit
-        self.book.records.extend(stack.records)
-        for r in stack.records:
-            fields = {"step": r.step, "state": r.state, "event": r.event, "to": r.to, "error": r.error}
-            workflow.logger.info("agent.transition", extra={"ratchet": fields})
-        self._publish_state()
-        self._show()
+    # -- the end ------------------------------------------------------------------------------------
 
-    def _show(self) -> None:
-        loop = self.messages.loop
-        asked = loop.desk.open if loop else ()
-        told = details(self.status(), self._task().goal, self.book.records, asked)
-        workflow.set_current_details(told)
+    async def _end(self, host: TemporalHost, drive: Drive) -> RunResult:
+        """Notify, archive, and return the result; or fail with it where the machine raises."""
+        result = drive.result(self.archived.head)
+        await host.end_notices(seconds=AT_THE_END)
+        task = self.task.model_dump(mode="json", exclude={"carry", "fork"}) if self.task else {}
+        await self.archived.write({**result.model_dump(mode="json"), "task": task})
+        await workflow.wait_condition(workflow.all_handlers_finished)
+        if self.archived.failures:
+            result = result.model_copy(update={"archived": False})
+        if workflow.cancellation_reason() is not None and result.exit_reason == "cancelled":
+            return result
+        if result.raises:
+            # The machine's way to fail (spec 7.5): the whole result goes with the error. A message is no
+            # payload: a long one would pass no limit of the server.
+            text = (result.error or result.exit_reason)[:MESSAGE]
+            raise ApplicationError(
+                text, result.model_dump(mode="json"), type=result.raises, non_retryable=True
+            )
+        return result
 
-    # -- messages --------------------
+    def _ended_early(self, reason: str, problem: str) -> ApplicationError:
+        """The run could not begin; lists say why."""
+        self.problem = problem
+        self.messages.end()
+        workflow.upsert_search_attributes([_EXIT.value_set(reason)])
+        return ApplicationError(problem[:MESSAGE], type="InvalidTask", non_retryable=True)
+
+    def _publish(self, task: AgentTask, machine: str, version: str) -> None:
+        """Agent and machine as search attributes, goal and version in the memo: for lists."""
+        present = workflow.info().typed_search_attributes
+        wanted = {"AgentName": task.name, "AgentMachine": machine}
+        keys = {SearchAttributeKey.for_keyword(name): value for name, value in wanted.items()}
+        if missing := [key.value_set(value) for key, value in keys.items() if present.get(key) != value]:
+            workflow.upsert_search_attributes(missing)
+        memo = workflow.memo()
+        facts = {"machine": f"{machine} {version}", "goal": " ".join(task.goal.split())[:200]}
+        if new := {name: value for name, value in facts.items() if name not in memo}:
+            workflow.upsert_memo(new)
+
+    # -- messages -----------------------------------------------------------------------------------
 
     @workflow.signal(dynamic=True)
     def on_signal(self, name: str, inputs: Sequence[RawValue]) -> None:
-        """`decide` and `command`, for Temporal's own CLI and UI. What cannot be used is recorded and never
+        """`decide` and `command`, for Temporal's own CLI and UI. What cannot be used is in the log and never
         harms the run: a typed handler would be poisoned by a missing input (facts/temporal.md, 2)."""
         self.messages.signal(name, inputs)
 
     @workflow.update(name="decide")
     async def decide(self, *inputs: Any) -> Decided:
-        """Answer a request by one Decision; refused with the reason when it is not valid.
+        """Answer a request by one Decision; refused with the reason when it does not count.
 
         The signature takes anything, as that of `run`: no input, or two, are refused in plain words.
         """
@@ -243,127 +244,60 @@ class AgentWorkflow:
     def _check_command(self, *inputs: Any) -> None:
         self.messages.check_command(inputs)
 
-    # -- what Temporal knows of the run --------------------
-
-    def _publish_state(self) -> None:
-        """One upsert before an effect, and only for agents that ask for it; one at the end for all."""
-        updates: list[SearchAttributeUpdate[Any]] = []
-        state = name_of(self._stack().first.step.snapshot.state)
-        if self._task().visibility == "state" and state != self.published:
-            updates.append(SearchAttributeKey.for_keyword("AgentState").value_set(state))
-            self.published = state
-        if self.exit:
-            updates.append(_EXIT.value_set(self.exit.reason))
-        if updates:
-            workflow.upsert_search_attributes(updates)
-
-    # -- the end --------------------
-
-    async def _broken(self, error: MachineError) -> None:
-        if error.step is not None:
-            _, machine = self._known()
-            self.stack = Stack((Frame(machine, error.step),), error.step.records)
-            self.book.records.extend(error.step.records)
-        self.exit = Exit(reason="broken_rule", error=str(error))
-        if self.stack is None:
-            workflow.upsert_search_attributes([_EXIT.value_set("broken_rule")])
-            return
-        self._publish_state()
-        self._show()
-        await self.book.archive(self._evidence(self._result(self.exit)))
-
-    def _result(self, ended: Exit) -> AgentResult:
-        loop = self.messages.loop
-        decisions, calls = (loop.desk.decided(), loop.calls.since(0)) if loop else ((), ())
-        head = self.book.head
-        return result_of(ended, self.status(), log_head=head, decisions=decisions, calls=calls)
-
-    # -- queries --------------------
+    # -- queries ------------------------------------------------------------------------------------
 
     @workflow.query
-    def status(self) -> AgentStatus:
+    def status(self) -> RunStatus:
         """Where the run is."""
-        task, stack, ended, design = self._task(), self.stack, self.exit, self.design
-        snapshot = stack.first.step.snapshot if stack else None
-        doing = stack.effect if stack else None
-        loop = self.messages.loop if not ended else None
-        return AgentStatus(
-            agent=task.agent,
-            machine=task.machine,
-            machine_version=design.version if design else "",
-            state=name_of(snapshot.state) if snapshot else "starting",
-            step=snapshot.step if snapshot else 0,
-            visit=snapshot.visit if snapshot else 0,
-            branch=snapshot.branch if snapshot else 0,
-            inside=inside(stack, self.book.origin) if stack and not ended else (),
-            doing=doing.title if doing and not ended else "",
-            finished=ended is not None,
-            exit_reason=ended.reason if ended else None,
-            answer=(ended.answer or "")[:SHOWN] or None if ended else None,
-            error=(ended.error or "")[:SHOWN] or None if ended else None,
-            counters=dict(stack.ledger.spent) if stack else {},
-            caps=dict(stack.ledger.caps) if stack else {},
-            records=stack.top.step.snapshot.seq if stack else 0,
-            waiting=(loop.desk.waiting or ("paused" if loop.paused else "")) if loop else "",
-            paused=loop.paused if loop else False,
-            child=loop.world.child() if loop else "",
-            requests=len(loop.desk.open) if loop else 0,
-            origin=task.fork.origin if task.fork else None,
-            unusable_messages=tuple(self.messages.unusable),
-        )
+        return self._begun().status(self.messages.unusable)
 
     @workflow.query
     def log(self, query: PageQuery | None = None) -> LogPage:
-        """The transition log by pages; what an earlier run of the chain wrote is in the archive."""
-        first = (self.stack.top.step.snapshot.seq if self.stack else 0) - len(self.book.records)
-        return log_page(self.book.records, query or PageQuery(), self.exit is not None, first)
+        """The log by pages; what an earlier execution wrote is in the archive."""
+        finished = bool(self.drive and self.drive.step.exit)
+        return log_page(self.archived.records, query or PageQuery(), finished=finished)
 
     @workflow.query
     def steps(self, query: PageQuery | None = None) -> StepsPage:
         """The steps in one line each, by pages."""
-        return steps_page(self.book.records, query or PageQuery())
+        return steps_page(self.archived.records, query or PageQuery())
 
     @workflow.query
     def requests(self, query: PageQuery | None = None) -> RequestsPage:
-        """What the run asks people, and what was decided last."""
-        return requests_page(self.messages.loop, query or PageQuery())
+        """Open requests, then the newest closed ones."""
+        return requests_page(self.drive, query or PageQuery())
 
     @workflow.query
     def effects(self, query: EffectsQuery | None = None) -> EffectsPage:
-        """Calls with outside effects since a step: what a rollback would leave behind, or undo."""
-        return effects_page(self.messages.loop, query or EffectsQuery())
+        """Calls with outside effects since a step: what a rollback would leave, or undo."""
+        return effects_page(self.drive, query or EffectsQuery())
 
     @workflow.query
     def transcript(self, query: PageQuery | None = None) -> TranscriptPage:
-        """The conversation with the model, by pages; of a machine at work inside, if it has one."""
-        contexts = [frame.step.snapshot.context for frame in self.stack.frames] if self.stack else []
-        talks = [tuple(getattr(context, "transcript", ())) for context in reversed(contexts)]
-        messages: tuple[Message, ...] = next((talk for talk in talks if talk), ())
-        return transcript_page(messages, query or PageQuery())
+        """The conversation with the model, with questions beside it, by pages."""
+        conversation = self._begun().step.snapshot.conversation
+        return transcript_page(transcript(self.archived.records, conversation), query or PageQuery())
 
     @workflow.query
     def diagram(self) -> str:
         """The machine in Mermaid, the current state marked."""
-        _, machine = self._known()
-        return mermaid(machine, name_of(self.stack.first.step.snapshot.state) if self.stack else None)
+        step = self._begun().step
+        return mermaid(step.program.machine, step.snapshot.state)
 
-    # -- what is there once the run has begun --------------------
+    def _begun(self) -> Drive:
+        if self.drive is None:
+            why = f": {self.problem}" if self.problem else ""
+            raise ApplicationError(f"the run has not begun{why}", type="NotBegun")
+        return self.drive
 
-    def _task(self) -> AgentTask:
-        if self.task is None:
-            raise self._not_begun()
-        return self.task
 
-    def _known(self) -> tuple[Design, Machine[Any]]:
-        if self.design is None or self.machine is None:
-            raise self._not_begun()
-        return self.design, self.machine
-
-    def _stack(self) -> Stack:
-        if self.stack is None:
-            raise self._not_begun()
-        return self.stack
-
-    def _not_begun(self) -> ApplicationError:
-        why = self.exit.error if self.exit else None
-        return ApplicationError(f"the run has not begun{f': {why}' if why else ''}", type="NotBegun")
+@contextmanager
+def _bugs_named() -> Iterator[None]:
+    """An error that no rule expects says where it comes from."""
+    try:
+        yield
+    except (FailureError, workflow.NondeterminismError):
+        raise
+    except Exception as error:
+        text = f"{bug_text(error)}. Fix it and restart the workers; the run goes on by itself."
+        raise Bug(text) from error

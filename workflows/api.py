@@ -1,4 +1,8 @@
-"""What client and workflow exchange: the task in, status, pages and result out."""
+"""What client and workflow exchange: the task in, status, pages and result out.
+
+One model says what an agent is: `AgentSpec`. An agent file is one, a task adds a goal to it, and the task of
+an inner run is made of it. What people and runs say to each other is in `workflows/people.py`.
+"""
 
 from __future__ import annotations
 
@@ -8,9 +12,10 @@ from pydantic import Field, StringConstraints, field_validator
 
 from activities.contracts import (
     GOAL_BYTES,
-    ContextRef,
     Frozen,
+    InnerLimits,
     JsonObject,
+    MaterialRef,
     Message,
     ModelSpec,
     Strict,
@@ -21,36 +26,34 @@ from workflows.kernel.log import Record
 from workflows.people import Approvals, Decided, DoneCall, People
 
 __all__ = [
-    "AgentResult",
-    "AgentStatus",
+    "ATTRIBUTES",
+    "COUNTERS",
+    "MAX_LIMIT",
+    "PAGE_BYTES",
+    "TASK_QUEUE",
+    "WORKFLOW_TYPE",
+    "AgentSpec",
     "AgentTask",
     "Carry",
     "EffectsQuery",
     "Fork",
-    "Origin",
     "Limits",
     "LogPage",
     "Name",
+    "Origin",
     "PageQuery",
+    "RunResult",
+    "RunStatus",
+    "RunSummary",
     "StepLine",
     "StepsPage",
     "TranscriptPage",
-    "ATTRIBUTES",
-    "GOAL_BYTES",
-    "COUNTERS",
-    "NO_COUNTERS",
-    "MOST",
-    "PAGE_BYTES",
-    "TASK_QUEUE",
-    "WORKFLOW_TYPE",
 ]
 
 WORKFLOW_TYPE = "AgentWorkflow"
 TASK_QUEUE = "ratchet"
 PAGE_BYTES = 12 * 1024
-"""Pages of queries stay below the threshold of external storage, so that `temporal` shows them."""
-
-
+"""Pages of queries stay below the threshold of external storage, so that Temporal's own CLI shows them."""
 ATTRIBUTES: dict[str, Literal["Keyword", "Datetime"]] = {
     "AgentName": "Keyword",
     "AgentMachine": "Keyword",
@@ -61,92 +64,40 @@ ATTRIBUTES: dict[str, Literal["Keyword", "Datetime"]] = {
     "AgentExit": "Keyword",
 }
 """Search attributes of a run, to be registered in the namespace."""
+COUNTERS = ("model_calls", "tool_calls", "tokens", "cost_usd", "seconds")
+"""Limits that are counters of the ledger; the command `limits` may name these."""
+MAX_LIMIT = 10**12
+"""No limit may be set higher: larger numbers lose digits on their way through JSON."""
 
 Name = Annotated[str, StringConstraints(pattern=r"^[A-Za-z0-9][A-Za-z0-9_.-]{0,63}$")]
 
-
-MOST = 10**12
-"""No limit may be set higher: larger numbers lose digits on their way through JSON."""
+# -- in: what an agent is, and what a run begins with --------------------
 
 
-class Limits(Strict):
-    """What a run may spend at most; None is no limit. Checked before each call."""
+class Limits(InnerLimits):
+    """What a run may spend; null is no limit. Checked before each call."""
 
-    model_calls: int | None = Field(default=200, ge=0, le=MOST)
-    tool_calls: int | None = Field(default=None, ge=0, le=MOST)
-    tokens: int | None = Field(default=None, ge=0, le=MOST, description="input and output tokens together")
-    cost_usd: float | None = Field(default=None, ge=0, le=MOST)
-    seconds: float | None = Field(default=None, gt=0, le=MOST, description="since the run began")
-    max_transitions: int | None = Field(
-        default=None, gt=0, le=MOST, description="of the machine; None: the machine's own default"
-    )
+    model_calls: int | None = Field(default=200, ge=0, le=MAX_LIMIT)
+    seconds: float | None = Field(default=None, gt=0, le=MAX_LIMIT, description="since the run began")
     depth: int = Field(default=5, ge=0, le=50, description="runs nested in runs [R-000-15]")
 
-
-COUNTERS = ("model_calls", "tool_calls", "tokens", "cost_usd", "seconds")
-"""Limits that are counters of the ledger; `limits` of a command may name these."""
-NO_COUNTERS = {"max_transitions", "depth"}
-"""Limits that are no counters of the ledger."""
-
-
-class Carry(Frozen):
-    """What a run takes over from the one before it when its history gets long (continue-as-new)."""
-
-    origin_run_id: str
-    snapshot: JsonObject
-    ledger: JsonObject
-    effect: JsonObject
-    """What the machine wanted done when the run before ended."""
-    inner: tuple[JsonObject, ...] = ()
-    """Machines at work inside: snapshot, ledger, and the call that opened each."""
-    log_head: str = ""
-    """Hash of the last archived record."""
-    records: tuple[JsonObject, ...] = ()
-    """Records that could not be archived yet."""
-    held: tuple[str, ...] = ()
-    """Digests of set-ups and conversations that the store holds."""
-    remembered: dict[str, JsonObject] = {}
-    """Results of tools with `cache: run`, by call."""
-    people: JsonObject = {}
-    """Open requests, remembered approvals, what waits to be told, calls that were made."""
-    unusable: tuple[str, ...] = ()
-    """Names of the newest signals that could not be understood."""
-    specs: tuple[ToolSpec, ...] = ()
-    """Its tools, as they were when the chain began."""
+    @property
+    def caps(self) -> dict[str, float]:
+        """The caps of the run's ledger, by counter."""
+        return {name: cap for name in COUNTERS if (cap := getattr(self, name)) is not None}
 
 
-class Origin(Frozen):
-    """Where a forked run comes from."""
+class AgentSpec(Strict):
+    """An agent, whole: what an agent file resolves to."""
 
-    workflow_id: str
-    run_id: str
-    """Id of the first execution of its chain."""
-    step: int
-    """The step that the fork began again."""
-
-
-class Fork(Frozen):
-    """Another run's log up to a step: the new run goes on from there."""
-
-    origin: Origin
-    records: tuple[JsonObject, ...]
-    """Of the whole source run up to the step, as in its log."""
-    retold: bool = True
-    """What changed in goal, instructions and tools replaces what the source run began with."""
-
-
-class AgentTask(Strict):
-    """One run's input: the whole resolved agent, so that a run does not change when a file does."""
-
-    goal: str = Field(min_length=1)
-    agent: Name = "agent"
+    name: Name = "agent"
     machine: Name = "react"
     machine_version: str | None = Field(
         default=None,
-        description="None: the oldest the worker has, so that a new version beside it changes no open run; "
-        "`ratchet task` and the SDK name the newest",
+        description="null: the oldest that the worker has, so that a new version beside it changes no open "
+        "run; `ratchet task` and the SDK name the newest",
     )
-    options: JsonObject = Field(default_factory=dict, description="the machine's knobs")
+    options: JsonObject = Field(default_factory=dict, description="of the machine")
     models: dict[str, ModelSpec] = Field(default_factory=lambda: {"default": ModelSpec()})
     instructions: str = Field(default="", max_length=100_000)
     tools: tuple[Name, ...] = ()
@@ -155,87 +106,195 @@ class AgentTask(Strict):
         default="basic", description="state: the run's state is a search attribute too"
     )
     heartbeat_seconds: float = Field(
-        default=10, ge=3, le=600, description="after so long without a sign a worker counts as dead"
+        default=10, ge=3, le=600, description="after this long without a heartbeat a worker counts as dead"
     )
-    context: str | ContextRef | None = Field(
-        default=None,
-        description="material that the run is about, for machines that take it; long texts by reference",
-    )
-    depth: int = Field(default=0, ge=0, le=50, description="how deep this run is nested in others")
-    values: JsonObject = Field(default_factory=dict, description="what of an outer machine it begins with")
-    spent_before_usd: float = Field(
-        default=0, ge=0, description="what the runs above it had spent by then; counts for `cost_above`"
-    )
-    approvals: Approvals = Approvals()
-    people: People = People()
-    fork: Fork | None = None
-    carry: Carry | None = None
-
-    @field_validator("context")
-    @classmethod
-    def _context_fits(cls, context: str | ContextRef | None) -> str | ContextRef | None:
-        if isinstance(context, str) and (size := len(context.encode())) > GOAL_BYTES:
-            raise ValueError(
-                f"the context is {size:,} bytes, at most {GOAL_BYTES:,} are allowed as text; "
-                "give a long one by reference: `ratchet run --context FILE`, or the SDK's `context=`"
-            )
-        return context
-
-    @field_validator("goal")
-    @classmethod
-    def _fits(cls, goal: str) -> str:
-        if not goal.strip():
-            raise ValueError("the goal is blank; say what the agent shall do")
-        size = len(goal.encode())
-        if size > GOAL_BYTES:
-            raise ValueError(
-                f"the goal is {size:,} bytes, at most {GOAL_BYTES:,} are allowed; "
-                "put long material into a file and let the agent read it with read_file"
-            )
-        return goal
+    approvals: Approvals = Field(default=Approvals(), description="which tool calls wait for a person")
+    people: People = Field(default=People(), description="who decides, how long they have, who is notified")
 
     @field_validator("models")
     @classmethod
     def _has_default(cls, models: dict[str, ModelSpec]) -> dict[str, ModelSpec]:
         if "default" not in models:
-            raise ValueError(f"models lacks the role `default`; it has {sorted(models)}")
+            raise ValueError(
+                f"the role `default` is missing; there are: {', '.join(sorted(models)) or 'none'}"
+            )
         return models
 
+    @field_validator("tools")
+    @classmethod
+    def _named_once(cls, tools: tuple[str, ...]) -> tuple[str, ...]:
+        if twice := sorted({name for name in tools if tools.count(name) > 1}):
+            raise ValueError(f"duplicate tool: {', '.join(twice)}")
+        return tools
 
-class AgentStatus(Frozen):
-    """Where a run is: the query `status`."""
+
+class Origin(Frozen):
+    """Where a forked run comes from."""
+
+    workflow_id: str
+    run_id: str
+    """Of the first execution of its chain."""
+    step: int
+    """The step that the fork begins again; 0: the start."""
+
+
+class Fork(Frozen):
+    """Another run's log up to a step: the new run goes on from there."""
+
+    origin: Origin
+    records: tuple[JsonObject, ...] = ()
+    """Of the source run, from its first record up to the step. Empty once the run has begun."""
+    message: str = ""
+    """For the model: a person's message that the first question brings."""
+
+
+class Carry(Frozen):
+    """What a run takes over from the execution before it (continue-as-new)."""
+
+    origin_run_id: str
+    """Of the first execution of the chain."""
+    drive: JsonObject
+    """`Drive.dump()`: the run itself, its requests, and the calls that have ended."""
+    specs: tuple[ToolSpec, ...] = ()
+    """Its tools, as they were when the chain began."""
+    log_head: str = ""
+    """Hash of the last archived record."""
+    records: tuple[JsonObject, ...] = ()
+    """Records that could not be archived yet."""
+    held: tuple[str, ...] = ()
+    """Digests of setups and conversations that the store holds."""
+    unusable: tuple[str, ...] = ()
+    """Names of the newest signals that could not be understood."""
+
+
+class AgentTask(AgentSpec):
+    """One run's input: the whole resolved agent, so that a run does not change when a file does."""
+
+    goal: str = Field(min_length=1)
+    material: str | MaterialRef | None = Field(
+        default=None, description="what the run is about, for machines that take it; long texts by reference"
+    )
+    values: JsonObject = Field(default_factory=dict, description="of an outer machine that it begins with")
+    depth: int = Field(default=0, ge=0, le=50, description="how deep this run is nested in others")
+    spent_above_usd: float = Field(
+        default=0, ge=0, description="what the runs above it had spent when it began; counts for `cost_above`"
+    )
+    fork: Fork | None = None
+    carry: Carry | None = None
+
+    @field_validator("goal")
+    @classmethod
+    def _goal_fits(cls, goal: str) -> str:
+        if not goal.strip():
+            raise ValueError("the goal is blank; say what the agent shall do")
+        if (size := len(goal.encode(errors="replace"))) > GOAL_BYTES:
+            raise ValueError(
+                f"the goal is {size:,} bytes, at most {GOAL_BYTES:,} are allowed; put long material into a "
+                "file and let the agent read it with `read_file`"
+            )
+        return goal
+
+    @field_validator("material")
+    @classmethod
+    def _material_fits(cls, material: str | MaterialRef | None) -> str | MaterialRef | None:
+        if isinstance(material, str) and (size := len(material.encode(errors="replace"))) > GOAL_BYTES:
+            raise ValueError(
+                f"the material is {size:,} bytes, at most {GOAL_BYTES:,} are allowed as text; give a long "
+                "one by reference: `ratchet run --material FILE`, or the SDK's `material=`"
+            )
+        return material
+
+    @property
+    def spec(self) -> AgentSpec:
+        """The agent alone."""
+        return AgentSpec.model_validate({name: getattr(self, name) for name in AgentSpec.model_fields})
+
+
+# -- out: status and result --------------------
+
+
+class RunSummary(Frozen):
+    """What status and result both say of a run."""
 
     agent: str
     machine: str
     machine_version: str
     state: str
     step: int
-    visit: int
+    """How many steps have begun."""
     branch: int = 0
-    inside: tuple[str, ...] = ()
-    """`machine: state` of the machines at work inside, the innermost last; `machine: run ID` of a child."""
-    child: str = ""
-    """Workflow id of the child run at work: it hears `pause` and `resume`, too."""
-    doing: str = ""
-    """Title of the effect that is being performed."""
-    finished: bool = False
+    """How often the run was rolled back."""
     exit_reason: str | None = None
+    """How it ended; None: it is live."""
     answer: str | None = None
     error: str | None = None
-    """Why the run ended without success, and who ended it: `ann (claimed) ended the run: ...`; cut."""
+    """What went wrong, for a person; where a person ended the run, who."""
     counters: dict[str, float] = {}
-    """Spent so far: model_calls, tool_calls, input_tokens, output_tokens, cost_usd, seconds."""
-    caps: dict[str, float] = {}
+    """Spent so far: model_calls, tool_calls, input_tokens, output_tokens, tokens, cost_usd, seconds."""
     records: int = 0
     """How many records the log has."""
+    origin: Origin | None = None
+    """The run that this one was forked from."""
+
+
+class RunStatus(RunSummary):
+    """Where a run is: answer of the query `status`. Long texts are cut."""
+
+    visit: int = 0
+    doing: str = ""
+    """Title of the effect that is being performed or waited for."""
+    children: tuple[str, ...] = ()
+    """Workflow ids of the inner runs under way; `pause` and `resume` go to them, too."""
+    caps: dict[str, float] = {}
     waiting: str = ""
     """Kind of the oldest open request, or `paused`; empty: the run waits for nobody."""
     paused: bool = False
     requests: int = 0
-    """Open requests; see the query `requests`."""
-    origin: Origin | None = None
+    """Open requests; the query `requests` has them."""
+    inbox: int = 0
+    """Messages from people that no question has brought yet."""
     unusable_messages: tuple[str, ...] = ()
-    """Signals that could not be understood; each is in the log too."""
+    """Names of signals that could not be understood; the log has each."""
+
+    @property
+    def finished(self) -> bool:
+        """The run is over."""
+        return self.exit_reason is not None
+
+
+class RunResult(RunSummary):
+    """What came out of a run, also of one that was ended early."""
+
+    ok: bool
+    """The goal was achieved, as the machine understands it."""
+    exit_reason: str
+    outcome: dict[str, Any] = {}
+    """What the machine adds to its result."""
+    workflow_id: str
+    run_id: str
+    """Of the first execution of the chain."""
+    log_head: str = ""
+    """Hash of the last record; the archive's chain must end in it."""
+    calls: tuple[DoneCall, ...] = ()
+    """What was done outside, oldest first, on all branches and in inner runs: the newest 1,000 calls that are
+    neither `pure` nor `read`."""
+    decisions: tuple[Decided, ...] = ()
+    """The newest 100 requests that were closed, oldest first."""
+    unheard: tuple[str, ...] = ()
+    """Messages from people that no question has brought."""
+    archived: bool = True
+    """False: the log's last part could not be written to the archive; the worker's log says why."""
+    raises: str | None = None
+    """The error that the machine ended with, where it raises instead of returning: the workflow has failed
+    with this type, and this result is in the error's details."""
+
+    def raise_if_failed(self) -> None:
+        """Raise what the machine ended with, such as `MaxIterationsExceeded`, if it does so."""
+        if self.raises is not None:
+            raise error_named(self.raises, self.machine, self.state, self.error or self.exit_reason)
+
+
+# -- pages of queries --------------------
 
 
 class PageQuery(Strict):
@@ -262,13 +321,14 @@ class LogPage(Frozen):
     finished: bool
     """The run is over, so the log does not grow."""
     first: int = 0
-    """Sequence number from which on this run of the chain holds records; the archive has the others."""
+    """From this sequence number on this execution holds the records; the archive has the others."""
 
 
 class StepLine(Frozen):
     """One step in one line."""
 
     step: int
+    branch: int = 0
     states: tuple[str, ...]
     summary: str
     counters: dict[str, float] = {}
@@ -277,7 +337,7 @@ class StepLine(Frozen):
 
 
 class StepsPage(Frozen):
-    """Steps from number `since` on."""
+    """Steps from index `since` on."""
 
     steps: tuple[StepLine, ...]
     next: int
@@ -285,49 +345,8 @@ class StepsPage(Frozen):
 
 
 class TranscriptPage(Frozen):
-    """Messages of the conversation with the model from number `since` on."""
+    """Messages of the conversation with the model, from number `since` on."""
 
     messages: tuple[Message, ...]
     next: int
     total: int
-
-
-class AgentResult(Frozen):
-    """What came out of a run, also of one that was stopped."""
-
-    ok: bool
-    """The goal was achieved, as the machine understands it."""
-    exit_reason: str
-    answer: str | None = None
-    error: str | None = None
-    """What went wrong, for a person; where people ended the run, who: `ann (claimed) ended the run: ...`."""
-    agent: str
-    machine: str
-    machine_version: str
-    state: str
-    steps: int
-    counters: dict[str, float]
-    outcome: dict[str, Any] = {}
-    """What the machine adds to its result (the ReAct machine: metadata)."""
-    workflow_id: str
-    run_id: str
-    records: int
-    log_head: str
-    """Hash of the last record; the archive's chain must end in it."""
-    branch: int = 0
-    """How often the run was rolled back."""
-    calls: tuple[DoneCall, ...] = ()
-    """What was done outside, oldest first, also in branches that were left, and in child runs: the newest
-    1,000 calls that are neither `pure` nor `read`."""
-    decisions: tuple[Decided, ...] = ()
-    """The newest 100 requests that were decided, expired or withdrawn, oldest first."""
-    origin: Origin | None = None
-    """The run that this one was forked from."""
-    raises: str | None = None
-    """The error that the machine ended with, where it raises instead of returning: the workflow has
-    failed then, with this type, and this result in the error's details."""
-
-    def raise_if_failed(self) -> None:
-        """Raise what the machine ended with, such as `MaxIterationsExceeded`, if it does so."""
-        if self.raises is not None:
-            raise error_named(self.raises, self.machine, self.state, self.error or self.exit_reason)

@@ -1,275 +1,385 @@
-"""Run an agent machine without Temporal: the loop of the design over a plain function that performs effects.
+"""Runs without Temporal: the loop of production with asyncio as its host (spec 1.8).
 
-    ended = Local(perform).run(design("react"), context)
+    outcome = await LocalRuns(perform).run(task)
 
-Spec 1.8: an interrupt function is asked before every state, a person may end the run or send it back, and
-each run may be kept in a store, to be gone on with from any of its steps. In production there is the
-workflow instead, with requests, deadlines and approvals (`workflows/loop.py`).
+`perform` makes one call. `client/local.py` has the form for users, `Local`: with a scripted or a real model,
+real tools and the code sandbox. Inner runs are runs of their own here, too, one inside the other.
 """
 
 from __future__ import annotations
 
+import asyncio
+import inspect
 import json
 import time
-from collections.abc import Callable, Mapping, MutableMapping, Sequence
-from dataclasses import dataclass, replace
-from typing import Any, Literal
+from collections.abc import Awaitable, Callable, Mapping, MutableMapping, Sequence
+from dataclasses import dataclass, field, replace
+from itertools import count
+from typing import Any
 
-from pydantic import BaseModel
-
-from activities.contracts import Effect, RunMachine, ToolSpec
-from workflows import registry
-from workflows.kernel.design import Brief, Design
-from workflows.kernel.errors import name_of
-from workflows.kernel.fields import Fields
-from workflows.kernel.hold import Hold
+from activities.contracts import (
+    Compensated,
+    CompensateRequest,
+    Conversation,
+    EffectFailed,
+    Moment,
+    Reconciled,
+    ReconcileRequest,
+    ToolRequest,
+    ToolResult,
+    ToolSpec,
+)
+from workflows.api import AgentTask, RunResult, StepLine
+from workflows.drive import Drive
+from workflows.gate.validation import Refused
+from workflows.host import Call, CallAnswer, CallSite, ChildRun, Identity
 from workflows.kernel.ledger import Ledger
-from workflows.kernel.log import ROLLED_BACK, Record
-from workflows.kernel.machine import Exit, Machine
-from workflows.kernel.moves import entered, rolled_back
-from workflows.kernel.rebuild import rebuild
-from workflows.kernel.restore import steps_done
-from workflows.kernel.snapshot import Snapshot, Step, load, position
-from workflows.kernel.stack import Frame, Nesting, Stack, answered, began, closed
-from workflows.kernel.step import Cause, Return, return_to
+from workflows.kernel.log import Record
+from workflows.kernel.machine import Machine, RunInput, state_name
+from workflows.kernel.operations import restored, rolled_back
+from workflows.kernel.snapshot import Program, Snapshot, Step
+from workflows.pages import steps_of
+from workflows.people import Command, Decision, Request, Verb
+from workflows.task import first_step, program_for
 
-__all__ = ["Choice", "Local", "Outcome", "Standing", "every", "stored"]
+__all__ = ["Choice", "LocalOutcome", "LocalRuns", "PerformedCall", "Position", "every", "stored_context"]
 
-Perform = Callable[[Any], BaseModel]
-"""Effect -> its answer, as the activities give it."""
+Perform = Callable[[Call, CallSite], CallAnswer | Awaitable[CallAnswer]]
+Choice = Verb | Decision | Command | None
+"""What a person says to a request: a verb, a whole decision, a command such as `rollback`, or nothing yet."""
+Decide = Callable[[Request], Choice | Awaitable[Choice]]
 Store = MutableMapping[str, list[str]]
-"""Trace id -> the run as lines of JSON, one for each step that began and one for the end: what came since the
-one before. The newest run of an id wins. Its keys are the runs that are there."""
+"""Trace id -> the run's log as lines of JSON. The newest run of an id replaces the one before."""
+POLL_SECONDS = 0.01
+"""The longest pause between two looks at a condition."""
 
 
 @dataclass(frozen=True, slots=True)
-class Standing:
-    """Where a run stands: what an interrupt function and a person are shown."""
+class Position:
+    """Where a run is: what an interrupt function sees."""
 
     machine: str
     state: str
     """About to be entered."""
     context: Any
-    steps: int
-    """How many are done."""
-    at_step: bool
-    """A step begins here."""
+    step: int
+    """How many steps have begun, with the one that begins here."""
+    begins_step: bool
 
 
-@dataclass(frozen=True, slots=True)
-class Choice:
-    """What a person wants of a run that stands still."""
-
-    decision: Literal["resume", "abort", "rollback"] = "resume"
-    target_step: int | None = None
-    """For `rollback`: the last step that stays, counted from 0."""
-    by: str = "a person"
-    text: str = ""
-
-
-@dataclass(frozen=True, slots=True)
-class Outcome:
-    """A run that is over."""
-
-    exit: Exit
-    context: Any
-    records: tuple[Record, ...]
-    """The whole log."""
-    ledger: Ledger
-
-
-def every(steps: int) -> Callable[[Standing], bool]:
-    """An interrupt function: before each step that follows so many, once per number of steps (R-000-13)."""
+def every(steps: int) -> Callable[[Position], bool]:
+    """Interrupts before every `steps`-th step, once for each number of steps of a run (R-000-13)."""
     if steps < 1:
-        raise ValueError(f"a run cannot be interrupted every {steps} steps; expected 1 or more")
-    asked: list[int] = []
-
-    def is_due(standing: Standing) -> bool:
-        due = standing.at_step and standing.steps > 0 and standing.steps % steps == 0
-        if not due or asked[-1:] == [standing.steps]:
-            return False
-        asked.append(standing.steps)
-        return True
-
-    return is_due
+        raise ValueError(f"expected 1 step or more, got {steps}")
+    return _Every(steps)
 
 
 @dataclass(frozen=True, slots=True)
-class Local:
-    """How runs without Temporal are performed, watched and kept. Raises ValueError when nobody is to be asked
-    where an interrupt function is given."""
+class _Every:
+    steps: int
+
+    def __call__(self, position: Position) -> bool:
+        done = position.step - 1
+        return position.begins_step and done > 0 and done % self.steps == 0
+
+
+@dataclass(frozen=True, slots=True)
+class PerformedCall:
+    """A call that was made, and its answer."""
+
+    site: CallSite
+    call: Call
+    answer: CallAnswer
+
+
+@dataclass(frozen=True, slots=True)
+class LocalOutcome:
+    """What a run came to, and how."""
+
+    result: RunResult
+    state: str
+    context: Any
+    conversation: Conversation
+    records: tuple[Record, ...]
+    calls: tuple[PerformedCall, ...]
+    """In the order in which they ended, those of inner runs included."""
+    store_errors: tuple[str, ...] = ()
+    """What the store raised; it never ends a run."""
+
+    @property
+    def ok(self) -> bool:
+        """The goal was achieved."""
+        return self.result.ok
+
+    @property
+    def answer(self) -> str | None:
+        """The answer."""
+        return self.result.answer
+
+    @property
+    def steps(self) -> tuple[StepLine, ...]:
+        """One line for each step that still holds."""
+        return steps_of(self.records)
+
+    @property
+    def states(self) -> tuple[str, ...]:
+        """The states in the order of their entries."""
+        return tuple(record.to for record in self.records if record.to)
+
+    @property
+    def tool_calls(self) -> tuple[tuple[str, dict[str, Any]], ...]:
+        """Tool and arguments of each call that was made."""
+        made = (one.call for one in self.calls if type(one.call) is ToolRequest)
+        return tuple((call.tool, call.arguments) for call in made)
+
+    def raise_if_failed(self) -> None:
+        """Raise what the machine ended with, if it does so, or the rule that it broke."""
+        self.result.raise_if_failed()
+
+
+@dataclass(slots=True)
+class LocalRuns:
+    """How runs without Temporal are performed, watched and kept."""
 
     perform: Perform
-    interrupt_fn: Callable[[Standing], bool] | None = None
-    """Asked before every state that is entered; true: the person is asked."""
-    ask: Callable[[Standing], Choice] | None = None
+    specs: Mapping[str, ToolSpec] = field(default_factory=dict)
+    """The tools that there are."""
+    decide: Decide | None = None
+    """Asked about each request; without it runs are unattended."""
+    interrupt: Callable[[Position], bool] | None = None
+    """Asked before each state is entered; true: `decide` gets a request of the kind `interrupt`."""
     store: Store | None = None
-    tools: tuple[ToolSpec, ...] = ()
-    """Those that machines inside may be given."""
+    """A run with a trace id is kept there whenever a step begins, and at its end."""
     now: Callable[[], float] = time.time
     """Seconds since 1970."""
+    machine: Machine | None = None
+    """The machine of outer runs, in place of the one that their task names."""
+    _numbers: count[int] = field(default_factory=lambda: count(1))
 
     def __post_init__(self) -> None:
-        if self.interrupt_fn is not None and self.ask is None:
-            raise ValueError("`interrupt_fn` says when a person is asked; give `ask` too, which asks")
+        if self.interrupt is not None and self.decide is None:
+            raise ValueError("`interrupt` says when a person is asked; give `decide` too, which answers")
 
-    def run(
-        self,
-        machine: Machine[Any] | Design,
-        context: BaseModel,
-        *,
-        trace_id: str = "",
-        ledger: Ledger | None = None,
-    ) -> Outcome:
-        """Run it to its end; a design is built with its default knobs.
+    async def run(self, task: AgentTask, *, trace_id: str = "") -> LocalOutcome:
+        """Run a task to its end. Raises InvalidTask, and what `perform` raises."""
+        task, program = self._prepared(task, trace_id)
+        step = first_step(task, program, now=self.now())
+        return await self._ended(task, step, trace_id, ())
 
-        With a store and a trace id the run is kept at each step and at its end. Raises MachineError for a
-        broken rule, and what `perform` raises.
+    async def replay(self, task: AgentTask, trace_id: str, from_step: int) -> LocalOutcome:
+        """Load a run that the store has, begin step `from_step` again (0: the start), and run on.
+
+        Raises ValueError for a run that is not stored and for a step that it does not have.
         """
-        known = self._watched(_built(machine))
-        nesting, tools = self._nesting(trace_id), [spec.name for spec in self.tools]
-        stack = began(known, context, nesting, now=self.now(), ledger=ledger, tools=tools)
-        if trace_id and self.store is not None:
-            self.store[trace_id] = []
-        return self._go_on(stack, [], nesting, trace_id)
+        task, program = self._prepared(task, trace_id)
+        records = _stored_records(self.store or {}, trace_id)
+        if not records:
+            known = ", ".join(sorted(self.store or ())) or "none"
+            raise ValueError(f"no run {trace_id!r} is stored; stored runs: {known}")
+        ledger = Ledger(caps=task.limits.caps, spent=records[-1].counters)
+        # The time since it was stored is no time of the run.
+        now = self.now()
+        end = Step(program, replace(restored(program, records), began=now - ledger.used("seconds")), ledger)
+        step = rolled_back(end, records, from_step, now=now, by="person")
+        return await self._ended(task, step, trace_id, records)
 
-    def replay(self, machine: Machine[Any] | Design, trace_id: str, up_to_step: int) -> Outcome:
-        """Load a run that was kept, go back so that step `up_to_step` is the last that stays, and run on.
+    def _prepared(self, task: AgentTask, trace_id: str) -> tuple[AgentTask, Program]:
+        if self.decide is None:
+            task = task.model_copy(update={"people": task.people.model_copy(update={"unattended": True})})
+        specs = self._specs_of(task)
+        program = program_for(task, specs, trace_id, self.machine)
+        return task, replace(program, interrupts=self._interrupts(program))
 
-        Raises ValueError for a run that the store does not have and for a step that the run does not have.
-        """
-        known = self._watched(_built(machine))
-        kept = _kept(known, self.store or {}, trace_id)
-        if kept is None:
-            there = ", ".join(sorted(self.store or ())) or "none"
-            raise ValueError(f"no run {trace_id!r} is stored; there is {there}")
-        snapshot, ledger, records = kept
-        frame = Frame(known, Step(snapshot, ledger), frozenset(spec.name for spec in self.tools))
-        nesting = self._nesting(trace_id)
-        stack = self._back(Stack((frame,)), records, nesting, Choice("rollback", up_to_step))
-        return self._go_on(stack, records, nesting, trace_id)
+    def _specs_of(self, task: AgentTask) -> tuple[ToolSpec, ...]:
+        if missing := [name for name in task.tools if name not in self.specs]:
+            known = ", ".join(self.specs) or "none"
+            raise ValueError(f"unknown tools: {', '.join(missing)}; there are: {known}")
+        return tuple(self.specs[name] for name in task.tools)
 
-    # -- the loop --------------------
-
-    def _go_on(self, stack: Stack, records: list[Record], nesting: Nesting, trace_id: str) -> Outcome:
-        """`records`: those before the stack's own, which the store has."""
-        step, kept = -1, len(records)
-        while True:
-            records += stack.records
-            first = stack.first.step
-            if trace_id and self.store is not None and (first.exit or first.snapshot.step != step):
-                self.store[trace_id].append(_line(stack, records[kept:]))
-                step, kept = first.snapshot.step, len(records)
-            effect = stack.effect
-            if effect is None:
-                assert first.exit is not None
-                return Outcome(first.exit, first.snapshot.context, tuple(records), stack.ledger)
-            stack = self._next(stack, effect, records, nesting)
-
-    def _next(self, stack: Stack, effect: Effect, records: list[Record], nesting: Nesting) -> Stack:
-        if not isinstance(effect, Hold):
-            return answered(stack, self.perform(effect), nesting, now=self.now())
-        assert self.ask is not None
-        choice = self.ask(_standing(stack.first.machine, stack.first.step.snapshot))
-        if choice.decision == "abort":
-            error = f"{choice.by} ended the run{': ' if choice.text else ''}{choice.text}"
-            return closed(stack, "aborted", now=self.now(), error=error, by=choice.by)
-        if choice.decision == "rollback":
-            return self._back(stack, records, nesting, choice)
-        return entered(stack, nesting, now=self.now())
-
-    def _back(self, stack: Stack, records: list[Record], nesting: Nesting, choice: Choice) -> Stack:
-        """The next state is entered at once: nobody is asked again before that (spec 1.8)."""
-        target, first = choice.target_step, stack.first
-        if target is None:
-            raise ValueError("a rollback needs a `target_step`: the last step that stays, counted from 0")
-        cause = Cause(ROLLED_BACK, by=choice.by, reason=choice.text)
-        if first.machine.rewind is not None:
-            context = first.machine.rewind(first.step.snapshot.context, target)
-            step = _rewound(first, context, target, cause, self.now())
-            return Stack((replace(first, step=step),), step.records)
-        return rolled_back(stack, records, target + 2, nesting, cause=cause, now=self.now())
-
-    # -- what it is made of --------------------
-
-    def _watched(self, machine: Machine[Any]) -> Machine[Any]:
-        interrupt = self.interrupt_fn
+    def _interrupts(self, program: Program) -> Callable[[Snapshot, Program], bool] | None:
+        """Where people's settings or the interrupt function pause the run."""
+        interrupt, of_people = self.interrupt, program.interrupts
         if interrupt is None:
-            return machine
+            return of_people
+        machine = program.machine
+        step_state = state_name(machine.step) if machine.step else None
+        asked: set[int] = set()
 
-        def hold(snapshot: Snapshot[Any]) -> bool:
-            return snapshot.state not in machine.final and interrupt(_standing(machine, snapshot))
+        def is_paused_before(s: Snapshot, program: Program) -> bool:
+            position = Position(machine.name, s.state, s.context, s.step, s.state == step_state)
+            is_due = interrupt(position)
+            if is_due and isinstance(interrupt, _Every):
+                is_due = s.step not in asked
+                asked.add(s.step)
+            return is_due or (of_people is not None and of_people(s, program))
 
-        return replace(machine, hold=hold)
+        return is_paused_before
 
-    def _nesting(self, trace_id: str) -> Nesting:
-        def make(call: RunMachine, depth: int) -> tuple[Machine[Any], BaseModel]:
-            design = registry.design(call.machine, call.machine_version, newest=False)
-            options = design.options.model_validate(call.options)
-            tools = tuple(spec for spec in self.tools if spec.name in call.tools_given)
-            brief = Brief(call.goal, trace_id, call.instructions, tools, depth, call.context, call.values)
-            return design.build(options, registry.parts()), design.begin(brief, options)
-
-        return Nesting(make)
-
-
-def _built(machine: Machine[Any] | Design) -> Machine[Any]:
-    if isinstance(machine, Design):
-        return machine.build(machine.options(), registry.parts())
-    return machine
-
-
-def _standing(machine: Machine[Any], snapshot: Snapshot[Any]) -> Standing:
-    return Standing(
-        machine=machine.name,
-        state=name_of(snapshot.state),
-        context=snapshot.context,
-        steps=steps_done(machine, snapshot),
-        at_step=snapshot.state == machine.step_state,
-    )
-
-
-def _rewound(frame: Frame, context: Any, target: int, cause: Cause, now: float) -> Step[Any]:
-    """Go back by the state alone, also behind the run's end, because its steps are in it (R-000-14)."""
-    machine, live = frame.machine, frame.step.snapshot
-    names = Fields.of(machine.context).names
-    whole = {n: getattr(context, n) for n in names if getattr(context, n) != getattr(live.context, n)}
-    way = Return(cause.event, back_to=live.seq - 1, left=name_of(live.state), whole=whole)
-    state: Any = machine.step_state
-    # Node visits are counted anew; the step that begins now is the one behind the last that stays.
-    at = replace(live, state=state, step=target + 1, transitions=0, branch=live.branch + 1, entered=now)
-    return return_to(machine, at, frame.step.ledger, cause, way, now=now)
+    async def _ended(
+        self, task: AgentTask, step: Step, trace_id: str, records: Sequence[Record]
+    ) -> LocalOutcome:
+        name = trace_id or f"local-{next(self._numbers)}"
+        run = _Run(self, task, step, Identity(name, name), [])
+        run.trace_id, run.records = trace_id, list(records)
+        await run.drive.run()
+        if run.cancelled():
+            raise asyncio.CancelledError
+        snapshot = run.drive.step.snapshot
+        return LocalOutcome(
+            run.drive.result(),
+            snapshot.state,
+            snapshot.context,
+            snapshot.conversation,
+            tuple(run.records),
+            tuple(run.calls),
+            tuple(run.store_errors),
+        )
 
 
-# -- runs that are kept --------------------
+class _Run:
+    """The `Host` of one run."""
+
+    def __init__(
+        self,
+        runs: LocalRuns,
+        task: AgentTask,
+        step: Step,
+        identity: Identity,
+        calls: list[PerformedCall],
+    ) -> None:
+        self.runs, self.calls = runs, calls
+        self.trace_id = ""
+        self.records: list[Record] = []
+        self.store_errors: list[str] = []
+        self._saved_step = -1
+        self._lines: list[str] = []
+        self._asked: set[str] = set()
+        self._children: dict[str, Drive] = {}
+        specs = [runs.specs[name] for name in task.tools]
+        self.drive = Drive(self, task, specs, identity, step)
+
+    def now(self) -> float:
+        return self.runs.now()
+
+    def cancelled(self) -> bool:
+        task = asyncio.current_task()
+        return task is not None and task.cancelling() > 0
+
+    async def wait(self, condition: Callable[[], bool], seconds: float | None, why: str) -> None:
+        end, pause = None if seconds is None else self.now() + seconds, 0.0
+        for turn in count():
+            if not condition():
+                await self._ask_people()
+            if condition() or (end is not None and self.now() >= end):
+                return
+            pause = 0 if turn < 50 else min(pause + POLL_SECONDS / 20, POLL_SECONDS)
+            await asyncio.sleep(pause)
+
+    async def _ask_people(self) -> None:
+        """Put each open request to `decide` once."""
+        for request in self.drive.requests.open_requests:
+            if self.runs.decide is None or request.digest in self._asked:
+                continue
+            self._asked.add(request.digest)
+            choice = self.runs.decide(request)
+            choice = await choice if inspect.isawaitable(choice) else choice
+            if isinstance(choice, Command):
+                self.drive.command(choice)
+            elif choice is not None:
+                self.drive.decide(_decision(request, choice))
+
+    async def perform(self, call: Call, site: CallSite) -> CallAnswer:
+        unsafe = type(call) is ToolRequest and not self.runs.specs[call.tool].repeatable
+        limit = asyncio.timeout(None if unsafe else min(site.seconds, 10**9))
+        try:
+            async with limit:
+                found = self.runs.perform(call, site)
+                answer = await found if inspect.isawaitable(found) else found
+        except TimeoutError:
+            if not limit.expired():
+                raise
+            answer = _too_late(call, site)
+        self.calls.append(PerformedCall(site, call, answer))
+        return answer
+
+    async def run_child(self, child: ChildRun) -> RunResult | EffectFailed:
+        task = child.task
+        try:
+            program = program_for(task, self.runs._specs_of(task), child.workflow_id)
+            step = first_step(task, program, now=self.now())
+        except ValueError as error:
+            return EffectFailed(error="fatal", type="inner_machine", message=str(error))
+        identity = Identity(child.workflow_id, child.workflow_id, child.parents, child.old_command_ids)
+        inner = _Run(self.runs, task, step, identity, self.calls)
+        self._children[child.workflow_id] = inner.drive
+        try:
+            await inner.drive.run()
+        finally:
+            del self._children[child.workflow_id]
+        return inner.drive.result()
+
+    async def tell_child(self, workflow_id: str, command: Command) -> bool:
+        child = self._children.get(workflow_id)
+        if child is None or child.step.exit is not None:
+            return False
+        try:
+            child.command(command)
+        except Refused as refused:
+            raise ValueError(str(refused)) from refused
+        return True
+
+    def publish(self, records: Sequence[Record]) -> None:
+        self.records += records
+        if self.trace_id and self.runs.store is not None and records:
+            self._save(self.runs.store, self.drive.step)
+
+    def _save(self, store: Store, step: Step) -> None:
+        """Keep the log when a step has begun, and at the end."""
+        if step.snapshot.step == self._saved_step and step.exit is None:
+            return
+        self._saved_step = step.snapshot.step
+        new = self.records[len(self._lines) :]
+        self._lines += [json.dumps(record.model_dump(mode="json"), allow_nan=False) for record in new]
+        try:
+            store[self.trace_id] = list(self._lines)
+        except Exception as error:  # noqa: BLE001  # a sink that fails has no effect on the run (spec 7.3)
+            self.store_errors.append(f"{type(error).__name__}: {error}")
+
+    def notify(self, moment: Moment, request: Request) -> None:
+        """Nobody is notified: `decide` is asked."""
+
+    async def log(self) -> Sequence[Record]:
+        return tuple(self.records)
+
+    async def between(self) -> None:
+        """A run in memory has no length to keep short."""
 
 
-def stored(machine: Machine[Any] | Design, store: Mapping[str, list[str]], trace_id: str) -> Any:
-    """The state (context) of a run as it was kept last; None for an id that the store does not have.
-
-    Raises ValueError when it is no run of this machine.
-    """
-    kept = _kept(_built(machine), store, trace_id)
-    return kept[0].context if kept else None
+def _decision(request: Request, choice: Decision | Verb) -> Decision:
+    if isinstance(choice, Decision):
+        return choice
+    return Decision(request=request.id, digest=request.digest, decision=choice, by="local")
 
 
-def _line(stack: Stack, records: Sequence[Record]) -> str:
-    """What the store has not yet: these records, and where the run stands behind them."""
-    row = {
-        "position": position(replace(stack.first.step.snapshot, seq=stack.top.step.snapshot.seq)),
-        "ledger": stack.ledger.model_dump(mode="json"),
-        "log": [record.model_dump(mode="json") for record in records],
-    }
-    return json.dumps(row, allow_nan=False)
+def _too_late(call: Call, site: CallSite) -> CallAnswer:
+    """The limit of seconds has ended the call; the drive reports the limit."""
+    text = f"the run's limit left {site.seconds:.1f} s for this call, and it took longer"
+    if isinstance(call, ReconcileRequest):
+        return Reconciled(outcome="unknown", text=text)
+    if isinstance(call, ToolRequest):
+        return ToolResult(id=call.id, tool=call.tool, output=text, error="timeout")
+    if isinstance(call, CompensateRequest):
+        return Compensated(ok=False, text=text)
+    return EffectFailed(error="transient", type="timeout", message=text)
 
 
-def _kept(
-    machine: Machine[Any], store: Mapping[str, list[str]], trace_id: str
-) -> tuple[Snapshot[Any], Ledger, list[Record]] | None:
-    rows = [json.loads(line) for line in store.get(trace_id, ())]
-    if not rows:
+def _stored_records(store: Mapping[str, list[str]], trace_id: str) -> list[Record]:
+    return [Record.model_validate_json(line) for line in store.get(trace_id, ())]
+
+
+def stored_context(machine: Machine, store: Mapping[str, list[str]], trace_id: str) -> Any:
+    """The context of a run as it was stored last; None for an id that the store does not have."""
+    records = _stored_records(store, trace_id)
+    if not records:
         return None
-    records = [Record.model_validate(record) for row in rows for record in row["log"]]
-    _, context = rebuild(machine, records)
-    snapshot = load(machine, {**rows[-1]["position"], "context": Fields.of(machine.context).dump(context)})
-    return snapshot, Ledger.model_validate(rows[-1]["ledger"]), records
+    return restored(Program(machine, RunInput(goal=trace_id)), records).context

@@ -1,34 +1,39 @@
-"""What the queries answer: pages of log, steps and transcript, and the text for Temporal's UI. Pure."""
+"""What the queries answer: pages of log, steps, requests, transcript; the text for Temporal's UI. Pure."""
 
 from __future__ import annotations
 
 import json
 from collections.abc import Sequence
 from datetime import UTC, datetime
-from typing import TYPE_CHECKING, Any, TypeVar
+from typing import Any, TypeVar
 
 from pydantic import BaseModel
 
-from activities.contracts import Message
+from activities.contracts import Conversation, Message
 from workflows.api import (
     PAGE_BYTES,
-    AgentStatus,
     EffectsQuery,
     LogPage,
     PageQuery,
+    RunStatus,
     StepLine,
     StepsPage,
     TranscriptPage,
 )
-from workflows.kernel.log import Record
+from workflows.drive import Drive
+from workflows.kernel.log import Record, lineage
 from workflows.people import EffectsPage, Request, RequestsPage
 
-if TYPE_CHECKING:
-    from workflows.loop import Loop
-
 __all__ = [
-    "details", "effects_page", "log_page", "requests_page", "steps_of", "steps_page", "transcript_page",
-]  # fmt: skip
+    "details",
+    "effects_page",
+    "log_page",
+    "requests_page",
+    "steps_of",
+    "steps_page",
+    "transcript",
+    "transcript_page",
+]
 
 M = TypeVar("M", bound=BaseModel)
 CLOSED = 5
@@ -37,10 +42,10 @@ SHOWN_REQUESTS = 3
 """Requests in the text for Temporal's UI."""
 ITEMS = 20
 """Items that are left of a long list or object in a page that is cut."""
-FREE = {"arguments", "about"}
-"""Fields of any JSON, in which a note on what is left out has room."""
 CUT = 400
 """Characters that are left of a long text in a page that is cut."""
+ANY_JSON = {"arguments", "about"}
+"""Fields that may hold any JSON, so that a note on what is left out has room in them."""
 
 
 def _cut(value: Any, *, free: bool = False) -> Any:
@@ -50,7 +55,7 @@ def _cut(value: Any, *, free: bool = False) -> Any:
     more = len(value) - ITEMS if isinstance(value, dict | list | tuple) else 0
     if isinstance(value, dict):
         items = list(value.items())[:ITEMS]
-        cut = {str(key)[:CUT]: _cut(item, free=free or key in FREE) for key, item in items}
+        cut = {str(key)[:CUT]: _cut(item, free=free or key in ANY_JSON) for key, item in items}
         return {**cut, "...": f"{more} more; ask with `full`"} if free and more > 0 else cut
     if isinstance(value, list | tuple):
         kept = [_cut(item, free=free) for item in value[:ITEMS]]
@@ -59,23 +64,23 @@ def _cut(value: Any, *, free: bool = False) -> Any:
 
 
 def _small(item: M) -> tuple[M, int]:
-    """The item with its length; without its patch when that is still too much."""
+    """The item with long values cut, and its length; a record without its patch when it is still too long."""
+    item = type(item).model_validate(_cut(item.model_dump(mode="json")))
     length = len(item.model_dump_json().encode())
     if length > PAGE_BYTES // 2 and isinstance(item, Record):
-        names = {name: "too long for a page; ask with `full`" for name in item.patch}
+        names = {name: {"set": "too long for a page; ask with `full`"} for name in item.patch}
         item = item.model_copy(update={"patch": names})
         length = len(item.model_dump_json().encode())
     return item, length
 
 
 def _page(items: Sequence[M], query: PageQuery) -> tuple[tuple[M, ...], int]:
-    """As many items from `since` on as fit; at least one. Returns them and where to go on."""
+    """As many items from `since` on as fit, at least one; and where to go on."""
     page: list[M] = []
     size = 0
     for whole in items[query.since :]:
         item, length = whole, len(whole.model_dump_json().encode())
         if length > PAGE_BYTES // 2 and not query.full:
-            item = type(item).model_validate(_cut(item.model_dump(mode="json")))
             item, length = _small(item)
         if page and size + length > PAGE_BYTES - 200:
             break
@@ -84,145 +89,157 @@ def _page(items: Sequence[M], query: PageQuery) -> tuple[tuple[M, ...], int]:
     return tuple(page), query.since + len(page)
 
 
-def log_page(records: Sequence[Record], query: PageQuery, finished: bool, first: int = 0) -> LogPage:
-    """Records from sequence number `since` on; `first` is that of the first one here."""
-    page, upto = _page(records, query.model_copy(update={"since": max(query.since - first, 0)}))
-    return LogPage(
-        records=page, next=first + upto, total=first + len(records), finished=finished, first=first
-    )
+def log_page(records: Sequence[Record], query: PageQuery, *, finished: bool) -> LogPage:
+    """Records from sequence number `since` on; earlier executions' records are in the archive."""
+    first = records[0].seq if records else 0
+    page, end = _page(records, query.model_copy(update={"since": max(query.since - first, 0)}))
+    return LogPage(records=page, next=first + end, total=first + len(records), finished=finished, first=first)
+
+
+def transcript(records: Sequence[Record], conversation: Conversation) -> tuple[Message, ...]:
+    """The conversation, and the questions beside it with their replies, in the order of the log."""
+    if not any(record.beside for record in records):
+        return conversation.messages
+    kept = lineage(records)
+    known = sum(len(record.messages) for record in kept)
+    earlier = conversation.messages[: max(len(conversation) - known, 0)]
+    return (*earlier, *(message for record in kept for message in (*record.messages, *record.beside)))
 
 
 def transcript_page(messages: Sequence[Message], query: PageQuery) -> TranscriptPage:
     """Messages from `since` on."""
-    page, upto = _page(messages, query)
-    return TranscriptPage(messages=page, next=upto, total=len(messages))
+    page, end = _page(messages, query)
+    return TranscriptPage(messages=page, next=end, total=len(messages))
 
 
 def steps_of(records: Sequence[Record]) -> tuple[StepLine, ...]:
-    """The log by steps, one line each; the summary is what was said first in the step."""
+    """The log by steps that hold, one line each; the summary is the first reason in the step."""
     groups: dict[int, list[Record]] = {}
-    for record in records:
-        if record.step and not record.within:
+    for record in lineage(records):
+        if record.step:
             groups.setdefault(record.step, []).append(record)
-    return tuple(_line(step, group) for step, group in sorted(groups.items()))
+    return tuple(_step_line(step, group) for step, group in sorted(groups.items()))
 
 
-def _line(step: int, group: list[Record]) -> StepLine:
+def _step_line(step: int, group: list[Record]) -> StepLine:
     moves = [record for record in group if record.to is not None] or group
-    said = next((record.reason for record in moves if record.reason), "")
     return StepLine(
         step=step,
+        branch=group[-1].branch,
         states=tuple(record.state for record in moves),
-        summary=said[:300],
+        summary=next((record.reason for record in moves if record.reason), "")[:300],
         counters=group[-1].counters,
         started=group[0].started,
-        finished=group[-1].finished,
+        finished=group[-1].at,
     )
 
 
 def steps_page(records: Sequence[Record], query: PageQuery) -> StepsPage:
     """Steps from index `since` on."""
     steps = steps_of(records)
-    page, upto = _page(steps, query)
-    return StepsPage(steps=page, next=upto, total=len(steps))
+    page, end = _page(steps, query)
+    return StepsPage(steps=page, next=end, total=len(steps))
 
 
-def requests_page(loop: Loop | None, query: PageQuery) -> RequestsPage:
-    """Open requests from index `since` on; where none is left, the newest closed ones."""
-    if loop is None:
+def requests_page(drive: Drive | None, query: PageQuery) -> RequestsPage:
+    """Open requests from index `since` on; without any, the newest closed ones."""
+    if drive is None:
         return RequestsPage(open=(), next=0, total=0)
-    waiting = loop.desk.open
-    page, upto = _page(waiting, query)
+    waiting = drive.requests.open_requests
+    page, end = _page(waiting, query)
     closed: tuple[Request, ...] = ()
-    if upto == len(waiting) and not page:
-        newest = tuple(reversed(loop.desk.closed[-CLOSED:]))
+    if end == len(waiting) and not page:
+        newest = tuple(reversed(drive.requests.closed_requests[-CLOSED:]))
         closed, _ = _page(newest, PageQuery(full=query.full))
-    return RequestsPage(open=page, closed=closed, next=upto, total=len(waiting), paused=loop.paused)
+    return RequestsPage(open=page, closed=closed, next=end, total=len(waiting), paused=drive.paused)
 
 
-def effects_page(loop: Loop | None, query: EffectsQuery) -> EffectsPage:
+def effects_page(drive: Drive | None, query: EffectsQuery) -> EffectsPage:
     """Calls with outside effects from index `since` on."""
-    calls = loop.calls.since(query.step) if loop else ()
-    page, upto = _page(calls, PageQuery(since=query.since))
-    return EffectsPage(since_step=query.step, calls=page, next=upto, total=len(calls))
+    calls = drive.calls.since(query.step) if drive else ()
+    page, end = _page(calls, PageQuery(since=query.since))
+    return EffectsPage(since_step=query.step, calls=page, next=end, total=len(calls))
 
 
-def details(status: AgentStatus, goal: str, records: Sequence[Record], asked: Sequence[Request] = ()) -> str:
-    """What the agent is doing, in Markdown, for Temporal's UI: what it asks, then the newest transitions.
+def details(status: RunStatus, goal: str, records: Sequence[Record], open_requests: Sequence[Request]) -> str:
+    """What the agent is doing, in Markdown, for Temporal's UI: open requests, then the newest records.
 
     Texts of models and tools are shown as code, so that they cannot draw links or pictures.
     """
     spent = ", ".join(f"{name} {amount:g}" for name, amount in sorted(status.counters.items()))
-    shown, more = asked[:SHOWN_REQUESTS], len(asked) - SHOWN_REQUESTS
-    now = f"Doing: {_code(status.doing)}" if status.doing else f"Ended: **{status.exit_reason}**"
+    shown, more = open_requests[:SHOWN_REQUESTS], len(open_requests) - SHOWN_REQUESTS
+    doing = f"Doing: {_code(status.doing)}" if status.doing else f"Ended: **{status.exit_reason}**"
     machine = f"{status.machine} {status.machine_version}"
+    newest = [record for record in reversed(records[-10:]) if not _opens(record, shown)]
     lines = [
         f"**{status.agent}** ({machine}), state {_code(status.state)}, step {status.step}",
-        *([f"Inside: {_code(' / '.join(status.inside))}"] if status.inside else []),
+        *(f"Inner run: {_code(child)}" for child in status.children),
         *(['**Paused.** Signal `command` with `{"command": "resume"}` goes on.'] if status.paused else []),
-        *(_asked(request) for request in shown),
+        *(_request_lines(request) for request in shown),
         *([f"{more} more requests are open: the query `requests` has them."] if more > 0 else []),
         _code(goal, 300),
-        now,
+        doing,
         f"Spent: {spent or 'nothing yet'}",
-        "\n".join(_told(record) for record in reversed(records[-10:]) if not _asks(record, shown)),
+        "\n".join(_record_line(record) for record in newest),
     ]
     return "\n\n".join(lines)
 
 
-def _asks(record: Record, shown: Sequence[Request]) -> bool:
-    """It says of a request that is shown that it is asked."""
-    asked = record.about.get("request") if record.event == "Requested" else None
-    return any(request.id == asked for request in shown)
+def _opens(record: Record, shown: Sequence[Request]) -> bool:
+    """The record only says that a request was opened that is shown in full."""
+    opened = record.about.get("request") if record.event == "Requested" else None
+    return any(request.id == opened for request in shown)
 
 
-def _asked(request: Request) -> str:
+def _request_lines(request: Request) -> str:
     """A request, and the JSON that answers it: to be pasted as the input of the signal `decide`."""
-    told = request.arguments is None or request.kind == "approval"  # whose text has them
-    given = "" if told else json.dumps(request.arguments, ensure_ascii=False)
+    in_text = request.arguments is None or request.kind == "approval"  # its text has the arguments
+    arguments = "" if in_text else json.dumps(request.arguments, ensure_ascii=False)
     if request.signed:
-        how = "Only signed decisions count: use `ratchet` with `--key`, or the SDK"
+        how = "Only signed decisions count: use `ratchet` with `--key`, or the SDK."
     else:
+        decision = json.dumps(_first_decision(request), ensure_ascii=False, indent=1)
         how = (
-            "To answer, send the update or the signal `decide` with this input; what is in capitals you fill "
-            "in.\n\n"
-            f"```json\n{json.dumps(_answer(request), ensure_ascii=False, indent=1)}\n```"
+            "To answer, send the update or the signal `decide` with this input; replace the capitals.\n\n"
+            f"```json\n{decision}\n```"
         )
     lines = [
         f"**Waits for a person: {request.kind} {request.id}**. {_code(request.text, 1000)}",
-        f"Arguments: {_code(given, 1000)}" if given else "",
-        f"Who may decide: {_code(_who(request), 500)}" if request.approvers or request.quorum > 1 else "",
+        f"Arguments: {_code(arguments, 1000)}" if arguments else "",
+        f"Who may decide: {_code(_deciders(request), 500)}"
+        if request.approvers or request.quorum > 1
+        else "",
         "" if request.deadline is None else f"Until {_utc(request.deadline)}; then: {request.at_deadline}",
         f"One of: {', '.join(request.options)}. {how}",
     ]
     return "\n\n".join(line for line in lines if line)
 
 
-def _answer(request: Request) -> dict[str, Any]:
-    """The decision of the request's first option, with all that it needs."""
+def _first_decision(request: Request) -> dict[str, Any]:
+    """The decision with the request's first option, and all that it needs."""
     verb, about = request.options[0], request.arguments or {}
-    answer = {"request": request.id, "digest": request.digest, "decision": verb, "by": "YOUR NAME"}
+    decision = {"request": request.id, "digest": request.digest, "decision": verb, "by": "YOUR NAME"}
     if verb == "answer":
-        return {**answer, "text": "YOUR ANSWER" if request.kind != "outcome" else "WHAT CAME OF IT"}
+        return {**decision, "text": "YOUR ANSWER" if request.kind != "outcome" else "WHAT THE CALL RETURNED"}
     if verb == "topup":
-        return {**answer, "amounts": {about.get("counter", "model_calls"): about.get("cap") or 1}}
-    return answer
+        return {**decision, "amounts": {about.get("counter", "model_calls"): about.get("cap") or 1}}
+    return decision
 
 
 def _utc(seconds: float) -> str:
     return datetime.fromtimestamp(seconds, UTC).strftime("%Y-%m-%d %H:%M:%S UTC")
 
 
-def _who(request: Request) -> str:
+def _deciders(request: Request) -> str:
     names = ", ".join(request.approvers) or "anybody"
     return f"{names}; {request.quorum} must agree" if request.quorum > 1 else names
 
 
-def _code(text: str, most: int = 200) -> str:
+def _code(text: str, limit: int = 200) -> str:
     line = " ".join(text.replace("`", "'").split())
-    return f"`{line[:most]}{'…' if len(line) > most else ''}`" if line else ""
+    return f"`{line[:limit]}{'…' if len(line) > limit else ''}`" if line else ""
 
 
-def _told(record: Record) -> str:
-    way = f"{_code(record.state)} → {_code(record.to)}" if record.to else _code(record.state)
-    return f"- {record.seq}: {way} {record.event} {_code(record.error or record.reason)}"
+def _record_line(record: Record) -> str:
+    path = f"{_code(record.state)} → {_code(record.to)}" if record.to else _code(record.state)
+    return f"- {record.seq}: {path} {record.event} {_code(record.error or record.reason)}"

@@ -1,103 +1,403 @@
-"""What people and runs exchange: who may decide, which calls are asked about, requests, decisions, commands.
+"""What people and runs exchange: who may decide, which calls need approval, requests, decisions, commands.
 
-`Approvals` and `People` stand in the agent file and travel with the task; a `Request` is what a run asks,
-a `Decision` answers it, a `Command` steers the run. All of it is plain data: no text of a model or a tool
-can change it. `workflows/gate/` holds what is done with it, and in `rules` what the agent's author writes.
+`Approvals` and `People` are sections of the agent file and travel with the task. A run opens a `Request`, a
+`Decision` answers it, a `Command` steers the run. All of it is plain data: no text of a model or a tool can
+change it. `workflows/gate/` holds the rules that act on it. All times are seconds since 1970.
 """
 
 from __future__ import annotations
 
-from typing import Annotated, Literal
+import base64
+import json
+import re
+import unicodedata
+from collections import Counter
+from typing import Annotated, Literal, TypeVar
 
-from pydantic import AfterValidator, Field, StringConstraints
+from pydantic import AfterValidator, Field, StringConstraints, model_validator
 
-from activities.contracts import Frozen, JsonObject, Strict, ToolEffect
-from workflows.gate.canonical import unwritable
-from workflows.gate.rules import (
-    EFFECTS_ASKED,
-    ApprovalRule,
-    Approvals,
-    Asking,
-    AtDeadline,
-    Condition,
-    Group,
-    Kind,
-    Mode,
-    Moment,
-    Path,
-    People,
-    Person,
-    Verb,
-)
+from activities.contracts import Frozen, JsonObject, Moment, Strict, ToolEffect
 
 __all__ = [
-    "Approvals", "ApprovalRule", "Asking", "AtDeadline", "Command", "CommandDone", "Condition", "Decided",
-    "Decision", "DoneCall", "EffectsPage", "Group", "Kind", "Mode", "Moment", "Outcome", "People",
-    "Person", "Remember", "Request", "RequestsPage", "Verb", "Vote", "EFFECTS_ASKED",
-]  # fmt: skip
+    "Kind",
+    "Verb",
+    "AtDeadline",
+    "Outcome",
+    "ApprovalMode",
+    "DEFAULT_EFFECT_MODES",
+    "Person",
+    "Group",
+    "RequestSettings",
+    "ApprovalRule",
+    "Approvals",
+    "People",
+    "StandingApproval",
+    "Vote",
+    "Request",
+    "RequestsPage",
+    "Decision",
+    "Decided",
+    "Command",
+    "CommandDone",
+    "DoneCall",
+    "EffectsPage",
+    "json_problem",
+    "same_person",
+]
 
-# -- what a run asks --------------------
-
-
-class Remember(Strict):
-    """Approve later calls of the same tool, too, for the rest of this run: those whose arguments fit."""
-
-    arguments: dict[Path, Condition] = Field(
-        default_factory=dict, max_length=100, description="an argument that is not named may be anything"
-    )
-    same: bool = Field(default=False, description="exactly the arguments of this request, and no others")
-
-
-class Vote(Frozen):
-    """One decision that counts for a request, as it came."""
-
-    id: str
-    verb: Verb
-    by: str
-    verified: bool
-    """The signature was checked against the group's key; else the name is only claimed."""
-    at: float
-    text: str = ""
-    arguments: JsonObject | None = None
-    digest: str = ""
-    """Of what was decided upon; for an edit, of the new arguments."""
-    amounts: dict[str, float] = {}
-    remember: Remember | None = None
-
-
+Kind = Literal["approval", "question", "interrupt", "escalation", "limit", "outcome", "trouble"]
+"""approval: may this tool be called? question, escalation: a machine asks. interrupt: the run waits before a
+step or a state. limit: a limit is reached. outcome: did an unsafe call take effect? trouble: a model call
+failed permanently."""
+Verb = Literal["approve", "reject", "edit", "answer", "resume", "retry", "topup", "finish", "abort"]
+"""retry: make the call again. finish: end as the limit would end the run. answer: the text is the answer (of
+an outcome: the call took effect, with this result)."""
+AtDeadline = Literal["approve", "reject", "abort", "escalate"]
+"""What an expired request leads to. For kinds other than approval, approve means to go on, and reject means
+to do without: a question is answered `unavailable`, a limit ends the run, an outcome stays unknown."""
 Outcome = Literal[
     "open", "approved", "rejected", "edited", "answered", "resumed", "retried", "topped_up", "finished",
     "aborted", "expired", "withdrawn",
 ]  # fmt: skip
 """expired: nobody decided in time. withdrawn: a rollback, an abort or the end of the run came first."""
+ApprovalMode = Literal["always", "never", "first_time", "rules"]
+"""rules: a call needs approval only if a rule says so."""
+
+DEFAULT_EFFECT_MODES: dict[ToolEffect, ApprovalMode] = {"unsafe": "always"}
+"""Effects that the agent file does not name, and that are not named here, need no approval."""
+
+# -- names and JSON --------------------
+
+NAME_LIMIT = 100
+"""Characters of a person's name."""
+JSON_DEPTH = 50
+"""Levels of nested lists and objects."""
+JSON_BYTES = 2**20
+"""The most JSON that a person may give in one field."""
+INVISIBLE = re.compile(
+    "[\u034f\u115f\u1160\u17b4\u17b5\u180b-\u180f\u2800\u3164\ufe00-\ufe0f\uffa0\U000e0100-\U000e01ef]"
+)
+"""Characters that count as printable and show nothing: two names that look the same could both vote."""
+
+
+def _name(name: str) -> str:
+    """Commas and brackets are refused in any width: the log uses them to list names and to mark verified
+    ones."""
+    marks = any(mark in unicodedata.normalize("NFKC", name) for mark in ",()")
+    printable = name.isprintable() and name == name.strip() and not INVISIBLE.search(name)
+    if marks or not printable or len(name) > NAME_LIMIT:
+        raise ValueError(
+            f"{name[:NAME_LIMIT]!r} is not a name: expected at most {NAME_LIMIT} printable characters, "
+            "without commas, brackets and outer blanks"
+        )
+    return name
+
+
+def same_person(one: str, other: str) -> bool:
+    """People would read both as one name: case and compatible spellings make no difference."""
+    return _folded(one) == _folded(other)
+
+
+def _folded(name: str) -> str:
+    return unicodedata.normalize("NFKC", unicodedata.normalize("NFKC", name).casefold())
+
+
+def json_problem(value: object) -> str:
+    """Why this value cannot be written as JSON text; empty when it can."""
+    if not _fits_depth(value, JSON_DEPTH):
+        return f"nested more than {JSON_DEPTH} levels deep"
+    try:
+        json.dumps(value, allow_nan=False, ensure_ascii=False).encode()
+    except UnicodeEncodeError:
+        return "a lone surrogate (half of a character pair) is not text"
+    except ValueError:
+        return "NaN and Infinity are not JSON"
+    return ""
+
+
+def _fits_depth(value: object, levels: int) -> bool:
+    if not isinstance(value, dict | list | tuple):
+        return True
+    items = value.values() if isinstance(value, dict) else value
+    return levels > 0 and all(_fits_depth(item, levels - 1) for item in items)
+
+
+J = TypeVar("J")
+
+
+def _json(value: J) -> J:
+    if problem := json_problem(value):
+        raise ValueError(problem)
+    if (size := len(json.dumps(value).encode())) > JSON_BYTES:
+        raise ValueError(f"{size:,} bytes as JSON, at most {JSON_BYTES:,} are allowed")
+    return value
+
+
+SMALL_ORDER_POINTS = (
+    "00" * 32,
+    "01" + "00" * 31,
+    "26e8958fc2b227b045c3f489f2ef98f0d5dfac05d3c63339b13802886d53fc05",
+    "c7176a703d4dd84fba3c0b760d10670f2a2053fa2c39ccc64ec7fd7792ac037a",
+    "ec" + "ff" * 30 + "7f",
+    "ed" + "ff" * 30 + "7f",
+    "ee" + "ff" * 30 + "7f",
+)
+"""Points of Ed25519 of small order, without the sign bit: for them anybody can make signatures."""
+
+
+def _public_key(key: str) -> str:
+    if not re.fullmatch(r"[A-Za-z0-9+/]{43}=", key):
+        raise ValueError(
+            "not an Ed25519 public key: expected 32 bytes in base64 (44 characters), as "
+            "`ratchet key show FILE` prints them"
+        )
+    point = base64.b64decode(key)
+    if (point[:31] + bytes([point[31] & 0x7F])).hex() in SMALL_ORDER_POINTS:
+        raise ValueError("a point of small order, for which anybody can sign; make another key")
+    return key
+
+
+MaybePerson = Annotated[str, AfterValidator(_name)]
+"""A person's name, as the log shows it; or empty."""
+Person = Annotated[MaybePerson, StringConstraints(min_length=1)]
+PublicKey = Annotated[str, AfterValidator(_public_key)]
+"""An Ed25519 public key: its 32 bytes in base64."""
+GroupName = Annotated[str, StringConstraints(pattern=r"^[A-Za-z0-9][A-Za-z0-9_.-]{0,63}$")]
+ToolPattern = Annotated[str, StringConstraints(pattern=r"^[^\s\[\]]{1,100}$")]
+"""A tool's name; `*` is any characters, `?` one."""
+Seconds = Annotated[float, Field(gt=0, le=10 * 366 * 86_400)]
+Id = Annotated[str, StringConstraints(max_length=200)]
+CounterName = Annotated[str, StringConstraints(max_length=100)]
+Text = Annotated[str, StringConstraints(max_length=20_000)]
+Json = Annotated[JsonObject, AfterValidator(_json)]
+"""JSON that can be written into the log, also when the decision is refused."""
+Conditions = Annotated[
+    dict[Annotated[str, StringConstraints(min_length=1, max_length=200)], JsonObject | bool],
+    Field(max_length=100),
+    AfterValidator(_json),
+]
+"""Argument name -> JSON schema that its value must fit; `false`: the argument must be absent.
+`gate/approvals.py` checks the schemas."""
+
+# -- the agent file: who decides --------------------
+
+
+class Group(Strict):
+    """People who may decide. With `keys`, only decisions signed with one of them count."""
+
+    members: tuple[Person, ...] = Field(
+        default=(), max_length=1000, description="no members and no keys: anybody"
+    )
+    keys: dict[Person, PublicKey] = Field(
+        default_factory=dict, max_length=1000, description="member -> Ed25519 public key, base64"
+    )
+    quorum: int = Field(default=1, ge=1, le=100, description="how many people must decide the same")
+
+    @property
+    def approvers(self) -> tuple[str, ...]:
+        """Who may decide; empty: anybody."""
+        return tuple(self.keys) or self.members
+
+    @model_validator(mode="after")
+    def _can_decide(self) -> Group:
+        if self.keys and self.members and (wrong := set(self.keys) ^ set(self.members)):
+            raise ValueError(f"keys: every member needs a key, and nobody else: {', '.join(sorted(wrong))}")
+        spellings = Counter(map(_folded, self.members or self.keys))
+        if twice := [name for name in self.members or self.keys if spellings[_folded(name)] > 1]:
+            raise ValueError(f"duplicate name: {', '.join(twice)}; one person has one vote")
+        if len({base64.b64decode(key) for key in self.keys.values()}) < len(self.keys):
+            raise ValueError("keys: two people have the same key; one of them could decide for both")
+        if self.approvers and self.quorum > len(self.approvers):
+            raise ValueError(
+                f"quorum: {self.quorum} people must agree, but the group has {len(self.approvers)}"
+            )
+        return self
+
+
+class RequestSettings(Strict):
+    """Who gets a request, and what happens when nobody decides."""
+
+    group: GroupName | None = Field(default=None, description="null: anybody")
+    quorum: int | None = Field(default=None, ge=1, le=100, description="null: the group's")
+    deadline_seconds: Seconds | None = Field(default=None, description="null: it waits for ever")
+    at_deadline: AtDeadline = "reject"
+    escalate_to: tuple[GroupName, ...] = Field(
+        default=(),
+        max_length=20,
+        description="for `escalate`: groups in order, a group may be named twice; after the last one, reject",
+    )
+    warn_seconds: Seconds | None = Field(default=None, description="notify this long before the deadline")
+
+    @model_validator(mode="after")
+    def _can_end(self) -> RequestSettings:
+        if self.at_deadline == "escalate" and (self.deadline_seconds is None or not self.escalate_to):
+            raise ValueError("at_deadline: `escalate` needs `deadline_seconds` and groups in `escalate_to`")
+        if self.escalate_to and self.at_deadline != "escalate":
+            raise ValueError(
+                f"escalate_to: has no effect with `at_deadline: {self.at_deadline}`; "
+                "write `at_deadline: escalate`"
+            )
+        if self.warn_seconds is not None and self.warn_seconds >= (self.deadline_seconds or 0):
+            raise ValueError("warn_seconds: must be less than `deadline_seconds`, which must be given")
+        return self
+
+
+class ApprovalRule(Strict):
+    """One rule of `approvals`; the first that fits a call decides."""
+
+    tools: tuple[ToolPattern, ...] = Field(
+        default=(), max_length=1000, description="names, `*` and `?` allowed; empty: every tool"
+    )
+    effects: tuple[ToolEffect, ...] = Field(default=(), description="empty: every effect")
+    arguments: Conditions = Field(
+        default_factory=dict,
+        description="argument -> JSON schema, such as {amount: {exclusiveMinimum: 100}}; false: absent",
+    )
+    cost_above: float | None = Field(default=None, ge=0, description="USD that the run has spent so far")
+    ask: Literal["always", "never", "first_time"] = "always"
+    request: RequestSettings | None = Field(default=None, description="null: as `people` says for approvals")
+
+    @model_validator(mode="after")
+    def _can_ask(self) -> ApprovalRule:
+        if self.ask == "never" and self.request is not None:
+            raise ValueError("request: has no effect with `ask: never`; leave it out")
+        return self
+
+
+class Approvals(Strict):
+    """Which tool calls need a person's approval: rules in order, then by tool, then by effect."""
+
+    rules: tuple[ApprovalRule, ...] = Field(default=(), max_length=1000)
+    tools: dict[str, ApprovalMode] = Field(default_factory=dict, max_length=1000)
+    effects: dict[ToolEffect, ApprovalMode] = Field(
+        default_factory=lambda: dict(DEFAULT_EFFECT_MODES),
+        description="unsafe calls need approval unless this says otherwise",
+    )
+
+
+class People(Strict):
+    """Who decides, when a run waits for people, and who is notified."""
+
+    groups: dict[GroupName, Group] = Field(default_factory=dict, max_length=100)
+    requests: RequestSettings = Field(
+        default=RequestSettings(), description="for every kind of request that `kinds` does not name"
+    )
+    kinds: dict[Kind, RequestSettings] = Field(default_factory=dict)
+    commands: GroupName | None = Field(
+        default=None, description="who may pause, steer, abort, roll back, set limits; null: anybody"
+    )
+    unattended: bool = Field(
+        default=False, description="nobody is there: questions get `unavailable`, calls are rejected"
+    )
+    interrupt_every: int | None = Field(default=None, ge=1, description="steps [R-000-13]")
+    interrupt_states: tuple[str, ...] = Field(
+        default=(), max_length=100, description="wait before these states"
+    )
+    on_limit: Literal["stop", "ask"] = "stop"
+    on_trouble: Literal["fail", "ask"] = "fail"
+    notify: tuple[Moment, ...] = Field(default=(), description="when the worker's hook is called")
+
+    def settings_for(self, kind: Kind) -> RequestSettings:
+        """Settings of the requests of one kind."""
+        return self.kinds.get(kind, self.requests)
+
+    def group_named(self, name: str | None) -> Group:
+        """The group; None: anybody. Raises ValueError for an unknown name."""
+        if name is None:
+            return Group()
+        if name not in self.groups:
+            raise ValueError(f"unknown group {name!r}; known groups: {', '.join(self.groups) or 'none'}")
+        return self.groups[name]
+
+    def quorum_for(self, settings: RequestSettings) -> int:
+        """How many people of the first group must decide the same."""
+        return settings.quorum or self.group_named(settings.group).quorum
+
+    def settings_problem(self, settings: RequestSettings) -> str:
+        """Why nobody could decide a request with these settings; empty when somebody can."""
+        for name in (settings.group, *settings.escalate_to):
+            try:
+                group = self.group_named(name)
+            except ValueError as error:
+                return str(error)
+            if group.approvers and (settings.quorum or 1) > len(group.approvers):
+                return f"quorum: {settings.quorum} people must agree, but {name} has {len(group.approvers)}"
+        return ""
+
+    def interrupts_before(self, state: str, *, begins_step: bool, steps_done: int) -> bool:
+        """The run waits for a person before it enters this state (R-000-13)."""
+        every = self.interrupt_every
+        at_step = bool(every) and begins_step and steps_done > 0 and steps_done % (every or 1) == 0
+        return at_step or state in self.interrupt_states
+
+    @model_validator(mode="after")
+    def _can_decide(self) -> People:
+        named = {"requests": self.requests, **{f"kinds.{kind}": one for kind, one in self.kinds.items()}}
+        for where, settings in named.items():
+            if problem := self.settings_problem(settings):
+                raise ValueError(f"{where}: {problem}")
+        if (quorum := self.group_named(self.commands).quorum) > 1:
+            raise ValueError(
+                f"commands: group {self.commands} has a quorum of {quorum}, but one person gives a command; "
+                "name a group with quorum 1"
+            )
+        return self
+
+
+# -- what a run asks --------------------
+
+
+class StandingApproval(Strict):
+    """Approve later calls of the same tool as well, for the rest of this run, if their arguments fit."""
+
+    arguments: Conditions = Field(default_factory=dict, description="other arguments may have any value")
+    same: bool = Field(default=False, description="exactly the arguments of this request")
+
+
+class Vote(Frozen):
+    """One decision that counts for a request."""
+
+    id: str
+    verb: Verb
+    by: str
+    verified: bool
+    """The signature was checked with the group's key; otherwise the name is only claimed."""
+    at: float
+    text: str = ""
+    arguments: JsonObject | None = None
+    digest: str = ""
+    """Of what was decided; of an edit: with the new arguments."""
+    amounts: dict[str, float] = {}
+    standing_approval: StandingApproval | None = None
+    content: str = ""
+    """Digest of the decision as it was sent: the same id with other content is no repeat."""
 
 
 class Request(Frozen):
     """What a run asks people."""
 
     id: str
-    """`r1`, `r2`, ... in the order in which they were opened; unique in the run."""
+    """`r1`, `r2`, ... in the order of opening; unique in the run."""
     kind: Kind
     run: str
     """Workflow id."""
     machine: str
     state: str
     step: int
-    place: str
-    """Activity id of what waits, such as `action#3:1`."""
+    activity_id: str
+    """Of the activity that waits, such as `action#3:1`."""
     text: str
-    """What is asked, for a person."""
+    """The question, for a person."""
     tool: str | None = None
     arguments: JsonObject | None = None
-    """What the tool is to be called with."""
+    """What the tool would be called with; of a limit: `counter` and `cap`."""
     digest: str
-    """32 hexadecimal characters over run, place, kind, tool and arguments, and the group once another one is
-    asked: a decision must name it."""
-    because: str = ""
+    """32 hexadecimal characters over run, activity, kind, tool and arguments, and over the group after an
+    escalation. A decision must name it."""
+    rule: str = ""
     """approval: the entry of `approvals` that asks, such as `rules.0` or `effects.unsafe`."""
     options: tuple[Verb, ...]
     created: float
-    """Seconds since 1970, as all times here."""
     deadline: float | None = None
     at_deadline: AtDeadline = "reject"
     group: str | None = None
@@ -107,101 +407,102 @@ class Request(Frozen):
     """Only decisions signed by one of the approvers count."""
     quorum: int = 1
     escalate_to: tuple[str, ...] = ()
-    """Groups that are asked next."""
+    """The groups after this one."""
     warn_at: float | None = None
     votes: tuple[Vote, ...] = ()
     outcome: Outcome = "open"
     closed: float | None = None
-    settled: Vote | None = None
-    """The vote that decided: verb, text, arguments, amounts; None when nobody did."""
+
+    @property
+    def is_open(self) -> bool:
+        """It waits for a decision."""
+        return self.outcome == "open"
+
+    @property
+    def deciding_vote(self) -> Vote | None:
+        """The vote that closed the request; None: nobody decided."""
+        return None if self.outcome in ("open", "expired", "withdrawn") else self.votes[-1]
 
 
 class RequestsPage(Frozen):
-    """Requests: those that are open, then the newest closed ones."""
+    """Requests of a run: the open ones, then the newest closed ones."""
 
     open: tuple[Request, ...]
     closed: tuple[Request, ...] = ()
     next: int
-    """Of the open ones, where to ask on from."""
+    """Index of the next open request."""
     total: int
     """How many are open."""
     paused: bool = False
 
 
 class Decided(Frozen):
-    """A closed request, as the result and the updates tell of it."""
+    """The state of a request after a decision; in the run's result: how it was closed."""
 
     request: str
     kind: Kind
     outcome: Outcome
     text: str = ""
+    """Comment of the deciding vote, cut."""
     tool: str | None = None
     by: tuple[str, ...] = ()
     verified: bool = False
-    """All who decided had signed."""
+    """All who decided have signed."""
     digest: str = ""
     at: float = 0
     votes: int = 0
-    at_deadline: AtDeadline | None = None
-    """expired: what that came to."""
     needed: int = 1
-    """As long as `outcome` is open: so many must say the same."""
+    """The quorum."""
+    at_deadline: AtDeadline | None = None
+    """expired: what it led to."""
 
 
 # -- what people say --------------------
 
-Id = Annotated[str, StringConstraints(max_length=200)]
-Name = Annotated[str, StringConstraints(max_length=100)]
-Words = Annotated[str, StringConstraints(max_length=20_000)]
-
-
-def _writable(arguments: JsonObject) -> JsonObject:
-    if fault := unwritable(arguments):
-        raise ValueError(fault)
-    return arguments
-
-
-Arguments = Annotated[JsonObject, AfterValidator(_writable)]
-"""Of a tool; they can be written into the log, also when the decision is refused."""
-
 
 class Decision(Strict):
-    """An answer to a request; signal and update `decide`."""
+    """An answer to a request; input of the signal and of the update `decide`."""
 
     request: str = Field(max_length=100)
-    digest: str = Field(max_length=64, description="the request's: what you saw is what you decide upon")
+    digest: str = Field(max_length=64, description="the request's: you decide on what you saw")
     decision: Verb
-    id: Id = Field(default="", description="of this decision; a repeat of it is harmless")
-    by: str = Field(default="", max_length=100)
-    text: Words = Field(default="", description="comment, answer or result")
-    arguments: Arguments | None = Field(default=None, description="for `edit`: all of the new ones")
-    amounts: dict[Name, float] = Field(
+    id: Id = Field(default="", description="of this decision; sending it twice is harmless")
+    by: MaybePerson = ""
+    text: Text = Field(default="", description="comment, answer or result")
+    arguments: Json | None = Field(default=None, description="for `edit`: all new arguments")
+    amounts: dict[CounterName, float] = Field(
         default_factory=dict, max_length=100, description="for `topup`: counter -> how much more"
     )
-    remember: Remember | None = None
-    signature: str = Field(default="", max_length=200, description="Ed25519, base64; see `gate/signing.py`")
+    standing_approval: StandingApproval | None = Field(
+        default=None, description="for `approve`: later calls too"
+    )
+    signature: str = Field(
+        default="", max_length=200, description="Ed25519, base64; see `gate/validation.py`"
+    )
 
 
 class Command(Strict):
-    """An order to a run; signal and update `command`."""
+    """An order to a run; input of the signal and of the update `command`."""
 
     command: Literal["pause", "resume", "abort", "steer", "rollback", "limits"]
-    id: Id = ""
-    by: str = Field(default="", max_length=100)
-    text: Words = Field(default="", description="steer: the message; else the reason")
+    id: Id = Field(default="", description="of this command; sending it twice is harmless")
+    by: MaybePerson = ""
+    text: Text = Field(default="", description="steer: the message; otherwise the reason")
     at_once: bool = Field(default=False, description="pause: do not wait for the current effect")
     step: int | None = Field(
         default=None, ge=0, description="rollback: the step to begin again; 0: the start"
     )
-    compensate: bool = Field(default=False, description="rollback: undo what can be undone since then")
-    limits: dict[Name, float | None] = Field(
-        default_factory=dict, max_length=100, description="counter -> new cap of the run; null: none"
+    compensate: bool = Field(default=False, description="rollback: undo what can be undone since that step")
+    limits: dict[CounterName, float | None] = Field(
+        default_factory=dict, max_length=100, description="counter -> new cap of the run; null: no cap"
     )
-    signature: str = Field(default="", max_length=200)
+    signature: str = Field(
+        default="", max_length=200, description="Ed25519, base64; see `gate/validation.py`"
+    )
 
 
 class CommandDone(Frozen):
-    """What became of a command."""
+    """What a command did."""
 
     command: str
     text: str
@@ -213,7 +514,7 @@ class CommandDone(Frozen):
     """What compensations did."""
 
 
-# -- what was done --------------------
+# -- what was done outside --------------------
 
 
 class DoneCall(Frozen):
@@ -221,7 +522,7 @@ class DoneCall(Frozen):
 
     step: int
     branch: int
-    place: str
+    activity_id: str
     tool: str
     arguments: JsonObject
     effect: ToolEffect
@@ -233,7 +534,7 @@ class DoneCall(Frozen):
     undoable: bool = False
     """The tool declares a compensation."""
     undone: str | None = None
-    """What the compensation said."""
+    """What the compensation did."""
 
 
 class EffectsPage(Frozen):

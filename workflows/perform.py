@@ -1,221 +1,289 @@
-"""Effect -> activity: id, timeouts, retry policy and what an error means, in one place."""
+"""One call as one Temporal activity: its id, timeouts and retries, and what a failure means."""
 
 from __future__ import annotations
 
-import asyncio
 import json
 import math
-from collections.abc import MutableMapping, Sequence
-from dataclasses import replace
+from collections.abc import Iterable
 from datetime import timedelta
-from typing import Any
+from typing import Any, TypeVar
 
 from pydantic import BaseModel
 from temporalio import workflow
-from temporalio.exceptions import ActivityError, ApplicationError
+from temporalio.common import RetryPolicy
+from temporalio.exceptions import ActivityError, ApplicationError, TimeoutError, is_cancelled_exception
 
 from activities.contracts import (
-    TRANSCRIPT_MISSING,
-    CallModel,
-    CallModels,
-    CallTools,
-    Effect,
+    CONVERSATION_MISSING,
+    FATAL,
+    RECOVERABLE,
+    TRANSIENT,
+    ArtifactsRead,
+    ArtifactText,
+    AskModel,
+    CodeStepped,
+    Compensated,
+    CompensateRequest,
     EffectFailed,
+    ErrorClass,
     ModelReplied,
     ModelRequest,
     ModelSpec,
-    ModelsReplied,
-    RunMachine,
+    ReadArtifacts,
+    Reconciled,
+    ReconcileRequest,
+    RunCode,
     Setup,
+    ToolRequest,
     ToolResult,
     ToolSpec,
 )
-from activities.contracts_artifacts import ArtifactsRead, ArtifactText, ReadArtifacts
-from activities.contracts_code import CodeStepped, RunCode
 from workflows.api import AgentTask
-from workflows.child import Children
-from workflows.perform_tools import MARGIN, ToolCalls
-from workflows.retries import CRASHES, WAIT, all_of, attempts_of, failure_of
-from workflows.where import Where
+from workflows.host import Call, CallAnswer, CallSite
 
-__all__ = ["Performer"]
+__all__ = ["CRASHES", "Performer", "retries"]
 
+R = TypeVar("R")
+
+CRASHES = 10
+"""Attempts beyond the declared ones, for those that died with their worker."""
+MARGIN = 15
+"""Seconds that an activity gets beyond the time limit that it keeps itself."""
 QUEUEING = 600
-"""Seconds that a block of code may wait for a free interpreter; a dead worker is noticed by its heartbeat."""
-AT_ONCE = 10
-"""Model calls of one effect that run side by side."""
+"""Seconds that a block of code may wait for a free interpreter; a heartbeat tells of a dead worker."""
 HELD = 50
-"""Digests that are carried to the next run of the chain."""
+"""Digests that are carried to the next execution of the chain."""
+WAIT = workflow.ActivityCancellationType.WAIT_CANCELLATION_COMPLETED
+"""A cancelled call is told so and ends first; an answer that came before is taken."""
+CLASSES: dict[str, ErrorClass] = {TRANSIENT: "transient", RECOVERABLE: "recoverable", FATAL: "fatal"}
 
 
 class Performer:
-    """Performs a run's effects, and knows what of the conversation the store holds."""
+    """Performs a run's calls, and knows what of the conversation the store holds."""
 
-    def __init__(self, task: AgentTask, specs: Sequence[ToolSpec], origin_run_id: str) -> None:
+    def __init__(self, task: AgentTask, specs: Iterable[ToolSpec], held: Iterable[str] = ()) -> None:
         self.task = task
         self.specs = {spec.name: spec for spec in specs}
-        self.origin = origin_run_id
-        self._workflow_id = workflow.info().workflow_id
-        self._within: timedelta | None = None
-        carry = task.carry
-        self._held: dict[str, None] = dict.fromkeys(carry.held if carry else ())
+        self._heartbeat = timedelta(seconds=task.heartbeat_seconds)
+        self._held: dict[str, None] = dict.fromkeys(held)
         """Digests that the store holds, oldest first (a set would have no order)."""
-        remembered = {k: ToolResult.model_validate(v) for k, v in (carry.remembered if carry else {}).items()}
-        self.tools = ToolCalls(specs, task.heartbeat_seconds, self.key, remembered)
-        self.children = Children(task, origin_run_id)
         self._setups: dict[tuple[str, tuple[str, ...], str], tuple[Setup, str]] = {}
 
-    def carry(self) -> dict[str, Any]:
-        """What the next run of the chain should know."""
-        remembered = {key: result.model_dump(mode="json") for key, result in self.tools.remembered.items()}
-        return {"held": tuple(self._held)[-HELD:], "remembered": remembered}
+    @property
+    def held(self) -> tuple[str, ...]:
+        """The newest digests, for the next execution of the chain."""
+        return tuple(self._held)[-HELD:]
 
-    async def perform(self, effect: Effect, where: Where, settled: MutableMapping[str, Any]) -> BaseModel:
-        """Do it, within what the run's limit leaves of seconds; see `World.perform` for `settled`.
-
-        Raises a cancellation when it is stopped, and the call did not end before that.
-        """
-        seconds = where.ledger.left("seconds")
-        self._within = None if seconds == math.inf else timedelta(seconds=max(seconds, 0.1))
-        match effect:
-            case CallModel():
-                return await self._call_model(effect, where)
-            case CallModels():
-                return await self._call_models(effect, where, settled)
-            case CallTools():
-                return await self.tools.make(effect, where, self._within, settled)
+    async def perform(self, call: Call, site: CallSite) -> CallAnswer:
+        """See `Host.perform`."""
+        match call:
+            case AskModel():
+                return await self._ask_model(call, site)
+            case ReconcileRequest():  # before ToolRequest, its base class
+                return await self._reconcile(call, site)
+            case ToolRequest():
+                return await self._call_tool(call, site)
+            case CompensateRequest():
+                return await self._compensate(call, site)
             case RunCode():
-                return await self._run_code(effect, where)
+                return await self._run_code(call, site)
             case ReadArtifacts():
-                return await self._read_artifacts(effect, where)
-            case RunMachine():
-                return await self.children.run(effect, where)
-        raise ApplicationError(f"no activity performs {effect.kind!r}", type="Bug", non_retryable=True)
+                return await self._read_artifacts(call, site)
 
-    def key(self, where: Where, activity_id: str) -> str:
-        """The idempotency key of a call: stable over attempts, crashes and continue-as-new."""
-        return f"{self._workflow_id}/{self.origin}/{where.branch}/{activity_id}"
+    # -- the model ----------------------------------------------------------------------------------
 
-    # -- the model --------------------
-
-    async def _call_model(self, effect: CallModel, where: Where) -> ModelReplied | EffectFailed:
-        """Send what the store does not hold; when it lost what it held, send everything once."""
-        offered = tuple(name for name in effect.offer if name in where.tools)
-        if offered != effect.offer:
-            effect = effect.model_copy(update={"offer": offered})
+    async def _ask_model(self, effect: AskModel, site: CallSite) -> ModelReplied | EffectFailed:
+        """Send what the store lacks; when it has lost what it held, send everything once."""
+        model = self.task.models.get(effect.role) or self.task.models["default"]
         try:
-            reply = await self._ask(effect, where, where.activity_id)
+            reply = await self._ask(effect, model, site, site.activity_id)
         except ActivityError as error:
-            if not _is(error, TRANSCRIPT_MISSING):
-                return failure_of(error)
+            if not _is(error, CONVERSATION_MISSING):
+                return failure(error, site)
             self._held.clear()
             try:
-                reply = await self._ask(effect, where, f"{where.activity_id}+all")
+                reply = await self._ask(effect, model, site, f"{site.activity_id}+all")
             except ActivityError as again:
-                return failure_of(again)
-        self._held[reply.transcript] = None
+                return failure(again, site)
+        self._held[reply.conversation] = None
         return reply
 
-    async def _call_models(
-        self, effect: CallModels, where: Where, settled: MutableMapping[str, ModelReplied | EffectFailed]
-    ) -> ModelsReplied:
-        """Side by side, a few at a time: each is an activity of its own. Those that are `settled` are not
-        asked again."""
-        free = asyncio.Semaphore(AT_ONCE)
-
-        async def one(number: int, call: CallModel) -> ModelReplied | EffectFailed:
-            place = replace(where, activity_id=f"{where.activity_id}.{number}")
-            if place.activity_id not in settled:
-                async with free:
-                    settled[place.activity_id] = await self._call_model(call, place)
-            return settled[place.activity_id]
-
-        calls = [one(number, call) for number, call in enumerate(effect.calls)]
-        return ModelsReplied(replies=tuple(await all_of(calls)))
-
-    async def _ask(self, effect: CallModel, where: Where, activity_id: str) -> ModelReplied:
-        model = self.task.models.get(effect.role) or self.task.models["default"]
+    async def _ask(
+        self, effect: AskModel, model: ModelSpec, site: CallSite, activity_id: str
+    ) -> ModelReplied:
         setup, digest = self._setup(effect, model)
-        digests = effect.transcript.digests
+        digests = site.conversation.digests
         known = next((n for n in range(len(digests) - 1, 0, -1) if digests[n] in self._held), 0)
-        attempts = model.attempts or effect.attempts
         request = ModelRequest(
             role=effect.role,
             setup=digest,
             full_setup=None if digest in self._held else setup,
             base=digests[known] if known else None,
-            messages=effect.transcript.messages[known:],
+            messages=site.conversation.messages[known:],
+            skip=effect.skip,
             tool_choice=effect.tool_choice,
-            key=self.key(where, where.activity_id),
-            attempts=attempts,
+            key=site.key,
+            attempts=model.attempts or effect.attempts,
         )
-        reply: ModelReplied = await workflow.execute_activity(
-            "call_model",
-            request,
-            result_type=ModelReplied,
-            activity_id=activity_id,
-            summary=effect.title[:200],
-            schedule_to_close_timeout=self._within,
-            start_to_close_timeout=timedelta(seconds=model.timeout_seconds + MARGIN),
-            cancellation_type=WAIT,
-            heartbeat_timeout=timedelta(seconds=self.task.heartbeat_seconds),
-            retry_policy=attempts_of(attempts + CRASHES),
-        )
+        reply = await self._activity(
+            "ask_model", request, ModelReplied, site, activity_id=activity_id,
+            seconds=model.timeout_seconds + MARGIN, attempts=request.attempts + CRASHES,
+        )  # fmt: skip
         self._held[digest] = None
         return reply
 
-    def _setup(self, effect: CallModel, model: ModelSpec) -> tuple[Setup, str]:
-        """The set-up of a call and its digest, worked out once: it may be large."""
-        schema = json.dumps(effect.response_schema, sort_keys=True)
-        known = (effect.role, effect.offer, schema)
+    def _setup(self, effect: AskModel, model: ModelSpec) -> tuple[Setup, str]:
+        """The setup of a call and its digest, computed once: it may be large."""
+        known = (effect.role, effect.offer, json.dumps(effect.response_schema, sort_keys=True))
         if known not in self._setups:
             offered = tuple(self.specs[name] for name in effect.offer if name in self.specs)
             setup = Setup(model=model, tools=offered, response_schema=effect.response_schema)
             self._setups[known] = (setup, setup.digest)
         return self._setups[known]
 
-    # -- code --------------------
+    # -- tools --------------------------------------------------------------------------------------
 
-    async def _run_code(self, effect: RunCode, where: Where) -> CodeStepped | EffectFailed:
-        """Run a block to its next call outside; it changes nothing, so it may be repeated."""
+    async def _call_tool(self, request: ToolRequest, site: CallSite) -> ToolResult:
+        spec = self.specs[request.tool]
+        try:
+            return await self._activity(
+                "call_tool", request, ToolResult, site, seconds=spec.timeout_seconds + MARGIN,
+                attempts=request.attempts + CRASHES if spec.repeatable else 1,
+                # An unsafe call is not ended in the middle: its outcome would be unknown.
+                limited=spec.repeatable,
+            )  # fmt: skip
+        except ActivityError as error:
+            return tool_failure(request, spec, error)
+
+    async def _reconcile(self, request: ReconcileRequest, site: CallSite) -> Reconciled:
+        try:
+            return await self._activity(
+                "reconcile_tool", request, Reconciled, site, limited=False,
+                seconds=self.specs[request.tool].timeout_seconds + MARGIN,
+                attempts=request.attempts + CRASHES,
+            )  # fmt: skip
+        except ActivityError as error:
+            return Reconciled(outcome="unknown", text=failure(error, site).message)
+
+    async def _compensate(self, request: CompensateRequest, site: CallSite) -> Compensated:
+        spec = self.specs[request.tool]
+        try:
+            return await self._activity(
+                "compensate_tool", request, Compensated, site, seconds=spec.timeout_seconds + MARGIN,
+                attempts=request.attempts + CRASHES if spec.repeatable else 1, limited=False,
+            )  # fmt: skip
+        except ActivityError as error:
+            text = f"outcome unknown: the compensation did not end: {failure(error, site).message}"
+            return Compensated(ok=False, text=text)
+
+    # -- code and artifacts -------------------------------------------------------------------------
+
+    async def _run_code(self, effect: RunCode, site: CallSite) -> CodeStepped | EffectFailed:
+        """Run a block to its next outside call. It changes nothing, so it may be repeated."""
         seconds = effect.limits.seconds + QUEUEING
         try:
-            stepped: CodeStepped = await workflow.execute_activity(
-                "run_code",
-                effect,
-                result_type=CodeStepped,
-                activity_id=where.activity_id,
-                summary=effect.title[:200],
-                schedule_to_close_timeout=self._within,
-                start_to_close_timeout=timedelta(seconds=seconds),
-                cancellation_type=WAIT,
-                heartbeat_timeout=timedelta(seconds=self.task.heartbeat_seconds),
-                retry_policy=attempts_of(3 + CRASHES),
+            return await self._activity(
+                "run_code", effect, CodeStepped, site, seconds=seconds, attempts=3 + CRASHES
             )
         except ActivityError as error:
-            return failure_of(error)
-        return stepped
+            return failure(error, site)
 
-    # -- artifacts --------------------
-
-    async def _read_artifacts(self, effect: ReadArtifacts, where: Where) -> ArtifactsRead:
-        """Texts of artifacts; reading never fails a run, so a failure is the problem of every text."""
+    async def _read_artifacts(self, effect: ReadArtifacts, site: CallSite) -> ArtifactsRead:
+        """Reading never fails a run: a failure is the problem of every text."""
         try:
-            found: ArtifactsRead = await workflow.execute_activity(
-                "read_artifacts",
-                effect,
-                result_type=ArtifactsRead,
-                activity_id=where.activity_id,
-                summary=effect.title[:200],
-                schedule_to_close_timeout=self._within,
-                start_to_close_timeout=timedelta(seconds=60),
-                cancellation_type=WAIT,
-                retry_policy=attempts_of(CRASHES),
+            return await self._activity(
+                "read_artifacts", effect, ArtifactsRead, site, seconds=60, attempts=CRASHES
             )
         except ActivityError as error:
-            problem = f"it could not be read: {failure_of(error).message}"
+            problem = f"it could not be read: {failure(error, site).message}"
             return ArtifactsRead(texts=tuple(ArtifactText(problem=problem) for _ in effect.reads))
-        return found
+
+    # -- one activity -------------------------------------------------------------------------------
+
+    async def _activity(  # noqa: PLR0913  # what differs between the kinds of calls
+        self,
+        name: str,
+        request: BaseModel,
+        result: type[R],
+        site: CallSite,
+        *,
+        seconds: float,
+        attempts: int,
+        limited: bool = True,
+        activity_id: str = "",
+    ) -> R:
+        """`seconds` for one attempt; `limited`: what the run's limit leaves is a limit for all of them."""
+        within = site.seconds if limited else math.inf
+        answer: R = await workflow.execute_activity(
+            name,
+            request,
+            result_type=result,
+            activity_id=activity_id or site.activity_id,
+            summary=site.title[:200],
+            schedule_to_close_timeout=None if within == math.inf else timedelta(seconds=max(within, 0.1)),
+            start_to_close_timeout=timedelta(seconds=seconds),
+            cancellation_type=WAIT,
+            heartbeat_timeout=None if name == "read_artifacts" else self._heartbeat,
+            retry_policy=retries(attempts),
+        )
+        return answer
+
+
+def retries(attempts: int) -> RetryPolicy:
+    """Waits of 1 s, 2 s, 4 s, ... up to a minute (spec 1.5); a provider's `Retry-After` overrides a wait."""
+    return RetryPolicy(
+        initial_interval=timedelta(seconds=1),
+        backoff_coefficient=2,
+        maximum_interval=timedelta(minutes=1),
+        maximum_attempts=attempts,
+    )
+
+
+def failure(error: ActivityError, site: CallSite) -> EffectFailed:
+    """What an activity that failed for good means to the machine. Raises a cancellation as it is."""
+    if is_cancelled_exception(error):
+        raise error
+    cause = error.cause
+    if isinstance(cause, ApplicationError):
+        details: Any = cause.details[0] if cause.details else None
+        kind = details.get("type") if isinstance(details, dict) else None
+        return EffectFailed(
+            error=CLASSES.get(cause.type or "", "fatal"),
+            type=str(kind or cause.type or "error"),
+            message=cause.message,
+        )
+    if isinstance(cause, TimeoutError):
+        return EffectFailed(error="transient", type="timeout", message=_timeout(cause, site))
+    return EffectFailed(error="fatal", type=type(cause).__name__, message=str(cause or error))
+
+
+def _timeout(error: TimeoutError, site: CallSite) -> str:
+    name = error.type.name if error.type else ""
+    if name == "SCHEDULE_TO_CLOSE" and site.seconds != math.inf:
+        return f"the run's limit of seconds left {site.seconds:.0f} s for this call, and it took longer"
+    if name == "HEARTBEAT":
+        return "the worker stopped during the call, each time it was tried"
+    return "the call took longer than allowed, each time it was tried"
+
+
+def tool_failure(request: ToolRequest, spec: ToolSpec, error: ActivityError) -> ToolResult:
+    """A tool whose activity failed: an unsafe one may have taken effect."""
+    if is_cancelled_exception(error):
+        raise error
+    if not spec.repeatable:
+        # The activity answers what an unsafe tool did. When the activity itself failed, its worker was
+        # lost or stopped in the middle of the call.
+        text = (
+            f"outcome unknown: the worker stopped while running {request.tool}. The tool is `unsafe`, "
+            "so it is not run again"
+        )
+        return ToolResult(id=request.id, tool=request.tool, output=text, error="unknown_outcome")
+    cause = error.cause
+    if isinstance(cause, ApplicationError):
+        text = f"{cause.type or 'error'}: {cause.message}"
+        return ToolResult(id=request.id, tool=request.tool, output=text, error="failed")
+    text = f"{request.tool} did not answer in any of its attempts"
+    return ToolResult(id=request.id, tool=request.tool, output=text, error="timeout")
 
 
 def _is(error: ActivityError, kind: str) -> bool:

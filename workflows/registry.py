@@ -1,7 +1,9 @@
 """Which machines, rules, policies and hooks there are: the shipped ones, and what the worker has loaded.
 
-A task names them; it never brings them. `add_module` is called by the worker before
-it polls, with modules of its own configuration.
+A task names them, it never brings them. Before it polls, the worker calls `add_module` with the modules of
+its own configuration. A machine's module has a constant `MACHINE` (or `MACHINES`). Where the machine is made
+of its options, as the staged one is of its stages, `MACHINE` is what the default options make, and the
+module's function `build_machine(options)` makes the others.
 """
 
 from __future__ import annotations
@@ -9,129 +11,158 @@ from __future__ import annotations
 import difflib
 import importlib
 import pkgutil
+from collections.abc import Callable
+from dataclasses import dataclass
 from pathlib import PurePath
 from types import ModuleType
 from typing import Any
 
-from pydantic import ValidationError
+from workflows import machines as shipped_machines
+from workflows.kernel.machine import Extensions, Machine
+from workflows.machines.common.stopping import POLICY_TYPES
 
-from workflows import machines
-from workflows.kernel.design import Design, Parts
-from workflows.kernel.errors import DefinitionError
+__all__ = ["add_module", "extensions", "machine", "machine_for", "machines", "shipped"]
 
-__all__ = ["add_module", "design", "designs", "parts", "shipped"]
-
-_KINDS = {"rules": ("RULE_TYPES", "RULES"), "policies": ("POLICY_TYPES", "POLICIES"), "hooks": ("", "HOOKS")}
-"""Kind of part -> the constant of our modules that holds shipped ones, and that of users' modules."""
-_designs: dict[tuple[str, str], Design] = {}
-_shipped: dict[str, dict[str, Any]] = {kind: {} for kind in _KINDS}
-_loaded: dict[str, dict[str, Any]] = {kind: {} for kind in _KINDS}
+KINDS = {"rules": ("rule", "RULES"), "policies": ("policy", "POLICIES"), "hooks": ("hook", "HOOKS")}
+"""Kind of extension -> its word in messages, and the constant of users' modules that names them."""
 
 
-def _add(found: Design, origin: str) -> None:
-    key = (found.name, found.version)
-    if _designs.get(key, found) is not found:
-        raise ValueError(f"{origin}: a machine {found.name} of version {found.version} is there already")
-    _designs[key] = found
+@dataclass(frozen=True, slots=True)
+class _Registered:
+    machine: Machine
+    module: str
+    """Name of the module that declares it."""
+
+    def here(self) -> tuple[Machine, Callable[[Any], Machine] | None]:
+        """The machine and its `build_machine`, as the calling code imports them.
+
+        In a workflow, Temporal's sandbox imports a user's module again, under its restrictions: a machine
+        that reads a clock, a file or the environment is refused there.
+        """
+        module = importlib.import_module(self.module)
+        key = (self.machine.name, self.machine.version)
+        found = next(one for one in _declared(module) if (one.name, one.version) == key)
+        return found, getattr(module, "build_machine", None)
 
 
-for _info in sorted(pkgutil.iter_modules(machines.__path__), key=lambda info: info.name):
-    _module = importlib.import_module(f"{machines.__name__}.{_info.name}")
-    if hasattr(_module, "DESIGN"):
-        _add(_module.DESIGN, _module.__name__)
-    for _kind, (_ours, _) in _KINDS.items():
-        _shipped[_kind].update(getattr(_module, _ours, {}) if _ours else {})
+_machines: dict[tuple[str, str], _Registered] = {}
+_loaded: dict[str, dict[str, Any]] = {kind: {} for kind in KINDS}
+_extending: dict[str, None] = {}
+"""Names of the users' modules with extensions, in the order of loading."""
+_reserved: dict[str, dict[str, Any]] = {"rules": {}, "policies": dict(POLICY_TYPES), "hooks": {}}
+"""Names that the shipped machines know already."""
 
 
-_from_us = frozenset(_designs)
+def _declared(module: ModuleType) -> tuple[Any, ...]:
+    single = (module.MACHINE,) if hasattr(module, "MACHINE") else ()
+    return tuple(getattr(module, "MACHINES", single))
+
+
+def _machines_of(module: ModuleType, place: str) -> list[_Registered]:
+    found = _declared(module)
+    for one in found:
+        if not isinstance(one, Machine):
+            raise TypeError(f"{place}: {one!r} is not a Machine")
+        known = _machines.get((one.name, one.version))
+        if known and known.machine is not one:
+            raise ValueError(f"{place}: there is a machine {one.name} of version {one.version} already")
+    return [_Registered(one, module.__name__) for one in found]
+
+
+def _add(found: list[_Registered]) -> None:
+    _machines.update({(one.machine.name, one.machine.version): one for one in found})
+
+
+def _load_shipped() -> frozenset[tuple[str, str]]:
+    for info in sorted(pkgutil.iter_modules(shipped_machines.__path__), key=lambda info: info.name):
+        module = importlib.import_module(f"{shipped_machines.__name__}.{info.name}")
+        _add(_machines_of(module, module.__name__))
+        _reserved["rules"].update(getattr(module, "RULE_TYPES", {}))
+    return frozenset(_machines)
+
+
+_SHIPPED = _load_shipped()
 
 
 def add_module(module: ModuleType) -> None:
-    """Take a user's machines (`DESIGN` or `DESIGNS`), `RULES`, `POLICIES` and `HOOKS` (by name) in.
+    """Register a user's machines (`MACHINE` or `MACHINES`), and `RULES`, `POLICIES`, `HOOKS` by name.
 
-    A part is known by its name and by `module.name`; a file's name counts as its module's. A machine
-    is built once with its default options, so that a wrong declaration is found before any run.
-    Raises ValueError or TypeError for what is none, is there already, or cannot be built.
+    An extension is known by its name and by `<module>.<name>`; a file's name counts as its module's. Raises
+    TypeError or ValueError for what cannot be used or has the name of another; nothing is kept then.
     """
-    found = {kind: _parts_of(module, kind) for kind in _KINDS}
-    given = getattr(module, "DESIGNS", ()) or ((module.DESIGN,) if hasattr(module, "DESIGN") else ())
-    there = Parts(**{kind: {**_loaded[kind], **found[kind]} for kind in _KINDS})
     place = getattr(module, "__file__", None) or module.__name__
-    for design in given:
-        if not isinstance(design, Design):
-            raise TypeError(f"{place}: {design!r} is not a Design")
-        _verify(design, there, place)
-    for design in given:
-        _add(design, place)
-    for kind, parts_found in found.items():
-        _loaded[kind].update(parts_found)
+    found, named = _machines_of(module, place), {kind: _extensions_of(module, kind) for kind in KINDS}
+    _add(found)
+    for kind, functions in named.items():
+        _loaded[kind].update(functions)
+    if any(named.values()):
+        _extending[module.__name__] = None
 
 
-def _verify(design: Design, parts: Parts, place: str) -> None:
-    """Build it once; a machine whose options have no defaults is verified with those of a task."""
-    try:
-        options = design.options()
-    except ValidationError:
-        return
-    try:
-        built = design.build(options, parts)
-    except DefinitionError as error:
-        raise ValueError(f"{place}: {error}") from error
-    except Exception as error:
-        what = f"the machine {design.name} cannot be built: {type(error).__name__}: {error}"
-        raise ValueError(f"{place}: {what}") from error
-    if (built.name, built.version) != (design.name, design.version):
-        says = f"{built.name} of version {built.version}"
-        raise ValueError(f"{place}: design {design.name} of version {design.version} builds {says}")
-
-
-def _parts_of(module: ModuleType, kind: str) -> dict[str, Any]:
-    """The parts of one kind that a module brings, each under all its names."""
-    file = getattr(module, "__file__", None)
-    places = (module.__name__, *([PurePath(file).stem] if file else []))
-    one = {"rules": "rule", "policies": "policy", "hooks": "hook"}[kind]
-    found: dict[str, Any] = {}
-    for name, part in getattr(module, _KINDS[kind][1], {}).items():
-        if not callable(part):
-            raise TypeError(f"{module.__name__}: the {one} {name!r} is not callable")
-        for known_as in (name, *(f"{place}.{name}" for place in places)):
-            if (_shipped[kind] | _loaded[kind]).get(known_as, part) is not part:
-                raise ValueError(f"{module.__name__}: a {one} {known_as} is there already; rename it")
-            found[known_as] = part
+def _extensions_of(module: ModuleType, kind: str) -> dict[str, Any]:
+    word, found = KINDS[kind][0], _named(module, kind)
+    for name, function in found.items():
+        if not callable(function):
+            raise TypeError(f"{module.__name__}: the {word} {name!r} is not callable")
+        if (_reserved[kind] | _loaded[kind]).get(name, function) is not function:
+            raise ValueError(f"{module.__name__}: there is a {word} {name} already; rename this one")
     return found
 
 
-def shipped() -> tuple[Design, ...]:
-    """The machines that come with the product, by name and version."""
-    return tuple(_designs[key] for key in sorted(_from_us))
+def _named(module: ModuleType, kind: str) -> dict[str, Any]:
+    """A module's extensions of one kind, each by all its names."""
+    file = getattr(module, "__file__", None)
+    prefixes = ("", f"{module.__name__}.", *([f"{PurePath(file).stem}."] if file else ()))
+    named: dict[str, Any] = getattr(module, KINDS[kind][1], {})
+    return {f"{prefix}{name}": function for name, function in named.items() for prefix in prefixes}
 
 
-def designs() -> tuple[Design, ...]:
+def shipped() -> tuple[Machine, ...]:
+    """The machines that come with Ratchet, by name and version."""
+    return tuple(_machines[key].machine for key in sorted(_SHIPPED))
+
+
+def machines() -> tuple[Machine, ...]:
     """All machines, by name and version."""
-    return tuple(_designs[key] for key in sorted(_designs))
+    return tuple(_machines[key].machine for key in sorted(_machines))
 
 
-def design(name: str, version: str | None = None, *, newest: bool = True) -> Design:
-    """The machine of this name; without a version the newest, or else the oldest that there is.
+def machine(name: str, version: str | None = None, *, newest: bool = True) -> Machine:
+    """The machine of this name, as its default options make it; without a version the newest or the oldest.
 
-    Raises ValueError with what there is. A run must ask for the oldest: a version that is loaded
-    beside it later must not change its way.
+    Raises ValueError naming what there is. A run must take the oldest: a version that is loaded beside it
+    later must not change its course.
     """
-    found = [d for d in designs() if d.name == name and version in (None, d.version)]
+    found = [one for one in machines() if one.name == name and version in (None, one.version)]
     if found:
         return sorted(found, key=_age)[-1 if newest else 0]
-    same = [d for d in designs() if d.name == name]
-    there = ", ".join(f"{d.name} (version {d.version})" for d in same or designs())
-    close = difflib.get_close_matches(name, [d.name for d in designs()], 1)
+    known = [one for one in machines() if one.name == name] or machines()
+    listed = ", ".join(f"{one.name} (version {one.version})" for one in known)
+    close = difflib.get_close_matches(name, [one.name for one in machines()], 1)
     hint = f"; did you mean {close[0]}?" if close and close[0] != name else ""
     wanted = f"{name} of version {version}" if version else name
-    raise ValueError(f"unknown machine {wanted}{hint}; there is {there}")
+    raise ValueError(f"unknown machine {wanted}{hint}; there are: {listed}")
 
 
-def _age(design: Design) -> list[int]:
-    return [int(part) if part.isdigit() else 0 for part in design.version.split(".")]
+def _age(one: Machine) -> list[int]:
+    return [int(part) if part.isdigit() else 0 for part in one.version.split(".")]
 
 
-def parts() -> Parts:
-    """Users' named parts that were loaded."""
-    return Parts(**{kind: dict(found) for kind, found in _loaded.items()})
+def machine_for(name: str, version: str | None, options: Any, *, newest: bool = False) -> tuple[Machine, Any]:
+    """The machine as these options make it, and the validated options.
+
+    Raises ValueError; for options that do not fit it is pydantic's ValidationError or a DefinitionError.
+    """
+    named = machine(name, version, newest=newest)
+    found, build = _machines[(named.name, named.version)].here()
+    values = found.options.model_validate(options)
+    return (build(values) if build else found), values
+
+
+def extensions() -> Extensions:
+    """Users' rules, policies and hooks that were loaded, as the calling code imports them."""
+    found: dict[str, dict[str, Any]] = {kind: {} for kind in KINDS}
+    for module in map(importlib.import_module, _extending):
+        for kind, named in found.items():
+            named.update(_named(module, kind))
+    return Extensions(**found)

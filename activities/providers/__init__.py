@@ -1,18 +1,35 @@
-"""Model providers: one file each; its constant `PROVIDER` makes one from the settings."""
+"""Model providers: each file with the constant `PROVIDER` is one (see `activities/provider.py`)."""
 
 from __future__ import annotations
 
 from importlib import import_module
 from pkgutil import iter_modules
+from typing import Any
 
-from activities.provider import OnText, Provider, ProviderCall, ProviderError
+from activities.extensions import ExtensionError, declared, load_extensions
+from activities.provider import Provider
 from activities.settings import Settings
 
-__all__ = ["OnText", "Provider", "ProviderCall", "ProviderError", "load_providers"]
+__all__ = ["load_providers"]
 
 
 def load_providers(settings: Settings) -> dict[str, Provider]:
-    """Every provider of this folder by name; files that begin with `_` are their private parts."""
-    names = sorted(m.name for m in iter_modules(__path__) if not m.name.startswith("_"))
-    made: list[Provider] = [import_module(f"{__name__}.{name}").PROVIDER(settings) for name in names]
-    return {provider.name: provider for provider in made}
+    """The providers of this folder and of the users' modules (`settings.modules`), by name.
+
+    A file with an underscore in its name, such as `openai_errors`, is a part of the provider before it.
+    Raises `ExtensionError` if two providers have one name, or a `PROVIDER` makes none.
+    """
+    names = sorted(found.name for found in iter_modules(__path__) if "_" not in found.name)
+    shipped = [import_module(f"{__name__}.{name}") for name in names]
+    providers: dict[str, Provider] = {}
+    for make, file in declared([*shipped, *load_extensions(settings.modules)], "PROVIDER"):
+        provider: Any = make(settings) if callable(make) else None
+        if not all(hasattr(provider, part) for part in ("name", "description", "complete")):
+            raise ExtensionError(
+                f"{file}: PROVIDER must be a class or function that takes the worker's settings and returns "
+                "a provider with `name`, `description` and `complete`"
+            )
+        if provider.name in providers:
+            raise ExtensionError(f"{file}: there is a provider {provider.name!r} already; rename this one")
+        providers[provider.name] = provider
+    return providers

@@ -1,8 +1,7 @@
 """Answers from a script that the task carries. It is no language model, and says so.
 
-Which entry speaks follows from the transcript alone (the number of assistant messages in it), so
-a retried or resumed call gets the same reply. Without a script a small policy of its own looks
-around with the tools that there are; see `_scripted_policy`.
+Which entry answers follows from the conversation alone (the number of replies in it), so a retried or
+resumed call gets the same reply. Without a script, it looks around with the tools that there are.
 """
 
 from __future__ import annotations
@@ -10,120 +9,151 @@ from __future__ import annotations
 import asyncio
 import json
 import re
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
+from typing import Any
 
+import regex
 from pydantic import JsonValue
 
-from activities.contracts import ModelReplied, ModelSpec, ScriptedReply, Setup, ToolCall, Usage
-from activities.provider import OnText, ProviderCall, ProviderError
-from activities.providers._scripted_policy import improvised
+from activities.contracts import Conversation, ModelReplied, ModelSpec, ScriptedReply, ToolCall
+from activities.pricing import estimated_usage
+from activities.provider import ModelCall, ProviderError
 from activities.settings import Settings
-from activities.transcript import Transcript
 
-__all__ = ["MODEL", "PROVIDER", "ScriptedProvider", "from_settings"]
+__all__ = ["MODEL", "PROVIDER", "ScriptedProvider"]
 
 MODEL = "scripted (no language model)"
 """What its replies name as the model."""
 PIECES = 20
 """In how many pieces a delayed reply appears."""
-
+SEARCH_SECONDS = 2.0
+"""How long an entry may search for what it expects: a bad expression must not stop the worker."""
+SHOWN_CHARACTERS = 300
+"""Of the message that an entry did not expect."""
 PLACEHOLDER = re.compile(r"\{(\w+)\}")
 
 
 class ScriptedProvider:
-    """Says what the script says, in order."""
+    """Replies with the entries of the model's script, in order."""
 
     name = "scripted"
     description = "no language model: replies from a script, for demos and tests; needs no key"
 
-    async def complete(self, setup: Setup, transcript: Transcript, call: ProviderCall) -> ModelReplied:
-        """The reply of the entry whose turn it is. Raises a fatal `ProviderError` if none fits."""
-        script = setup.model.script
-        delay = 0.0
+    def __init__(self, settings: Settings | None = None) -> None:
+        """It needs no settings."""
+
+    async def complete(self, call: ModelCall) -> ModelReplied:
+        """The next entry's reply. Raises a fatal `ProviderError` if there is none, or none fits."""
+        script, delay = call.model.script, 0.0
         if script:
-            text, calls = _scripted(script, transcript)
-            delay = script[_turn(transcript)].delay_seconds
+            # In a thread: a search may take its whole bound of time, and the loop must go on meanwhile.
+            text, calls = await asyncio.to_thread(_from_script, script, call.conversation)
+            delay = script[_replies(call.conversation)].delay_seconds
         else:
-            text, calls = improvised(setup, transcript)
-        await _say(text, delay, call.on_text)
+            text, calls = _without_script(call)
+        await _appear(text, delay, call)
         return ModelReplied(
             text=text,
             tool_calls=calls,
             finish_reason="tool_calls" if calls else "stop",
             model=MODEL,
-            usage=_usage(transcript, text, calls),
+            usage=estimated_usage(call.messages, text, calls),
         )
 
-    async def check(self, spec: ModelSpec) -> str | None:
+    async def check(self, model: ModelSpec) -> str | None:
         """What is wrong with the script; None when all is well."""
-        for number, entry in enumerate(spec.script, start=1):
-            try:
-                re.compile(entry.expect or "")
-            except re.error as error:
-                return f"scripted: entry {number}: expect is no regular expression: {error}"
+        try:
+            for number, entry in enumerate(model.script, start=1):
+                _compiled(entry, number)
+        except ProviderError as error:
+            return error.message
         return None
 
-    async def close(self) -> None:
-        """Nothing is held."""
+
+PROVIDER = ScriptedProvider
 
 
-def _turn(transcript: Transcript) -> int:
-    return sum(message.role == "assistant" for message in transcript)
+def _failed(cause: str, text: str) -> ProviderError:
+    return ProviderError("fatal", cause, f"scripted: {text}")
 
 
-def _scripted(script: tuple[ScriptedReply, ...], transcript: Transcript) -> tuple[str, tuple[ToolCall, ...]]:
-    turn = _turn(transcript)
-    if turn >= len(script):
+def _replies(conversation: Conversation) -> int:
+    return sum(message.role == "assistant" for message in conversation)
+
+
+async def _appear(text: str, seconds: float, call: ModelCall) -> None:
+    """Show the text piece by piece over this time."""
+    pieces = PIECES if seconds > 0 else 1
+    for number in range(pieces):
+        await asyncio.sleep(seconds / pieces)
+        call.on_text(text[len(text) * number // pieces : len(text) * (number + 1) // pieces])
+
+
+# -- with a script -------------------------------------------------------------------------------------
+
+
+def _from_script(
+    script: tuple[ScriptedReply, ...], conversation: Conversation
+) -> tuple[str, tuple[ToolCall, ...]]:
+    """Text and tool calls of the next reply. Groups of all matches so far fill the placeholders."""
+    number = _replies(conversation)
+    if number >= len(script):
         raise _failed(
             "script_ended",
-            f"the script has {len(script)} replies, but reply {turn + 1} was asked for; "
+            f"the script has {len(script)} replies, but reply {number + 1} is needed; "
             "add entries to the model's `script`",
         )
-    heard = list(_heard(transcript))
+    entry, found = script[number], None
     names: dict[str, str] = {}
-    for number, entry in enumerate(script[:turn], start=1):
-        found = _find(entry, heard[number - 1], number)
-        names |= _groups(found)
-    entry = script[turn]
-    found = _find(entry, heard[turn], turn + 1)
-    if entry.expect is None or found is not None:
-        names |= _groups(found)
+    before_replies = _before_replies(conversation)
+    for at, (earlier, text) in enumerate(zip(script, before_replies, strict=False), start=1):
+        expected = _compiled(earlier, at)
+        found = _search(expected, text, at) if expected else None
+        if found:
+            names |= {name: value for name, value in found.groupdict().items() if value is not None}
+    if entry.expect is None or found:
         calls = tuple(_filled_call(call, names) for call in entry.tool_calls)
         return _text(_filled(entry.reply, names)), calls
     if entry.otherwise is not None:
         return _text(_filled(entry.otherwise, names)), ()
-    came = heard[turn]
-    shown = came if len(came) <= 300 else came[:299] + "…"
+    newest = before_replies[-1]
+    shown = newest if len(newest) <= SHOWN_CHARACTERS else newest[: SHOWN_CHARACTERS - 1] + "…"
     raise _failed(
         "script_mismatch",
-        f"entry {turn + 1} of {len(script)} expected /{entry.expect}/ in the last message, "
-        f"but there came: {shown!r}",
+        f"entry {number + 1} of {len(script)} expected /{entry.expect}/ in the newest message, "
+        f"which is: {shown!r}",
     )
 
 
-def _heard(transcript: Transcript) -> Iterator[str]:
-    """For each reply so far, and for the one to come: the last message before it."""
-    last = ""
-    for message in transcript:
+def _before_replies(conversation: Conversation) -> list[str]:
+    """For each reply so far, and for the next one: the newest message before it."""
+    texts, newest = [], ""
+    for message in conversation:
         if message.role == "assistant":
-            yield last
+            texts.append(newest)
         else:
-            last = message.content
-    yield last
+            newest = message.content
+    return [*texts, newest]
 
 
-def _find(entry: ScriptedReply, text: str, number: int) -> re.Match[str] | None:
+def _compiled(entry: ScriptedReply, number: int) -> Any:
+    """The expression of an entry; None if it expects nothing. `^` and `$` match at each line."""
     if entry.expect is None:
         return None
     try:
-        return re.search(entry.expect, text, re.MULTILINE)
-    except re.error as error:
-        raise _failed("bad_script", f"entry {number}: expect is no regular expression: {error}") from None
+        return regex.compile(f"(?m){entry.expect}")
+    except regex.error as error:
+        text = f"entry {number}: `expect` is not a regular expression: {error}"
+        raise _failed("bad_script", text) from None
 
 
-def _groups(found: re.Match[str] | None) -> dict[str, str]:
-    groups = found.groupdict() if found else {}
-    return {name: value for name, value in groups.items() if value is not None}
+def _search(expected: Any, text: str, number: int) -> Any:
+    """The first match, found within a bound of time."""
+    try:
+        return expected.search(text, timeout=SEARCH_SECONDS, concurrent=True)
+    except TimeoutError:
+        text = f"entry {number}: `expect` took longer than {SEARCH_SECONDS} s; write it more simply"
+        raise _failed("bad_script", text) from None
 
 
 def _filled(value: JsonValue, names: Mapping[str, str]) -> JsonValue:
@@ -138,14 +168,14 @@ def _filled(value: JsonValue, names: Mapping[str, str]) -> JsonValue:
 
 
 def _filled_call(call: ToolCall, names: Mapping[str, str]) -> ToolCall:
-    """Fill inside of the JSON, so that a quote in a value cannot break it."""
+    """Fill inside the JSON, so that a quote in a value cannot break it."""
     try:
         arguments = json.loads(call.arguments)
     except ValueError:
-        filled = _filled(call.arguments, names)
+        filled = str(_filled(call.arguments, names))
     else:
         made = _filled(arguments, names)
-        filled = call.arguments if made == arguments else json.dumps(made, ensure_ascii=False)
+        filled = call.arguments if made == arguments else _text(made)
     return call.model_copy(update={"arguments": filled})
 
 
@@ -153,30 +183,60 @@ def _text(value: JsonValue) -> str:
     return value if isinstance(value, str) else json.dumps(value, ensure_ascii=False)
 
 
-async def _say(text: str, delay: float, on_text: OnText) -> None:
-    """Let the text appear piece by piece over `delay` seconds."""
-    if delay > 0:
-        for piece in range(1, PIECES + 1):
-            await asyncio.sleep(delay / PIECES)
-            on_text(text[: len(text) * piece // PIECES])
-    else:
-        on_text(text)
+# -- without a script ----------------------------------------------------------------------------------
+
+WORD = re.compile(r"[^\W\d_][\w-]{2,}")
+SHOWN_LINES = 5
+SHOWN_WIDTH = 200
 
 
-def _usage(transcript: Transcript, text: str, calls: tuple[ToolCall, ...]) -> Usage:
-    """A rough count, four characters a token, so that limits can be tried out."""
-    asked = sum(len(message.content) for message in transcript)
-    said = len(text) + sum(len(call.arguments) for call in calls)
-    return Usage(input_tokens=-(-asked // 4), output_tokens=-(-said // 4))
+def _without_script(call: ModelCall) -> tuple[str, tuple[ToolCall, ...]]:
+    """List the files, search them for the goal's longest word, then report what the tools returned.
+
+    It understands nothing. It lets every part around a model be tried without one. Tools that are
+    offered natively are called natively; for those that the system message describes, the reply is
+    the JSON form `{"thought", "action", "action_input"}`.
+    """
+    number = _replies(call.conversation)
+    steps = [*_steps(call), (_report(call.conversation), None, {})]
+    thought, action, arguments = steps[min(number, len(steps) - 1)]
+    if not call.setup.tools:
+        return _text({"thought": thought, "action": action, "action_input": arguments}), ()
+    if action is None:
+        return thought, ()
+    return thought, (ToolCall(id=f"call_{number}", name=action, arguments=_text(arguments)),)
 
 
-def _failed(cause: str, text: str) -> ProviderError:
-    return ProviderError("fatal", cause, f"scripted: {text}")
+def _steps(call: ModelCall) -> list[tuple[str, str | None, dict[str, JsonValue]]]:
+    """Thought, tool and arguments of each step."""
+    goal = next((m.content for m in call.conversation if m.role == "user"), "")
+    steps: list[tuple[str, str | None, dict[str, JsonValue]]] = []
+    if _has_tool("list_files", call):
+        steps.append(("I am a script, not a language model. I list the files.", "list_files", {}))
+    longest = max(WORD.findall(goal), key=len, default="")
+    if longest and _has_tool("search_files", call):
+        thought = f"The longest word of the goal is {longest!r}. I search for it."
+        steps.append((thought, "search_files", {"pattern": longest}))
+    return steps
 
 
-def from_settings(settings: Settings) -> ScriptedProvider:
-    """The one provider of this kind; it needs no settings."""
-    return ScriptedProvider()
+def _has_tool(tool: str, call: ModelCall) -> bool:
+    """The tool is offered natively, or else the system message names it."""
+    if call.setup.tools:
+        return any(offered.name == tool for offered in call.setup.tools)
+    return any(re.search(rf"\b{tool}\b", m.content) for m in call.conversation if m.role == "system")
 
 
-PROVIDER = from_settings
+def _report(conversation: Conversation) -> str:
+    answer = "FINAL ANSWER: I am Ratchet's script, not a language model, so I cannot answer this."
+    first_reply = next((n for n, m in enumerate(conversation) if m.role == "assistant"), len(conversation))
+    results = [_cut(m.content) for m in conversation.messages[first_reply:] if m.role != "assistant"]
+    if not results:
+        return f"{answer} There was no tool to use."
+    return f"{answer} The tools returned:\n" + "\n".join(results)
+
+
+def _cut(text: str) -> str:
+    lines = [line[:SHOWN_WIDTH] for line in text.strip().splitlines()]
+    more = [f"(and {len(lines) - SHOWN_LINES} more lines)"] if len(lines) > SHOWN_LINES else []
+    return "\n".join(lines[:SHOWN_LINES] + more)

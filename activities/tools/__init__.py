@@ -1,1 +1,261 @@
-"""Tools: one file each, with a constant `TOOL`."""
+"""What a tool is, and the registry of those that a worker has.
+
+A tool is one file: a pydantic model of its arguments whose docstring the model reads, a function,
+a declared effect, and the constant `TOOL`. It may also find out whether a call took effect, and
+undo a call. Users' modules (constant `TOOL` or `TOOLS`) add to the shipped tools of this folder and
+may replace them.
+"""
+
+from __future__ import annotations
+
+import importlib
+import inspect
+import math
+import re
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass
+from pathlib import Path
+from pkgutil import iter_modules
+from typing import Any, Generic, Literal, TypeVar, get_args
+
+from pydantic import BaseModel
+from pydantic.json_schema import GenerateJsonSchema
+
+from activities.contracts import JsonObject, ToolEffect, ToolSpec
+from activities.extensions import ExtensionError, declared, load_extensions
+from activities.settings import Settings
+
+__all__ = [
+    "Happened",
+    "NotHappened",
+    "Tool",
+    "ToolCallContext",
+    "ToolReturn",
+    "Toolbox",
+    "TransientError",
+]
+
+NOT_TOOLS = ("artifacts", "run")
+"""Every other file of this folder holds one tool."""
+NAME = re.compile(r"[A-Za-z0-9_-]{1,64}")
+"""What providers accept as the name of a function."""
+
+
+class TransientError(Exception):
+    """Raise it in a tool for a failure that goes away by itself. The call is repeated if it may be."""
+
+
+@dataclass(frozen=True, slots=True)
+class ToolCallContext:
+    """What a tool may know about its call: the optional last parameter of its functions."""
+
+    key: str
+    """Idempotency key: the same for every attempt of this call, different for every other call."""
+    settings: Settings
+    attempt: int
+    """1 at the first attempt."""
+    heartbeat: Callable[[str], None]
+    """Tell people in a few words how far the work is; each second they see the newest."""
+    cancelled: Callable[[], bool]
+    """True once nobody waits for the answer: a long synchronous tool should then stop."""
+    undoes: str = ""
+    """For `compensate`: the key of the call to undo; `key` is that of the compensation."""
+
+    @property
+    def files_root(self) -> Path:
+        """File tools stay below this folder."""
+        return self.settings.files_root
+
+
+@dataclass(frozen=True, slots=True)
+class ToolReturn:
+    """What a tool may return when there is more to say than its output."""
+
+    output: object
+    cost_usd: float = 0
+    marks: tuple[str, ...] = ()
+    """Progress marks (spec 4.14)."""
+
+    def __post_init__(self) -> None:
+        """Refuse a cost that cannot be added up; raises `ValueError`."""
+        if not 0 <= self.cost_usd < math.inf:
+            raise ValueError(f"cost_usd must be 0 or more, not {self.cost_usd}")
+
+
+@dataclass(frozen=True, slots=True)
+class Happened:
+    """`reconcile` found that the call took effect."""
+
+    output: object
+    """What `run` would have returned: text, something with a JSON form, or a `ToolReturn`."""
+
+
+@dataclass(frozen=True, slots=True)
+class NotHappened:
+    """`reconcile` found that the call took no effect and cannot take effect later: it may be made again."""
+
+    why: str = ""
+    """For people."""
+
+
+P = TypeVar("P", bound=BaseModel)
+Function = Callable[..., object]
+
+
+@dataclass(frozen=True, slots=True)
+class Tool(Generic[P]):
+    """A tool: its arguments, its function, and what a second run would do.
+
+    `run(params)` or `run(params, call)`. An `async` function must not block; any other one runs in a
+    thread of its own. It returns text, a value that can be written as JSON, bytes, or a `ToolReturn`.
+    It raises what went wrong: `TransientError` when another attempt may help.
+    `reconcile` and `compensate` are functions of the same kind.
+    """
+
+    name: str
+    params: type[P]
+    """Its docstring is the tool's description, its fields are the arguments."""
+    run: Callable[[P], object] | Callable[[P, ToolCallContext], object]
+    effect: ToolEffect = "unsafe"
+    timeout_seconds: float = 60
+    """For one attempt."""
+    cache: Literal["none", "run"] = "none"
+    """`run`: an equal call in the same run is answered from memory; for pure and read tools."""
+    reconcile: Callable[[str, P], object] | Callable[[str, P, ToolCallContext], object] | None = None
+    """`(key, params)`: did the call with this key take effect, when its worker died in the middle?
+    Returns `Happened`, `NotHappened`, or None when it cannot tell. It only looks: it may be repeated."""
+    compensate: Callable[[P, str], object] | Callable[[P, str, ToolCallContext], object] | None = None
+    """`(params, output)`: undo the call with this output; returns what it did, for people."""
+
+    def __post_init__(self) -> None:
+        """Refuse a tool that could not be offered or called; raises `ValueError`."""
+        problem = self._problem() or self._problem_of_functions()
+        if problem:
+            raise ValueError(f"tool {self.name!r}: {problem}")
+
+    def _problem(self) -> str | None:
+        if not NAME.fullmatch(self.name):
+            return "the name must be 1 to 64 letters, digits, `_` or `-`; providers refuse others"
+        if not (isinstance(self.params, type) and issubclass(self.params, BaseModel)):
+            return f"params must be a pydantic model class, not {self.params!r}"
+        if not self.description:
+            return f"{self.params.__name__} needs a docstring: it is what the model reads"
+        if self.effect not in get_args(ToolEffect):
+            return f"unknown effect {self.effect!r}; expected one of {', '.join(get_args(ToolEffect))}"
+        if not self.timeout_seconds > 0:
+            return f"timeout_seconds must be more than 0, not {self.timeout_seconds}"
+        if self.cache == "run" and self.effect not in ("pure", "read"):
+            return f"only a pure or read tool can be cached, and this one is {self.effect}"
+        return None
+
+    def _problem_of_functions(self) -> str | None:
+        if self.reconcile is not None and self.effect != "unsafe":
+            return f"reconcile is for unsafe tools; a tool that is {self.effect} is run again instead"
+        if self.compensate is not None and self.effect in ("pure", "read"):
+            return f"a tool that is {self.effect} has nothing to undo; remove compensate"
+        functions: tuple[tuple[str, Function | None, str], ...] = (
+            ("run", self.run, "params"),
+            ("reconcile", self.reconcile, "key, params"),
+            ("compensate", self.compensate, "params, output"),
+        )
+        for name, function, parameters in functions:
+            least = parameters.count(",") + 1
+            if function is not None and parameter_count(function) not in (least, least + 1):
+                return f"{name} must be a function of ({parameters}) or ({parameters}, call)"
+        return None
+
+    @property
+    def description(self) -> str:
+        """What the model reads."""
+        return inspect.cleandoc(self.params.__doc__ or "")
+
+    @property
+    def repeatable(self) -> bool:
+        """The tool may run again when the outcome of the first run is unknown."""
+        return self.effect != "unsafe"
+
+    def spec(self) -> ToolSpec:
+        """The declaration that travels with a run."""
+        schema = self.params.model_json_schema(schema_generator=_Untitled)
+        parameters: JsonObject = {
+            key: part for key, part in schema.items() if key not in ("title", "description")
+        }
+        return ToolSpec(
+            name=self.name,
+            description=self.description,
+            parameters=parameters,
+            effect=self.effect,
+            timeout_seconds=self.timeout_seconds,
+            cache=self.cache,
+            reconciles=self.reconcile is not None,
+            compensates=self.compensate is not None,
+        )
+
+
+def parameter_count(function: Function) -> int:
+    """How many positional parameters a function takes; -1 when that cannot be known."""
+    kinds = (inspect.Parameter.POSITIONAL_ONLY, inspect.Parameter.POSITIONAL_OR_KEYWORD)
+    try:
+        parameters = inspect.signature(function).parameters.values()
+    except (TypeError, ValueError):
+        return -1
+    return sum(parameter.kind in kinds for parameter in parameters)
+
+
+class _Untitled(GenerateJsonSchema):
+    """Leaves out titles that only repeat field names: the model pays for every token."""
+
+    def field_title_should_be_set(self, schema: Any) -> bool:
+        return False
+
+
+class Toolbox:
+    """The tools that a worker has, sorted by name."""
+
+    __slots__ = ("_tools",)
+
+    def __init__(self, tools: Iterable[Tool[Any]]) -> None:
+        """Raises `ExtensionError` when two tools have one name."""
+        self._tools: dict[str, Tool[Any]] = {}
+        for tool in sorted(tools, key=lambda tool: tool.name):
+            if tool.name in self._tools:
+                raise ExtensionError(f"two tools have the name {tool.name}; rename one of them")
+            self._tools[tool.name] = tool
+
+    @classmethod
+    def load(cls, settings: Settings) -> Toolbox:
+        """The shipped tools, and those of the worker's modules and of installed packages.
+
+        A user's tool replaces the shipped one of its name. Raises `ExtensionError` for a module
+        that cannot be loaded and for two users' tools of one name.
+        """
+        shipped = sorted({module.name for module in iter_modules(__path__)}.difference(NOT_TOOLS))
+        found = {name: importlib.import_module(f"{__name__}.{name}").TOOL for name in shipped}
+        files: dict[str, str] = {}
+        for tool, file in declared(load_extensions(settings.modules), "TOOL"):
+            if not isinstance(tool, Tool):
+                raise ExtensionError(
+                    f"{file}: TOOL must be a Tool, and TOOLS a tuple of them, not {tool!r}; "
+                    "write TOOL = Tool(name=..., params=..., run=...)"
+                )
+            if tool.name in files:
+                raise ExtensionError(
+                    f"two tools have the name {tool.name}: one in {files[tool.name]}, one in {file}; "
+                    "rename one of them"
+                )
+            found[tool.name], files[tool.name] = tool, file
+        return cls(found.values())
+
+    @property
+    def names(self) -> tuple[str, ...]:
+        """The names of all tools, sorted."""
+        return tuple(self._tools)
+
+    @property
+    def specs(self) -> tuple[ToolSpec, ...]:
+        """The declarations of all tools, sorted by name."""
+        return tuple(tool.spec() for tool in self._tools.values())
+
+    def get(self, name: str) -> Tool[Any] | None:
+        """The tool of this name, or None."""
+        return self._tools.get(name)

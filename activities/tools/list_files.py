@@ -8,7 +8,7 @@ from itertools import islice
 from pydantic import BaseModel, Field
 
 from activities.files import Entry, FilesRoot
-from activities.toolbox import Tool, ToolCallContext
+from activities.tools import Tool, ToolCallContext
 
 MAX_SEEN = 100_000
 """Entries looked at in one call."""
@@ -18,10 +18,8 @@ class Params(BaseModel, frozen=True, extra="forbid"):
     """List files and folders with their sizes in bytes; folders end in `/`."""
 
     path: str = Field(default=".", description="A folder, relative to the working folder.")
-    glob: str = Field(default="*", description="Only names or paths like this, such as `*.log`.")
-    recursive: bool = Field(
-        default=False, description="Also what is in the folders below, without hidden names."
-    )
+    glob: str = Field(default="*", description="Only names or paths that match, such as `*.log`.")
+    recursive: bool = Field(default=False, description="Also the folders below, without hidden names.")
     limit: int = Field(default=200, ge=1, le=2000, description="How many entries to show at most.")
 
 
@@ -29,14 +27,14 @@ def run(params: Params, call: ToolCallContext) -> str:
     """One line for each entry; raises `PathError`."""
     root = FilesRoot.of(call.settings)
     entries = root.walk(params.path) if params.recursive else iter(root.entries(params.path))
-    fitting = [entry for entry in islice(entries, MAX_SEEN) if _fits(entry, params.glob)]
-    lines = [_line(entry) for entry in fitting[: params.limit]]
-    if len(fitting) > params.limit:
-        lines.append(f"[{len(fitting) - params.limit:,} more; use glob or a deeper path]")
-    return "\n".join(lines) or f"Nothing in {params.path!r} fits {params.glob!r}."
+    matching = [entry for entry in islice(entries, MAX_SEEN) if _matches(entry, params.glob)]
+    lines = [_line(entry) for entry in matching[: params.limit]]
+    if len(matching) > params.limit:
+        lines.append(f"[{len(matching) - params.limit:,} more; use glob or a deeper path]")
+    return "\n".join(lines) or f"Nothing in {params.path!r} matches {params.glob!r}."
 
 
-def _fits(entry: Entry, glob: str) -> bool:
+def _matches(entry: Entry, glob: str) -> bool:
     return fnmatch(entry.path.rpartition("/")[2], glob) or fnmatch(entry.path, glob)
 
 
@@ -49,7 +47,7 @@ def _line(entry: Entry) -> str:
         case "link":
             return f"{entry.path}\tlink"
         case "other":
-            return f"{entry.path}\tno regular file"
+            return f"{entry.path}\tnot a regular file"
 
 
 TOOL = Tool(name="list_files", params=Params, run=run, effect="read")

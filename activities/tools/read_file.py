@@ -7,7 +7,7 @@ from typing import BinaryIO
 from pydantic import BaseModel, Field
 
 from activities.files import FilesRoot, PathError
-from activities.toolbox import Tool, ToolCallContext
+from activities.tools import Tool, ToolCallContext
 
 HEADER_CHARACTERS = 400
 """Room for the line above the page."""
@@ -35,18 +35,18 @@ def run(params: Params, call: ToolCallContext) -> str:
 
 
 def _page(file: BinaryIO, params: Params, room: int) -> tuple[list[str], int]:
-    """The lines that fit into `room` characters, and how many lines there are in all."""
+    """The lines that fit into `room` characters, and the number of lines in the file."""
     page: list[str] = []
     number = 0
     full = False
     for number, raw in enumerate(file, 1):
         if b"\0" in raw:
-            raise PathError(f"{params.path!r} is no text file (line {number} holds zero bytes)")
+            raise PathError(f"{params.path!r} is not a text file (line {number} holds zero bytes)")
         if number < params.offset or full or len(page) >= params.limit:
             continue
         line = _line(raw, room)
         room -= len(line) + len(str(number)) + 2
-        # The first line is always shown, so that paging never stands still.
+        # The first line is always shown, so that paging always goes on.
         full = room < 0 and bool(page)
         if not full:
             page.append(line)

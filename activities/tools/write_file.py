@@ -5,11 +5,11 @@ from __future__ import annotations
 from pydantic import BaseModel, Field
 
 from activities.files import FilesRoot
-from activities.toolbox import Tool, ToolCallContext
+from activities.tools import Tool, ToolCallContext
 
 
 class Params(BaseModel, frozen=True, extra="forbid"):
-    """Write a text file; what it held before is replaced, missing folders are made."""
+    """Write a text file; its old content is replaced, missing folders are made."""
 
     path: str = Field(min_length=1, description="Relative to the working folder.")
     content: str = Field(max_length=1_000_000, description="The whole new text of the file.")
@@ -22,5 +22,5 @@ def run(params: Params, call: ToolCallContext) -> str:
     return f"Wrote {len(content):,} bytes to {params.path}."
 
 
-# Twice is once: the file holds the same text afterwards.
+# The second time changes nothing: the file holds the same text.
 TOOL = Tool(name="write_file", params=Params, run=run, effect="idempotent")

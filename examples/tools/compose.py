@@ -1,4 +1,4 @@
-"""A tool that makes a text an artifact, so that a model can write what goes into a slot.
+"""A tool that makes an artifact of a text, so that a model can write what fills a slot.
 
 RATCHET_MODULES='["examples/tools/compose.py"]' ratchet tools
 """
@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from pydantic import BaseModel, Field
 
-from activities.toolbox import Tool
+from ratchet import Tool
 
 
 class Params(BaseModel, frozen=True, extra="forbid"):

@@ -1,9 +1,9 @@
 """A tool that must not act twice: it puts a message into an outbox, exactly once for each call.
 
-A worker may die after the message is stored and before that is recorded. The call is then made
-again, with the same `call.key`; the key makes the second time do nothing. Give such a key to your
+A worker may die after it has stored the message and before this is recorded. Then the call is made again
+with the same `call.key`, and the second attempt finds the key and does nothing. Give the key to your own
 payment or mail service in the same way (often as a header named `Idempotency-Key`). A message that is
-still in the outbox can be taken back, so the tool can undo a call.
+still in the outbox can be removed, so the tool can undo a call.
 """
 
 from __future__ import annotations
@@ -13,13 +13,13 @@ from contextlib import closing
 
 from pydantic import BaseModel, Field
 
-from activities.toolbox import Tool, ToolCallContext, TransientError
+from ratchet import Tool, ToolCallContext, TransientError
 
 
 class Params(BaseModel, frozen=True, extra="forbid"):
-    """Send a message: it goes into the outbox, from where it is delivered."""
+    """Send a message: put it into the outbox, from which it is delivered."""
 
-    to: str = Field(min_length=1, max_length=200, description="Who shall get it.")
+    to: str = Field(min_length=1, max_length=200, description="Who gets it.")
     text: str = Field(min_length=1, max_length=10_000)
 
 
@@ -29,7 +29,7 @@ def run(params: Params, call: ToolCallContext) -> dict[str, object]:
         with closing(sqlite3.connect(call.files_root / "outbox.sqlite", timeout=5)) as outbox:
             return {"queued": _queue(outbox, call.key, params), "to": params.to}
     except sqlite3.OperationalError as error:
-        raise TransientError(f"the outbox cannot be used just now: {error}") from error
+        raise TransientError(f"the outbox cannot be used now: {error}") from error
 
 
 def _queue(outbox: sqlite3.Connection, key: str, params: Params) -> int:
@@ -47,18 +47,18 @@ def _queue(outbox: sqlite3.Connection, key: str, params: Params) -> int:
 
 
 def compensate(params: Params, output: str, call: ToolCallContext) -> str:
-    """Take the undone call's message out of the outbox; raises `ValueError` if it was delivered."""
+    """Remove the message of the call `call.undoes`; raises `ValueError` if it was delivered already."""
     try:
         with closing(sqlite3.connect(call.files_root / "outbox.sqlite", timeout=5)) as outbox, outbox:
             outbox.execute("CREATE TABLE IF NOT EXISTS undone (key TEXT PRIMARY KEY)")
             if outbox.execute("DELETE FROM message WHERE key = ?", (call.undoes,)).rowcount:
                 outbox.execute("INSERT INTO undone VALUES (?)", (call.key,))
-            done = outbox.execute("SELECT 1 FROM undone WHERE key = ?", (call.key,)).fetchone()
+            removed = outbox.execute("SELECT 1 FROM undone WHERE key = ?", (call.key,)).fetchone()
     except sqlite3.OperationalError as error:
-        raise TransientError(f"the outbox cannot be used just now: {error}") from error
-    if not done:
+        raise TransientError(f"the outbox cannot be used now: {error}") from error
+    if not removed:
         raise ValueError(f"the message to {params.to} has left the outbox")
-    return f"taken back: the message to {params.to}"
+    return f"removed the message to {params.to}"
 
 
 TOOL = Tool(name="outbox", params=Params, run=run, effect="keyed", compensate=compensate)

@@ -1,8 +1,8 @@
-"""The tools of the refund desk: a small shop whose orders and tickets are files, and its books.
+"""The tools of the refund desk: a small shop with its orders, its tickets and its books.
 
-Orders and tickets are JSON lines in `examples/data/shop`. What is paid back is kept in `shop.sqlite` in
-the worker's data directory, once for each call: the tool is `keyed`, so a call that is made again after a
-crash finds its own key and does nothing.
+Orders and tickets are JSON lines in `examples/data/shop`. Refunds are kept in `shop.sqlite` in the
+worker's data directory, one row for each call. The tool `refund` is `keyed`: a call that is made again
+after a crash finds its own key and does nothing.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from typing import Any
 
 from pydantic import BaseModel, Field
 
-from activities.toolbox import Tool, ToolCallContext, TransientError
+from ratchet import Tool, ToolCallContext, TransientError
 
 SHOP = Path(__file__).parents[1] / "data" / "shop"
 TABLE = """
@@ -24,14 +24,14 @@ CREATE TABLE IF NOT EXISTS refund (key TEXT PRIMARY KEY, sale TEXT, customer TEX
 """
 
 
-class Open(BaseModel, frozen=True, extra="forbid"):
+class ListTickets(BaseModel, frozen=True, extra="forbid"):
     """List the open tickets, oldest first."""
 
     limit: int = Field(default=20, ge=1, le=200)
 
 
-class Asked(BaseModel, frozen=True, extra="forbid"):
-    """Look an order up: what was bought, when it came, what was paid back before."""
+class FindOrder(BaseModel, frozen=True, extra="forbid"):
+    """Find an order: what was bought, when it came, what was paid back before."""
 
     order: str = Field(min_length=1, max_length=40)
 
@@ -51,13 +51,13 @@ def _lines(name: str) -> list[dict[str, Any]]:
 def _order(number: str) -> dict[str, Any]:
     found = next((order for order in _lines("orders.jsonl") if order["order"] == number), None)
     if found is None:
-        raise ValueError(f"there is no order {number}")
+        raise ValueError(f"no order {number}")
     return found
 
 
 @contextmanager
 def _books(call: ToolCallContext) -> Iterator[sqlite3.Connection]:
-    """One transaction; raises `TransientError` while another one takes too long."""
+    """One transaction. Raises `TransientError` while another one takes too long."""
     try:
         with closing(sqlite3.connect(call.settings.data_dir / "shop.sqlite", timeout=5)) as books:
             books.execute(TABLE)
@@ -66,7 +66,7 @@ def _books(call: ToolCallContext) -> Iterator[sqlite3.Connection]:
             yield books
             books.execute("COMMIT")
     except sqlite3.OperationalError as error:
-        raise TransientError(f"the shop's books cannot be used just now: {error}") from error
+        raise TransientError(f"the shop's books cannot be used now: {error}") from error
 
 
 def _number(books: sqlite3.Connection, query: str, *values: str) -> int:
@@ -78,13 +78,13 @@ def _refunded(books: sqlite3.Connection, order: dict[str, Any]) -> int:
     return int(order["refunded_cents"]) + _number(books, query, order["order"])
 
 
-def open_tickets(params: Open) -> list[dict[str, Any]]:
-    """The tickets, as they came."""
+def open_tickets(params: ListTickets) -> list[dict[str, Any]]:
+    """The tickets in the order of their arrival."""
     return _lines("tickets.jsonl")[: params.limit]
 
 
-def order_facts(params: Asked, call: ToolCallContext) -> dict[str, Any]:
-    """The order's line, with what the books say today."""
+def order_facts(params: FindOrder, call: ToolCallContext) -> dict[str, Any]:
+    """The order, with what the books say today."""
     order = _order(params.order)
     other = "SELECT count(*) FROM refund WHERE customer = ? AND sale <> ?"
     with _books(call) as books:
@@ -94,14 +94,14 @@ def order_facts(params: Asked, call: ToolCallContext) -> dict[str, Any]:
 
 
 def refund(params: Refund, call: ToolCallContext) -> dict[str, Any]:
-    """Pay, unless this very call has paid already."""
+    """Pay, unless this call has paid already."""
     order = _order(params.order)
     with _books(call) as books:
         if not _number(books, "SELECT count(*) FROM refund WHERE key = ?", call.key):
             left = order["goods_cents"] + order["shipping_cents"] - _refunded(books, order)
             if params.cents > left:
                 raise ValueError(
-                    f"{params.cents} cents are more than the {left} that are left of {params.order}"
+                    f"{params.cents} cents are too much: order {params.order} has {left} cents left"
                 )
             paid = (call.key, params.order, order["customer"], params.cents, params.why)
             books.execute("INSERT INTO refund VALUES (?, ?, ?, ?, ?)", paid)
@@ -109,7 +109,7 @@ def refund(params: Refund, call: ToolCallContext) -> dict[str, Any]:
 
 
 TOOLS = (
-    Tool(name="open_tickets", params=Open, run=open_tickets, effect="read"),
-    Tool(name="order_facts", params=Asked, run=order_facts, effect="read"),
+    Tool(name="open_tickets", params=ListTickets, run=open_tickets, effect="read"),
+    Tool(name="order_facts", params=FindOrder, run=order_facts, effect="read"),
     Tool(name="refund", params=Refund, run=refund, effect="keyed"),
 )

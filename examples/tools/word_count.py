@@ -1,4 +1,4 @@
-"""A tool of your own in one file: the arguments, what it does, and the constant `TOOL`.
+"""A tool in one file: its arguments, its function, and the constant `TOOL`.
 
 RATCHET_MODULES='["examples/tools/word_count.py"]' ratchet tools
 """
@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from pydantic import BaseModel, Field
 
-from activities.toolbox import Tool
+from ratchet import Tool
 
 
 class Params(BaseModel, frozen=True, extra="forbid"):
@@ -21,5 +21,5 @@ def run(params: Params) -> str:
     return str(len(params.text.split()))
 
 
-# `pure`: it changes nothing, so it may be run again, and an equal call of one run is remembered.
+# `pure`: it changes nothing, so it may run again. `cache`: an equal call of the run is not made twice.
 TOOL = Tool(name="word_count", params=Params, run=run, effect="pure", cache="run")

@@ -10,32 +10,40 @@ from typing import Any
 
 from temporalio.testing import ActivityEnvironment
 
-from activities.code import CodeActivities
-from activities.contracts_code import CodeAnswer, CodeCall, CodeLimits, CodeStepped, RunCode
-from activities.store import BlobStore
+from activities.code import CodeActivities, Pool
+from activities.contracts import CodeAnswer, CodeCall, CodeLimits, CodeStepped, RunCode
+from activities.material import Materials
+from activities.store.blobs import BlobStore
 
 SHORT = CodeLimits(seconds=1, memory_bytes=64 * 2**20)
 """Limits for tests that reach them."""
+LARGE_STATE = "import random\ny = [random.random() for _ in range(5000)]"
+"""A block after which the session is kept in the store."""
 Reply = Callable[[CodeCall], CodeAnswer]
 
 
 def echo(call: CodeCall) -> CodeAnswer:
-    """Answers a call with its first argument in words."""
+    """Answers a call with its first argument in angle brackets."""
     return CodeAnswer(value=f"<{call.args[0] if call.args else ''}>")
 
 
 @dataclass
 class Sandbox:
-    """The activity over a store of its own; remembers the session and what was printed."""
+    """The activity over a store of its own; keeps the session and the calls of the last block."""
 
     activities: CodeActivities
-    store: BlobStore
+    blobs: BlobStore
     limits: CodeLimits = SHORT
     session: str = ""
     calls: tuple[CodeCall, ...] = ()
 
+    @property
+    def pool(self) -> Pool:
+        """Its interpreters."""
+        return self.activities.pool
+
     async def step(self, **effect: Any) -> CodeStepped:
-        """One activity; names default to `ask`."""
+        """One activity; the block may call `ask`."""
         given = {"names": ("ask",), "limits": self.limits, **effect}
         return await ActivityEnvironment().run(self.activities.run_code, RunCode(**given))
 
@@ -56,9 +64,8 @@ class Sandbox:
 
 @asynccontextmanager
 async def sandbox_in(folder: Path, limits: CodeLimits = SHORT) -> AsyncIterator[Sandbox]:
-    """A sandbox whose store is in the folder."""
-    store = BlobStore(folder / "blobs.db", durable=True)
-    activities = CodeActivities(store)
-    yield Sandbox(activities, store, limits)
-    await activities.close()
-    store.close()
+    """A sandbox with its store and its fence in the folder."""
+    blobs = BlobStore(folder / "blobs")
+    activities = CodeActivities(Materials(blobs), Pool(folder))
+    yield Sandbox(activities, blobs, limits)
+    await activities.pool.close()

@@ -8,7 +8,7 @@ import pytest
 from pydantic import SecretStr
 
 from activities.providers.openai import OpenAIProvider
-from tests.activities.providerkit import KEY
+from tests.activities.modelkit import KEY
 from tests.fake_openai import FakeOpenAI
 
 
@@ -21,7 +21,7 @@ def running_server() -> Iterator[FakeOpenAI]:
 @pytest.fixture
 def server(running_server: FakeOpenAI) -> FakeOpenAI:
     """The fake server, with nothing recorded."""
-    running_server.forget()
+    running_server.reset()
     return running_server
 
 

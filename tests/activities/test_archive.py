@@ -1,4 +1,4 @@
-"""The archive: the chain is the workflow's, parts may be repeated, changes are found."""
+"""The archive: its chain is the kernel's, parts can be repeated, changes are found."""
 
 from __future__ import annotations
 
@@ -11,10 +11,10 @@ from hypothesis import strategies as st
 from temporalio.exceptions import ApplicationError
 from temporalio.testing import ActivityEnvironment
 
-from activities.archive import CONFLICT, Archive, ArchiveActivities, ArchivedRun, _canonical, _chained
-from activities.contracts import ArchiveRequest, LogWanted
-from activities.converter import StrictConverter
-from activities.sqlite import StoreError
+from activities.contracts import ArchiveRequest, LogRead, LogWanted, Message
+from activities.store.archive import CONFLICT, Archive, ArchiveActivities, ArchivedRun
+from activities.store.blobs import StoreUnavailable
+from activities.store.converter import StrictConverter
 from workflows.kernel.log import Record, chain
 
 RECORDS = tuple(
@@ -25,15 +25,16 @@ RECORDS = tuple(
         event="ModelReplied",
         reason=f"because {n}: ä \u2028 \x01 /",
         counters={"cost_usd": 1e-7 * n, "calls": n},
-        patch={"steps": [n, 1e22, 0.1, None, {"deep": "x"}]},
-        started=1_763_680_000.123 + n,
+        patch={"steps": {"value": [n, 1e22, 0.1, None, {"deep": "x"}]}},
+        messages=(Message(role="user", content="x"),),
+        at=1_763_680_000.123 + n,
     )
     for n in range(5)
 )
 RESULT = {"answer": "42", "log_head": chain(RECORDS)}
 
 
-def request(first: int = 0, last: int = 5, run_id: str = "r", finished: bool = False) -> ArchiveRequest:
+def part(first: int = 0, last: int = 5, run_id: str = "r", finished: bool = False) -> ArchiveRequest:
     return ArchiveRequest(
         workflow_id="w",
         run_id=run_id,
@@ -44,20 +45,12 @@ def request(first: int = 0, last: int = 5, run_id: str = "r", finished: bool = F
 
 
 @pytest.fixture
-def path(tmp_path: Path) -> Path:
-    return tmp_path / "archive.db"
+def archive(tmp_path: Path) -> Archive:
+    return Archive(tmp_path / "sub" / "archive.db")
 
 
-async def write(path: Path, *requests: ArchiveRequest) -> list[str]:
-    activities = ArchiveActivities(path)
-    try:
-        return [await ActivityEnvironment().run(activities.archive_log, one) for one in requests]
-    finally:
-        activities.close()
-
-
-def change(path: Path, sql: str) -> None:
-    connection = sqlite3.connect(path)
+def change(archive: Archive, sql: str) -> None:
+    connection = sqlite3.connect(archive.path)
     with connection:
         connection.execute(sql)
     connection.close()
@@ -74,64 +67,67 @@ json_values = st.recursive(
 
 
 @given(value=json_values, number=st.floats(allow_nan=False, allow_infinity=False))
-def test_the_hash_over_travelled_json_equals_the_hash_over_the_record(value: object, number: float) -> None:
-    record = Record(
-        seq=0, machine="m", state="s", event="e", patch={"x": value}, counters={"n": number}, started=number
-    )
+def test_hash_of_archived_json_is_the_records_hash(
+    value: object, number: float, tmp_path_factory: pytest.TempPathFactory
+) -> None:
+    record = Record.model_validate(
+        {"seq": 0, "machine": "m", "state": "s", "event": "e", "patch": {"x": {"value": value}},
+         "counters": {"n": number}, "at": number}
+    )  # fmt: skip
     sent = ArchiveRequest(workflow_id="w", run_id="r", after="", records=(record.model_dump(mode="json"),))
     converter = StrictConverter()
-    (come,) = converter.from_payloads(converter.to_payloads([sent]), [ArchiveRequest])
-    assert _chained("before", _canonical(come.records[0])) == chain([record], "before")
+    (arrived,) = converter.from_payloads(converter.to_payloads([sent]), [ArchiveRequest])
+    archive = Archive(tmp_path_factory.mktemp("archive") / "archive.db")
+    assert archive.add(arrived) == chain([record])
 
 
-async def test_the_head_is_the_workflows_own_and_the_log_can_be_read(path: Path) -> None:
-    heads = await write(path, request(0, 2), request(2, 5, finished=True))
+async def test_log_is_written_and_read(archive: Archive) -> None:
+    activities, run = ArchiveActivities(archive), ActivityEnvironment().run
+    heads = [await run(activities.archive_log, one) for one in (part(0, 2), part(2, 5, finished=True))]
     assert heads == [chain(RECORDS[:2]), chain(RECORDS)]
-    archive = Archive(path)
-    assert await archive.runs() == (ArchivedRun("w", "r", 5, chain(RECORDS), finished=True),)
-    assert [Record.model_validate(record) for record in await archive.records("w")] == list(RECORDS)
-    assert [record["seq"] for record in await archive.records("w", "r", since=3)] == [3, 4]
-    assert await archive.result("w") == RESULT
-    assert await archive.verify("w") is None
-    archive.close()
+    assert archive.runs() == (ArchivedRun("w", "r", 5, chain(RECORDS), finished=True),)
+    assert [Record.model_validate(record) for record in archive.records("w")] == list(RECORDS)
+    assert [record["seq"] for record in archive.records("w", "r", since=3)] == [3, 4]
+    assert archive.result("w") == RESULT
+    assert archive.broken_at("w") is None
+    read = await run(activities.read_log, LogWanted(workflow_id="w", run_id="r"))
+    assert read == LogRead(records=archive.records("w"))
+    assert archive.path.stat().st_mode & 0o077 == 0
 
 
-async def test_repeated_and_late_parts_change_nothing(path: Path) -> None:
-    parts = [request(0, 2), request(2, 5, finished=True)]
-    await write(path, *parts, parts[0], parts[1], parts[0])
-    archive = Archive(path)
-    assert await archive.runs() == (ArchivedRun("w", "r", 5, chain(RECORDS), finished=True),)
-    assert await archive.verify("w", "r") is None
-    archive.close()
+def test_repeated_and_late_parts_change_nothing(archive: Archive) -> None:
+    parts = [part(0, 2), part(2, 5, finished=True)]
+    for one in (*parts, parts[0], parts[1], parts[0]):
+        archive.add(one)
+    assert archive.runs() == (ArchivedRun("w", "r", 5, chain(RECORDS), finished=True),)
+    assert archive.broken_at("w", "r") is None
 
 
-async def test_another_history_of_the_same_run_is_refused_and_the_first_kept(path: Path) -> None:
-    await write(path, request())
-    other = RECORDS[3].model_copy(update={"reason": "forged"}).model_dump(mode="json")
-    forged = ArchiveRequest(workflow_id="w", run_id="r", after=chain(RECORDS[:3]), records=(other,))
-    with pytest.raises(ApplicationError, match="another record 3 of run w") as caught:
-        await write(path, forged)
+def test_other_history_of_a_run_is_refused(archive: Archive) -> None:
+    archive.add(part())
+    forged = RECORDS[3].model_copy(update={"reason": "forged"}).model_dump(mode="json")
+    new = RECORDS[4].model_copy(update={"seq": 5}).model_dump(mode="json")
+    request = ArchiveRequest(workflow_id="w", run_id="r", after=chain(RECORDS[:3]), records=(new, forged))
+    with pytest.raises(ApplicationError, match="record 3 of run w") as caught:
+        archive.add(request)
     assert (caught.value.type, caught.value.non_retryable) == (CONFLICT, True)
-    archive = Archive(path)
-    assert await archive.verify("w") is None
-    archive.close()
+    assert archive.broken_at("w") is None
+    assert len(archive.records("w")) == 5
 
 
-async def test_another_result_of_the_same_run_is_refused_and_the_first_kept(path: Path) -> None:
-    await write(path, request(finished=True))
-    forged = request(finished=True).model_copy(update={"result": {**RESULT, "answer": "forged"}})
-    with pytest.raises(ApplicationError, match="another result of run w") as caught:
-        await write(path, forged)
+def test_other_result_of_a_run_is_refused(archive: Archive) -> None:
+    archive.add(part(finished=True))
+    with pytest.raises(ApplicationError, match="result of run w") as caught:
+        archive.add(part().model_copy(update={"result": {**RESULT, "answer": "forged"}}))
     assert (caught.value.type, caught.value.non_retryable) == (CONFLICT, True)
-    archive = Archive(path)
-    assert await archive.result("w") == RESULT
-    archive.close()
+    assert archive.result("w") == RESULT
 
 
 @pytest.mark.parametrize(
     ("damage", "breaks_at"),
     [
         ("UPDATE records SET json=replace(json,'because 2','therefore 2') WHERE seq=2", 2),
+        ("UPDATE records SET json='{' WHERE seq=3", 3),
         ("DELETE FROM records WHERE seq=1", 1),
         ("DELETE FROM records WHERE seq=4", 4),
         ("DELETE FROM records", 0),
@@ -140,47 +136,37 @@ async def test_another_result_of_the_same_run_is_refused_and_the_first_kept(path
         ("UPDATE runs SET result=replace(result,'log_head\":\"','log_head\":\"0')", 5),
         ("UPDATE runs SET result='{'", 5),
         ("UPDATE runs SET result='[]'", 5),
-        ("UPDATE records SET json='{' WHERE seq=3", 3),
     ],
 )
-async def test_verify_names_where_the_chain_breaks(path: Path, damage: str, breaks_at: int) -> None:
-    await write(path, request(finished=True))
-    change(path, damage)
-    archive = Archive(path)
-    assert await archive.verify("w", "r") == breaks_at
-    archive.close()
+def test_verifying_finds_where_the_chain_breaks(archive: Archive, damage: str, breaks_at: int) -> None:
+    archive.add(part(finished=True))
+    change(archive, damage)
+    assert archive.broken_at("w", "r") == breaks_at
 
 
-@pytest.mark.parametrize("text", ["{", "[]", "", "null"])
-async def test_a_damaged_row_is_named(path: Path, text: str) -> None:
-    await write(path, request(finished=True))
-    change(path, f"UPDATE records SET json='{text}' WHERE seq=2")
-    change(path, "UPDATE runs SET result='{'")
-    archive, activities = Archive(path), ArchiveActivities(path)
-    with pytest.raises(StoreError, match="record 2 of run w in the archive is damaged"):
-        await archive.records("w", "r")
-    with pytest.raises(StoreError, match="the result of run w in the archive is damaged"):
-        await archive.result("w", "r")
-    with pytest.raises(StoreError, match="a record of run w in the archive is damaged"):
-        await ActivityEnvironment().run(activities.read_log, LogWanted(workflow_id="w", run_id="r"))
-    archive.close()
-    activities.close()
+def test_newest_run_of_a_workflow_id_is_taken(archive: Archive) -> None:
+    archive.add(part(run_id="old", finished=True))
+    archive.add(part(0, 1, run_id="new"))
+    assert [run.run_id for run in archive.runs()] == ["old", "new"]
+    assert len(archive.records("w")) == 1
+    assert len(archive.records("w", "old")) == 5
+    assert archive.result("w") is None
 
 
-async def test_runs_of_one_workflow_id_are_kept_apart_and_the_newest_is_meant(path: Path) -> None:
-    await write(path, request(run_id="old", finished=True), request(0, 1, run_id="new"))
-    archive = Archive(path)
-    assert [run.run_id for run in await archive.runs()] == ["old", "new"]
-    assert len(await archive.records("w")) == 1
-    assert len(await archive.records("w", "old")) == 5
-    assert await archive.result("w") is None
-    archive.close()
+def test_missing_archive_is_empty_and_not_made(tmp_path: Path) -> None:
+    archive = Archive(tmp_path / "archive.db")
+    assert archive.runs() == ()
+    assert archive.records("w") == ()
+    assert archive.result("w") is None
+    assert archive.broken_at("w") is None
+    assert list(tmp_path.iterdir()) == []
 
 
-async def test_a_missing_archive_reads_as_empty_and_is_not_made(path: Path) -> None:
-    archive = Archive(path)
-    assert await archive.runs() == ()
-    assert await archive.records("w") == ()
-    assert await archive.result("w") is None
-    assert await archive.verify("w") is None
-    assert list(path.parent.iterdir()) == []
+def test_file_that_is_no_archive_is_left_alone(tmp_path: Path) -> None:
+    notes = tmp_path / "archive.db"
+    notes.write_text("these are my notes, not a database " * 40)
+    with pytest.raises(StoreUnavailable, match="backup"):
+        Archive(notes).add(part())
+    with pytest.raises(StoreUnavailable, match="backup"):
+        Archive(notes).runs()
+    assert notes.read_text().startswith("these are my notes")

@@ -2,18 +2,23 @@
 
 from __future__ import annotations
 
+import json
 import subprocess
 import sys
 
 import pytest
 
-FAILING = """
+BEGIN = """
 import logging
 import structlog
+from temporalio.exceptions import ApplicationError
+from activities.contracts import TRANSIENT
 from activities.logs import configure
 from activities.settings import Settings
 
 configure(Settings(log_format="{form}", log_level="debug"))
+"""
+FAILING = """
 def work():
     prompt = "se" + "cret"
     raise RuntimeError("it failed")
@@ -23,38 +28,43 @@ except RuntimeError:
     structlog.get_logger("ours").error("it.failed", exc_info=True)
     logging.getLogger("temporalio.activity").warning("theirs", exc_info=True)
 """
-
-
-@pytest.mark.parametrize("form", ["console", "json"])
-def test_a_traceback_in_the_log_shows_no_values(form: str) -> None:
-    """Local variables hold prompts, and base URLs with passwords."""
-    done = subprocess.run(
-        [sys.executable, "-c", FAILING.format(form=form)], capture_output=True, text=True, check=True
-    )
-    assert done.stderr.count("RuntimeError: it failed") == 2
-    assert "secret" not in done.stderr
-
-
 AGAIN = """
-import logging
-from temporalio.exceptions import ApplicationError
-from activities.contracts import TRANSIENT
-from activities.logs import configure
-from activities.settings import Settings
-
-configure(Settings(log_format="{form}"))
 try:
     raise ApplicationError("the webhook answered HTTP 503", type=TRANSIENT)
 except ApplicationError:
     logging.getLogger("temporalio.activity").warning("Completing activity as failed", exc_info=True)
 """
+FACTS = """
+facts = {{"workflow_id": "w", "run_id": "r", "attempt": 1, "namespace": "default"}}
+more = {{"temporal_workflow": facts, "ratchet": {{"step": 3, "state": "thought"}}}}
+logging.getLogger("temporalio.workflow").info("moved ({{'workflow_id': 'w'}})", extra=more)
+"""
+
+
+def written(program: str, form: str) -> str:
+    source = (BEGIN + program).format(form=form)
+    return subprocess.run([sys.executable, "-c", source], capture_output=True, text=True, check=True).stderr
 
 
 @pytest.mark.parametrize("form", ["console", "json"])
-def test_what_is_tried_again_is_one_line_of_the_log(form: str) -> None:
-    done = subprocess.run(
-        [sys.executable, "-c", AGAIN.format(form=form)], capture_output=True, text=True, check=True
-    )
-    (line,) = done.stderr.splitlines()
+def test_traceback_shows_no_values(form: str) -> None:
+    """Local variables hold prompts, and base URLs with passwords."""
+    lines = written(FAILING, form)
+    assert lines.count("RuntimeError: it failed") == 2
+    assert "secret" not in lines
+
+
+@pytest.mark.parametrize("form", ["console", "json"])
+def test_failure_that_is_retried_is_one_line(form: str) -> None:
+    (line,) = written(AGAIN, form).splitlines()
     assert "Completing activity as failed" in line
     assert "the webhook answered HTTP 503" in line
+
+
+def test_workflow_line_has_run_step_and_state() -> None:
+    (line,) = written(FACTS, "json").splitlines()
+    entry = json.loads(line)
+    assert {k: entry[k] for k in ("event", "workflow_id", "run_id", "step", "state")} == {
+        "event": "moved", "workflow_id": "w", "run_id": "r", "step": 3, "state": "thought"
+    }  # fmt: skip
+    assert "namespace" not in entry

@@ -7,6 +7,9 @@ import subprocess
 import sys
 
 import pytest
+from pydantic import ValidationError
+
+from activities.settings import Settings
 
 SHOW = """
 from activities.settings import Settings
@@ -16,6 +19,7 @@ try:
 except ValidationError as error:
     print("; ".join(f"{e['loc'][0]}: {e['msg']}" for e in error.errors()), error)
 """
+TOKEN = "t0ken"
 
 
 def read(**environment: str) -> str:
@@ -29,14 +33,22 @@ def read(**environment: str) -> str:
     return done.stdout
 
 
-def test_lists_are_json_and_what_is_empty_counts_as_not_given() -> None:
-    said = read(RATCHET_MODULES='["a.py", "b"]', RATCHET_BASE_URLS="", RATCHET_OUTPUT_CAP="")
-    assert '"modules":["a.py","b"],"base_urls":[]' in said
-    assert '"output_cap":16000' in said
+def test_lists_are_json_and_empty_values_are_unset() -> None:
+    shown = read(RATCHET_MODULES='["a.py", "b"]', RATCHET_BASE_URLS="", RATCHET_OUTPUT_CAP="")
+    assert '"modules":["a.py","b"],"base_urls":[]' in shown
+    assert '"output_cap":16000' in shown
 
 
 @pytest.mark.parametrize("value", ["http://bob:secret@host/v1", '"http://bob:secret@host/v1"', "{}"])
-def test_what_is_no_list_is_refused_with_an_example_and_not_repeated(value: str) -> None:
-    said = read(RATCHET_BASE_URLS=value)
-    assert 'base_urls: Value error, expected a JSON list, such as ["..."]' in said
-    assert "secret" not in said
+def test_value_that_is_no_list_is_refused_unseen(value: str) -> None:
+    shown = read(RATCHET_BASE_URLS=value)
+    assert 'base_urls: Value error, expected a JSON list, such as ["..."]' in shown
+    assert "secret" not in shown
+
+
+@pytest.mark.parametrize("url", [f"ftp://host/{TOKEN}", f"https:///{TOKEN}", TOKEN, f"http://[{TOKEN}/"])
+def test_unusable_webhook_is_refused_unseen(url: str) -> None:
+    with pytest.raises(ValidationError) as raised:
+        Settings.model_validate({"notify_url": url})
+    assert TOKEN not in str(raised.value)
+    assert "notify_url" in str(raised.value)

@@ -11,8 +11,8 @@ from hypothesis import strategies as st
 from activities.tools import calculator, current_time
 
 
-def value(expression: str) -> str:
-    return calculator.run(calculator.Params(expression=expression))
+async def value(expression: str) -> str:
+    return await calculator.run(calculator.Params(expression=expression))
 
 
 @pytest.mark.parametrize(
@@ -30,39 +30,41 @@ def value(expression: str) -> str:
         ("log(e) + cos(pi)", "0"),
         ("factorial(20)", "2432902008176640000"),
         ("0x1F", "31"),
+        ("round(5, -10 ** 9)", "0"),
     ],
 )
-def test_expressions_have_their_value(expression: str, expected: str) -> None:
-    assert value(expression) == expected
+async def test_expression_has_its_value(expression: str, expected: str) -> None:
+    assert await value(expression) == expected
 
 
 @pytest.mark.parametrize(
     ("expression", "words"),
     [
         ("1 / 0", "division by zero"),
-        ("9 ** 9 ** 9 ** 9", "the power is too large"),
-        ("2 ** 4000 * 2 ** 4000", "a number became too large"),
-        ("1e308 * 10", "a number became too large"),
-        ("(-8) ** 0.5", "not a real number"),
+        ("9 ** 9 ** 9 ** 9", "too large"),
+        ("2 ** 4000 * 2 ** 4000", "too large"),
+        ("1e308 * 10", "too large"),
+        ("(-8) ** 0.5", "only real numbers"),
         ("sqrt(-1)", "math domain error"),
-        ("factorial(10 ** 9)", "from 0 to 500"),
-        ("round(5, -10 ** 9)", "at most 300"),
+        ("factorial(10 ** 9)", "too large"),
         ("2 ^ 3", "write ** for powers"),
-        ("__import__", "__import__ is unknown here"),
-        ("().__class__", "not understood"),
-        ("[1][0]", "not understood"),
-        ("'a' * 3", "not understood"),
+        ("__import__", "not defined"),
+        ("x", "'x' is not defined"),
+        ("sqrt", "only real numbers"),
+        ("open(1)", "'open' not defined"),
+        ("(5).to_bytes(10 ** 9)", "Attribute is not available"),
+        ("[1][0]", "not available"),
+        ("'a' * 3", "only real numbers"),
         ("True", "only real numbers"),
-        ("1 if 1 else 2", "IfExp is not allowed"),
-        ("lambda", "no arithmetic expression"),
-        ("", "no arithmetic expression"),
-        ("1 +", "no arithmetic expression"),
+        ("lambda", "not an arithmetic expression"),
+        ("", "empty"),
+        ("1 +", "not an arithmetic expression"),
         ("(" * 200 + "1" + ")" * 50, "Error"),
         ("1" * 257, "longer than 256 characters"),
     ],
 )
-def test_what_is_not_evaluated_is_told_as_text(expression: str, words: str) -> None:
-    answer = value(expression)
+async def test_what_is_not_evaluated_says_why(expression: str, words: str) -> None:
+    answer = await value(expression)
     assert answer.startswith("Error: ")
     assert words in answer
 
@@ -75,16 +77,16 @@ TOKENS = st.sampled_from(
 
 @settings(deadline=None)
 @given(st.one_of(st.text(), st.lists(TOKENS, max_size=80).map("".join)))
-def test_no_text_makes_the_calculator_raise_or_answer_at_length(expression: str) -> None:
-    assert len(value(expression)) < 2000
+async def test_no_text_makes_it_raise_or_answer_at_length(expression: str) -> None:
+    assert len(await value(expression)) < 2000
 
 
-def test_the_time_is_the_clocks_in_the_zone_asked() -> None:
+async def test_time_is_that_of_the_zone() -> None:
     before = datetime.now(UTC).replace(microsecond=0)
-    told = current_time.run(current_time.Params())
-    assert timedelta(0) <= datetime.fromisoformat(told.split()[0]) - before < timedelta(minutes=1)
-    assert told.endswith(f"({before:%A}, UTC)") or before.hour == 23
-    kathmandu = current_time.run(current_time.Params(time_zone="Asia/Kathmandu"))
+    shown = await current_time.run(current_time.Params())
+    assert timedelta(0) <= datetime.fromisoformat(shown.split()[0]) - before < timedelta(minutes=1)
+    assert shown.endswith(f"({before:%A}, UTC)") or before.hour == 23
+    kathmandu = await current_time.run(current_time.Params(time_zone="Asia/Kathmandu"))
     assert "+05:45" in kathmandu
 
 
@@ -92,15 +94,15 @@ def test_the_time_is_the_clocks_in_the_zone_asked() -> None:
     ("zone", "words"),
     [
         ("Europe/Berlim", "did you mean Europe/Berlin"),
-        ("Mars", "there is no time zone 'Mars'"),
-        ("../../etc/passwd", "there is no time zone"),
-        ("/etc/passwd", "there is no time zone"),
-        ("Europe", "there is no time zone"),
-        ("x" * 5000, "there is no time zone"),
-        ("", "there is no time zone"),
-        ("a\0b", "there is no time zone"),
+        ("Mars", "unknown time zone 'Mars'"),
+        ("../../etc/passwd", "unknown time zone"),
+        ("/etc/passwd", "unknown time zone"),
+        ("Europe", "unknown time zone"),
+        ("x" * 5000, "unknown time zone"),
+        ("", "unknown time zone"),
+        ("a\0b", "unknown time zone"),
     ],
 )
-def test_a_zone_that_there_is_not_is_told_with_the_nearest(zone: str, words: str) -> None:
+async def test_unknown_zone_names_the_closest(zone: str, words: str) -> None:
     with pytest.raises(ValueError, match=words):
-        current_time.run(current_time.Params(time_zone=zone))
+        await current_time.run(current_time.Params(time_zone=zone))

@@ -1,9 +1,10 @@
-"""What the tests of tools share: settings on a folder, and a call as Temporal would make it."""
+"""What the tests of tools share: settings on a folder, and a call without and with Temporal."""
 
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Awaitable, Callable
+from collections.abc import Callable
+from hashlib import sha256
 from pathlib import Path
 from typing import Any, NoReturn
 
@@ -12,12 +13,41 @@ from temporalio.testing import ActivityEnvironment
 
 from activities.contracts import ToolEffect, ToolRequest, ToolResult
 from activities.settings import Settings
-from activities.tool import ToolActivities
-from activities.toolbox import Tool, Toolbox, ToolCallContext
+from activities.store.blobs import BlobStore
+from activities.tools import Tool, Toolbox, ToolCallContext
+from activities.tools.run import ToolActivities, ToolRunner
+
+KEY = "run/0/action#1:0"
 
 
 class NoParams(BaseModel, frozen=True, extra="forbid"):
     """Do something for a test."""
+
+
+class Memory(BlobStore):
+    """A store of blobs in memory."""
+
+    def __init__(self) -> None:
+        super().__init__(Path("/nowhere"))
+        self.bodies: dict[str, bytes] = {}
+
+    def put(self, data: bytes) -> str:
+        """Keep the bytes."""
+        digest = sha256(data).hexdigest()
+        self.bodies[digest] = data
+        return digest
+
+    def get(self, digest: str) -> bytes:
+        """The bytes."""
+        return self.bodies[digest]
+
+
+class FullDisk(Memory):
+    """A store that cannot keep anything."""
+
+    def put(self, data: bytes) -> str:
+        """Always fails."""
+        raise OSError("disk full")
 
 
 def settings_on(folder: Path, **more: Any) -> Settings:
@@ -25,25 +55,25 @@ def settings_on(folder: Path, **more: Any) -> Settings:
     return Settings(files_root=folder, data_dir=folder / ".ratchet", **more)
 
 
-def context_on(folder: Path, **more: Any) -> ToolCallContext:
+def context_on(folder: Path, *, cancelled: bool = False, **more: Any) -> ToolCallContext:
     """What a tool sees of its call."""
     return ToolCallContext(
-        key="run/0/action#1:0",
-        files_root=folder,
+        key=KEY,
         settings=settings_on(folder, **more),
         attempt=1,
-        heartbeat=lambda words: None,
-        cancelled=lambda: False,
+        heartbeat=lambda text: None,
+        cancelled=lambda: cancelled,
     )
 
 
-def activities_of(
-    *tools: Tool[Any],
-    output_cap: int = 16_000,
-    keep_whole: Callable[[bytes], Awaitable[str]] | None = None,
-) -> ToolActivities:
+def runner_of(*tools: Tool[Any], blobs: Memory | None = None, **settings: Any) -> ToolRunner:
+    """A runner of just these tools."""
+    return ToolRunner(Toolbox(tools), Settings(**settings), blobs)
+
+
+def activities_of(*tools: Tool[Any]) -> ToolActivities:
     """The activities around just these tools."""
-    return ToolActivities(Toolbox(tools), Settings(output_cap=output_cap), keep_whole)
+    return ToolActivities(runner_of(*tools))
 
 
 def environment(attempt: int = 1) -> ActivityEnvironment:
@@ -55,12 +85,12 @@ def environment(attempt: int = 1) -> ActivityEnvironment:
 
 def request_for(tool: str, attempts: int = 3, **arguments: Any) -> ToolRequest:
     """A request as the workflow makes it."""
-    return ToolRequest(id="call-1", tool=tool, arguments=arguments, key="run/0/action#1:0", attempts=attempts)
+    return ToolRequest(id="call-1", tool=tool, arguments=arguments, key=KEY, attempts=attempts)
 
 
-async def called(activities: ToolActivities, tool: str, **arguments: Any) -> ToolResult:
-    """The result of a first attempt."""
-    return await environment().run(activities.call_tool, request_for(tool, **arguments))
+async def result_of(tool: Tool[Any], attempt: int = 1, **arguments: Any) -> ToolResult:
+    """The result of one attempt of a tool."""
+    return await runner_of(tool).run_tool(request_for(tool.name, **arguments), attempt)
 
 
 def probe(

@@ -1,43 +1,31 @@
-"""People, tools and a desk for the tests of the gate."""
+"""People, tools and requests for the tests of the gate."""
 
 from __future__ import annotations
 
 import base64
-from collections.abc import Sequence
 from typing import Any
 
 from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
 
 from activities.contracts import JsonObject, ToolEffect, ToolRun, ToolSpec
-from workflows.gate.desk import Desk
-from workflows.gate.signing import sign, signed_content
-from workflows.gate.ticket import content_of
-from workflows.people import Approvals, Asking, Command, Decision, Group, People, Request
+from workflows.gate.approvals import ApprovalPolicy
+from workflows.gate.requests import Position, Requests
+from workflows.gate.texts import Topic, approval
+from workflows.gate.validation import content_digest, sign, signed_content
+from workflows.people import Approvals, Command, Decision, Group, People, Request, RequestSettings
 
 RUN, ORIGIN = "run-1", "00000000-aaaa"
-APPROVAL = ("approve", "reject", "edit", "abort")
 PAY: JsonObject = {
     "type": "object",
     "properties": {"amount": {"type": "number", "minimum": 0}, "to": {"type": "string"}},
     "required": ["amount"],
 }
 KEYS = {name: Ed25519PrivateKey.from_private_bytes(name[:1].encode() * 32) for name in ("ann", "bob", "eve")}
-"""Private keys of people, always the same."""
 
 
 def public(name: str) -> str:
-    """A person's public key as it stands in a group."""
+    """A person's public key, as a group lists it."""
     return base64.b64encode(KEYS[name].public_key().public_bytes_raw()).decode()
-
-
-def spec(name: str = "pay", effect: ToolEffect = "unsafe", parameters: JsonObject | None = None) -> ToolSpec:
-    """A tool; `pay` takes an amount and, if wanted, whom to."""
-    return ToolSpec(name=name, description="", parameters=parameters or PAY, effect=effect)
-
-
-def call(tool: str = "pay", **arguments: Any) -> ToolRun:
-    """A call of a tool."""
-    return ToolRun(id="c1", tool=tool, arguments=arguments)
 
 
 PEOPLE = People(
@@ -51,79 +39,71 @@ PEOPLE = People(
 )
 
 
-def desk(
-    group: str | None = None,
-    approvals: Approvals | None = None,
-    *,
-    people: People = PEOPLE,
-    tools: Sequence[ToolSpec] = (),
-    run: tuple[str, str] = (RUN, ORIGIN),
-    **asking: Any,
-) -> Desk:
-    """A desk whose requests are put to this group."""
-    how = {"asking": Asking(group=group, **asking)} if group or asking else {}
-    specs = {one.name: one for one in (tools or (spec(), spec("read", "read"), spec("send", "keyed")))}
-    return Desk(
-        people.model_copy(update=how),
-        approvals or Approvals(),
-        workflow_id=run[0],
-        origin=run[1],
-        specs=specs,
-    )
+def spec(name: str = "pay", effect: ToolEffect = "unsafe", parameters: JsonObject | None = None) -> ToolSpec:
+    """A tool; `pay` takes an amount and, if wanted, a receiver."""
+    return ToolSpec(name=name, description="", parameters=parameters or PAY, effect=effect)
 
 
-def again(old: Desk) -> Desk:
-    """The desk of the next run of the chain."""
-    workflow_id, origin = old.run
-    return Desk.load(
-        old.dump(), old.people, old.approvals, workflow_id=workflow_id, origin=origin, specs=old.specs
-    )
+def call(tool: str = "pay", **arguments: Any) -> ToolRun:
+    """A call of a tool."""
+    return ToolRun(id="c1", tool=tool, arguments=arguments)
 
 
-def ask(at: Desk, place: str = "act#1:1", *, now: float = 0, **arguments: Any) -> Request:
+def policy(approvals: Any = None, people: People = PEOPLE, **settings: Any) -> ApprovalPolicy:
+    """Approvals as the agent file has them, for the tools `pay` (unsafe), `read` and `send` (keyed)."""
+    if settings:
+        people = people.model_copy(update={"requests": RequestSettings(**settings)})
+    specs = {one.name: one for one in (spec(), spec("read", "read"), spec("send", "keyed"))}
+    return ApprovalPolicy(Approvals.model_validate(approvals or {}), people, specs)
+
+
+def requests(group: str | None = None, approvals: Any = None, **settings: Any) -> Requests:
+    """The requests of a run whose settings name this group."""
+    return Requests(policy(approvals, group=group, **settings), workflow_id=RUN, origin=ORIGIN)
+
+
+def carried(old: Requests) -> Requests:
+    """The requests of the next execution."""
+    return Requests.load(old.dump(), old.policy, workflow_id=RUN, origin=ORIGIN)
+
+
+def ask(at: Requests, activity: str = "act#1:1", *, now: float = 0, **arguments: Any) -> Request:
     """Ask whether `pay` may be called."""
     run = call(**(arguments or {"amount": 5}))
-    return at.ask(
-        "approval", place, now=now, asking=at.asks(run, spent_usd=0), text="May it pay?", options=APPROVAL,
-        machine="react", state="act", step=1, tool="pay", arguments=run.arguments,
-    )  # fmt: skip
+    required = at.required_approval(run, spent_usd=0)
+    assert required is not None
+    return at.open(approval(run), position(activity), now=now, required=required)
 
 
-def ask_of(at: Desk, kind: Any, *options: str, now: float = 0, **matter: Any) -> Request:
-    """Ask something that is no approval."""
-    place = matter.pop("place", "act#1")
-    return at.ask(
-        kind,
-        place,
-        now=now,
-        text="What now?",
-        options=options,
-        machine="react",
-        state="act",
-        step=1,
-        **matter,
-    )
+def ask_topic(at: Requests, topic: Topic, activity: str = "act#1", *, now: float = 0) -> Request:
+    """Ask something that is not an approval."""
+    return at.open(topic, position(activity), now=now)
 
 
-def say(about: Request, verb: Any = "approve", by: str = "ann", **what: Any) -> Decision:
-    """A decision on what is asked, or as `what` says instead."""
-    values = {"request": about.id, "digest": about.digest, "decision": verb, "by": by, **what}
+def position(activity: str, step: int = 1) -> Position:
+    """Where the run is."""
+    return Position(machine="react", state="act", step=step, activity_id=activity)
+
+
+def say(about: Request, verb: Any = "approve", by: str = "ann", **fields: Any) -> Decision:
+    """A decision on the request as it is now."""
+    values = {"request": about.id, "digest": about.digest, "decision": verb, "by": by, **fields}
     return Decision.model_validate(values)
 
 
-def signed(message: Decision, key: str = "", run: str = RUN) -> Decision:
-    """Signed with the key of whom it names, or of another."""
-    message = message.model_copy(update={"id": message.id or content_of(message)})
-    content = signed_content(run, message)
-    return message.model_copy(update={"signature": sign(KEYS[key or message.by], content)})
+def signed(decision: Decision, key: str = "", run: str = RUN) -> Decision:
+    """The decision with an id, signed with the sender's key or another."""
+    decision = decision.model_copy(update={"id": decision.id or content_digest(decision)})
+    signature = sign(KEYS[key or decision.by], signed_content(run, decision))
+    return decision.model_copy(update={"signature": signature})
 
 
-def ordered(message: Command, key: str = "", run: str = RUN, origin: str = ORIGIN) -> Command:
-    """A signed command."""
-    content = signed_content(run, message, origin)
-    return message.model_copy(update={"signature": sign(KEYS[key or message.by], content)})
+def signed_command(command: Command, key: str = "", run: str = RUN, origin: str = ORIGIN) -> Command:
+    """The command, signed with the sender's key or another."""
+    signature = sign(KEYS[key or command.by], signed_content(run, command, origin))
+    return command.model_copy(update={"signature": signature})
 
 
-def events(at: Desk) -> list[str]:
-    """What was told, in order."""
-    return [one.event for one in at.told]
+def events(at: Requests) -> list[str]:
+    """Names of the events since the last look."""
+    return [event.event for event in at.take_events()]

@@ -1,4 +1,4 @@
-"""What the world may answer, in few words."""
+"""What a host may answer, in few words."""
 
 from __future__ import annotations
 
@@ -10,57 +10,60 @@ from activities.contracts import (
     CallTools,
     EffectFailed,
     ErrorClass,
+    Message,
     ModelReplied,
     PersonDecided,
+    ToolCall,
     ToolError,
     ToolResult,
     ToolsReturned,
 )
 
-__all__ = ["act", "decided", "failed", "final", "said", "thought", "tool_failed", "tool_said"]
+__all__ = ["call", "calls", "cut", "decided", "failed", "person", "ran", "replied"]
 
 
-def said(text: str, cost: float = 0) -> ModelReplied:
+def replied(text: str, cost: float = 0) -> ModelReplied:
     """The model replied with this text."""
     return ModelReplied(text=text, cost_usd=cost)
 
 
-def thought(text: str, cost: float = 0) -> ModelReplied:
-    """A thought without an action."""
-    return said(json.dumps({"thought": text, "action": None, "action_input": {}}), cost)
+def call(name: str = "tool", number: int = 1, **arguments: Any) -> ToolCall:
+    """One native tool call."""
+    return ToolCall(id=f"c{number}", name=name, arguments=json.dumps(arguments))
 
 
-def act(action: str, words: str = "I look", cost: float = 0, **given: Any) -> ModelReplied:
-    """A thought with an action."""
-    return said(json.dumps({"thought": words, "action": action, "action_input": given}), cost)
+def calls(*made: ToolCall | str, text: str = "", cost: float = 0) -> ModelReplied:
+    """A reply with native tool calls; a bare name is a call without arguments."""
+    whole = tuple(call(one, n) if isinstance(one, str) else one for n, one in enumerate(made, start=1))
+    return ModelReplied(text=text, tool_calls=whole, finish_reason="tool_calls", cost_usd=cost)
 
 
-def final(answer: str = "42", cost: float = 0) -> ModelReplied:
-    """A thought with the final answer."""
-    return thought(f"FINAL ANSWER: {answer}", cost)
+def cut(reply: ModelReplied) -> ModelReplied:
+    """The reply, ended by the limit of the model's output."""
+    return reply.model_copy(update={"finish_reason": "length"})
 
 
-def tool_said(output: str = "found", cost: float = 0) -> Callable[[CallTools], ToolsReturned]:
-    """Every tool that was asked for returns this."""
-    return _each(output, None, cost)
-
-
-def tool_failed(
-    error: ToolError, output: str = "broken", cost: float = 0
+def ran(
+    output: str = "found", error: ToolError | None = None, cost: float = 0, **more: Any
 ) -> Callable[[CallTools], ToolsReturned]:
-    """Every tool that was asked for fails so."""
-    return _each(output, error, cost)
+    """Every tool that was called returns this, or fails so."""
 
-
-def _each(output: str, error: ToolError | None, cost: float) -> Callable[[CallTools], ToolsReturned]:
     def answer(effect: CallTools) -> ToolsReturned:
-        results = (
-            ToolResult(id=run.id, tool=run.tool, output=output, error=error, cost_usd=cost)
-            for run in effect.runs
+        return ToolsReturned(
+            results=tuple(
+                ToolResult(id=run.id, tool=run.tool, output=output, error=error, cost_usd=cost, **more)
+                for run in effect.runs
+            )
         )
-        return ToolsReturned(results=tuple(results))
 
     return answer
+
+
+def failed(
+    error: ErrorClass = "fatal", message: str = "server is down", type: str = "HTTP503"
+) -> EffectFailed:
+    """The effect could not be performed."""
+    return EffectFailed(error=error, type=type, message=message)
 
 
 def decided(decision: Literal["resume", "abort", "answer", "unavailable"], text: str = "") -> PersonDecided:
@@ -68,6 +71,6 @@ def decided(decision: Literal["resume", "abort", "answer", "unavailable"], text:
     return PersonDecided(decision=decision, text=text, by="ann")
 
 
-def failed(error: ErrorClass, message: str = "server is down", kind: str = "HTTP503") -> EffectFailed:
-    """The effect could not be performed."""
-    return EffectFailed(error=error, type=kind, message=message)
+def person(text: str) -> Message:
+    """A person says this while an effect is pending."""
+    return Message(role="user", content=text)

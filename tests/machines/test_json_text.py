@@ -1,4 +1,4 @@
-"""JSON that came as text: what is read, what is refused, and that no text can hang or break the reader."""
+"""JSON that came as text: what is read, what is refused, and that no text hangs or breaks the reader."""
 
 from __future__ import annotations
 
@@ -9,13 +9,18 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from workflows.machines.json_text import (
+from activities.contracts import ToolCall
+from workflows.machines.common.json_text import (
     LARGEST,
     NotJson,
+    call_arguments,
     clean,
     cut,
+    first_value,
+    is_json,
     read_arguments,
     read_object,
+    shown_name,
     shown_value,
 )
 
@@ -31,9 +36,10 @@ JSON = st.recursive(
 
 
 @given(st.text() | st.text(alphabet='{}[]"`\n\t ,:1e-\\ujson'))
-def test_the_readers_never_raise_on_any_text(text: str) -> None:
+def test_readers_never_raise(text: str) -> None:
     assert isinstance(read_object(text), dict | NotJson)
     assert isinstance(read_arguments(text), dict | NotJson)
+    first_value(text)
     shown_value(text)
     clean(text).encode()
 
@@ -42,69 +48,79 @@ AROUND = ["{}", "```json\n{}\n```", "  {}\n", "\n```\n{}```  ", "``` JSON \r\n{}
 
 
 @given(st.dictionaries(st.text(), JSON, max_size=4), st.sampled_from(AROUND))
-def test_an_object_is_read_with_and_without_a_fence(value: Any, around: str) -> None:
+def test_object_is_read_with_and_without_fence(value: Any, around: str) -> None:
     assert read_object(around.replace("{}", json.dumps(value))) == value
 
 
-@pytest.mark.parametrize("text", ["Here it is: {}", "{} {}", "```json\n{}", "``` {} ```", "```a b\n{}\n```"])
-def test_an_object_with_anything_else_around_it_is_not_read(text: str) -> None:
-    """A reply that only quotes an object must not be taken for it."""
-    assert isinstance(read_object(text), NotJson)
-
-
-@pytest.mark.parametrize("text", ["``````", "```\n```", "```", "`````", "``` ```"])
-def test_a_fence_around_nothing_is_empty_or_no_json(text: str) -> None:
-    assert isinstance(read_object(text), NotJson)
-
-
-@pytest.mark.parametrize(("text", "words"), [
-    ("", "it is empty"),
-    ("{", "it is not JSON"),
-    ('{"a": 1e999}', "too great"),
-    ('{"a": Infinity}', "Infinity is not JSON"),
-    ("[]", "a list came"),
-    ("null", "null came"),
-    ('"x"', "a text came"),
-    ("3", "a number came"),
-    ("true", "true or false came"),
-    ('{"a":' * 60 + "1" + "}" * 60, "nested more than 50 deep"),
-    ("[" * 100_000, "it is not JSON"),
-    (f'{{"a": {"9" * 400}}}', "the number 9999999999"),
-    (f'{{"a": -{LARGEST + 1}}}', "is too great"),
-    (f'{{"a": {"9" * 100_000}}}', "is too great"),
-    (f'{{"a": 0.{"9" * 100_000}}}', "too long"),
+@pytest.mark.parametrize("text", [
+    "Here it is: {}", "{} {}", "```json\n{}", "``` {} ```", "```a b\n{}\n```",
+    "``````", "```\n```", "```", "`````", "``` ```",
 ])  # fmt: skip
-def test_what_is_no_object_says_what_came(text: str, words: str) -> None:
+def test_object_among_other_text_is_refused(text: str) -> None:
+    assert isinstance(read_object(text), NotJson)
+
+
+@pytest.mark.parametrize(("text", "culprit"), [
+    ("", "empty"),
+    ("{", "not JSON"),
+    ('{"a": 1e999}', "1e999"),
+    ('{"a": Infinity}', "Infinity"),
+    ("[]", "a list"),
+    ("null", "null"),
+    ('"x"', "a text"),
+    ("3", "a number"),
+    ("true", "true or false"),
+    ('{"a":' * 60 + "1" + "}" * 60, "50 deep"),
+    ("[" * 100_000, "not JSON"),
+    (f'{{"a": {"9" * 400}}}', "9999999999"),
+    (f'{{"a": -{LARGEST + 1}}}', str(LARGEST + 1)),
+    (f'{{"a": {"9" * 100_000}}}', "9999999999"),
+])  # fmt: skip
+def test_refusal_names_the_culprit_briefly(text: str, culprit: str) -> None:
     read = read_object(text)
     assert isinstance(read, NotJson)
-    assert words in read.problem
+    assert culprit in read.problem
     assert len(read.problem) < 300
 
 
-def test_integers_of_64_bits_are_read_as_they_are() -> None:
+def test_64_bit_integers_are_read_exactly() -> None:
     assert read_object(f'{{"id": {LARGEST}, "least": -{LARGEST}}}') == {"id": LARGEST, "least": -LARGEST}
 
 
-def test_half_a_character_pair_is_replaced_in_keys_and_values() -> None:
+def test_half_a_character_pair_is_replaced() -> None:
     assert read_object(r'{"\ud800": ["\udc00"]}') == {"?": ["?"]}
 
 
-def test_an_output_is_shown_as_the_object_or_list_that_it_is_and_else_as_text() -> None:
-    assert [shown_value(text) for text in ('{"a": 1}', " [1, 2]", "1.10", "{oops", "")] == [
-        {"a": 1}, [1, 2], "1.10", "{oops", "",
+def test_first_value_ignores_what_follows() -> None:
+    assert first_value('see {"a": 1} and more', 4) == {"a": 1}
+    assert isinstance(first_value("see"), NotJson)
+
+
+@pytest.mark.parametrize(("text", "value"), [
+    ('{"a": 1}', {"a": 1}), (" [1, 2]", [1, 2]), ("1.10", "1.10"), ("{oops", "{oops"), ("", ""),
+    ("[1] [2]", "[1] [2]"),
+])  # fmt: skip
+def test_output_is_shown_as_object_list_or_text(text: str, value: Any) -> None:
+    assert shown_value(text) == value
+
+
+def test_is_json_takes_numbers_of_any_size() -> None:
+    assert [is_json(text) for text in ("9" * 400, '"x"', "NaN", "1 2", "")] == [
+        True, True, False, False, False,
     ]  # fmt: skip
 
 
 @pytest.mark.parametrize("text", ["", "  ", "null", " null ", "{}"])
-def test_missing_arguments_are_no_arguments(text: str) -> None:
+def test_missing_arguments_are_empty(text: str) -> None:
     assert read_arguments(text) == {}
+    assert call_arguments(ToolCall(id="c", name="t", arguments=text)) == {}
 
 
 @pytest.mark.parametrize(
     "piece", ["\n", "```\n", "```json\n\n", '"', "{", "}", "[", "\\", " \r\n`", "[[1],", "1"]
 )
-def test_a_megabyte_of_anything_is_read_in_one_pass(piece: str) -> None:
-    """What takes quadratic time would not come back within this suite's patience."""
+def test_a_megabyte_is_read_in_one_pass(piece: str) -> None:
+    """Quadratic time would not come back within this suite's patience."""
     many = piece * (1_000_000 // len(piece))
     for text in (many, f"```json\n{many}", f"```json\n{many}x", f"```\n{{}}{many}```", f'{{"a": "{many}'):
         read_object(text)
@@ -112,7 +128,6 @@ def test_a_megabyte_of_anything_is_read_in_one_pass(piece: str) -> None:
         shown_value(text)
 
 
-def test_a_long_text_is_cut_and_says_so() -> None:
-    assert cut("short") == "short"
-    assert cut("x" * 100) == "x" * 100
-    assert cut("x" * 101) == "x" * 100 + "..."
+def test_quoted_texts_are_cut() -> None:
+    assert [cut("short"), cut("x" * 100), cut("x" * 101)] == ["short", "x" * 100, "x" * 100 + "..."]
+    assert [shown_name("add"), shown_name("")] == ["add", '""']

@@ -1,1 +1,1 @@
-"""People and a run: what is asked, who may decide, what a decision comes to. Pure; knows no machine."""
+"""Who is asked before an effect, and who may decide. Pure."""

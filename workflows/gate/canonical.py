@@ -1,45 +1,36 @@
-"""JSON values in one spelling, so that they can be digested and signed. Pure.
-
-One spelling: keys sorted, no blanks, ASCII only. `1` and `1.0` are spelled as they came.
-"""
+"""JSON values in one spelling (JCS, RFC 8785), so that they can be digested, signed and compared. Pure."""
 
 from __future__ import annotations
 
 import hashlib
-import json
 
-__all__ = ["canonical", "digest", "unwritable"]
+import rfc8785
 
-DEPTH_LIMIT = 50
-"""Levels; what is nested deeper cannot be written wherever a decision goes."""
+__all__ = ["canonical", "digest_of"]
 
 
-def canonical(value: object) -> str:
-    """The value in its one spelling. Never raises for what pydantic took as JSON, NaN and halves of
-    character pairs included."""
-    return json.dumps(value, sort_keys=True, separators=(",", ":"), ensure_ascii=True)
+def canonical(value: object) -> bytes:
+    """The value as canonical JSON. A whole number beyond 2^53, which RFC 8785 cannot write, is written as the
+    text of its digits.
 
-
-def digest(value: object) -> str:
-    """The first 32 hexadecimal characters of SHA-256 over the canonical spelling."""
-    return hashlib.sha256(canonical(value).encode()).hexdigest()[:32]
-
-
-def unwritable(value: object) -> str:
-    """Why the value cannot be kept and written as JSON; empty when it can."""
-    if not _depth_fits(value, DEPTH_LIMIT):
-        return f"nested more than {DEPTH_LIMIT} deep"
+    Raises ValueError for what is not JSON (`people.json_problem` says why).
+    """
     try:
-        json.dumps(value, allow_nan=False, ensure_ascii=False).encode()
-    except UnicodeEncodeError:
-        return "half of a character pair (a lone surrogate) is no text"
-    except ValueError:
-        return "NaN and Infinity are no JSON"
-    return ""
+        return rfc8785.dumps(value)  # type: ignore[arg-type]  # raises for what is not JSON
+    except rfc8785.IntegerDomainError:
+        return rfc8785.dumps(_large_numbers_as_text(value))  # type: ignore[arg-type]  # as above
 
 
-def _depth_fits(value: object, left: int) -> bool:
-    if not isinstance(value, dict | list | tuple):
-        return True
-    items = value.values() if isinstance(value, dict) else value
-    return left > 0 and all(_depth_fits(item, left - 1) for item in items)
+def digest_of(value: object) -> str:
+    """The first 32 hexadecimal characters of SHA-256 over the canonical JSON."""
+    return hashlib.sha256(canonical(value)).hexdigest()[:32]
+
+
+def _large_numbers_as_text(value: object) -> object:
+    if isinstance(value, int) and abs(value) >= 2**53:
+        return str(value)
+    if isinstance(value, dict):
+        return {key: _large_numbers_as_text(item) for key, item in value.items()}
+    if isinstance(value, list | tuple):
+        return [_large_numbers_as_text(item) for item in value]
+    return value

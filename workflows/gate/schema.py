@@ -1,158 +1,371 @@
-"""Do arguments that a person wrote fit a tool's JSON schema? Pure; fetches nothing; bounded work."""
+"""Arguments of tool calls and JSON schema: fitting arguments to a tool, and judging them by conditions.
+
+A call's arguments are fitted once, before anything judges them: what is approved, digested, logged and sent
+is that one value (design 6). Conditions of approval rules are JSON schemas too, with one difference: a
+keyword about numbers, text, lists or objects fits only these, so `{maximum: 5}` never fits a text.
+
+Pure, and bounded: patterns are RE2, no schema is fetched.
+"""
 
 from __future__ import annotations
 
+import copy
+import json
+import math
 import re
-from collections.abc import Callable, Iterator
-from functools import partial
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from decimal import Decimal
+from functools import cache, partial
 from typing import Any
 
-from jsonschema import Draft202012Validator, ValidationError, validators
+from jsonschema import Draft202012Validator, FormatChecker, SchemaError, ValidationError, validators
 from pydantic import JsonValue
 from referencing import Registry
 
-from activities.contracts import JsonObject
-from workflows.gate.canonical import canonical
-from workflows.gate.paths import OPEN
-from workflows.gate.patterns import check_pattern, cost, found
+from activities.contracts import JsonObject, ToolSpec
+from workflows.machines.common.json_schema import SAFE_KEYWORDS, compiled_pattern, error_text, extend
+from workflows.people import json_problem
 
-__all__ = ["ARGUMENTS_BYTES", "problem"]
+__all__ = ["Condition", "argument_names", "argument_problem", "arguments_for", "condition_problem", "fits"]
 
-ARGUMENTS_BYTES = 64 * 1024
-"""The most that a person may give as arguments, as JSON."""
-_WORK = 4_000_000
-"""Characters that may be looked at in all: a fraction of a second."""
-PLAIN = re.compile(r"-?(0|[1-9][0-9]{0,17})(\.[0-9]{1,18})?")
-"""A number as JSON spells it, without an exponent."""
-_KEYWORD = 200
-"""What asking one keyword costs besides."""
-_extend: Any = validators.extend
+Condition = JsonObject | bool
+"""JSON schema of one argument; `false`: the argument must be absent."""
+
+ARGUMENTS_BYTES = 2 * 2**20
+"""The most that a call's arguments may have as JSON."""
+CONVERSIONS = 5
+"""Passes over the arguments: JSON in a text may hold a text that holds a number."""
+PLAIN_NUMBER = re.compile(r"-?(0|[1-9][0-9]{0,399})(\.[0-9]{1,399})?")
+OPEN_KEYWORDS = ("patternProperties", "allOf", "anyOf", "oneOf", "if", "$ref", "$dynamicRef")
+"""With these beside its `properties`, a schema may know other names too."""
+
+KINDS = {
+    "number": ("multipleOf", "maximum", "exclusiveMaximum", "minimum", "exclusiveMinimum"),
+    "string": ("maxLength", "minLength", "pattern"),
+    "array": ("items", "prefixItems", "contains", "maxItems", "minItems", "uniqueItems"),
+    "object": ("properties", "required", "additionalProperties", "maxProperties", "minProperties"),
+}
+"""JSON type -> keywords of a condition that fit this type only."""
+KIND_OF = {keyword: kind for kind, keywords in KINDS.items() for keyword in keywords}
+INSIDE = ("items", "contains", "additionalProperties", "not")
+INSIDE_LISTS = ("allOf", "anyOf", "oneOf", "prefixItems")
+KEYWORDS = {*KIND_OF, *INSIDE, *INSIDE_LISTS, "type", "enum", "const", "title", "description"}
+"""What a condition may be written with."""
+CONDITION: JsonObject = {
+    "type": ["object", "boolean"],
+    "properties": {
+        **{keyword: True for keyword in KEYWORDS},
+        **{keyword: {"$ref": "#"} for keyword in INSIDE},
+        **{keyword: {"items": {"$ref": "#"}} for keyword in INSIDE_LISTS},
+        "properties": {"additionalProperties": {"$ref": "#"}},
+        "pattern": {"format": "re2"},
+    },
+    "additionalProperties": False,
+}
+"""JSON schema of a condition, beside the draft's own."""
+FORMATS = FormatChecker(())
+FORMATS.checks("re2", ValueError)(lambda pattern: compiled_pattern(pattern) is not None)
+
+# -- a tool's arguments --------------------
 
 
-class _TakesTooLong(Exception):
-    """The schema looks at the arguments too often."""
+def arguments_for(spec: ToolSpec, arguments: JsonObject) -> JsonObject | str:
+    """The arguments as the tool's schema has them, or a text for the model that says what does not fit.
 
-
-def problem(schema: JsonObject, arguments: JsonObject) -> str:
-    """What does not fit, for a person; empty when all fits.
-
-    A number may stand as text, as models write it and tools read it: who sends back what was shown, or
-    changes a digit of it, is not refused for the quotes.
-
-    A schema that cannot be followed here (it refers to somewhere else) is not held against the
-    arguments: the tool reads them itself before it runs.
+    Numbers, booleans, lists and objects that came as text become what the schema asks for; defaults of the
+    schema are filled in; names that the schema does not have are refused.
     """
-    size = len(canonical(arguments))
-    if size > ARGUMENTS_BYTES:
-        return f"they have {size:,} bytes as JSON, at most {ARGUMENTS_BYTES:,} are allowed"
-    if strange := _strange(schema, arguments):
-        return strange
     try:
-        faults = list(_faults(schema, _with_numbers(schema, arguments)))
-    except _TakesTooLong:
-        return "it takes too long to hold them against the tool's schema; give smaller ones"
-    except Exception:  # noqa: BLE001  # a malformed schema breaks the library in many ways
-        return ""
-    faults.sort(key=lambda fault: [str(part) for part in fault.absolute_path])
-    return "; ".join(map(_words, faults[:3]))
-
-
-def _with_numbers(schema: JsonObject, arguments: JsonObject) -> JsonObject:
-    """The arguments, with numbers for text where the tool's own arguments are numbers."""
-    shapes = schema.get("properties")
-    known = shapes if isinstance(shapes, dict) else {}
-    return {name: _as_number(known.get(name), value) for name, value in arguments.items()}
-
-
-def _as_number(shape: object, value: JsonValue) -> JsonValue:
-    kind = shape.get("type") if isinstance(shape, dict) else None
-    if not isinstance(value, str) or kind not in {"integer", "number"} or not PLAIN.fullmatch(value):
-        return value
-    return int(value) if "." not in value else float(value)
-
-
-def _strange(schema: JsonObject, arguments: JsonObject) -> str:
-    """A tool drops arguments that it does not know, so a misspelt one would silently be its default."""
-    known = schema.get("properties")
-    closed = schema.get("additionalProperties", False) is False
-    if not isinstance(known, dict) or not closed or any(key in schema for key in OPEN):
-        return ""
-    strange = [name for name in arguments if name not in known]
-    has = ", ".join(known) or "none"
-    return f"the tool has no argument {', '.join(strange)[:200]}; it has {has[:500]}" if strange else ""
-
-
-class _Work:
-    """Counts what is looked at: a keyword costs as much as the value that it is asked of is long."""
-
-    def __init__(self) -> None:
-        self._left = _WORK
-        self._sizes: dict[int, int] = {}
-
-    def _size(self, value: Any) -> int:
-        if isinstance(value, str):
-            return len(value)
-        if not isinstance(value, dict | list):
-            return 1
-        if id(value) not in self._sizes:
-            parts = [*value, *value.values()] if isinstance(value, dict) else value
-            self._sizes[id(value)] = 1 + sum(map(self._size, parts))
-        return self._sizes[id(value)]
-
-    def counted(self, check: Callable[..., Any], *asked: Any) -> Iterator[ValidationError]:
-        """Ask a keyword of (validator, its own value, the value, schema). Raises _TakesTooLong."""
-        self._charge(_KEYWORD + self._size(asked[2]))
-        yield from check(*asked) or ()
-
-    def pattern(self, validator: Any, pattern: Any, instance: Any, schema: Any) -> Iterator[ValidationError]:
-        """As the library does it, but with RE2; what RE2 cannot read is left to the tool."""
-        if not isinstance(pattern, str) or not isinstance(instance, str):
-            return
-        try:
-            check_pattern(pattern)
-        except ValueError:
-            return
-        self._charge(cost(pattern, instance))
-        if found(pattern, instance) is False:
-            yield ValidationError(f"{instance[:100]!r} does not match {pattern[:100]!r}")
-
-    def _charge(self, steps: int) -> None:
-        self._left -= steps
-        if self._left < 0:
-            raise _TakesTooLong
-
-
-def _faults(schema: JsonObject, arguments: JsonObject) -> Iterator[ValidationError]:
-    work = _Work()
-    checks = {**Draft202012Validator.VALIDATORS, "pattern": work.pattern, "uniqueItems": _unique}
-    # These search names with Python's own expressions, which can hang.
-    checks |= dict.fromkeys(("patternProperties", "unevaluatedProperties"), _left_to_the_tool)
-    checks["additionalProperties"] = _additional
-    keywords = {name: partial(work.counted, check) for name, check in checks.items()}
-    # With `$schema` the library would go on with a validator of its own, without these checks.
-    whole = {key: value for key, value in schema.items() if key not in {"$schema", "$id"}}
-    made = _extend(Draft202012Validator, keywords)(whole, registry=Registry())
-    return made.iter_errors(arguments)  # type: ignore[no-any-return]  # the library's class is made here
-
-
-def _left_to_the_tool(validator: Any, wanted: Any, instance: Any, schema: Any) -> Iterator[ValidationError]:
-    yield from ()
-
-
-def _additional(validator: Any, wanted: Any, instance: Any, schema: Any) -> Iterator[ValidationError]:
-    """As the library does it, but where names are told by patterns."""
-    if "patternProperties" not in schema:
-        yield from Draft202012Validator.VALIDATORS["additionalProperties"](
-            validator, wanted, instance, schema
+        return _fitted_arguments(spec.parameters, arguments)
+    except _Misfit as misfit:
+        return f"The arguments do not fit {spec.name}: {misfit}"
+    except Exception as error:  # noqa: BLE001  # a malformed schema breaks the library in many ways
+        return (
+            f"The JSON schema of {spec.name} cannot be used ({type(error).__name__}); the call was not made."
         )
 
 
-def _unique(validator: Any, wanted: bool, instance: Any, schema: Any) -> Iterator[ValidationError]:
-    """As the library does it, but in one pass: it compares each item with each."""
-    if wanted and isinstance(instance, list) and len({canonical(item) for item in instance}) < len(instance):
-        yield ValidationError("an item is there more than once")
+class _Misfit(ValueError):
+    """The arguments do not fit; the text says why."""
 
 
-def _words(error: ValidationError) -> str:
-    place = ".".join(str(part) for part in error.absolute_path)
-    return f"{place[:200]}: {error.message[:300]}" if place else error.message[:300]
+def _fitted_arguments(schema: JsonObject, arguments: JsonObject) -> JsonObject:
+    fitted = copy.deepcopy(arguments)
+    _check_json(fitted)
+    plain = _closed_schema(_plain_schema(schema))
+    validator = _tool_validator(str(schema.get("$schema", "")))(plain, registry=Registry())
+    errors = list(validator.iter_errors(fitted))
+    for _ in range(CONVERSIONS):
+        if not any([_convert(fitted, leaf) for leaf in _leaves(errors)]):
+            break
+        _check_json(fitted)
+        errors = list(validator.iter_errors(fitted))
+    if errors:
+        raise _Misfit(_error_text(errors, plain))
+    _fill_in(validator, plain, fitted)
+    return fitted
+
+
+def _check_json(arguments: JsonObject) -> None:
+    if problem := json_problem(arguments):
+        raise _Misfit(problem)
+    size = len(json.dumps(arguments, ensure_ascii=False).encode())
+    if size > ARGUMENTS_BYTES:
+        raise _Misfit(f"{size:,} bytes as JSON, at most {ARGUMENTS_BYTES:,} are allowed")
+
+
+def _plain_schema(schema: Any) -> Any:
+    """The schema without `$schema` and `$id`, with which the library would choose another validator; and with
+    numbers only where it takes numbers and patterned text (how pydantic writes a Decimal)."""
+    if isinstance(schema, list):
+        return [_plain_schema(item) for item in schema]
+    if not isinstance(schema, dict):
+        return schema
+    plain = {
+        key: _plain_schema(item)
+        for key, item in schema.items()
+        if not (key in {"$schema", "$id"} and isinstance(item, str))
+    }
+    ways = plain.get("anyOf")
+    if isinstance(ways, list) and all(isinstance(way, dict) for way in ways):
+        types = [way.get("type") for way in ways]
+        if "number" in types or "integer" in types:
+            plain["anyOf"] = [way for way in ways if way.get("type") != "string" or "pattern" not in way]
+    return plain
+
+
+def _closed_schema(schema: JsonObject) -> JsonObject:
+    """The schema of an object that has no other names than its `properties`, unless it says that it has: a
+    tool may drop an unknown name, or read it as an alias of one that was judged."""
+    closed = {"type": "object", **schema}
+    if _lists_all(schema):
+        closed.setdefault("additionalProperties", False)
+    return closed
+
+
+def _lists_all(schema: JsonObject) -> bool:
+    return isinstance(schema.get("properties"), dict) and not any(key in schema for key in OPEN_KEYWORDS)
+
+
+def _leaves(errors: Iterable[ValidationError]) -> Iterator[ValidationError]:
+    """The errors behind those of `anyOf` and the like."""
+    for error in errors:
+        if error.context:
+            yield from _leaves(error.context)
+        else:
+            yield error
+
+
+def _convert(arguments: JsonObject, error: ValidationError) -> bool:
+    """Replace the text at the error's path by what the schema asks for; False: it stays as it is."""
+    if error.validator != "type" or not isinstance(error.instance, str) or not error.absolute_path:
+        return False
+    wanted: Any = error.validator_value
+    value = _value_of(error.instance, {wanted} if isinstance(wanted, str) else set(wanted))
+    if value is None:
+        return False
+    holder: Any = arguments
+    *parents, last = error.absolute_path
+    for part in parents:
+        holder = holder[part]
+    if not isinstance(holder[last], str):  # another error of the same `anyOf` has converted it
+        return False
+    holder[last] = value
+    return True
+
+
+def _value_of(text: str, wanted: set[str]) -> JsonValue:
+    """The value of one of these JSON types that the text spells; None: it spells none."""
+    if wanted & {"integer", "number"} and PLAIN_NUMBER.fullmatch(text):
+        number = float(text) if "." in text else int(text)
+        exact = isinstance(number, int) or (math.isfinite(number) and Decimal(repr(number)) == Decimal(text))
+        return number if exact and ("number" in wanted or number == int(number)) else None
+    if "boolean" in wanted and text in ("true", "false"):
+        return text == "true"
+    kinds = tuple(kind for name, kind in (("array", list), ("object", dict)) if name in wanted)
+    try:
+        value: JsonValue = json.loads(text) if kinds else None
+    except (ValueError, RecursionError):
+        return None
+    return value if isinstance(value, kinds) else None
+
+
+def _error_text(errors: list[ValidationError], schema: JsonObject) -> str:
+    names = schema.get("properties")
+    if isinstance(names, dict) and any(not error.absolute_path for error in errors):
+        return f"{error_text(errors)}; its arguments are: {', '.join(names)[:500] or 'none'}"
+    return error_text(errors)
+
+
+def _fill_in(validator: Any, schema: Any, value: Any) -> None:
+    """Fill in the schema's defaults, where they fit: what the tool would take must be there to be judged."""
+    shape = _resolved_schema(schema, validator.schema)
+    if isinstance(value, list) and isinstance(shape.get("items"), dict):
+        for item in value:
+            _fill_in(validator, shape["items"], item)
+    for name, inner in _properties(shape).items() if isinstance(value, dict) else ():
+        if name in value:
+            _fill_in(validator, inner, value[name])
+        elif _default_fits(validator, inner):
+            value[name] = copy.deepcopy(inner["default"])
+
+
+def _default_fits(validator: Any, schema: Any) -> bool:
+    if not isinstance(schema, dict) or "default" not in schema:
+        return False
+    return bool(validator.evolve(schema=schema).is_valid(schema["default"]))
+
+
+def _properties(schema: JsonObject) -> dict[str, Any]:
+    properties = schema.get("properties")
+    return properties if isinstance(properties, dict) else {}
+
+
+def _resolved_schema(schema: Any, root: JsonObject) -> dict[str, Any]:
+    """The schema behind local references and `... or null`; empty where it cannot be told."""
+    for _ in range(20):
+        if not isinstance(schema, dict):
+            return {}
+        ways = next((schema[key] for key in ("anyOf", "oneOf", "allOf") if key in schema), None)
+        if isinstance(reference := schema.get("$ref"), str):
+            schema = _referenced_schema(reference, root)
+        elif isinstance(ways, list) and "properties" not in schema:
+            others = [way for way in ways if way != {"type": "null"}]
+            schema = others[0] if len(others) == 1 else None
+        else:
+            return schema
+    return {}
+
+
+def _referenced_schema(reference: str, root: JsonObject) -> Any:
+    value: Any = root
+    for part in reference.split("/")[1:]:
+        value = value.get(part) if isinstance(value, dict) else None
+    return value if reference.startswith("#") else None
+
+
+# -- conditions --------------------
+
+
+def fits(conditions: Mapping[str, Condition], arguments: JsonObject) -> bool:
+    """Every named argument is there and fits its schema, or is absent where the condition is `false`.
+
+    The arguments are fitted ones. An argument that the call leaves out, and that has no default, fits only
+    `false`.
+    """
+    if any((name in arguments) is (condition is False) for name, condition in conditions.items()):
+        return False
+    validator = _condition_validator()
+    return all(
+        condition is False or validator(condition).is_valid(arguments[name])
+        for name, condition in conditions.items()
+    )
+
+
+def condition_problem(condition: Condition) -> str:
+    """Why this is not a usable condition; empty when it is."""
+    if problem := json_problem(condition):
+        return problem
+    try:
+        Draft202012Validator.check_schema(condition)
+    except SchemaError as error:
+        return error_text([error])
+    errors = list(Draft202012Validator(CONDITION, format_checker=FORMATS).iter_errors(condition))
+    if pattern := next((error.cause for error in errors if error.cause), None):
+        return str(pattern)
+    return f"{error_text(errors)}; known keywords: {', '.join(sorted(KEYWORDS))}" if errors else ""
+
+
+def argument_names(spec: ToolSpec) -> tuple[str, ...]:
+    """The names of a tool's arguments, as far as its schema lists them."""
+    return tuple(_properties(spec.parameters))
+
+
+def argument_problem(name: str, condition: Condition, spec: ToolSpec) -> str:
+    """Why this condition cannot protect this tool's argument; empty when it can, or cannot be told."""
+    schema = _closed_schema(_plain_schema(spec.parameters))
+    return _argument_problem(name, condition, schema, schema)
+
+
+def _argument_problem(name: str, condition: Condition, schema: JsonObject, root: JsonObject) -> str:
+    known = _properties(schema)
+    if condition is False:
+        return ""
+    if name not in known:
+        named = ", ".join(known)[:500] or "none"
+        return f"no argument {name!r}; its arguments are: {named}" if _lists_all(schema) else ""
+    wanted = {KIND_OF[key] for key in condition if key in KIND_OF} if isinstance(condition, dict) else set()
+    if not isinstance(condition, dict) or not wanted or "type" in condition:
+        return ""
+    types = _types(known[name], root)
+    if others := (types or {"any type"}) - wanted - {"null"}:
+        return (
+            f"{name} may also be {' or '.join(sorted(others))}, which a condition on "
+            f"{' and '.join(sorted(wanted))} never fits; name the `type` in the condition if that is right, "
+            "or add the other case with `anyOf`"
+        )
+    inner = _resolved_schema(known[name], root)
+    problems = (_argument_problem(part, one, inner, root) for part, one in _properties(condition).items())
+    return next((f"{name}: {problem}" for problem in problems if problem), "")
+
+
+def _types(schema: Any, root: JsonObject) -> set[str]:
+    """JSON types that a value may have; empty: any."""
+    if isinstance(schema, dict) and isinstance(schema.get("$ref"), str):
+        schema = _resolved_schema(schema, root)
+    if not isinstance(schema, dict):
+        return set()
+    ways = schema.get("anyOf", schema.get("oneOf"))
+    if isinstance(ways, list):
+        each = [_types(way, root) for way in ways]
+        return set().union(*each) if all(each) else set()
+    named = schema.get("type", [])
+    types = {named} if isinstance(named, str) else set(named)
+    return {"number" if one == "integer" else one for one in types}
+
+
+# -- the library's keywords, made safe --------------------
+
+
+def _left_to_the_tool(validator: Any, wanted: Any, instance: Any, schema: Any) -> Iterator[ValidationError]:
+    """For keywords that the library searches with Python's expressions, which can take for ever."""
+    yield from ()
+
+
+def _additional_properties(
+    check: Callable[..., Any], validator: Any, wanted: Any, instance: Any, schema: Any
+) -> Iterator[ValidationError]:
+    if "patternProperties" not in schema:
+        yield from check(validator, wanted, instance, schema)
+
+
+@cache
+def _tool_validator(draft: str) -> Any:
+    """The validator class of a tool's schema, which names its draft in `$schema`."""
+    base = validators.validator_for({"$schema": draft}, default=Draft202012Validator)
+    keywords = {
+        **SAFE_KEYWORDS,
+        "patternProperties": _left_to_the_tool,
+        "unevaluatedProperties": _left_to_the_tool,
+        "additionalProperties": partial(_additional_properties, base.VALIDATORS["additionalProperties"]),
+    }
+    return extend(base, keywords)
+
+
+def _of_kind(
+    kind: str, check: Callable[..., Any], validator: Any, wanted: Any, instance: Any, schema: Any
+) -> Iterator[ValidationError]:
+    """A keyword that fits only values of its own type."""
+    if not validator.is_type(instance, kind):
+        yield ValidationError(f"{str(instance)[:100]!r} is not of type {kind!r}")
+    else:
+        yield from check(validator, wanted, instance, schema) or ()
+
+
+@cache
+def _condition_validator() -> Any:
+    """The validator class of conditions."""
+    safe = {**Draft202012Validator.VALIDATORS, **SAFE_KEYWORDS}
+    return extend(
+        Draft202012Validator, {key: partial(_of_kind, kind, safe[key]) for key, kind in KIND_OF.items()}
+    )

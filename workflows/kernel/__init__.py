@@ -1,4 +1,1 @@
-"""The pure kernel: machines that are declared, verified, and advanced one answer at a time.
-
-`step` advances one machine, `stack` a run with machines inside it; `moves` is what people make a run do.
-"""
+"""Machines as data and one pure step function. Knows no machine by name, no Temporal, no clock."""

@@ -1,125 +1,132 @@
 """What can go wrong in the kernel.
 
 * KernelError
-  x DefinitionError            declared wrongly; raised when a machine is defined, so no worker starts
+  x DefinitionError            a machine is declared wrongly; raised when it is made, so no worker starts
   x MachineError               a machine broke a rule that it declared; recorded, then fails the run
-    + NoTransitionError        no row fits the event
-    + PermissionViolation      an undeclared read, write or effect
-    + InvariantViolation       a state's invariant does not hold
-    + PreconditionFailed       a state's precondition does not hold
-    + EmptyPatch               a state said nothing at all
+    + NoTransition             the table has no target for the event
+    + UndeclaredAccess         a state read, wrote or asked for something that it did not declare
+    + InvariantViolated        a state's invariant does not hold
     + BadPatch                 a value that does not fit its field
-    + TransitionLimitExceeded  too many transitions, or effects in one visit
-  x AgentError                 what users' rules, policies, parsers and stages may raise
-    + TransientError           goes away by itself
-    + RecoverableError         the run can go on without it
-    + FatalError               the run must stop
-    + RunError                 how a run ends whose machine raises instead of returning (`Exit.raises`)
-      > ExecutionError         it was halted
-        - MaxIterationsExceeded
-      > ModelError             the model could not be asked
-      > ToolNotFound, UnknownAction, PolicyViolation
-      > StageError, InvalidTransition
+    + EmptyVisit               a visit returned nothing
+    + LimitExceeded            more transitions, entries or effects than allowed
+    + Drifted                  a visit that ran again asked for something else
+  x Closed                     thrown into a visit when its run ends in the middle
+  x AgentError                 raised inside a visit; the machine's `on_error` decides what follows
+    + EffectError              an effect could not be performed
+    + TransientError, RecoverableError, FatalError      what users' rules, policies and hooks may raise
+    + RunError                 how a run ends when its machine raises instead of returning (`Exit.raises`)
+      > ExecutionError > MaxIterationsExceeded
+      > ModelError, ToolNotFound, UnknownAction, PolicyViolation, StageError, InvalidTransition
 
 A bad reply, a failed tool or an empty budget is not here: each is an event.
 """
 
 from __future__ import annotations
 
+import traceback
 from contextlib import suppress
-from enum import Enum
+from pathlib import PurePath
 from typing import Any
 
 __all__ = [
     "AgentError",
     "BadPatch",
+    "Closed",
     "DefinitionError",
-    "EmptyPatch",
+    "Drifted",
+    "EffectError",
+    "EmptyVisit",
     "ExecutionError",
     "FatalError",
     "InvalidTransition",
-    "InvariantViolation",
+    "InvariantViolated",
     "KernelError",
+    "LimitExceeded",
     "MachineError",
     "MaxIterationsExceeded",
     "ModelError",
-    "NoTransitionError",
-    "PermissionViolation",
+    "NoTransition",
     "PolicyViolation",
-    "PreconditionFailed",
     "RecoverableError",
     "RunError",
     "StageError",
     "ToolNotFound",
     "TransientError",
-    "TransitionLimitExceeded",
+    "UndeclaredAccess",
     "UnknownAction",
+    "bug_text",
     "error_named",
-    "failure_words",
-    "kind_words",
-    "name_of",
-    "text_of",
+    "error_text",
 ]
 
-MOST_WORDS = 1000
-"""Characters of what users' code says of itself."""
-
-
-def name_of(state: object) -> str:
-    """A state as people read it: an Enum's value when that is text, else its name."""
-    if isinstance(state, Enum):
-        return state.value if isinstance(state.value, str) else state.name
-    return str(state)
+ERROR_CHARS = 1000
+"""Characters of what a user's error says."""
+KERNEL = PurePath(__file__).parent
 
 
 class KernelError(Exception):
-    """Base of what the kernel raises."""
+    """Base class; never raised itself."""
 
 
-class DefinitionError(KernelError):
-    """A machine was declared wrongly; the message names machine and culprit."""
+class DefinitionError(KernelError, ValueError):
+    """The declaration of a machine is wrong; the message names machine and culprit."""
 
 
 class MachineError(KernelError):
     """The machine broke a rule that it declared."""
 
-    def __init__(self, machine: str, state: object, problem: str) -> None:
-        self.machine, self.state, self.problem = machine, name_of(state), problem
-        self.step: Any = None
-        """The `Step` as it was before, with the record of the refusal; set by the step function."""
-        super().__init__(f"{machine}: in state {self.state}, {problem}")
+    step: Any = None
+    """The run as it was then (a `Step`), its last record naming the rule; None: nothing had begun."""
+
+    def __init__(self, machine: str, state: str, problem: str) -> None:
+        super().__init__(f"{machine}: in state {state}, {problem}")
+        self.machine, self.state, self.problem = machine, state, problem
 
 
-class NoTransitionError(MachineError):
-    """No row of the table fits the event."""
+class NoTransition(MachineError):
+    """The table has no target for the event."""
 
 
-class PermissionViolation(MachineError):
+class UndeclaredAccess(MachineError):
     """A state read, wrote or asked for something that it did not declare."""
 
 
-class InvariantViolation(MachineError):
+class InvariantViolated(MachineError):
     """A state's invariant does not hold."""
-
-
-class PreconditionFailed(MachineError):
-    """A state's precondition does not hold."""
-
-
-class EmptyPatch(MachineError):
-    """A state said nothing where something had to be said."""
 
 
 class BadPatch(MachineError):
     """A patch holds a value that does not fit its field."""
 
 
-class TransitionLimitExceeded(MachineError):
-    """The machine moved, or asked within one visit, more often than it may."""
+class EmptyVisit(MachineError):
+    """A visit returned nothing; expected a patch and an event."""
+
+
+class LimitExceeded(MachineError):
+    """The machine moved, entered a state, or asked within one visit, more often than allowed."""
+
+
+class Drifted(MachineError):
+    """A visit that ran again asked for something else than the first time: it is not deterministic."""
+
+
+class Closed(KernelError):
+    """Thrown into a visit when its run ends in the middle. The visit may return a patch and any event;
+    only the patch counts."""
 
 
 class AgentError(KernelError):
-    """Raised by what users supply; the machine's `on_error` decides what follows (spec 6, 7.10)."""
+    """Raised inside a visit; the machine's `on_error` decides what follows (spec 7.10)."""
+
+
+class EffectError(AgentError):
+    """An effect could not be performed. `error` is its class (`activities.contracts.ErrorClass`), `type`
+    the cause by name, `effect` the effect itself."""
+
+    def __init__(self, error: str, type: str, message: str, effect: Any = None) -> None:
+        super().__init__(f"{type}: {message}")
+        self.error, self.type, self.message, self.effect = error, type, message, effect
 
 
 class TransientError(AgentError):
@@ -135,7 +142,7 @@ class FatalError(AgentError):
 
 
 class RunError(AgentError):
-    """How a run ends whose machine raises instead of returning; also what users' parts may raise."""
+    """How a run ends when its machine raises instead of returning; users' code may raise it, too."""
 
 
 class ExecutionError(RunError):
@@ -143,23 +150,23 @@ class ExecutionError(RunError):
 
 
 class MaxIterationsExceeded(ExecutionError):
-    """More iterations were wanted than are allowed (R-003-9)."""
+    """More iterations were needed than allowed (R-003-9)."""
 
 
 class ModelError(RunError):
-    """The model could not be asked, or what it said cannot be used at all."""
+    """The model could not be asked, or its reply cannot be used at all."""
 
 
 class ToolNotFound(RunError):
-    """The model asked for a tool that the agent does not have (R-001-7)."""
+    """The model called a tool that the agent does not have (R-001-7)."""
 
 
 class UnknownAction(RunError):
-    """A decision names an action that nobody knows."""
+    """A decision names an unknown action."""
 
 
 class PolicyViolation(RunError):
-    """What was proposed is not allowed."""
+    """A proposal is not allowed."""
 
 
 class StageError(RunError):
@@ -167,33 +174,35 @@ class StageError(RunError):
 
 
 class InvalidTransition(RunError):
-    """A stage wanted to go where it may not."""
+    """A stage named a target that it may not go to."""
 
 
 def error_named(name: str, machine: str, state: str, message: str) -> KernelError:
-    """The error of an `Exit.raises`; a RunError that says the name where it is none of ours."""
+    """The error for an `Exit.raises`; a RunError that says the name when it is not a kernel error."""
     found = globals().get(name)
     if isinstance(found, type) and issubclass(found, MachineError):
         return found(machine, state, message)
-    if isinstance(found, type) and issubclass(found, KernelError):
+    if isinstance(found, type) and issubclass(found, KernelError) and found is not EffectError:
         return found(message)
     return RunError(f"{name}: {message}")
 
 
-def kind_words(value: object) -> str:
-    """What a user's code gave, by its type alone: what it says of itself may be long, or raise."""
-    return f"a value of type {type(value).__name__[:100]}"
-
-
-def text_of(error: BaseException) -> str:
-    """What a user's error says, cut and writable; empty when it cannot be shown."""
-    text = ""
+def error_text(error: BaseException) -> str:
+    """A user's error with its type in front, cut; the type alone when the text cannot be shown."""
+    name, text = type(error).__name__[:100], ""
     with suppress(Exception):
         text = str(error).encode("utf-8", "replace").decode()
-    return text if len(text) <= MOST_WORDS else f"{text[: MOST_WORDS - 1]}…"
-
-
-def failure_words(error: BaseException) -> str:
-    """A user's error with its type in front; the type alone when it cannot be shown."""
-    name, text = type(error).__name__[:100], text_of(error)
+    if len(text) > ERROR_CHARS:
+        text = f"{text[: ERROR_CHARS - 1]}…"
     return f"{name}: {text}" if text else name
+
+
+def bug_text(error: BaseException) -> str:
+    """A bug with the line to look at: the deepest one of the file that the kernel has called."""
+    frames = [(frame.f_code, line) for frame, line in traceback.walk_tb(error.__traceback__)]
+    kernel = [n for n, (code, _) in enumerate(frames) if PurePath(code.co_filename).parent == KERNEL]
+    called = frames[kernel[-1] + 1 :] if kernel else frames
+    called = called or frames
+    file = called[0][0].co_filename
+    code, line = [one for one in called if one[0].co_filename == file][-1]
+    return f"{error_text(error)} ({file}, line {line}, in {code.co_name})"

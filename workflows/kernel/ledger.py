@@ -1,7 +1,7 @@
 """The ledger: named counters with caps, kept by the kernel outside the snapshot.
 
 What was spent stays spent, also after a rollback. A call is reserved before it is made and settled
-once from its answer (spec 6, 7.4). A machine with budgets of its own keeps a second ledger in its
+once from its answer (spec 7.4). A machine with a budget of its own keeps a second ledger in its
 context, where it rolls back with the rest.
 """
 
@@ -10,32 +10,12 @@ from __future__ import annotations
 import math
 from collections.abc import Mapping, Sequence
 
-from pydantic import BaseModel
+from activities.contracts import Frozen
 
-from activities.contracts import (
-    CallModel,
-    CallModels,
-    CallTools,
-    Effect,
-    EffectFailed,
-    Frozen,
-    MachineEnded,
-    ModelReplied,
-    ModelsReplied,
-    RunMachine,
-    ToolsReturned,
-)
-
-__all__ = ["SHARED", "Breach", "Ledger", "plain", "price_of", "reserved_for", "spent_by"]
-
-GLOBAL = ""
-SHARED = (
-    "model_calls", "tool_calls", "input_tokens", "output_tokens", "tokens", "cost_usd", "unpriced_calls",
-)  # fmt: skip
-"""Counters that a machine inside another adds to the outer one's, once, when it has ended."""
+__all__ = ["Breach", "Ledger", "plain_number"]
 
 
-def plain(number: float) -> str:
+def plain_number(number: float) -> str:
     """A number as people write it: `1200000`, `0.25`; never `1.2e+06`."""
     return f"{number:.6f}".rstrip("0").rstrip(".")
 
@@ -48,14 +28,14 @@ class Breach(Frozen):
     cap: float
 
     def __str__(self) -> str:
-        return f"{self.counter}: {plain(self.spent)} of {plain(self.cap)} spent"
+        return f"{self.counter}: {plain_number(self.spent)} of {plain_number(self.cap)} spent"
 
 
 class Ledger(Frozen):
     """Counters by name; a scoped counter is `scope/name`. Immutable: charging gives a new ledger.
 
-    A counter without a cap is only counted. A cap named in `advice` is printed and asked about but
-    never counts as a breach. Remaining is never below 0, spent may pass the cap (overdraft).
+    A counter without a cap is only counted. A cap named in `advice` is shown but never a breach.
+    What is left is never below 0; spending may pass the cap (overdraft).
     """
 
     spent: dict[str, float] = {}
@@ -63,30 +43,39 @@ class Ledger(Frozen):
     advice: tuple[str, ...] = ()
 
     def charge(self, amounts: Mapping[str, float], *scopes: str) -> Ledger:
-        """Amounts are added to each scope named; without a scope, to the whole run."""
+        """With these amounts added to each scope; without a scope, to the whole run."""
+        if not any(amounts.values()):
+            return self
         spent = dict(self.spent)
-        for scope in scopes or (GLOBAL,):
+        for scope in scopes or ("",):
             for counter, amount in amounts.items():
                 name = f"{scope}/{counter}" if scope else counter
-                # Rounded: sums of prices must not differ from the price of the sum by a hair.
-                spent[name] = round(spent.get(name, 0) + amount, 9)
+                # Rounded: a sum of prices must not differ from the price of the sum by a hair.
+                # A float: a visit that is run again from JSON must see `2.0`, not `2`.
+                spent[name] = round(float(spent.get(name, 0) + amount), 9)
         return self.model_copy(update={"spent": spent})
 
-    def without(self, effect: Effect | None) -> Ledger:
-        """With the reservation for this effect taken back: it is not made, or is asked for anew."""
-        return self.charge({counter: -amount for counter, amount in reserved_for(effect).items()})
+    def refund(self, amounts: Mapping[str, float]) -> Ledger:
+        """With a reservation taken back: its call is not made, or is made again."""
+        return self.charge({counter: -amount for counter, amount in amounts.items()})
 
     def at_least(self, counter: str, amount: float) -> Ledger:
-        """The counter raised to this amount; it never falls. For time."""
-        most = max(self.spent.get(counter, 0), round(amount, 3))
-        return self.model_copy(update={"spent": {**self.spent, counter: most}})
+        """With the counter raised to this amount; it never falls. For time."""
+        amount = round(float(amount), 3)
+        if amount <= self.spent.get(counter, 0):
+            return self
+        return self.model_copy(update={"spent": {**self.spent, counter: amount}})
 
     def credit(self, counter: str, amount: float) -> Ledger:
-        """The counter's cap raised by this amount: a top-up. Without a cap nothing changes."""
+        """With the counter's cap raised by this amount: a top-up. Without a cap nothing changes."""
         if counter not in self.caps:
             return self
-        caps = {**self.caps, counter: round(self.caps[counter] + amount, 9)}
-        return self.model_copy(update={"caps": caps})
+        return self.cap(counter, round(self.caps[counter] + amount, 9))
+
+    def cap(self, counter: str, amount: float | None) -> Ledger:
+        """With this cap on the counter; None: without one."""
+        caps = {name: cap for name, cap in self.caps.items() if name != counter}
+        return self.model_copy(update={"caps": caps if amount is None else {**caps, counter: float(amount)}})
 
     def used(self, counter: str) -> float:
         """What was spent."""
@@ -108,55 +97,11 @@ class Ledger(Frozen):
                 return Breach(counter=counter, spent=spent, cap=cap)
         return None
 
-    def line(self, counters: Sequence[str], scope: str = GLOBAL) -> str:
+    def line(self, counters: Sequence[str], scope: str = "") -> str:
         """`decisions left 4/4, tools left 3/4` for those that have a cap."""
-        parts = []
-        for counter in counters:
-            name = f"{scope}/{counter}" if scope else counter
-            if name in self.caps:
-                parts.append(f"{counter} left {plain(self.left(name))}/{plain(self.caps[name])}")
-        return ", ".join(parts)
-
-
-def price_of(effect: Effect) -> dict[str, float]:
-    """What an effect costs before it is made; 0 asks only whether the limit is reached already."""
-    shared: dict[str, float] = {"cost_usd": 0, "seconds": 0}
-    if isinstance(effect, CallModel):
-        return {"model_calls": 1, "tokens": 0, **shared}
-    if isinstance(effect, CallModels):
-        return {"model_calls": len(effect.calls), "tokens": 0, **shared}
-    if isinstance(effect, CallTools):
-        return {"tool_calls": len(effect.runs), **shared}
-    if isinstance(effect, RunMachine):
-        return shared
-    return {}
-
-
-def reserved_for(effect: Effect | None) -> dict[str, float]:
-    """What is charged when an effect is handed out."""
-    return {counter: amount for counter, amount in price_of(effect).items() if amount} if effect else {}
-
-
-def spent_by(answer: BaseModel) -> dict[str, float]:
-    """What an answer says was spent beyond the call itself."""
-    if isinstance(answer, ModelReplied):
-        used = answer.usage
-        unknown = {} if answer.cost_known else {"unpriced_calls": 1.0}
-        return {
-            **unknown,
-            "input_tokens": used.input_tokens,
-            "output_tokens": used.output_tokens,
-            "tokens": used.input_tokens + used.output_tokens,
-            "cost_usd": answer.cost_usd,
-        }
-    if isinstance(answer, ModelsReplied):
-        total: dict[str, float] = {}
-        for reply in answer.replies:
-            for name, amount in spent_by(reply).items():
-                total[name] = total.get(name, 0) + amount
-        return total
-    if isinstance(answer, ToolsReturned):
-        return {"cost_usd": sum(result.cost_usd for result in answer.results)}
-    if isinstance(answer, MachineEnded | EffectFailed):
-        return {name: amount for name, amount in answer.spent.items() if name in SHARED}
-    return {}
+        names = {counter: f"{scope}/{counter}" if scope else counter for counter in counters}
+        return ", ".join(
+            f"{counter} left {plain_number(self.left(name))}/{plain_number(self.caps[name])}"
+            for counter, name in names.items()
+            if name in self.caps
+        )

@@ -1,7 +1,7 @@
-"""The transition log: one record per transition and per patch inside a visit.
+"""The transition log: one record per transition, and one for each effect that a visit goes on after.
 
-From the records alone the state can be rebuilt (`rebuild`), whatever the machine; spec 6, 7.3. The log only
-grows: a rollback or a fork is a record too, and says which of those before it still hold (`lineage`).
+From the records alone the run can be rebuilt, whatever the machine (spec 7.3): `operations.restored`.
+The log only grows: a rollback or a fork is a record too, and says which of those before it still hold.
 """
 
 from __future__ import annotations
@@ -12,22 +12,34 @@ from typing import Any
 
 from pydantic import Field, SerializerFunctionWrapHandler, model_serializer
 
-from activities.contracts import Frozen, JsonObject
+from activities.contracts import Frozen, JsonObject, Message
 
-__all__ = ["FORKED", "HELD_BACK", "ROLLED_BACK", "STARTED", "Record", "chain", "chained_hash", "lineage"]
+__all__ = [
+    "CLOSED",
+    "FORKED",
+    "ROLLED_BACK",
+    "STARTED",
+    "STEERED",
+    "Record",
+    "chain",
+    "lineage",
+    "record_hash",
+]
 
 STARTED = "Started"
-"""Event of the first record; its patch is the whole initial context."""
+"""Event of the first record; its patch is the whole first context."""
+STEERED = "Steered"
+"""Event of a record that holds a person's message."""
+CLOSED = "Closed"
+"""Event of a record that ends a run in the middle; `reason` begins with the exit reason."""
 ROLLED_BACK = "RolledBack"
 """Event of a record that goes back to a step of this run."""
 FORKED = "Forked"
-"""Event of a record that goes on from a step of another run, whose records are in front of it."""
-HELD_BACK = "HeldBack"
-"""Event of a record of the gate before a final state."""
+"""Event of a record that goes on from a step of another run; that run's records stand before it."""
 
 
 class Record(Frozen):
-    """One thing that happened to a run."""
+    """One thing that happened to a run. In JSON, fields with their default are left out."""
 
     seq: int
     """0, 1, 2, ... without gaps over all branches."""
@@ -37,52 +49,60 @@ class Record(Frozen):
     state: str
     """Where the machine was."""
     event: str
-    """Name of the event, or of the answer that was folded in."""
+    """Name of the event; of the answer, where a visit goes on after one."""
     to: str | None = None
-    """Where the event led; None for a patch inside a visit, a state entered again, and a refusal."""
+    """The state that the event led to; None: the machine stayed in its visit."""
     reason: str = ""
     """For people: what was thought, called, returned or violated."""
     step: int = 0
-    """How many times a step had begun (entries of the machine's step state)."""
+    """How many steps had begun (entries of the machine's step state)."""
     visit: int = 0
-    """Number of the state's visit; never falls."""
+    """Number of the visit in which it happened; never falls."""
+    reads: tuple[str, ...] = ()
+    """Fields that the state read."""
+    patch: dict[str, JsonObject] = Field(default_factory=dict)
+    """Field -> what changed, as `context.difference` writes it."""
+    messages: tuple[Message, ...] = ()
+    """Added to the conversation since the record before."""
+    beside: tuple[Message, ...] = ()
+    """Questions beside the conversation and their replies, cut."""
+    notes: tuple[Message, ...] = ()
+    """Messages from people that the next question will bring."""
+    heard: int = 0
+    """How many waiting messages from people are among `messages`."""
+    effects: tuple[str, ...] = ()
+    """Titles of the effects that were answered since the record before."""
     counters: dict[str, float] = Field(default_factory=dict)
     """The ledger: what the run had spent by then (calls, tokens, USD, seconds)."""
-    reads: tuple[str, ...] = ()
-    """Fields that the state really read."""
-    writes: tuple[str, ...] = ()
-    """Fields that the patch changed."""
-    patch: JsonObject = Field(default_factory=dict)
-    """The change as deltas, one per field, for the field's reducer."""
-    reset: tuple[str, ...] = ()
-    """Fields that went back to their defaults, before the patch. Of a record with `back_to`: fields whose
-    whole value the patch has."""
-    started: float = 0
-    """When the visit or the call began, in seconds since 1970."""
-    finished: float = 0
-    error: str | None = None
-    """Why the change was refused; the patch is empty then."""
+    started: float = 0.0
+    """When the visit or the effect began, in seconds since 1970."""
+    at: float = 0.0
+    """When it happened, in seconds since 1970."""
     by: str = "machine"
     """Who caused it: `machine`, `kernel`, or a person."""
-    within: str = ""
-    """The effect of the outer machine in which this happened, such as `research#3:1`; empty: in none."""
+    error: str | None = None
+    """Which rule was broken."""
     back_to: int | None = None
-    """A rollback or fork: of the records before this one, those up to this number still hold (-1: none)."""
+    """A rollback or fork: of the records before this one, those up to this number hold (-1: none)."""
     about: JsonObject = Field(default_factory=dict)
-    """What a person's message or a request was about: id, kind, digest, arguments, who decided."""
+    """Details of a person's message, request or command: id, kind, digest, arguments, who decided."""
 
     @model_serializer(mode="wrap")
     def _lean(self, write: SerializerFunctionWrapHandler) -> dict[str, Any]:
-        """Without what is empty of the fields that came later: the hashes of older logs hold."""
         values: dict[str, Any] = write(self)
-        for name, empty in (("within", ""), ("back_to", None), ("about", {})):
-            if name in values and values[name] == empty:
-                del values[name]
-        return values
+        defaults = {"by": "machine", "back_to": None}
+        return {
+            name: value
+            for name, value in values.items()
+            if name in _ALWAYS or (value != defaults[name] if name in defaults else value)
+        }
+
+
+_ALWAYS = {"seq", "machine", "state", "event"}
 
 
 def lineage(records: Iterable[Record]) -> list[Record]:
-    """The records that still hold: what a rollback or a fork went back behind is left out."""
+    """The records that still hold: those behind a rollback's or a fork's point are left out."""
     kept: list[Record] = []
     for record in records:
         if record.back_to is not None:
@@ -92,13 +112,13 @@ def lineage(records: Iterable[Record]) -> list[Record]:
     return kept
 
 
-def chained_hash(previous: str, record: Record) -> str:
+def record_hash(previous: str, record: Record) -> str:
     """The hash of a record in its chain: 64 hexadecimal characters."""
     return hashlib.sha256(f"{previous}\n{record.model_dump_json()}".encode()).hexdigest()
 
 
-def chain(records: Iterable[Record], after: str = "") -> str:
-    """The hash of the last of these records; `after` is the hash before the first."""
+def chain(records: Iterable[Record], head: str = "") -> str:
+    """The hash of the last of these records; `head` is the hash before the first."""
     for record in records:
-        after = chained_hash(after, record)
-    return after
+        head = record_hash(head, record)
+    return head

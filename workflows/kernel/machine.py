@@ -1,54 +1,65 @@
-"""A machine's declaration: states, one table, and the slots that the six machines need.
+"""What a machine declares: states, one table, and how a run begins and ends. Checked when it is made.
 
-A machine never does anything; it says what it wants done. Entering a state yields an *effect* (call
-the model, run tools, ask a person), or an *event* (a decision it can take from what it knows). The
-loop performs effects and feeds the answers back to `resume`. Only events move the table.
+A machine never does anything. A state is a function of the context; it *yields* what it wants done
+(effects), receives the answers, and returns a patch and the event that happened. Only events move
+the table.
+
+Rules for a visit: it may be run again over the same answers, so it must ask for the same again. It
+keeps no state outside itself, reads no clock but `run.now`, yields nothing in `finally` and nothing
+after `Closed`.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping, Set
-from dataclasses import dataclass, field, replace
+from collections.abc import Callable, Generator, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
 from enum import Enum
-from typing import TYPE_CHECKING, Any, Generic, Literal, TypeVar
+from typing import Any, Literal
 
 from pydantic import BaseModel
 
-from activities.contracts import Effect, ErrorClass, Frozen, JsonObject
-from workflows.kernel.errors import DefinitionError, MachineError, name_of
-from workflows.kernel.fields import Patch
-from workflows.kernel.ledger import Breach, Ledger
-from workflows.kernel.log import Record
+from activities.contracts import (
+    Conversation,
+    Effect,
+    Frozen,
+    JsonObject,
+    MaterialRef,
+    Message,
+    Say,
+    ToolSpec,
+)
+from workflows.kernel.context import RESERVED, Context, Patch
+from workflows.kernel.errors import AgentError, DefinitionError, MachineError
+from workflows.kernel.ledger import Ledger
 
-if TYPE_CHECKING:
-    from workflows.kernel.snapshot import Snapshot
+__all__ = [
+    "COMMON_EXITS",
+    "Event",
+    "Exit",
+    "Extensions",
+    "Interrupt",
+    "Machine",
+    "Outcome",
+    "Run",
+    "RunInput",
+    "State",
+    "Visit",
+    "state",
+    "state_name",
+]
 
-__all__ = ["At", "Exit", "Machine", "Move", "Row", "Said", "State"]
 
-C = TypeVar("C", bound=BaseModel)
-Event = object
-"""Any frozen dataclass; its `reason`, if it has one, goes into the log for people."""
-Said = Effect | Event | None | tuple[Patch, Effect | Event | None]
-"""What a state says: what it wants done, or what happened; with a patch in front when it
-changes something."""
+@dataclass(frozen=True)
+class Event:
+    """Something that happened; `reason` is for people. An event of one's own is a subclass."""
+
+    reason: str = ""
 
 
-@dataclass(frozen=True, slots=True)
-class At:
-    """What a pure function cannot know: where and when it is called."""
-
-    now: float
-    """Seconds since 1970."""
-    state: Enum
-    visit: int
-    """Number of this visit; never falls."""
-    call: int
-    """How many effects this visit has asked for so far."""
-    step: int
-    transitions: int
-    ledger: Ledger
-    last: Record | None
-    """The record of the last transition."""
+Outcome = tuple[Patch, Event]
+"""What a visit returns: the patch, and the event that moves the table."""
+Visit = Generator[Effect[Any], Any, Outcome]
+"""A state's function with effects. Without effects it just returns an `Outcome`."""
 
 
 class Exit(Frozen):
@@ -56,167 +67,286 @@ class Exit(Frozen):
 
     reason: str
     ok: bool = False
+    """The goal was achieved, as the machine understands it."""
     answer: str | None = None
     error: str | None = None
+    """What went wrong, for a person."""
     outcome: JsonObject = {}
+    """What the machine adds to its result."""
     raises: str | None = None
-    """Name of the error that a caller gets instead of a result (see `errors`); None: it is returned."""
+    """The machine's way to fail: the run raises the error of this name (`errors.error_named`)."""
+
+
+COMMON_EXITS: Mapping[str, str] = {
+    "limit": "a limit of the agent is reached: calls, tokens, money or time; the error names it",
+    "max_transitions": "the machine made as many transitions as allowed",
+    "failed": "an effect failed and the machine has no `on_error`",
+    "aborted": "a person ended the run with `abort`",
+    "expired": "a request expired, and its deadline ends the run",
+    "cancelled": "the run was cancelled through Temporal or `ratchet cancel`",
+    "broken_rule": "the machine broke a rule that it declared; the run fails with the rule's name",
+    "refused": "the task cannot be run; the run fails before it begins and says why",
+    "bug": "the run failed by a fault of Ratchet itself",
+}
+"""Exit reasons of every machine: the kernel or the workflow ends a run so, whatever its state."""
 
 
 @dataclass(frozen=True, slots=True)
-class Move:
-    """An event on its way to a final state, as the hold-back gate sees it."""
+class Extensions:
+    """Users' named functions that the worker has loaded. A task names them, it never brings them."""
 
-    event: Event
-    target: Enum
-    state: Enum
-
-
-Enter = Callable[[Any, At], Said]
-Resume = Callable[[Any, Any, At], Said]
-Check = Callable[[Any, Record | None], bool | str]
-"""True or the empty string: holds. False or a text: does not, and why."""
-Callback = Callable[[Any], Patch | None]
-Guard = Callable[[Any, Any], bool]
-Action = Callable[[Any, Any], Patch | None]
+    rules: Mapping[str, Any] = field(default_factory=dict)
+    policies: Mapping[str, Any] = field(default_factory=dict)
+    """Stopping policies (spec 2.6)."""
+    hooks: Mapping[str, Callable[..., Any]] = field(default_factory=dict)
+    """Pure functions that a machine's options may name, such as a planner's decide hook."""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@dataclass(frozen=True, slots=True)
+class RunInput:
+    """What a run begins with."""
+
+    goal: str
+    trace_id: str = ""
+    """The workflow id."""
+    instructions: str = ""
+    tools: tuple[ToolSpec, ...] = ()
+    depth: int = 0
+    """How deep the run is nested in others; 0: it is not."""
+    material: str | MaterialRef | None = None
+    """What the run is about, for machines that take it."""
+    values: JsonObject = field(default_factory=dict)
+    """What of an outer machine's context it begins with, for machines that take it (spec 1.9)."""
+
+
+@dataclass(slots=True)
+class Run:
+    """What a state may know besides the context. It goes forward with each answer of the visit, and
+    shows the same again when the visit is run again."""
+
+    options: Any
+    parts: Any
+    """What the machine's `prepare` made of options and extensions."""
+    input: RunInput
+    step: int
+    """How many steps have begun."""
+    visit: int
+    counts: Mapping[str, int]
+    """How often states were entered, by their `counts`."""
+    now: float = 0.0
+    """Seconds since 1970."""
+    ledger: Ledger = field(default_factory=Ledger)
+    conversation: Conversation = field(default_factory=Conversation)
+    notes: tuple[Message, ...] = ()
+    """All messages from people so far, for machines that ask beside the conversation."""
+    inbox: tuple[Message, ...] = ()
+    """Those that the next question to the conversation will bring."""
+
+    @property
+    def reply(self) -> Message | None:
+        """The model's newest reply in the conversation."""
+        messages = reversed(self.conversation.messages)
+        return next((message for message in messages if message.role == "assistant"), None)
+
+
+class Interrupt(Effect[None]):
+    """The run is paused before it enters a state, because its options say so; `go_on` enters."""
+
+    kind: Literal["interrupt"] = "interrupt"
+    state: str
+    step: int
+
+
+Rights = frozenset[str]
+
+
+@dataclass(frozen=True, slots=True)
 class State:
-    """A state: what it may see, change and ask for, and what must hold while the machine is in it."""
+    """A state: its function, what it may read, write and ask for, and what must hold in it."""
 
-    enter: Enter | None = None
-    resume: Resume | None = None
-    reads: frozenset[str] | set[str] = frozenset()
-    writes: frozenset[str] | set[str] = frozenset()
-    grants: frozenset[str] | set[str] = frozenset()
-    """Kinds of effect that it may ask for."""
+    name: Enum
+    visit: Callable[[Any, Run], Any] | None = None
+    """(context, run) -> an `Outcome`, or a generator of effects that returns one."""
+    reads: Rights = frozenset()
+    writes: Rights = frozenset()
+    asks: frozenset[type[Effect[Any]]] = frozenset()
     tools: frozenset[str] | None = None
-    """Tools that its effects may name; None: every tool that the agent has."""
-    requires: Check | None = None
-    """Precondition, sees what the state may read."""
-    holds: Check | None = None
-    """Invariant, sees the whole context."""
-    on_enter: Callback | None = None
-    on_exit: Callback | None = None
-    spends: str | None = None
-    """A ledger counter that each visit raises by one; every cycle of an agent machine has such a state."""
-    max_effects: int = 1000
-    """Effects in one visit."""
-    on_error: Mapping[ErrorClass, Resume] = field(default_factory=dict)
-    """Class of error -> what to say instead of `resume`; wins over the machine's."""
-    again: bool | Callable[[Any], bool] = False
-    """Entering it again in the middle of a visit asks for the pending model call alone, and for nothing that
-    was done before it; or a function of the context that says so. Where it is the visit's first call, that
-    goes without saying. A message from a person is put before such a call."""
+    """Names of the tools that its effects may use; None: all tools of the run."""
+    holds: Callable[[Any, str], str] | None = None
+    """The invariant, checked before the state is entered: (context, state left) -> what is wrong, or ""."""
+    entry: Callable[[Any, str], Patch] | None = None
+    """What entering writes: (context, state left) -> patch; checked against the machine's own `writes`."""
+    counts: str = ""
+    """Name of a counter that each entry raises. Every cycle passes such a state, so every run ends."""
     enforce: bool = True
-    """False: undeclared reads and writes of this one state are merged and logged as a warning."""
-
-    def __post_init__(self) -> None:
-        for name in ("reads", "writes", "grants"):
-            object.__setattr__(self, name, frozenset(getattr(self, name)))
+    """False: reads, writes, effects and the invariant of this state are not checked; its records say so."""
 
 
-@dataclass(frozen=True, slots=True)
-class Row:
-    """One row of the table. The first row that fits wins; subclasses of the event fit too."""
-
-    source: Enum
-    event: type
-    target: Enum
-    guard: Guard | None = None
-    action: Action | None = None
-    """Called with (event, context) between on_exit of the old and on_enter of the new state."""
-    reset: tuple[str, ...] = ()
-    """Fields that go back to their defaults on this edge, before callbacks and action."""
-    writes: frozenset[str] | set[str] = frozenset()
-    """Fields that the action may write."""
-
-    def fits(self, state: Enum, event: Event, context: Any) -> bool:
-        """Is this the row for the event in this state?"""
-        fits = self.source == state and isinstance(event, self.event)
-        return fits and (self.guard is None or self.guard(event, context))
+def state(
+    name: Enum,
+    *,
+    asks: Iterable[type[Effect[Any]]] = (),
+    reads: Iterable[str] = (),
+    writes: Iterable[str] = (),
+    tools: Iterable[str] | None = None,
+    **more: Any,
+) -> Callable[[Callable[[Any, Run], Any]], State]:
+    """Declare the decorated function as the state `name`; `more` are the other fields of `State`."""
+    rights: dict[str, Any] = {
+        "asks": frozenset(asks),
+        "reads": frozenset(reads),
+        "writes": frozenset(writes),
+        "tools": None if tools is None else frozenset(tools),
+    }
+    return lambda visit: State(name, visit, **rights, **more)
 
 
-def _row(machine: str, number: int, row: Row | tuple[Any, ...]) -> Row:
-    try:
-        return row if isinstance(row, Row) else Row(*row)
-    except TypeError as error:
-        problem = f"row {number} is {row!r}; expected (from, event, to) and then guard, action, ..."
-        raise DefinitionError(f"machine {machine}: {problem}") from error
+def state_name(state: Enum | str) -> str:
+    """A state as people and snapshots name it: an Enum's value when that is text, else its name."""
+    if isinstance(state, str) and not isinstance(state, Enum):
+        return state
+    return state.value if isinstance(state.value, str) else state.name
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Machine(Generic[C]):
-    """An agent machine, verified when it is made; raises DefinitionError naming the culprit."""
+Begin = Callable[[RunInput, Any], Context | tuple[Context, Sequence[Message]]]
+
+
+@dataclass(frozen=True, kw_only=True)
+class Machine:
+    """An agent machine. Raises DefinitionError naming the culprit.
+
+    States without a row in the table are final. A machine made of data is a function that returns one.
+    """
 
     name: str
     version: str = "1"
-    context: type[C]
+    description: str = ""
+    """One line, for lists."""
+    options: type[BaseModel]
+    context: type[Context]
+    begin: Begin
+    """(input, options) -> first context, with the opening messages of the conversation if there are any.
+    Raises ValueError for an input that cannot be run."""
     initial: Enum
-    final: Set[Enum]
-    states: Mapping[Any, State]
-    """State -> its declaration; the keys are members of an Enum."""
-    table: tuple[Row, ...] | Iterable[Row | tuple[Any, ...]]
-    result: Callable[[C, Enum], Exit]
-    """How the run ended; the state is not final when the run was closed in the middle."""
-    step_state: Enum | None = None
-    """The state whose entry begins a step: rollback, interrupts and continue-as-new count by it."""
-    driven_by: Literal["effects", "events"] = "effects"
-    """Plain machines are driven by an event source and may cycle freely (spec 2.1)."""
-    on_error: Mapping[ErrorClass, Resume] = field(default_factory=dict)
-    """Class of error -> what to say instead of `resume`, within the failing state's rights."""
-    on_unmatched: Literal["raise", "stay", "fail", "end"] = "raise"
-    max_unmatched: int = 100
-    """Unmatched events in a row, for `stay`; the counter restarts at each transition."""
-    fail_state: Enum | None = None
-    """Where a broken rule leads; None: a broken rule raises."""
-    on_violation: Callable[[MachineError, C], Patch] | None = None
-    """The patch that goes with the move to the fail state, such as a `last_error`."""
-    max_transitions: int = 10_000
-    limit_reasons: Mapping[str, str] = field(default_factory=dict)
-    """Counter -> exit reason when its cap ends the run; default `limit`."""
-    on_limit: Callable[[C, Breach, At], Said] | None = None
-    """Asked before a limit ends the run: an event, one more effect, or None to end; each may have a patch."""
-    hold_back: Callable[[C, Move, At], tuple[Patch, Event] | None] | None = None
-    """Asked before a final state is entered: another event instead, or None to let it pass."""
-    max_hold_backs: int = 1
-    on_close: Callable[[C, str], Patch] | None = None
-    """What a close in the middle (cancel, abort, a limit) writes, given the exit reason."""
-    fold_steer: Callable[[C, str], Patch] | None = None
-    """How a message from a person, given while the run is on its way, gets into the context."""
-    on_rollback: Callable[[C, C], Patch] | None = None
-    """(context before the rollback, context that is restored) -> what the restored one is to know of it."""
-    rewind: Callable[[C, int], C] | None = None
-    """(context, last step that stays, from 0) -> the context to go on with, where the steps are in it; for
-    runs without Temporal (spec 1.8). ValueError: it has no such step. None: they go back by the log."""
-    steps_done: Callable[[C], int] | None = None
-    """How many steps are done, for whom counts them (R-000-13); None: those that have begun."""
-    hold: Callable[[Snapshot[C]], bool] | None = None
-    """Asked once at each arrival in a state, before it is entered: True hands out a `Hold` instead. It is the
-    run's, not the definition's."""
+    table: Mapping[Enum, Mapping[type[Event], Enum]]
+    states: Sequence[State]
+    step: Enum | None = None
+    """The state whose entry begins a step; a rollback goes to a step's beginning."""
+    result: Callable[[Any, Run], Exit]
+    """(context, run) -> how the run ended; also asked when a run is closed in the middle."""
+    on_error: Callable[[Any, AgentError, Run], Outcome] | None = None
+    """What an error that leaves a visit means: (context, error, run) -> outcome; None: the run ends."""
+    on_close: Callable[[Any, str], Patch] | None = None
+    """(context, exit reason) -> what a run closed in the middle writes."""
+    on_rollback: Callable[[Any, Any], Patch] | None = None
+    """(restored context, context before) -> what a rollback writes."""
+    on_violation: Callable[[Any, MachineError], Patch] | None = None
+    fail: Enum | None = None
+    """A broken rule leads to this state, after `on_violation` (spec 3.7); None: it fails the run."""
+    writes: Rights | None = None
+    """What the machine itself may write: `entry`, `on_error`, `on_close`, `on_rollback`, `on_violation`;
+    None: every field."""
+    prepare: Callable[[Any, Extensions], Any] | None = None
+    """(options, extensions) -> `run.parts`, made once. Raises ValueError for a name that is not loaded."""
+    max_transitions: int | Callable[[Any], int] = 10_000
+    max_effects: int | Callable[[Any], int] = 1_000
+    """Effects in one visit."""
+    caps: Callable[[Any], Mapping[str, int]] | None = None
+    """options -> counter of `counts` -> most entries; others have `max_transitions`."""
+    roles: tuple[str, ...] = ("default",)
+    """Model roles that the machine uses; only `default` must be given."""
+    plain_replies: bool = True
+    """A model that only looks around and answers in plain words can take part (provider `scripted` without
+    a script); false where replies have a form of their own."""
+    takes_material: bool = False
+    exits: Mapping[str, str] = field(default_factory=dict)
+    """Exit reason -> what it means, beyond `COMMON_EXITS`."""
+
+    rows: Mapping[str, Mapping[type[Event], str]] = field(init=False, repr=False)
+    """The table by names."""
+    by_name: Mapping[str, State] = field(init=False, repr=False)
+    final: frozenset[str] = field(init=False)
 
     def __post_init__(self) -> None:
-        from workflows.kernel.verify import verify
+        rows = {
+            state_name(source): {event: state_name(target) for event, target in row.items()}
+            for source, row in self.table.items()
+        }
+        by_name: dict[str, State] = {}
+        for one in self.states:
+            if state_name(one.name) in by_name:
+                raise DefinitionError(f"machine {self.name}: two functions for state {state_name(one.name)}")
+            by_name[state_name(one.name)] = one
+        targets = [target for row in self.table.values() for target in row.values()]
+        for target in [*targets, *([self.fail] if self.fail else [])]:
+            by_name.setdefault(state_name(target), State(target))
+        object.__setattr__(self, "rows", rows)
+        object.__setattr__(self, "by_name", by_name)
+        object.__setattr__(self, "final", frozenset(by_name) - rows.keys())
+        _verify(self)
 
-        put = object.__setattr__
-        put(self, "final", frozenset(self.final))
-        put(self, "table", tuple(_row(self.name, n, row) for n, row in enumerate(self.table)))
-        verify(self)
 
-    @property
-    def rows(self) -> tuple[Row, ...]:
-        """The table, in order."""
-        return self.table  # type: ignore[return-value]  # __post_init__ made it a tuple of rows
+def _verify(m: Machine) -> None:
+    for problem in (*_wrong_states(m), *_wrong_paths(m), *_wrong_fields(m)):
+        raise DefinitionError(f"machine {m.name}: {problem}")
 
-    def state_named(self, name: str) -> Enum:
-        """The state with this name; raises ValueError with what there is."""
-        state: Enum
-        for state in self.states:
-            if name_of(state) == name:
-                return state
-        raise ValueError(f"{self.name} has no state {name!r}; it has {[name_of(s) for s in self.states]}")
 
-    def with_limit(self, max_transitions: int) -> Machine[C]:
-        """The same machine with another limit on transitions."""
-        return replace(self, max_transitions=max_transitions)
+def _wrong_states(m: Machine) -> Iterator[str]:
+    known, rows, initial = set(m.by_name), m.rows, state_name(m.initial)
+    if unknown := ({initial} | set(rows)) - known:
+        yield f"no function is declared for state {_names(unknown)}"
+    if missing := [name for name, one in m.by_name.items() if name in rows and one.visit is None]:
+        yield f"state {_names(missing)} has no function"
+    if not m.final:
+        yield "every state has a row, so the run could never end; a final state has none"
+    if m.step is not None and state_name(m.step) not in rows:
+        yield f"`step` names {state_name(m.step)}, which is not a state with a row"
+
+
+def _wrong_paths(m: Machine) -> Iterator[str]:
+    known, rows, initial = set(m.by_name), m.rows, state_name(m.initial)
+    roots = {initial, state_name(m.fail)} if m.fail else {initial}
+    if lost := known - _reachable(roots, rows):
+        yield f"unreachable from {initial}: {_names(lost)}"
+    back: dict[str, dict[Any, str]] = {}
+    for source, row in rows.items():
+        for target in row.values():
+            back.setdefault(target, {})[source] = source
+    if stuck := known - _reachable(set(m.final), back):
+        yield f"no path to a final state from: {_names(stuck)}"
+    free = {
+        source: {e: t for e, t in row.items() if not m.by_name[t].counts}
+        for source, row in rows.items()
+        if not m.by_name[source].counts
+    }
+    for source, row in free.items():
+        if source in _reachable(set(row.values()), free):
+            yield f"a cycle through {source} passes no state with `counts`: it might never end"
+
+
+def _wrong_fields(m: Machine) -> Iterator[str]:
+    fields = m.context.model_fields
+    if hidden := RESERVED & fields.keys():
+        yield f"the context's field {_names(hidden)} has a reserved name; rename it"
+    if unknown := (m.writes or frozenset()) - fields.keys():
+        yield f"`writes` names the unknown field {_names(unknown)}"
+    for name, one in m.by_name.items():
+        if unknown := (one.reads | one.writes) - fields.keys():
+            yield f"state {name} declares the unknown field {_names(unknown)}"
+        for kind in one.asks:
+            if not (isinstance(kind, type) and issubclass(kind, Effect)) or kind is Say:
+                yield f"state {name}: `asks` takes classes of effects (not Say), not {kind!r}"
+
+
+def _names(found: Iterable[str]) -> str:
+    return ", ".join(sorted(found))
+
+
+def _reachable(start: set[str], table: Mapping[str, Mapping[Any, str]]) -> set[str]:
+    seen, todo = set(start), list(start)
+    while todo:
+        for target in table.get(todo.pop(), {}).values():
+            if target not in seen:
+                seen.add(target)
+                todo.append(target)
+    return seen

@@ -1,26 +1,31 @@
-"""Plain machines: the chainable builder, driven by an event source (spec 2.1).
+"""Plain machines: a chainable builder, driven by an event source (spec 2.1).
 
     machine = StateMachine[S, E, C]().state(S.A).transition(S.A, Went, S.B).terminal(S.B)
     state, context = machine.run(S.A, context, source)
 
-The source takes the place of `enter`. The context is the caller's own object, changed in place by
-actions and callbacks; what they change is recorded as patches. Building is not thread-safe, running
-is, as long as each run has its own context.
+The builder makes a `Machine` whose every state asks the source for the next event; table, transitions
+and log are the kernel's. The context is the caller's own object, changed in place by actions and
+callbacks; with a log, what they changed is recorded. Building is not thread-safe; running is, as long
+as each run has its own context.
 """
 
 from __future__ import annotations
 
-from collections.abc import Awaitable, Callable, Iterable, Mapping
-from dataclasses import dataclass, fields, is_dataclass
+from collections.abc import Awaitable, Callable, Mapping
+from dataclasses import dataclass
 from enum import Enum
-from typing import Any, Generic, TypeVar
+from typing import Any, Generic, Literal, TypeVar
 
-from pydantic import BaseModel
+from pydantic import BaseModel, JsonValue
 from pydantic_core import from_json, to_json
 
-from workflows.kernel.errors import NoTransitionError, TransitionLimitExceeded, name_of
+from activities.contracts import Effect
+from workflows.kernel.context import Context
+from workflows.kernel.errors import DefinitionError, LimitExceeded, NoTransition
 from workflows.kernel.log import Record
-from workflows.kernel.machine import Exit, Machine, Row, State
+from workflows.kernel.machine import Event, Exit, Machine, Outcome, Run, RunInput, State, Visit, state_name
+from workflows.kernel.snapshot import Program, Step
+from workflows.kernel.step import advance, note, start
 
 __all__ = ["StateMachine"]
 
@@ -29,34 +34,69 @@ E = TypeVar("E")
 C = TypeVar("C")
 
 
-class _NoFields(BaseModel, frozen=True):
-    """The declared context of a plain machine: the caller's own object is outside the kernel."""
+class _Options(BaseModel, frozen=True):
+    """A plain machine has none."""
 
 
-@dataclass(slots=True)
-class _Run(Generic[C]):
-    """One run in progress."""
+class _Values(Context):
+    """The caller's context as JSON, as the log shows it."""
 
-    context: C
-    log: list[Record] | None
-    transitions: int = 0
-    unmatched: int = 0
+    values: dict[str, JsonValue] = {}
+
+
+class _NextEvent(Effect["_Matched"]):
+    """Ask the event source."""
+
+    kind: Literal["next_event"] = "next_event"
+
+
+@dataclass(frozen=True, slots=True)
+class _Matched:
+    """The source gave an event that fits a row."""
+
+    event: Event
+    values: dict[str, JsonValue]
+    kind: str = "matched"
+
+    @property
+    def cost(self) -> dict[str, float]:
+        return {}
+
+
+class _SourceEnded(Event):
+    """The source gave no event: a run may be left in any state, so every state has this way out."""
+
+
+class _End(Enum):
+    STOPPED = "(source ended)"
+
+
+@dataclass(frozen=True, slots=True)
+class _Row(Generic[C]):
+    source: Enum
+    event: type[Any]
+    target: Enum
+    guard: Callable[[Any, C], bool] | None
+    action: Callable[[Any, C], object] | None
+    happened: type[Event]
+    """The kernel's event for this row; its name says which guard let it pass."""
 
 
 class StateMachine(Generic[S, E, C]):
     """A machine over the caller's states, events and context; every build call returns it.
 
-    `max_unmatched` events in a row that fit no row raise NoTransitionError (R-001-1); more than
-    `max_transitions` raise TransitionLimitExceeded.
+    `max_unmatched` events in a row without a fitting row raise NoTransition (R-001-1); more than
+    `max_transitions` raise LimitExceeded.
     """
 
     def __init__(
         self, name: str = "machine", *, max_unmatched: int = 100, max_transitions: int = 10_000
     ) -> None:
         self.name, self.max_unmatched, self.max_transitions = name, max_unmatched, max_transitions
-        self._states: dict[S, State] = {}
-        self._rows: list[Row] = []
-        self._final: set[S] = set()
+        self._on_enter: dict[Enum, Callable[[C], object] | None] = {}
+        self._on_exit: dict[Enum, Callable[[C], object] | None] = {}
+        self._rows: list[_Row[C]] = []
+        self._final: set[Enum] = set()
 
     def state(
         self,
@@ -65,7 +105,7 @@ class StateMachine(Generic[S, E, C]):
         on_exit: Callable[[C], object] | None = None,
     ) -> StateMachine[S, E, C]:
         """Declare a state with its callbacks, which may change the context."""
-        self._states[name] = State(on_enter=on_enter, on_exit=on_exit)  # type: ignore[arg-type]  # a plain callback changes the context instead of returning a patch
+        self._on_enter[name], self._on_exit[name] = on_enter, on_exit
         return self
 
     def transition(
@@ -77,7 +117,9 @@ class StateMachine(Generic[S, E, C]):
         action: Callable[[Any, C], object] | None = None,
     ) -> StateMachine[S, E, C]:
         """Append a row to the table. The first row that fits wins; subclasses of the event fit."""
-        self._rows.append(Row(from_state, event_type, to_state, guard, action))  # type: ignore[arg-type]  # a plain action changes the context instead of returning a patch
+        name = f"{event_type.__name__} [{_function_name(guard)}]" if guard else event_type.__name__
+        happened = type(name, (Event,), {})
+        self._rows.append(_Row(from_state, event_type, to_state, guard, action, happened))
         return self
 
     def terminal(self, *states: S) -> StateMachine[S, E, C]:
@@ -85,25 +127,13 @@ class StateMachine(Generic[S, E, C]):
         self._final.update(states)
         return self
 
-    def definition(self, initial: S) -> Machine[_NoFields]:
-        """The machine as a verified declaration, for diagrams; raises DefinitionError."""
-        named = {s: State() for row in self._rows for s in (row.source, row.target)}
-        states: dict[Enum, State] = {**named, **{s: State() for s in self._final}}
-        for state, stage in self._states.items():
-            states[state] = stage
-        return Machine(
-            name=self.name,
-            context=_NoFields,
-            initial=initial,
-            final=set(self._final),
-            states=states,
-            table=self._rows,
-            result=lambda _, state: Exit(reason=name_of(state)),
-            driven_by="events",
-            on_unmatched="stay",
-            max_unmatched=self.max_unmatched,
-            max_transitions=self.max_transitions,
-        )
+    def definition(self, initial: S) -> Machine:
+        """The machine as a verified declaration, for diagrams. Raises DefinitionError."""
+        declared = {s for row in self._rows for s in (row.source, row.target)} | self._on_enter.keys()
+        if stuck := declared - self._final - {row.source for row in self._rows}:
+            names = ", ".join(sorted(map(state_name, stuck)))
+            raise DefinitionError(f"machine {self.name}: no row leaves {names}; declare it with `terminal`")
+        return self._machine(initial, declared, stops=False)
 
     def run(
         self,
@@ -114,13 +144,13 @@ class StateMachine(Generic[S, E, C]):
     ) -> tuple[S, C]:
         """Ask the source for events until it gives None or a terminal state is reached.
 
-        `log` gets one record per transition and unmatched event. Exceptions of source, guard,
-        action and callbacks leave unchanged.
+        `log` gets one record per transition and unmatched event. Exceptions of source, guard, action and
+        callbacks leave unchanged.
         """
-        run, state = self._start(initial_state, context, log)
-        while state not in self._final and (event := event_source(state, context)) is not None:
-            state = self._take(run, state, event)
-        return state, context
+        run = _PlainRun(self, initial_state, context, log)
+        while not run.is_over and (event := event_source(run.state, context)) is not None:
+            run.take(event)
+        return run.state, context
 
     async def arun(
         self,
@@ -130,79 +160,118 @@ class StateMachine(Generic[S, E, C]):
         log: list[Record] | None = None,
     ) -> tuple[S, C]:
         """The same with an asynchronous source."""
-        run, state = self._start(initial_state, context, log)
-        while state not in self._final and (event := await event_source(state, context)) is not None:
-            state = self._take(run, state, event)
-        return state, context
+        run = _PlainRun(self, initial_state, context, log)
+        while not run.is_over and (event := await event_source(run.state, context)) is not None:
+            run.take(event)
+        return run.state, context
 
-    def _start(self, initial: S, context: C, log: list[Record] | None) -> tuple[_Run[C], S]:
-        run = _Run(context, log)
-        _call(self._states.get(initial), "on_enter", context)
-        return run, initial
+    def _machine(
+        self, initial: Enum, states: set[Enum], *, stops: bool, values: dict[str, JsonValue] | None = None
+    ) -> Machine:
+        """The kernel's machine; with `stops`, every state may end because the source does."""
+        table: dict[Enum, dict[type[Event], Enum]] = {s: {} for s in sorted(states, key=state_name)}
+        for row in self._rows:
+            if row.source in states:
+                table[row.source][row.happened] = row.target
+        for state in self._final & table.keys():
+            del table[state]
+        for state in table if stops else ():
+            table[state][_SourceEnded] = _End.STOPPED
+        return Machine(
+            name=self.name, options=_Options, context=_Values, initial=initial,
+            begin=lambda _, __: _Values(values=values or {}),
+            table=table, states=[_asking(state) for state in {**table, initial: {}}],
+            result=lambda _, run: Exit(reason="stopped", ok=True), max_transitions=self.max_transitions,
+        )  # fmt: skip
 
-    def _take(self, run: _Run[C], state: S, event: E) -> S:
-        row = next((r for r in self._rows if r.fits(state, event, run.context)), None)
-        if row is None:
-            run.unmatched += 1
-            self._record(run, state, event, None, ())
-            if run.unmatched >= self.max_unmatched:
-                problem = (
-                    f"{type(event).__name__} came; {run.unmatched} events in a row fitted no row, "
-                    f"expected {_names(self._rows, state)}"
-                )
-                raise NoTransitionError(self.name, state, problem)
-            return state
-        if run.transitions >= self.max_transitions:
-            problem = f"more than {self.max_transitions} transitions were made"
-            raise TransitionLimitExceeded(self.name, state, problem)
-        before = {} if run.log is None else _values(run.context)
-        _call(self._states.get(state), "on_exit", run.context)
-        if row.action:
-            row.action(event, run.context)
-        target: S = row.target  # type: ignore[assignment]  # rows of this builder hold its own states
-        _call(self._states.get(target), "on_enter", run.context)
-        run.transitions, run.unmatched = run.transitions + 1, 0
-        after = {} if run.log is None else _values(run.context)
-        self._record(run, state, event, target, _changed(before, after))
-        return target
+    def _reachable(self, initial: Enum) -> set[Enum]:
+        found = {initial}
+        while more := {
+            row.target for row in self._rows if row.source in found - self._final and row.target not in found
+        }:
+            found |= more
+        return found
 
-    def _record(
-        self, run: _Run[C], state: S, event: E, to: S | None, changed: Iterable[tuple[str, Any]]
+
+class _PlainRun(Generic[S, C]):
+    """One run: asks for rows, calls the callbacks, and lets the kernel move."""
+
+    def __init__(
+        self, machine: StateMachine[S, Any, C], initial: S, context: C, log: list[Record] | None
     ) -> None:
-        if run.log is None:
-            return
-        patch = dict(changed)
-        run.log.append(
-            Record(
-                seq=len(run.log),
-                machine=self.name,
-                state=name_of(state),
-                event=type(event).__name__,
-                to=None if to is None else name_of(to),
-                visit=run.transitions,
-                writes=tuple(patch),
-                patch=patch,
-                reason=_text(str(getattr(event, "reason", "") or "")),
-            )
+        self.machine, self.state, self.context, self.log = machine, initial, context, log
+        self.unmatched = 0
+        self._call(machine._on_enter, initial)
+        values = {} if log is None else _values(context)
+        built = machine._machine(initial, machine._reachable(initial), stops=True, values=values)
+        self._keep(start(Program(built, RunInput(goal=machine.name)), now=0))
+
+    @property
+    def is_over(self) -> bool:
+        """A terminal state is reached."""
+        return self.step.exit is not None
+
+    def take(self, event: Any) -> None:
+        """Follow the first row that fits."""
+        rows = [row for row in self.machine._rows if row.source == self.state]
+        fitting = (
+            r for r in rows if isinstance(event, r.event) and (not r.guard or r.guard(event, self.context))
         )
+        row = next(fitting, None)
+        if row is None:
+            self._unmatched(event, rows)
+            return
+        if self.step.snapshot.transitions >= self.machine.max_transitions:
+            problem = f"{self.machine.max_transitions} transitions were made, and no more are allowed"
+            raise LimitExceeded(self.machine.name, state_name(self.state), problem)
+        self._call(self.machine._on_exit, self.state)
+        if row.action:
+            row.action(event, self.context)
+        self._call(self.machine._on_enter, row.target)
+        values = {} if self.log is None else _values(self.context)
+        reason = _text(str(getattr(event, "reason", "") or ""))
+        self.unmatched, self.state = 0, row.target  # type: ignore[assignment]  # rows hold the caller's own states
+        self._keep(advance(self.step, _Matched(row.happened(reason), values), now=0))
+
+    def _unmatched(self, event: Any, rows: list[_Row[C]]) -> None:
+        self.unmatched += 1
+        name = type(event).__name__
+        self._keep(note(self.step, name, now=0, by="machine", reason="no row fits"))
+        if self.unmatched >= self.machine.max_unmatched:
+            expected = " or ".join(row.event.__name__ for row in rows) or "nothing"
+            problem = f"{name} came; {self.unmatched} events without a fitting row, expected {expected}"
+            raise NoTransition(self.machine.name, state_name(self.state), problem)
+
+    def _keep(self, step: Step) -> None:
+        self.step = step
+        if self.log is not None:
+            self.log += [record for record in step.records if record.event != "Started"]
+
+    def _call(self, callbacks: Mapping[Enum, Callable[[C], object] | None], state: Enum) -> None:
+        if callback := callbacks.get(state):
+            callback(self.context)
 
 
-def _call(stage: State | None, slot: str, context: object) -> None:
-    callback = getattr(stage, slot) if stage else None
-    if callback:
-        callback(context)
+def _asking(name: Enum) -> State:
+    """A state whose visit asks for the next event."""
+    return State(name, _visit, writes=frozenset({"values"}), asks=frozenset({_NextEvent}), counts="visits")
 
 
-def _names(rows: list[Row], state: Enum) -> str:
-    return " or ".join(row.event.__name__ for row in rows if row.source == state) or "nothing"
+def _visit(c: _Values, run: Run) -> Visit:
+    matched: _Matched = yield _NextEvent()
+    outcome: Outcome = ({"values": matched.values} if matched.values else {}, matched.event)
+    return outcome
 
 
-def _values(context: object) -> dict[str, Any]:
+def _function_name(function: object) -> str:
+    name = getattr(function, "__name__", "condition")
+    return "condition" if name == "<lambda>" else name
+
+
+def _values(context: object) -> dict[str, JsonValue]:
     """The context's fields as JSON values, so that a later change in place is seen."""
     if isinstance(context, Mapping):
         items = dict(context)
-    elif is_dataclass(context):
-        items = {f.name: getattr(context, f.name, None) for f in fields(context)}
     else:
         slots = [name for kind in type(context).__mro__ for name in getattr(kind, "__slots__", ())]
         items = {name: getattr(context, name) for name in slots if hasattr(context, name)}
@@ -210,18 +279,15 @@ def _values(context: object) -> dict[str, Any]:
     return {_text(str(name)): _jsonable(value) for name, value in items.items()}
 
 
-def _changed(before: dict[str, Any], after: dict[str, Any]) -> list[tuple[str, Any]]:
-    gone = [(name, None) for name in before if name not in after]
-    return gone + [(n, value) for n, value in after.items() if n not in before or before[n] != value]
-
-
-def _jsonable(value: object) -> Any:
+def _jsonable(value: object) -> JsonValue:
     """What the log can hold of a value of any kind: writing the log never fails the run."""
     try:
-        text = to_json(value, fallback=repr, bytes_mode="base64", inf_nan_mode="strings")
-        return from_json(text)
+        shown: JsonValue = from_json(
+            to_json(value, fallback=repr, bytes_mode="base64", inf_nan_mode="strings")
+        )
     except Exception:  # noqa: BLE001  # a user's object may raise anything here
         return f"<{type(value).__name__}>"
+    return shown
 
 
 def _text(text: str) -> str:

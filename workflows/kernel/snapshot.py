@@ -1,102 +1,257 @@
-"""A machine in the middle of a run: all that has to be known to go on."""
+"""A run between two effects: its program, its snapshot, the step that a host holds; and both as JSON."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from dataclasses import dataclass
-from enum import Enum
-from typing import Any, Generic, TypeVar
+from collections.abc import Callable, Generator, Mapping
+from dataclasses import dataclass, field
+from typing import Any
 
-from pydantic import BaseModel
+from pydantic import TypeAdapter
 
-from activities.contracts import Effect, JsonObject
-from workflows.kernel.errors import name_of
-from workflows.kernel.fields import Fields
-from workflows.kernel.ledger import Ledger
+from activities.contracts import Answer, AskModel, Conversation, Effect, JsonObject, Message
+from workflows.kernel.context import Context, Patch, View, patched, to_json
+from workflows.kernel.ledger import Breach, Ledger
 from workflows.kernel.log import Record
-from workflows.kernel.machine import Exit, Machine
+from workflows.kernel.machine import Exit, Extensions, Machine, Outcome, Run, RunInput
 
-__all__ = ["Snapshot", "Step", "dump", "load", "position"]
+__all__ = ["Live", "Moment", "Program", "Shown", "Snapshot", "Step", "dump", "step_from"]
 
-C = TypeVar("C", bound=BaseModel)
+
+@dataclass(frozen=True)
+class Program:
+    """All that does not change in a run: a machine with its options, extensions and input.
+
+    Raises ValueError for options or an input that cannot be run.
+    """
+
+    machine: Machine
+    input: RunInput
+    options: Any = None
+    extensions: Extensions = field(default_factory=Extensions)
+    max_transitions: int | None = None
+    """The run's own limit; the machine's is one, too."""
+    interrupts: Callable[[Snapshot, Program], bool] | None = field(default=None, compare=False)
+    """Asked before each state is entered, except after a rollback; true: the run is paused there."""
+    parts: Any = field(init=False, repr=False, compare=False)
+
+    def __post_init__(self) -> None:
+        machine, options = self.machine, self.options
+        options = machine.options.model_validate({} if options is None else options)
+        parts = machine.prepare(options, self.extensions) if machine.prepare else None
+        object.__setattr__(self, "options", options)
+        object.__setattr__(self, "parts", parts)
+
+    @property
+    def transition_limit(self) -> int:
+        """Transitions that a run may make."""
+        own = self.machine.max_transitions
+        limit = own(self.options) if callable(own) else own
+        return limit if self.max_transitions is None else min(limit, self.max_transitions)
+
+    @property
+    def effect_limit(self) -> int:
+        """Effects that one visit may ask for."""
+        own = self.machine.max_effects
+        return own(self.options) if callable(own) else own
+
+    def entry_limit(self, counter: str) -> int | None:
+        """The most entries of states with this counter."""
+        return dict(self.machine.caps(self.options)).get(counter) if self.machine.caps else None
+
+    def begin(self) -> tuple[Context, tuple[Message, ...]]:
+        """The first context and the opening messages. Raises ValueError."""
+        begun = self.machine.begin(self.input, self.options)
+        context, opening = begun if isinstance(begun, tuple) else (begun, ())
+        return context, tuple(opening)
 
 
 @dataclass(frozen=True, slots=True)
-class Snapshot(Generic[C]):
-    """State, context and counters; the ledger lies outside, because what is spent stays spent."""
+class Shown:
+    """What `run` shows from one moment on."""
 
-    state: Enum
-    context: C
-    visit: int = 1
-    """Visits of all states so far; never falls, also not by a rollback."""
-    call: int = 0
-    """Effects asked for in this visit."""
-    step: int = 0
-    """Entries of the step state so far."""
-    transitions: int = 0
-    unmatched: int = 0
-    hold_backs: int = 0
-    entered: float = 0
-    """When the visit, or its newest effect, began; in seconds since 1970."""
-    began: float = 0
-    """When the run began."""
-    seq: int = 0
-    """Sequence number of the next record."""
-    branch: int = 0
-    last: Record | None = None
-    """The record of the last transition."""
-    reads: tuple[str, ...] = ()
-    """Fields that this visit has read since the last record; the next record names them."""
-    within: str = ""
-    """The effect of the outer machine that this one is run for; empty: there is none."""
-
-
-@dataclass(frozen=True, slots=True)
-class Step(Generic[C]):
-    """One advance: where the machine is now, what it wants done, and what to log."""
-
-    snapshot: Snapshot[C]
+    now: float
+    said: int
+    """Messages of the conversation."""
+    notes: int
+    """Messages from people so far."""
+    heard: int
+    """How many of them are in the conversation."""
     ledger: Ledger
-    effect: Effect | None = None
-    """None: the run is over, see `exit`."""
+
+
+@dataclass(frozen=True, slots=True)
+class Moment:
+    """One answer of the current visit."""
+
+    asked: str
+    """`kind:label` of the effect; a visit that is run again must ask for the same."""
+    answer: Any
+    """None for a `Say`."""
+    shown: Shown
+    keep: Patch = field(default_factory=dict)
+    """What a `Say` kept."""
+
+
+@dataclass(frozen=True, slots=True)
+class Snapshot:
+    """A run between two effects: all that is needed to go on."""
+
+    state: str
+    context: Context
+    conversation: Conversation
+    entered: Shown
+    """What `run` showed when the visit began."""
+    entry_context: Context
+    """The context when the visit began; `context` differs by what the visit kept."""
+    began: float
+    """When the run began, in seconds since 1970."""
+    moments: tuple[Moment, ...] = ()
+    calls: int = 0
+    """Effects of the visit that were answered, without what it said."""
+    notes: tuple[Message, ...] = ()
+    """Messages from people."""
+    heard: int = 0
+    """How many of them are in the conversation."""
+    counts: Mapping[str, int] = field(default_factory=dict)
+    visit: int = 0
+    step: int = 0
+    transitions: int = 0
+    seq: int = 0
+    branch: int = 0
+    interrupted: bool = False
+    """The run is paused before this state."""
+
+    @property
+    def inbox(self) -> tuple[Message, ...]:
+        """Messages from people that no question has brought yet."""
+        return self.notes[self.heard :]
+
+    @property
+    def place(self) -> str:
+        """The pending effect: `<state>#<visit>:<number of the effect in the visit>`."""
+        return f"{self.state}#{self.visit}:{self.calls}"
+
+
+ENDED = -1
+
+
+@dataclass(slots=True)
+class Live:
+    """The generator of a visit, kept in the process. It can go on once from each point."""
+
+    visit: Generator[Effect[Any], Any, Outcome]
+    view: View
+    run: Run
+    fed: int = 0
+    """How many moments it was given; `ENDED` once it has returned or raised."""
+    effect: Effect[Any] | None = None
+    """What it asks for."""
+
+
+@dataclass(frozen=True, slots=True)
+class Step:
+    """Where a run is, what it wants done, and what is new in its log."""
+
+    program: Program
+    snapshot: Snapshot
+    ledger: Ledger
+    asked: Effect[Any] | None = None
+    """The pending effect as the visit yielded it."""
     exit: Exit | None = None
     records: tuple[Record, ...] = ()
-    """What this advance added to the log."""
+    """What happened since the step before."""
+    breach: Breach | None = None
+    """The limit that the pending effect would pass. It is not reserved: `refuse` it, or raise the cap and
+    `resume`."""
+    live: Live | None = field(default=None, compare=False, repr=False)
+
+    @property
+    def effect(self) -> Effect[Any] | None:
+        """What to perform next; None when the run is over. A question to the conversation brings the
+        messages from people, after leading tool results."""
+        asked, inbox = self.asked, self.snapshot.inbox
+        if not isinstance(asked, AskModel) or asked.beside or not inbox:
+            return asked
+        results = next((n for n, m in enumerate(asked.say) if m.role != "tool"), len(asked.say))
+        return asked.model_copy(update={"say": (*asked.say[:results], *inbox, *asked.say[results:])})
 
 
-_COUNTERS = (
-    "visit", "call", "step", "transitions", "unmatched", "hold_backs", "entered", "began", "seq", "branch",
-)  # fmt: skip
+# -- as JSON --------------------------------------------------------------------------------------
+
+_ANSWER: TypeAdapter[Any] = TypeAdapter(Answer | None)
 
 
-def dump(snapshot: Snapshot[Any]) -> JsonObject:
-    """A snapshot as JSON values."""
-    return {**position(snapshot), "context": Fields.of(type(snapshot.context)).dump(snapshot.context)}
-
-
-def position(snapshot: Snapshot[Any]) -> JsonObject:
-    """A snapshot as JSON values without its context, which the log can tell as well."""
+def dump(step: Step) -> JsonObject:
+    """The step's snapshot and ledger as JSON, for `load` in another process. Records are not in it."""
+    s = step.snapshot
+    ledger = s.entered.ledger
+    moments: list[Any] = []
+    for moment in s.moments:
+        moments.append({
+            "asked": moment.asked,
+            "answer": moment.answer.model_dump(mode="json") if moment.answer is not None else None,
+            "keep": to_json(type(s.context), moment.keep),
+            "shown": _dump_shown(moment.shown, ledger),
+        })  # fmt: skip
+        ledger = moment.shown.ledger
+    plain = {name: getattr(s, name) for name in _PLAIN}
     return {
-        "state": name_of(snapshot.state),
-        "last": snapshot.last.model_dump(mode="json") if snapshot.last else None,
-        "reads": list(snapshot.reads),
-        "within": snapshot.within,
-        **{name: getattr(snapshot, name) for name in _COUNTERS},
+        **plain,
+        "counts": dict(s.counts),
+        "context": s.entry_context.model_dump(mode="json"),
+        "conversation": [message.model_dump(mode="json") for message in s.conversation],
+        "notes": [message.model_dump(mode="json") for message in s.notes],
+        "entered": _dump_shown(s.entered, Ledger()),
+        "moments": moments,
+        "ledger": step.ledger.model_dump(mode="json"),
+        "breach": step.breach.model_dump(mode="json") if step.breach else None,
     }
 
 
-def load(machine: Machine[C], values: Mapping[str, Any]) -> Snapshot[C]:
-    """The snapshot that `dump` wrote; raises ValueError when it is not one of this machine's."""
-    lacking = [name for name in ("state", "context", *_COUNTERS) if name not in values]
-    if lacking:
-        raise ValueError(f"the snapshot of {machine.name} lacks {', '.join(lacking)}")
-    context: Any = Fields.of(machine.context).load(values["context"])
-    last = values.get("last")
-    return Snapshot(
-        state=machine.state_named(values["state"]),
-        context=context,
-        last=Record.model_validate(last) if last else None,
-        reads=tuple(values.get("reads", ())),
-        within=str(values.get("within", "")),
-        **{name: values[name] for name in _COUNTERS},
+_PLAIN = ("state", "began", "calls", "heard", "visit", "step", "transitions", "seq", "branch", "interrupted")
+
+
+def step_from(program: Program, data: Mapping[str, Any]) -> Step:
+    """The step of a `dump`, without its pending effect: `step.load` runs the visit again to find it.
+
+    Raises ValueError for what is not a dump of a live run of this program."""
+    machine = program.machine
+    context = machine.context.model_validate(data["context"])
+    entered = _load_shown(data["entered"], Ledger())
+    current, ledger, moments = context, entered.ledger, []
+    for item in data["moments"]:
+        keep = patched(current, item["keep"]) if item["keep"] else current
+        kept = {name: getattr(keep, name) for name in item["keep"]}
+        shown = _load_shown(item["shown"], ledger)
+        moments.append(Moment(item["asked"], _ANSWER.validate_python(item["answer"]), shown, kept))
+        current, ledger = keep, shown.ledger
+    snapshot = Snapshot(
+        context=current, entry_context=context, entered=entered, moments=tuple(moments),
+        conversation=Conversation(Message.model_validate(m) for m in data["conversation"]),
+        notes=tuple(Message.model_validate(m) for m in data["notes"]),
+        counts=dict(data["counts"]), **{name: data[name] for name in _PLAIN},
+    )  # fmt: skip
+    if snapshot.state not in machine.by_name:
+        raise ValueError(f"the machine {machine.name} has no state {snapshot.state!r}")
+    breach = Breach.model_validate(data["breach"]) if data["breach"] else None
+    if snapshot.state in machine.final:
+        raise ValueError(f"the run is over: {snapshot.state} is a final state of {machine.name}")
+    return Step(program, snapshot, Ledger.model_validate(data["ledger"]), breach=breach)
+
+
+def _dump_shown(shown: Shown, before: Ledger) -> dict[str, Any]:
+    spent = {name: value for name, value in shown.ledger.spent.items() if before.spent.get(name) != value}
+    caps = dict(shown.ledger.caps) if shown.ledger.caps != before.caps else None
+    return {
+        "now": shown.now, "said": shown.said, "notes": shown.notes, "heard": shown.heard, "spent": spent,
+        "caps": caps, "advice": list(shown.ledger.advice) if caps is not None else None,
+    }  # fmt: skip
+
+
+def _load_shown(data: Mapping[str, Any], before: Ledger) -> Shown:
+    ledger = Ledger(
+        spent={**before.spent, **data["spent"]},
+        caps=before.caps if data["caps"] is None else data["caps"],
+        advice=before.advice if data["advice"] is None else tuple(data["advice"]),
     )
+    return Shown(data["now"], data["said"], data["notes"], data["heard"], ledger)

@@ -1,283 +1,666 @@
-"""The pure step function: `start` a machine, `advance` it by one answer, never do anything.
+"""The pure step function: `start` a program, `advance` it by one answer, never do anything.
 
-Order within one transition (spec 2.1, R-002-7): the state's patch is held against its writes and
-merged into a candidate; fields are reset; on_exit(old), action, on_enter(new); the invariant of the
-new state is checked on the candidate; only then is it kept and recorded. A refusal keeps nothing.
+A visit is a generator. The snapshot keeps the *moments* of the current visit: each answer, and what
+the visit saw with it. To go on anywhere (after continue-as-new, in another process, in a test that
+advances one step twice) the visit is run again over them, as Temporal does with a whole workflow. In
+one process the live generator is kept, so that an answer costs one `send`.
 
-What a state wants done is in `asking`, how a machine moves in `moving`. Where `Machine.hold` says so,
-the machine stands still before a state instead of entering it; `go_on` enters.
+One transition is all or nothing: the patch is checked against the state's rights and merged into a
+candidate, the new state's `entry` is added, its invariant is checked; only then is it kept and
+recorded. A broken rule keeps nothing.
 """
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from dataclasses import dataclass, field, replace
-from typing import Any, TypeVar
+from collections.abc import Callable, Generator, Mapping
+from dataclasses import replace
+from typing import Any
 
-from pydantic import BaseModel
-
-from activities.contracts import Effect, EffectFailed, ErrorClass, JsonObject
-from workflows.kernel.asking import Say, ask, close_here, finish, handed_out, parts
+from activities.contracts import (
+    AskModel,
+    Conversation,
+    Effect,
+    EffectFailed,
+    JsonObject,
+    Message,
+    Say,
+    Together,
+)
+from workflows.kernel.context import Context, Misfit, Patch, View, differences, move, patched
 from workflows.kernel.errors import (
     AgentError,
     BadPatch,
+    Closed,
+    Drifted,
+    EffectError,
+    EmptyVisit,
+    InvariantViolated,
+    LimitExceeded,
     MachineError,
-    RecoverableError,
-    TransientError,
-    name_of,
+    NoTransition,
+    UndeclaredAccess,
 )
-from workflows.kernel.fields import Fields, Patch, freeze
-from workflows.kernel.hold import Hold
-from workflows.kernel.ledger import Breach, Ledger, spent_by
-from workflows.kernel.log import STARTED
-from workflows.kernel.machine import Machine, Said
-from workflows.kernel.moving import begin, enter, fail, move, visit
-from workflows.kernel.snapshot import Snapshot, Step
-from workflows.kernel.turn import Change, Turn
+from workflows.kernel.ledger import Breach, Ledger
+from workflows.kernel.log import CLOSED, ROLLED_BACK, STARTED, STEERED, Record
+from workflows.kernel.machine import Event, Exit, Interrupt, Outcome, Run, State, state_name
+from workflows.kernel.snapshot import ENDED, Live, Moment, Program, Shown, Snapshot, Step, step_from
 
-__all__ = [
-    "Cause", "Inside", "Return", "advance", "close", "go_on", "note", "reenter", "refuse", "return_to",
-    "start",
-]  # fmt: skip
+__all__ = ["Turn", "advance", "close", "go_on", "load", "note", "refuse", "resume", "start", "steer"]
 
-C = TypeVar("C", bound=BaseModel)
+REASON_CHARS = 2_000
+"""Characters of a record's reason; what a model or a tool said in full is among the messages."""
+BESIDE_CHARS = 4_000
+"""Characters of a message beside the conversation in the log."""
 
 
-@dataclass(frozen=True, slots=True)
-class Inside:
-    """Where a machine inside another begins: it goes on with that one's log."""
-
-    within: str
-    """The outer effect."""
-    seq: int
-    """Number of the next record."""
-    branch: int = 0
+# -- what a host calls ----------------------------------------------------------------------------
 
 
-def start(
-    machine: Machine[C],
-    context: C,
-    *,
-    now: float,
-    ledger: Ledger | None = None,
-    inside: Inside | None = None,
-) -> Step[C]:
-    """Enter the initial state. `now` in seconds since 1970. Raises MachineError for a broken rule."""
+def start(program: Program, *, now: float, ledger: Ledger | None = None) -> Step:
+    """Enter the initial state. `now` in seconds since 1970. Raises MachineError for a broken rule, and
+    ValueError for an input that the machine refuses."""
+    machine = program.machine
+    context, opening = program.begin()
+    state = state_name(machine.initial)
     if type(context) is not machine.context:
-        problem = f"a {type(context).__name__} came as context; expected a {machine.context.__name__}"
-        raise BadPatch(machine.name, machine.initial, problem)
-    try:
-        frozen: C = freeze(context)
-        values = Fields.of(machine.context).dump(frozen)
-    except (ValueError, RecursionError) as error:
-        raise BadPatch(machine.name, machine.initial, f"the first context does not fit: {error}") from error
-    first = Snapshot(machine.initial, frozen, entered=now, began=now)
-    if inside:
-        first = replace(first, within=inside.within, seq=inside.seq, branch=inside.branch)
-    turn = Turn(machine, first, ledger or Ledger(), now)
-    turn.record(STARTED, to=name_of(machine.initial), patch=values, writes=tuple(values), by="kernel")
-    return _run(turn, lambda: begin(turn))
+        expected = machine.context.__name__
+        raise BadPatch(machine.name, state, f"`begin` gave a {type(context).__name__}; expected a {expected}")
+    conversation = Conversation(opening)
+    shown = Shown(float(now), len(conversation), 0, 0, ledger or Ledger())
+    snapshot = Snapshot(state, context, conversation, shown, context, float(now))
+    turn = Turn(program, snapshot, ledger or Ledger(), now)
+    values = {name: {"set": value} for name, value in context.model_dump(mode="json").items()}
+    turn.write(Record(
+        seq=0, machine=machine.name, state=state, event=STARTED, to=state, patch=values, messages=opening,
+        by="kernel", started=now, at=now, counters=turn.ledger.spent,
+    ))  # fmt: skip
+    return turn.run(lambda: turn.enter(state, interrupt=True))
 
 
-def advance(machine: Machine[C], step: Step[C], answer: BaseModel, *, now: float) -> Step[C]:
+def advance(step: Step, answer: Any, *, now: float, effect: Effect[Any] | None = None) -> Step:
     """Feed the answer to the effect that `step` asked for. Raises MachineError for a broken rule.
 
-    Answers of the shipped effects are those of `contracts.Answer`; an effect of one's own may have its own.
+    `effect` is what was performed, where a message from a person has changed `step.effect` meanwhile.
+    One step may be advanced several times: each gives the same for the same answer.
     """
-    if step.exit is not None:
-        raise MachineError(machine.name, step.snapshot.state, "an answer came, but the run is over")
-    if isinstance(step.effect, Hold):
-        problem = "an answer came, but the state is not entered yet; `go_on` enters it"
-        raise MachineError(machine.name, step.snapshot.state, problem)
-    turn = Turn(machine, step.snapshot, step.ledger.charge(spent_by(answer)), now)
-    return _run(turn, lambda: _answer(turn, answer))
+    effect, s = effect or step.effect, step.snapshot
+    if effect is None or isinstance(effect, Interrupt):
+        why = "the run is over" if effect is None else "the run is paused; `go_on` enters the state"
+        raise MachineError(step.program.machine.name, s.state, f"an answer came, but {why}")
+    if step.breach is not None:
+        raise MachineError(
+            step.program.machine.name, s.state, f"an answer came beyond the limit {step.breach}"
+        )
+    turn = Turn.of(step, now)
+    turn.ledger = turn.ledger.charge(answer.cost)
+    turn.effects.append(effect.title)
+    failed = isinstance(answer, EffectFailed)
+    if isinstance(effect, AskModel) and isinstance(step.asked, AskModel) and not effect.beside and not failed:
+        brought = len(effect.say) - len(step.asked.say)
+        turn.snapshot = replace(turn.snapshot, heard=s.heard + brought)
+        turn.say((*effect.say, answer.message))
+    elif isinstance(effect, AskModel) and effect.with_notes and not failed:
+        shown = s.moments[-1].shown if s.moments else s.entered
+        turn.snapshot = replace(turn.snapshot, heard=max(s.heard, shown.notes))
+    turn.beside += _beside(effect, answer)
+    turn.remember(effect, answer)
+    return turn.run(turn.go_on)
 
 
-def go_on(machine: Machine[C], step: Step[C], *, now: float) -> Step[C]:
-    """Enter the state that the machine stands still before. Raises MachineError for a broken rule, and
-    when it does not stand still."""
-    if not isinstance(step.effect, Hold):
-        waits = f"it waits for {step.effect.kind!r}" if step.effect else "the run is over"
-        problem = f"the machine does not stand still before it: {waits}"
-        raise MachineError(machine.name, step.snapshot.state, problem)
-    turn = Turn(machine, replace(step.snapshot, entered=now), step.ledger, now)
-    return _run(turn, lambda: enter(turn))
+def go_on(step: Step, *, now: float) -> Step:
+    """Enter the state that the run is paused before. Raises MachineError when it is not paused."""
+    if not step.snapshot.interrupted:
+        problem = "the run is not paused before this state"
+        raise MachineError(step.program.machine.name, step.snapshot.state, problem)
+    turn = Turn.of(step, now)
+    turn.snapshot = replace(turn.snapshot, interrupted=False, entered=turn.shown())
+    return turn.run(turn.go_on)
+
+
+def resume(step: Step, *, now: float) -> Step:
+    """Ask for the pending effect again, as the ledger is now: after a top-up, or in another process."""
+    if step.exit is not None or step.snapshot.interrupted:
+        return replace(step, records=())
+    reserved = {} if step.breach or step.asked is None else step.asked.price
+    turn = Turn.of(step, now)
+    turn.ledger = turn.ledger.refund(reserved)
+    return turn.run(turn.go_on)
+
+
+def steer(step: Step, message: Message, *, now: float, by: str, about: JsonObject | None = None) -> Step:
+    """A person's message: the next question brings it, also the pending one. No state is entered again."""
+    turn = Turn.of(step, now)
+    turn.snapshot = replace(turn.snapshot, notes=(*turn.snapshot.notes, message))
+    turn.note(STEERED, by=by, reason=message.content, about=about or {}, notes=(message,))
+    return turn.same(step)
+
+
+def note(  # noqa: PLR0913  # the parts of a record that a host may set
+    step: Step,
+    event: str,
+    *,
+    now: float,
+    by: str,
+    reason: str = "",
+    about: JsonObject | None = None,
+    error: str | None = None,
+) -> Step:
+    """Write something into the log; the pending effect stays."""
+    turn = Turn.of(step, now)
+    turn.note(event, by=by, reason=reason, about=about or {}, error=error)
+    return turn.same(step)
+
+
+def refuse(step: Step, *, now: float) -> Step:
+    """End the run because of the limit that the pending effect would pass."""
+    return close(step, "limit", now=now, error=str(step.breach or "a limit is reached"))
 
 
 def close(
-    machine: Machine[C],
-    step: Step[C],
-    reason: str,
-    *,
-    now: float,
-    error: str | None = None,
-    by: str = "kernel",
-) -> Step[C]:
-    """End the run in the state it is in: cancel, abort and limits need no row."""
-    return close_here(Turn(machine, step.snapshot, step.ledger, now), reason, error, by)
+    step: Step, reason: str, *, now: float, error: str | None = None, by: str = "kernel", begun: bool = True
+) -> Step:
+    """End the run where it is: abort, cancellation and limits need no row. `reason` is the exit reason.
 
-
-@dataclass(frozen=True, slots=True)
-class Cause:
-    """Why something happens that the machine has not decided, for the log: `Steered`, `Paused`, ..."""
-
-    event: str
-    by: str
-    reason: str = ""
-    about: JsonObject = field(default_factory=dict)
-    """What a person's message said: see `Record.about`."""
-
-
-def reenter(  # noqa: PLR0913  # what is changed, and the two ways in which that may go
-    machine: Machine[C],
-    step: Step[C],
-    cause: Cause,
-    *,
-    now: float,
-    patch: Patch | None = None,
-    strict: bool = False,
-    begun: bool = False,
-) -> Step[C]:
-    """Enter the state again because the effect that waited is stale: after a message from a person.
-
-    It is another visit, but no other step, and no transition. What was reserved for the stale effect is
-    given back, unless performing it had `begun`. `strict`: a broken rule raises MachineError, whatever the
-    machine's policy is.
+    `Closed` is raised inside the visit; what it returns is the last patch. What was reserved for the
+    pending effect stays spent if performing it has `begun`.
     """
-    turn = Turn(machine, step.snapshot, step.ledger if begun else step.ledger.without(step.effect), now)
-
-    def again() -> Said:
-        visit(turn, _changed(turn, cause, patch), again=True, spends=False)
-        return enter(turn)
-
-    return _settle(turn, again) if strict else _run(turn, again)
-
-
-def note(
-    machine: Machine[C],
-    step: Step[C],
-    cause: Cause,
-    *,
-    now: float,
-    error: str | None = None,
-    patch: Patch | None = None,
-) -> Step[C]:
-    """Write something into the log; the effect goes on. Raises MachineError when a patch breaks a rule."""
-    turn = Turn(machine, step.snapshot, step.ledger, now)
-    turn.call_began, turn.view = now, turn.new_view()
-    context = _changed(turn, cause, patch, error)
-    snapshot = replace(turn.snapshot, context=context)
-    return replace(step, snapshot=snapshot, ledger=turn.ledger, records=tuple(turn.records))
-
-
-def _changed(turn: Turn, cause: Cause, patch: Patch | None, error: str | None = None) -> Any:
-    """The context after a patch from outside, which is recorded with its cause."""
-    change = Change(turn, turn.snapshot.context)
-    change.apply(patch, None)
-    if change.patch:
-        turn.check_candidate(change)
-    turn.record(cause.event, change, reason=cause.reason, by=cause.by, about=cause.about, error=error)
-    return change.context
-
-
-def refuse(machine: Machine[C], step: Step[C], breach: Breach, *, now: float) -> Step[C]:
-    """The effect at hand is not made, because of a limit: what the machine says to that, or the end."""
-    effect, s = step.effect, step.snapshot
-    turn = Turn(machine, replace(s, call=max(s.call - 1, 0)), step.ledger.without(effect), now)
-    turn.refused = breach
-    return _run(turn, lambda: effect)
-
-
-@dataclass(frozen=True, slots=True)
-class Return:
-    """How a run goes back: by a rollback, or as a fork of another one."""
-
-    event: str
-    back_to: int
-    """Of the records so far, those up to this number still hold."""
-    left: str
-    """The state that is left."""
-    whole: Mapping[str, Any] = field(default_factory=dict)
-    """Fields that get other values, whole."""
-    patch: Patch | None = None
-
-
-def return_to(
-    machine: Machine[C], snapshot: Snapshot[C], ledger: Ledger, cause: Cause, way: Return, *, now: float
-) -> Step[C]:
-    """Enter the state of a restored snapshot. Raises MachineError for a broken rule, whatever the policy."""
-    turn = Turn(machine, snapshot, ledger, now)
-
-    def back() -> Said:
-        change = Change(turn, snapshot.context)
-        change.put(way.whole)
-        change.apply(way.patch, None)
-        turn.check_candidate(change)
-        turn.record(
-            way.event, change, state=way.left, to=name_of(snapshot.state), back_to=way.back_to,
-            reason=cause.reason, by=cause.by, about=cause.about,
-        )  # fmt: skip
-        visit(turn, change.context)
-        return enter(turn)
-
-    return _settle(turn, back)
-
-
-def _run(turn: Turn, say: Say) -> Step[Any]:
-    """Settle, and where a rule is broken do what the machine's policy says."""
+    turn = Turn.of(step, now)
+    if not begun and step.asked is not None and step.breach is None:
+        turn.ledger = turn.ledger.refund(step.asked.price)
     try:
-        return _settle(turn, say)
-    except MachineError as error:
-        target, broken = turn.machine.fail_state, error
-        if target is None or turn.state == target or turn.failing:
-            turn.record(type(error).__name__, error=str(error), by="kernel")
-            error.step = Step(turn.snapshot, turn.ledger, records=tuple(turn.records))
-            raise
-    return _run(turn, lambda: fail(turn, broken))
+        turn.close(reason, error, by)
+    except MachineError as broken:
+        turn.record_violation(broken)
+        raise
+    return turn.step()
 
 
-def _settle(turn: Turn, say: Say) -> Step[Any]:
-    """Take every decision that needs no effect; bounded by the machine's `max_transitions`."""
-    while True:
+# -- one move -------------------------------------------------------------------------------------
+
+
+class Turn:
+    """The run while it moves from one host call to the next: what is known, and what is to be recorded."""
+
+    def __init__(self, program: Program, snapshot: Snapshot, ledger: Ledger, now: float) -> None:
+        self.program, self.machine = program, program.machine
+        self.snapshot, self.now = snapshot, float(now)
+        self.ledger = ledger.at_least("seconds", now - snapshot.began)
+        self.records: list[Record] = []
+        self.live: Live | None = None
+        self.asked: Effect[Any] | None = None
+        self.exit: Exit | None = None
+        self.breach: Breach | None = None
+        self.logged = snapshot
+        """The snapshot as of the last record."""
+        self.effects: list[str] = []
+        self.beside: tuple[Message, ...] = ()
+        self.answer = ""
+        """Name of the newest answer that no record has."""
+        self.effect_started = snapshot.entered.now
+
+    @classmethod
+    def of(cls, step: Step, now: float) -> Turn:
+        turn = cls(step.program, step.snapshot, step.ledger, now)
+        turn.asked, turn.exit, turn.breach = step.asked, step.exit, step.breach
+        if step.live is not None and step.live.fed == len(step.snapshot.moments):
+            turn.live = step.live  # it has gone on from exactly here, so it can go on now
+        return turn
+
+    def step(self) -> Step:
+        """What came of it."""
+        return Step(
+            self.program, self.snapshot, self.ledger, self.asked, self.exit, tuple(self.records), self.breach,
+            self.live,
+        )  # fmt: skip
+
+    def same(self, step: Step) -> Step:
+        """The step as it was, with what was noted."""
+        return replace(step, snapshot=self.snapshot, ledger=self.ledger, records=tuple(self.records))
+
+    # moving
+
+    def run(self, move: Callable[[], None]) -> Step:
+        """Make the move, and every other one that needs no effect. A broken rule leads to the machine's
+        fail state, or is raised."""
+        self.asked = self.breach = None
+        while True:
+            try:
+                move()
+            except MachineError as error:
+                self.violated(error)
+            if self.asked is not None or self.exit is not None:
+                return self.step()
+            move = self.go_on
+
+    def go_on(self) -> None:
+        """Run the visit to its next effect, or follow the table behind it."""
+        s, declared = self.snapshot, self.state
+        if s.state in self.machine.final:
+            self.live = None
+            self.exit = self.machine.result(s.context, self.run_view())
+            return
         try:
-            outcome = _heard(turn, say())
+            effect = self.next_effect()
+        except StopIteration as ended:
+            self.move_by(ended.value)
+            return
         except AgentError as error:
-            outcome = _recovery(turn, error)
-        if isinstance(outcome, Step):
-            return outcome
-        say = outcome
+            self.failed(error)
+            return
+        self.check_effect(effect, declared)
+        if isinstance(effect, Say):
+            self.keep(effect)
+            return
+        self.record_progress()
+        self.breach = self.ledger.breach(effect.price)
+        if self.breach is None:
+            self.ledger = self.ledger.charge(effect.price)
+        self.asked = effect
+
+    def record_progress(self) -> None:
+        """Record what the visit did so far, before the host performs its next effect."""
+        s = self.snapshot
+        if s.calls >= self.program.effect_limit:
+            raise self.broken(LimitExceeded, f"one visit asked for more than {s.calls} effects")
+        if (
+            self.effects
+            or s.conversation is not self.logged.conversation
+            or s.context is not self.logged.context
+        ):
+            self.record(self.answer or "Kept", reads=self.live.view.fields_read if self.live else ())
+
+    def move_by(self, outcome: Any) -> None:
+        """Follow the table: everything is kept, or nothing."""
+        if not (isinstance(outcome, tuple) and len(outcome) == 2 and isinstance(outcome[1], Event)):
+            shown = type(outcome).__name__ if outcome is not None else "nothing"
+            raise self.broken(EmptyVisit, f"the visit returned {shown}; expected a patch and an event")
+        patch, event = outcome
+        declared = self.state
+        if declared.enforce and (extra := set(patch) - declared.writes):
+            raise self.broken(UndeclaredAccess, f"the undeclared field {min(extra)!r} was written")
+        self.follow(patch, event, self.live.view.fields_read if self.live else ())
+
+    def follow(self, patch: Patch, event: Event, reads: tuple[str, ...] = (), by: str = "machine") -> None:
+        """Apply a patch and enter the state that the event leads to."""
+        s, row = self.snapshot, self.machine.rows[self.snapshot.state]
+        target = row.get(type(event))
+        if target is None:
+            expected = " or ".join(sorted(kind.__name__ for kind in row))
+            raise self.broken(NoTransition, f"{type(event).__name__} came; expected {expected}")
+        if s.transitions >= self.program.transition_limit and target not in self.machine.final:
+            limit = self.program.transition_limit
+            self.close(
+                "max_transitions", f"{limit} transitions were made; `max_transitions` is {limit}", "kernel"
+            )
+            return
+        self.check_entries(target)
+        context = self.entered_context(self.candidate(s.context, patch), target)
+        declared = self.machine.by_name[target]
+        if declared.holds and declared.enforce and (wrong := declared.holds(context, s.state)):
+            raise self.broken(InvariantViolated, f"the invariant of {target} does not hold: {wrong}")
+        self.snapshot = replace(s, context=context)
+        self.record(type(event).__name__, to=target, reason=event.reason, reads=reads, by=by)
+        self.snapshot = replace(self.snapshot, transitions=s.transitions + 1)
+        self.enter(target, interrupt=True)
+
+    def check_entries(self, target: str) -> None:
+        """A state is entered no more often than its counter allows."""
+        counter = self.machine.by_name[target].counts
+        limit = self.program.entry_limit(counter) if counter else None
+        if limit is not None and self.snapshot.counts.get(counter, 0) >= limit:
+            raise self.broken(
+                LimitExceeded, f"{target} was entered {limit} times; `{counter}` allows no more"
+            )
+
+    def entered_context(self, context: Context, target: str) -> Context:
+        """The candidate with what entering the target writes."""
+        entry = self.machine.by_name[target].entry
+        return self.own_patch(context, entry(context, self.snapshot.state)) if entry else context
+
+    def enter(self, target: str, *, interrupt: bool = False) -> None:
+        """Begin the visit of a state; with `interrupt`, the run may be paused before it."""
+        s, counter = self.snapshot, self.machine.by_name[target].counts
+        counts = {**s.counts, counter: s.counts.get(counter, 0) + 1} if counter else s.counts
+        begins = self.machine.step is not None and target == state_name(self.machine.step)
+        self.live = None
+        self.snapshot = replace(
+            s, state=target, entry_context=s.context, moments=(), calls=0, counts=counts, visit=s.visit + 1,
+            step=s.step + begins, entered=self.shown(),
+        )  # fmt: skip
+        self.logged, self.effect_started = self.snapshot, self.now
+        asks = self.program.interrupts
+        if interrupt and asks and target not in self.machine.final and asks(self.snapshot, self.program):
+            self.snapshot = replace(self.snapshot, interrupted=True)
+            self.asked = Interrupt(state=target, step=self.snapshot.step)
+
+    def go_back(  # noqa: PLR0913  # who, when and why beside where
+        self,
+        event: str,
+        then: Snapshot,
+        back_to: int,
+        left: Snapshot,
+        *,
+        by: str,
+        reason: str,
+        about: JsonObject,
+    ) -> Step:
+        """Enter the state of an earlier snapshot again: a rollback or a fork. Nobody is asked before it."""
+        machine, declared = self.machine, self.machine.by_name[then.state]
+        begins = machine.step is not None and then.state == state_name(machine.step)
+        counts = dict(then.counts)
+        if declared.counts:
+            counts[declared.counts] -= 1  # it is counted again
+        context = then.context
+        if event == ROLLED_BACK and machine.on_rollback:
+            context = self.own_patch(context, machine.on_rollback(context, left.context))
+        self.snapshot = replace(self.snapshot, context=context, counts=counts, step=then.step - begins)
+        s = self.snapshot
+        self.write(Record(
+            seq=s.seq, branch=s.branch, machine=machine.name, state=left.state, event=event, to=then.state,
+            step=s.step, visit=s.visit, patch=differences(then.context, context), counters=self.ledger.spent,
+            notes=s.notes[len(then.notes) :], started=self.now, at=self.now, back_to=back_to, by=by,
+            reason=reason, about=about,
+        ))  # fmt: skip
+        return self.run(lambda: self.enter(then.state))
+
+    def failed(self, error: AgentError) -> None:
+        """An error left the visit: the machine says what that means, or the run ends."""
+        if self.machine.on_error is None:
+            self.close("failed", str(error), "kernel")
+            return
+        s = self.snapshot
+        patch, event = self.machine.on_error(s.context, error, self.run_view())
+        self.check_own(patch)
+        self.follow(patch, event)
+
+    def violated(self, error: MachineError) -> None:
+        """A broken rule leads to the fail state (spec 3.7). Without one, or in it, it is recorded and raised;
+        so is a rule that the machine breaks on the way there."""
+        s, machine = self.snapshot, self.machine
+        target = state_name(machine.fail) if machine.fail else s.state
+        try:
+            if target == s.state:
+                raise error
+            own = machine.on_violation(s.context, error) if machine.on_violation else {}
+            context = self.entered_context(self.own_patch(s.context, own), target)
+        except MachineError as last:
+            self.record_violation(last)
+            raise
+        self.snapshot = replace(s, context=context)
+        self.record(type(error).__name__, to=target, reason=error.problem, by="kernel", error=str(error))
+        self.snapshot = replace(self.snapshot, transitions=s.transitions + 1)
+        self.enter(target)
+
+    def record_violation(self, error: MachineError) -> None:
+        """Write the broken rule down; the error gets the run as it was then."""
+        self.record(type(error).__name__, reason=error.problem, by="kernel", error=str(error))
+        error.step = self.step()
+
+    def close(self, reason: str, error: str | None, by: str) -> None:
+        """End the run where it is."""
+        patch, reads = self.last_words(reason)
+        s = self.snapshot
+        context = self.candidate(s.context, patch)
+        if self.machine.on_close:
+            context = self.own_patch(context, self.machine.on_close(context, reason))
+        self.snapshot = replace(s, context=context)
+        text = f"{reason}: {error}" if error else reason
+        self.record(CLOSED, reason=text, reads=reads, by=by)
+        result = self.machine.result(context, self.run_view())
+        self.exit = result.model_copy(update={"reason": reason, "ok": False, "error": error or result.error})
+        self.asked = self.live = self.breach = None
+
+    def last_words(self, reason: str) -> tuple[Patch, tuple[str, ...]]:
+        """What the visit writes when it is told that the run ends."""
+        if self.asked is None or self.snapshot.interrupted:
+            return {}, ()
+        try:
+            self.next_effect()
+            assert self.live is not None
+            self.live.fed = ENDED
+            self.live.visit.throw(Closed(reason))
+        except StopIteration as ended:
+            patch = ended.value[0] if isinstance(ended.value, tuple) else {}
+            reads = self.live.view.fields_read if self.live else ()
+            allowed = (
+                self.state.writes if self.state.enforce else frozenset(self.machine.context.model_fields)
+            )
+            return {name: value for name, value in patch.items() if name in allowed}, reads
+        except (Closed, AgentError):
+            return {}, ()
+        self.live.visit.close()
+        return {}, ()
+
+    # the visit
+
+    @property
+    def state(self) -> State:
+        return self.machine.by_name[self.snapshot.state]
+
+    def shown(self) -> Shown:
+        s = self.snapshot
+        return Shown(self.now, len(s.conversation), len(s.notes), s.heard, self.ledger)
+
+    def run_view(self) -> Run:
+        """What `run` shows now."""
+        run = self.run_at(self.snapshot.entered)
+        _show(run, self.shown(), self.snapshot)
+        return run
+
+    def run_at(self, shown: Shown) -> Run:
+        p, s = self.program, self.snapshot
+        run = Run(p.options, p.parts, p.input, s.step, s.visit, s.counts)
+        _show(run, shown, s)
+        return run
+
+    def visit_begun(self) -> Live:
+        """The live visit, else one that runs from its start."""
+        if self.live is not None and self.live.fed != ENDED:
+            return self.live
+        s, declared = self.snapshot, self.state
+        allowed = declared.reads if declared.enforce else frozenset(self.machine.context.model_fields)
+
+        def refused(name: str) -> Exception:
+            return self.broken(UndeclaredAccess, f"the undeclared field {name!r} was read")
+
+        view = View(s.entry_context, allowed, refused)
+        run = self.run_at(s.entered)
+        assert declared.visit is not None
+        visit = declared.visit(view, run)
+        if not isinstance(visit, Generator):
+            visit = _returning(visit)
+        return Live(visit, view, run)
+
+    def next_effect(self) -> Effect[Any]:
+        """What the visit asks for after all its answers. Raises StopIteration with its outcome."""
+        s = self.snapshot
+        self.live = live = self.visit_begun()
+        try:
+            if live.effect is None:
+                live.effect = next(live.visit)
+            while live.fed < len(s.moments):
+                moment = s.moments[live.fed]
+                if _signature(live.effect) != moment.asked:
+                    raise self.broken(
+                        Drifted,
+                        f"effect {live.fed + 1} of the visit is {_signature(live.effect)}; "
+                        f"the first time it was {moment.asked}",
+                    )
+                live.fed += 1
+                _show(live.run, moment.shown, s)
+                if moment.keep:
+                    move(live.view, live.view._context.after(moment.keep))
+                if isinstance(moment.answer, EffectFailed):
+                    failure, effect = moment.answer, live.effect
+                    live.effect = live.visit.throw(
+                        EffectError(failure.error, failure.type, failure.message, effect)
+                    )
+                else:
+                    live.effect = live.visit.send(moment.answer)
+        except BaseException as error:
+            fed, live.fed = live.fed, ENDED
+            if fed < len(s.moments) and isinstance(error, StopIteration | AgentError):
+                asked, ended = s.moments[fed].asked, f"the visit ended after {fed} effects"
+                raise self.broken(Drifted, f"{ended}; the first time it asked for {asked} next") from error
+            raise
+        return live.effect
+
+    def check_effect(self, effect: Any, declared: State) -> None:
+        """A state asks only for what it declares."""
+        if not isinstance(effect, Effect):
+            raise self.broken(EmptyVisit, f"the visit yielded {type(effect).__name__}; expected an effect")
+        members: tuple[Effect[Any], ...] = effect.effects if isinstance(effect, Together) else (effect,)
+        if isinstance(effect, Together) and any(isinstance(m, AskModel) and not m.beside for m in members):
+            raise self.broken(UndeclaredAccess, "questions side by side must be `beside` the conversation")
+        if isinstance(effect, Say) or not declared.enforce:
+            return
+        for one in members:
+            if not isinstance(one, tuple(declared.asks)):
+                raise self.broken(UndeclaredAccess, f"the undeclared effect {one.kind!r} was asked for")
+            if declared.tools is not None and (extra := set(one.tools) - declared.tools):
+                raise self.broken(UndeclaredAccess, f"the undeclared tool {min(extra)!r} was asked for")
+
+    def keep(self, effect: Say) -> None:
+        """Take what a visit says and keeps."""
+        declared = self.state
+        if declared.enforce and (extra := set(effect.keep) - declared.writes):
+            raise self.broken(UndeclaredAccess, f"the undeclared field {min(extra)!r} was written")
+        s = self.snapshot
+        if len(s.moments) - s.calls >= self.program.effect_limit:
+            raise self.broken(
+                LimitExceeded, f"one visit said something more than {len(s.moments) - s.calls} times"
+            )
+        context = self.candidate(s.context, effect.keep)
+        self.snapshot = replace(s, context=context)
+        self.say(effect.say)
+        kept = {name: getattr(context, name) for name in effect.keep}
+        self.remember(effect, None, kept)
+
+    def remember(self, effect: Effect[Any], answer: Any, keep: Patch | None = None) -> None:
+        """Add a moment; an older answer of the same kind keeps only what may still be read."""
+        s = self.snapshot
+        moments = s.moments
+        if answer is not None:
+            self.answer = type(answer).__name__
+            for number in range(len(moments) - 1, -1, -1):
+                older = moments[number].answer
+                if type(older) is type(answer):
+                    if (thin := older.superseded()) is not older:
+                        moments = (
+                            *moments[:number],
+                            replace(moments[number], answer=thin),
+                            *moments[number + 1 :],
+                        )
+                    break
+            self.effect_started = s.moments[-1].shown.now if s.moments else s.entered.now
+        moment = Moment(_signature(effect), answer, self.shown(), keep or {})
+        self.snapshot = replace(s, moments=(*moments, moment), calls=s.calls + (answer is not None))
+
+    def say(self, messages: tuple[Message, ...]) -> None:
+        s = self.snapshot
+        self.snapshot = replace(s, conversation=s.conversation.add(*messages))
+
+    # writing
+
+    def candidate(self, context: Context, patch: Patch) -> Context:
+        if not patch:
+            return context
+        try:
+            return patched(context, patch)
+        except Misfit as error:
+            raise self.broken(BadPatch, f"the patch does not fit: {error}") from error
+
+    def check_own(self, patch: Patch) -> None:
+        own = self.machine.writes
+        if own is not None and (extra := set(patch) - own):
+            raise self.broken(UndeclaredAccess, f"the machine itself may not write the field {min(extra)!r}")
+
+    def own_patch(self, context: Context, patch: Patch) -> Context:
+        """A patch of the machine itself, checked against the machine's own rights."""
+        self.check_own(patch)
+        return self.candidate(context, patch)
+
+    def record(
+        self,
+        event: str,
+        *,
+        to: str | None = None,
+        reason: str = "",
+        reads: tuple[str, ...] = (),
+        by: str = "machine",
+        error: str | None = None,
+    ) -> None:
+        """Write down everything since the last record."""
+        s, before = self.snapshot, self.logged
+        about: JsonObject = {} if self.state.enforce else {"enforce": False}
+        self.write(Record(
+            seq=s.seq, branch=s.branch, machine=self.machine.name, state=s.state, event=event, to=to,
+            reason=_cut_text(reason, REASON_CHARS), step=s.step, visit=s.visit, reads=reads,
+            patch=differences(before.context, s.context),
+            messages=s.conversation.messages[len(before.conversation) :], beside=self.beside,
+            heard=s.heard - before.heard, effects=tuple(self.effects), counters=self.ledger.spent,
+            started=s.entered.now if to else self.effect_started, at=self.now, by=by, error=error,
+            about=about,
+        ))  # fmt: skip
+        self.effects, self.beside, self.answer = [], (), ""
+
+    def note(self, event: str, **more: Any) -> None:
+        """A record that changes nothing else."""
+        s = self.snapshot
+        self.write(Record(
+            seq=s.seq, branch=s.branch, machine=self.machine.name, state=s.state, event=event, step=s.step,
+            visit=s.visit, counters=self.ledger.spent, started=self.now, at=self.now, **more,
+        ))  # fmt: skip
+
+    def write(self, record: Record) -> None:
+        self.records.append(record)
+        self.snapshot = replace(self.snapshot, seq=self.snapshot.seq + 1)
+        self.logged = self.snapshot
+
+    def broken(self, kind: type[MachineError], problem: str) -> MachineError:
+        return kind(self.machine.name, self.snapshot.state, problem)
 
 
-def _heard(turn: Turn, said: Said) -> Step[Any] | Say:
-    if turn.held is not None:
-        return handed_out(turn, turn.held)
-    patch, what = parts(turn, said)
-    if what is None:
-        return finish(turn, patch)
-    return ask(turn, patch, what) if isinstance(what, Effect) else move(turn, patch, what)
+def _show(run: Run, shown: Shown, s: Snapshot) -> None:
+    run.now, run.ledger = shown.now, shown.ledger
+    run.conversation = s.conversation.until(shown.said)
+    run.notes, run.inbox = s.notes[: shown.notes], s.notes[shown.heard : shown.notes]
 
 
-def _recovery(turn: Turn, error: AgentError) -> Say:
-    """What users' parts raise, wherever they are called, goes to the machine's `on_error`, once."""
-    kind: ErrorClass = "fatal"
-    if isinstance(error, TransientError):
-        kind = "transient"
-    elif isinstance(error, RecoverableError):
-        kind = "recoverable"
-    failure = EffectFailed(error=kind, type=type(error).__name__, message=str(error))
-    answer = turn.on_error.get(kind)
-    if answer is None or turn.recovering:
-        why = f"there is no `on_error` for {kind}" if answer is None else "`on_error` had been asked already"
-        raise turn.error(MachineError, f"{failure.type} ({failure.message}) came; {why}") from error
-    turn.recovering = True
-    return lambda: answer(turn.view, failure, turn.at)
+def _signature(effect: Effect[Any]) -> str:
+    return f"{effect.kind}:{effect.label}"
 
 
-def _answer(turn: Turn, answer: BaseModel) -> Said:
-    """Fold an answer in: by the machine's `on_error` for a class it names, else by the state."""
-    if isinstance(answer, EffectFailed) and answer.error in turn.on_error:
-        return turn.on_error[answer.error](turn.view, answer, turn.at)
-    if turn.stage.resume is None:
-        kind = getattr(answer, "kind", type(answer).__name__)
-        raise turn.error(MachineError, f"the answer {kind!r} came; no effect was asked for")
-    return turn.stage.resume(turn.view, answer, turn.at)
+def _returning(outcome: Any) -> Generator[Effect[Any], Any, Outcome]:
+    return outcome  # type: ignore[no-any-return]  # checked by whoever receives it
+    yield
+
+
+def _beside(effect: Effect[Any], answer: Any) -> tuple[Message, ...]:
+    """What was asked and answered beside the conversation, for the log."""
+    if isinstance(effect, Together):
+        pairs = zip(effect.effects, getattr(answer, "answers", ()), strict=False)
+        return tuple(message for one, reply in pairs for message in _beside(one, reply))
+    if not isinstance(effect, AskModel) or not effect.beside or isinstance(answer, EffectFailed):
+        return ()
+    return tuple(_cut(message) for message in (*effect.say, answer.message))
+
+
+def _cut(message: Message) -> Message:
+    text = _cut_text(message.content, BESIDE_CHARS)
+    return message if text is message.content else message.model_copy(update={"content": text})
+
+
+def _cut_text(text: str, limit: int) -> str:
+    return text if len(text) <= limit else f"{text[:limit]} [... {len(text):,} characters]"
+
+
+def load(program: Program, data: Mapping[str, Any]) -> Step:
+    """A step from `dump`, in another process: the visit is run again over its answers.
+
+    Raises MachineError, and ValueError for what is not a dump of a live run of this program."""
+    step = step_from(program, data)
+    if step.snapshot.interrupted:
+        return replace(step, asked=Interrupt(state=step.snapshot.state, step=step.snapshot.step))
+    turn = Turn.of(step, step.snapshot.began)
+    return replace(step, asked=turn.next_effect(), live=turn.live)

@@ -1,1 +1,1 @@
-"""Agent machines: one file each, with a constant `DESIGN`."""
+"""The shipped machines, one package each."""

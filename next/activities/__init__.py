@@ -1,1 +1,0 @@
-"""The side that does I/O: models, tools, code, stores."""

@@ -1,1 +1,0 @@
-"""What people hold: the SDK, agent files and the command line. Programs import it from `ratchet`."""

@@ -1,1 +1,0 @@
-"""The deterministic side: how a run goes."""

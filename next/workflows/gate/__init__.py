@@ -1,1 +1,0 @@
-"""Who is asked before an effect, and who may decide. Pure."""

@@ -1,1 +1,0 @@
-"""Machines as data and one pure step function. Knows no machine by name, no Temporal, no clock."""

@@ -1,1 +1,0 @@
-"""The shipped machines, one package each."""

@@ -1,0 +1,68 @@
+"""One real Temporal server and one worker for all tests of this folder."""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from pathlib import Path
+from typing import Any
+
+import pytest
+from temporalio.client import Client
+from temporalio.common import SearchAttributeKey
+from temporalio.testing import WorkflowEnvironment
+
+from activities.settings import Settings
+from client.embedded import DYNAMIC_CONFIG, temporal_binary
+from client.plugin import RatchetPlugin
+from worker import build_worker
+from workflows.api import ATTRIBUTES
+
+NESTER = Path(__file__).with_name("nester.py")
+"""A machine that runs other machines."""
+TOOLS = Path(__file__).with_name("trial_tools.py")
+"""Tools that count their runs in files, fail, hang or return too much."""
+
+
+@pytest.fixture(scope="session")
+def settings(tmp_path_factory: pytest.TempPathFactory) -> Settings:
+    """A worker's settings over an empty folder, with the trial tools loaded."""
+    home = tmp_path_factory.mktemp("home")
+    return Settings(
+        data_dir=home / ".ratchet", files_root=home, modules=(str(TOOLS), str(NESTER)), shutdown_seconds=1
+    )
+
+
+@asynccontextmanager
+async def real_server(settings: Settings, *more: str) -> AsyncIterator[Client]:
+    """A client of a real server in memory, tuned like the embedded one; `more` is dynamic configuration."""
+    flags = [word for value in (*DYNAMIC_CONFIG, *more) for word in ("--dynamic-config-value", value)]
+    settings.data_dir.mkdir(exist_ok=True)
+    async with await WorkflowEnvironment.start_local(
+        dev_server_existing_path=str(temporal_binary()),
+        dev_server_extra_args=flags,
+        dev_server_log_level="error",
+        search_attributes=[_key(name) for name in ATTRIBUTES],
+        plugins=[RatchetPlugin(settings)],
+    ) as environment:
+        yield environment.client
+
+
+def _key(name: str) -> SearchAttributeKey[Any]:
+    if ATTRIBUTES[name] == "Datetime":
+        return SearchAttributeKey.for_datetime(name)
+    return SearchAttributeKey.for_keyword(name)
+
+
+@pytest.fixture(scope="session")
+async def temporal(settings: Settings) -> AsyncIterator[Client]:
+    """A client of the session's server."""
+    async with real_server(settings) as client:
+        yield client
+
+
+@pytest.fixture(scope="session")
+async def working(temporal: Client, settings: Settings) -> AsyncIterator[Client]:
+    """The same client while a worker runs."""
+    async with build_worker(temporal, settings):
+        yield temporal

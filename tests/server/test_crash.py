@@ -1,0 +1,205 @@
+"""kill -9: a worker dies at any moment, another takes over, and nothing that was done is done again."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import signal
+import sys
+from collections import Counter
+from collections.abc import AsyncIterator
+from pathlib import Path
+
+import pytest
+from temporalio.client import Client
+
+from activities.contracts import ScriptedReply
+from activities.settings import Settings
+from tests.server.conftest import TOOLS, real_server
+from tests.server.trials import (
+    FREELY,
+    Run,
+    begin,
+    calls,
+    decide,
+    eventually,
+    open_request,
+    scripted,
+    task,
+    until,
+)
+from worker import build_worker
+from workflows.api import AgentTask
+from workflows.people import Approvals, People
+
+ROOT = Path(__file__).parents[2]
+LINES = 6
+SOURCE = """\
+total = 0
+for line in context.strip().split("\\n"):
+    square = llm_query(line).split(" -> ")[1]
+    pay(line=square, file="paid.txt")
+    mark_once(line=square, file="once.txt", seconds=0.02)
+    total += int(square)
+print("the sum is", total)"""
+"""Each round asks a model, pays by key, and makes a call that must not be repeated."""
+SQUARE = ScriptedReply(
+    expect=r"the number is (?P<n>\d+) (?P<square>\d+)", reply="{n} -> {square}", delay_seconds=0.05
+)
+LAST = ScriptedReply(expect=r"the sum is (?P<sum>\d+)", reply="FINAL({sum})")
+
+
+@pytest.fixture(scope="module")
+def own(tmp_path_factory: pytest.TempPathFactory) -> Settings:
+    """A folder of its own."""
+    home = tmp_path_factory.mktemp("crash")
+    return Settings(data_dir=home / ".ratchet", files_root=home, modules=(str(TOOLS),), shutdown_seconds=1)
+
+
+@pytest.fixture(scope="module")
+async def quiet(own: Settings) -> AsyncIterator[Client]:
+    """A server that has no worker."""
+    async with real_server(own) as client:
+        yield client
+
+
+class Workers:
+    """Worker processes, one at a time."""
+
+    def __init__(self, process: asyncio.subprocess.Process) -> None:
+        self.process, self.pid = process, 0
+
+    async def start(self) -> None:
+        """Start one."""
+        assert self.process.stdin is not None
+        assert self.process.stdout is not None
+        self.process.stdin.write(b"\n")
+        await self.process.stdin.drain()
+        self.pid = int(await self.process.stdout.readline())
+
+    def kill(self) -> None:
+        """kill -9."""
+        if self.pid:
+            os.kill(self.pid, signal.SIGKILL)
+            self.pid = 0
+
+
+@pytest.fixture
+async def workers(quiet: Client, own: Settings) -> AsyncIterator[Workers]:
+    """None runs yet."""
+    command = (sys.executable, "-m", "tests.server.crash_worker")
+    address = quiet.service_client.config.target_host
+    pipe, nothing = asyncio.subprocess.PIPE, asyncio.subprocess.DEVNULL
+    process = await asyncio.create_subprocess_exec(
+        *command, address, str(own.files_root), cwd=ROOT, stdin=pipe, stdout=pipe, stderr=nothing,
+        start_new_session=True,
+    )  # fmt: skip
+    try:
+        yield Workers(process)
+    finally:
+        os.killpg(process.pid, signal.SIGKILL)
+        await process.communicate()
+
+
+def paying() -> AgentTask:
+    """A run of the code machine whose block makes each kind of call ten times."""
+    context = "".join(f"the number is {n} {n * n}\n" for n in range(1, LINES + 1))
+    return AgentTask(
+        goal="What is the sum?",
+        machine="code",
+        material=context,
+        tools=("pay", "mark_once"),
+        models={"default": scripted(f"```repl\n{SOURCE}\n```", LAST), "sub": scripted(SQUARE)},
+        heartbeat_seconds=3,
+        approvals=FREELY,
+    )
+
+
+async def lines_of(own: Settings, file: str) -> Counter[str]:
+    """How often each line was written."""
+    path = own.files_root / file
+    return Counter(line.split()[0] for line in path.read_text().splitlines()) if path.exists() else Counter()
+
+
+async def look_after(run: Run, own: Settings) -> None:
+    """Somebody looks up each unknown outcome, and says what happened."""
+    while not (await until(run, lambda status: status.requests > 0 or status.finished)).finished:
+        request = await open_request(run, "outcome")
+        line = str((request.arguments or {})["line"])
+        if (await lines_of(own, "once.txt"))[line]:
+            await decide(run, "answer", request, text="it is written")
+        else:
+            await decide(run, "retry", request)
+
+
+async def attempts(run: Run) -> tuple[Counter[str], int]:
+    """How often each activity was scheduled, and how many attempts were lost."""
+    scheduled: Counter[str] = Counter()
+    lost = 0
+    async for event in run.fetch_history_events():
+        if event.HasField("activity_task_scheduled_event_attributes"):
+            scheduled[event.activity_task_scheduled_event_attributes.activity_id] += 1
+        if event.HasField("activity_task_started_event_attributes"):
+            lost += event.activity_task_started_event_attributes.attempt - 1
+    return scheduled, lost
+
+
+@pytest.mark.parametrize("kills", [2, pytest.param(10, marks=pytest.mark.exhaustive)])
+async def test_killed_worker_repeats_no_keyed_and_no_unsafe_call(
+    quiet: Client, own: Settings, workers: Workers, kills: int
+) -> None:
+    for file in ("paid.txt", "once.txt"):
+        (own.files_root / file).unlink(missing_ok=True)
+    run = await begin(quiet, paying())
+    person = asyncio.create_task(look_after(run, own))
+    for kill in range(kills):
+        await workers.start()
+        goal = 40 + 300 * kill // kills
+
+        async def reached(goal: int = goal) -> bool:
+            return (await run.describe()).history_length >= goal
+
+        await eventually(reached)
+        workers.kill()
+    await workers.start()
+    result = await run.result()
+    await person
+    squares = {str(n * n): 1 for n in range(1, LINES + 1)}
+    assert result.answer == "91"
+    assert await lines_of(own, "paid.txt") == squares
+    assert await lines_of(own, "once.txt") == squares
+    scheduled, lost = await attempts(run)
+    asked = [decided for decided in result.decisions if decided.kind == "outcome"]
+    assert lost + len(asked) <= kills, "only what was under way was lost"
+    retried = [decided for decided in asked if decided.outcome == "retried"]
+    assert sum(scheduled.values()) - len(scheduled) == len(retried), "no other call was made again"
+
+
+async def test_unsafe_call_whose_worker_was_killed_ends_in_a_question(
+    quiet: Client, own: Settings, workers: Workers
+) -> None:
+    unsafe = calls(("mark_once", {"line": "killed", "file": "killed.txt", "seconds": 60}))
+    run = await begin(quiet, task(unsafe, "done", tools=("mark_once",), people=People()))
+    await workers.start()
+    await eventually(lambda: lines_of(own, "killed.txt"))
+    workers.kill()
+    await workers.start()
+    request = await open_request(run, "outcome")
+    assert request.options == ("answer", "retry", "abort")
+    await decide(run, "answer", request, text="it was written")
+    assert (await run.result()).answer == "done"
+    assert await lines_of(own, "killed.txt") == {"killed": 1}
+
+
+async def test_unsafe_call_whose_worker_was_stopped_ends_in_a_question(quiet: Client, own: Settings) -> None:
+    """As by Ctrl-C: the worker cancels what does not end in time."""
+    unsafe = calls(("mark_once", {"line": "stopped", "file": "stopped.txt", "seconds": 60}))
+    given = task(unsafe, "done", tools=("mark_once",), people=People(), approvals=FREELY)
+    async with build_worker(quiet, own):
+        run = await begin(quiet, given)
+        await eventually(lambda: lines_of(own, "stopped.txt"))
+    async with build_worker(quiet, own):
+        await decide(run, "abort", await open_request(run, "outcome"))
+        result = await run.result()
+    assert result.exit_reason == "aborted"
+    assert await lines_of(own, "stopped.txt") == {"stopped": 1}

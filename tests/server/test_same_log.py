@@ -1,0 +1,81 @@
+"""The same script gives the same log in memory and on the server, and its history replays."""
+
+from __future__ import annotations
+
+import re
+import uuid
+from collections.abc import AsyncIterator, Iterable
+from typing import Any
+
+import pytest
+from temporalio.client import Client
+
+from activities.settings import Settings
+from tests.server.fakes import FakeWorld, Scenario, decision, fake_worker, play
+from tests.server.scenarios import SCENARIOS
+from tests.server.trials import log_of, open_request, replayed
+from workflows.api import WORKFLOW_TYPE, AgentTask, RunResult
+from workflows.kernel.log import Record
+from workflows.kernel.operations import restored
+from workflows.local import LocalOutcome
+from workflows.people import Decided
+from workflows.task import program_for
+
+QUEUE = "fakes"
+TIMES = re.compile(r"seconds|started|finished|(^|_)at$|^timestamp$|^ended$")
+"""Names of fields with times."""
+DIGEST = re.compile(r"[0-9a-f]{32,64}")
+"""Of what holds times, or the run's ids."""
+
+
+@pytest.fixture(scope="module")
+async def world(temporal: Client) -> AsyncIterator[FakeWorld]:
+    """The world of all scenarios, while its worker runs."""
+    world = FakeWorld()
+    async with fake_worker(temporal, QUEUE, world):
+        yield world
+
+
+def timeless(value: Any) -> Any:
+    """The value without times and digests."""
+    if isinstance(value, dict):
+        return {name: timeless(item) for name, item in value.items() if not TIMES.search(name)}
+    if isinstance(value, list):
+        return [timeless(item) for item in value]
+    return DIGEST.sub("#", value) if isinstance(value, str) else value
+
+
+def comparable(records: Iterable[Record]) -> list[Any]:
+    """The log as it can be compared."""
+    return [timeless(record.model_dump(mode="json")) for record in records]
+
+
+@pytest.mark.parametrize("scenario", SCENARIOS, ids=lambda one: one.name)
+async def test_log_is_the_same_in_memory_and_on_the_server(
+    temporal: Client, settings: Settings, world: FakeWorld, scenario: Scenario
+) -> None:
+    run_id = f"same-{scenario.name}-{uuid.uuid4().hex[:8]}"
+    alone = await play(scenario, run_id, world)
+    assert alone.result.exit_reason == scenario.exit_reason
+    run = await temporal.start_workflow(
+        WORKFLOW_TYPE, scenario.task, id=run_id, task_queue=QUEUE, result_type=RunResult
+    )
+    for verb, more in scenario.decisions:
+        request = await open_request(run)
+        await run.execute_update("decide", decision(request, verb, more), result_type=Decided)
+    result = await run.result()
+    log = await log_of(run)
+    assert comparable(log) == comparable(alone.records)
+    assert (result.answer, result.exit_reason) == (alone.answer, scenario.exit_reason)
+    assert_rebuilt(scenario, run_id, log, alone)
+    await replayed(run, settings)
+
+
+def assert_rebuilt(scenario: Scenario, run_id: str, log: list[Record], alone: LocalOutcome) -> None:
+    """The log of the server gives the state in which the run in memory ended."""
+    task = AgentTask.model_validate(scenario.task)
+    rebuilt = restored(program_for(task, scenario.specs, run_id), log)
+    assert (rebuilt.state, rebuilt.conversation) == (alone.state, alone.conversation)
+    assert timeless(rebuilt.context.model_dump(mode="json")) == timeless(
+        alone.context.model_dump(mode="json")
+    )
