@@ -22,10 +22,10 @@ run: $(STAMP)
 		"Which service fails most, and since when?"
 
 test: check
-	$(BIN)/pytest -n 2 --dist loadfile -m "not exhaustive"
+	$(BIN)/pytest -n 3 --dist loadfile -m "not exhaustive"
 
 test-all: check
-	$(BIN)/pytest -n 2 --dist loadfile
+	HYPOTHESIS_PROFILE=thorough $(BIN)/pytest -n 3 --dist loadfile
 
 check: $(STAMP)
 	$(BIN)/ruff format --check .

@@ -5,6 +5,7 @@
   + ServerError         the embedded server does not start or does not answer
   + Unreachable         the Temporal server does not answer
   + NoWorker            no worker polls the task queue
+  + MachineBug          a bug stops the run until it is fixed; exit code 5
   + StoreNotShared      the answer lies in a store that this client cannot read
   + UnknownRun          no run has that id
   + DuplicateRun        a run with that id exists already
@@ -28,8 +29,8 @@ if TYPE_CHECKING:
     from temporalio.service import RPCError
 
 __all__ = [
-    "DuplicateRun", "NoWorker", "NotConfirmed", "RatchetError", "Refused", "RunFailed", "RunRefused",
-    "ServerError", "StoreNotShared", "UnknownRun", "Unreachable", "UsageError",
+    "DuplicateRun", "MachineBug", "NoWorker", "NotConfirmed", "RatchetError", "Refused", "RunFailed",
+    "RunRefused", "ServerError", "StoreNotShared", "UnknownRun", "Unreachable", "UsageError",
     "clear_errors", "no_worker", "run_failed", "unknown_run", "unreachable",
 ]  # fmt: skip
 
@@ -56,6 +57,12 @@ class Unreachable(RatchetError):
 
 class NoWorker(RatchetError):
     """No worker polls the task queue, so a query would wait in vain."""
+
+
+class MachineBug(RatchetError):
+    """A bug stops a run's workflow task; the run goes on by itself once the code is fixed."""
+
+    exit_code = 5
 
 
 class StoreNotShared(RatchetError):
@@ -96,6 +103,10 @@ RUN_IS_OVER = ("already completed", "closing workflow", UPDATE_ABORTED)
 """In the server's message about an update to a run that has ended, or ends before it reads the update."""
 
 
+TASK_FAILS = "Workflow Task in failed state"
+"""How the server refuses a query while a bug fails the run's workflow task."""
+
+
 @asynccontextmanager
 async def clear_errors(where: str, run_id: str = "") -> AsyncIterator[None]:
     """Turn what Temporal's client raises inside into a `RatchetError` that says what to do.
@@ -131,7 +142,7 @@ def _translated(error: RPCError, where: str, run_id: str) -> RatchetError:
         if any(words in error.message for words in RUN_IS_OVER):
             return Refused(f"run {run_id} is over, so nothing was changed; `ratchet show {run_id}` shows it")
         return unknown_run(where, run_id)
-    if slow and run_id:
+    if run_id and (slow or TASK_FAILS in error.message):
         return no_worker(where)
     if slow or error.status is Code.UNAVAILABLE or error.message == "transport error":
         return unreachable(where, error.message)

@@ -7,11 +7,15 @@ from contextlib import suppress
 from dataclasses import dataclass
 from typing import Self
 
+from temporalio.api.common.v1 import WorkflowExecution
 from temporalio.api.enums.v1 import EventType
-from temporalio.api.workflowservice.v1 import DescribeWorkflowExecutionResponse
+from temporalio.api.workflowservice.v1 import (
+    DescribeWorkflowExecutionResponse,
+    GetWorkflowExecutionHistoryReverseRequest,
+)
 from temporalio.client import Client
 
-__all__ = ["Follower", "Heartbeat", "heartbeat_in"]
+__all__ = ["Follower", "Heartbeat", "bug_in", "heartbeat_in"]
 
 GROWS = EventType.EVENT_TYPE_WORKFLOW_TASK_COMPLETED
 """Only a workflow task can add to a run's log."""
@@ -90,6 +94,25 @@ async def heartbeat_in(temporal: Client, description: DescribeWorkflowExecutionR
         with suppress(Exception):  # another version's heartbeat: nothing to show
             details = await temporal.data_converter.decode(pending.heartbeat_details.payloads, [str])
             text = str(details[0]) if details else text
-    if description.HasField("pending_workflow_task") and description.pending_workflow_task.attempt > 2:
-        return Heartbeat(text, "the workflow itself fails again and again; the worker's log says why")
+    if description.HasField("pending_workflow_task") and description.pending_workflow_task.attempt > 1:
+        run = description.workflow_execution_info.execution.workflow_id
+        return Heartbeat(text, await bug_in(temporal, run))
     return Heartbeat(text)
+
+
+async def bug_in(temporal: Client, run: str) -> str | None:
+    """Why the run's workflow task fails and is tried again: exception, file and line; None: it does not.
+
+    While it fails the run answers no query, so the end of its history is read.
+    """
+    page = await temporal.workflow_service.get_workflow_execution_history_reverse(
+        GetWorkflowExecutionHistoryReverseRequest(
+            namespace=temporal.namespace, execution=WorkflowExecution(workflow_id=run), maximum_page_size=20
+        )
+    )
+    for event in page.history.events:
+        if event.event_type == EventType.EVENT_TYPE_WORKFLOW_TASK_COMPLETED:
+            return None
+        if failure := event.workflow_task_failed_event_attributes.failure.message:
+            return failure
+    return None

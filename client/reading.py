@@ -22,6 +22,7 @@ from activities.contracts import Message
 from client.archived import ArchivedRuns
 from client.connection import Connection, has_worker
 from client.errors import (
+    MachineBug,
     NoWorker,
     RatchetError,
     Refused,
@@ -33,7 +34,7 @@ from client.errors import (
     run_failed,
     unknown_run,
 )
-from client.follow import Follower, Heartbeat, heartbeat_in
+from client.follow import Follower, Heartbeat, bug_in, heartbeat_in
 from client.history.recorded import by_number, executions_of, recorded_log
 from client.listing import RunLine, line_of, list_filter, run_with_short_id
 from workflows.api import LogPage, PageQuery, RunResult, RunStatus, StepLine, TranscriptPage
@@ -42,6 +43,8 @@ from workflows.kernel.log import Record
 __all__ = ["RunReader"]
 
 Q = TypeVar("Q")
+BUG_ATTEMPTS = 2
+"""Failed workflow tasks after which a run counts as stopped by a bug."""
 QUERY_SECONDS = 15
 ABSENCE_SECONDS = 60
 """How long `watch` waits for a worker that went away in the middle of a run."""
@@ -235,15 +238,38 @@ class RunReader:
 
         Raises:
             NoWorker: no worker polls, or none answered within `seconds`.
+            MachineBug: a bug stops the run; the text has exception, file and line.
             StoreNotShared: the answer is long and lies in the workers' store, which cannot be read here.
         """
         await self._check_worker(run)
+        handle = self.temporal.get_workflow_handle(run)
+        inputs = [] if query is None else [query]
+        timeout = timedelta(seconds=seconds)
+        try:
+            async with clear_errors(self.where, run):
+                answer: Q = await handle.query(name, args=inputs, result_type=kind, rpc_timeout=timeout)
+                return answer
+        except NoWorker:
+            await self._check_bug(run)
+            raise
+
+    async def _check_bug(self, run: str) -> None:
+        """Raise MachineBug when a bug stops the run."""
         async with clear_errors(self.where, run):
-            handle = self.temporal.get_workflow_handle(run)
-            inputs = [] if query is None else [query]
-            timeout = timedelta(seconds=seconds)
-            answer: Q = await handle.query(name, args=inputs, result_type=kind, rpc_timeout=timeout)
-            return answer
+            bug = await bug_in(self.temporal, run)
+        if bug:
+            raise MachineBug(f"run {run} cannot go on: {bug}")
+
+    async def raise_on_bug(self, run: str) -> None:
+        """Wait until a bug has stopped the run several times from now on; then raise MachineBug. Else never
+        returns."""
+        before: int | None = None
+        while True:
+            attempt = (await self.description(run)).raw_description.pending_workflow_task.attempt
+            before = attempt if before is None or attempt < before else before
+            if attempt > max(before, 1) + BUG_ATTEMPTS - 1:
+                await self._check_bug(run)
+            await asyncio.sleep(1)
 
     async def _check_worker(self, run: str) -> None:
         """Raise NoWorker; UnknownRun where that is the reason."""
@@ -289,12 +315,12 @@ class RunReader:
                 over = over or finished
 
     async def _with_patience(self, run: str, since: int) -> tuple[tuple[Record, ...], bool]:
-        """The new records; a worker that is away for a moment is waited for."""
+        """The new records; a worker that is away, or a bug that may be fixed by now, is waited for."""
         until = time.monotonic() + ABSENCE_SECONDS
         while True:
             try:
                 return await self._live_records(run, since)
-            except NoWorker:
+            except (MachineBug, NoWorker):
                 if time.monotonic() > until:
                     raise
                 await asyncio.sleep(1)

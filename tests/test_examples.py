@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-import yaml
+from ruamel.yaml import YAML
 
 from activities.contracts import CompensateRequest, ModelSpec, Price, ReconcileRequest
 from activities.extensions import load_modules
@@ -82,7 +82,7 @@ def keys_of(model: Any) -> set[str]:
 
 def test_assistant_documents_every_key_with_a_comment() -> None:
     text = find_agent("assistant").read_text(encoding="utf-8")
-    given = yaml.safe_load(text)
+    given = YAML(typ="safe").load(text)
     assert set(given) == keys_of(AgentFile)
     assert set(given["limits"]) == keys_of(Limits)
     assert set(given["models"]["default"]) == keys_of(ModelSpec) - {"script"}

@@ -26,7 +26,8 @@ __all__ = ["COMMANDS", "app", "execute", "main"]
 INTERRUPTED = 130
 EXIT_CODES = (
     "Exit codes: 0 done, or sent; 1 it failed, or there is no such thing; 2 wrong usage; 3 the run refuses "
-    "it and says why; 4 nobody confirmed it; 130 interrupted."
+    "it and says why; 4 nobody confirmed it; 5 a bug in the machine stops the run until it is fixed; "
+    "130 interrupted."
 )
 COMMANDS = {
     "run": ("run", "Run an agent and show what it does as it happens."),

@@ -41,6 +41,7 @@ if TYPE_CHECKING:
     from client.agentfile import AgentFile, Choice
     from client.listing import RunLine
     from workflows.api import AgentTask
+    from workflows.kernel.log import Record
 
 __all__ = ["Starting", "app", "check_worker", "follow", "own_worker", "start"]
 
@@ -316,7 +317,7 @@ async def follow(client: AgentClient, run_id: str, *, as_json: bool, since: int 
             listening(client, view, run_id) as listener,
             aclosing(client.watch_all(run_id, since)) as news,
         ):
-            async for one in news:
+            async for one in _until_bug(client, run_id, news):
                 if isinstance(one, Request):
                     listener.changed(one)
                 elif view is not None:
@@ -331,6 +332,31 @@ async def follow(client: AgentClient, run_id: str, *, as_json: bool, since: int 
         page = f"{client.ui}/namespaces/{client.temporal.namespace}/workflows/{run_id}" if client.ui else ""
         render.note(f"run {run_id}   {page}".rstrip())
     return 0 if result.ok else 1
+
+
+async def _until_bug(
+    client: AgentClient, run_id: str, news: AsyncIterator[Record | Request]
+) -> AsyncIterator[Record | Request]:
+    """The news, until a bug in the machine stops the run: raises MachineBug."""
+    bug = asyncio.ensure_future(client.raise_on_bug(run_id))
+    try:
+        while True:
+            newest = asyncio.ensure_future(anext(news, None))
+            try:
+                await asyncio.wait({newest, bug}, return_when=asyncio.FIRST_COMPLETED)
+            finally:
+                if not newest.done():
+                    newest.cancel()
+            if bug.done() and not newest.done():
+                with suppress(asyncio.CancelledError):
+                    await newest
+                bug.result()
+            one = newest.result()
+            if one is None:
+                return
+            yield one
+    finally:
+        bug.cancel()
 
 
 # -- interrupted runs --------------------

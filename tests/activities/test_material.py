@@ -84,7 +84,7 @@ async def test_lost_or_changed_text_is_reported_by_the_store(blobs: BlobStore) -
 places = st.none() | st.integers(-60, 60)
 
 
-@settings(max_examples=200, deadline=None)
+@settings(deadline=None)
 @given(text=st.text(max_size=40), around=st.integers(0, 2), start=places, end=places)
 def test_slice_is_pythons(text: str, around: int, start: int | None, end: int | None) -> None:
     text = "é" * STRIDE * around + text
@@ -112,7 +112,7 @@ PATTERNS = [
 ]  # fmt: skip
 
 
-@settings(max_examples=400, deadline=None)
+@settings(deadline=None)
 @given(
     text=st.text(st.sampled_from("ab \né😀"), max_size=30),
     pattern=st.sampled_from(PATTERNS),

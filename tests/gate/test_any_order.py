@@ -94,7 +94,7 @@ def happen(at: Requests, name: str, now: float) -> None:
             ask(at, f"act#{number}", now=now, amount=amount)
 
 
-@settings(max_examples=200, deadline=None)
+@settings(deadline=None)
 @given(groups, scripts)
 def test_a_request_closes_once_by_those_who_may(group: dict[str, Any], script: list[Any]) -> None:
     at, answers = played(group, script)
@@ -127,7 +127,7 @@ def check_closed(request: Request, sent: list[Decision]) -> None:
         assert request.deciding_vote.arguments != {"amount": 5000}
 
 
-@settings(max_examples=100, deadline=None)
+@settings(deadline=None)
 @given(groups, scripts)
 def test_a_chain_of_executions_decides_as_one(group: dict[str, Any], script: list[Any]) -> None:
     one, answers = played(group, script, carry=False)
@@ -136,7 +136,7 @@ def test_a_chain_of_executions_decides_as_one(group: dict[str, Any], script: lis
     assert other_answers == answers
 
 
-@settings(max_examples=100, deadline=None)
+@settings(deadline=None)
 @given(groups, st.lists(decisions, max_size=15))
 def test_the_validator_says_what_the_handler_does(group: dict[str, Any], script: list[Any]) -> None:
     """And what counted is harmless the second time, with the same answer."""
@@ -155,7 +155,7 @@ def test_the_validator_says_what_the_handler_does(group: dict[str, Any], script:
         assert at.dump() == after
 
 
-@settings(max_examples=100, deadline=None)
+@settings(deadline=None)
 @given(groups, scripts, st.sampled_from(AMOUNTS))
 def test_no_call_passes_that_nobody_approved(group: dict[str, Any], script: list[Any], amount: int) -> None:
     at, _ = played(group, script)
@@ -185,7 +185,7 @@ anything = st.recursive(
 )
 
 
-@settings(max_examples=300, deadline=None)
+@settings(deadline=None)
 @given(
     st.sampled_from(["approve", "edit", "answer", "topup", "perhaps"]),
     st.fixed_dictionaries(

@@ -110,7 +110,7 @@ def test_r_001_2_every_end_has_its_reason() -> None:
     assert {script.reason for script in SCRIPTS} == set(MACHINE.exits)
 
 
-@settings(deadline=None, max_examples=60)
+@settings(deadline=None)
 @given(st.data(), st.integers(1, 3), st.sampled_from(["never", "always"]))
 def test_random_answers_always_end(data: st.DataObject, most: int, nested: str) -> None:
     def answer(effect: Any) -> Any:

@@ -112,7 +112,6 @@ REPLIES = [
 TOOLS = [made("42"), made({"x": 1}), made("z" * 9000), made(None), ran("boom", "failed"), failed("transient")]
 
 
-@settings(deadline=None, max_examples=60)
 @given(st.data(), st.integers(0, 3), st.integers(0, 3))
 def test_random_answers_always_end(data: st.DataObject, rounds: int, exploit: int) -> None:
     """Ordinary rounds, overdraft, the exhausted round and wrap-up are all there is."""
@@ -662,7 +661,7 @@ def test_journal_has_contract_artifacts_and_events() -> None:
     assert "I look" not in after
 
 
-@settings(deadline=None, max_examples=30)
+@settings(deadline=None)
 @given(st.text(alphabet="<>a\n", max_size=20))
 def test_shown_text_cannot_hold_the_marks_around_it(text: str) -> None:
     begin, _, rest = (

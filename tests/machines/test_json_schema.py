@@ -152,7 +152,7 @@ SCHEMAS = st.recursive(
 )
 
 
-@settings(max_examples=300, deadline=None)
+@settings(deadline=None)
 @given(st.dictionaries(KEYWORDS, SCHEMAS, max_size=4), st.dictionaries(st.text(max_size=3), JSON, max_size=3))
 def test_any_schema_is_refused_or_judges_any_value(schema: Any, value: Any) -> None:
     try:

@@ -528,7 +528,7 @@ RESULTS = [
 ]  # fmt: skip
 
 
-@settings(max_examples=150, deadline=None)
+@settings(deadline=None)
 @given(st.data(), st.sampled_from(["plan", "simple"]), st.integers(1, 4), st.booleans())
 def test_random_answers_always_end(data: st.DataObject, mode: str, most: int, record: bool) -> None:
     def answer(effect: Any) -> Any:

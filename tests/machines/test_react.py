@@ -605,7 +605,7 @@ def reaction(dice: int) -> Any:
     return answer
 
 
-@settings(deadline=None, max_examples=60)
+@settings(deadline=None)
 @given(st.lists(st.integers(0, 419), min_size=120, max_size=120), st.integers(1, 8))
 def test_any_run_ends_by_the_rules(dice: list[int], most: int) -> None:
     options = {"max_steps": most, "max_transitions": 60, "max_retries_before_human": 1}

@@ -40,7 +40,7 @@ def refused(text: str) -> str:
     return found.problem
 
 
-@settings(deadline=None, max_examples=300)
+@settings(deadline=None)
 @given(WILD | st.lists(PIECES | WILD, max_size=14).map("".join))
 def test_any_text_is_read_or_refused(text: str) -> None:
     found = read_reply(text)

@@ -862,7 +862,7 @@ REPLIES = st.sampled_from(
 )
 
 
-@settings(deadline=None, max_examples=80)
+@settings(deadline=None)
 @given(data=st.data(), declared=st.sampled_from([None, REVIEWED]), mode=st.integers(0, 2))
 def test_random_replies_end_along_the_table(data: Any, declared: Any, mode: int) -> None:
     """And spec 3.5, 5 and 6 hold."""

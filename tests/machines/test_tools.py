@@ -386,7 +386,7 @@ def well_formed(messages: tuple[Message, ...]) -> bool:
     return True
 
 
-@settings(deadline=None, max_examples=60)
+@settings(deadline=None)
 @given(data=st.data(), most=st.integers(1, 4), option=st.sampled_from(["raise", "report"]))
 def test_random_answers_end_within_the_limits(data: st.DataObject, most: int, option: str) -> None:
     drawn = [(data.draw(REPLIES), data.draw(RESULTS)) for _ in range(3 * most + 2)]

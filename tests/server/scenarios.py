@@ -9,8 +9,8 @@ import json
 from typing import Any
 
 from activities.contracts import ModelReplied, ToolSpec
-from tests.machines.answers import call, calls, failed, ran, replied
 from tests.machines import code_scripts, contract_scripts, staged_scripts
+from tests.machines.answers import call, calls, failed, ran, replied
 from tests.machines.play import tool
 from tests.server.fakes import Scenario
 from workflows.api import AgentTask

@@ -84,14 +84,14 @@ async def test_bug_in_machine_is_named_and_run_goes_on_once_fixed(
 ) -> None:
     given = {"goal": "x", "machine": "buggy", "people": UNATTENDED, "models": {"default": scripted("seen")}}
     run = await begin(working, given, task_timeout=timedelta(seconds=1))
-    while (failure := await task_failure(run)) is None:
+    while (failure := await task_failure(run)) is None:  # noqa: ASYNC110  # the worker is asked, not us
         await asyncio.sleep(0.02)
     line = SOURCE[: SOURCE.index(BUG)].count("\n") + 1
     for words in ("AttributeError", "nothing", str(file), f"line {line}", "look"):
         assert words in failure
     with pytest.raises(RPCError):  # nobody can answer a query now
         await run.query("status", rpc_timeout=timedelta(seconds=0.5))
-    file.write_text(SOURCE.replace(BUG, '"fixed"'))
+    file.write_text(SOURCE.replace(BUG, '"fixed"'))  # noqa: ASYNC240  # one small file
     importlib.invalidate_caches()
     result = await run.result()
     assert (result.ok, result.answer) == (True, "seen")

@@ -104,7 +104,7 @@ ASKED: dict[str, Any] = {"people": People(), "approvals": Approvals(), "tools": 
 
 
 async def test_what_people_said_holds_in_later_executions(short: Client, own: Settings) -> None:
-    """An approval for later calls, commands by id, done calls, and a rollback behind the chain's last link."""
+    """An approval for later calls, commands by id, done calls, and a rollback behind the last execution."""
     lines = ["first", *(f"paid{number}" for number in range(10)), "last"]
     replies = [calls(("mark_once", {"line": line, "file": "paid.txt"})) for line in lines]
     run = await begin(short, long_task(*replies, "all", **ASKED))

@@ -8,7 +8,9 @@ import signal
 import sys
 from collections import Counter
 from collections.abc import AsyncIterator
+from functools import partial
 from pathlib import Path
+from typing import Any
 
 import pytest
 from temporalio.client import Client
@@ -30,7 +32,7 @@ from tests.server.trials import (
 )
 from worker import build_worker
 from workflows.api import AgentTask
-from workflows.people import Approvals, People
+from workflows.people import People
 
 ROOT = Path(__file__).parents[2]
 LINES = 6
@@ -38,8 +40,8 @@ SOURCE = """\
 total = 0
 for line in context.strip().split("\\n"):
     square = llm_query(line).split(" -> ")[1]
-    pay(line=square, file="paid.txt")
-    mark_once(line=square, file="once.txt", seconds=0.02)
+    pay(line=square, file="paid-NAME.txt")
+    mark_once(line=square, file="once-NAME.txt", seconds=0.02)
     total += int(square)
 print("the sum is", total)"""
 """Each round asks a model, pays by key, and makes a call that must not be repeated."""
@@ -101,15 +103,16 @@ async def workers(quiet: Client, own: Settings) -> AsyncIterator[Workers]:
         await process.communicate()
 
 
-def paying() -> AgentTask:
-    """A run of the code machine whose block makes each kind of call ten times."""
+def paying(name: str) -> AgentTask:
+    """A run of the code machine whose block makes each kind of call, with files of this name."""
     context = "".join(f"the number is {n} {n * n}\n" for n in range(1, LINES + 1))
+    block = f"```repl\n{SOURCE.replace('NAME', name)}\n```"
     return AgentTask(
         goal="What is the sum?",
         machine="code",
         material=context,
         tools=("pay", "mark_once"),
-        models={"default": scripted(f"```repl\n{SOURCE}\n```", LAST), "sub": scripted(SQUARE)},
+        models={"default": scripted(block, LAST), "sub": scripted(SQUARE)},
         heartbeat_seconds=3,
         approvals=FREELY,
     )
@@ -122,11 +125,11 @@ async def lines_of(own: Settings, file: str) -> Counter[str]:
 
 
 async def look_after(run: Run, own: Settings) -> None:
-    """Somebody looks up each unknown outcome, and says what happened."""
-    while not (await until(run, lambda status: status.requests > 0 or status.finished)).finished:
+    """Until the run is over, somebody looks up each unknown outcome, and says what happened."""
+    while not (await until(run, lambda s: s.requests > 0 or s.finished, patience=300)).finished:
         request = await open_request(run, "outcome")
-        line = str((request.arguments or {})["line"])
-        if (await lines_of(own, "once.txt"))[line]:
+        arguments: dict[str, Any] = request.arguments or {}
+        if (await lines_of(own, arguments["file"]))[arguments["line"]]:
             await decide(run, "answer", request, text="it is written")
         else:
             await decide(run, "retry", request)
@@ -144,30 +147,13 @@ async def attempts(run: Run) -> tuple[Counter[str], int]:
     return scheduled, lost
 
 
-@pytest.mark.parametrize("kills", [2, pytest.param(10, marks=pytest.mark.exhaustive)])
-async def test_killed_worker_repeats_no_keyed_and_no_unsafe_call(
-    quiet: Client, own: Settings, workers: Workers, kills: int
-) -> None:
-    for file in ("paid.txt", "once.txt"):
-        (own.files_root / file).unlink(missing_ok=True)
-    run = await begin(quiet, paying())
-    person = asyncio.create_task(look_after(run, own))
-    for kill in range(kills):
-        await workers.start()
-        goal = 40 + 300 * kill // kills
-
-        async def reached(goal: int = goal) -> bool:
-            return (await run.describe()).history_length >= goal
-
-        await eventually(reached)
-        workers.kill()
-    await workers.start()
+async def paid_once(run: Run, own: Settings, name: str, kills: int) -> None:
+    """The run ended as it should, and nothing was done twice."""
     result = await run.result()
-    await person
     squares = {str(n * n): 1 for n in range(1, LINES + 1)}
     assert result.answer == "91"
-    assert await lines_of(own, "paid.txt") == squares
-    assert await lines_of(own, "once.txt") == squares
+    assert await lines_of(own, f"paid-{name}.txt") == squares
+    assert await lines_of(own, f"once-{name}.txt") == squares
     scheduled, lost = await attempts(run)
     asked = [decided for decided in result.decisions if decided.kind == "outcome"]
     assert lost + len(asked) <= kills, "only what was under way was lost"
@@ -175,20 +161,46 @@ async def test_killed_worker_repeats_no_keyed_and_no_unsafe_call(
     assert sum(scheduled.values()) - len(scheduled) == len(retried), "no other call was made again"
 
 
-async def test_unsafe_call_whose_worker_was_killed_ends_in_a_question(
+async def came_to(run: Run, events: int) -> bool:
+    """The run's history is so long."""
+    return (await run.describe()).history_length >= events
+
+
+async def test_killed_worker_repeats_no_keyed_and_no_unsafe_call(
     quiet: Client, own: Settings, workers: Workers
 ) -> None:
+    """One kill meets four runs at four moments, and a fifth in the middle of an unsafe call."""
     unsafe = calls(("mark_once", {"line": "killed", "file": "killed.txt", "seconds": 60}))
-    run = await begin(quiet, task(unsafe, "done", tools=("mark_once",), people=People()))
+    given = task(unsafe, "done", tools=("mark_once",), people=People())
+    in_call = await begin(quiet, given)
     await workers.start()
     await eventually(lambda: lines_of(own, "killed.txt"))
+    names = "abcd"
+    runs = [await begin(quiet, paying(name)) for name in names]
+    people = [asyncio.create_task(look_after(run, own)) for run in (*runs, in_call)]
+    await eventually(lambda: came_to(runs[0], 120))
     workers.kill()
     await workers.start()
-    request = await open_request(run, "outcome")
-    assert request.options == ("answer", "retry", "abort")
-    await decide(run, "answer", request, text="it was written")
-    assert (await run.result()).answer == "done"
+    for run, name in zip(runs, names, strict=True):
+        await paid_once(run, own, name, 1)
+    assert [decided.outcome for decided in (await in_call.result()).decisions] == ["answered"]
     assert await lines_of(own, "killed.txt") == {"killed": 1}
+    await asyncio.gather(*people)
+
+
+@pytest.mark.exhaustive
+async def test_run_whose_worker_is_killed_ten_times_repeats_nothing(
+    quiet: Client, own: Settings, workers: Workers
+) -> None:
+    run = await begin(quiet, paying("often"))
+    person = asyncio.create_task(look_after(run, own))
+    for kill in range(10):
+        await workers.start()
+        await eventually(partial(came_to, run, 30 + 15 * kill))
+        workers.kill()
+    await workers.start()
+    await paid_once(run, own, "often", 10)
+    await person
 
 
 async def test_unsafe_call_whose_worker_was_stopped_ends_in_a_question(quiet: Client, own: Settings) -> None:

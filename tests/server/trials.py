@@ -99,15 +99,15 @@ async def begin(client: Client, given: Any, **more: Any) -> Run:
     )
 
 
-async def eventually(check: Callable[[], Awaitable[T | None]]) -> T:
-    """Wait until the check gives something true. Raises TimeoutError when that never happens."""
-    async with asyncio.timeout(PATIENCE):
+async def eventually(check: Callable[[], Awaitable[T | None]], patience: float = PATIENCE) -> T:
+    """Wait until the check gives something true. Raises TimeoutError after so many seconds."""
+    async with asyncio.timeout(patience):
         while not (found := await check()):  # noqa: ASYNC110  # what is waited for is in other processes
             await asyncio.sleep(0.02)
     return found
 
 
-async def until(run: Run, reached: Callable[[RunStatus], bool]) -> RunStatus:
+async def until(run: Run, reached: Callable[[RunStatus], bool], patience: float = PATIENCE) -> RunStatus:
     """Wait until the run's status is as wanted."""
     seen: list[RunStatus] = []
 
@@ -118,7 +118,7 @@ async def until(run: Run, reached: Callable[[RunStatus], bool]) -> RunStatus:
         return None
 
     try:
-        return await eventually(check)
+        return await eventually(check, patience)
     except TimeoutError:
         raise AssertionError(f"{run.id} did not come so far; it is at {seen}") from None
 
