@@ -269,7 +269,7 @@ async def test_inner_run_ends_when_the_outer_one_leaves_it(
 
 async def test_request_of_an_inner_run_is_found_from_the_outer_one(working: Client) -> None:
     models = {"default": scripted(calls(("mark_once", {"line": "asked"})), "inside")}
-    careful = {"people": People(), "approvals": Approvals()}
+    careful: dict[str, Any] = {"people": People(), "approvals": Approvals()}
     run = await begin(working, outer_task({}, models=models, **careful))
     status = await until(run, lambda status: bool(status.children))
     child: Run = working.get_workflow_handle(status.children[0], result_type=RunResult)
