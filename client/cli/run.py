@@ -345,11 +345,10 @@ async def _until_bug(
             try:
                 await asyncio.wait({newest, bug}, return_when=asyncio.FIRST_COMPLETED)
             finally:
-                if not newest.done():
+                if not newest.done():  # its generator can be closed only once nobody waits in it
                     newest.cancel()
-            if bug.done() and not newest.done():
-                with suppress(asyncio.CancelledError):
-                    await newest
+                    await asyncio.wait({newest})
+            if newest.cancelled():
                 bug.result()
             one = newest.result()
             if one is None:
