@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
 import importlib
 from datetime import timedelta
 from pathlib import Path
@@ -13,7 +12,7 @@ from temporalio.service import RPCError
 
 from activities.extensions import load_modules
 from activities.settings import Settings
-from tests.server.trials import UNATTENDED, begin, replayed, scripted, task_failure
+from tests.server.trials import UNATTENDED, Run, begin, eventually, replayed, scripted
 from workflows import registry
 
 BUG = '"".nothing'
@@ -79,13 +78,23 @@ def file(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return file
 
 
+async def task_failure(run: Run) -> str | None:
+    """Why the run's workflow task fails and is tried again; None: it does not."""
+    failure = None
+    async for event in run.fetch_history_events():
+        if event.HasField("workflow_task_completed_event_attributes"):
+            failure = None
+        if event.HasField("workflow_task_failed_event_attributes"):
+            failure = event.workflow_task_failed_event_attributes.failure.message or failure
+    return failure
+
+
 async def test_bug_in_machine_is_named_and_run_goes_on_once_fixed(
     working: Client, settings: Settings, file: Path
 ) -> None:
     given = {"goal": "x", "machine": "buggy", "people": UNATTENDED, "models": {"default": scripted("seen")}}
     run = await begin(working, given, task_timeout=timedelta(seconds=1))
-    while (failure := await task_failure(run)) is None:  # noqa: ASYNC110  # the worker is asked, not us
-        await asyncio.sleep(0.02)
+    failure = await eventually(lambda: task_failure(run))
     line = SOURCE[: SOURCE.index(BUG)].count("\n") + 1
     for words in ("AttributeError", "nothing", str(file), f"line {line}", "look"):
         assert words in failure

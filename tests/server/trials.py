@@ -35,12 +35,12 @@ __all__ = [
     "command",
     "decide",
     "eventually",
+    "failed_tasks",
     "log_of",
     "open_request",
     "replayed",
     "scripted",
     "task",
-    "task_failure",
     "until",
 ]
 
@@ -157,15 +157,10 @@ async def log_of(run: Run) -> list[Record]:
             return records
 
 
-async def task_failure(run: Run) -> str | None:
-    """Why the run's workflow task fails and is tried again; None: it does not."""
-    failure = None
-    async for event in run.fetch_history_events():
-        if event.HasField("workflow_task_completed_event_attributes"):
-            failure = None
-        if event.HasField("workflow_task_failed_event_attributes"):
-            failure = event.workflow_task_failed_event_attributes.failure.message or failure
-    return failure
+async def failed_tasks(run: Run) -> int:
+    """How many workflow tasks have failed."""
+    events = (await run.fetch_history()).events
+    return sum(event.HasField("workflow_task_failed_event_attributes") for event in events)
 
 
 async def replayed(run: Run, settings: Any) -> None:
