@@ -25,6 +25,7 @@ if TYPE_CHECKING:
     from activities.contracts import ToolResult as ToolResult
     from activities.contracts import ToolRun as ToolRun
     from activities.contracts import do as do
+    from activities.settings import Settings as Settings
     from activities.tools import Happened as Happened
     from activities.tools import NotHappened as NotHappened
     from activities.tools import Tool as Tool
@@ -33,7 +34,9 @@ if TYPE_CHECKING:
     from activities.tools import TransientError as TransientError
     from client.agent import AgentClient as AgentClient
     from client.agentfile import load_agent as load_agent
+    from client.errors import RatchetError as RatchetError
     from client.errors import Refused as Refused
+    from client.history.fork import ForkChanges as ForkChanges
     from client.keys import signer as signer
     from client.local import Local as Local
     from client.local import ScriptedModel as ScriptedModel
@@ -51,6 +54,7 @@ if TYPE_CHECKING:
     from workflows.kernel.errors import FatalError as FatalError
     from workflows.kernel.errors import MachineError as MachineError
     from workflows.kernel.errors import RecoverableError as RecoverableError
+    from workflows.kernel.log import Record as Record
     from workflows.kernel.machine import Event as Event
     from workflows.kernel.machine import Exit as Exit
     from workflows.kernel.machine import Machine as Machine
@@ -63,8 +67,11 @@ if TYPE_CHECKING:
     from workflows.kernel.plain import StateMachine as StateMachine
     from workflows.machines.react.rules import Rule as Rule
     from workflows.machines.react.rules import RuleSpec as RuleSpec
+    from workflows.people import Approvals as Approvals
+    from workflows.people import Command as Command
     from workflows.people import Decided as Decided
     from workflows.people import Decision as Decision
+    from workflows.people import People as People
     from workflows.people import Request as Request
     from workflows.people import StandingApproval as StandingApproval
 
@@ -73,12 +80,14 @@ _HOMES = {
         "AskModel", "AskPerson", "CallTools", "InnerLimits", "Message", "ModelSpec", "RunCode", "RunMachine",
         "Say", "Together", "ToolResult", "ToolRun", "do",
     ),
+    "activities.settings": ("Settings",),
     "activities.tools": (
         "Happened", "NotHappened", "Tool", "ToolCallContext", "ToolReturn", "TransientError",
     ),
     "client.agent": ("AgentClient",),
     "client.agentfile": ("load_agent",),
-    "client.errors": ("Refused",),
+    "client.errors": ("RatchetError", "Refused"),
+    "client.history.fork": ("ForkChanges",),
     "client.keys": ("signer",),
     "client.local": ("Local", "ScriptedModel", "every", "tool_call"),
     "workflows.api": ("AgentSpec", "AgentTask", "Limits", "RunResult", "RunStatus"),
@@ -86,12 +95,15 @@ _HOMES = {
     "workflows.kernel.errors": (
         "AgentError", "DefinitionError", "EffectError", "FatalError", "MachineError", "RecoverableError",
     ),
+    "workflows.kernel.log": ("Record",),
     "workflows.kernel.machine": (
         "Event", "Exit", "Machine", "Outcome", "Run", "RunInput", "State", "Visit", "state",
     ),
     "workflows.kernel.plain": ("StateMachine",),
     "workflows.machines.react.rules": ("Rule", "RuleSpec"),
-    "workflows.people": ("Decided", "Decision", "Request", "StandingApproval"),
+    "workflows.people": (
+        "Approvals", "Command", "Decided", "Decision", "People", "Request", "StandingApproval",
+    ),
 }  # fmt: skip
 _HOME = {name: home for home, names in _HOMES.items() for name in names}
 

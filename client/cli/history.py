@@ -10,7 +10,7 @@ import typer
 
 from client.agent import pinned
 from client.agentfile import Draft, find_agent, load_agent
-from client.catalog import check_key
+from client.catalog import Catalog, check_key
 from client.cli import render
 from client.cli.interactive import confirm
 from client.cli.options import AgentName, CommonOptions, Json, RunName, command, read_text
@@ -30,7 +30,7 @@ if TYPE_CHECKING:
 __all__ = ["app", "show_step"]
 
 app = typer.Typer()
-CHANGEABLE = ("limits", "models", "tools")
+CHANGEABLE = ("limits", "models", "tools", "options", "approvals", "people")
 """Keys of an agent that a fork may change."""
 
 
@@ -118,7 +118,7 @@ async def fork(  # noqa: PLR0913, PLR0917  # one parameter for each option of th
         str | None, typer.Option("--message", help="Message to the model; - reads stdin.")
     ] = None,
     sets: Annotated[
-        list[str] | None, typer.Option("--set", help="KEY=VALUE of limits, models or tools.")
+        list[str] | None, typer.Option("--set", help="KEY=VALUE of the agent file.")
     ] = None,
     yes: Annotated[
         bool,
@@ -130,8 +130,8 @@ async def fork(  # noqa: PLR0913, PLR0917  # one parameter for each option of th
     Calls from the step on are made again, also those that change something outside: they are listed, and
     where there are any, somebody must confirm. Exit code 4: nobody did, so nothing was started.
 
-    Limits, models and tools may change (from --agent or --set), and the model may get a message. Machine,
-    goal and material stay.
+    Limits, models, tools, options, approvals and people may change (from --agent or --set), and the model may
+    get a message. Machine, goal, instructions and material stay.
     """
     starting.check()
     allowed = _allowed(agent)
@@ -149,6 +149,7 @@ async def fork(  # noqa: PLR0913, PLR0917  # one parameter for each option of th
             await confirm(f"Fork {source.run} from step {step}?")
         if own:
             check_key(task.models.values())
+            Catalog.load(settings)  # modules that clash are not remembered: every later command would fail
             remember(settings.data_dir, allowed)
         if own and not starting.detach:
             await stack.enter_async_context(own_worker(client, settings))
@@ -173,7 +174,7 @@ def _changes(source: Source, agent: str | None, sets: Sequence[str], message: st
     """What the new run has in place of what its source had.
 
     Raises:
-        UsageError: the agent has another machine, or a setting is none of limits, models and tools.
+        UsageError: the agent has another machine, or a setting that a fork cannot change.
     """
     if agent is None and not sets:
         return ForkChanges(message=message)
@@ -192,8 +193,16 @@ def _changes(source: Source, agent: str | None, sets: Sequence[str], message: st
             f"run {source.run} is of machine {machine}, agent {changed.name} of {changed.machine}; machine, "
             "goal and material of a fork are those of its source: start a new run for another machine"
         )
+    if source.task is not None and changed.instructions != source.task.instructions:
+        render.note("a fork keeps the instructions that its source began with; tell the model with --message")
     return ForkChanges(
-        limits=changed.limits.model_dump(), models=changed.models, tools=changed.tools, message=message
+        limits=changed.limits.model_dump(),
+        models=changed.models,
+        tools=changed.tools,
+        options=changed.options,
+        approvals=changed.approvals,
+        people=changed.people,
+        message=message,
     )
 
 

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 
 from pydantic import Field, ValidationError
 
-from activities.contracts import ModelSpec, Strict
+from activities.contracts import JsonObject, ModelSpec, Strict
 from client.errors import NoWorker, RatchetError, UnknownRun, UsageError, clear_errors
 from client.history.checkpoints import Source
 from client.history.recorded import beginning_of, executions_of
@@ -15,7 +15,7 @@ from client.history.replayer import replayed
 from client.people import RunCommander
 from client.yaml import problem_text
 from workflows.api import AgentTask, Fork, Origin
-from workflows.people import DoneCall
+from workflows.people import Approvals, DoneCall, People
 from workflows.task import InvalidTask, first_step, program_for
 
 __all__ = ["ForkChanges", "PastEffects", "forked_task", "past_effects"]
@@ -29,6 +29,9 @@ class ForkChanges(Strict):
     )
     models: Mapping[str, ModelSpec] = Field(default_factory=dict, description="by role; others stay")
     tools: tuple[str, ...] | None = Field(default=None, description="null: those of the source")
+    options: JsonObject | None = Field(default=None, description="of the machine; null: those of the source")
+    approvals: Approvals | None = Field(default=None, description="null: those of the source")
+    people: People | None = Field(default=None, description="null: those of the source")
     message: str = Field(default="", description="for the model; the first question brings it")
 
 
@@ -50,8 +53,9 @@ def forked_task(source: Source, step: int, changes: ForkChanges | None = None) -
     values["machine_version"] = source.program.machine.version
     values["limits"] |= dict(changes.limits)
     values["models"] |= {role: spec.model_dump(mode="json") for role, spec in changes.models.items()}
-    if changes.tools is not None:
-        values["tools"] = changes.tools
+    values |= changes.model_dump(
+        mode="json", include={"tools", "options", "approvals", "people"}, exclude_none=True
+    )
     values["fork"] = Fork(origin=origin, records=records, message=changes.message).model_dump(mode="json")
     try:
         forked = AgentTask.model_validate(values)

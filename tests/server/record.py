@@ -15,7 +15,7 @@ from typing import Any
 from temporalio.client import Client
 
 from activities.settings import Settings
-from tests.server.conftest import TOOLS, real_server
+from tests.server.conftest import NESTER, TOOLS, real_server
 from tests.server.fakes import FakeWorld, decision, fake_worker, play
 from tests.server.scenarios import SCENARIOS
 from tests.server.trials import Run, begin, calls, command, decide, open_request, task, until
@@ -78,16 +78,80 @@ async def people_runs(client: Client) -> dict[str, Run]:
     return found
 
 
-async def record() -> None:
-    """Write all histories anew."""
+async def family(client: Client) -> dict[str, Run]:
+    """An outer run that is paused with its two inner ones; one asks a person, somebody terminates the other."""
+    inner = {"machine": "tools", "goal": "inside", "give": ["mark_once"]}
+    options = {"inner": [inner, inner], "together": True}
+    given = task(ONCE, "done", tools=("mark_once",), machine="nester", options=options, **CAREFUL)
+    outer = await begin(client, given)
+    status = await until(outer, lambda status: len(status.children) == 2)
+    asks, ended = (client.get_workflow_handle(name, result_type=RunResult) for name in status.children)
+    request = await open_request(asks)
+    await open_request(ended)
+    await command(outer, "pause")
+    await command(outer, "resume")
+    await ended.terminate("somebody did")
+    await decide(asks, "approve", request)
+    await outer.result()
+    return {"outer": outer, "inner": asks}
+
+
+async def chain_runs(client: Client) -> dict[str, Run]:
+    """All executions of a chain: a standing approval, a command that comes twice, and a rollback to a step
+    that only the archive has."""
+    lines = ["first", *(f"paid{number}" for number in range(5)), "last"]
+    replies = [calls(("mark_once", {"line": line})) for line in lines]
+    begun = await begin(client, task(*replies, "all", tools=("mark_once",), **CAREFUL))
+    run: Run = client.get_workflow_handle(begun.id, result_type=RunResult)
+
+    async def asks(line: str, branch: int = 0) -> None:
+        await until(run, lambda s: s.requests > 0 and f'"{line}"' in s.doing and s.branch == branch)
+
+    await command(run, "limits", limits={"tool_calls": 50}, id="c1")
+    await decide(run, "approve")
+    await asks("paid0")
+    await decide(run, "approve", standing_approval={"arguments": {"line": {"pattern": "^paid"}}})
+    await asks("last")
+    await command(run, "limits", limits={"tool_calls": 50}, id="c1")
+    await command(run, "rollback", step=2)
+    await asks("last", branch=1)
+    await decide(run, "reject")
+    await run.result()
+    found = [one.run_id async for one in client.list_workflows(f"WorkflowId='{run.id}'")]
+    return {
+        f"chain {number}": client.get_workflow_handle(run.id, run_id=one)
+        for number, one in enumerate(reversed(found), start=1)
+    }
+
+
+def scrubbed(value: Any) -> Any:
+    """A history without names of the machine and the folders that it was made in."""
+    if isinstance(value, dict):
+        return {key: scrubbed(one) for key, one in value.items() if key not in ("stackTrace", "identity")}
+    return [scrubbed(one) for one in value] if isinstance(value, list) else value
+
+
+async def recorded(runs: Recording, *flags: str) -> dict[str, Any]:
+    """Workflow id and history of runs that are made on a server with these flags."""
     home = Path(tempfile.mkdtemp())
-    settings = Settings(
-        data_dir=home / ".ratchet", files_root=home, modules=(str(TOOLS),), shutdown_seconds=1
-    )
-    async with real_server(settings) as client, build_worker(client, settings):
-        runs = {**await scenario_runs(client), **await people_runs(client)}
+    modules = (str(TOOLS), str(NESTER))
+    settings = Settings(data_dir=home / ".ratchet", files_root=home, modules=modules, shutdown_seconds=1)
+    async with real_server(settings, *flags) as client, build_worker(client, settings):
         # The workflow id belongs to a history: digests of requests and keys of calls are made of it.
-        histories = {n: [run.id, (await run.fetch_history()).to_json_dict()] for n, run in runs.items()}
+        return {
+            name: [run.id, scrubbed((await run.fetch_history()).to_json_dict())]
+            for name, run in (await runs(client)).items()
+        }
+
+
+async def record() -> None:
+    """Write all histories."""
+    histories = {
+        **await recorded(scenario_runs),
+        **await recorded(people_runs),
+        **await recorded(family),
+        **await recorded(chain_runs, "limit.historyCount.suggestContinueAsNew=40"),
+    }
     text = json.dumps(histories, sort_keys=True).encode()
     HISTORIES.write_bytes(gzip.compress(text, mtime=0))
     print(f"{len(histories)} histories, {HISTORIES.stat().st_size:,} bytes")

@@ -5,13 +5,16 @@ from __future__ import annotations
 import gzip
 import json
 from pathlib import Path
+from typing import Any
 
 import pytest
 from temporalio.client import WorkflowHistory
 from temporalio.worker import Replayer
+from temporalio.workflow import NondeterminismError
 
 from activities.settings import Settings
 from client.plugin import RatchetPlugin
+from tests.server.conftest import NESTER
 from tests.server.record import HISTORIES
 from tests.server.scenarios import SCENARIOS
 from workflows import registry
@@ -24,8 +27,21 @@ def test_every_machine_has_a_recorded_history() -> None:
     assert recorded == {machine.name for machine in registry.shipped()}
 
 
+async def replay(run_id: str, history: Any, home: Path) -> None:
+    """Replay as a worker does that has an empty data directory."""
+    plugin = RatchetPlugin(Settings(data_dir=home, modules=(str(NESTER),)))
+    replayer = Replayer(workflows=[], plugins=[plugin])
+    await replayer.replay_workflow(WorkflowHistory.from_json(run_id, history))
+
+
 @pytest.mark.parametrize("name", sorted(RECORDED))
 async def test_recorded_history_replays(name: str, tmp_path: Path) -> None:
-    history = WorkflowHistory.from_json(*RECORDED[name])
-    plugin = RatchetPlugin(Settings(data_dir=tmp_path))
-    await Replayer(workflows=[], plugins=[plugin]).replay_workflow(history)
+    await replay(*RECORDED[name], tmp_path)
+
+
+async def test_machine_that_takes_another_way_is_found(tmp_path: Path) -> None:
+    run_id, history = RECORDED["react"]
+    drifted = json.dumps(history).replace('"action#3:0"', '"action#4:0"')
+    assert drifted != json.dumps(history)
+    with pytest.raises(NondeterminismError):
+        await replay(run_id, json.loads(drifted), tmp_path)
