@@ -117,9 +117,7 @@ async def fork(  # noqa: PLR0913, PLR0917  # one parameter for each option of th
     message: Annotated[
         str | None, typer.Option("--message", help="Message to the model; - reads stdin.")
     ] = None,
-    sets: Annotated[
-        list[str] | None, typer.Option("--set", help="KEY=VALUE of the agent file.")
-    ] = None,
+    sets: Annotated[list[str] | None, typer.Option("--set", help="KEY=VALUE of the agent file.")] = None,
     yes: Annotated[
         bool,
         typer.Option("--yes", "-y", help="Do not ask, although calls with outside effects are repeated."),

@@ -7,6 +7,7 @@ from __future__ import annotations
 import asyncio
 import gzip
 import json
+import re
 import tempfile
 from collections.abc import Awaitable, Callable
 from pathlib import Path
@@ -127,8 +128,10 @@ async def chain_runs(client: Client) -> dict[str, Run]:
 def scrubbed(value: Any) -> Any:
     """A history without names of the machine and the folders that it was made in."""
     if isinstance(value, dict):
-        return {key: scrubbed(one) for key, one in value.items() if key not in ("stackTrace", "identity")}
-    return [scrubbed(one) for one in value] if isinstance(value, list) else value
+        return {key: scrubbed(one) for key, one in value.items() if key != "stackTrace"}
+    if isinstance(value, list):
+        return [scrubbed(one) for one in value]
+    return re.sub(r"^\d+@.*", "recorder", value) if isinstance(value, str) else value
 
 
 async def recorded(runs: Recording, *flags: str) -> dict[str, Any]:

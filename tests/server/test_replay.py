@@ -36,7 +36,8 @@ async def replay(run_id: str, history: Any, home: Path) -> None:
 
 @pytest.mark.parametrize("name", sorted(RECORDED))
 async def test_recorded_history_replays(name: str, tmp_path: Path) -> None:
-    await replay(*RECORDED[name], tmp_path)
+    run_id, history = RECORDED[name]
+    await replay(run_id, history, tmp_path)
 
 
 async def test_machine_that_takes_another_way_is_found(tmp_path: Path) -> None:
