@@ -155,7 +155,7 @@ def machine_for(name: str, version: str | None, options: Any, *, newest: bool = 
     """
     named = machine(name, version, newest=newest)
     found, build = _machines[(named.name, named.version)].here()
-    values = found.options.model_validate(options)
+    values = found.read_options(options)
     return (build(values) if build else found), values
 
 

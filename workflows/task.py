@@ -67,7 +67,7 @@ def machine_of(task: AgentTask, machine: Machine | None = None) -> tuple[Machine
         if machine is None:
             machine, options = registry.machine_for(task.machine, task.machine_version, task.options)
         else:
-            options = machine.options.model_validate(task.options)
+            options = machine.read_options(task.options)
     except ValidationError as error:
         raise InvalidTask(faults(error, "options.")) from error
     except ValueError as error:

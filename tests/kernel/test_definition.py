@@ -158,3 +158,13 @@ def test_tables_list_rows_and_rights() -> None:
     ]
     assert "| a | - | - | - | begins a step, counts rounds |" in rights(machine).splitlines()
     assert "| b | seen | - | - |  |" in rights(machine).splitlines()
+
+
+def test_misspelt_option_is_refused_by_name() -> None:
+    class Words(BaseModel, frozen=True):
+        words: int = 20
+
+    machine = Machine(**{**GOOD, "options": Words})
+    assert machine.read_options({"words": 3}).words == 3
+    with pytest.raises(ValueError, match="wordz"):
+        machine.read_options({"wordz": 3})

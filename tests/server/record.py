@@ -80,7 +80,7 @@ async def people_runs(client: Client) -> dict[str, Run]:
 
 
 async def family(client: Client) -> dict[str, Run]:
-    """An outer run that is paused with its two inner ones; one asks a person, somebody terminates the other."""
+    """An outer run that is paused with two inner ones: one asks a person, the other is terminated."""
     inner = {"machine": "tools", "goal": "inside", "give": ["mark_once"]}
     options = {"inner": [inner, inner], "together": True}
     given = task(ONCE, "done", tools=("mark_once",), machine="nester", options=options, **CAREFUL)

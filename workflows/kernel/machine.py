@@ -285,6 +285,19 @@ class Machine:
         object.__setattr__(self, "final", frozenset(by_name) - rows.keys())
         _verify(self)
 
+    def read_options(self, values: Any) -> Any:
+        """The options, validated. Raises ValueError, also for a name that the machine does not have: a
+        misspelt option must not be dropped in silence."""
+        if isinstance(values, Mapping) and self.options.model_config.get("extra", "ignore") == "ignore":
+            fields = self.options.model_fields
+            known = {*fields, *(field.alias for field in fields.values() if field.alias)}
+            if unknown := sorted(set(values) - known):
+                options = ", ".join(sorted(fields)) or "none"
+                raise ValueError(
+                    f"options: {self.name} has no option {', '.join(unknown)}; its options: {options}"
+                )
+        return self.options.model_validate(values)
+
 
 def _verify(m: Machine) -> None:
     for problem in (*_wrong_states(m), *_wrong_paths(m), *_wrong_fields(m)):

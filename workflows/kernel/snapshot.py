@@ -36,7 +36,7 @@ class Program:
 
     def __post_init__(self) -> None:
         machine, options = self.machine, self.options
-        options = machine.options.model_validate({} if options is None else options)
+        options = machine.read_options({} if options is None else options)
         parts = machine.prepare(options, self.extensions) if machine.prepare else None
         object.__setattr__(self, "options", options)
         object.__setattr__(self, "parts", parts)
