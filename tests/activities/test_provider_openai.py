@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import asyncio
 import json
+import os
+import sys
 from typing import Any
 
 import pytest
@@ -266,3 +268,34 @@ async def test_cancelling_closes_the_connection(
     with pytest.raises(asyncio.CancelledError):
         await asyncio.wait_for(task, 5)
     assert await asyncio.to_thread(server.client_left.wait, 5)
+
+
+FIRST_CALL = """
+import asyncio, sys, threading
+from activities.contracts import Conversation, Message, ModelSpec, Setup
+from activities.provider import ModelCall
+from activities.providers import load_providers
+from activities.settings import Settings
+
+class Finder:
+    def find_spec(self, name, path=None, target=None):
+        main = threading.current_thread() is threading.main_thread()
+        if name.partition(".")[0] in ("openai", "httpx2", "genai_prices"):
+            print("on the event loop" if main else "in a thread")
+
+sys.meta_path.insert(0, Finder())
+provider = load_providers(Settings())["openai"]
+conversation = Conversation([Message(role="user", content="hi")])
+asyncio.run(provider.complete(ModelCall(Setup(model=ModelSpec(name="echo")), conversation)))
+"""
+
+
+async def test_first_call_imports_the_library_in_a_thread(server: FakeOpenAI) -> None:
+    """Half a second of CPU on the worker's event loop would cost heartbeats."""
+    environment = {**os.environ, "OPENAI_BASE_URL": server.base_url, "PYTHONPATH": os.pathsep.join(sys.path)}
+    process = await asyncio.create_subprocess_exec(
+        sys.executable, "-c", FIRST_CALL, env=environment, stdout=asyncio.subprocess.PIPE
+    )
+    output, _ = await process.communicate()
+    assert process.returncode == 0
+    assert set(output.decode().splitlines()) == {"in a thread"}
