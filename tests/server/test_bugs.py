@@ -12,7 +12,8 @@ from temporalio.service import RPCError
 
 from activities.extensions import load_modules
 from activities.settings import Settings
-from tests.server.trials import UNATTENDED, Run, begin, eventually, replayed, scripted
+from client.follow import bug_in
+from tests.server.trials import UNATTENDED, begin, eventually, replayed, scripted
 from workflows import registry
 
 BUG = '"".nothing'
@@ -78,23 +79,12 @@ def file(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return file
 
 
-async def task_failure(run: Run) -> str | None:
-    """Why the run's workflow task fails and is tried again; None: it does not."""
-    failure = None
-    async for event in run.fetch_history_events():
-        if event.HasField("workflow_task_completed_event_attributes"):
-            failure = None
-        if event.HasField("workflow_task_failed_event_attributes"):
-            failure = event.workflow_task_failed_event_attributes.failure.message or failure
-    return failure
-
-
 async def test_bug_in_machine_is_named_and_run_goes_on_once_fixed(
     working: Client, settings: Settings, file: Path
 ) -> None:
     given = {"goal": "x", "machine": "buggy", "people": UNATTENDED, "models": {"default": scripted("seen")}}
     run = await begin(working, given, task_timeout=timedelta(seconds=1))
-    failure = await eventually(lambda: task_failure(run))
+    failure = await eventually(lambda: bug_in(working, run.id))
     line = SOURCE[: SOURCE.index(BUG)].count("\n") + 1
     for words in ("AttributeError", "nothing", str(file), f"line {line}", "look"):
         assert words in failure
@@ -104,5 +94,5 @@ async def test_bug_in_machine_is_named_and_run_goes_on_once_fixed(
     importlib.invalidate_caches()
     result = await run.result()
     assert (result.ok, result.answer) == (True, "seen")
-    assert await task_failure(run) is None
+    assert await bug_in(working, run.id) is None
     await replayed(run, settings)
