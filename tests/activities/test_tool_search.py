@@ -141,12 +141,12 @@ def test_slow_pattern_in_one_long_line_ends_at_its_deadline(tmp_path: Path) -> N
     """The whole line would take about ten seconds."""
     (tmp_path / "line").write_bytes("é".encode() * 1_500_000)
     params = search_files.Params(pattern=r"(?:\pL?){50}y", path="line")
-    started = time.monotonic()
+    started, worked = time.monotonic(), time.process_time()
     root, pattern = FilesRoot.of(settings_on(tmp_path)), compiled(params.pattern)
     search = search_files.Search(root, params, pattern, lambda: time.monotonic() > started + 0.2)
     assert {line.number for line in search.lines()} == {1}
     assert search.stopped
-    assert time.monotonic() - started < 5
+    assert time.process_time() - worked < 5
 
 
 @pytest.mark.parametrize(

@@ -235,7 +235,6 @@ async def test_two_thousand_signals_at_once_are_all_in_the_log(temporal: Client,
     events = [str(record["event"]) for record in Archive(own.archive_file).records(run.id)]
     assert (result.ok, events.count("UnusableSignal")) == (True, 2000)
     assert events.index("LimitsSet") > max(n for n, event in enumerate(events) if event == "UnusableSignal")
-    assert await failed_tasks(run) == 0
 
 
 async def test_signal_before_the_run_begins_comes_after_its_first_record(
