@@ -58,7 +58,6 @@ NAME_LIMIT = 64
 
 OPTIONAL_FIELDS = ("temperature", "seed", "stream_options", "max_completion_tokens", "max_tokens")
 """Fields that are left out for a model that refuses them."""
-REFUSAL_CODES = ("unsupported_parameter", "unsupported_value", "unknown_parameter")
 REFUSAL_WORDS = re.compile(
     r"not support|unsupported|unknown|unrecognized|unexpected|not permitted|not allowed"
     r"|extra (field|input)|deprecated",
@@ -244,7 +243,7 @@ async def _post(client: AsyncOpenAI, content: bytes, call: ModelCall, server: Se
     from openai import AsyncStream
 
     seconds = call.model.timeout_seconds
-    key = {"Idempotency-Key": _header_key(call.key)} if call.key else {}
+    key = {"Idempotency-Key": sha256(call.key.encode(errors="surrogatepass")).hexdigest()} if call.key else {}
     stream = await client.post(
         "/chat/completions",
         content=content,
@@ -404,19 +403,12 @@ def _refused_field(error: APIStatusError, body: JsonObject) -> str | None:
     words = f"{error.message} {error.body}"
     if error.status_code not in (400, 422):
         return None
-    if error.code not in REFUSAL_CODES and not REFUSAL_WORDS.search(words):
+    if not REFUSAL_WORDS.search(words):
         return None
     for name in OPTIONAL_FIELDS:
         if name in body and (error.param == name or re.search(rf"(?<!\w){name}(?!\w)", words)):
             return name
     return None
-
-
-def _header_key(key: str) -> str:
-    """An idempotency key as a header may carry it: short, printable ASCII."""
-    if key.isascii() and key.isprintable() and len(key) <= 200:
-        return key
-    return sha256(key.encode(errors="surrogatepass")).hexdigest()
 
 
 # -- addresses and models ------------------------------------------------------------------------------

@@ -64,7 +64,7 @@ class ScriptedProvider:
         """What is wrong with the script; None when all is well."""
         try:
             for number, entry in enumerate(model.script, start=1):
-                _compiled(entry, number)
+                _match(entry, "", number)
         except ProviderError as error:
             return error.message
         return None
@@ -107,8 +107,7 @@ def _from_script(
     names: dict[str, str] = {}
     before_replies = _before_replies(conversation)
     for at, (earlier, text) in enumerate(zip(script, before_replies, strict=False), start=1):
-        expected = _compiled(earlier, at)
-        found = _search(expected, text, at) if expected else None
+        found = _match(earlier, text, at)
         if found:
             names |= {name: value for name, value in found.groupdict().items() if value is not None}
     if entry.expect is None or found:
@@ -136,24 +135,17 @@ def _before_replies(conversation: Conversation) -> list[str]:
     return [*texts, newest]
 
 
-def _compiled(entry: ScriptedReply, number: int) -> Any:
-    """The expression of an entry; None if it expects nothing. `^` and `$` match at each line."""
+def _match(entry: ScriptedReply, text: str, number: int) -> Any:
+    """What the entry expects, found within a bound of time. `^` and `$` match at each line."""
     if entry.expect is None:
         return None
     try:
-        return regex.compile(f"(?m){entry.expect}")
+        return regex.search(entry.expect, text, regex.M, timeout=SEARCH_SECONDS, concurrent=True)
     except regex.error as error:
-        text = f"entry {number}: `expect` is not a regular expression: {error}"
-        raise _failed("bad_script", text) from None
-
-
-def _search(expected: Any, text: str, number: int) -> Any:
-    """The first match, found within a bound of time."""
-    try:
-        return expected.search(text, timeout=SEARCH_SECONDS, concurrent=True)
+        problem = f"is not a regular expression: {error}"
     except TimeoutError:
-        text = f"entry {number}: `expect` took longer than {SEARCH_SECONDS} s; write it more simply"
-        raise _failed("bad_script", text) from None
+        problem = f"took longer than {SEARCH_SECONDS} s; write it more simply"
+    raise _failed("bad_script", f"entry {number}: `expect` {problem}")
 
 
 def _filled(value: JsonValue, names: Mapping[str, str]) -> JsonValue:
@@ -198,26 +190,24 @@ def _without_script(call: ModelCall) -> tuple[str, tuple[ToolCall, ...]]:
     the JSON form `{"thought", "action", "action_input"}`.
     """
     number = _replies(call.conversation)
-    steps = [*_steps(call), (_report(call.conversation), None, {})]
-    thought, action, arguments = steps[min(number, len(steps) - 1)]
+    steps = [step for step in _steps(call.conversation) if _has_tool(step[1], call)]
+    thought, action, arguments = [*steps, (_report(call.conversation), "", {})][min(number, len(steps))]
     if not call.setup.tools:
-        return _text({"thought": thought, "action": action, "action_input": arguments}), ()
-    if action is None:
+        return _text({"thought": thought, "action": action or None, "action_input": arguments}), ()
+    if not action:
         return thought, ()
     return thought, (ToolCall(id=f"call_{number}", name=action, arguments=_text(arguments)),)
 
 
-def _steps(call: ModelCall) -> list[tuple[str, str | None, dict[str, JsonValue]]]:
+def _steps(conversation: Conversation) -> list[tuple[str, str, dict[str, JsonValue]]]:
     """Thought, tool and arguments of each step."""
-    goal = next((m.content for m in call.conversation if m.role == "user"), "")
-    steps: list[tuple[str, str | None, dict[str, JsonValue]]] = []
-    if _has_tool("list_files", call):
-        steps.append(("I am a script, not a language model. I list the files.", "list_files", {}))
-    longest = max(WORD.findall(goal), key=len, default="")
-    if longest and _has_tool("search_files", call):
-        thought = f"The longest word of the goal is {longest!r}. I search for it."
-        steps.append((thought, "search_files", {"pattern": longest}))
-    return steps
+    goal = next((m.content for m in conversation if m.role == "user"), "")
+    word = max(WORD.findall(goal), key=len, default="")
+    searching = f"The longest word of the goal is {word!r}. I search for it."
+    return [
+        ("I am a script, not a language model. I list the files.", "list_files", {}),
+        *([(searching, "search_files", {"pattern": word})] if word else []),
+    ]
 
 
 def _has_tool(tool: str, call: ModelCall) -> bool:
@@ -228,15 +218,11 @@ def _has_tool(tool: str, call: ModelCall) -> bool:
 
 
 def _report(conversation: Conversation) -> str:
+    """The beginning of what each tool returned."""
     answer = "FINAL ANSWER: I am Ratchet's script, not a language model, so I cannot answer this."
     first_reply = next((n for n, m in enumerate(conversation) if m.role == "assistant"), len(conversation))
-    results = [_cut(m.content) for m in conversation.messages[first_reply:] if m.role != "assistant"]
-    if not results:
-        return f"{answer} There was no tool to use."
-    return f"{answer} The tools returned:\n" + "\n".join(results)
-
-
-def _cut(text: str) -> str:
-    lines = [line[:SHOWN_WIDTH] for line in text.strip().splitlines()]
-    more = [f"(and {len(lines) - SHOWN_LINES} more lines)"] if len(lines) > SHOWN_LINES else []
-    return "\n".join(lines[:SHOWN_LINES] + more)
+    results = [m.content for m in conversation.messages[first_reply:] if m.role != "assistant"]
+    lines = [line[:SHOWN_WIDTH] for text in results for line in text.strip().splitlines()[:SHOWN_LINES]]
+    return "\n".join(
+        [f"{answer} The tools returned:" if lines else f"{answer} No tool returned anything.", *lines]
+    )
