@@ -249,7 +249,7 @@ class _World:
         from activities.material import Materials
 
         if self._code is None:
-            pool = Pool(self._data())
+            pool = Pool()
             self._stack.push_async_callback(pool.close)
             self._code = (Materials(self._blobs()), pool)
         try:

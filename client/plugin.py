@@ -88,7 +88,7 @@ class RatchetPlugin(SimplePlugin):
 
         settings, blobs = self.settings, self.blobs
         providers = load_providers(settings)
-        pool = Pool(settings.data_dir)
+        pool = Pool()
         self._closing += [lambda: close_providers(providers.values()), pool.close]
         tools = ToolActivities(ToolRunner(Toolbox.load(settings), settings, blobs))
         archive = ArchiveActivities(Archive(settings.archive_file))

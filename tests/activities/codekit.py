@@ -66,6 +66,6 @@ class Sandbox:
 async def sandbox_in(folder: Path, limits: CodeLimits = SHORT) -> AsyncIterator[Sandbox]:
     """A sandbox with its store and its fence in the folder."""
     blobs = BlobStore(folder / "blobs")
-    activities = CodeActivities(Materials(blobs), Pool(folder))
+    activities = CodeActivities(Materials(blobs), Pool())
     yield Sandbox(activities, blobs, limits)
     await activities.pool.close()
