@@ -274,14 +274,4 @@ class Answers(BaseAnswer):
         return added(*(answer.cost for answer in self.answers))
 
 
-Answer = Annotated[
-    ModelReplied
-    | ToolsReturned
-    | PersonDecided
-    | MachineEnded
-    | CodeStepped
-    | ArtifactsRead
-    | EffectFailed
-    | Answers,
-    Field(discriminator="kind"),
-]
+Answer = Annotated[SingleAnswer | Answers, Field(discriminator="kind")]

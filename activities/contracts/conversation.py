@@ -8,10 +8,9 @@ from __future__ import annotations
 
 import hashlib
 from collections.abc import Iterable, Iterator
-from typing import Any, Literal, Self
+from typing import Literal
 
-from pydantic import BaseModel, ConfigDict, GetCoreSchemaHandler
-from pydantic_core import core_schema
+from pydantic import BaseModel, ConfigDict
 
 __all__ = ["EMPTY_DIGEST", "Conversation", "Message", "ToolCall", "digest_after"]
 
@@ -46,7 +45,7 @@ def digest_after(previous: str, message: Message) -> str:
 
 
 class Conversation:
-    """Messages in order, immutable, with the digest of every prefix. Equal when the last digest is."""
+    """Messages in order, never changed, with the digest of every prefix. Equal when the last digest is."""
 
     __slots__ = ("digests", "messages")
 
@@ -55,42 +54,22 @@ class Conversation:
     """`digests[n]` stands for the first `n` messages; so there is one more than messages."""
 
     def __init__(self, messages: Iterable[Message] = ()) -> None:
-        self._set((), (EMPTY_DIGEST,))
-        grown = self.add(*messages)
-        self._set(grown.messages, grown.digests)
+        self.messages = tuple(messages)
+        self.digests = _digests((EMPTY_DIGEST,), self.messages)
 
-    def _set(self, messages: tuple[Message, ...], digests: tuple[str, ...]) -> None:
-        object.__setattr__(self, "messages", messages)
-        object.__setattr__(self, "digests", digests)
-
-    def __setattr__(self, name: str, value: object) -> None:
-        raise AttributeError(f"a conversation is immutable: use `add` instead of setting {name!r}")
-
-    def __copy__(self) -> Self:
-        return self
-
-    def __deepcopy__(self, memo: dict[int, Any]) -> Self:
-        """Immutable throughout, so it is its own copy (pydantic copies a field's default)."""
-        return self
+    @classmethod
+    def _of(cls, messages: tuple[Message, ...], digests: tuple[str, ...]) -> Conversation:
+        made = object.__new__(cls)
+        made.messages, made.digests = messages, digests
+        return made
 
     def add(self, *messages: Message) -> Conversation:
         """A new conversation with these messages at its end."""
-        if not messages:
-            return self
-        digests = list(self.digests)
-        for message in messages:
-            digests.append(digest_after(digests[-1], message))
-        grown = object.__new__(Conversation)
-        grown._set((*self.messages, *messages), tuple(digests))
-        return grown
+        return self._of((*self.messages, *messages), _digests(self.digests, messages))
 
     def until(self, length: int) -> Conversation:
         """The first `length` messages."""
-        if length >= len(self):
-            return self
-        prefix = object.__new__(Conversation)
-        prefix._set(self.messages[:length], self.digests[: length + 1])
-        return prefix
+        return self._of(self.messages[:length], self.digests[: length + 1])
 
     def without(self, start: int, end: int) -> tuple[Message, ...]:
         """The messages; a note takes the place of those from `start` up to `end` (compaction)."""
@@ -119,21 +98,10 @@ class Conversation:
     def __repr__(self) -> str:
         return f"Conversation({len(self)} messages, {self.digest[:8]})"
 
-    @classmethod
-    def _of(cls, value: object) -> Self:
-        return value if isinstance(value, cls) else cls(value)  # type: ignore[arg-type]  # validated as a list of messages
 
-    @classmethod
-    def __get_pydantic_core_schema__(
-        cls, source: Any, handler: GetCoreSchemaHandler
-    ) -> core_schema.CoreSchema:
-        """In JSON a conversation is the list of its messages."""
-        messages = handler.generate_schema(list[Message])
-        from_list = core_schema.no_info_after_validator_function(cls._of, messages)
-        return core_schema.json_or_python_schema(
-            json_schema=from_list,
-            python_schema=core_schema.union_schema([core_schema.is_instance_schema(cls), from_list]),
-            serialization=core_schema.plain_serializer_function_ser_schema(
-                lambda c: [m.model_dump(mode="json") for m in c.messages]
-            ),
-        )
+def _digests(before: tuple[str, ...], messages: Iterable[Message]) -> tuple[str, ...]:
+    """Those of the prefixes before these messages, and one more for each message."""
+    digests = list(before)
+    for message in messages:
+        digests.append(digest_after(digests[-1], message))
+    return tuple(digests)
