@@ -29,6 +29,7 @@ __all__ = [
     "effects_page",
     "log_page",
     "requests_page",
+    "step_line",
     "steps_of",
     "steps_page",
     "transcript",
@@ -118,15 +119,19 @@ def steps_of(records: Sequence[Record]) -> tuple[StepLine, ...]:
     for record in lineage(records):
         if record.step:
             groups.setdefault(record.step, []).append(record)
-    return tuple(_step_line(step, group) for step, group in sorted(groups.items()))
+    return tuple(step_line(step, group) for step, group in sorted(groups.items()))
 
 
-def _step_line(step: int, group: list[Record]) -> StepLine:
+def step_line(step: int, group: Sequence[Record]) -> StepLine:
+    """The records of one step in one line; a step that has only begun may have none."""
     moves = [record for record in group if record.to is not None] or group
+    states = tuple(record.state for record in moves)
+    if not group:
+        return StepLine(step=step, states=states, summary="")
     return StepLine(
         step=step,
         branch=group[-1].branch,
-        states=tuple(record.state for record in moves),
+        states=states,
         summary=next((record.reason for record in moves if record.reason), "")[:300],
         counters=group[-1].counters,
         started=group[0].started,

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import cached_property
 
@@ -17,6 +16,7 @@ from workflows.kernel.errors import KernelError
 from workflows.kernel.log import Record, lineage
 from workflows.kernel.operations import Checkpoint, checkpoints, restored
 from workflows.kernel.snapshot import Program
+from workflows.pages import step_line
 from workflows.task import InvalidTask, program_for
 
 __all__ = [
@@ -153,29 +153,15 @@ def checkpoint_lines(source: Source) -> tuple[CheckpointLine, ...]:
         if record.back_to is None:
             holds = record.seq in holding
             groups.setdefault((holds, 0 if holds else record.branch, record.step), []).append(record)
-    lines = [
-        _line(point.step, point.seq, point.state, groups.get((True, 0, point.step), [])) for point in points
-    ]
+    lines = []
+    for point in points:
+        line = step_line(point.step, groups.get((True, 0, point.step), []))
+        lines.append(CheckpointLine(**dict(line), seq=point.seq, state=point.state))
     for (holds, _, step), group in groups.items():
         if not holds and any(record.to is not None for record in group):
-            line = _line(step, group[0].seq, group[0].state, group)
-            lines.append(line.model_copy(update={"holds": False}))
+            line, first = step_line(step, group), group[0]
+            lines.append(CheckpointLine(**dict(line), seq=first.seq, state=first.state, holds=False))
     return tuple(sorted(lines, key=lambda line: line.seq))
-
-
-def _line(step: int, seq: int, state: str, group: Sequence[Record]) -> CheckpointLine:
-    moves = [record for record in group if record.to is not None] or group
-    return CheckpointLine(
-        step=step,
-        seq=seq,
-        state=state,
-        branch=group[-1].branch if group else 0,
-        states=tuple(record.state for record in moves),
-        summary=next((record.reason for record in moves if record.reason), "")[:300],
-        counters=group[-1].counters if group else {},
-        started=group[0].started if group else 0,
-        finished=group[-1].at if group else 0,
-    )
 
 
 def snapshot_at(source: Source, step: int) -> StepSnapshot:

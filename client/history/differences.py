@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
+from itertools import zip_longest
 from typing import Any
 
 from activities.contracts import Frozen
@@ -31,21 +32,13 @@ def first_difference(left: Any, right: Any, at: str = "") -> Difference | None:
         keys = dict.fromkeys([*left, *right])
         parts = [(f"{at}.{key}" if at else str(key), key) for key in keys]
         pairs = ((path, left.get(key, MISSING), right.get(key, MISSING)) for path, key in parts)
-    elif _is_list(left) and _is_list(right):
-        longest = max(len(left), len(right))
-        pairs = ((f"{at}[{index}]", _item(left, index), _item(right, index)) for index in range(longest))
+    elif isinstance(left, list | tuple) and isinstance(right, list | tuple):
+        both = enumerate(zip_longest(left, right, fillvalue=MISSING))
+        pairs = ((f"{at}[{index}]", one, other) for index, (one, other) in both)
     else:
         same = left == right and isinstance(left, bool) == isinstance(right, bool)
         return None if same else Difference(at=at, left=_shown(left, right), right=_shown(right, left))
     return next((found for path, one, other in pairs if (found := first_difference(one, other, path))), None)
-
-
-def _is_list(value: object) -> bool:
-    return isinstance(value, Sequence) and not isinstance(value, str)
-
-
-def _item(values: Sequence[Any], index: int) -> Any:
-    return values[index] if index < len(values) else MISSING
 
 
 def _shown(value: Any, other: Any) -> str:
