@@ -743,11 +743,7 @@ def _step_cell(step: StepOf | None) -> Text:
 
 
 def _ending(found: Comparison) -> Iterable[RenderableType]:
-
-    if found.common is not None:
-        text = f"Both come from step {found.common.step} of {found.common.workflow_id}"
-        yield Text(f"{text}: {counted(found.shared, 'record')} are the same.")
-    elif found.shared:
+    if found.shared:
         yield Text(f"They have a common origin: {counted(found.shared, 'record')} are the same.")
     first = found.first_different
     if first is None or first.difference is None:

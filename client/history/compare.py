@@ -11,7 +11,7 @@ from client.errors import RatchetError, RunFailed, UnknownRun
 from client.history.checkpoints import Source, source_of
 from client.history.differences import Difference, first_difference
 from client.reading import RunReader
-from workflows.api import Origin, RunResult, RunSummary
+from workflows.api import RunResult, RunSummary
 from workflows.kernel.log import STARTED, Record, lineage
 
 __all__ = ["Comparison", "Side", "StepOf", "StepPair", "align_steps", "compare"]
@@ -66,9 +66,8 @@ class Comparison(Frozen):
     right: Side
     steps: tuple[StepPair, ...]
     shared: int = 0
-    """How many records at the beginning are the very same: the runs have a common origin."""
-    common: Origin | None = None
-    """The nearest run that both come from, and the step up to which both have its records."""
+    """How many records at the beginning are the very same: one run was forked from the other, or both from
+    a third."""
 
     @property
     def first_different(self) -> StepPair | None:
@@ -94,7 +93,6 @@ async def compare(agents: RunReader, one: str, other: str) -> Comparison:
         right=await _side(agents, right),
         steps=align_steps(left.records, right.records, (left.run, right.run)),
         shared=shared,
-        common=_common(await _ancestors(agents, left), await _ancestors(agents, right)),
     )
 
 
@@ -113,7 +111,7 @@ async def _side(agents: RunReader, source: Source) -> Side:
         branch=last.branch,
         counters=last.counters,
         records=len(source.records),
-        origin=_origin(source),
+        origin=task.fork.origin if task and task.fork else None,
     )
     common = {name: getattr(summary, name) for name in RunSummary.model_fields}
     goal = task.goal if task else ""
@@ -237,37 +235,3 @@ def _summary(group: Sequence[Record]) -> Iterator[str]:
             yield f"{by}{record.event}: {record.error}"
         elif record.reason:
             yield f"{by}{record.reason}"
-
-
-# -- common origin --------------------
-
-Ancestors = dict[tuple[str, str], int | None]
-"""A run and those that it was forked from, nearest first, by workflow id and first run id; and the step up to
-which it has their records, None: all of them."""
-
-
-def _origin(source: Source) -> Origin | None:
-    return source.task.fork.origin if source.task and source.task.fork else None
-
-
-async def _ancestors(agents: RunReader, source: Source) -> Ancestors:
-    found: Ancestors = {(source.run, source.first_run_id): None}
-    origin, step = _origin(source), None
-    while origin is not None and (origin.workflow_id, origin.run_id) not in found:
-        step = origin.step if step is None else min(step, origin.step)
-        found[origin.workflow_id, origin.run_id] = step
-        try:
-            above = await source_of(agents, origin.workflow_id)
-        except UnknownRun:
-            break
-        is_other = above.first_run_id != origin.run_id  # another run has used the id since
-        origin = None if is_other else _origin(above)
-    return found
-
-
-def _common(left: Ancestors, right: Ancestors) -> Origin | None:
-    for (workflow_id, run_id), step in left.items():
-        if (workflow_id, run_id) in right:
-            steps = [one for one in (step, right[workflow_id, run_id]) if one is not None]
-            return Origin(workflow_id=workflow_id, run_id=run_id, step=min(steps)) if steps else None
-    return None
