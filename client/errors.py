@@ -1,19 +1,5 @@
 """Errors that people of the client meet: one paragraph each, with what to do next.
 
-* RatchetError          the command fails, exit code 1
-  + UsageError          the input makes no sense; nothing was started, exit code 2
-  + ServerError         the embedded server does not start or does not answer
-  + Unreachable         the Temporal server does not answer
-  + NoWorker            no worker polls the task queue
-  + MachineBug          a bug stops the run until it is fixed; exit code 5
-  + StoreNotShared      the answer lies in a store that this client cannot read
-  + UnknownRun          no run has that id
-  + DuplicateRun        a run with that id exists already
-  + RunFailed           the workflow failed instead of giving a result
-    + RunRefused        its worker cannot run such a task, because a tool or machine is missing, say
-  + Refused             the run does not take a decision or a command, exit code 3
-  + NotConfirmed        a person did not say yes; nothing was done, exit code 4
-
 `clear_errors` turns what Temporal's client raises into one of these.
 """
 
@@ -39,6 +25,7 @@ class RatchetError(Exception):
     """Something went wrong that a person can do something about; the message says what."""
 
     exit_code = 1
+    """Of the command that fails with it."""
 
 
 class UsageError(RatchetError):
@@ -101,7 +88,6 @@ UPDATE_ABORTED = "update was aborted"
 """In the server's message when it lost sight of an update: the update may be sent again."""
 RUN_IS_OVER = ("already completed", "closing workflow", UPDATE_ABORTED)
 """In the server's message about an update to a run that has ended, or ends before it reads the update."""
-
 
 TASK_FAILS = "Workflow Task in failed state"
 """How the server refuses a query while a bug fails the run's workflow task."""

@@ -15,7 +15,6 @@ import inspect
 import tempfile
 import time
 from collections.abc import Awaitable, Callable, Mapping, Sequence
-from contextlib import AsyncExitStack
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -200,20 +199,25 @@ def _toolbox(agent: AgentSpec, tools: Sequence[Tool[Any]], settings: Settings) -
 
 
 class _World:
-    """Tools, sandbox and blobs of one run, made when they are needed first."""
+    """Tools, sandbox and blobs of one run."""
 
     def __init__(self, toolbox: Toolbox, settings: Settings) -> None:
-        self._toolbox, self._settings = toolbox, settings
-        self._stack = AsyncExitStack()
-        self._folder: Path | None = None
-        self._runner: Any = None
-        self._code: Any = None
+        from activities.code import Pool
+        from activities.material import Materials
+        from activities.store.blobs import BlobStore
+        from activities.tools.run import ToolRunner
+
+        self._folder = tempfile.TemporaryDirectory(prefix="ratchet-")
+        self._blobs = BlobStore(Path(self._folder.name))
+        self._runner = ToolRunner(toolbox, settings, self._blobs)
+        self._materials, self._pool = Materials(self._blobs), Pool()
 
     async def __aenter__(self) -> _World:
         return self
 
     async def __aexit__(self, *_: object) -> None:
-        await self._stack.aclose()
+        await self._pool.close()
+        self._folder.cleanup()
 
     async def perform(self, call: Any) -> CallAnswer:
         if isinstance(call, RunCode):
@@ -221,15 +225,11 @@ class _World:
         if isinstance(call, ReadArtifacts):
             from activities.tools.artifacts import read_artifacts
 
-            return await asyncio.to_thread(read_artifacts, self._blobs(), call)
+            return await asyncio.to_thread(read_artifacts, self._blobs, call)
         return await self._tool(call)
 
     async def _tool(self, request: Any) -> CallAnswer:
-        from activities.tools.run import ToolRunner
-
-        if self._runner is None:
-            self._runner = ToolRunner(self._toolbox, self._settings, self._blobs())
-        function = self._runner.run_tool
+        function: Callable[..., Awaitable[CallAnswer]] = self._runner.run_tool
         if isinstance(request, ReconcileRequest):
             function = self._runner.reconcile_tool
         elif isinstance(request, CompensateRequest):
@@ -237,32 +237,14 @@ class _World:
         attempt = 1
         while True:
             try:
-                answer: CallAnswer = await function(request, attempt)
+                return await function(request, attempt)
             except TransientError:
                 attempt += 1
-            else:
-                return answer
 
     async def _step_code(self, effect: RunCode) -> CallAnswer:
-        from activities.code import Pool
-        from activities.code.activity import UNUSABLE, step_code
-        from activities.material import Materials
+        from activities.code import UNUSABLE, step_code
 
-        if self._code is None:
-            pool = Pool()
-            self._stack.push_async_callback(pool.close)
-            self._code = (Materials(self._blobs()), pool)
         try:
-            return await step_code(effect, *self._code)
+            return await step_code(effect, self._materials, self._pool)
         except UNUSABLE as error:
             return EffectFailed(error="fatal", type=type(error).__name__, message=str(error))
-
-    def _blobs(self) -> Any:
-        from activities.store.blobs import BlobStore
-
-        return BlobStore(self._data() / "blobs")
-
-    def _data(self) -> Path:
-        if self._folder is None:
-            self._folder = Path(self._stack.enter_context(tempfile.TemporaryDirectory(prefix="ratchet-")))
-        return self._folder
