@@ -14,7 +14,6 @@ import os
 import sqlite3
 from collections.abc import Iterator
 from contextlib import closing, contextmanager
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -26,7 +25,7 @@ from temporalio.exceptions import ApplicationError
 from activities.contracts import ArchiveRequest, JsonObject, LogRead, LogWanted
 from activities.store.blobs import StoreError, StoreUnavailable
 
-__all__ = ["CONFLICT", "Archive", "ArchiveActivities", "ArchivedRun"]
+__all__ = ["CONFLICT", "Archive", "ArchiveActivities"]
 
 SCHEMA = """
 CREATE TABLE IF NOT EXISTS runs(
@@ -46,20 +45,6 @@ Run = tuple[str, str]
 """Workflow id, and run id of the first execution."""
 
 log = structlog.get_logger(__name__)
-
-
-@dataclass(frozen=True, slots=True)
-class ArchivedRun:
-    """One run in the archive."""
-
-    workflow_id: str
-    run_id: str
-    """Of its first execution."""
-    records: int
-    head: str
-    """Hash of the last record."""
-    finished: bool
-    """Its result is there."""
 
 
 class Archive:
@@ -104,21 +89,13 @@ class Archive:
                     raise _conflict("result", run)
         return head
 
-    def runs(self) -> tuple[ArchivedRun, ...]:
+    def runs(self) -> tuple[Run, ...]:
         """All runs, in the order in which they were first archived."""
-        rows = self._rows(
-            "SELECT workflow_id, run_id, (SELECT count(*) FROM records WHERE "
-            "records.workflow_id=runs.workflow_id AND records.run_id=runs.run_id), head, "
-            "result IS NOT NULL FROM runs ORDER BY rowid"
-        )
-        return tuple(
-            ArchivedRun(workflow_id, run_id, records, head, finished=bool(finished))
-            for workflow_id, run_id, records, head, finished in rows
-        )
+        return tuple(self._rows("SELECT workflow_id, run_id FROM runs ORDER BY rowid"))
 
-    def records(self, workflow_id: str, run_id: str | None = None, since: int = 0) -> tuple[JsonObject, ...]:
-        """The records from sequence number `since` on, as JSON objects."""
-        rows = self._chain(workflow_id, run_id, since)
+    def records(self, workflow_id: str, run_id: str | None = None) -> tuple[JsonObject, ...]:
+        """The records in order, as JSON objects."""
+        rows = self._chain(workflow_id, run_id)
         return tuple(_object(text, f"record {seq}", workflow_id) for seq, _, text in rows)
 
     def result(self, workflow_id: str, run_id: str | None = None) -> JsonObject | None:
@@ -157,12 +134,12 @@ class Archive:
         )
         return rows[0] if rows else None
 
-    def _chain(self, workflow_id: str, run_id: str | None, since: int = 0) -> list[tuple[Any, ...]]:
+    def _chain(self, workflow_id: str, run_id: str | None) -> list[tuple[Any, ...]]:
         """Number, hash and text of each record."""
         found = self._run(workflow_id, run_id)
         return self._rows(
-            "SELECT seq, hash, json FROM records WHERE workflow_id=? AND run_id=? AND seq>=? ORDER BY seq",
-            (workflow_id, found[0] if found else run_id, since),
+            f"SELECT seq, hash, json FROM records WHERE {ONE} ORDER BY seq",
+            (workflow_id, found[0] if found else run_id),
         )
 
     def _rows(self, sql: str, values: tuple[object, ...] = ()) -> list[tuple[Any, ...]]:

@@ -12,7 +12,7 @@ from temporalio.exceptions import ApplicationError
 from temporalio.testing import ActivityEnvironment
 
 from activities.contracts import ArchiveRequest, LogRead, LogWanted, Message
-from activities.store.archive import CONFLICT, Archive, ArchiveActivities, ArchivedRun
+from activities.store.archive import CONFLICT, Archive, ArchiveActivities
 from activities.store.blobs import StoreUnavailable
 from activities.store.converter import StrictConverter
 from workflows.kernel.log import Record, chain
@@ -85,9 +85,8 @@ async def test_log_is_written_and_read(archive: Archive) -> None:
     activities, run = ArchiveActivities(archive), ActivityEnvironment().run
     heads = [await run(activities.archive_log, one) for one in (part(0, 2), part(2, 5, finished=True))]
     assert heads == [chain(RECORDS[:2]), chain(RECORDS)]
-    assert archive.runs() == (ArchivedRun("w", "r", 5, chain(RECORDS), finished=True),)
+    assert archive.runs() == (("w", "r"),)
     assert [Record.model_validate(record) for record in archive.records("w")] == list(RECORDS)
-    assert [record["seq"] for record in archive.records("w", "r", since=3)] == [3, 4]
     assert archive.result("w") == RESULT
     assert archive.broken_at("w") is None
     read = await run(activities.read_log, LogWanted(workflow_id="w", run_id="r"))
@@ -99,7 +98,7 @@ def test_repeated_and_late_parts_change_nothing(archive: Archive) -> None:
     parts = [part(0, 2), part(2, 5, finished=True)]
     for one in (*parts, parts[0], parts[1], parts[0]):
         archive.add(one)
-    assert archive.runs() == (ArchivedRun("w", "r", 5, chain(RECORDS), finished=True),)
+    assert len(archive.records("w", "r")) == 5
     assert archive.broken_at("w", "r") is None
 
 
@@ -147,7 +146,7 @@ def test_verifying_finds_where_the_chain_breaks(archive: Archive, damage: str, b
 def test_newest_run_of_a_workflow_id_is_taken(archive: Archive) -> None:
     archive.add(part(run_id="old", finished=True))
     archive.add(part(0, 1, run_id="new"))
-    assert [run.run_id for run in archive.runs()] == ["old", "new"]
+    assert archive.runs() == (("w", "old"), ("w", "new"))
     assert len(archive.records("w")) == 1
     assert len(archive.records("w", "old")) == 5
     assert archive.result("w") is None

@@ -10,9 +10,8 @@ from pathlib import Path
 
 import pytest
 
-from activities.addresses import AddressRefused, any_address, is_public
 from activities.tools import TransientError, http_get
-from activities.tools.http_get import MAX_BYTES, RequestRefused, fetch
+from activities.tools.http_get import MAX_BYTES, RequestRefused, any_address, fetch, is_public
 from tests.activities.toolkit import context_on, request_for, runner_of
 
 
@@ -122,7 +121,7 @@ PRIVATE = [
 
 @pytest.mark.parametrize("host", PRIVATE)
 async def test_addresses_that_are_not_public_are_refused(site: Site, host: str) -> None:
-    with pytest.raises((AddressRefused, RequestRefused), match=r"not a public|no such host|usable"):
+    with pytest.raises(RequestRefused, match=r"not a public|no such host|usable"):
         await get(site.at("/", host), allow_private=False)
     assert site.asked == []
 
@@ -144,7 +143,7 @@ async def test_redirect_to_a_forbidden_address_is_refused(site: Site) -> None:
         "/secret": page(b"secret"),
     }
     for path in ("/metadata", "/back", "/hex"):
-        with pytest.raises(AddressRefused, match="not a public address"):
+        with pytest.raises(RequestRefused, match="not a public address"):
             await fetch(site.at(path), allowed=lambda address: address == "127.0.0.1")
     assert len(site.asked) == 3
 
@@ -173,7 +172,7 @@ async def test_at_most_five_redirects_are_followed(site: Site) -> None:
      "gopher://127.0.0.1:70/"],
 )  # fmt: skip
 async def test_what_is_not_a_web_address_is_refused(url: str) -> None:
-    with pytest.raises((RequestRefused, AddressRefused)):
+    with pytest.raises(RequestRefused):
         await get(url)
 
 
@@ -237,7 +236,7 @@ async def test_private_address_is_a_readable_failure() -> None:
         request_for("http_get", url="http://169.254.169.254/latest/meta-data")
     )
     assert result.error == "failed"
-    assert result.output.startswith("AddressRefused: 169.254.169.254 is 169.254.169.254, which is not")
+    assert result.output.startswith("RequestRefused: 169.254.169.254 is 169.254.169.254, which is not")
 
 
 async def test_public_name_with_a_private_address_is_refused(site: Site) -> None:
@@ -247,7 +246,7 @@ async def test_public_name_with_a_private_address_is_refused(site: Site) -> None
     async def resolve(host: str, port: int) -> list[str]:
         return answers.pop()
 
-    with pytest.raises(AddressRefused, match=r"127\.0\.0\.1"):
+    with pytest.raises(RequestRefused, match=r"127\.0\.0\.1"):
         await fetch(site.at("/", "shop.example"), is_public, resolve)
     assert (site.asked, answers) == ([], [])
 
