@@ -61,15 +61,14 @@ class ArchivedRuns:
 
 async def _read(read: Callable[[], T]) -> T:
     from activities.store.blobs import StoreError
+    from activities.text import problems_text
 
     try:
         return await asyncio.to_thread(read)
     except StoreError as error:
         raise RatchetError(f"the archive cannot be read: {error}") from error
     except ValidationError as error:
-        first = error.errors(include_url=False, include_input=False)[0]
-        where = ".".join(map(str, first["loc"])) or "the whole"
         raise RatchetError(
             "the archive cannot be read: what it has of the run is damaged, or another release wrote it "
-            f"({error.title}, {where}: {first['msg'][:300]}); restore archive.db from a backup"
+            f"({error.title}, {problems_text(error, 1)}); restore archive.db from a backup"
         ) from error

@@ -15,6 +15,7 @@ from pydantic import ValidationError
 
 from activities.provider import ProviderError
 from activities.retry import retry_after
+from activities.text import problems_text
 
 __all__ = ["Problem", "Server", "problem_of", "with_plain_errors", "without_secrets"]
 
@@ -163,9 +164,7 @@ def _explained(error: Exception, server: Server) -> ProviderError | None:
         body = error.body if isinstance(error.body, Mapping) else {}
         return server.reported(problem_of({"error": {**known, **body}}))
     if isinstance(error, ValidationError):
-        first = error.errors(include_url=False, include_input=False)[0]
-        place = ".".join(str(part) for part in first["loc"]) or "the whole"
-        return server.bad_response(f"JSON of another shape ({place}: {first['msg']})")
+        return server.bad_response(f"JSON of another shape ({problems_text(error, 1)})")
     if isinstance(error, (openai.OpenAIError, httpx2.StreamError, ValueError, RecursionError)):
         return server.bad_response(f"{type(error).__name__}: {error}")
     return None

@@ -9,11 +9,12 @@ from __future__ import annotations
 
 import asyncio
 import functools
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
+from itertools import chain, repeat
 from typing import Any, TypeGuard, get_args
 
 from google.protobuf.message import Message
-from pydantic import BaseModel, PydanticSchemaGenerationError, TypeAdapter, ValidationError
+from pydantic import BaseModel, ValidationError
 from temporalio.api.common.v1 import Payload
 from temporalio.common import RawValue
 from temporalio.contrib.pydantic import PydanticJSONPlainPayloadConverter
@@ -32,6 +33,7 @@ from temporalio.converter import (
 from temporalio.exceptions import ApplicationError
 
 from activities.store.blobs import BlobStore
+from activities.text import problems_text
 
 __all__ = ["DRIVER", "THRESHOLD", "BlobDriver", "StrictConverter", "data_converter"]
 
@@ -119,63 +121,37 @@ class StrictConverter(CompositePayloadConverter):
 
     def from_payloads(self, payloads: Sequence[Payload], type_hints: list[type] | None = None) -> list[Any]:
         """The values. Raises `ApplicationError` for encodings that cannot give the wanted type."""
-        hints: list[type | None] = list(type_hints or [])
-        hints += [None] * (len(payloads) - len(hints))
-        for number, (payload, hint) in enumerate(zip(payloads, hints, strict=False), start=1):
-            encoding = payload.metadata.get("encoding", b"")
-            if hint is not RawValue and not self._fits(encoding, hint):
-                shown = encoding.decode(errors="replace")[:80] or "none"
-                raise _refusal(f"argument {number} has the encoding {shown!r}; send JSON (json/plain)", [])
-        values = super().from_payloads(payloads, type_hints)
-        for payload, hint, value in zip(payloads, hints, values, strict=False):
-            if payload.metadata.get("encoding") in (b"binary/null", b"binary/plain"):
-                _check(value, hint)
-        return values
-
-    def _fits(self, encoding: bytes, hint: type | None) -> bool:
-        """Whether the encoding can give a value of this type at all."""
-        if encoding in PROTOBUF:
-            return isinstance(hint, type) and issubclass(hint, Message)
-        return encoding in self.converters
+        hints = chain(type_hints or (), repeat(None))
+        pairs = enumerate(zip(payloads, hints, strict=False), start=1)
+        return super().from_payloads([_readable(number, *pair) for number, pair in pairs], type_hints)
 
 
-def _check(value: object, hint: type | None) -> None:
-    """Raise when a value that came without JSON is not of the wanted type."""
-    if hint is None or hint is RawValue:
-        return
-    try:
-        TypeAdapter(hint).validate_python(value, strict=True)
-    except PydanticSchemaGenerationError:
-        return  # a class that pydantic does not know cannot be checked
-    except ValidationError as error:
-        raise _validation_error(error, hint) from None
+def _readable(number: int, payload: Payload, hint: type | None) -> Payload:
+    """The payload, if its encoding can give a value of this type; nothing becomes null, which is checked."""
+    encoding = payload.metadata.get("encoding", b"")
+    is_message = isinstance(hint, type) and issubclass(hint, Message)
+    if hint is RawValue or encoding == b"json/plain" or (encoding in PROTOBUF and is_message):
+        return payload
+    if encoding == b"binary/plain" and hint in (None, bytes):
+        return payload
+    if encoding == b"binary/null":
+        return Payload(metadata={"encoding": b"json/plain"}, data=b"null")
+    shown = encoding.decode(errors="replace")[:80] or "none"
+    raise _refusal(f"argument {number} has the encoding {shown!r}; send JSON (json/plain)", [])
 
 
 def _validation_error(error: ValidationError, wanted: type | None) -> ApplicationError:
-    details = error.errors(include_url=False, include_input=False, include_context=False)
     models = [kind for kind in (wanted, *get_args(wanted)) if _is_model(kind)]
-    lines = [f"{_path(item['loc'])}: {_reason(item, models)}" for item in details[:MOST_ERRORS]]
-    if len(details) > MOST_ERRORS:
-        lines.append(f"and {len(details) - MOST_ERRORS} more")
+    details = error.errors(include_url=False, include_input=False, include_context=False)[:MOST_ERRORS]
+    text = problems_text(error, MOST_ERRORS)
+    if any(one["type"] == "extra_forbidden" and len(one["loc"]) == 1 for one in details):
+        text += f"; the fields are {', '.join(name for kind in models for name in kind.model_fields)}"
     names = [kind.__name__ for kind in models] or [getattr(wanted, "__name__", "value")]
-    problem = f"not a valid {' or '.join(names)}: {'; '.join(lines)}"
-    return _refusal(problem, list(details[:MOST_ERRORS]))
+    return _refusal(f"not a valid {' or '.join(names)}: {text}", list(details))
 
 
 def _is_model(kind: Any) -> TypeGuard[type[BaseModel]]:
     return isinstance(kind, type) and issubclass(kind, BaseModel)
-
-
-def _reason(item: Mapping[str, Any], models: Sequence[type[BaseModel]]) -> str:
-    """What is wrong with a field; for an unknown one, the names of those that exist."""
-    if item["type"] != "extra_forbidden":
-        return str(item["msg"])[:300]
-    fields = [name for kind in models for name in kind.model_fields] if len(item["loc"]) == 1 else []
-    return "unknown field" + (f"; the fields are {', '.join(fields)}" if fields else "")
-
-
-def _path(location: tuple[int | str, ...]) -> str:
-    return ".".join(str(part)[:80] for part in location) or "the whole input"
 
 
 def _refusal(problem: str, details: list[Any]) -> ApplicationError:

@@ -43,7 +43,7 @@ from activities.contracts import (
 from activities.heartbeat import heartbeats
 from activities.settings import Settings
 from activities.store.blobs import BlobStore
-from activities.text import readable
+from activities.text import problems_text, readable
 from activities.tools import (
     Happened,
     NotHappened,
@@ -266,19 +266,10 @@ def _params(tool: Tool[Any], arguments: JsonObject) -> BaseModel | str:
         # From JSON, so that strict fields accept dates and the like in their JSON form.
         params: BaseModel = tool.params.model_validate_json(to_json(arguments))
     except ValidationError as error:
-        details = error.errors(include_url=False, include_context=False)[:10]
-        return f"The arguments do not fit {tool.name}: {'; '.join(_problem(dict(one)) for one in details)}"
+        return f"The arguments do not fit {tool.name}: {problems_text(error)}"
     except Exception as error:  # noqa: BLE001  # a validator of the tool's own may raise anything
         return f"The arguments do not fit {tool.name}: {_words(error)}"
     return params
-
-
-def _problem(detail: dict[str, Any]) -> str:
-    field = ".".join(str(part) for part in detail["loc"]) or "arguments"
-    text = readable(f"{field}: {detail['msg']}")
-    if detail["type"] in ("missing", "extra_forbidden") or not detail["loc"]:
-        return text
-    return f"{text}, got {readable(repr(detail['input'])[:60])}"
 
 
 def _arguments(
