@@ -13,6 +13,7 @@ import stat
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass
+from fnmatch import fnmatch
 from pathlib import Path
 from typing import BinaryIO, Literal
 
@@ -50,6 +51,10 @@ class Entry:
     path: str
     kind: Literal["file", "folder", "link", "other"]
     size: int
+
+    def matches(self, glob: str) -> bool:
+        """Its name or its path does."""
+        return fnmatch(self.path.rpartition("/")[2], glob) or fnmatch(self.path, glob)
 
 
 @dataclass(frozen=True, slots=True)

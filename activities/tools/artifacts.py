@@ -10,6 +10,7 @@ import json
 import re
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
+from itertools import chain, repeat
 from typing import Any
 
 import structlog
@@ -102,38 +103,32 @@ def _kept(data: bytes, blobs: BlobStore | None) -> tuple[str | None, str | None]
         return None, f"it could not be kept: {type(error).__name__}"
 
 
-async def shown(output: Output, cap: int, blobs: BlobStore | None) -> tuple[str, str | None]:
+def shown(output: Output, cap: int, blobs: BlobStore | None) -> tuple[str, str | None]:
     """At most `cap` characters of the text, with a note about the rest, and the digest of the whole if
-    that is more."""
+    that is more. Blocks for the disk."""
     total = len(output.text)
     if output.is_text and total <= cap:
         return output.text, None
-    digest, problem = await asyncio.to_thread(_kept, output.whole, blobs)
+    digest, problem = _kept(output.whole, blobs)
     if total <= cap:
         return output.text, digest
     note = f"[{total - cap:,} of {total:,} characters left out; {problem or 'the whole is kept'}]"
     return f"{output.text[:cap]}\n{note}", digest
 
 
-async def artifacts_of(
+def artifacts_of(
     output: Output, specs: Sequence[ArtifactSpec], blobs: BlobStore | None
 ) -> tuple[Artifact, ...]:
     """The artifacts that a call should produce: an object's keys by name, any other result as the first.
 
-    Never raises: what cannot be kept is an artifact with an error.
+    Never raises: what cannot be kept is an artifact with an error. Blocks for the disk.
     """
-    return await asyncio.to_thread(_artifacts, output, specs, blobs) if specs else ()
-
-
-def _artifacts(
-    output: Output, specs: Sequence[ArtifactSpec], blobs: BlobStore | None
-) -> tuple[Artifact, ...]:
-    value = _json(output.whole) if output.is_text else _NOT_JSON
+    value = _json(output.whole) if output.is_text and specs else _NOT_JSON
     if isinstance(value, dict) and any(spec.name in value for spec in specs):
         return tuple(_artifact(spec, *_body(value, spec.name), blobs) for spec in specs)
     rest = (None, "the result is one value; it was kept under the first name")
-    bodies = [(None if value is None else output, None), *([rest] * (len(specs) - 1))]
-    return tuple(_artifact(spec, *body, blobs) for spec, body in zip(specs, bodies, strict=True))
+    bodies = chain([(None if value is None else output, None)], repeat(rest))
+    return tuple(_artifact(spec, *body, blobs) for spec, body in zip(specs, bodies, strict=False))
 
 
 def _body(value: dict[str, Any], name: str) -> tuple[Output | None, str | None]:

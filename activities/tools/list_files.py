@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from fnmatch import fnmatch
 from itertools import islice
 
 from pydantic import BaseModel, Field
@@ -27,15 +26,11 @@ def run(params: Params, call: ToolCallContext) -> str:
     """One line for each entry; raises `PathError`."""
     root = FilesRoot.of(call.settings)
     entries = root.walk(params.path) if params.recursive else iter(root.entries(params.path))
-    matching = [entry for entry in islice(entries, MAX_SEEN) if _matches(entry, params.glob)]
+    matching = [entry for entry in islice(entries, MAX_SEEN) if entry.matches(params.glob)]
     lines = [_line(entry) for entry in matching[: params.limit]]
     if len(matching) > params.limit:
         lines.append(f"[{len(matching) - params.limit:,} more; use glob or a deeper path]")
     return "\n".join(lines) or f"Nothing in {params.path!r} matches {params.glob!r}."
-
-
-def _matches(entry: Entry, glob: str) -> bool:
-    return fnmatch(entry.path.rpartition("/")[2], glob) or fnmatch(entry.path, glob)
 
 
 def _line(entry: Entry) -> str:

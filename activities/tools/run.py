@@ -200,8 +200,8 @@ class ToolRunner:
         return outcome
 
     async def _result(self, request: ToolRequest, outcome: Outcome, attempt: int) -> ToolResult:
-        text, whole = await shown(outcome.output, self.settings.output_cap, self.blobs)
-        specs = request.artifacts if outcome.error is None else ()
+        output, specs = outcome.output, request.artifacts if outcome.error is None else ()
+        text, whole = await asyncio.to_thread(shown, output, self.settings.output_cap, self.blobs)
         return ToolResult(
             id=request.id,
             tool=request.tool,
@@ -209,10 +209,10 @@ class ToolRunner:
             error=outcome.error,
             attempts=attempt,
             cost_usd=outcome.cost_usd,
-            bytes=len(outcome.output.whole),
+            bytes=len(output.whole),
             whole=whole,
             marks=outcome.marks,
-            artifacts=await artifacts_of(outcome.output, specs, self.blobs),
+            artifacts=await asyncio.to_thread(artifacts_of, output, specs, self.blobs),
         )
 
 

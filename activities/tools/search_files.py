@@ -11,7 +11,6 @@ import time
 from collections import deque
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
-from fnmatch import fnmatch
 from functools import partial
 from typing import Any
 
@@ -84,13 +83,11 @@ class Search:
         if (self.root.root / named).is_file():
             yield from self._lines_of(named)
             return
-        glob = self.params.glob
         for entry in self.root.walk(self.params.path):
             self.stopped = self.stopped or self.must_stop()
             if self.stopped:
                 return
-            name = entry.path.rpartition("/")[2]
-            if entry.kind == "file" and (fnmatch(name, glob) or fnmatch(entry.path, glob)):
+            if entry.kind == "file" and entry.matches(self.params.glob):
                 try:
                     yield from self._lines_of(entry.path)
                 except PathError:
