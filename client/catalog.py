@@ -45,15 +45,16 @@ class Catalog:
         """
         from activities.extensions import ExtensionError
         from activities.providers import load_providers
-        from activities.tools import Toolbox
+        from activities.tools import load_tools
         from workflows import registry
 
         register_modules(settings.modules)
         try:
-            tools, providers = Toolbox.load(settings).specs, load_providers(settings)
+            tools, providers = load_tools(settings), load_providers(settings)
         except (ExtensionError, ValueError, TypeError) as error:
             raise UsageError(f"modules: {error}") from error
-        return cls(registry.machines(), registry.extensions(), tools, providers)
+        specs = tuple(tool.spec() for tool in tools.values())
+        return cls(registry.machines(), registry.extensions(), specs, providers)
 
     def machine(self, name: str, version: str | None = None, options: JsonObject | None = None) -> Machine:
         """A machine as these options make it; default: its own; without a version the newest.

@@ -34,7 +34,7 @@ from activities.contracts import (
 )
 from activities.extensions import load_extensions
 from activities.settings import Settings
-from activities.tools import Tool, Toolbox, TransientError
+from activities.tools import Tool, TransientError, load_tools
 from client.agentfile import AgentFile
 from workflows import registry
 from workflows.api import AgentSpec, AgentTask
@@ -135,11 +135,11 @@ class Local:
             self._settings = self._settings.model_copy(update={"modules": modules})
         for module in load_extensions(self._settings.modules):
             registry.add_module(module)
-        self.toolbox = _toolbox(spec, tools, self._settings)
+        self._tools = _tools_of(spec, tools, self._settings)
         if not spec.tools:
-            spec = spec.model_copy(update={"tools": self.toolbox.names})
+            spec = spec.model_copy(update={"tools": tuple(self._tools)})
         self.agent = spec
-        specs = {one.name: one for one in self.toolbox.specs}
+        specs = {name: tool.spec() for name, tool in self._tools.items()}
         self._runs = LocalRuns(self._perform, specs, decide, interrupt, store, now, machine)
         self._world: _World | None = None
         self._calls = 0
@@ -147,7 +147,7 @@ class Local:
     async def run(self, goal: str = "", *, trace_id: str = "", **fields: Any) -> LocalOutcome:
         """Run to the end; `fields` are others of `AgentTask`. Raises InvalidTask and what the model
         raises."""
-        async with _World(self.toolbox, self._settings) as self._world:
+        async with _World(self._tools, self._settings) as self._world:
             return await self._runs.run(self._task(goal, fields), trace_id=trace_id)
 
     def run_sync(self, goal: str = "", **fields: Any) -> LocalOutcome:
@@ -156,7 +156,7 @@ class Local:
 
     async def replay(self, trace_id: str, from_step: int, goal: str = "", **fields: Any) -> LocalOutcome:
         """Begin step `from_step` (0: the start) of a stored run again and run on. Raises ValueError."""
-        async with _World(self.toolbox, self._settings) as self._world:
+        async with _World(self._tools, self._settings) as self._world:
             return await self._runs.replay(self._task(goal, fields), trace_id, from_step)
 
     def _task(self, goal: str, fields: Mapping[str, Any]) -> AgentTask:
@@ -186,22 +186,21 @@ class Local:
         return call if call.id else call.model_copy(update={"id": f"call_{self._calls}"})
 
 
-def _toolbox(agent: AgentSpec, tools: Sequence[Tool[Any]], settings: Settings) -> Toolbox:
+def _tools_of(agent: AgentSpec, tools: Sequence[Tool[Any]], settings: Settings) -> dict[str, Tool[Any]]:
     """The given tools, and those of the shipped ones and of the settings' modules that the agent names."""
-    given = {tool.name: tool for tool in tools}
-    wanted = [name for name in agent.tools if name not in given]
-    known = Toolbox.load(settings) if wanted else Toolbox(())
-    found = [tool for name in wanted if (tool := known.get(name))]
-    if missing := [name for name in wanted if known.get(name) is None]:
-        there = ", ".join([*given, *known.names])
-        raise ValueError(f"unknown tools: {', '.join(missing)}; there are: {there}")
-    return Toolbox([*given.values(), *found])
+    found = {tool.name: tool for tool in tools}
+    if wanted := [name for name in agent.tools if name not in found]:
+        known = load_tools(settings)
+        if missing := [name for name in wanted if name not in known]:
+            raise ValueError(f"unknown tools: {', '.join(missing)}; there are: {', '.join([*found, *known])}")
+        found |= {name: known[name] for name in wanted}
+    return found
 
 
 class _World:
     """Tools, sandbox and blobs of one run."""
 
-    def __init__(self, toolbox: Toolbox, settings: Settings) -> None:
+    def __init__(self, tools: Mapping[str, Tool[Any]], settings: Settings) -> None:
         from activities.code import Pool
         from activities.material import Materials
         from activities.store.blobs import BlobStore
@@ -209,7 +208,7 @@ class _World:
 
         self._folder = tempfile.TemporaryDirectory(prefix="ratchet-")
         self._blobs = BlobStore(Path(self._folder.name))
-        self._runner = ToolRunner(toolbox, settings, self._blobs)
+        self._runner = ToolRunner(tools, settings, self._blobs)
         self._materials, self._pool = Materials(self._blobs), Pool()
 
     async def __aenter__(self) -> _World:

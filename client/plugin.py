@@ -82,7 +82,7 @@ class RatchetPlugin(SimplePlugin):
         from activities.providers import load_providers
         from activities.store.archive import Archive, ArchiveActivities
         from activities.store.cache import ConversationCache
-        from activities.tools import Toolbox
+        from activities.tools import load_tools
         from activities.tools.artifacts import ArtifactActivities
         from activities.tools.run import ToolActivities, ToolRunner
 
@@ -90,7 +90,7 @@ class RatchetPlugin(SimplePlugin):
         providers = load_providers(settings)
         pool = Pool()
         self._closing += [lambda: close_providers(providers.values()), pool.close]
-        tools = ToolActivities(ToolRunner(Toolbox.load(settings), settings, blobs))
+        tools = ToolActivities(ToolRunner(load_tools(settings), settings, blobs))
         archive = ArchiveActivities(Archive(settings.archive_file))
         ours: list[Callable[..., Any]] = [
             ModelActivities(providers, ConversationCache(settings.cache_file)).ask_model,

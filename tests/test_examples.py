@@ -17,7 +17,7 @@ from ruamel.yaml import YAML
 from activities.contracts import CompensateRequest, ModelSpec, Price, ReconcileRequest
 from activities.extensions import load_modules
 from activities.settings import Settings
-from activities.tools import Toolbox
+from activities.tools import load_tools
 from activities.tools.run import ToolRunner
 from client.agentfile import AgentFile, Draft, find_agent, load_agent, shipped_agents
 from client.catalog import Catalog
@@ -96,7 +96,7 @@ def test_assistant_documents_every_key_with_a_comment() -> None:
 
 
 def test_assistant_has_every_shipped_tool() -> None:
-    assert sorted(load_agent("assistant").tools) == list(Toolbox.load(Settings()).names)
+    assert sorted(load_agent("assistant").tools) == list(load_tools(Settings()))
 
 
 @pytest.mark.parametrize("program", [make_log, make_chats])
@@ -407,7 +407,7 @@ def runner(folder: Path, file: str) -> ToolRunner:
     """The tools of an example file."""
     (folder / ".ratchet").mkdir(exist_ok=True)
     settings = settings_on(folder, modules=(str(ROOT / "examples" / "tools" / file),))
-    return ToolRunner(Toolbox.load(settings), settings, None)
+    return ToolRunner(load_tools(settings), settings, None)
 
 
 @pytest.mark.parametrize(

@@ -31,8 +31,8 @@ __all__ = [
     "Tool",
     "ToolCallContext",
     "ToolReturn",
-    "Toolbox",
     "TransientError",
+    "load_tools",
 ]
 
 NOT_TOOLS = ("artifacts", "run")
@@ -209,53 +209,25 @@ class _Untitled(GenerateJsonSchema):
         return False
 
 
-class Toolbox:
-    """The tools that a worker has, sorted by name."""
+def load_tools(settings: Settings) -> dict[str, Tool[Any]]:
+    """The shipped tools, and those of the worker's modules and of installed packages, sorted by name.
 
-    __slots__ = ("_tools",)
-
-    def __init__(self, tools: Iterable[Tool[Any]]) -> None:
-        """Raises `ExtensionError` when two tools have one name."""
-        self._tools: dict[str, Tool[Any]] = {}
-        for tool in sorted(tools, key=lambda tool: tool.name):
-            if tool.name in self._tools:
-                raise ExtensionError(f"two tools have the name {tool.name}; rename one of them")
-            self._tools[tool.name] = tool
-
-    @classmethod
-    def load(cls, settings: Settings) -> Toolbox:
-        """The shipped tools, and those of the worker's modules and of installed packages.
-
-        A user's tool replaces the shipped one of its name. Raises `ExtensionError` for a module
-        that cannot be loaded and for two users' tools of one name.
-        """
-        shipped = sorted({module.name for module in iter_modules(__path__)}.difference(NOT_TOOLS))
-        found = {name: importlib.import_module(f"{__name__}.{name}").TOOL for name in shipped}
-        files: dict[str, str] = {}
-        for tool, file in declared(load_extensions(settings.modules), "TOOL"):
-            if not isinstance(tool, Tool):
-                raise ExtensionError(
-                    f"{file}: TOOL must be a Tool, and TOOLS a tuple of them, not {tool!r}; "
-                    "write TOOL = Tool(name=..., params=..., run=...)"
-                )
-            if tool.name in files:
-                raise ExtensionError(
-                    f"two tools have the name {tool.name}: one in {files[tool.name]}, one in {file}; "
-                    "rename one of them"
-                )
-            found[tool.name], files[tool.name] = tool, file
-        return cls(found.values())
-
-    @property
-    def names(self) -> tuple[str, ...]:
-        """The names of all tools, sorted."""
-        return tuple(self._tools)
-
-    @property
-    def specs(self) -> tuple[ToolSpec, ...]:
-        """The declarations of all tools, sorted by name."""
-        return tuple(tool.spec() for tool in self._tools.values())
-
-    def get(self, name: str) -> Tool[Any] | None:
-        """The tool of this name, or None."""
-        return self._tools.get(name)
+    A user's tool replaces the shipped one of its name. Raises `ExtensionError` for a module that cannot be
+    loaded and for two users' tools of one name.
+    """
+    shipped = {module.name for module in iter_modules(__path__)}.difference(NOT_TOOLS)
+    tools = {name: importlib.import_module(f"{__name__}.{name}").TOOL for name in shipped}
+    files: dict[str, str] = {}
+    for tool, file in declared(load_extensions(settings.modules), "TOOL"):
+        if not isinstance(tool, Tool):
+            raise ExtensionError(
+                f"{file}: TOOL must be a Tool, and TOOLS a tuple of them, not {tool!r}; "
+                "write TOOL = Tool(name=..., params=..., run=...)"
+            )
+        if tool.name in files:
+            raise ExtensionError(
+                f"two tools have the name {tool.name}: one in {files[tool.name]}, one in {file}; "
+                "rename one of them"
+            )
+        tools[tool.name], files[tool.name] = tool, file
+    return dict(sorted(tools.items()))

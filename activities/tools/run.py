@@ -16,7 +16,7 @@ import os
 import re
 import threading
 import time
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Mapping
 from dataclasses import dataclass, replace
 from typing import Any, Literal, TypeVar
 
@@ -48,7 +48,6 @@ from activities.tools import (
     Happened,
     NotHappened,
     Tool,
-    Toolbox,
     ToolCallContext,
     ToolReturn,
     TransientError,
@@ -105,13 +104,15 @@ def _no_heartbeat(text: str) -> None:
 
 
 class ToolRunner:
-    """Runs the tools of one toolbox. `blobs` keeps whole outputs and artifacts.
+    """Runs the `tools`, by name. `blobs` keeps whole outputs and artifacts.
 
     Each method makes one attempt, counted from 1. It raises `TransientError` when another should follow.
     """
 
-    def __init__(self, toolbox: Toolbox, settings: Settings, blobs: BlobStore | None = None) -> None:
-        self.toolbox = toolbox
+    def __init__(
+        self, tools: Mapping[str, Tool[Any]], settings: Settings, blobs: BlobStore | None = None
+    ) -> None:
+        self.tools = tools
         self.settings = settings
         self.blobs = blobs
 
@@ -158,7 +159,7 @@ class ToolRunner:
 
     async def _outcome(self, part: Part, request: Request, attempt: int, heartbeat: Heartbeat) -> Outcome:
         """How one attempt of a tool's function ended."""
-        tool = self.toolbox.get(request.tool)
+        tool = self.tools.get(request.tool)
         if tool is None:
             return _error("unknown_tool", f"Unknown tool: {request.tool}")
         function = getattr(tool, part)
@@ -225,13 +226,12 @@ class ToolActivities:
     @activity.defn(name="describe_tools")
     async def describe_tools(self, wanted: ToolsWanted) -> ToolsDescribed:
         """The specs of the tools, in the order of the request, and the names that are missing."""
-        toolbox = self.runner.toolbox
-        found = [(name, toolbox.get(name)) for name in wanted.names]
-        missing = tuple(name for name, tool in found if tool is None)
+        tools = self.runner.tools
+        missing = tuple(name for name in wanted.names if name not in tools)
         return ToolsDescribed(
-            tools=tuple(tool.spec() for _, tool in found if tool is not None),
+            tools=tuple(tools[name].spec() for name in wanted.names if name in tools),
             missing=missing,
-            available=toolbox.names if missing else (),
+            available=tuple(tools) if missing else (),
         )
 
     @activity.defn(name="call_tool")

@@ -1,4 +1,4 @@
-"""Declaring a tool, and the toolbox that a worker loads."""
+"""Declaring a tool, and the tools that a worker loads."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from pydantic import BaseModel
 
 from activities.extensions import ExtensionError
 from activities.settings import Settings
-from activities.tools import NOT_TOOLS, Tool, Toolbox, ToolReturn
+from activities.tools import NOT_TOOLS, Tool, ToolReturn, load_tools
 from activities.tools.run import ToolRunner
 from tests.activities.toolkit import NoParams, request_for
 
@@ -41,8 +41,8 @@ def write_tool(folder: Path, file: str, name: str, constant: str = "TOOL = {tool
     return str(path)
 
 
-def load(*modules: str) -> Toolbox:
-    return Toolbox.load(Settings(modules=modules))
+def load(*modules: str) -> dict[str, Tool[Any]]:
+    return load_tools(Settings(modules=modules))
 
 
 class Undescribed(BaseModel):
@@ -93,11 +93,11 @@ def test_cost_that_cannot_be_added_up_is_refused(cost: float) -> None:
 
 def test_every_file_in_the_folder_is_a_tool_under_its_own_name() -> None:
     files = {path.stem for path in (ROOT / "activities" / "tools").glob("*.py")}
-    assert load().names == tuple(sorted(files - {"__init__", *NOT_TOOLS}))
+    assert list(load()) == sorted(files - {"__init__", *NOT_TOOLS})
 
 
 def test_shipped_tools_declare_what_a_second_run_would_do() -> None:
-    assert {spec.name: spec.effect for spec in load().specs} == {
+    assert {name: tool.effect for name, tool in load().items()} == {
         "calculator": "pure",
         "current_time": "read",
         "http_get": "read",
@@ -109,7 +109,7 @@ def test_shipped_tools_declare_what_a_second_run_would_do() -> None:
 
 
 def test_specs_hold_what_a_model_needs_and_no_titles() -> None:
-    for spec in load().specs:
+    for spec in (tool.spec() for tool in load().values()):
         assert spec.description
         assert spec.parameters["type"] == "object"
         assert "title" not in str(spec.parameters)
@@ -119,15 +119,15 @@ def test_specs_hold_what_a_model_needs_and_no_titles() -> None:
 
 
 async def test_users_file_adds_its_tool(tmp_path: Path) -> None:
-    toolbox = load(write_tool(tmp_path, "shout.py", "shout"))
-    result = await ToolRunner(toolbox, Settings()).run_tool(request_for("shout", text="hey"))
+    tools = load(write_tool(tmp_path, "shout.py", "shout"))
+    result = await ToolRunner(tools, Settings()).run_tool(request_for("shout", text="hey"))
     assert result.output == "HEY"
 
 
 def test_users_tool_replaces_the_shipped_one(tmp_path: Path) -> None:
     found = load(write_tool(tmp_path, "mine.py", "calculator"))
-    assert [spec.description for spec in found.specs if spec.name == "calculator"] == ["calculator"]
-    assert len(found.names) == len(load().names)
+    assert found["calculator"].description == "calculator"
+    assert list(found) == list(load())
 
 
 def test_two_users_tools_of_one_name_are_refused_with_both_files(tmp_path: Path) -> None:
@@ -139,7 +139,7 @@ def test_two_users_tools_of_one_name_are_refused_with_both_files(tmp_path: Path)
 def test_module_may_hold_several_tools_or_none(tmp_path: Path) -> None:
     several = write_tool(tmp_path, "several.py", "first", "TOOLS = ({tool},)")
     (tmp_path / "rules.py").write_text("RULES = {}\n")
-    assert "first" in load(several, str(tmp_path / "rules.py")).names
+    assert "first" in load(several, str(tmp_path / "rules.py"))
 
 
 @pytest.mark.parametrize(
@@ -167,8 +167,8 @@ def test_installed_packages_announce_modules_by_entry_point(tmp_path: Path) -> N
     (meta / "METADATA").write_text("Metadata-Version: 2.1\nName: announced\nVersion: 1.0\n")
     (meta / "entry_points.txt").write_text("[ratchet.modules]\nmine = announced_tools\n")
     program = (
-        "from activities.tools import Toolbox; from activities.settings import Settings;"
-        "print(Toolbox.load(Settings()).names)"
+        "from activities.tools import load_tools; from activities.settings import Settings;"
+        "print(list(load_tools(Settings())))"
     )
     done = subprocess.run(
         [sys.executable, "-c", program],

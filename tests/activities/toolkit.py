@@ -14,7 +14,7 @@ from temporalio.testing import ActivityEnvironment
 from activities.contracts import ToolEffect, ToolRequest, ToolResult
 from activities.settings import Settings
 from activities.store.blobs import BlobStore
-from activities.tools import Tool, Toolbox, ToolCallContext
+from activities.tools import Tool, ToolCallContext
 from activities.tools.run import ToolActivities, ToolRunner
 
 KEY = "run/0/action#1:0"
@@ -68,7 +68,7 @@ def context_on(folder: Path, *, cancelled: bool = False, **more: Any) -> ToolCal
 
 def runner_of(*tools: Tool[Any], blobs: Memory | None = None, **settings: Any) -> ToolRunner:
     """A runner of just these tools."""
-    return ToolRunner(Toolbox(tools), Settings(**settings), blobs)
+    return ToolRunner({tool.name: tool for tool in tools}, Settings(**settings), blobs)
 
 
 def activities_of(*tools: Tool[Any]) -> ToolActivities:
