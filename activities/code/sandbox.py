@@ -155,7 +155,7 @@ class _Block:
             await self._loaded(saved)
             call, error = await self._run(self._begin({}))
         dump = await self._dumped()
-        return Outcome(SavedSession(dump, waiting=call is not None, calls=self.calls), call, error)
+        return Outcome(SavedSession(dump=dump, waiting=call is not None, calls=self.calls), call, error)
 
     async def _loaded(self, saved: SavedSession) -> monty.AsyncSnapshot | None:
         """The state is in the interpreter; where its block waits, if one does."""

@@ -13,11 +13,11 @@ from __future__ import annotations
 
 import base64
 import zlib
-from dataclasses import dataclass
 from typing import Literal
 
-from pydantic import TypeAdapter
+from pydantic import Field
 
+from activities.contracts import Frozen
 from activities.store.blobs import BlobDamaged, BlobMissing, BlobStore
 
 __all__ = ["OTHER_VERSION", "BadSession", "SavedSession", "load_session", "save_session"]
@@ -33,33 +33,20 @@ class BadSession(ValueError):
     """The text is not a session that this worker can go on with; a retry does not help."""
 
 
-@dataclass(frozen=True, slots=True)
-class SavedSession:
-    """An interpreter's state, and what we know about it."""
+class SavedSession(Frozen):
+    """An interpreter's state, and what we know about it: one line of JSON, and the dump."""
 
-    dump: bytes
+    dump: bytes = Field(exclude=True, default=b"")
+    format: Literal[1] = 1
     waiting: bool
     """In the middle of a block that waits for the answer to a call."""
     calls: int = 0
     """Outside calls that the block has made so far."""
 
 
-@dataclass(frozen=True, slots=True)
-class Head:
-    """The first line of a session: one line of JSON before the dump."""
-
-    format: Literal[1]
-    waiting: bool
-    calls: int
-
-
-HEAD = TypeAdapter(Head)
-
-
 def save_session(saved: SavedSession, blobs: BlobStore) -> str:
     """The session as text; a large one is in the store then. Raises `StoreError`."""
-    head = HEAD.dump_json(Head(1, saved.waiting, saved.calls))
-    packed = zlib.compress(head + b"\n" + saved.dump, level=1)
+    packed = zlib.compress(saved.model_dump_json().encode() + b"\n" + saved.dump, level=1)
     if len(packed) <= INLINE_BYTES:
         return f"inline:{base64.b64encode(packed).decode()}"
     return f"digest:{blobs.put(packed)}"
@@ -77,10 +64,10 @@ def load_session(text: str, blobs: BlobStore, most: int = MOST_BYTES) -> SavedSe
         if not unpacker.eof:
             raise ValueError("it is cut off, or too large")
         line, _, dump = content.partition(b"\n")
-        head = HEAD.validate_json(line, strict=True)
+        saved = SavedSession.model_validate_json(line, strict=True)
     except (BlobMissing, BlobDamaged, zlib.error, ValueError) as error:
         shown = f"{text[:40]!r}{'...' if len(text) > 40 else ''}"
         raise BadSession(
             f"the session {shown} cannot be loaded: {str(error)[:300]}; {OTHER_VERSION}"
         ) from error
-    return SavedSession(dump, head.waiting, head.calls)
+    return saved.model_copy(update={"dump": dump})

@@ -12,7 +12,7 @@ import importlib
 import inspect
 import math
 import re
-from collections.abc import Callable, Iterable
+from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 from pkgutil import iter_modules

@@ -80,7 +80,7 @@ async def test_session_with_changed_bytes_is_never_loaded(sandbox: Sandbox) -> N
 async def test_waiting_state_under_wrong_head_is_refused(sandbox: Sandbox) -> None:
     waiting = load_session((await sandbox.step(block="ask()")).session, sandbox.blobs)
     ended = load_session((await sandbox.step(block="x = 1")).session, sandbox.blobs)
-    lies = [SavedSession(waiting.dump, waiting=False), SavedSession(ended.dump, waiting=True)]
+    lies = [SavedSession(dump=waiting.dump, waiting=False), SavedSession(dump=ended.dump, waiting=True)]
     effects: tuple[dict[str, Any], ...] = ({"block": "1"}, {"answer": CodeAnswer()})
     for lie, effect in zip(lies, effects, strict=True):
         with pytest.raises(ApplicationError, match="cannot read the session") as raised:
