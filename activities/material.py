@@ -30,7 +30,6 @@ __all__ = [
     "MaterialFunctions",
     "Materials",
     "compiled",
-    "keep_material",
 ]
 
 MATCHES = 1000
@@ -47,7 +46,6 @@ STRIDE = 2**13
 """Bytes from one count of characters to the next."""
 INSIDE = bytes(range(0x80, 0xC0))
 """The bytes of UTF-8 with which no character begins."""
-BOM = b"\xef\xbb\xbf"
 PATTERN_CHARS = 1000
 PATTERN_MEMORY = 2**20
 """Bytes. A pattern that needs more could take seconds for a few thousand characters."""
@@ -78,26 +76,6 @@ def compiled(pattern: str, *, ignore_case: bool = False) -> Any:
             f"the pattern {pattern[:200]!r} cannot be used: {text} "
             "(RE2 syntax: no look-around, no back-references, repetitions up to 1000)"
         ) from None
-
-
-async def keep_material(text: str | bytes, blobs: BlobStore) -> MaterialRef:
-    """Put a text into the store; the reference to it.
-
-    Raises `ValueError` for what is not a text (bytes that are not UTF-8, lone surrogates), and
-    `StoreError`.
-    """
-    return await asyncio.to_thread(_keep, text, blobs)
-
-
-def _keep(text: str | bytes, blobs: BlobStore) -> MaterialRef:
-    try:
-        data = text.encode() if isinstance(text, str) else text.removeprefix(BOM)
-        chars = len(data.decode())
-    except UnicodeEncodeError as error:
-        raise ValueError(f"the material holds a lone surrogate at character {error.start}") from None
-    except UnicodeDecodeError as error:
-        raise ValueError(f"the material is not UTF-8 text: byte {error.start} cannot be read") from None
-    return MaterialRef(digest=blobs.put(data), chars=chars, bytes=len(data))
 
 
 def _characters(data: bytes) -> int:

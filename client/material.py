@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 import asyncio
+import codecs
 from pathlib import Path
 
 from activities.contracts import MaterialRef
-from activities.material import keep_material
 from activities.store.blobs import BlobStore, StoreError
 from client.errors import RatchetError, UsageError
 
@@ -31,9 +31,11 @@ async def material_for(source: str | bytes | Path, blobs: BlobStore) -> str | Ma
     name = str(source) if isinstance(source, Path) else "the material"
     try:
         data = await asyncio.to_thread(_content, source, name)
+        text = data.decode()
         if len(data) <= SHORT_BYTES:
-            return data.decode("utf-8-sig")
-        return await keep_material(data, blobs)
+            return text
+        digest = await asyncio.to_thread(blobs.put, data)
+        return MaterialRef(digest=digest, chars=len(text), bytes=len(data))
     except OSError as error:
         raise UsageError(f"{name} cannot be read as material: {error.strerror or error}") from error
     except ValueError as error:
@@ -57,6 +59,6 @@ def _content(source: str | bytes | Path, name: str) -> bytes:
         data = source.encode() if isinstance(source, str) else source
     if len(data) > MAX_BYTES:
         raise UsageError(f"{name} is larger than {MAX_BYTES:,} bytes, the most that a run takes as material")
-    if not data.removeprefix(b"\xef\xbb\xbf"):
+    if not (data := data.removeprefix(codecs.BOM_UTF8)):
         raise UsageError(f"{name} is empty; leave it out, or give the text that the run is about")
     return data

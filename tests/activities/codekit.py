@@ -11,7 +11,7 @@ from typing import Any
 from temporalio.testing import ActivityEnvironment
 
 from activities.code import CodeActivities, Pool
-from activities.contracts import CodeAnswer, CodeCall, CodeLimits, CodeStepped, RunCode
+from activities.contracts import CodeAnswer, CodeCall, CodeLimits, CodeStepped, MaterialRef, RunCode
 from activities.material import Materials
 from activities.store.blobs import BlobStore
 
@@ -69,3 +69,9 @@ async def sandbox_in(folder: Path, limits: CodeLimits = SHORT) -> AsyncIterator[
     activities = CodeActivities(Materials(blobs), Pool())
     yield Sandbox(activities, blobs, limits)
     await activities.pool.close()
+
+
+def kept(text: str, blobs: BlobStore) -> MaterialRef:
+    """The reference to a material in the store."""
+    data = text.encode()
+    return MaterialRef(digest=blobs.put(data), chars=len(text), bytes=len(data))

@@ -14,8 +14,7 @@ from temporalio.exceptions import ApplicationError
 from temporalio.testing import ActivityEnvironment
 
 from activities.contracts import CodeAnswer, CodeCall, CodeLimits, RunCode
-from activities.material import keep_material
-from tests.activities.codekit import SHORT, Sandbox, sandbox_in
+from tests.activities.codekit import SHORT, Sandbox, kept, sandbox_in
 
 PROCESSES_ARE_FILES = Path("/proc/self/stat").exists()
 """As on Linux."""
@@ -102,7 +101,7 @@ async def test_short_material_is_variable_and_functions(sandbox: Sandbox) -> Non
 
 
 async def test_long_material_is_reached_by_functions_alone(sandbox: Sandbox) -> None:
-    ref = await keep_material("word " * 100_000, sandbox.blobs)
+    ref = kept("word " * 100_000, sandbox.blobs)
     stepped = await sandbox.run("f = context_len\nprint(f(), context_slice(5, 9))", material=ref)
     assert (stepped.printed, sandbox.calls) == ("500000 word\n", ())
     hinted = await sandbox.run("print(context)", material=ref)

@@ -22,9 +22,9 @@ from activities.material import (
     Material,
     MaterialFunctions,
     Materials,
-    keep_material,
 )
 from activities.store.blobs import BlobDamaged, BlobMissing, BlobStore
+from tests.activities.codekit import kept
 
 
 @pytest.fixture
@@ -35,34 +35,16 @@ def blobs(tmp_path: Path) -> BlobStore:
 @pytest.mark.parametrize("chars", [0, 1, STRIDE - 1, STRIDE, STRIDE + 1, 3 * STRIDE + 5])
 async def test_kept_text_comes_back(blobs: BlobStore, chars: int) -> None:
     text = ("aé😀\n" * chars)[:chars]
-    ref = await keep_material(text, blobs)
-    assert (ref.chars, ref.bytes) == (chars, len(text.encode()))
-    material = await Materials(blobs).open(ref)
+    material = await Materials(blobs).open(kept(text, blobs))
     assert material.slice() == text
-    assert ref == await keep_material(b"\xef\xbb\xbf" + text.encode(), blobs)
 
 
 async def test_open_materials_stay_mapped_up_to_a_number(blobs: BlobStore) -> None:
     materials = Materials(blobs, keep=2)
-    refs = [await keep_material(f"text {number}", blobs) for number in range(3)]
+    refs = [kept(f"text {number}", blobs) for number in range(3)]
     first, second, _ = [await materials.open(ref) for ref in refs]
     assert await materials.open(refs[1]) is second
     assert await materials.open(refs[0]) is not first
-
-
-@pytest.mark.parametrize(
-    ("text", "place"),
-    [
-        ("ab\ud800", "surrogate at character 2"),
-        (b"ab\xff", "byte 2"),
-        (b"a" * 3 * STRIDE + b"\xc3", f"byte {3 * STRIDE}"),
-    ],
-)
-async def test_what_is_not_text_is_refused_with_the_place(
-    blobs: BlobStore, text: str | bytes, place: str
-) -> None:
-    with pytest.raises(ValueError, match=place):
-        await keep_material(text, blobs)
 
 
 async def test_reference_that_does_not_fit_is_refused_for_good(blobs: BlobStore) -> None:
@@ -75,7 +57,7 @@ async def test_reference_that_does_not_fit_is_refused_for_good(blobs: BlobStore)
 async def test_lost_or_changed_text_is_reported_by_the_store(blobs: BlobStore) -> None:
     with pytest.raises(BlobMissing):
         await Materials(blobs).open(MaterialRef(digest="0" * 64, chars=3, bytes=3))
-    damaged = await keep_material("abc", blobs)
+    damaged = kept("abc", blobs)
     blobs.path(damaged.digest).write_bytes(b"abd")
     with pytest.raises(BlobDamaged):
         await Materials(blobs).open(damaged)
