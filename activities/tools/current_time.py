@@ -22,18 +22,11 @@ async def run(params: Params) -> str:
     try:
         zone = ZoneInfo(params.time_zone)
     except (KeyError, ValueError, OSError):
-        raise ValueError(_unknown(params.time_zone)) from None
+        raise ValueError(
+            f"unknown time zone {params.time_zone[:80]!r}; give one like Europe/Berlin"
+        ) from None
     now = datetime.now(zone)
     return f"{now.isoformat(timespec='seconds')} ({now:%A}, {params.time_zone})"
-
-
-def _unknown(name: str) -> str:
-    from difflib import get_close_matches
-    from zoneinfo import available_timezones
-
-    close = get_close_matches(name[:80], sorted(available_timezones()), n=3)
-    hint = f"did you mean {' or '.join(close)}?" if close else "give one like Europe/Berlin"
-    return f"unknown time zone {name[:80]!r}; {hint}"
 
 
 TOOL = Tool(name="current_time", params=Params, run=run, effect="read", timeout_seconds=10)

@@ -6,11 +6,12 @@ from itertools import islice
 
 from pydantic import BaseModel, Field
 
-from activities.files import Entry, FilesRoot
+from activities.files import FilesRoot
 from activities.tools import Tool, ToolCallContext
 
 MAX_SEEN = 100_000
 """Entries looked at in one call."""
+MARKS = {"folder": "/", "link": "\tlink", "other": "\tnot a regular file"}
 
 
 class Params(BaseModel, frozen=True, extra="forbid"):
@@ -27,22 +28,12 @@ def run(params: Params, call: ToolCallContext) -> str:
     root = FilesRoot.of(call.settings)
     entries = root.walk(params.path) if params.recursive else iter(root.entries(params.path))
     matching = [entry for entry in islice(entries, MAX_SEEN) if entry.matches(params.glob)]
-    lines = [_line(entry) for entry in matching[: params.limit]]
+    lines = [
+        entry.path + MARKS.get(entry.kind, f"\t{entry.size} bytes") for entry in matching[: params.limit]
+    ]
     if len(matching) > params.limit:
         lines.append(f"[{len(matching) - params.limit:,} more; use glob or a deeper path]")
     return "\n".join(lines) or f"Nothing in {params.path!r} matches {params.glob!r}."
-
-
-def _line(entry: Entry) -> str:
-    match entry.kind:
-        case "file":
-            return f"{entry.path}\t{entry.size} bytes"
-        case "folder":
-            return f"{entry.path}/"
-        case "link":
-            return f"{entry.path}\tlink"
-        case "other":
-            return f"{entry.path}\tnot a regular file"
 
 
 TOOL = Tool(name="list_files", params=Params, run=run, effect="read")

@@ -91,18 +91,9 @@ async def test_time_is_that_of_the_zone() -> None:
 
 
 @pytest.mark.parametrize(
-    ("zone", "words"),
-    [
-        ("Europe/Berlim", "did you mean Europe/Berlin"),
-        ("Mars", "unknown time zone 'Mars'"),
-        ("../../etc/passwd", "unknown time zone"),
-        ("/etc/passwd", "unknown time zone"),
-        ("Europe", "unknown time zone"),
-        ("x" * 5000, "unknown time zone"),
-        ("", "unknown time zone"),
-        ("a\0b", "unknown time zone"),
-    ],
+    "zone", ["Mars", "../../etc/passwd", "/etc/passwd", "Europe", "x" * 5000, "", "a\0b"]
 )
-async def test_unknown_zone_names_the_closest(zone: str, words: str) -> None:
-    with pytest.raises(ValueError, match=words):
+async def test_unknown_zone_is_refused_with_an_example(zone: str) -> None:
+    with pytest.raises(ValueError, match="give one like Europe/Berlin") as caught:
         await current_time.run(current_time.Params(time_zone=zone))
+    assert len(str(caught.value)) < 200
