@@ -25,7 +25,6 @@ from activities.contracts import MaterialRef
 from activities.store.blobs import BlobStore
 
 __all__ = [
-    "BadMaterial",
     "Material",
     "MaterialFunctions",
     "Materials",
@@ -51,10 +50,6 @@ PATTERN_MEMORY = 2**20
 """Bytes. A pattern that needs more could take seconds for a few thousand characters."""
 SEARCHERS = ThreadPoolExecutor(2, thread_name_prefix="material-search")
 """Slow patterns must not take the threads that the store needs."""
-
-
-class BadMaterial(ValueError):
-    """The reference does not lead to a material that this worker can read; a retry does not help."""
 
 
 def compiled(pattern: str, *, ignore_case: bool = False) -> Any:
@@ -176,12 +171,10 @@ class Materials:
         self._recent: OrderedDict[str, Material] = OrderedDict()
 
     async def open(self, ref: MaterialRef) -> Material:
-        """The material of a reference. Raises `BadMaterial` and `StoreError`."""
+        """The material of a reference. Raises `StoreError`."""
         found = self._recent.get(ref.digest)
         if found is None:
             found = await asyncio.to_thread(lambda: Material(self._data(ref.digest)))
-        if (found.chars, len(found.data)) != (ref.chars, ref.bytes):
-            raise BadMaterial(f"the material {ref.digest[:16]}... has another length than its reference says")
         self._recent[ref.digest] = found
         self._recent.move_to_end(ref.digest)
         while len(self._recent) > self._keep:

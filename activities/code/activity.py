@@ -20,12 +20,12 @@ from activities.code.pool import Pool
 from activities.code.session import BadSession, SavedSession, load_session, save_session
 from activities.contracts import FATAL, TRANSIENT, CodeAnswer, CodeStepped, MaterialRef, RunCode
 from activities.heartbeat import heartbeats
-from activities.material import BadMaterial, Material, MaterialFunctions, Materials
+from activities.material import Material, MaterialFunctions, Materials
 from activities.store.blobs import BlobDamaged, BlobMissing, BlobStore, StoreError
 
 __all__ = ["OVERHEAD", "UNUSABLE", "CodeActivities", "step_code"]
 
-UNUSABLE = (BadSession, BadMaterial, BlobMissing, BlobDamaged)
+UNUSABLE = (BadSession, BlobMissing, BlobDamaged)
 """What `step_code` raises when a retry does not help."""
 OVERHEAD = 12.0
 """Seconds beyond the block's limit for a whole step: the interpreter's start, the session, the store."""

@@ -18,7 +18,6 @@ from activities.material import (
     SLICE_CHARS,
     STRIDE,
     WINDOW_BYTES,
-    BadMaterial,
     Material,
     MaterialFunctions,
     Materials,
@@ -45,13 +44,6 @@ async def test_open_materials_stay_mapped_up_to_a_number(blobs: BlobStore) -> No
     first, second, _ = [await materials.open(ref) for ref in refs]
     assert await materials.open(refs[1]) is second
     assert await materials.open(refs[0]) is not first
-
-
-async def test_reference_that_does_not_fit_is_refused_for_good(blobs: BlobStore) -> None:
-    digest = blobs.put(b"abc")
-    for chars, size in ((2, 3), (3, 4)):
-        with pytest.raises(BadMaterial):
-            await Materials(blobs).open(MaterialRef(digest=digest, chars=chars, bytes=size))
 
 
 async def test_lost_or_changed_text_is_reported_by_the_store(blobs: BlobStore) -> None:
