@@ -32,8 +32,8 @@ __all__ = [
     "Grant",
     "Problem",
     "RequiredApproval",
-    "StandingApprovals",
     "agreeing_votes",
+    "granted",
     "person_label",
     "problem_text",
     "problems",
@@ -207,6 +207,11 @@ class Grant(Frozen):
     verified: bool = False
     """All have signed."""
 
+    @property
+    def approvers(self) -> tuple[str, ...]:
+        """Who has approved, as the log shows them."""
+        return tuple(person_label(name, self.verified) for name in self.by)
+
     def holds(self, required: RequiredApproval, tool: str, arguments: JsonObject, needed: int) -> bool:
         """Enough of the people who would decide on this call have approved it already."""
         if tool != self.tool:
@@ -221,44 +226,30 @@ class Grant(Frozen):
         )
 
 
-class StandingApprovals:
-    """What people have approved for the rest of one run. A rollback does not take it back."""
-
-    def __init__(self, grants: Iterable[Grant] = ()) -> None:
-        self.grants = list(grants)
-        """Oldest first."""
-
-    def approvers(
-        self, required: RequiredApproval, tool: str, arguments: JsonObject, needed: int
-    ) -> tuple[str, ...]:
-        """Who has approved such a call before, as the log shows them; empty: nobody."""
-        for grant in self.grants:
-            if grant.holds(required, tool, arguments, needed):
-                return tuple(person_label(name, grant.verified) for name in grant.by)
-        return ()
-
-    def learn(self, request: Request, required: RequiredApproval) -> None:
-        """Keep what an approved request grants to later calls; `required` is how it was opened."""
-        vote, tool = request.deciding_vote, request.tool
-        if request.outcome != "approved" or request.kind != "approval" or vote is None or tool is None:
-            return
-        votes = agreeing_votes(request, vote)
-        grant = Grant(
-            request=request.id,
-            tool=tool,
-            group=required.settings.group,
-            decided_by=request.group,
-            by=tuple(other.by for other in votes),
-            verified=all(other.verified for other in votes),
-        )
-        known = any((one.tool, one.rule) == (tool, required.rule) for one in self.grants)
-        if required.mode == "first_time" and not known:
-            self.grants.append(grant.model_copy(update={"rule": required.rule}))
-        wanted = vote.standing_approval
-        # It is a decision of its own: all who approve must ask for the same one.
-        if wanted is not None and len({canonical(_standing(other)) for other in votes}) == 1:
-            same = digest_of(request.arguments or {}) if wanted.same else None
-            self.grants.append(grant.model_copy(update={"arguments": wanted.arguments, "same": same}))
+def granted(request: Request, required: RequiredApproval, known: Sequence[Grant]) -> list[Grant]:
+    """What an approved request grants to later calls of the run, beside the grants that it has already;
+    `required` is how it was opened. A rollback does not take it back."""
+    vote, tool = request.deciding_vote, request.tool
+    if request.outcome != "approved" or request.kind != "approval" or vote is None or tool is None:
+        return []
+    votes = agreeing_votes(request, vote)
+    grant = Grant(
+        request=request.id,
+        tool=tool,
+        group=required.settings.group,
+        decided_by=request.group,
+        by=tuple(other.by for other in votes),
+        verified=all(other.verified for other in votes),
+    )
+    found: list[Grant] = []
+    if required.mode == "first_time" and (tool, required.rule) not in ((one.tool, one.rule) for one in known):
+        found.append(grant.model_copy(update={"rule": required.rule}))
+    wanted = vote.standing_approval
+    # It is a decision of its own: all who approve must ask for the same one.
+    if wanted is not None and len({canonical(_standing(other)) for other in votes}) == 1:
+        same = digest_of(request.arguments or {}) if wanted.same else None
+        found.append(grant.model_copy(update={"arguments": wanted.arguments, "same": same}))
+    return found
 
 
 def _standing(vote: Vote) -> JsonObject | None:

@@ -14,8 +14,8 @@ from workflows.gate.approvals import (
     ApprovalPolicy,
     Grant,
     RequiredApproval,
-    StandingApprovals,
     agreeing_votes,
+    granted,
     person_label,
     problem_text,
     problems,
@@ -124,7 +124,8 @@ class Requests:
         self.policy = policy
         self._run = (workflow_id, origin)
         self._rules = DecisionRules(policy, workflow_id)
-        self._standing = StandingApprovals()
+        self._grants: list[Grant] = []
+        """Oldest first."""
         self._states: dict[str, RequestState] = {}
         self._opened = 0
         self._events: list[RequestEvent] = []
@@ -134,7 +135,7 @@ class Requests:
         carried = _Dump(
             opened=self._opened,
             states=tuple(self._states.values()),
-            grants=tuple(self._standing.grants),
+            grants=tuple(self._grants),
             events=tuple(self._events),
         )
         return carried.model_dump(mode="json")
@@ -146,7 +147,7 @@ class Requests:
         known = _Dump.model_validate(carried)
         requests._opened, requests._events = known.opened, list(known.events)
         requests._states = {state.request.id: state for state in known.states}
-        requests._standing = StandingApprovals(known.grants)
+        requests._grants = list(known.grants)
         return requests
 
     # -- which calls need approval --------------------
@@ -168,7 +169,8 @@ class Requests:
 
     def _earlier_approvers(self, run: ToolRun, required: RequiredApproval) -> tuple[str, ...]:
         needed = self.policy.people.quorum_for(required.settings)
-        return self._standing.approvers(required, run.tool, run.arguments, needed)
+        holding = (one for one in self._grants if one.holds(required, run.tool, run.arguments, needed))
+        return next((one.approvers for one in holding), ())
 
     # -- opening --------------------
 
@@ -261,7 +263,7 @@ class Requests:
         if vote.verb in IMMEDIATE or len(agreeing_votes(request, vote)) >= request.quorum:
             request = self._close(request, OUTCOMES[vote.verb], now)
             if state.required is not None:
-                self._standing.learn(request, state.required)
+                self._grants += granted(request, state.required, self._grants)
             self._tell("Decided", request, reason=outcome_text(request), vote=vote)
         else:
             self._tell("Voted", request, reason=f"{request.id} {request.kind}: {vote.text}", vote=vote)
