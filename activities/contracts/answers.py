@@ -181,6 +181,12 @@ class MachineEnded(BaseAnswer):
         """What the inner run spent of what both count."""
         return {name: amount for name, amount in self.spent.items() if name in SHARED_COUNTERS}
 
+    def merged_into(self, metadata: JsonObject) -> JsonObject:
+        """Metadata of the outer machine with the inner run's outcome, which wins on equal keys. How the
+        inner run ended stays out of it (R-000-15)."""
+        ends = {"exit_reason", "terminated"}
+        return {**metadata, **{key: value for key, value in self.outcome.items() if key not in ends}}
+
 
 class CodeCall(Frozen):
     """A call that a block of code waits for."""
