@@ -227,6 +227,7 @@ def returns_unknown(c: Memory, run: Run) -> Any:
     ],
 )
 def test_broken_rule_raises_and_names_culprit(visit: Any, error: type[MachineError], culprit: str) -> None:
+    """R-000-16, among others: no state chooses its successor beyond the table."""
     with pytest.raises(error, match=culprit):
         start(machine(visit), now=1)
 

@@ -37,6 +37,7 @@ from tests.machines.planner_scripts import (
     verdict,
 )
 from tests.machines.play import tool
+from workflows.kernel.errors import ExecutionError, MaxIterationsExceeded, error_named
 from workflows.kernel.ledger import Ledger
 from workflows.kernel.machine import Extensions, Run, RunInput
 from workflows.kernel.step import close
@@ -139,6 +140,7 @@ def test_model_that_decides_sees_goal_and_plan() -> None:
 
 
 def test_model_that_executes_gets_whole_conversation_and_tools() -> None:
+    """R-003-3: the calls are in it, too, before their results."""
     run = planner(PLAN, TWO, ran("A"), ran('{"n": 1}'), instructions="Be brief.")
     roles = [message.role for message in run.prompts[-1]]
     assert roles == ["system", "user", "assistant", "user", "assistant", "tool", "tool"]
@@ -148,10 +150,14 @@ def test_model_that_executes_gets_whole_conversation_and_tools() -> None:
     assert run.context.observations[1] == {"tool_call_id": "c1", "name": "write", "result": {"n": 1}}
 
 
-def test_failed_model_calls_are_repeated_as_in_every_machine() -> None:
+def test_r_003_2_failed_calls_are_repeated_and_replies_are_not() -> None:
+    """A reply that came is never asked for again, whatever is wrong with it."""
     run = planner(PLAN, verdict(True), ANSWER, replied("short"), decide="model", finalize_summary=True)
     assert [effect.role for effect in run.asked] == ["planner", "decide", "default", "summary"]
     assert {effect.attempts for effect in run.asked} == {MODEL_ATTEMPTS}
+    for wrong, asked in (((replied("no plan"),), 1), ((PLAN, cut(ANSWER)), 2), ((PLAN, failed("fatal")), 2)):
+        lost = planner(*wrong)
+        assert (len(lost.asked), lost.exit.ok) == (asked, False)
 
 
 def test_calls_run_one_by_one_and_missing_arguments_are_none() -> None:
@@ -254,6 +260,13 @@ def test_history_has_numbers_reasons_and_iterations() -> None:
         (3, 4, 'Tool calls requested: look({"q": "x"})', 1), (4, 5, "Tools executed: 1", 1),
         (5, 3, "Continuing", 1), (3, 6, "No tool calls requested", 2),
     ]  # fmt: skip
+
+
+def test_r_003_9_error_at_the_limit_is_an_execution_error_too() -> None:
+    run = planner(PLAN, LOOK, ran(), max_iterations=1)
+    error = error_named(str(run.exit.raises), "planner", "HALT", str(run.exit.error))
+    assert isinstance(error, MaxIterationsExceeded)
+    assert isinstance(error, ExecutionError)
 
 
 def test_r_003_8_limit_is_max_iterations_alone() -> None:

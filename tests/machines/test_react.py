@@ -14,8 +14,10 @@ from hypothesis import strategies as st
 from pydantic import ValidationError
 
 from activities.contracts import AskModel, CallTools, ModelReplied, ToolResult, ToolsReturned
+from client.local import Local, ScriptedModel
 from tests.machines.answers import cut, decided, failed, person, ran, replied
 from tests.machines.play import Played, Reaction, play, program_of, tool
+from workflows.api import AgentSpec
 from workflows.kernel.errors import FatalError, RecoverableError, TransientError, UndeclaredAccess
 from workflows.kernel.ledger import Ledger
 from workflows.kernel.machine import Extensions, Machine
@@ -33,6 +35,7 @@ from workflows.machines.react import (
     react_machine,
 )
 from workflows.machines.react.rules import build_rules, judge
+from workflows.people import People
 
 SEARCH = tool("search")
 STEP = "thought validate action observation commit"
@@ -551,12 +554,29 @@ def test_end_without_steps_left_names_the_last_failure() -> None:
 
 
 def test_limit_on_money_ends_the_run_where_it_is() -> None:
+    """The agent's limit is not the machine's option: `cost_limit` ends at commit, when it was exceeded; a
+    limit of any agent ends as `limit`, before the call that would pass it (spec 1.7, 7.4)."""
     run = react(thought("a", cost=0.3), final(), ledger=Ledger(caps={"cost_usd": 0.2}))
     assert (run.exit.reason, run.context.exit_reason, run.exit.outcome["total_cost"]) == (
         "limit",
         "limit",
         0.3,
     )
+
+
+def test_R_000_13_person_is_asked_every_n_steps_failed_drafts_included() -> None:
+    asked: list[int] = []
+
+    def decide(request: Any) -> Literal["resume"]:
+        asked.append(len(model.asked))
+        return "resume"
+
+    replies = [GUESS, thought("a"), thought("b"), thought("c"), final()]
+    model = ScriptedModel([reply.text for reply in replies])
+    agent = AgentSpec(machine="react", people=People(interrupt_every=2))
+    outcome = Local(agent, model=model, decide=decide).run_sync("find out")
+    assert (outcome.answer, asked) == ("42", [2, 4])
+    assert [one.kind for one in outcome.result.decisions] == ["interrupt"] * 2
 
 
 def test_R_000_11_ten_visits_for_each_step() -> None:

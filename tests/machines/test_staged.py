@@ -465,6 +465,29 @@ def test_a_run_that_is_closed_names_its_stage() -> None:
     assert (closed.exit.reason, closed.exit.raises, context.lifecycle) == ("cancelled", None, "Acting")
 
 
+def test_r_002_9_each_stage_run_is_one_event() -> None:
+    """In order, with one for the orchestrator's Initialized; a refused patch is empty, and its event names
+    the field. `play` shows that the final state comes back from them."""
+    played = run(TOOLS, CALL, ran(), MORE, NOTHING, declared=stages(observe={"writes": ["observation"]}))
+    moves = [record for record in played.records[1:] if record.to]
+    assert [(one.state, one.to) for one in moves] == [
+        ("Initialized", "Thinking"), ("Thinking", "Acting"), ("Acting", "Observing"),
+        ("Observing", "Thinking"), ("Thinking", "Observing"),
+    ]  # fmt: skip
+    assert [one.started <= one.at for one in moves] == [True] * 5
+    assert [set(one.patch) - {"lifecycle", "iteration"} for one in moves[1:4]] == [
+        {"thought"}, {"action"}, {"observation", "thought", "action"},
+    ]  # fmt: skip
+    assert set(moves[2].reads) == {"thought", "extensions"}
+    refused = run(NOTHING, declared=stages(think={"writes": []})).records[-1]
+    assert (refused.state, refused.to, set(refused.patch)) == (
+        "Thinking",
+        "Failed",
+        {"lifecycle", "last_error"},
+    )
+    assert "thought" in str(refused.error)
+
+
 @pytest.mark.parametrize("stage", ["think", "act", "observe"])
 def test_a_shipped_stage_may_only_do_what_it_declared(stage: str) -> None:
     answers = {"think": (NOTHING,), "act": (TOOLS, CALL, ran()), "observe": (NOTHING, ANSWER)}[stage]

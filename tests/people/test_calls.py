@@ -313,6 +313,7 @@ async def test_text_at_an_interrupt_is_a_message_to_the_model() -> None:
 
 
 async def test_interrupt_comes_once_for_each_number_of_steps() -> None:
+    """R-000-13."""
     script = ["tools look a", "tools look b", "tools look c", "answer d"]
     async with Bench(script, people=People(interrupt_every=2), hops=True) as bench:
         assert [one.step for one in bench.open] == [3]

@@ -397,7 +397,8 @@ def went_back(restored: React, before: React) -> Patch:
 EXITS: Mapping[str, str] = {
     "goal_achieved": "the model gave its final answer",
     "max_steps": "`max_steps` steps were taken, the last one without a final answer",
-    "cost_limit": "the run spent more than `cost_limit`",
+    "cost_limit": "the run spent more than the option `cost_limit`; the agent's limit `cost_usd` ends it as "
+    "`limit`",
     "rule_violation": "a thought broke a terminal rule",
     "retries_exhausted": "more thoughts were rejected than allowed, and no person could be asked",
     "fatal_error": "a model, a rule or a parser failed for good, or the outcome of an unsafe tool is unknown",
