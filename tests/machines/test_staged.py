@@ -828,7 +828,7 @@ def test_the_matrix_is_a_ceiling_for_the_shipped_stages(key: str, matrix: Any, f
 def test_a_hook_must_be_loaded(key: str) -> None:
     keys = {"flow_type": "hook", "hook": "here", "writes": ["action"], key: "nowhere"}
     options = {"stages": stages(act=keys)}
-    with pytest.raises(ValueError, match=f"stage act: {key}: unknown hook 'nowhere'; the worker has here"):
+    with pytest.raises(ValueError, match=f"stage act: {key}: unknown hook 'nowhere'; did you mean here?"):
         program_of(
             build_machine(Options.model_validate(options)),
             options,

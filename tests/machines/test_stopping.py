@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -10,11 +10,12 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from activities.contracts import Message
+from activities.contracts import Conversation, Message
 from workflows.kernel.errors import AgentError, FatalError, PolicyViolation, RecoverableError
 from workflows.kernel.ledger import Ledger
-from workflows.kernel.machine import Extensions
-from workflows.machines.common.stopping import Call, Policies, PolicyContext, PolicySpec, newest_results
+from workflows.kernel.machine import Extensions, Run, RunInput
+from workflows.machines.common.stopping import Call, Policies, PolicySpec, newest_results, policy_view
+from workflows.machines.tools.machine import Options, Tools
 
 
 @dataclass
@@ -39,13 +40,13 @@ class Scripted:
         return self.remembers
 
 
-def look(**changes: Any) -> PolicyContext:
-    """A run at its first reply."""
+def look(calls: Sequence[Call] = (), **changes: Any) -> dict[str, Any]:
+    """A run at its first reply, as policies are shown it."""
     values: dict[str, Any] = {
         "mode": "tools", "iteration": 0, "max_iterations": 10, "depth": 0, "history": (), "last_result": "",
-        "calls": (), "ledger": Ledger(), "memory": {},
+        "tokens": 0, "cost_usd": 0.0, "memory": {},
     }  # fmt: skip
-    return PolicyContext(**{**values, **changes})
+    return {**values, "calls": [call.plain() for call in calls], **changes}
 
 
 def shipped(name: str, value: float | None = None) -> Policies:
@@ -58,11 +59,12 @@ def shipped(name: str, value: float | None = None) -> Policies:
 
 def test_policy_sees_the_mapping_of_the_spec() -> None:
     policy, message = Scripted(), Message(role="user", content="hi")
-    view = look(
-        mode="code", iteration=2, max_iterations=9, depth=1, history=(message,), last_result="found",
-        calls=(Call("a", {"q": 1}), Call("b", "{bad", "ran")),
-        ledger=Ledger(spent={"tokens": 12, "cost_usd": 0.5}), memory={"mine": {"n": 1}, "other": {"n": 2}},
+    c = Tools(iteration=2, policy_memory={"mine": {"n": 1}, "other": {"n": 2}})
+    run = Run(
+        Options(max_iterations=9), None, RunInput("g", depth=1), step=1, visit=1, counts={},
+        ledger=Ledger(spent={"tokens": 12, "cost_usd": 0.5}), conversation=Conversation().add(message),
     )  # fmt: skip
+    view = policy_view("code", c, run, (Call("a", {"q": 1}), Call("b", "{bad", "ran")), "found")
     assert Policies((("mine", policy),)).stop(view) is None
     assert dict(policy.shown[0]) == {
         "mode": "code", "iteration": 2, "max_iterations": 9, "depth": 1, "last_result": "found",
@@ -195,8 +197,8 @@ def test_spending_policies_stop_at_their_number(
     policy: str, limit: float, counter: str, below: float
 ) -> None:
     policies = shipped(policy, limit)
-    assert policies.stop(look(ledger=Ledger(spent={counter: below}))) is None
-    assert policies.stop(look(ledger=Ledger(spent={counter: limit}))) == policy
+    assert policies.stop({**look(), counter: below}) is None
+    assert policies.stop({**look(), counter: limit}) == policy
 
 
 class Watched:

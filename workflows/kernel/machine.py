@@ -118,6 +118,11 @@ class RunInput:
     values: JsonObject = field(default_factory=dict)
     """What of an outer machine's context it begins with, for machines that take it (spec 1.9)."""
 
+    @property
+    def tool_names(self) -> tuple[str, ...]:
+        """The names of the run's tools, in their order."""
+        return tuple(spec.name for spec in self.tools)
+
 
 @dataclass(slots=True)
 class Run:

@@ -192,12 +192,12 @@ class Block:
     def _question(self, number: int, prompt: str, role: str) -> AskModel | RunMachine:
         run, label = self._run, f"llm_query {number}: {' '.join(prompt[:80].split())}"
         if self._nests(prompt):
-            nested, tools = run.options.nested, tuple(spec.name for spec in run.input.tools)
+            nested = run.options.nested
             return RunMachine(
                 machine=nested.machine,
                 goal=prompt,
                 options=run.parts.nested_options,
-                give=tools if nested.tools is None else nested.tools,
+                give=run.input.tool_names if nested.tools is None else nested.tools,
                 roles={"default": role},
                 limits=nested.limits,
                 label=label,

@@ -10,9 +10,8 @@ when the model fails, is one block. The spec's table does not have that row.
 
 from __future__ import annotations
 
-import difflib
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from enum import Enum
 from typing import Any
 
@@ -43,7 +42,8 @@ from workflows.machines.code.prompt import (
 )
 from workflows.machines.code.reply import MAX_BLOCKS, read_reply
 from workflows.machines.common.json_text import was_cut
-from workflows.machines.common.stopping import STOPPED, Call, Policies, PolicyContext
+from workflows.machines.common.named import named
+from workflows.machines.common.stopping import STOPPED, Call, Policies, policy_view
 
 __all__ = ["MACHINE", "S"]
 
@@ -129,24 +129,18 @@ class Parts:
 def prepare(options: Options, extensions: Extensions) -> Parts:
     """The stopping policies and the nested policy. Raises ValueError for a name that is not loaded."""
     nested, known = options.nested, {**extensions.hooks, **NESTED_POLICIES}
-    if nested.policy not in known:
-        close = difflib.get_close_matches(nested.policy, known, 1)
-        hint = f"did you mean {close[0]}? " if close else ""
-        raise ValueError(
-            f"nested.policy: unknown hook {nested.policy!r}; {hint}there are {', '.join(sorted(known))}"
-        )
     # A run of the same machine has the same options, so that it ends by the same rules.
     base = options.model_dump(mode="json", exclude_unset=True) if nested.machine == "code" else {}
     policies = Policies.of(options.policies, extensions)
-    return Parts(policies, known[nested.policy], {**base, **nested.options})
+    nests = named("nested.policy: unknown hook", nested.policy, known)
+    return Parts(policies, nests, {**base, **nested.options})
 
 
 def begin(input: RunInput, options: Options) -> tuple[Code, list[Message]]:
     """The opening messages; a run that is nested too deep for code has other ones."""
     if not input.goal.strip():
         raise ValueError("the goal is empty: write the question that is to be answered")
-    names = {spec.name for spec in input.tools}
-    if missing := [name for name in options.nested.tools or () if name not in names]:
+    if missing := [name for name in options.nested.tools or () if name not in input.tool_names]:
         raise ValueError(
             f"nested.tools: the run has no tool {', '.join(missing)}; name it under `tools`, too"
         )
@@ -205,7 +199,8 @@ def _facts(c: Code, reply: ModelReplied) -> Patch:
 def look(c: Code, run: Run) -> Visit:
     """Policies first (R-001-8); then blocks, even if there is an answer, too; then the answer."""
     read = read_reply(_text(run))
-    if policy := run.parts.policies.stop(_view(c, run, [Call("repl", block) for block in read.blocks])):
+    wanted = [Call("repl", block) for block in read.blocks]
+    if policy := run.parts.policies.stop(policy_view("code", c, run, wanted, c.last_result)):
         return _stopped(policy)
     fresh = {"blocks": read.blocks, "next": 0, "outputs": (), "missing": False, "reply_bytes": 0}
     if read.final is not None and not read.blocks:
@@ -280,11 +275,11 @@ def _next_reply(c: Code, run: Run) -> Visit:
     """Count the iteration, ask the policies, then ask for the next reply, or for the answer (2.2, 2.6)."""
     policies, calls = run.parts.policies, _ran(c, run)
     result = "\n".join(str(call.result) for call in calls)
-    memory = policies.notify(replace(_view(c, run, calls), last_result=result), result)
+    memory = policies.notify(policy_view("code", c, run, calls, result), result)
     complete = {"iteration": c.iteration + 1, "policy_memory": memory}
     # Only policies read the result; without them the log need not have the output twice.
     yield Say(keep={**complete, "last_result": result if policies.named else ""})
-    if policy := policies.stop(_view(c, run, calls)):
+    if policy := policies.stop(policy_view("code", c, run, calls, c.last_result)):
         return _stopped(policy)
 
     question = _question(c, run)
@@ -330,24 +325,10 @@ def _ran(c: Code, run: Run) -> list[Call]:
     ]
 
 
-def _view(c: Code, run: Run, calls: Sequence[Call]) -> PolicyContext:
-    return PolicyContext(
-        mode="code",
-        iteration=c.iteration,
-        max_iterations=run.options.max_iterations,
-        depth=run.input.depth,
-        history=run.conversation.messages,
-        last_result=c.last_result,
-        calls=calls,
-        ledger=run.ledger,
-        memory=c.policy_memory,
-    )
-
-
 def _found(c: Code, run: Run, answer: str, ran: Sequence[Call] = ()) -> Outcome:
     """The answer is there; policies are told about the reply that gave it. Raises what they raise."""
     text = answer or _text(run)
-    memory = run.parts.policies.notify(_view(c, run, ran), text)
+    memory = run.parts.policies.notify(policy_view("code", c, run, ran, c.last_result), text)
     return {"answer": answer, "finish": "stop", "policy_memory": memory}, FinalAnswerFound(text)
 
 

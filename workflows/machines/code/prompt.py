@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Iterator, Sequence
 
 from activities.contracts import CodeLimits, MaterialRef, Message, ToolSpec
 from workflows.kernel.machine import RunInput
 from workflows.machines.code.calls import ANSWER_CHARS, CALL_SIZE, offered
 from workflows.machines.code.reply import MAX_BLOCKS, ReadReply
+from workflows.machines.common.prompt import parameters, system_message
 
 __all__ = [
     "FINAL_REQUEST",
@@ -100,9 +100,8 @@ def opening(input: RunInput, limits: CodeLimits, replies: int, *, compressed: bo
         names="\n".join([_context(input), _PARTS, _QUERIES, *_tools(input.tools)]),
         replies="one reply" if replies == 1 else f"{replies} replies",
     )
-    parts = (input.instructions.strip(), words, _COMPRESSED if compressed else "")
     return [
-        Message(role="system", content="\n\n".join(part for part in parts if part)),
+        *system_message(input.instructions, words, _COMPRESSED if compressed else ""),
         Message(role="user", content=f"{input.goal}\n\n{_LOOK}"),
     ]
 
@@ -117,11 +116,7 @@ def shallow_prompt(input: RunInput, chars: int) -> list[Message]:
     elif input.material:
         cut = len(input.material) - chars
         parts.append(f"{input.material[:chars]}\n{left_out(cut)}" if cut > 0 else input.material)
-    system = input.instructions.strip()
-    return [
-        *([Message(role="system", content=system)] if system else []),
-        Message(role="user", content="\n\n".join(parts)),
-    ]
+    return [*system_message(input.instructions), Message(role="user", content="\n\n".join(parts))]
 
 
 def _context(input: RunInput) -> str:
@@ -134,12 +129,8 @@ def _context(input: RunInput) -> str:
 
 def _tools(specs: Sequence[ToolSpec]) -> Iterator[str]:
     for tool, spec in zip(offered(specs), specs, strict=True):
-        properties = json.dumps(spec.parameters.get("properties", {}), ensure_ascii=False)
-        definitions = spec.parameters.get("$defs")
-        yield (
-            f"- {tool.name}({', '.join(tool.parameters)}): {spec.description}\n  parameters: {properties}"
-            + (f"\n  $defs: {json.dumps(definitions, ensure_ascii=False)}" if definitions else "")
-        )
+        signature = f"{tool.name}({', '.join(tool.parameters)})"
+        yield f"- {signature}: {spec.description}\n  parameters: {parameters(spec)}"
     if specs:
         yield _TOOLS
 

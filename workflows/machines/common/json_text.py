@@ -17,6 +17,7 @@ __all__ = [
     "CUT",
     "LARGEST",
     "NotJson",
+    "as_text",
     "call_arguments",
     "clean",
     "cut",
@@ -110,6 +111,13 @@ def unfenced(text: str) -> str:
         return body
     tag, newline, rest = body[len(_FENCE) : -len(_FENCE)].partition("\n")
     return rest.strip() if newline and (tag.strip().isalpha() or not tag.strip()) else body
+
+
+def as_text(value: Any) -> str:
+    """A text without blanks around it; nothing for nothing; anything else as JSON."""
+    if value is None:
+        return ""
+    return value.strip() if isinstance(value, str) else json.dumps(value, ensure_ascii=False)
 
 
 def clean(text: str) -> str:

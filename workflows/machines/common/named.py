@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import difflib
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from types import MappingProxyType
 from typing import Any, TypeVar
 
@@ -33,11 +33,16 @@ class NamedSpec(Strict):
 def named(unknown: str, name: str, known: Mapping[str, T]) -> T:
     """What the worker has under this name. Raises ValueError, which begins with `unknown`."""
     if name not in known:
-        close = difflib.get_close_matches(name, known, 1)
-        hint = f"did you mean {close[0]}? " if close else ""
+        hint = suggestion(name, known)
         there = ", ".join(sorted(known)) or "none; a module of the worker defines them"
-        raise ValueError(f"{unknown} {name!r}; {hint}there are {there}")
+        raise ValueError(f"{unknown} {name!r}; {hint}{' ' if hint else ''}there are {there}")
     return known[name]
+
+
+def suggestion(name: str, known: Iterable[str]) -> str:
+    """`did you mean X?`, or nothing when no known name is like it."""
+    close = difflib.get_close_matches(name, sorted(known), 1)
+    return f"did you mean {close[0]}?" if close else ""
 
 
 def made(kind: str, spec: NamedSpec, makers: Mapping[str, Callable[[Any], object]], expected: type[T]) -> T:

@@ -13,13 +13,12 @@ import hashlib
 import json
 from collections import Counter
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, fields
+from dataclasses import dataclass
 from typing import Any, Literal, Protocol, runtime_checkable
 
 from activities.contracts import JsonObject, Message
 from workflows.kernel.errors import FatalError, error_text
-from workflows.kernel.ledger import Ledger
-from workflows.kernel.machine import Extensions
+from workflows.kernel.machine import Extensions, Run
 from workflows.machines.common.json_text import merged
 from workflows.machines.common.named import NamedSpec, called, made, number, read_only, whole_number
 
@@ -28,11 +27,11 @@ __all__ = [
     "STOPPED",
     "Call",
     "Policies",
-    "PolicyContext",
     "PolicySpec",
     "PolicyType",
     "StoppingPolicy",
     "newest_results",
+    "policy_view",
 ]
 
 STOPPED = "[Stopped by custom policy]"
@@ -78,28 +77,22 @@ class Call:
         return {"name": self.name, "arguments": self.arguments, **ran}
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class PolicyContext:
-    """What policies are shown of a run."""
-
-    mode: Literal["tools", "code"]
-    iteration: int
-    max_iterations: int
-    depth: int
-    history: Sequence[Message]
-    last_result: str
-    calls: Sequence[Call]
-    ledger: Ledger
-    memory: Mapping[str, Any]
-    """The context's field `policy_memory`: what each policy remembers, by its key."""
-
-    def plain(self) -> dict[str, Any]:
-        """The mapping that a policy gets, without its memory."""
-        shown = {field.name: getattr(self, field.name) for field in fields(self)}
-        del shown["ledger"], shown["memory"]
-        used = {"tokens": int(self.ledger.used("tokens")), "cost_usd": self.ledger.used("cost_usd")}
-        calls = [call.plain() for call in self.calls]
-        return {**shown, **used, "history": tuple(self.history), "calls": calls}
+def policy_view(
+    mode: Literal["tools", "code"], c: Any, run: Run, calls: Sequence[Call], last_result: str
+) -> dict[str, Any]:
+    """What policies are shown of a run. `memory` has what each of them remembers, by its key."""
+    return {
+        "mode": mode,
+        "iteration": c.iteration,
+        "max_iterations": run.options.max_iterations,
+        "depth": run.input.depth,
+        "history": tuple(run.conversation.messages),
+        "last_result": last_result,
+        "calls": [call.plain() for call in calls],
+        "tokens": int(run.ledger.used("tokens")),
+        "cost_usd": run.ledger.used("cost_usd"),
+        "memory": c.policy_memory,
+    }
 
 
 @dataclass(frozen=True, slots=True)
@@ -117,7 +110,7 @@ class Policies:
             tuple((spec.type, made("policy", spec, makers, StoppingPolicy)) for spec in specs)  # type: ignore[type-abstract]
         )
 
-    def stop(self, view: PolicyContext) -> str | None:
+    def stop(self, view: Mapping[str, Any]) -> str | None:
         """The name of the first policy that stops the run; later ones are not asked.
 
         Raises what a policy raises if it is a KernelError, else a FatalError (R-001-9).
@@ -133,26 +126,25 @@ class Policies:
                 return name
         return None
 
-    def notify(self, view: PolicyContext, result: str) -> dict[str, Any]:
+    def notify(self, view: Mapping[str, Any], result: str) -> dict[str, Any]:
         """Tell every policy what an iteration brought. Returns the new `policy_memory`, whole.
 
         Raises as `stop` does.
         """
-        memory = dict(view.memory)
+        memory = dict(view["memory"])
         for name, policy, key, context in self._shown(view):
             kept = called(f"policy {name}", policy.on_iteration_complete, context, result)
             if kept is not None:
-                memory[key] = merged(view.memory.get(key, {}), _checked(name, kept))
+                memory[key] = merged(view["memory"].get(key, {}), _checked(name, kept))
         return {key: value for key, value in memory.items() if value}
 
-    def _shown(self, view: PolicyContext) -> Iterator[tuple[str, StoppingPolicy, str, Mapping[str, Any]]]:
+    def _shown(self, view: Mapping[str, Any]) -> Iterator[tuple[str, StoppingPolicy, str, Mapping[str, Any]]]:
         """Each policy with its name, the key of its memory, and the context that it gets."""
-        plain = view.plain() if self.named else {}
         seen: Counter[str] = Counter()
         for name, policy in self.named:
             seen[name] += 1
             key = name if seen[name] == 1 else f"{name}#{seen[name]}"
-            yield name, policy, key, read_only({**plain, "memory": view.memory.get(key, {})})
+            yield name, policy, key, read_only({**view, "memory": view["memory"].get(key, {})})
 
 
 def newest_results(messages: Sequence[Message]) -> str:

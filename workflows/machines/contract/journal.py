@@ -11,8 +11,9 @@ import re
 from collections.abc import Generator, Iterable, Iterator, Sequence
 from typing import Any
 
-from activities.contracts import ArtifactRead, ArtifactText, Effect, JsonObject, Message, ToolSpec
+from activities.contracts import ArtifactRead, ArtifactText, Effect, JsonObject, Message
 from workflows.kernel.machine import RunInput
+from workflows.machines.common.prompt import system_message, tool_list
 from workflows.machines.contract.budget import budget_line, must_finish
 from workflows.machines.contract.context import (
     Contract,
@@ -79,15 +80,10 @@ DECIDE_AGAIN = Message(
 
 def opening(input: RunInput, options: Options) -> tuple[Message, ...]:
     """The system message with instructions, protocol, tools and skills; and the goal."""
-    tools = "\n".join(_tool(spec) for spec in input.tools) or "- none"
     skills = "\n".join(f"- {name}" for name in options.skills) or "- none"
-    parts = (input.instructions.strip(), PROTOCOL, f"Tools:\n{tools}", f"Skills:\n{skills}")
-    system = "\n\n".join(part for part in parts if part)
-    return Message(role="system", content=system), Message(role="user", content=f"Goal: {input.goal}")
-
-
-def _tool(spec: ToolSpec) -> str:
-    return f"- {spec.name}: {spec.description}\n  params: {json.dumps(spec.parameters, ensure_ascii=False)}"
+    tools = tool_list(input.tools, "params", "none")
+    system = system_message(input.instructions, PROTOCOL, tools, f"Skills:\n{skills}")
+    return (*system, Message(role="user", content=f"Goal: {input.goal}"))
 
 
 def journal(c: Contract, options: Options, overdraft: Overdraft) -> Generator[Effect[Any], Any, Message]:

@@ -2,13 +2,12 @@
 
 from __future__ import annotations
 
-import json
 from typing import Annotated, Any, Literal, get_args
 
 from pydantic import BeforeValidator, JsonValue
 
 from activities.contracts import ArtifactSpec, Frozen, JsonObject, ModelReplied
-from workflows.machines.common.json_text import NotJson, first_value, unread
+from workflows.machines.common.json_text import NotJson, as_text, first_value, unread
 
 __all__ = [
     "LIST_ENTRIES",
@@ -29,14 +28,8 @@ LIST_ENTRIES = 50
 """Entries that are read of any other list."""
 
 
-def _text(value: Any) -> str:
-    if value is None:
-        return ""
-    return (value if isinstance(value, str) else json.dumps(value, ensure_ascii=False)).strip()
-
-
 def _word(value: Any) -> str:
-    return _text(value).lower().replace("-", "_").replace(" ", "_")
+    return as_text(value).lower().replace("-", "_").replace(" ", "_")
 
 
 def _list(value: Any) -> list[Any]:
@@ -48,7 +41,7 @@ def _list(value: Any) -> list[Any]:
 
 def _texts(value: Any) -> list[str]:
     """Each text once, at most as many as are read."""
-    return list(dict.fromkeys(text for item in _list(value) if (text := _text(item))))[:LIST_ENTRIES]
+    return list(dict.fromkeys(text for item in _list(value) if (text := as_text(item))))[:LIST_ENTRIES]
 
 
 def artifact_specs(given: Any) -> tuple[ArtifactSpec, ...]:
@@ -59,7 +52,7 @@ def artifact_specs(given: Any) -> tuple[ArtifactSpec, ...]:
             name=name, type=_word(entry.get("type")) or "text", kind=_word(entry.get("kind")) or "data"
         )
         for entry in entries
-        if (name := _text(entry.get("name")))
+        if (name := as_text(entry.get("name")))
     )[:LIST_ENTRIES]
 
 
@@ -68,7 +61,7 @@ def _mappings(given: Any) -> list[SlotMapping]:
     return list(dict.fromkeys(SlotMapping.model_validate(entry) for entry in entries))[:MAPPINGS]
 
 
-Text = Annotated[str, BeforeValidator(_text)]
+Text = Annotated[str, BeforeValidator(as_text)]
 Texts = Annotated[tuple[str, ...], BeforeValidator(_texts)]
 
 

@@ -13,7 +13,7 @@ from workflows.machines.common.json_text import shown_name
 from workflows.machines.planner.context import Planner, shared
 from workflows.machines.planner.decisions import STEP_COMPLETED, TOOL_CALLED, Decision, Progress, cause
 
-__all__ = ["Problem", "forbidden", "marked", "ran", "tool_names"]
+__all__ = ["Problem", "forbidden", "marked", "ran"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -41,7 +41,7 @@ def forbidden(c: Planner, run: Run, decision: Decision, pending: Iterable[ToolCa
 def ran(run: Run, decision: Decision, call_id: str, number: int) -> Generator[Any, Any, ToolResult | Problem]:
     """Run one tool; the result is one that the tool returned. An unknown tool is like one that fails."""
     name = decision.action or ""
-    if name not in tool_names(run):
+    if name not in run.input.tool_names:
         return _failed(run, name, f"Unknown tool: {shown_name(name)}")
     call = ToolRun(id=call_id, tool=name, arguments=dict(decision.params))
     effect = CallTools(runs=(call,), attempts=run.options.max_tool_attempts, label=f"call #{number}")
@@ -68,8 +68,3 @@ def _failed(run: Run, name: str, text: str, *, lost: bool = False) -> Problem:
 def marked(c: Planner, result: ToolResult) -> tuple[str, ...]:
     """The marks with those of a tool that ran (R-003-10)."""
     return Progress(c.marks).mark(TOOL_CALLED, STEP_COMPLETED, *result.marks).marks
-
-
-def tool_names(run: Run) -> tuple[str, ...]:
-    """The run's tools."""
-    return tuple(spec.name for spec in run.input.tools)

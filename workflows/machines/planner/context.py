@@ -12,7 +12,8 @@ from activities.contracts import MODEL_ATTEMPTS, JsonObject, Strict, ToolCall
 from workflows.kernel.context import Context
 from workflows.kernel.machine import Extensions
 from workflows.machines.common.json_schema import Schema
-from workflows.machines.planner.decisions import Hook, Policy, hook_named
+from workflows.machines.common.named import named
+from workflows.machines.planner.decisions import Hook, Policy
 from workflows.machines.planner.plan import plan_schema
 
 __all__ = ["Options", "Parts", "Planner", "prepare", "shared"]
@@ -132,7 +133,7 @@ def prepare(options: Options, extensions: Extensions) -> Parts:
     """Raises ValueError for an unknown hook, or a schema that cannot be used."""
 
     def hook(option: str, name: str | None) -> Hook | None:
-        return hook_named(option, name, extensions.hooks)
+        return None if name is None else named(f"{option}: unknown hook", name, extensions.hooks)
 
     marks = options.converged if isinstance(options.converged, tuple) else ()
     converged = None if isinstance(options.converged, tuple) else options.converged

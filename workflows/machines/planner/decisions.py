@@ -13,7 +13,7 @@ from typing import Any
 from activities.contracts import JsonObject, ToolRun
 from workflows.kernel.errors import AgentError, EffectError, FatalError, PolicyViolation, error_text
 from workflows.machines.common.json_text import clean, cut
-from workflows.machines.common.named import called, named, read_only
+from workflows.machines.common.named import called, read_only
 
 __all__ = [
     "REASON_CHARS",
@@ -25,7 +25,6 @@ __all__ = [
     "Progress",
     "cause",
     "confidence_of",
-    "hook_named",
     "text_from",
 ]
 
@@ -135,11 +134,6 @@ def confidence_of(given: Mapping[str, Any]) -> float | None:
     """The number under `confidence`, if it is one; the policy looks at its range."""
     value = given.get("confidence")
     return value if isinstance(value, int | float) and not isinstance(value, bool) else None
-
-
-def hook_named(option: str, name: str | None, hooks: Mapping[str, Hook]) -> Hook | None:
-    """The hook that an option names. Raises ValueError for one that the worker has not loaded."""
-    return None if name is None else named(f"{option}: unknown hook", name, hooks)
 
 
 def text_from(what: str, hook: Hook, *shown: Any) -> str:

@@ -40,7 +40,7 @@ from workflows.machines.common.json_text import (
     was_cut,
 )
 from workflows.machines.planner import prompt, simple
-from workflows.machines.planner.calls import Problem, forbidden, marked, ran, tool_names
+from workflows.machines.planner.calls import Problem, forbidden, marked, ran
 from workflows.machines.planner.context import Options, Planner, prepare, shared
 from workflows.machines.planner.decisions import Decision, Progress, cause, confidence_of, text_from
 from workflows.machines.planner.plan import CONTINUE_SCHEMA, continue_of, hook_decision, plan_of
@@ -233,7 +233,7 @@ def execute(c: Planner, run: Run) -> Visit:
     if c.iteration >= run.options.max_iterations:
         return halted("max_iterations", MAX_ITERATIONS)
     number, planned = c.iteration + 1, run.options.mode == "plan"
-    offer, schema = (tool_names(run), None) if planned else ((), simple.DECISION_SCHEMA)
+    offer, schema = (run.input.tool_names, None) if planned else ((), simple.DECISION_SCHEMA)
     try:
         reply = yield from do(ask(run, f"execute #{number}", schema, offer=offer))
     except AgentError as error:

@@ -7,8 +7,10 @@ from collections.abc import Sequence
 
 from pydantic import JsonValue
 
-from activities.contracts import JsonObject, Message, ToolSpec
+from activities.contracts import JsonObject, Message
 from workflows.kernel.machine import RunInput
+from workflows.machines.common.json_text import as_text
+from workflows.machines.common.prompt import system_message, tool_list
 
 __all__ = [
     "CARRY_OUT",
@@ -53,13 +55,13 @@ SUM_UP = Message(role="user", content=_SUM_UP)
 
 def opening(input: RunInput) -> list[Message]:
     """The first messages of a conversation that carries out a plan."""
-    return [*_system(input.instructions), Message(role="user", content=input.goal)]
+    return [*system_message(input.instructions), Message(role="user", content=input.goal)]
 
 
 def action_prompt(input: RunInput) -> list[Message]:
     """The first messages of a run without a plan: instructions, tools, format of replies; the goal."""
-    tools = "\n".join(_tool(spec) for spec in input.tools) or f"- none: there is only {FINISH}"
-    system = _system(input.instructions, f"Tools:\n{tools}", _ACT)
+    tools = tool_list(input.tools, "params", f"none: there is only {FINISH}")
+    system = system_message(input.instructions, tools, _ACT)
     return [*system, Message(role="user", content=input.goal)]
 
 
@@ -67,13 +69,13 @@ def plan_prompt(input: RunInput, schema: str, request: str, notes: Sequence[Mess
     """The question of PLAN; `notes` are messages from people."""
     lines = (f"- {spec.name}: {' '.join(spec.description.split())}" for spec in input.tools)
     words = _PLAN.format(schema=schema, tools="\n".join(lines) or "- none")
-    return (*_system(input.instructions, words), Message(role="user", content=request), *notes)
+    return (*system_message(input.instructions, words), Message(role="user", content=request), *notes)
 
 
 def decision_prompt(input: RunInput, plan: JsonObject, notes: Sequence[Message]) -> tuple[Message, ...]:
     """The question of DECIDE, where a model decides."""
     text = f"The goal: {input.goal}\nThe plan: {json.dumps(plan, ensure_ascii=False)}"
-    return (*_system(input.instructions, _DECIDE), Message(role="user", content=text), *notes)
+    return (*system_message(input.instructions, _DECIDE), Message(role="user", content=text), *notes)
 
 
 def tool_message(record: JsonObject) -> Message:
@@ -85,17 +87,4 @@ def tool_message(record: JsonObject) -> Message:
 
 def next_input(action: str, result: JsonValue) -> str:
     """The next step's input where no hook builds one (spec 4.10)."""
-    text = result if isinstance(result, str) else json.dumps(result, ensure_ascii=False)
-    return f"Result of {action}: {text}\nGo on with the next action, or {FINISH}."
-
-
-def _system(*parts: str) -> list[Message]:
-    text = "\n\n".join(part.strip() for part in parts if part.strip())
-    return [Message(role="system", content=text)] if text else []
-
-
-def _tool(spec: ToolSpec) -> str:
-    schema = {
-        key: spec.parameters[key] for key in ("properties", "required", "$defs") if key in spec.parameters
-    }
-    return f"- {spec.name}: {spec.description}\n  params: {json.dumps(schema, ensure_ascii=False)}"
+    return f"Result of {action}: {as_text(result)}\nGo on with the next action, or {FINISH}."

@@ -11,7 +11,7 @@ from typing import Any
 
 from activities.contracts import JsonObject
 from workflows.kernel.machine import Run
-from workflows.machines.common.json_text import NotJson, cut, merged, read_object, shown_value
+from workflows.machines.common.json_text import NotJson, as_text, cut, merged, read_object, shown_value
 from workflows.machines.planner import prompt
 from workflows.machines.planner.calls import Problem, forbidden, marked, ran
 from workflows.machines.planner.context import Planner
@@ -95,7 +95,7 @@ def _finished(c: Planner, given: JsonObject) -> dict[str, Any]:
     }
     params: Any = given["params"]
     if (answer := params.get("answer")) is not None:
-        patch["answer"] = answer if isinstance(answer, str) else json.dumps(answer, ensure_ascii=False)
+        patch["answer"] = as_text(answer)
     return patch
 
 

@@ -155,7 +155,7 @@ def think(c: React, run: Run) -> Visit:
         again = f", format attempt {attempt}" if attempt > 1 else ""
         question = AskModel(
             say=say,
-            response_schema=run.parts.format.schema(_names(run)) if by_schema else None,
+            response_schema=run.parts.format.schema(run.input.tool_names) if by_schema else None,
             attempts=options.max_model_attempts,
             label=f"think #{number + 1}{again}",
         )
@@ -167,7 +167,7 @@ def think(c: React, run: Run) -> Visit:
             patch, event = _drafted(c, run, read)
             return {**patch, "cache": {**c.cache, key: CachedReply(step=number, text=reply.text)}}, event
         problem = unread(reply, read.problem)
-        say = (prompt.bad_format(problem, run.parts.format.text(_names(run))),)
+        say = (prompt.bad_format(problem, run.parts.format.text(run.input.tool_names)),)
     return _end("fatal_error", f"invalid format: {problem}", **_cost(run))
 
 
@@ -177,10 +177,6 @@ def _read(run: Run, text: str) -> Thought | BadReply:
     if not isinstance(read, Thought | BadReply):
         raise FatalError(f"the reply parser returned a {type(read).__name__}; expected Thought or BadReply")
     return read
-
-
-def _names(run: Run) -> tuple[str, ...]:
-    return tuple(spec.name for spec in run.input.tools)
 
 
 def _drafted(c: React, run: Run, read: Thought) -> Outcome:
@@ -256,7 +252,7 @@ def validate(c: React, run: Run) -> Outcome:
 )
 def act(c: React, run: Run) -> Visit:
     """Run the tool that the step asks for, if it asks for one."""
-    step, tools = c.newest, _names(run)
+    step, tools = c.newest, run.input.tool_names
     assert step is not None
     if step.closed or step.action is None or (step.action == FINISH and FINISH not in tools):
         return {}, Acted("no action")
@@ -322,7 +318,9 @@ def answer(c: React, run: Run) -> str | None:
     """The final answer, when the newest step gives one."""
     if c.newest is None:
         return None
-    action = None if c.newest.action in _names(run) else c.newest.action  # a tool may be named `finish`
+    action = c.newest.action
+    if action in run.input.tool_names:  # a tool may be named `finish`
+        action = None
     return final_answer(c.newest.thought, action, c.newest.action_input)
 
 

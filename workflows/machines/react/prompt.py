@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
-from activities.contracts import JsonObject, Message, ToolSpec
+from activities.contracts import JsonObject, Message
 from workflows.kernel.machine import RunInput
+from workflows.machines.common.prompt import system_message, tool_list
 from workflows.machines.react.reply import FINAL, FINISH, BadReply, Thought, read_reply
 
 __all__ = ["JSON_OR_LABELS", "ReplyFormat", "bad_format", "observed", "opening", "rejected"]
@@ -42,18 +42,9 @@ class ReplyFormat:
 
 def opening(input: RunInput, reply_format: ReplyFormat) -> list[Message]:
     """The system message (instructions, tools, reply format) and the goal."""
-    tools = "\n".join(_tool(spec) for spec in input.tools) or "- none: think for yourself"
-    words = reply_format.text([spec.name for spec in input.tools])
-    system = "\n\n".join(part for part in (input.instructions.strip(), f"Tools:\n{tools}", words) if part)
-    return [Message(role="system", content=system), Message(role="user", content=input.goal)]
-
-
-def _tool(spec: ToolSpec) -> str:
-    properties = json.dumps(spec.parameters.get("properties", {}), ensure_ascii=False)
-    required = json.dumps(spec.parameters.get("required", []))
-    text = f"- {spec.name}: {spec.description}\n  input: {properties} required: {required}"
-    definitions = spec.parameters.get("$defs")
-    return f"{text}\n  $defs: {json.dumps(definitions, ensure_ascii=False)}" if definitions else text
+    tools = tool_list(input.tools, "action_input", "none: think for yourself")
+    system = system_message(input.instructions, tools, reply_format.text(input.tool_names))
+    return [*system, Message(role="user", content=input.goal)]
 
 
 def observed(observation: str | None) -> Message:

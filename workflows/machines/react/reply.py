@@ -3,13 +3,12 @@
 from __future__ import annotations
 
 import itertools
-import json
 import re
 from dataclasses import dataclass, field
 from typing import Any
 
 from activities.contracts import JsonObject
-from workflows.machines.common.json_text import NotJson, clean, first_value, unfenced
+from workflows.machines.common.json_text import NotJson, as_text, clean, first_value, unfenced
 
 __all__ = ["FINAL", "FINISH", "BadReply", "Thought", "final_answer", "harden", "read_reply"]
 
@@ -118,7 +117,7 @@ def final_answer(thought: str, action: str | None, action_input: JsonObject) -> 
     if action == FINISH:
         answer = action_input.get("answer")
         if answer is not None:
-            return answer if isinstance(answer, str) else json.dumps(answer, ensure_ascii=False)
+            return as_text(answer)
     # The words may be mentioned before they are used; with a colon they are meant.
     found = _MARKED_ANSWER.search(thought) or _ANSWER.search(thought)
     if found:

@@ -35,7 +35,7 @@ from workflows.kernel.errors import (
 )
 from workflows.kernel.machine import Event, Exit, Extensions, Machine, Outcome, Run, RunInput, State, Visit
 from workflows.machines.common.json_text import clean
-from workflows.machines.common.named import called
+from workflows.machines.common.named import called, named
 from workflows.machines.staged.context import (
     ACTING,
     FAILED,
@@ -264,7 +264,7 @@ class Lifecycle:
         """The state before any stage. Raises ValueError when a stage names a tool that the agent lacks."""
         if options != self.options:
             raise ValueError("this machine is made of other options; make one with `build_machine(options)`")
-        known = [tool.name for tool in given.tools]
+        known = given.tool_names
         for stage in options.running:
             if unknown := [name for name in stage.tools or () if name not in known]:
                 there = ", ".join(known) or "none"
@@ -411,12 +411,8 @@ def hooks_of(options: Options, extensions: Extensions) -> Mapping[str, Callable[
     found = {}
     for stage in options.declared:
         for key, name in (("hook", stage.hook), ("check", stage.check)):
-            if name is None:
-                continue
-            if name not in extensions.hooks:
-                there = ", ".join(sorted(extensions.hooks)) or "none; see `modules` of the agent file"
-                raise ValueError(f"stage {stage.name}: {key}: unknown hook {name!r}; the worker has {there}")
-            found[name] = extensions.hooks[name]
+            if name is not None:
+                found[name] = named(f"stage {stage.name}: {key}: unknown hook", name, extensions.hooks)
     return found
 
 

@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-import difflib
 from collections.abc import Iterable, Iterator
 from typing import Annotated, Literal
 
 from pydantic import Field, StringConstraints, field_validator, model_validator
 
 from activities.contracts import MODEL_ATTEMPTS, InnerLimits, JsonObject, Strict
+from workflows.machines.common.named import suggestion
 from workflows.machines.staged.context import (
     ACTING,
     CEILINGS,
@@ -303,9 +303,7 @@ def _lost_exits(stages: tuple[Stage, ...]) -> Iterator[str]:
 
 
 def _near(word: str, known: Iterable[str]) -> str:
-    names = sorted(known)
-    close = difflib.get_close_matches(word, names, 1)
-    return f"did you mean {close[0]}?" if close else f"there are {_list(names)}"
+    return suggestion(word, known) or f"there are {_list(known)}"
 
 
 def _list(names: Iterable[str]) -> str:

@@ -8,6 +8,7 @@ from typing import Any
 
 from activities.contracts import JsonObject, Message, ToolSpec
 from workflows.kernel.machine import Run
+from workflows.machines.common.prompt import system_message
 from workflows.machines.staged.context import Action, Observation, Thought
 from workflows.machines.staged.options import Options, Stage
 
@@ -42,14 +43,11 @@ _DECLINED = ("rejected", "expired")
 
 def prompt(stage: Stage, c: Any, run: Run) -> tuple[Message, ...]:
     """System message (the stage's words, the agent's instructions, the reply format) and what it sees."""
-    words = [stage.prompt.strip() or _WORDS[stage.flow_type], run.input.instructions.strip()]
+    words = [stage.prompt.strip() or _WORDS[stage.flow_type], run.input.instructions]
     words += [*_reply_format(stage, run), _DATA]
     passes = f"Pass {run.step} of {run.options.max_iterations}."
     seen = [*([passes] if "iteration" in stage.may_read else []), *sections(stage, c, run)]
-    return (
-        Message(role="system", content="\n\n".join(word for word in words if word)),
-        Message(role="user", content="\n\n".join(seen) or "Go on."),
-    )
+    return (*system_message(*words), Message(role="user", content="\n\n".join(seen) or "Go on."))
 
 
 def _reply_format(stage: Stage, run: Run) -> Iterator[str]:

@@ -6,10 +6,10 @@ import json
 from collections.abc import Sequence
 from typing import Any
 
-from workflows.machines.common.json_text import NotJson, clean, read_object
+from workflows.machines.common.json_text import NotJson, as_text, clean, read_object
 from workflows.machines.staged.context import Observation, Thought
 
-__all__ = ["as_text", "object_in", "read_observation", "read_thought"]
+__all__ = ["object_in", "read_observation", "read_thought"]
 
 RAW_CHARS = 2000
 """Of a reply that is not JSON and is therefore the final answer."""
@@ -62,13 +62,6 @@ def read_observation(text: str, *, cut: bool = False) -> Observation:
         need_loop=_yes(found.get("need_loop", not found)),
         cut=cut,
     )
-
-
-def as_text(value: Any) -> str:
-    """A text as it is; nothing for nothing; anything else as JSON."""
-    if value is None:
-        return ""
-    return value.strip() if isinstance(value, str) else json.dumps(value, ensure_ascii=False)
 
 
 def _yes(value: Any) -> bool:

@@ -27,6 +27,7 @@ from workflows.kernel.errors import AgentError, BadPatch, EmptyVisit, FatalError
 from workflows.kernel.machine import Run
 from workflows.machines.common.json_text import (
     NotJson,
+    as_text,
     call_arguments,
     clean,
     merged,
@@ -57,7 +58,7 @@ from workflows.machines.staged.prompt import (
     sections,
     thought_schema,
 )
-from workflows.machines.staged.reply import as_text, object_in, read_observation, read_thought
+from workflows.machines.staged.reply import object_in, read_observation, read_thought
 
 __all__ = ["FLOWS", "Left", "StageFailure", "StageView", "check_precondition"]
 

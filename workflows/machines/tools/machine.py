@@ -28,13 +28,14 @@ from workflows.kernel.context import Context
 from workflows.kernel.errors import AgentError, EffectError, ModelError
 from workflows.kernel.machine import Event, Exit, Machine, Outcome, Run, RunInput, Visit, state
 from workflows.machines.common.json_text import was_cut
+from workflows.machines.common.prompt import system_message
 from workflows.machines.common.stopping import (
     STOPPED,
     Call,
     Policies,
-    PolicyContext,
     PolicySpec,
     newest_results,
+    policy_view,
 )
 from workflows.machines.tools.calls import Turn
 
@@ -162,7 +163,7 @@ _EARLIER: TypeAdapter[tuple[_Earlier, ...]] = TypeAdapter(tuple[_Earlier, ...])
 
 def begin(input: RunInput, options: Options) -> tuple[Tools, list[Message]]:
     """The system message, an earlier conversation (`values.messages`) if there is one, and the goal."""
-    names = _names(input)
+    names = input.tool_names
     if twice := sorted({name for name in names if names.count(name) > 1}):
         raise ValueError(f"tools: duplicate name: {', '.join(twice)}")
     if not names:
@@ -176,16 +177,11 @@ def begin(input: RunInput, options: Options) -> tuple[Tools, list[Message]]:
         where = ".".join(map(str, ("messages", *first["loc"])))
         problem = f"values.{where}: {first['msg']}; expected a list of {{role: user or assistant, content}}"
         raise ValueError(problem) from error
-    system = "\n\n".join(part for part in (input.instructions.strip(), WORDS) if part)
     return Tools(), [
-        Message(role="system", content=system),
+        *system_message(input.instructions, WORDS),
         *(Message(role=message.role, content=message.content) for message in earlier),
         Message(role="user", content=input.goal),
     ]
-
-
-def _names(input: RunInput) -> tuple[str, ...]:
-    return tuple(spec.name for spec in input.tools)
 
 
 # -- the states -----------------------------------------------------------------------------------
@@ -201,7 +197,7 @@ def ask(run: Run, iteration: int) -> Generator[Any, Any, ModelReplied]:
     """
     forced = iteration >= run.options.max_iterations
     question = AskModel(
-        offer=_names(run.input),
+        offer=run.input.tool_names,
         tool_choice="none" if forced else "auto",
         attempts=run.options.max_model_attempts,
         label="ask for the answer" if forced else f"ask #{iteration + 1}",
@@ -268,9 +264,10 @@ def execute(c: Tools, run: Run) -> Visit:
         return _failed(*fatal)
 
     view = _view(c, run, [one.seen for one in done])
-    complete = {"iteration": c.iteration + 1, "policy_memory": run.parts.notify(view, view.last_result)}
+    memory = run.parts.notify(view, view["last_result"])
+    complete = {"iteration": c.iteration + 1, "policy_memory": memory}
     yield Say(keep=complete)  # this turn is complete, whatever becomes of the next question
-    if policy := run.parts.stop(_view(c, run, view.calls)):
+    if policy := run.parts.stop(_view(c, run, [one.seen for one in done])):
         return _stopped(policy)
 
     reply = yield from ask(run, c.iteration)
@@ -282,22 +279,11 @@ def execute(c: Tools, run: Run) -> Visit:
 def _turn(c: Tools, run: Run) -> Turn:
     assert run.reply is not None
     options = run.options
-    return Turn(run.reply, c.cut, _names(run.input), options.max_calls_per_reply, options.unknown_tool)
+    return Turn(run.reply, c.cut, run.input.tool_names, options.max_calls_per_reply, options.unknown_tool)
 
 
-def _view(c: Tools, run: Run, calls: Sequence[Call]) -> PolicyContext:
-    history = run.conversation.messages
-    return PolicyContext(
-        mode="tools",
-        iteration=c.iteration,
-        max_iterations=run.options.max_iterations,
-        depth=run.input.depth,
-        history=history,
-        last_result=newest_results(history),
-        calls=calls,
-        ledger=run.ledger,
-        memory=c.policy_memory,
-    )
+def _view(c: Tools, run: Run, calls: Sequence[Call]) -> dict[str, Any]:
+    return policy_view("tools", c, run, calls, newest_results(run.conversation.messages))
 
 
 def _forced(c: Tools, reply: ModelReplied) -> Outcome:
