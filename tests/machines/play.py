@@ -20,7 +20,7 @@ from workflows.kernel.operations import restored
 from workflows.kernel.snapshot import Program, Step, dump
 from workflows.kernel.step import advance, load, refuse, start, steer
 
-__all__ = ["Played", "Reaction", "TOOL", "play", "program_of", "tool"]
+__all__ = ["Played", "Reaction", "TOOL", "play", "program_of", "rows_of", "rows_taken", "tool"]
 
 Reaction = Any
 """An answer, a function (effect -> answer), or a `Message` from a person while an effect is pending."""
@@ -135,6 +135,20 @@ def play(
     if both_ways:
         _rebuilt_from_log(step, records)
     return Played(step, tuple(records), tuple(effects), tuple(prompts), len(list(waiting)))
+
+
+Row = tuple[str, str, str]
+"""State, event, and the state that it leads to."""
+
+
+def rows_of(machine: Machine) -> set[Row]:
+    """The machine's table."""
+    return {(one, event.__name__, to) for one, row in machine.rows.items() for event, to in row.items()}
+
+
+def rows_taken(runs: Iterable[Played]) -> set[Row]:
+    """The rows that these runs took."""
+    return {(r.state, r.event, r.to) for run in runs for r in run.records[1:] if r.to}
 
 
 def _prompt(step: Step) -> tuple[Message, ...]:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import itertools
 import time
 from collections.abc import Mapping
 from dataclasses import dataclass, field
@@ -50,10 +49,10 @@ from tests.machines.code_scripts import (
     ended,
     together,
 )
-from tests.machines.play import Played, play, program_of, tool
+from tests.machines.play import Played, play, program_of, rows_of, rows_taken, tool
 from workflows.kernel.errors import PolicyViolation
 from workflows.kernel.ledger import Ledger
-from workflows.kernel.machine import Extensions, state_name
+from workflows.kernel.machine import Extensions
 from workflows.kernel.step import close
 from workflows.machines.code import MACHINE, Options
 from workflows.machines.code.calls import BUILT_IN, CALL_SIZE, REPLY_BYTES
@@ -92,18 +91,7 @@ def test_script_ends_with_its_reason_and_answer(script: Script) -> None:
 
 
 def test_scripts_take_every_row_of_the_table() -> None:
-    taken = {
-        (before.to, after.event, after.to)
-        for script in SCRIPTS
-        for records in [[r for r in script.run().records if r.to]]
-        for before, after in itertools.pairwise(records)
-    }
-    declared = {
-        (state_name(source), event.__name__, state_name(target))
-        for source, row in MACHINE.table.items()
-        for event, target in row.items()
-    }
-    assert taken == declared
+    assert rows_taken(script.run() for script in SCRIPTS) == rows_of(MACHINE)
 
 
 def test_r_001_2_every_end_has_its_reason() -> None:

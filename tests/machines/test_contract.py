@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import itertools
 import json
 from typing import Any
 
@@ -36,8 +35,7 @@ from tests.machines.contract_scripts import (
     rerun,
     say,
 )
-from tests.machines.play import Played, play, program_of, tool
-from workflows.kernel.machine import state_name
+from tests.machines.play import Played, play, program_of, rows_of, rows_taken, tool
 from workflows.kernel.step import close
 from workflows.machines.contract import MACHINE, Options
 from workflows.machines.contract.budget import first_budget
@@ -79,18 +77,7 @@ def test_script_ends_with_its_reason_and_answer(script: Script) -> None:
 
 
 def test_scripts_take_every_row_of_the_table() -> None:
-    taken = {
-        (before.to, after.event, after.to)
-        for script in SCRIPTS
-        for records in [[r for r in script.run().records if r.to]]
-        for before, after in itertools.pairwise(records)
-    }
-    declared = {
-        (state_name(source), event.__name__, state_name(target))
-        for source, row in MACHINE.table.items()
-        for event, target in row.items()
-    }
-    assert taken == declared
+    assert rows_taken(script.run() for script in SCRIPTS) == rows_of(MACHINE)
 
 
 def test_scripts_end_with_every_declared_reason() -> None:

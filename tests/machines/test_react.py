@@ -16,7 +16,7 @@ from pydantic import ValidationError
 from activities.contracts import AskModel, CallTools, ModelReplied, ToolResult, ToolsReturned
 from client.local import Local, ScriptedModel
 from tests.machines.answers import cut, decided, failed, person, ran, replied
-from tests.machines.play import Played, Reaction, play, program_of, tool
+from tests.machines.play import Played, Reaction, play, program_of, rows_of, rows_taken, tool
 from workflows.api import AgentSpec
 from workflows.kernel.errors import FatalError, RecoverableError, TransientError, UndeclaredAccess
 from workflows.kernel.ledger import Ledger
@@ -186,9 +186,7 @@ def test_script(script: Script) -> None:
 
 def test_every_row_of_the_table_is_taken() -> None:
     runs = [react(*one.answers, options=one.options, machine=one.machine) for one in SCRIPTS]
-    taken = {(r.state, r.event, r.to) for run in runs for r in run.records[1:] if r.to}
-    rows = {(s, event.__name__, to) for s, row in MACHINE.rows.items() for event, to in row.items()}
-    assert taken == rows
+    assert rows_taken(runs) == rows_of(MACHINE)
 
 
 # -- thought --------------------------------------------------------------------------------------

@@ -1,8 +1,10 @@
-"""The staged machine (spec 3): its scripts, and what scripts cannot show."""
+"""The staged machine: scripts that read as its documentation, then what no script shows (spec 3)."""
 
 from __future__ import annotations
 
 import json
+from collections.abc import Mapping
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
@@ -14,7 +16,7 @@ from ruamel.yaml import YAML
 
 from activities.contracts import CallTools, ModelSpec, RunMachine, ToolCall, ToolsReturned
 from tests.machines.answers import calls, cut, failed, person, ran, replied
-from tests.machines.play import Played, play, program_of, tool
+from tests.machines.play import Played, Reaction, play, program_of, rows_of, rows_taken, tool
 from tests.machines.staged_scripts import (
     ANSWER,
     CALL,
@@ -48,100 +50,67 @@ ONE_FAIL: dict[str, Any] = {"max_iterations": 1, "on_max_iterations": "fail"}
 
 # -- the shipped stages (3.2, 3.8, 3.9) -----------------------------------------------------------
 
-SHIPPED = [
-    pytest.param((NOTHING, ANSWER), {}, "Thinking Observing Finished", "answered", id="no tool"),
-    pytest.param(
-        (TOOLS, CALL, ran(), ANSWER), {}, "Thinking Acting Observing Finished", "answered", id="tool"
-    ),
-    pytest.param(
-        (NOTHING, MORE, *PASS[:3], ANSWER),
-        {},
-        "Thinking Observing Thinking Acting Observing Finished",
-        "answered",
-        id="two passes",
-    ),
-    pytest.param(
-        (NOTHING, observed(), NOTHING, observed("41", need_loop=True), NOTHING, ANSWER),
-        {},
-        "Thinking Observing " * 3 + "Finished",
-        "answered",
-        id="an answer counts only without need of a loop, and none never counts",
-    ),
-    pytest.param(
-        (thinks("tool", intent="general_inquiry"), ANSWER),
-        {},
-        "Thinking Acting Observing Finished",
-        "answered",
-        id="a general inquiry needs no tool, whatever is suggested",
-    ),
-    pytest.param(
-        (replied("what?"), thinks("tool", intent="fishing"), NOTHING, ANSWER),
-        {"max_format_attempts": 3},
-        "Thinking Observing Finished",
-        "answered",
-        id="a thought is asked for again while it cannot be read",
-    ),
-    pytest.param((failed("fatal"),), {}, "Thinking Failed", "failed", id="cannot think"),
-    pytest.param((replied("I do not know"),), {}, "Thinking Failed", "failed", id="an unreadable thought"),
-    pytest.param((TOOLS, failed("transient")), {}, "Thinking Acting Failed", "failed", id="cannot act"),
-    pytest.param((TOOLS, replied("no")), {}, "Thinking Acting Failed", "failed", id="acts in words"),
-    pytest.param(
-        (TOOLS, CALL, ran(error="unknown_outcome")), {}, "Thinking Acting Failed", "failed", id="loses a tool"
-    ),
-    pytest.param((NOTHING, failed()), {}, "Thinking Observing Failed", "failed", id="cannot observe"),
-    pytest.param(
-        (TOOLS, observed("41", need_loop=True)),
-        {"max_iterations": 1},
-        "Thinking Observing Finished",
-        "answered",
-        id="the last pass uses no tools and does not loop",
-    ),
-    pytest.param(
-        (TOOLS, MORE),
-        {"max_iterations": 1},
-        "Thinking Observing Finished",
-        "no_answer",
-        id="the fallback text",
-    ),
-    pytest.param(
-        (NOTHING, MORE), ONE_FAIL, "Thinking Observing Failed", "max_iterations", id="may not go on"
-    ),
-    pytest.param(
-        (*PASS, *PASS[:3], ANSWER),
-        {"max_iterations": 2, "on_max_iterations": "fail"},
-        "Thinking Acting Observing " * 2 + "Finished",
-        "answered",
-        id="with fail the last pass is a normal one",
-    ),
-    pytest.param(
-        (*PASS, *PASS[:3], observed(summary="nearly", need_loop=True)),
-        {"max_iterations": 2, "on_max_iterations": "last_observation"},
-        "Thinking Acting Observing " * 2 + "Finished",
-        "answered",
-        id="the last summary is the answer",
-    ),
-    pytest.param(
-        (NOTHING, replied("{}")),
-        {"max_iterations": 1, "on_max_iterations": "last_observation"},
-        "Thinking Observing Finished",
-        "no_answer",
-        id="no summary either",
-    ),
-]
+
+@dataclass(frozen=True)
+class Script:
+    """A list of answers is one run."""
+
+    name: str
+    answers: tuple[Reaction, ...]
+    states: str
+    """Behind Initialized."""
+    reason: str = "answered"
+    options: Mapping[str, Any] = field(default_factory=dict)
 
 
-@pytest.mark.parametrize(("answers", "options", "states", "reason"), SHIPPED)
-def test_shipped_stages_follow_their_table(answers: Any, options: Any, states: str, reason: str) -> None:
-    played = run(*answers, **options)
-    assert played.states == f"Initialized {states}"
-    assert (played.exit.reason, played.exit.ok, played.unused) == (reason, reason == "answered", 0)
+ONE: dict[str, Any] = {"max_iterations": 1}
+NO_TOOL, WITH_TOOL = "Thinking Observing", "Thinking Acting Observing"
+SCRIPTS = [
+    Script("needs no tool", (NOTHING, ANSWER), f"{NO_TOOL} Finished"),
+    Script("uses a tool", (TOOLS, CALL, ran(), ANSWER), f"{WITH_TOOL} Finished"),
+    Script("needs two passes", (NOTHING, MORE, *PASS[:3], ANSWER), f"{NO_TOOL} {WITH_TOOL} Finished"),
+    Script("an answer counts only without need of a loop, and none never counts",
+           (NOTHING, observed(), NOTHING, observed("41", need_loop=True), NOTHING, ANSWER),
+           f"{NO_TOOL} {NO_TOOL} {NO_TOOL} Finished"),
+    Script("a general inquiry needs no tool, whatever is suggested",
+           (thinks("tool", intent="general_inquiry"), ANSWER), f"{WITH_TOOL} Finished"),
+    Script("a thought is asked for again while it cannot be read",
+           (replied("what?"), thinks("tool", intent="fishing"), NOTHING, ANSWER), f"{NO_TOOL} Finished",
+           options={"max_format_attempts": 3}),
+    # a stage that cannot do its work (3.7)
+    Script("cannot think", (failed("fatal"),), "Thinking Failed", "failed"),
+    Script("an unreadable thought", (replied("I do not know"),), "Thinking Failed", "failed"),
+    Script("cannot act", (TOOLS, failed("transient")), "Thinking Acting Failed", "failed"),
+    Script("acts in words", (TOOLS, replied("no")), "Thinking Acting Failed", "failed"),
+    Script("loses a tool", (TOOLS, CALL, ran(error="unknown_outcome")), "Thinking Acting Failed", "failed"),
+    Script("cannot observe", (NOTHING, failed()), f"{NO_TOOL} Failed", "failed"),
+    # the last pass (3.8): force_answer, fail, last_observation
+    Script("the last pass uses no tools and does not loop", (TOOLS, observed("41", need_loop=True)),
+           f"{NO_TOOL} Finished", options=ONE),
+    Script("without an answer there is the fallback text", (TOOLS, MORE), f"{NO_TOOL} Finished", "no_answer",
+           ONE),
+    Script("with `fail` it may not go on", (NOTHING, MORE), f"{NO_TOOL} Failed", "max_iterations", ONE_FAIL),
+    Script("with `fail` it is a normal one", (*PASS, *PASS[:3], ANSWER), f"{WITH_TOOL} {WITH_TOOL} Finished",
+           options={"max_iterations": 2, "on_max_iterations": "fail"}),
+    Script("with `last_observation` its summary is the answer",
+           (*PASS, *PASS[:3], observed(summary="nearly", need_loop=True)),
+           f"{WITH_TOOL} {WITH_TOOL} Finished",
+           options={"max_iterations": 2, "on_max_iterations": "last_observation"}),
+    Script("with `last_observation` there may be no summary either", (NOTHING, replied("{}")),
+           f"{NO_TOOL} Finished", "no_answer", {**ONE, "on_max_iterations": "last_observation"}),
+]  # fmt: skip
 
 
-def test_every_row_of_the_table_is_taken_by_some_script() -> None:
-    rows = {(s, event.__name__, t) for s, row in MACHINE.rows.items() for event, t in row.items()}
-    played = [run(*param.values[0], **param.values[1]) for param in SHIPPED]  # type: ignore[arg-type,misc]  # untyped values
-    taken = {(r.state, r.event, r.to) for one in played for r in one.records if r.to}
-    assert rows == {row for row in taken if row[1] != "Started"}
+@pytest.mark.parametrize("script", SCRIPTS, ids=lambda script: script.name)
+def test_script(script: Script) -> None:
+    played = run(*script.answers, **script.options)
+    assert played.states == f"Initialized {script.states}"
+    ok = script.reason == "answered"
+    assert (played.exit.reason, played.exit.ok, played.unused) == (script.reason, ok, 0)
+
+
+def test_every_row_of_the_table_is_taken() -> None:
+    assert rows_taken(run(*one.answers, **one.options) for one in SCRIPTS) == rows_of(MACHINE)
 
 
 def test_state_has_the_fields_of_the_spec() -> None:

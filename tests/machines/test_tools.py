@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 
 from activities.contracts import AskModel, CallTools, Message, ToolCall, ToolsReturned
 from tests.machines.answers import call, calls, cut, failed, person, ran, replied
-from tests.machines.play import Played, Reaction, play, program_of, tool
+from tests.machines.play import Played, Reaction, play, program_of, rows_of, rows_taken, tool
 from workflows.kernel.errors import FatalError, PolicyViolation
 from workflows.kernel.ledger import Ledger
 from workflows.kernel.machine import Extensions
@@ -152,9 +152,7 @@ def test_script(script: Script) -> None:
 
 def test_every_row_of_the_table_is_taken() -> None:
     runs = [tools(*script.answers, options=script.options) for script in SCRIPTS]
-    taken = {(r.state, r.event, r.to) for run in runs for r in run.records[1:] if r.to}
-    rows = {(s, event.__name__, to) for s, row in MACHINE.rows.items() for event, to in row.items()}
-    assert taken == rows
+    assert rows_taken(runs) == rows_of(MACHINE)
 
 
 # -- calls: which run, and what the model is told -------------------------------------------------
