@@ -8,6 +8,7 @@ from pydantic import Field, JsonValue, model_validator
 
 from activities.contracts import MODEL_ATTEMPTS, CodeLimits, InnerLimits, JsonObject, Strict
 from workflows.kernel.context import Context
+from workflows.machines.common.attempts import ModelAttempts, ToolAttempts
 from workflows.machines.common.stopping import PolicySpec
 
 __all__ = ["Code", "Compression", "Nested", "Options"]
@@ -89,12 +90,8 @@ class Options(Strict):
         le=1_000_000,
         description="characters of the context in the one prompt of a shallow call [2.2]",
     )
-    max_model_attempts: int = Field(
-        default=MODEL_ATTEMPTS, ge=1, le=20, description="per model call, in all, for transient failures"
-    )
-    max_tool_attempts: int = Field(
-        default=1, ge=1, le=20, description="per tool call, in all; 1: none is repeated [6.1]"
-    )
+    max_model_attempts: ModelAttempts = MODEL_ATTEMPTS
+    max_tool_attempts: ToolAttempts = 1
 
 
 class Code(Context):

@@ -9,6 +9,7 @@ from pydantic import Field, field_validator
 from activities.contracts import MODEL_ATTEMPTS, Artifact, ArtifactRead, Frozen, JsonObject, Strict, ToolRun
 from workflows.kernel.context import Context
 from workflows.kernel.ledger import Ledger
+from workflows.machines.common.attempts import ModelAttempts, ToolAttempts
 from workflows.machines.contract.reply import Decision
 
 __all__ = [
@@ -25,7 +26,6 @@ __all__ = [
 ]
 
 Cap = Annotated[int | None, Field(ge=0, le=10_000)]
-Attempts = Annotated[int, Field(ge=1, le=20)]
 
 
 class SlotSpec(Strict):
@@ -73,8 +73,8 @@ class Options(Strict):
     spec_in_params_tools: tuple[str, ...] = Field(
         default=(), description="may carry `out_artifacts_spec` among their parameters [5.11]"
     )
-    max_tool_attempts: Attempts = Field(default=1, description="per tool call, in all [6.1]")
-    max_model_attempts: Attempts = Field(default=MODEL_ATTEMPTS, description="per model call, in all [6.1]")
+    max_tool_attempts: ToolAttempts = 1
+    max_model_attempts: ModelAttempts = MODEL_ATTEMPTS
     shown_chars: int = Field(
         default=8000, ge=100, le=200_000, description="characters of an artifact that the model is shown"
     )

@@ -11,6 +11,7 @@ from pydantic import Field, model_validator
 from activities.contracts import MODEL_ATTEMPTS, JsonObject, Strict, ToolCall
 from workflows.kernel.context import Context
 from workflows.kernel.machine import Extensions
+from workflows.machines.common.attempts import ModelAttempts, ToolAttempts
 from workflows.machines.common.json_schema import Schema
 from workflows.machines.common.named import named
 from workflows.machines.planner.decisions import Hook, Policy
@@ -78,12 +79,8 @@ class Options(Strict):
         default=None,
         description="marks that must all be set, or hook(state, progress) -> true or false [4.5, 4.9]",
     )
-    max_tool_attempts: int = Field(
-        default=1, ge=1, le=20, description="per tool call, in all; 1: none is repeated [4.3]"
-    )
-    max_model_attempts: int = Field(
-        default=MODEL_ATTEMPTS, ge=1, le=20, description="per model call, in all, for transient failures"
-    )
+    max_tool_attempts: ToolAttempts = 1
+    max_model_attempts: ModelAttempts = MODEL_ATTEMPTS
 
     @model_validator(mode="after")
     def _fit_the_mode(self) -> Self:

@@ -39,11 +39,12 @@ from workflows.machines.common.json_text import (
     unread,
     was_cut,
 )
+from workflows.machines.common.named import called, read_only
 from workflows.machines.planner import prompt, simple
 from workflows.machines.planner.calls import Problem, forbidden, marked, ran
 from workflows.machines.planner.context import Options, Planner, prepare, shared
 from workflows.machines.planner.decisions import Decision, Progress, cause, confidence_of, text_from
-from workflows.machines.planner.plan import CONTINUE_SCHEMA, continue_of, hook_decision, plan_of
+from workflows.machines.planner.plan import CONTINUE_SCHEMA, continue_of, plan_of
 
 __all__ = ["MACHINE", "S"]
 
@@ -212,7 +213,8 @@ def _answer(c: Planner, run: Run, made: JsonObject) -> Generator[Any, Any, Any]:
         given = read_object(reply.text)
         return NotJson(unread(reply, given.problem)) if isinstance(given, NotJson) else given
     if run.parts.decider:
-        return hook_decision(run.parts.decider, made, shared(c))
+        answer = called("hook", run.parts.decider, read_only(made), read_only(shared(c)))
+        return dict(answer) if isinstance(answer, Mapping) else answer
     return {"continue": True}
 
 
@@ -360,9 +362,7 @@ def finalize(c: Planner, run: Run) -> Visit:
     return {"summary_error": CUT} if was_cut(reply) else {"answer": reply.text}, Finished()
 
 
-def has_reason(c: Planner, came_from: str) -> str:
-    """HALT is entered with a reason."""
-    return "" if c.error else "no reason was given"
+halt = State(S.HALT, holds=lambda c, came_from: "" if c.error else "no reason was given")
 
 
 # -- the result (4.7) -----------------------------------------------------------------------------
@@ -431,7 +431,7 @@ MACHINE = Machine(
     begin=begin,
     initial=S.INTAKE,
     table=TABLE,
-    states=[take_in, plan, decide, execute, observe, loop_check, finalize, State(S.HALT, holds=has_reason)],
+    states=[take_in, plan, decide, execute, observe, loop_check, finalize, halt],
     step=S.EXECUTE,
     on_close=lambda c, reason: {"exit_reason": reason},
     result=result,

@@ -2,17 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from typing import Any
 
 from activities.contracts import JsonObject, ModelReplied
 from workflows.kernel.errors import FatalError
 from workflows.machines.common.json_schema import Schema, checked_schema
 from workflows.machines.common.json_text import NotJson, clean, cut, read_object, unread
-from workflows.machines.common.named import called, read_only
-from workflows.machines.planner.decisions import REASON_CHARS, Hook
+from workflows.machines.planner.decisions import REASON_CHARS
 
-__all__ = ["CONTINUE_SCHEMA", "DEFAULT_SCHEMA", "continue_of", "hook_decision", "plan_of", "plan_schema"]
+__all__ = ["CONTINUE_SCHEMA", "DEFAULT_SCHEMA", "continue_of", "plan_of", "plan_schema"]
 
 DEFAULT_SCHEMA: JsonObject = {
     "type": "object",
@@ -48,16 +46,6 @@ def plan_of(reply: ModelReplied, schema: Schema, goal: str | None) -> JsonObject
     own = given.get("goal")
     lists: JsonObject = {key: given.get(key) or [] for key in ("required_capabilities", "initial_steps")}
     return {**given, "goal": goal if own is None else own, **lists}
-
-
-def hook_decision(decide: Hook, plan: Any, state: Mapping[str, Any]) -> Any:
-    """What the user's hook decides; any mapping will do. Raises AgentError when it fails."""
-
-    def decided() -> Any:
-        answer = decide(read_only(plan), read_only(state))
-        return dict(answer) if isinstance(answer, Mapping) else answer
-
-    return called("hook", decided)
 
 
 def continue_of(answer: Any) -> JsonObject:

@@ -10,6 +10,7 @@ from pydantic import Field, JsonValue
 
 from activities.contracts import MODEL_ATTEMPTS, Frozen, JsonObject, Strict
 from workflows.kernel.context import Context
+from workflows.machines.common.attempts import ModelAttempts, ToolAttempts
 from workflows.machines.react.rules import RuleSpec
 
 __all__ = ["CachedReply", "Options", "React", "ReasoningStep"]
@@ -25,10 +26,8 @@ class Options(Strict):
     cost_limit: float = Field(
         default=1.0, gt=0, allow_inf_nan=False, description="USD; the run ends when it is exceeded [1.7]"
     )
-    max_tool_attempts: int = Field(default=3, ge=1, le=20, description="per tool call, in all [1.5]")
-    max_model_attempts: int = Field(
-        default=MODEL_ATTEMPTS, ge=1, le=20, description="per model call, in all, for transient failures"
-    )
+    max_tool_attempts: ToolAttempts = 3
+    max_model_attempts: ModelAttempts = MODEL_ATTEMPTS
     max_format_attempts: int = Field(
         default=3,
         ge=1,

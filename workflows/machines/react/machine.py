@@ -361,27 +361,21 @@ def on_error(c: React, error: AgentError, run: Run) -> Outcome:
     """The error wrapper around every state (1.5). What is recoverable becomes an observation and fails the
     step, so that a thought whose rules could not be checked is not acted upon; the rest ends the run.
     So does the same failure of the model twice in a row: no step is spent on each attempt."""
-    effect = error.effect if isinstance(error, EffectError) else None
-    if isinstance(effect, AskPerson):
-        return _nobody(c)
-    text = str(error) if isinstance(error, EffectError) else error_text(error)
-    if not _is_recoverable(error):
+    text, recoverable, failure = error_text(error), isinstance(error, TransientError | RecoverableError), ""
+    if isinstance(error, EffectError):
+        if isinstance(error.effect, AskPerson):
+            return _nobody(c)
+        text, recoverable = str(error), error.error in {"transient", "recoverable"}
+        failure = error.type
+    if not recoverable:  # whatever is not known to be recoverable is fatal (R-000-9)
         return _end("fatal_error", text, **_cost(run))
     if c.newest is not None and not c.newest.closed:
         event = Accepted if c.newest.status == "draft" else Acted
         return {**_update(c, observation=text, status="failed"), **_cost(run)}, event(text)
-    failure = error.type if isinstance(error, EffectError) else ""
     if failure and failure == c.model_failure:
         return _end("fatal_error", f"{text} (the model call failed twice in a row)", **_cost(run))
     step = ReasoningStep(id=len(c.steps), thought="", observation=text, status="failed", timestamp=run.now)
     return {**_append(c, step), **_cost(run), "model_failure": failure}, Drafted(text)
-
-
-def _is_recoverable(error: AgentError) -> bool:
-    """Whatever is not known to be recoverable is fatal (R-000-9)."""
-    if isinstance(error, EffectError):
-        return error.error in {"transient", "recoverable"}
-    return isinstance(error, TransientError | RecoverableError)
 
 
 def went_back(restored: React, before: React) -> Patch:

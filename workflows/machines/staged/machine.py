@@ -34,7 +34,7 @@ from workflows.kernel.errors import (
     error_text,
 )
 from workflows.kernel.machine import Event, Exit, Extensions, Machine, Outcome, Run, RunInput, State, Visit
-from workflows.machines.common.json_text import clean
+from workflows.machines.common.json_text import CUT, clean
 from workflows.machines.common.named import called, named
 from workflows.machines.staged.context import (
     ACTING,
@@ -63,11 +63,6 @@ class StageFailed(Event):
 
 class Handled(Event):
     """The error handler has completed the error."""
-
-
-def event_to(lifecycle: str) -> type[Event]:
-    """The class of the events that lead to a lifecycle: `ToReviewing` for `Reviewing`."""
-    return type(f"To{lifecycle}", (Event,), {"__doc__": f"The run goes on to {lifecycle}."})
 
 
 # -- codes and exit reasons (3.7) -----------------------------------------------------------------
@@ -100,8 +95,11 @@ class Lifecycle:
         self.names = {stage.enters: stage.name for stage in options.declared}
         names = (INITIALIZED, *self.running, FINISHED, FAILED, *((FAILING,) if self.handler else ()))
         self.states: Any = Enum("Lifecycle", {name: name for name in names})  # type: ignore[misc]  # names are data
-        self.events = {name: event_to(name) for name in (*self.running, FINISHED)}
-        """Lifecycle -> the class of the events that lead there."""
+        self.events: dict[str, type[Event]] = {
+            name: type(f"To{name}", (Event,), {"__doc__": f"The run goes on to {name}."})
+            for name in (*self.running, FINISHED)
+        }
+        """Lifecycle -> the class of the events that lead there: `ToReviewing` for `Reviewing`."""
 
     # the table
 
@@ -212,12 +210,13 @@ class Lifecycle:
     def wrong(self, lifecycle: str, c: AgentState, source: str) -> str:
         """What does not hold in a lifecycle, or ""; `source` is the state that was left."""
         intent, lost = c.thought and c.thought.intent, source == ACTING and c.action is None
+        answer = c.observation.final_answer.strip() if c.observation else ""
         defined = "" if intent in self.options.intents else f"the intent {intent!r} is not defined"
         problems = {
             THINKING: "" if c.user_input.strip() else "`user_input` is not set",
             ACTING: defined if c.thought else "`thought` is not set",
             OBSERVING: "`action` is not set, although Acting came before" if lost else "",
-            FINISHED: "" if has_answer(c) else "`observation` has no final answer",
+            FINISHED: "" if answer else "`observation` has no final answer",
             FAILED: "" if c.last_error else "`last_error` is not set",  # R-002-4
         }
         return problems.get(lifecycle, "")
@@ -274,11 +273,6 @@ class Lifecycle:
         return AgentState(session_id=given.trace_id, user_input=given.goal)
 
 
-def has_answer(c: AgentState) -> bool:
-    """There is an observation with a final answer."""
-    return c.observation is not None and bool(c.observation.final_answer.strip())
-
-
 def notes_of(stage: Stage, c: AgentState) -> Iterator[Degradation]:
     """What went wrong in a stage that the run goes on after."""
     if stage.acts and c.action:
@@ -287,8 +281,7 @@ def notes_of(stage: Stage, c: AgentState) -> Iterator[Degradation]:
                 message = f"{output.tool}: {output.output}"[:500]
                 yield Degradation(code=output.error, stage=stage.name, message=message)
     if stage.flow_type == "observe" and c.observation and c.observation.cut:
-        message = "the reply was cut at its length limit (max_output_tokens)"
-        yield Degradation(code="reply_cut", stage=stage.name, message=message)
+        yield Degradation(code="reply_cut", stage=stage.name, message=CUT)
 
 
 def completed(error: LastError, given: object) -> LastError:
@@ -331,7 +324,13 @@ def departure(stage: Stage, left: Left, run: Run) -> Generator[Effect[Any], Any,
     if chosen == options.entry and options.is_last(run.step):
         if options.on_max_iterations == "fail":
             yield Say(keep=patch)
-            raise _passes_used(stage, options)
+            most = options.max_iterations
+            raise StageFailure(
+                f"{stage.name} asks for another pass after {most}, the most that are allowed; raise "
+                "max_iterations, or let the last pass answer: on_max_iterations: force_answer",
+                code=PASSES,
+                max_iterations=most,
+            )
         chosen = exits[0]
     return patch, chosen, reason
 
@@ -367,16 +366,6 @@ def _wrong_exit(stage: Stage, chosen: object, said: object) -> NoTransition:
     allowed = " or ".join(stage.targets)
     problem = f"the stage {stage.name} {what}; by its exits it may lead to {allowed}, or to {FAILED}"
     return NoTransition("staged", stage.enters, problem)
-
-
-def _passes_used(stage: Stage, options: Options) -> StageFailure:
-    most = options.max_iterations
-    return StageFailure(
-        f"{stage.name} asks for another pass after {most}, the most that are allowed; raise max_iterations, "
-        "or let the last pass answer: on_max_iterations: force_answer",
-        code="MaxIterationsExceeded",
-        max_iterations=most,
-    )
 
 
 # -- the whole ------------------------------------------------------------------------------------

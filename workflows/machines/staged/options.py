@@ -8,6 +8,7 @@ from typing import Annotated, Literal
 from pydantic import Field, StringConstraints, field_validator, model_validator
 
 from activities.contracts import MODEL_ATTEMPTS, InnerLimits, JsonObject, Strict
+from workflows.machines.common.attempts import ModelAttempts, ToolAttempts
 from workflows.machines.common.named import suggestion
 from workflows.machines.staged.context import (
     ACTING,
@@ -209,10 +210,8 @@ class Options(Strict):
     raise_on_failure: bool = Field(
         default=False, description="true: a failed run raises its last_error [R-002-8]"
     )
-    max_model_attempts: int = Field(
-        default=MODEL_ATTEMPTS, ge=1, le=20, description="per model call, in all, for transient failures"
-    )
-    max_tool_attempts: int = Field(default=1, ge=1, le=20, description="per tool call, in all [6.1]")
+    max_model_attempts: ModelAttempts = MODEL_ATTEMPTS
+    max_tool_attempts: ToolAttempts = 1
     max_format_attempts: int = Field(
         default=1, ge=1, le=20, description="model calls in one visit until a thought can be read [3.7]"
     )

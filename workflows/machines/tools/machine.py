@@ -27,6 +27,7 @@ from activities.contracts import (
 from workflows.kernel.context import Context
 from workflows.kernel.errors import AgentError, EffectError, ModelError
 from workflows.kernel.machine import Event, Exit, Machine, Outcome, Run, RunInput, Visit, state
+from workflows.machines.common.attempts import ModelAttempts, ToolAttempts
 from workflows.machines.common.json_text import was_cut
 from workflows.machines.common.prompt import system_message
 from workflows.machines.common.stopping import (
@@ -114,12 +115,8 @@ class Options(Strict):
         description="stopping policies, asked in this order: max_tokens, max_cost, no_progress, "
         "repeated_call, or one that the worker has loaded [2.6]",
     )
-    max_tool_attempts: int = Field(
-        default=1, ge=1, le=20, description="per tool call, in all; 1: none is repeated [6.1]"
-    )
-    max_model_attempts: int = Field(
-        default=MODEL_ATTEMPTS, ge=1, le=20, description="per model call, in all, for transient failures"
-    )
+    max_tool_attempts: ToolAttempts = 1
+    max_model_attempts: ModelAttempts = MODEL_ATTEMPTS
 
 
 class Tools(Context):
