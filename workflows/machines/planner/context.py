@@ -104,8 +104,6 @@ class Planner(Context):
     """The newest reply ended at the limit of the model's output."""
     given: str = ""
     """Simple mode: the input of this step."""
-    decision: JsonObject | None = None
-    """Simple mode: `{action, params, confidence}` of this step."""
     answer: str | None = None
     history: tuple[JsonObject, ...] = ()
     """Entries `{from, to, reason, iteration}` (spec 4.2)."""

@@ -228,7 +228,7 @@ MAX_ITERATIONS = "Max iterations exceeded"
     asks={AskModel},
     counts="iterations",
     reads={"observations", "given"},
-    writes={*ENDS, "iteration", "cut", "decision", "observations"},
+    writes={*ENDS, "iteration", "cut", "observations"},
 )
 def execute(c: Planner, run: Run) -> Visit:
     """Ask with the whole conversation; count the iteration, whatever comes of it."""
@@ -262,7 +262,7 @@ def _decided(c: Planner, reply: ModelReplied) -> Outcome:
     if isinstance(read, NotJson):
         text = f"Execution failed: the decision cannot be read: {unread(reply, read.problem)}"
         return halted("invalid_decision", text, **simple.audited(c, None, {"error": text}))
-    return {"decision": read.to_json()}, Proposed(f"Decided: {read.title}")
+    return {}, Proposed(f"Decided: {read.title}")
 
 
 # -- OBSERVE: code judges and does ----------------------------------------------------------------
@@ -271,7 +271,7 @@ def _decided(c: Planner, reply: ModelReplied) -> Outcome:
 @recorded(
     S.OBSERVE,
     asks={CallTools},
-    reads={*SHARED, "marks", "cut", "given", "decision"},
+    reads={*SHARED, "marks", "cut", "given"},
     writes={*ENDS, *SHARED, "marks", "answer"},
 )
 def observe(c: Planner, run: Run) -> Visit:
@@ -307,7 +307,7 @@ def observe(c: Planner, run: Run) -> Visit:
 
 @recorded(
     S.LOOP_CHECK,
-    reads={*SHARED, *ENDS, "marks", "decision"},
+    reads={*SHARED, *ENDS, "marks"},
     writes={*ENDS, "given"},
 )
 def loop_check(c: Planner, run: Run) -> Visit:

@@ -57,28 +57,29 @@ def read_decision(text: str) -> Decision | NotJson:
     return Decision(name or None, plain, sure)
 
 
-def audited(c: Planner, decision: JsonObject | None, result: Any) -> dict[str, Any]:
+def audited(c: Planner, decision: Decision | None, result: Any) -> dict[str, Any]:
     """The patch with the record of a step."""
-    record: JsonObject = {"input": c.given, "decision": decision, "result": result}
+    record = {"input": c.given, "decision": decision.to_json() if decision else None, "result": result}
     return {"observations": (*c.observations, record)}
 
 
 def act(c: Planner, run: Run) -> Generator[Any, Any, tuple[dict[str, Any], str]]:
     """Do the one action of a step: the patch, and what happened. What a tool returns is merged into the
     shared state (4.9)."""
-    given = dict(c.decision or {})
-    decision = Decision(**given)  # type: ignore[arg-type]  # as `Decision.to_json` wrote it
+    assert run.reply is not None
+    decision = read_decision(run.reply.content)
+    assert isinstance(decision, Decision)  # else EXECUTE would have halted
     problem = forbidden(c, run, decision)
     if problem is None and decision.action == FINISH:
-        return _finished(c, given), FINISH
+        return _finished(c, decision), FINISH
     outcome = problem or (yield from ran(run, decision, str(c.iteration), 1))
     if isinstance(outcome, Problem):
-        patch = audited(c, given, {"error": outcome.error})
+        patch = audited(c, decision, {"error": outcome.error})
         if outcome.halts:
             patch |= {"exit_reason": outcome.reason, "error": outcome.halts}
         return patch, outcome.halts or outcome.error
     value = shown_value(outcome.output)
-    patch = {**audited(c, given, value), "marks": marked(c, outcome), "answer": outcome.output}
+    patch = {**audited(c, decision, value), "marks": marked(c, outcome), "answer": outcome.output}
     if isinstance(value, dict):
         patch["state"] = merged(c.state, value)
         if value.get("done") is True:
@@ -86,22 +87,21 @@ def act(c: Planner, run: Run) -> Generator[Any, Any, tuple[dict[str, Any], str]]
     return patch, "Tools executed: 1"
 
 
-def _finished(c: Planner, given: JsonObject) -> dict[str, Any]:
+def _finished(c: Planner, decision: Decision) -> dict[str, Any]:
     """The action `finish`. Without an answer of its own, the newest result is the answer."""
     patch = {
-        **audited(c, given, {"done": True}),
+        **audited(c, decision, {"done": True}),
         "state": {**c.state, "done": True},
         "exit_reason": "finished",
     }
-    params: Any = given["params"]
-    if (answer := params.get("answer")) is not None:
+    if (answer := decision.params.get("answer")) is not None:
         patch["answer"] = as_text(answer)
     return patch
 
 
 def input_after(c: Planner, run: Run) -> str:
     """The input of the step after the newest one. Raises AgentError when the hook fails."""
-    result, decision = c.observations[-1]["result"], c.decision or {}
+    newest: Any = c.observations[-1]
     if builder := run.parts.input_builder:
-        return text_from("input builder", builder, result, c.iteration)
-    return prompt.next_input(str(decision.get("action")), result)
+        return text_from("input builder", builder, newest["result"], c.iteration)
+    return prompt.next_input(str(newest["decision"]["action"]), newest["result"])
