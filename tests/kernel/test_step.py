@@ -394,6 +394,30 @@ def test_close_lets_the_visit_return_a_last_patch() -> None:
     assert ended.effect is None
 
 
+@pytest.mark.parametrize("kept", [True, False], ids=["kept on the way", "patch"])
+def test_half_of_a_character_pair_is_not_kept(kept: bool) -> None:
+    def visit(c: Memory, run: Run) -> Visit:
+        half = json.loads('"\\ud800"')
+        if kept:
+            yield Say(keep={"text": half})
+        return {"text": half}, Did()
+
+    with pytest.raises(BadPatch, match="text: it cannot be written as JSON"):
+        start(machine(visit), now=1)
+
+
+def test_half_of_a_character_pair_can_be_said() -> None:
+    def visit(c: Memory, run: Run) -> Visit:
+        half = json.loads('"a \\ud800"')
+        yield Say(say=(Message(role="user", content=half),))
+        return {}, Did(reason=half)
+
+    step = start(machine(visit), now=1)
+    assert [m.content for m in step.snapshot.conversation][-1] == "a \\ud800"
+    assert step.records[-1].reason == "a \\ud800"
+    assert chain(step.records)
+
+
 def test_message_from_a_person_goes_behind_tool_results() -> None:
     def visit(c: Memory, run: Run) -> Visit:
         result = Message(role="tool", content="result", tool_call_id="1")

@@ -80,11 +80,6 @@ def simple(*answers: Reaction, **more: Any) -> Played:
     return planner(*answers, mode="simple", **more)
 
 
-def path(run: Played) -> str:
-    """The states by their first letters; E is EXECUTE."""
-    return "".join("." if name == "END" else name[0] for name in run.states.split())
-
-
 def observed(run: Played) -> list[Any]:
     """The results and errors of the run's calls."""
     return [record.get("result", record.get("error")) for record in run.context.observations]
@@ -105,6 +100,7 @@ class Script:
     name: str
     answers: tuple[Reaction, ...]
     path: str
+    """The states by their first letters; E is EXECUTE, F is FINALIZE, `.` is the end behind it."""
     reason: str
     answer: str | None = None
     options: Mapping[str, Any] = field(default_factory=dict)

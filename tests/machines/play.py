@@ -47,6 +47,12 @@ class Played:
         return " ".join(record.to for record in self.records if record.to)
 
     @property
+    def path(self) -> str:
+        """The states by their first letters; `.` is the end."""
+        ends = {"END", "DONE"}
+        return "".join("." if name.upper() in ends else name[0].upper() for name in self.states.split())
+
+    @property
     def events(self) -> str:
         """The events that moved the table, in one line."""
         return " ".join(record.event for record in self.records[1:] if record.to)

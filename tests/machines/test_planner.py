@@ -29,7 +29,6 @@ from tests.machines.planner_scripts import (
     fails,
     no_plan,
     observed,
-    path,
     plan,
     planner,
     simple,
@@ -51,7 +50,7 @@ from workflows.machines.planner.simple import read_decision
 @pytest.mark.parametrize("script", SCRIPTS, ids=lambda script: script.name)
 def test_script(script: Script) -> None:
     run = planner(*script.answers, **script.options)
-    assert (path(run), run.unused) == (script.path, 0)
+    assert (run.path, run.unused) == (script.path, 0)
     ended = run.exit
     assert (ended.reason, ended.ok, ended.answer) == (script.reason, not script.error, script.answer)
     assert script.error in str(ended.error)
@@ -113,7 +112,7 @@ def test_plan_is_completed(reply: Any, goal: str, schema: Any, kept: Any) -> Non
 
 def test_plan_without_goal_and_input_is_invalid() -> None:
     run = planner(replied("{}"), goal="", plan_schema={})
-    assert (path(run), run.exit.error) == ("IPDH", "Agent halted: Invalid plan")
+    assert (run.path, run.exit.error) == ("IPDH", "Agent halted: Invalid plan")
 
 
 def test_providers_may_enforce_the_schemas() -> None:
@@ -484,7 +483,7 @@ def test_shipped_checks(decision: Decision, allowed: bool) -> None:
 @pytest.mark.parametrize("hook", [lambda *_: Nonsense(), raises_nonsense])
 def test_hook_that_returns_or_raises_nonsense_ends_the_run(option: str, hook: Any) -> None:
     run = planner(PLAN, LOOK, ran(), hooks={"hook": hook}, **{option: "hook"})
-    assert path(run).endswith("H")
+    assert run.path.endswith("H")
 
 
 @pytest.mark.parametrize("option", ["policy", "converged", "decide", "prompt_builder", "input_builder"])
