@@ -187,13 +187,6 @@ def run_failed(run_id: str, error: WorkflowFailureError) -> RunFailed:
             f"run {run_id} was refused, so nothing was done: {cause.message}\n"
             "Fix the task, and start it again with another --id, or none: this id is used up"
         )
-    if isinstance(cause, ApplicationError) and "RestrictedWorkflowAccessError" in str(cause):
-        access = str(cause).partition("Cannot access ")[2].partition(" from inside")[0]
-        return RunFailed(
-            f"run {run_id} failed: its machine uses {access or 'what a machine may not use'}. A machine may "
-            "read no clock, file, environment or random number, because its run could not be continued "
-            "elsewhere: move that into a tool, or take the time from `run.now`"
-        )
     if isinstance(cause, TerminatedError):
         what = f"was terminated: {cause}"
     elif isinstance(cause, CancelledError):

@@ -10,6 +10,7 @@ from typing import Any
 from temporalio import workflow
 from temporalio.common import RawValue, RetryPolicy, SearchAttributeKey
 from temporalio.exceptions import ActivityError, ApplicationError, FailureError, is_cancelled_exception
+from temporalio.worker.workflow_sandbox import RestrictedWorkflowAccessError
 
 from activities.contracts import ToolsDescribed, ToolSpec, ToolsWanted
 from workflows.api import (
@@ -27,7 +28,7 @@ from workflows.api import (
 from workflows.archive import ArchivedLog
 from workflows.drive import Drive
 from workflows.kernel.diagram import mermaid
-from workflows.kernel.errors import bug_text
+from workflows.kernel.errors import bug_place, bug_text
 from workflows.kernel.log import Record
 from workflows.messages import Messages
 from workflows.pages import (
@@ -293,9 +294,18 @@ class AgentWorkflow:
 
 @contextmanager
 def _bugs_named() -> Iterator[None]:
-    """An error that no rule expects says where it comes from."""
+    """An error that no rule expects says where it comes from. What the sandbox refuses ends the run."""
     try:
         yield
+    except RestrictedWorkflowAccessError as error:
+        used = error.qualified_name.removeprefix("__builtins__.").removesuffix(".__call__")
+        raise ApplicationError(
+            f"the machine uses {used} ({bug_place(error)}). A machine may read no clock, file, environment "
+            "or random number, use no network and start nothing, because its run could not be continued "
+            "elsewhere: move that into a tool, or take the time from `run.now`",
+            type="ImpureMachine",
+            non_retryable=True,
+        ) from None
     except (FailureError, workflow.NondeterminismError):
         raise
     except Exception as error:

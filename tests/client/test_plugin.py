@@ -26,12 +26,41 @@ from tests.client.conftest import ROOT
 from workflows.api import TASK_QUEUE, WORKFLOW_TYPE, AgentTask, RunResult
 
 POETRY = Path(__file__).with_name("poetry.py")
-UNCLEAN = {
-    "clock": "str(datetime.now())",
-    "file": "open('/dev/null').read()",
-    "environment": "os.environ['HOME']",
-    "random": "str(random.random())",
+IMPURE = {
+    "clock": ("from datetime import datetime", "datetime.now()", "datetime.datetime.now"),
+    "seconds": ("from time import monotonic", "monotonic()", "time.monotonic"),
+    "sleep": ("import time", "time.sleep(0)", "time.sleep"),
+    "chance": ("from random import randint", "randint(1, 6)", "random.randint"),
+    "identity": ("from uuid import uuid4", "uuid4()", "uuid.uuid4"),
+    "secret": ("import secrets", "secrets.token_hex()", "secrets.token_hex"),
+    "file": ("", "open('/dev/null').read()", "open"),
+    "path": ("from pathlib import Path", "Path('/dev/null').read_text()", "pathlib.Path.read_text"),
+    "environment": ("import os", "os.environ['HOME']", "os.environ.HOME"),
+    "network": ("import socket", "socket.create_connection(('::1', 1))", "socket.create_connection"),
+    "thread": ("from threading import Thread", "Thread(target=len).start()", "threading.Thread"),
+    "process": ("import subprocess", "subprocess.run(['true'])", "subprocess.run"),
 }
+"""Name of a machine -> import at the top of its file, what its state does, and what is refused."""
+GUARDED = """
+from ratchet import StateMachine
+class E(Enum):
+    A, B = "a", "b"
+def late(event, context):
+    return time.time() > 0
+PLAIN = StateMachine().state(E.A).transition(E.A, str, E.B, guard=late).terminal(E.B)
+MACHINE ="""
+
+
+def source_of(name: str) -> str:
+    """The file of a machine that does something impure: in its state, in a guard, or when it is imported."""
+    given, done, _ = IMPURE.get(name, ("import time", "1", ""))
+    if name == "guard":
+        done = "PLAIN.run(E.A, {}, lambda s, c: 'x')"
+    text = POETRY.read_text().replace('name="poet"', f'name="{name}"').replace("HOOKS", "OTHER")
+    text = text.replace("reply.text}", f"str({done})}}").replace("TOOL =", "UNUSED =")
+    text = text.replace("from enum", f"{given}\nfrom enum", 1)
+    text = text.replace("\nMACHINE =", GUARDED if name == "guard" else "\nMACHINE =")
+    return text + ("\nSTARTED = time.time()\n" if name == "imported" else "")
 
 
 def task(machine: str) -> AgentTask:
@@ -44,13 +73,9 @@ def task(machine: str) -> AgentTask:
 async def connection(tmp_path_factory: pytest.TempPathFactory) -> AsyncIterator[Connection]:
     """A worker with users' modules: a good one, and some that are not deterministic."""
     folder, modules = tmp_path_factory.mktemp("modules"), [str(POETRY)]
-    for name, expression in UNCLEAN.items():
+    for name in (*IMPURE, "guard", "imported"):
         path = folder / f"{name}.py"
-        text = POETRY.read_text().replace('name="poet"', f'name="{name}"').replace("HOOKS", "OTHER")
-        text = text.replace("reply.text}", f"{expression}}}").replace("TOOL =", "UNUSED =")
-        path.write_text(
-            text.replace("from enum", "import os, random\nfrom datetime import datetime\nfrom enum")
-        )
+        path.write_text(source_of(name))
         modules.append(str(path))
     settings = Settings(data_dir=tmp_path_factory.mktemp("data"), modules=tuple(modules))
     async with connected(settings=settings, worker=True) as found:
@@ -74,12 +99,22 @@ async def test_machine_of_a_user_runs_and_replays(connection: Connection) -> Non
     assert replayed.replay_failure is None
 
 
-@pytest.mark.parametrize("machine", UNCLEAN)
-async def test_impure_machine_is_refused(connection: Connection, machine: str) -> None:
+@pytest.mark.parametrize(
+    ("machine", "used", "line"),
+    [(name, used, f"str({done})}}") for name, (_, done, used) in IMPURE.items()]
+    + [("guard", "time.time", "return time.time()"), ("imported", "time.time", "STARTED =")],
+)
+async def test_impure_machine_is_refused_naming_what_and_where(
+    connection: Connection, machine: str, used: str, line: str
+) -> None:
     with pytest.raises(WorkflowFailureError) as failed:
         await result(connection, machine)
-    words = {"clock": "datetime.now", "file": "open", "environment": "os.environ", "random": "random.random"}
-    assert words[machine] in str(run_failed(machine, failed.value))
+    source = source_of(machine)
+    number = source[: source.index(line)].count("\n") + 1
+    text = str(run_failed(machine, failed.value))
+    assert f"uses {used} (" in text
+    assert f"{machine}.py, line {number}, in " in text
+    assert "into a tool" in text
 
 
 async def start_worker(address: str, data_dir: Path, **more: str) -> asyncio.subprocess.Process:

@@ -54,6 +54,7 @@ __all__ = [
     "TransientError",
     "UndeclaredAccess",
     "UnknownAction",
+    "bug_place",
     "bug_text",
     "error_named",
     "error_text",
@@ -62,6 +63,8 @@ __all__ = [
 ERROR_CHARS = 1000
 """Characters of what a user's error says."""
 KERNEL = PurePath(__file__).parent
+SANDBOX = "/temporalio/worker/"
+"""In the files of Temporal's sandbox, which calls a machine's file when it imports it."""
 
 
 class KernelError(Exception):
@@ -198,11 +201,17 @@ def error_text(error: BaseException) -> str:
 
 
 def bug_text(error: BaseException) -> str:
-    """A bug with the line to look at: the deepest one of the file that the kernel has called."""
+    """A bug with the line to look at."""
+    return f"{error_text(error)} ({bug_place(error)})"
+
+
+def bug_place(error: BaseException) -> str:
+    """The line to look at: the deepest one of the file that the kernel has called, else of all."""
     frames = [(frame.f_code, line) for frame, line in traceback.walk_tb(error.__traceback__)]
+    frames = [one for one in frames if SANDBOX not in one[0].co_filename] or frames
     kernel = [n for n, (code, _) in enumerate(frames) if PurePath(code.co_filename).parent == KERNEL]
-    called = frames[kernel[-1] + 1 :] if kernel else frames
+    called = frames[kernel[-1] + 1 :] if kernel else frames[-1:]
     called = called or frames
     file = called[0][0].co_filename
     code, line = [one for one in called if one[0].co_filename == file][-1]
-    return f"{error_text(error)} ({file}, line {line}, in {code.co_name})"
+    return f"{file}, line {line}, in {code.co_name}"

@@ -1,0 +1,72 @@
+"""What the author of a machine sees of a fault in it: by the command line and the SDK."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+from collections.abc import AsyncIterator
+from pathlib import Path
+
+import pytest
+
+from activities.settings import Settings
+from client.agent import AgentClient
+from client.embedded import EmbeddedServer
+from client.errors import MachineBug
+from tests.client.commandline import Cli, running, until
+from workflows.api import RunStatus
+
+POETRY = Path(__file__).with_name("poetry.py")
+LINE = "reply.text}"
+
+
+@pytest.fixture(scope="module")
+async def cli(tmp_path_factory: pytest.TempPathFactory) -> AsyncIterator[Cli]:
+    """Commands at a server that runs all the time; workers come and go with the commands."""
+    home, files = tmp_path_factory.mktemp("data"), tmp_path_factory.mktemp("files")
+    async with await EmbeddedServer.attach(home):
+        yield Cli(home, files)
+
+
+def agent_with(folder: Path, written: str, name: str) -> tuple[str, Path]:
+    """An agent whose machine has this in place of the text of the model's reply; its file, and the machine's."""
+    machine, agent = folder / "poems.py", folder / "poet.yaml"
+    source = POETRY.read_text().replace('name="poet"', f'name="{name}"').replace("HOOKS", "OTHER")
+    machine.write_text(source.replace(LINE, f"{written}}}").replace("TOOL =", "UNUSED ="))
+    model = {"provider": "scripted", "script": [{"reply": "roses"}]}
+    agent.write_text(json.dumps({"machine": name, "modules": [machine.name], "models": {"default": model}}))
+    return str(agent), machine
+
+
+def words_of(machine: Path) -> list[str]:
+    """What a message about `reply.txt` has to say."""
+    source = machine.read_text()
+    line = source[: source.index("reply.txt")].count("\n") + 1
+    return ["AttributeError", "'txt'", f"{machine}, line {line}, in ask", "Fix it"]
+
+
+async def status(data_dir: Path) -> RunStatus:
+    """What the SDK says."""
+    async with AgentClient.connect(settings=Settings(data_dir=data_dir)) as agents:
+        return await agents.status("buggy")
+
+
+def test_bug_is_named_where_the_run_is_started_and_read(cli: Cli, tmp_path: Path) -> None:
+    agent, machine = agent_with(tmp_path, "reply.txt", "buggy")
+    words = words_of(machine)
+    found = cli("run", "--agent", agent, "--id", "buggy", "Write.")
+    assert (found.code, [word for word in words if word not in found.err]) == (5, []), found.err
+    assert "Traceback" not in found.err
+    with running("dev", "--agent", agent, **cli.variables):
+        shown = until(lambda: (seen := cli("show", "buggy")) and "AttributeError" in seen.err and seen)
+        assert [word for word in words if word not in shown.err] == []
+        with pytest.raises(MachineBug, match="AttributeError"):
+            asyncio.run(status(Path(cli.variables["RATCHET_DATA_DIR"])))
+
+
+def test_impure_machine_is_named_where_it_was_started(cli: Cli, tmp_path: Path) -> None:
+    agent, machine = agent_with(tmp_path, "open('/dev/null').read()", "impure")
+    found = cli("run", "--agent", agent, "--id", "impure", "Write.")
+    assert found.code == 1
+    assert "uses open" in found.err
+    assert f"{machine}, line" in found.err
