@@ -29,7 +29,7 @@ async def cli(tmp_path_factory: pytest.TempPathFactory) -> AsyncIterator[Cli]:
 
 
 def agent_with(folder: Path, written: str, name: str) -> tuple[str, Path]:
-    """An agent whose machine has this in place of the text of the model's reply; its file, and the machine's."""
+    """The files of an agent and its machine, which has this in place of the text of the reply."""
     machine, agent = folder / "poems.py", folder / "poet.yaml"
     source = POETRY.read_text().replace('name="poet"', f'name="{name}"').replace("HOOKS", "OTHER")
     machine.write_text(source.replace(LINE, f"{written}}}").replace("TOOL =", "UNUSED ="))
