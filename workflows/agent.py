@@ -182,10 +182,9 @@ class AgentWorkflow:
         result = drive.result(self.archived.head)
         await host.end_notices(seconds=AT_THE_END)
         task = self.task.model_dump(mode="json", exclude={"carry", "fork"}) if self.task else {}
-        await self.archived.write({**result.model_dump(mode="json"), "task": task})
+        archived = await self.archived.write({**result.model_dump(mode="json"), "task": task})
         await workflow.wait_condition(workflow.all_handlers_finished)
-        if self.archived.failures:
-            result = result.model_copy(update={"archived": False})
+        result = result.model_copy(update={"archived": archived})
         if workflow.cancellation_reason() is not None and result.exit_reason == "cancelled":
             return result
         if result.raises:

@@ -25,8 +25,6 @@ class ArchivedLog:
         self.records = list(records)
         self.archived_head = head
         """Hash of the last record that the archive has."""
-        self.failures = 0
-        """How often writing to the archive failed for good."""
         self._archived = 0
         self._before = head
         self._earlier: list[Record] | None = None
@@ -73,8 +71,9 @@ class ArchivedLog:
             raise ValueError("the archive's log differs from what this run wrote; nothing was done")
         return earlier
 
-    async def write(self, result: JsonObject | None = None) -> None:
+    async def write(self, result: JsonObject | None = None) -> bool:
         """Write what is new where Temporal's retention does not reach; `result` with the last part.
+        False: the archive cannot be written.
 
         A failure never fails the run, and a cancellation does not stop it: the log is the evidence. A
         finished run waits for a failing archive for a second only.
@@ -100,8 +99,8 @@ class ArchivedLog:
             with suppress(asyncio.CancelledError):
                 await workflow.wait([writing])
         if failure := writing.exception():
-            self.failures += 1
             text = str(failure.__cause__ or failure)
             workflow.logger.warning("agent.archive_failed", extra={"ratchet": {"error": text}})
-        else:
-            self._archived, self.archived_head = upto, head
+            return False
+        self._archived, self.archived_head = upto, head
+        return True

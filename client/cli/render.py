@@ -284,6 +284,9 @@ def result_text(result: RunResult, console: Console) -> Group:
     line = f"{result.exit_reason} in state {result.state} · {counted(result.step, 'step')}"
     parts.append(Text(plain(f"{line} · {spent(result.counters)}".rstrip(" ·"))))
     parts += [Text(plain(f"not heard by the model: {text}"), style="yellow") for text in result.unheard]
+    if not result.archived:
+        text = "the archive lacks the end of this run's log; the worker's log says why"
+        parts.append(Text(text, style="yellow"))
     return Group(*parts)
 
 

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import sqlite3
+import subprocess
+import sys
 from pathlib import Path
 
 import pytest
@@ -13,10 +15,11 @@ from temporalio.testing import ActivityEnvironment
 
 from activities.contracts import ArchiveRequest, LogRead, LogWanted, Message
 from activities.store.archive import CONFLICT, Archive, ArchiveActivities
-from activities.store.blobs import StoreUnavailable
+from activities.store.blobs import StoreError, StoreUnavailable
 from activities.store.converter import StrictConverter
 from workflows.kernel.log import Record, chain
 
+ROOT = Path(__file__).parents[2]
 RECORDS = tuple(
     Record(
         seq=n,
@@ -141,6 +144,43 @@ def test_verifying_finds_where_the_chain_breaks(archive: Archive, damage: str, b
     archive.add(part(finished=True))
     change(archive, damage)
     assert archive.broken_at("w", "r") == breaks_at
+
+
+@pytest.mark.parametrize("text", ["{", "[]", "", "null"])
+def test_damaged_row_is_named_and_the_others_are_read(archive: Archive, text: str) -> None:
+    archive.add(part(finished=True))
+    archive.add(part(run_id="other").model_copy(update={"workflow_id": "v"}))
+    change(archive, f"UPDATE records SET json='{text}' WHERE workflow_id='w' AND seq=2")
+    change(archive, f"UPDATE runs SET result='{text or '{'}' WHERE workflow_id='w'")
+    with pytest.raises(StoreError, match=r"record 2 of run w .* damaged.* backup"):
+        archive.records("w")
+    with pytest.raises(StoreError, match=r"the result of run w .* damaged"):
+        archive.result("w")
+    assert len(archive.records("v")) == 5
+    assert archive.runs() == (("w", "r"), ("v", "other"))
+
+
+WRITER = """
+import sys
+from pathlib import Path
+from activities.store.archive import Archive
+from tests.activities.test_archive import part
+archive = Archive(Path(sys.argv[1]))
+for n in range(8):
+    for parts in (part(0, 2), part(2, 5, finished=True)):
+        archive.add(parts.model_copy(update={"workflow_id": f"shared {n}"}))
+        archive.add(parts.model_copy(update={"workflow_id": f"{sys.argv[2]} {n}"}))
+"""
+
+
+def test_several_writers_at_once_keep_every_chain_whole(archive: Archive) -> None:
+    command = [sys.executable, "-c", WRITER, str(archive.path)]
+    writers = [subprocess.Popen([*command, name], cwd=ROOT) for name in "abc"]
+    assert [writer.wait() for writer in writers] == [0, 0, 0]
+    runs = archive.runs()
+    assert len(runs) == 32
+    assert {(len(archive.records(run)), archive.result(run) == RESULT) for run, _ in runs} == {(5, True)}
+    assert {archive.broken_at(run) for run, _ in runs} == {None}
 
 
 def test_newest_run_of_a_workflow_id_is_taken(archive: Archive) -> None:

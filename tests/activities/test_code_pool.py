@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import asyncio
 import os
+import subprocess
+import sys
 from collections.abc import AsyncIterator
 from pathlib import Path
 
@@ -15,6 +17,7 @@ from activities.code.pool import PROCESSES
 from activities.contracts import RunCode
 from tests.activities.codekit import LARGE_STATE, SHORT, Sandbox, sandbox_in
 
+ROOT = Path(__file__).parents[2]
 QUICK = SHORT.model_copy(update={"seconds": 0.5})
 
 
@@ -75,3 +78,72 @@ async def test_interpreter_gets_no_environment(sandbox: Sandbox) -> None:
         environment = await asyncio.to_thread(Path(f"/proc/{session.worker_pid}/environ").read_bytes)
     assert b"HOME=" not in environment
     assert b"PATH=" not in environment
+
+
+RUNS_ONE_BLOCK = """
+import asyncio, sys
+from pathlib import Path
+from temporalio.exceptions import ApplicationError
+from tests.activities.codekit import sandbox_in
+
+async def main():
+    async with sandbox_in(Path(sys.argv[1])) as sandbox:
+        try:
+            await sandbox.run("1")
+        except ApplicationError as error:
+            print(error.type, error.non_retryable, error)
+
+asyncio.run(main())
+"""
+
+
+def test_missing_interpreter_is_a_clear_error_that_a_retry_may_mend(tmp_path: Path) -> None:
+    done = subprocess.run(
+        [sys.executable, "-c", RUNS_ONE_BLOCK, str(tmp_path)],
+        cwd=ROOT, env={**os.environ, "MONTY_BIN": "/nowhere/monty"}, capture_output=True, text=True,
+        check=False,
+    )  # fmt: skip
+    assert "Transient False" in done.stdout, done.stderr
+    assert "no interpreter could be started" in done.stdout
+    assert "/nowhere/monty" in done.stdout
+
+
+GAUGE = """
+import asyncio, resource, sys
+from pathlib import Path
+from activities.contracts import CodeLimits
+from tests.activities.codekit import sandbox_in
+
+def peak(who):
+    return resource.getrusage(who).ru_maxrss // 1024
+
+async def main():
+    async with sandbox_in(Path(sys.argv[1]), CodeLimits(seconds=1, memory_bytes=64 * 2**20)) as sandbox:
+        await sandbox.run("1")
+        before = peak(resource.RUSAGE_SELF)
+        for block in sys.stdin.read().split("\\n---\\n"):
+            await sandbox.run(block)
+        grown = peak(resource.RUSAGE_SELF) - before
+        await sandbox.pool.close()
+        print(grown, peak(resource.RUSAGE_CHILDREN))
+
+asyncio.run(main())
+"""
+GREEDY = [
+    "while True: print('x' * 1000)",
+    "ask('x' * 15_000_000)",
+    "raise ValueError('x' * 15_000_000)",
+    "a = 'x' * 1000\nwhile True: a += a",
+    "a = {}\nn = 0\nwhile True:\n    a[n] = 'x' * 100\n    n += 1",
+]
+
+
+def test_memory_of_worker_and_interpreter_stays_bounded(tmp_path: Path) -> None:
+    """In MB: the worker grows by little more than what a block may have."""
+    done = subprocess.run(
+        [sys.executable, "-c", GAUGE, str(tmp_path)], cwd=ROOT, input="\n---\n".join(GREEDY),
+        capture_output=True, text=True, check=True,
+    )  # fmt: skip
+    worker, interpreter = map(int, done.stdout.splitlines()[-1].split())
+    assert worker < 128
+    assert interpreter < 200

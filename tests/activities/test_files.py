@@ -6,7 +6,9 @@ import os
 import socket
 import stat
 import tempfile
+import threading
 from collections.abc import Iterator
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
@@ -278,3 +280,30 @@ def test_replaced_file_loses_set_user_id(tmp_path: Path) -> None:
     program.chmod(0o4755)
     FilesRoot.of(settings_on(tmp_path)).write("program", b"new")
     assert stat.S_IMODE(program.stat().st_mode) == 0o755
+
+
+def test_folder_that_becomes_a_link_meanwhile_leads_nowhere(tmp_path: Path) -> None:
+    root, out = tmp_path / "root", tmp_path / "out"
+    for folder, text in ((root / "sub", "inside"), (out, OUTSIDE)):
+        folder.mkdir(parents=True)
+        (folder / "a.txt").write_text(text)
+    (root / "link").symlink_to(out)
+    files, over = FilesRoot(root, tmp_path / "data"), threading.Event()
+
+    def swap() -> None:
+        moves = [("sub", "aside"), ("link", "sub"), ("sub", "link"), ("aside", "sub")]
+        while not over.is_set():
+            for source, target in moves:
+                os.rename(root / source, root / target)
+
+    swapping = threading.Thread(target=swap)
+    swapping.start()
+    seen = set()
+    try:
+        for _ in range(3000):
+            with suppress(PathError), files.open("sub/a.txt") as file:
+                seen.add(file.read().decode())
+    finally:
+        over.set()
+        swapping.join()
+    assert seen == {"inside"}

@@ -5,6 +5,9 @@ from __future__ import annotations
 import hashlib
 import subprocess
 import sys
+import time
+from collections.abc import Callable
+from contextlib import suppress
 from pathlib import Path
 
 import pytest
@@ -63,6 +66,9 @@ def test_cut_blob_is_mended_by_putting_it_again(blobs: BlobStore) -> None:
 
 WRITER = """
 import sys
+import time
+from collections.abc import Callable
+from contextlib import suppress
 from pathlib import Path
 from activities.store.blobs import BlobStore
 blobs = BlobStore(Path(sys.argv[1]))
@@ -81,6 +87,43 @@ def test_several_processes_write_from_the_first_moment(blobs: BlobStore) -> None
             data = f"{who} {n}".encode() * 50
             assert blobs.get(hashlib.sha256(data).hexdigest()) == data
     assert len(files(blobs)) == 240
+
+
+KILLED = """
+import hashlib, sys
+from pathlib import Path
+from activities.store.blobs import BlobStore
+blobs = BlobStore(Path(sys.argv[1]))
+for n in range(10_000):
+    data = bytes([n % 256]) * 8_000_000 + sys.argv[2].encode()
+    print(hashlib.sha256(data).hexdigest(), flush=True)
+    blobs.put(data)
+"""
+
+
+def test_writer_killed_in_the_middle_leaves_no_half_blob(blobs: BlobStore) -> None:
+    for life in range(4):
+        command = [sys.executable, "-c", KILLED, str(blobs.folder), str(life)]
+        with subprocess.Popen(command, stdout=subprocess.PIPE, text=True) as writer:
+            assert writer.stdout is not None
+            begun = [writer.stdout.readline().strip() for _ in range(life + 2)]
+            until(lambda: any(one.stat().st_size for one in blobs.folder.rglob("draft-*")))
+            writer.kill()
+        assert [len(blobs.get(digest)) for digest in begun[:-1]] == [8_000_001] * (life + 1)
+        last = bytes([life + 1]) * 8_000_000 + str(life).encode()
+        with suppress(BlobMissing):  # a blob that is there is whole: others are `BlobDamaged`
+            assert blobs.get(begun[-1]) == last
+        assert blobs.get(blobs.put(last)) == last
+
+
+def until(holds: Callable[[], bool]) -> None:
+    """Wait for it; a file that goes away meanwhile is looked for again."""
+    end = time.monotonic() + 60
+    while time.monotonic() < end:
+        with suppress(FileNotFoundError):
+            if holds():
+                return
+    raise AssertionError("it did not happen")
 
 
 def test_unusable_folder_is_explained(tmp_path: Path) -> None:

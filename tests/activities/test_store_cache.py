@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import sqlite3
+import subprocess
+import sys
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -148,3 +150,28 @@ def test_setups_are_kept_by_digest_and_checked(cache: ConversationCache, path: P
     other.close()
     execute(path, "UPDATE setups SET setup=replace(setup,'\"m\"','\"other\"')")
     assert ConversationCache(path).setup(setup.digest) is None
+
+
+WORKER = """
+import sys
+from pathlib import Path
+from activities.contracts import EMPTY_DIGEST, Conversation, Message
+from activities.store.cache import ConversationCache
+cache = ConversationCache(Path(sys.argv[1]))
+for run in ("shared", sys.argv[2]):
+    grown = Conversation()
+    for n in range(40):
+        longer = grown.add(Message(role="user", content=f"{run} {n}"))
+        cache.save(longer, grown.digest)
+        grown = longer
+"""
+
+
+def test_several_workers_share_one_cache_from_the_first_moment(path: Path) -> None:
+    workers = [subprocess.Popen([sys.executable, "-c", WORKER, str(path), name]) for name in "abc"]
+    assert [worker.wait() for worker in workers] == [0, 0, 0]
+    for run in ("shared", "a", "b", "c"):
+        said = Conversation([Message(role="user", content=f"{run} {n}") for n in range(40)])
+        assert loaded(path, said.digest) in (said, None), "what the file was too busy for is sent again"
+    assert execute(path, "SELECT count(*) FROM additions") > [(0,)]
+    assert execute(path, "PRAGMA integrity_check") == [("ok",)]

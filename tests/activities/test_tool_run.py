@@ -16,12 +16,16 @@ from typing import Any
 import httpx2
 import pytest
 import structlog
+from hypothesis import given
+from hypothesis import strategies as st
 from pydantic import BaseModel, Field
 from temporalio.exceptions import ApplicationError
 
-from activities.contracts import TRANSIENT, ToolEffect, ToolsWanted
-from activities.tools import Tool, ToolCallContext, ToolReturn, TransientError
+from activities.contracts import TRANSIENT, ToolEffect, ToolRequest, ToolsWanted
+from activities.settings import Settings
+from activities.tools import Tool, ToolCallContext, ToolReturn, TransientError, load_tools
 from activities.tools.artifacts import MAX_KEPT_BYTES
+from activities.tools.run import ToolRunner
 from tests.activities.toolkit import (
     KEY,
     FullDisk,
@@ -352,3 +356,35 @@ async def test_tools_are_described_in_order_and_missing_ones_named() -> None:
     assert spec.parameters["required"] == ["count", "name"]
     complete = await environment().run(activities.describe_tools, ToolsWanted(names=("a",)))
     assert (complete.missing, complete.available) == ((), ())
+
+
+# -- shipped tools --------------------------------------------------------------------------------
+
+SHIPPED = load_tools(Settings())
+JSON = st.recursive(
+    st.none() | st.booleans() | st.integers() | st.floats() | st.text(max_size=20)
+    | st.sampled_from(["", ".", "..", "/", "a/b", "\0", "9**9**9", "1/0", "UTC", "http://[::1]/", "(a+)+$"]),
+    lambda inner: st.lists(inner, max_size=3) | st.dictionaries(st.text(max_size=8), inner, max_size=3),
+    max_leaves=8,
+)  # fmt: skip
+
+
+@pytest.mark.parametrize("name", sorted(SHIPPED))
+@given(data=st.data())
+async def test_any_arguments_give_a_result_or_a_readable_error(
+    name: str, data: st.DataObject, tmp_path_factory: pytest.TempPathFactory
+) -> None:
+    """The names are right, so that values of every kind come to the tool itself."""
+    tool = SHIPPED[name]
+    fields = st.sampled_from(sorted(tool.params.model_fields) or ["x"]) | st.text(max_size=5)
+    arguments = data.draw(st.dictionaries(fields, JSON, max_size=4))
+    folder = tmp_path_factory.mktemp("files")
+    (folder / "a").mkdir()
+    (folder / "a" / "b").write_text("some text\n")
+    runner = ToolRunner(SHIPPED, Settings(files_root=folder, data_dir=folder / ".ratchet"), Memory())
+    request = ToolRequest(id="c", tool=name, arguments=arguments, key=KEY, attempts=1)
+    result = await runner.run_tool(request)
+    assert isinstance(result.output, str)
+    assert result.error in (None, "bad_arguments", "failed", "transient")
+    assert result.error is None or (result.output and "Traceback" not in result.output)
+    result.model_dump_json()

@@ -63,6 +63,19 @@ def test_run_that_misses_its_goal_ends_with_1(cli: Cli, tmp_path: Path) -> None:
     assert (found.code, found.lines[-1]["exit_reason"]) == (1, "limit")
 
 
+def test_result_says_that_the_archive_lacks_it(cli: Cli, tmp_path: Path) -> None:
+    archive = Path(cli.variables["RATCHET_DATA_DIR"]) / "archive.db"
+    aside = archive.with_name("aside.db")
+    if archive.exists():
+        archive.rename(aside)
+    archive.mkdir()
+    found = cli("run", "--agent", agent_file(tmp_path), "go")
+    archive.rmdir()
+    if aside.exists():
+        aside.rename(archive)
+    assert (found.code, "the archive lacks the end" in found.out) == (0, True), found.err
+
+
 def test_same_id_starts_nothing(cli: Cli, done: str, tmp_path: Path) -> None:
     found = cli("run", "--agent", agent_file(tmp_path), "--id", done, "again")
     assert (found.code, done in found.err) == (1, True)

@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import sqlite3
-from collections.abc import AsyncIterator
-from contextlib import asynccontextmanager
+from collections.abc import AsyncIterator, Iterator
+from contextlib import asynccontextmanager, contextmanager
 from typing import Any
 
 import pytest
@@ -200,6 +200,49 @@ async def test_rollback_is_refused_when_the_earlier_log_is_lost(short: Client, o
     assert "archive" in str(refused.value.cause)
     await decide(run, "approve")
     assert (await run.result()).ok
+
+
+@contextmanager
+def broken_archive(own: Settings) -> Iterator[None]:
+    """Inside, a folder is where the archive's file should be."""
+    file, aside = own.archive_file, own.archive_file.with_name("aside.db")
+    if file.exists():
+        file.rename(aside)
+    file.mkdir()
+    try:
+        yield
+    finally:
+        file.rmdir()
+        if aside.exists():
+            aside.rename(file)
+
+
+async def test_failing_archive_is_told_and_hardly_holds_back_the_result(short: Client, own: Settings) -> None:
+    with broken_archive(own):
+        run = await begin(short, task("said"))
+        result = await run.result()
+    assert (result.ok, result.archived) == (True, False)
+    events = (await run.fetch_history()).events
+    asked = [
+        one for one in events if one.activity_task_scheduled_event_attributes.activity_id[:7] == "archive"
+    ]
+    assert events[-1].event_time.ToSeconds() - asked[0].event_time.ToSeconds() < 8
+    assert (await (await begin(short, task("said"))).result()).archived
+    await replayed(run, own)
+
+
+async def test_archive_that_fails_for_a_while_loses_nothing(short: Client, own: Settings) -> None:
+    with broken_archive(own):
+        run = await begin(short, long_task(*steps(12), "there"))
+        first, run = await run_id(run), latest(short, run)
+
+        async def continued() -> bool:
+            return await run_id(run) != first
+
+        await eventually(continued)
+    result = await run.result()
+    assert (result.answer, result.archived) == ("there", True)
+    whole_log(own, run, result)
 
 
 async def test_three_hundred_steps_are_one_run(own: Settings) -> None:

@@ -169,12 +169,22 @@ async def came_to(run: Run, events: int) -> bool:
 async def test_killed_worker_repeats_no_keyed_and_no_unsafe_call(
     quiet: Client, own: Settings, workers: Workers
 ) -> None:
-    """One kill meets four runs at four moments, and a fifth in the middle of an unsafe call."""
-    unsafe = calls(("mark_once", {"line": "killed", "file": "killed.txt", "seconds": 60}))
-    given = task(unsafe, "done", tools=("mark_once",), people=People())
-    in_call = await begin(quiet, given)
+    """One kill meets four runs at four moments, and two in the middle of a keyed and an unsafe call."""
+    in_call, in_keyed = [
+        await begin(
+            quiet,
+            task(
+                calls((tool, {"line": "killed", "file": f"{tool}.txt", "seconds": 3600})),
+                "done",
+                tools=(tool,),
+                people=People(),
+            ),
+        )
+        for tool in ("mark_once", "pay")
+    ]
     await workers.start()
-    await eventually(lambda: lines_of(own, "killed.txt"))
+    await eventually(lambda: lines_of(own, "mark_once.txt"))
+    await eventually(lambda: lines_of(own, "pay.txt"))
     names = "abcd"
     runs = [await begin(quiet, paying(name)) for name in names]
     people = [asyncio.create_task(look_after(run, own)) for run in (*runs, in_call)]
@@ -184,7 +194,9 @@ async def test_killed_worker_repeats_no_keyed_and_no_unsafe_call(
     for run, name in zip(runs, names, strict=True):
         await paid_once(run, own, name, 1)
     assert [decided.outcome for decided in (await in_call.result()).decisions] == ["answered"]
-    assert await lines_of(own, "killed.txt") == {"killed": 1}
+    assert (await in_keyed.result()).ok
+    for file in ("mark_once.txt", "pay.txt"):
+        assert await lines_of(own, file) == {"killed": 1}
     await asyncio.gather(*people)
 
 

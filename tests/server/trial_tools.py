@@ -35,11 +35,11 @@ async def mark(params: Marked, call: ToolCallContext) -> str:
 
 
 async def pay(params: Marked, call: ToolCallContext) -> str:
-    """Write the line, unless a call with this key has written it."""
+    """Write the line, unless a call with this key has written it; then wait, at the first attempt."""
     path = call.files_root / params.file
     if not path.exists() or call.key not in path.read_text():
         _mark(params, call)
-    await asyncio.sleep(params.seconds)
+    await asyncio.sleep(params.seconds if call.attempt == 1 else 0)
     return f"paid {params.line}"
 
 
