@@ -34,6 +34,7 @@ from activities.settings import Settings
 from client.embedded import temporal_binary
 from client.namespace import RETENTION, TYPES
 from deploy.worker_health import FRESH, polls
+from tests.server.conftest import STARTS_WITHIN
 from workflows.api import ATTRIBUTES, TASK_QUEUE
 
 ROOT = Path(__file__).resolve().parents[1]
@@ -185,7 +186,9 @@ def test_fresh_copy_makes_its_own_environment(tmp_path: Path, options: list[str]
 async def server() -> AsyncIterator[Client]:
     """A Temporal server as it comes, without our namespace and attributes."""
     async with await WorkflowEnvironment.start_local(
-        dev_server_existing_path=temporal_binary(), dev_server_log_level="error"
+        dev_server_existing_path=temporal_binary(),
+        dev_server_log_level="error",
+        dev_server_startup_timeout=STARTS_WITHIN,
     ) as environment:
         yield environment.client
 

@@ -27,8 +27,8 @@ def setup(name: str, stream: bool = True, **more: Any) -> Setup:
 async def ask(
     provider: Provider, wanted: Setup, conversation: Conversation = CONVERSATION, **more: Any
 ) -> ModelReplied:
-    """The reply, within 20 seconds."""
-    return await asyncio.wait_for(provider.complete(ModelCall(wanted, conversation, **more)), 20)
+    """The reply; whoever waits for two minutes waits in vain."""
+    return await asyncio.wait_for(provider.complete(ModelCall(wanted, conversation, **more)), 120)
 
 
 async def failure(

@@ -6,7 +6,8 @@ import asyncio
 import json
 import os
 import sys
-from typing import Any
+import threading
+from typing import Any, ClassVar
 
 import pytest
 from structlog.testing import capture_logs
@@ -299,3 +300,20 @@ async def test_first_call_imports_the_library_in_a_thread(server: FakeOpenAI) ->
     output, _ = await process.communicate()
     assert process.returncode == 0
     assert set(output.decode().splitlines()) == {"in a thread"}
+
+
+class Watched(Conversation):
+    """Notes the threads in which what is sent is made of it."""
+
+    threads: ClassVar[set[threading.Thread]] = set()
+
+    def without(self, start: int, end: int) -> tuple[Message, ...]:
+        self.threads.add(threading.current_thread())
+        return super().without(start, end)
+
+
+async def test_long_request_is_made_in_a_thread(provider: OpenAIProvider) -> None:
+    """Ten megabytes take a second of CPU, in which a worker could serve no other run."""
+    await ask(provider, setup("echo"), Watched(CONVERSATION.messages))
+    assert Watched.threads
+    assert threading.current_thread() not in Watched.threads

@@ -29,7 +29,7 @@ def asking(*lines: str, **more: Any) -> AgentTask:
     return task(*replies, "done", **{**defaults, **more})
 
 
-async def until(ask: Callable[[], Awaitable[Any]], seconds: float = 20) -> Any:
+async def until(ask: Callable[[], Awaitable[Any]], seconds: float = 120) -> Any:
     """Wait until what an async function gives is true; gives it."""
     async with asyncio.timeout(seconds):
         while not (found := await ask()):  # noqa: ASYNC110  # the run is in another process

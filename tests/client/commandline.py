@@ -33,7 +33,7 @@ ON_TERMINAL = [
 ]
 CODES = re.compile(r"\x1b(?:\[[0-9;?]*[A-Za-z]|[=>])")
 STATUS_QUERY = "\x1b[5n"
-SECONDS = 60
+SECONDS = 120
 AGENT = """
 machine: tools
 modules: [{module}]

@@ -23,6 +23,7 @@ from client.embedded import temporal_binary
 from client.errors import run_failed
 from client.plugin import RatchetPlugin
 from tests.client.conftest import ROOT
+from tests.server.conftest import STARTS_WITHIN
 from workflows.api import TASK_QUEUE, WORKFLOW_TYPE, AgentTask, RunResult
 
 POETRY = Path(__file__).with_name("poetry.py")
@@ -137,7 +138,9 @@ async def test_worker_polls_until_it_is_stopped(tmp_path: Path) -> None:
 
 async def test_worker_refuses_a_bare_namespace(tmp_path: Path) -> None:
     async with await WorkflowEnvironment.start_local(
-        dev_server_existing_path=temporal_binary(), dev_server_log_level="error"
+        dev_server_existing_path=temporal_binary(),
+        dev_server_log_level="error",
+        dev_server_startup_timeout=STARTS_WITHIN,
     ) as environment:
         address = environment.client.service_client.config.target_host
         worker = await start_worker(address, tmp_path)

@@ -122,7 +122,7 @@ async def test_short_id_finds_exactly_one_run(agents: AgentClient) -> None:
     first, second = new_run_id("finder") + "-one", new_run_id("finder") + "-two"
     for run in (first, second):
         await agents.run(talk(), run)
-    async with asyncio.timeout(20):
+    async with asyncio.timeout(120):
         while True:
             with suppress(UnknownRun):
                 assert await agents.find(first[:-2]) == first

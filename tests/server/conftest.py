@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
+from datetime import timedelta
 from pathlib import Path
 from typing import Any
 
@@ -20,6 +21,8 @@ from workflows.api import ATTRIBUTES
 
 NESTER = Path(__file__).with_name("nester.py")
 """A machine that runs other machines."""
+STARTS_WITHIN = timedelta(minutes=2)
+"""The SDK gives up after 5 s, which a busy machine needs."""
 TOOLS = Path(__file__).with_name("trial_tools.py")
 """Tools that count their runs in files, fail, hang or return too much."""
 
@@ -42,6 +45,7 @@ async def real_server(settings: Settings, *more: str) -> AsyncIterator[Client]:
         dev_server_existing_path=str(temporal_binary()),
         dev_server_extra_args=flags,
         dev_server_log_level="error",
+        dev_server_startup_timeout=STARTS_WITHIN,
         search_attributes=[_key(name) for name in ATTRIBUTES],
         plugins=[RatchetPlugin(settings)],
     ) as environment:

@@ -119,11 +119,11 @@ async def test_any_signal_is_harmless_and_in_the_log(working: Client, settings: 
 
 
 async def test_commands_are_obeyed_in_order(working: Client, settings: Settings) -> None:
-    run = await begin(
-        working, task(*[calls(("mark", {"line": "x", "seconds": 0.3}))] * 3, "done", people=ASKED)
-    )
+    held = calls(("mark", {"line": "x", "until": "commanded"}))
+    run = await begin(working, task(*[held] * 3, "done", people=ASKED))
     await until(run, lambda status: status.step > 0)
     assert (await command(run, "pause")).paused
+    (settings.files_root / "commanded").touch()
     await until(run, lambda status: status.waiting == "paused")
     await command(run, "steer", text="be quick")
     done = await command(run, "rollback", step=1)

@@ -235,9 +235,11 @@ async def test_inner_run_asks_the_model_of_the_role_that_it_is_given(working: Cl
 
 
 async def test_pause_and_resume_reach_the_inner_run(working: Client, settings: Settings) -> None:
-    run = await begin(working, outer_task({}, people=People()))
+    models = {"default": scripted(calls(("mark", {"line": "in", "until": "paused"})), "inside")}
+    run = await begin(working, outer_task({}, people=People(), models=models))
     child = await under_way(working, run)
     assert child.id in (await command(run, "pause")).text
+    (settings.files_root / "paused").touch()
     await until(child, lambda status: status.waiting == "paused" and status.doing.startswith("ask"))
     await command(run, "resume")
     assert (await run.result()).answer == "stop: inside"

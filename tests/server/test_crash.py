@@ -187,17 +187,18 @@ async def test_killed_worker_repeats_no_keyed_and_no_unsafe_call(
     await eventually(lambda: lines_of(own, "pay.txt"))
     names = "abcd"
     runs = [await begin(quiet, paying(name)) for name in names]
-    people = [asyncio.create_task(look_after(run, own)) for run in (*runs, in_call)]
-    await eventually(lambda: came_to(runs[0], 120))
-    workers.kill()
-    await workers.start()
+    async with asyncio.TaskGroup() as people:
+        for run in (*runs, in_call):
+            people.create_task(look_after(run, own))
+        await eventually(lambda: came_to(runs[0], 120))
+        workers.kill()
+        await workers.start()
     for run, name in zip(runs, names, strict=True):
         await paid_once(run, own, name, 1)
     assert [decided.outcome for decided in (await in_call.result()).decisions] == ["answered"]
     assert (await in_keyed.result()).ok
     for file in ("mark_once.txt", "pay.txt"):
         assert await lines_of(own, file) == {"killed": 1}
-    await asyncio.gather(*people)
 
 
 @pytest.mark.exhaustive

@@ -17,6 +17,7 @@ class Marked(BaseModel):
     line: str
     file: str = "marks.txt"
     seconds: float = Field(default=0, description="to wait before")
+    until: str = Field(default="", description="a file that ends the call once it is there")
     text: str = "done"
 
 
@@ -31,6 +32,8 @@ async def mark(params: Marked, call: ToolCallContext) -> str:
     """Write the line, then wait: a crash in the middle leaves the line behind."""
     _mark(params, call)
     await asyncio.sleep(params.seconds)
+    while params.until and not (call.files_root / params.until).exists():  # noqa: ASYNC110  # a file has no event
+        await asyncio.sleep(0.02)
     return f"{params.text} {params.line}"
 
 
