@@ -14,7 +14,7 @@ from activities.contracts import JsonObject, ModelSpec, ToolSpec
 from activities.settings import Settings
 from client.agentfile import SCRIPTED, AgentFile, Draft, shipped_agents
 from client.errors import UsageError
-from client.options import options_of
+from client.options import options_of, schema_of
 from client.workerconfig import memory_file, register_modules
 from client.yaml import KeyPath, Problem, YamlFile, nearest, problems
 from workflows.kernel.machine import COMMON_EXITS, Extensions, Machine, state_name
@@ -126,7 +126,7 @@ def machine_facts(machine: Machine) -> dict[str, Any]:
         "roles": list(machine.roles),
         "takes_material": machine.takes_material,
         "options": [asdict(option) for option in options_of(machine.options)],
-        "schema": machine.options.model_json_schema(),
+        "schema": schema_of(machine.options),
         "states": [_state_facts(machine, name) for name in machine.by_name],
         "transitions": [
             {"from": source, "event": event.__name__, "to": target}

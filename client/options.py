@@ -12,11 +12,11 @@ from pydantic import BaseModel
 from pydantic.json_schema import GenerateJsonSchema
 from pydantic_core.core_schema import WithDefaultSchema
 
-__all__ = ["Option", "options_of"]
+__all__ = ["Option", "options_of", "schema_of"]
 
 Schema = Mapping[str, Any]
 SOURCE = re.compile(r"\s*\[((?:R-\d+-\d+|\d+(?:\.\d+)+)(?:, *(?:R-\d+-\d+|\d+(?:\.\d+)+))*)\]\s*$")
-"""At the end of a description: the part of the specification that an option comes from."""
+"""At the end of a description: the part of the specification that an option comes from. Users never see it."""
 LONG_DEFAULT = 60
 """Characters; a longer default is told by its inner keys."""
 
@@ -32,14 +32,28 @@ class Option:
     allowed: str
     meaning: str
     """What it means and its unit."""
-    source: str
-    """Part of the specification, such as `1.7, R-000-4`; may be empty."""
 
 
 def options_of(model: type[BaseModel]) -> tuple[Option, ...]:
     """All keys of a model, those of inner objects after the key that holds them."""
-    whole = model.model_json_schema(schema_generator=_DefaultsToo)
+    whole = schema_of(model, _DefaultsToo)
     return tuple(_options(_without_references(whole, whole.get("$defs", {})), ""))
+
+
+def schema_of(model: type[BaseModel], generator: type[GenerateJsonSchema] = GenerateJsonSchema) -> Any:
+    """The JSON schema of a model, without marks of the specification."""
+    return _without_marks(model.model_json_schema(schema_generator=generator))
+
+
+def _without_marks(value: Any) -> Any:
+    if isinstance(value, dict):
+        return {
+            key: SOURCE.sub("", item)
+            if key == "description" and isinstance(item, str)
+            else _without_marks(item)
+            for key, item in value.items()
+        }
+    return [_without_marks(item) for item in value] if isinstance(value, list) else value
 
 
 class _DefaultsToo(GenerateJsonSchema):
@@ -76,15 +90,12 @@ def _options(schema: Schema, before: str) -> Iterator[Option]:
     for way in _ways(schema):
         for key, field in way.get("properties", {}).items():
             inside = list(_objects(field))
-            meaning = field.get("description", "")
-            source = SOURCE.search(meaning)
             default = None if key in way.get("required", ()) else json.dumps(field.get("default"))
             yield Option(
                 name=before + key,
                 default="see its keys" if inside and len(default or "") > LONG_DEFAULT else default,
                 allowed=_allowed(field),
-                meaning=SOURCE.sub("", meaning),
-                source=source[1] if source else "",
+                meaning=field.get("description", ""),
             )
             for inner, mark in inside:
                 yield from _options(inner, f"{before}{key}{mark}.")

@@ -19,8 +19,7 @@ HEAD = """# Machines
 Made by `make docs` from the declarations in `workflows/machines/`; do not edit. The table is what runs: a
 transition that is not in it breaks a rule, and a state can neither read, write nor ask for anything that it
 did not declare. For a machine of your own, `ratchet machines NAME` and `ratchet diagram NAME` show the same;
-how to write one: [own-machine.md](own-machine.md). `spec` names the part of the specification that an option
-comes from; times are in seconds.
+how to write one: [own-machine.md](own-machine.md). Times are in seconds.
 """
 EXITS = """## Exit reasons of every machine
 
@@ -69,11 +68,10 @@ def _options(machine: Machine) -> str:
             "must be given" if option.default is None else f"`{option.default}`",
             option.allowed,
             option.meaning,
-            option.source,
         ]
         for option in options_of(machine.options)
     ]
-    return _markdown(["option", "default", "allowed", "meaning and unit", "spec"], rows)
+    return _markdown(["option", "default", "allowed", "meaning and unit"], rows)
 
 
 def _exits(exits: Mapping[str, str]) -> str:

@@ -193,8 +193,7 @@ def _sections(facts: Mapping[str, Any]) -> dict[str, list[tuple[str, str]]]:
 
 def _option_text(option: Mapping[str, Any]) -> str:
     default = "must be given" if option["default"] is None else f"default {option['default']}"
-    source = f" [{option['source']}]" if option["source"] else ""
-    return f"{default}; {option['allowed']}\n{option['meaning']}{source}".rstrip()
+    return f"{default}; {option['allowed']}\n{option['meaning']}".rstrip()
 
 
 def _state_text(state: Mapping[str, Any]) -> str:

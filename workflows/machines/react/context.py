@@ -38,7 +38,7 @@ class Options(Strict):
         default=3, ge=0, description="rejected thoughts; one more asks a person [R-000-1]"
     )
     rules: tuple[RuleSpec, ...] | None = Field(
-        default=None, description="null: max_depth, cost_limit, forbid_guessing; see spec 1.6"
+        default=None, description="null: max_depth, cost_limit, forbid_guessing; see docs/rules.md"
     )
     reply_format: Literal["text", "json_schema"] = Field(
         default="text", description="json_schema: the provider enforces the schema of replies"

@@ -253,7 +253,7 @@ class Options(Strict):
     @classmethod
     def _not_blank(cls, text: str) -> str:
         if not text.strip():
-            raise ValueError("it is blank, and an answer must not be empty (spec 3.5)")
+            raise ValueError("it is blank, and an answer must not be empty")
         return text
 
     @field_validator("intents")
@@ -288,7 +288,7 @@ def _clashes(stages: tuple[Stage, ...]) -> Iterator[str]:
     if running and running[0].flow_type == "act":
         yield f"stage {running[0].name}: flow_type: act needs a thought, so it cannot be the first stage"
     if running and not any(stage.enforce for stage in running):
-        yield "enforce: it may be switched off for a named stage, not for all (spec 3.7)"
+        yield "enforce: it may be switched off for a named stage, not for all"
 
 
 def _lost_exits(stages: tuple[Stage, ...]) -> Iterator[str]:
