@@ -16,7 +16,7 @@ __all__ = ["Option", "options_of", "schema_of"]
 
 Schema = Mapping[str, Any]
 SOURCE = re.compile(r"\s*\[((?:R-\d+-\d+|\d+(?:\.\d+)+)(?:, *(?:R-\d+-\d+|\d+(?:\.\d+)+))*)\]\s*$")
-"""At the end of a description: the part of the specification that an option comes from. Users never see it."""
+"""At the end of a description: the part of the specification that an option is from; users never see it."""
 LONG_DEFAULT = 60
 """Characters; a longer default is told by its inner keys."""
 

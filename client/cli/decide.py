@@ -32,7 +32,7 @@ from workflows.people import Command, CommandDone, Decided, DoneCall, Request, S
 
 __all__ = ["app"]
 
-app = typer.Typer()
+app = typer.Typer(rich_markup_mode=None)
 SHOWN = 10
 """Requests that a message names."""
 DIGEST_CHARACTERS = 6

@@ -29,7 +29,7 @@ if TYPE_CHECKING:
 
 __all__ = ["app", "show_step"]
 
-app = typer.Typer()
+app = typer.Typer(rich_markup_mode=None)
 CHANGEABLE = ("limits", "models", "tools", "options", "approvals", "people")
 """Keys of an agent that a fork may change."""
 

@@ -17,7 +17,7 @@ from workflows.people import Request, RequestsPage
 
 __all__ = ["AnyRequest", "app", "open_requests"]
 
-app = typer.Typer()
+app = typer.Typer(rich_markup_mode=None)
 AnyRequest = Request | RequestSummary
 
 

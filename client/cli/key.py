@@ -13,7 +13,7 @@ from client.keys import new_key, public_key, signer, warning_if_exposed
 
 __all__ = ["app"]
 
-app = typer.Typer()
+app = typer.Typer(rich_markup_mode=None)
 
 
 @command(app)

@@ -1,6 +1,6 @@
 """What all commands share: options as dataclasses, and running a coroutine as a command.
 
-    app = typer.Typer()
+    app = typer.Typer(rich_markup_mode=None)
 
     @command(app)
     async def show(common: CommonOptions, run: RunId, as_json: Json = False) -> int | None: ...

@@ -118,12 +118,9 @@ def _console(terminal: bool, *, stderr: bool) -> Console:
 
 
 class _Piped(Console):
-    """A console for files and pipes: table rows end where their text ends."""
+    """A console for files and pipes: lines end where their text ends."""
 
     def print(self, *objects: Any, **options: Any) -> None:
-        if not any(isinstance(one, Table) for one in objects):
-            super().print(*objects, **options)
-            return
         with self.capture() as captured:
             super().print(*objects, **options)
         self.file.write(re.sub(r" +$", "", captured.get(), flags=re.MULTILINE))

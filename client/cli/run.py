@@ -45,7 +45,7 @@ if TYPE_CHECKING:
 
 __all__ = ["Starting", "app", "check_worker", "follow", "own_worker", "start"]
 
-app = typer.Typer()
+app = typer.Typer(rich_markup_mode=None)
 BEGUN_SECONDS = 10
 """How long `--detach` waits for a worker to begin the run."""
 
