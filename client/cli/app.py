@@ -80,7 +80,11 @@ class _LazyGroup(TyperGroup):
             hint = f"did you mean {close[0]!r}?" if close else "`ratchet --help` lists the commands"
             ctx.fail(f"No such command {cmd_name!r}; {hint}")
         module = import_module(f"client.cli.{COMMANDS[cmd_name][0]}")
-        return typer.main.get_group(module.app).commands[cmd_name]
+        command: Any = typer.main.get_group(module.app).commands[cmd_name]
+        for one in command.params:
+            if one.metavar is None and not one.type_descriptor.is_choice:
+                one.metavar = max(one.opts, key=len).lstrip("-").upper()
+        return command
 
     def format_commands(self, ctx: Any, formatter: Any) -> None:
         with formatter.section("Commands"):

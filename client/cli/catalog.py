@@ -37,9 +37,9 @@ class MachineOptions:
     version: Annotated[str | None, typer.Option("--version", help="Of the machine; default: the newest.")] = (
         None
     )
-    sets: Annotated[list[str] | None, typer.Option("--set", help="KEY=VALUE: an option of the machine.")] = (
-        None
-    )
+    sets: Annotated[
+        list[str] | None, typer.Option("--set", metavar="KEY=VALUE", help="An option of the machine.")
+    ] = None
     agent: AgentName = None
 
     def find(self, catalog: Catalog, name: str) -> Machine:
@@ -72,7 +72,7 @@ async def agents(common: CommonOptions, as_json: Json = False) -> None:
     rows = [_agent_facts(path, str(path)) for path in _agents_here()]
     rows += [_agent_facts(path, path.stem) for path in shipped_agents()]
     if as_json:
-        render.print_json(rows)
+        render.print_lines(rows)
     else:
         render.out().print(render.pairs((row["agent"], _agent_text(row)) for row in rows))
 
@@ -121,7 +121,7 @@ async def tools(common: CommonOptions, agent: AgentName = None, as_json: Json = 
     """List tools: what they do, their arguments, and what a second call would do."""
     found = _catalog(common, agent).tools
     if as_json:
-        render.print_json(found)
+        render.print_lines(found)
         return
     render.out().print(
         render.pairs(
@@ -158,7 +158,7 @@ async def machines(
             for one in catalog.machines
         ]
         if as_json:
-            render.print_json(rows)
+            render.print_lines(rows)
             return
         render.out().print(
             render.pairs((f"{row['machine']} {row['version']}", row["description"]) for row in rows)

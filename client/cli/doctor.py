@@ -59,7 +59,7 @@ async def doctor(
     checks += [_tools(settings, chosen.tools), _store(settings)]
     checks += [check async for check in _models(settings, models, needed=agent is not None)]
     if as_json:
-        render.print_json([asdict(check) for check in checks])
+        render.print_lines(map(asdict, checks))
     else:
         render.out().print(
             render.pairs((f"{'ok' if check.ok else 'BAD':4} {check.name}", check.text) for check in checks)

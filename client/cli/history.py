@@ -40,7 +40,7 @@ async def steps(common: CommonOptions, run: RunName, as_json: Json = False) -> N
     async with _reading(common, run) as (client, run_id):
         lines = await client.checkpoints(run_id)
     if as_json:
-        render.print_json(lines)
+        render.print_lines(lines)
         return
     render.out().print(render.checkpoint_table(lines))
     render.note(
@@ -117,7 +117,9 @@ async def fork(  # noqa: PLR0913, PLR0917  # one parameter for each option of th
     message: Annotated[
         str | None, typer.Option("--message", help="Message to the model; - reads stdin.")
     ] = None,
-    sets: Annotated[list[str] | None, typer.Option("--set", help="KEY=VALUE of the agent file.")] = None,
+    sets: Annotated[
+        list[str] | None, typer.Option("--set", metavar="KEY=VALUE", help="A key of the agent file.")
+    ] = None,
     yes: Annotated[
         bool,
         typer.Option("--yes", "-y", help="Do not ask, although calls with outside effects are repeated."),
@@ -154,8 +156,8 @@ async def fork(  # noqa: PLR0913, PLR0917  # one parameter for each option of th
         copied = len(task.fork.records) if task.fork else 0
         if not starting.as_json and not starting.detach:
             render.note(
-                f"from step {step} of {source.run}: {render.counted(copied, 'record')} of the log are its "
-                "source's; calls from the step on are made again"
+                f"from step {step} of {source.run}, with {render.counted(copied, 'record')} of its log; "
+                "calls from the step on are made again"
             )
         return await start(client, task, starting, has_worker=has_worker, stays=not own, since=copied)
     raise AssertionError("unreachable: an exit stack swallows nothing")

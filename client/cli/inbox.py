@@ -34,7 +34,7 @@ async def inbox(
             return
         lines = await client.inbox()
     if as_json:
-        render.print_json(lines)
+        render.print_lines(lines)
     elif lines:
         render.out().print(render.inbox_table(lines, datetime.now(UTC), render.out().width))
         render.note("`ratchet inbox RUN` shows all that a run asks, and the commands that decide it")

@@ -33,7 +33,7 @@ async def list_runs(
     async with common.client() as client:
         lines = await client.list(running=running, machine=machine, agent=agent)
     if as_json:
-        render.print_json(lines)
+        render.print_lines(lines)
     elif lines:
         console = render.out()
         console.print(render.run_table(lines, console.width))

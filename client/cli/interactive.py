@@ -348,7 +348,9 @@ class _Announcer:
             return
         with self._view.still():
             notes().print(request_block(request, request.run))
-            notes().print("\n".join(["it waits until somebody decides:", *_commands(request)]))
+            end = "" if request.deadline else ", for ever if none comes"
+            head = f"nobody can be asked here: the run waits for one of these, from any terminal{end}"
+            notes().print("\n".join([head, *_commands(request)]))
 
 
 def _commands(request: Request) -> list[str]:

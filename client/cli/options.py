@@ -44,7 +44,7 @@ STDIN_BYTES = 2_000_000
 
 Work = TypeVar("Work", bound=Callable[..., Coroutine[Any, Any, int | None]])
 
-Json = Annotated[bool, typer.Option("--json", help="Print JSON.")]
+Json = Annotated[bool, typer.Option("--json", help="Print JSON; of a list one line for each.")]
 RunName = Annotated[
     str, typer.Argument(help="Id of the run; its beginning or end if that is unique.", metavar="RUN")
 ]
@@ -144,7 +144,9 @@ class Choosing:
     sets: Annotated[
         list[str] | None,
         typer.Option(
-            "--set", help="KEY=VALUE: a machine option (max_steps=5) or an agent key (limits.tokens=1000)."
+            "--set",
+            metavar="KEY=VALUE",
+            help="A machine option (max_steps=5) or an agent key (limits.tokens=1000).",
         ),
     ] = None
     material: Annotated[

@@ -11,7 +11,7 @@ import re
 import shlex
 import sys
 import time
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Sequence
 from datetime import UTC, datetime
 from typing import TYPE_CHECKING, Any, TextIO
 
@@ -49,9 +49,9 @@ if TYPE_CHECKING:  # these import temporalio
 __all__ = [
     "DECISIONS", "WIDE", "change_block", "checkpoint_table", "command_text", "comparison_block",
     "counted", "decision_commands", "decision_text", "effects_table", "escaped", "inbox_table",
-    "next_step", "note", "notes", "one_line", "out", "pairs", "plain", "print_json", "record_block",
-    "replay_block", "request_block", "request_line", "request_reason", "result_text", "run_block",
-    "run_line", "run_table", "snapshot_block", "spent", "status_block", "steps_table", "time_left",
+    "next_step", "note", "notes", "one_line", "out", "pairs", "plain", "print_json", "print_lines",
+    "record_block", "replay_block", "request_block", "request_line", "request_reason", "result_text",
+    "run_block", "run_line", "run_table", "snapshot_block", "spent", "status_block", "steps_table", "time_left",
     "time_span",
 ]  # fmt: skip
 
@@ -146,6 +146,12 @@ def print_json(value: Any, *, indent: int | None = 2, stream: TextIO | None = No
     stream = stream or sys.stdout
     stream.write(escaped(to_json(value, indent=indent, inf_nan_mode="null").decode()) + "\n")
     stream.flush()
+
+
+def print_lines(values: Iterable[Any]) -> None:
+    """Print a list as JSON, one value on each line."""
+    for value in values:
+        print_json(value, indent=None)
 
 
 def one_line(text: str, limit: int) -> str:
@@ -301,8 +307,7 @@ def status_block(line: RunLine | None, status: RunStatus) -> Table:
         "step": str(status.step),
         "doing": "" if status.finished else status.doing,
         "child runs": "\n".join(status.children),
-        "waits for": "" if status.finished else _waits_for(run, line, status),
-        "progress": line.progress if line else "finished" if status.finished else "running",
+        "progress": _progress(run, line, status),
         "exit": status.exit_reason or "",
         "answer": status.answer or "",
         "why": status.error or "",
@@ -317,11 +322,11 @@ def status_block(line: RunLine | None, status: RunStatus) -> Table:
     return pairs(((name, value) for name, value in rows.items() if value), style="dim")
 
 
-def _waits_for(run: str, line: RunLine | None, status: RunStatus) -> str:
-    """Since when a run waits, until when, and the command that shows more."""
-    if not status.waiting:
-        return ""
-    words = status.waiting
+def _progress(run: str, line: RunLine | None, status: RunStatus) -> str:
+    """Whether it runs; of a run that waits: since when, until when, and the command that shows more."""
+    if status.finished or not status.waiting:
+        return line.progress if line else "finished" if status.finished else "running"
+    words = "paused" if status.waiting == "paused" else f"waits for a person: {status.waiting}"
     if line and line.waiting_since:
         words += f" since {_clock(line.waiting_since)}"
     if line and line.deadline:
@@ -655,7 +660,7 @@ def replay_block(found: ReplayResult) -> Group:
     else:
         verdict.append("today's code does something else", style="bold red")
     upto = "" if found.before is None else f" before record {found.before}"
-    parts = [
+    parts: list[RenderableType] = [
         verdict,
         Text(f"{counted(found.records, 'record')}{upto} compared; nothing was called", style="dim"),
     ]
@@ -668,15 +673,14 @@ def replay_block(found: ReplayResult) -> Group:
         parts.append(Text(f"First difference: record {one.seq} (step {one.step})", style="bold"))
         parts.append(Text(plain(f"  was {one.recorded or 'nothing'}, now {one.today or 'nothing'}")))
         if one.difference is not None:
-            parts += [Text(line) for line in _difference_lines(one.difference)]
+            parts.append(_difference_table(one.difference, "recorded", "today"))
     return Group(*parts, *(Text(one_line(note, LONG), style="yellow") for note in found.notes))
 
 
-def _difference_lines(difference: Difference) -> Iterator[str]:
-
-    yield f"    {one_line(difference.at, SHORT)}"
-    yield f"      {one_line(difference.left, SHORT) or '(nothing)'}"
-    yield f"      {one_line(difference.right, SHORT) or '(nothing)'}"
+def _difference_table(difference: Difference, left: str, right: str) -> Table:
+    """What differs, below whose it is."""
+    rows = {"in": difference.at, left: difference.left or "(nothing)", right: difference.right or "(nothing)"}
+    return pairs(((f"  {name}", one_line(text, SHORT)) for name, text in rows.items() if text), style="dim")
 
 
 def comparison_block(found: Comparison, width: int) -> Group:
@@ -750,5 +754,4 @@ def _ending(found: Comparison) -> Iterable[RenderableType]:
         yield Text("They do the same, step by step.", style="green")
         return
     yield Text(f"First difference, in step {first.step}:", style="bold")
-    for line in _difference_lines(first.difference):
-        yield Text(line)
+    yield _difference_table(first.difference, found.left.run, found.right.run)

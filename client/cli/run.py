@@ -430,7 +430,7 @@ async def own_worker(client: AgentClient, settings: Settings) -> AsyncIterator[N
     if client.ui is not None:
         lines = await client.list(running=True)
         await _check_waiting(client, settings, lines)
-        _name_interrupted(lines)
+        _name_interrupted(lines, elsewhere=await client.has_worker())
     async with client.connection.working():
         yield
 
@@ -473,10 +473,16 @@ def _lacking(task: AgentTask, catalog: Any, settings: Settings) -> Iterator[str]
         yield str(error)
 
 
-def _name_interrupted(lines: Iterable[RunLine]) -> None:
+def _name_interrupted(lines: Sequence[RunLine], *, elsewhere: bool) -> None:
+    """Say which runs are not over; `elsewhere`: another worker polls, and has them already."""
     rows = [f"  {render.plain(line.id)}  {render.one_line(line.goal, 60)}{_waits(line)}" for line in lines]
-    if rows:
-        render.note("\n".join(["These runs of this directory are not over and continue now:", *rows]))
+    if rows and elsewhere:
+        render.note(
+            f"not over in this directory, beside this run: {render.counted(len(rows), 'run')} "
+            "(`ratchet list --running`)"
+        )
+    elif rows:
+        render.note("\n".join(["Not over in this directory, and continued by this worker:", *rows]))
 
 
 def _waits(line: RunLine) -> str:

@@ -121,6 +121,18 @@ def test_limit_is_topped_up_and_rollback_confirmed_on_terminals(cli: Cli, tmp_pa
             assert cli.marks().count("more") == 1
 
 
+def test_second_worker_claims_no_run_of_the_first(cli: Cli, tmp_path: Path) -> None:
+    words = ("run", "--agent", agent_file(tmp_path, "mine"), "--id", "mine", "go")
+    with running(*words, **cli.variables) as run:
+        assert run.stderr is not None
+        assert "for ever" in next(line for line in run.stderr if "nobody can be asked here" in line)
+        free = agent_file(tmp_path, "other", more="approvals: {effects: {unsafe: never}}")
+        other = cli("run", "--agent", free, "go")
+        assert (other.code, "continued by this worker" in other.err) == (0, False)
+        assert cli("reject", "mine").code == 0
+        assert run.wait(60) == 0
+
+
 def test_without_a_terminal_each_request_is_announced_once(cli: Cli, tmp_path: Path) -> None:
     words = ("run", "--agent", agent_file(tmp_path, "waits"), "--id", "waits", "--json", "go")
     with running(*words, **cli.variables) as run:

@@ -191,7 +191,7 @@ async def test_inbox_lists_waiting_runs_and_shows_one_in_full(agents: AgentClien
     run = await asked(agents, "cli-inbox", run="listed-1", people=people, approvals=Approvals())
     rows: list[Any] = []
     while not rows:  # lists lag behind
-        rows = [row for row in (await say("inbox", "--json")).json if row["id"] == run and row["requests"]]
+        rows = [row for row in (await say("inbox", "--json")).lines if row["id"] == run and row["requests"]]
     assert (rows[0]["waiting"], rows[0]["requests"][0]["id"]) == ("approval", "r1")
     assert 'mark_once(line="cli-inbox"' in (await say("inbox")).out
     shown = (await say("inbox", "listed")).out
@@ -200,6 +200,7 @@ async def test_inbox_lists_waiting_runs_and_shows_one_in_full(agents: AgentClien
     found = (await say("inbox", "listed", "--json")).json
     assert (found["run"]["id"], found["children"], found["requests"][0]["id"]) == (run, [], "r1")
     assert (await say("result", run)).code == 1
+    assert "waits for a person: approval" in (await say("show", run)).out
     await agents.command(run, "abort")
     await agents.result(run)
     assert (await say("inbox", run)).code == 3

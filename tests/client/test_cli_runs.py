@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 from collections.abc import AsyncIterator
 from pathlib import Path
 
@@ -33,7 +34,7 @@ def done(cli: Cli, tmp_path_factory: pytest.TempPathFactory) -> str:
 
 
 def test_finished_run_is_listed_shown_and_read(cli: Cli, done: str) -> None:
-    line = {one["id"]: one for one in cli("list", "--json").json}[done]
+    line = {one["id"]: one for one in cli("list", "--json").lines}[done]
     assert (line["progress"], line["goal"], line["machine"]) == ("completed", "go", "tools")
     shown = cli("show", "done", "--json").json
     assert shown["status"]["exit_reason"] is not None
@@ -92,12 +93,12 @@ def test_detached_run_waits_for_a_worker_and_can_be_cancelled(cli: Cli, tmp_path
     name = 'a"b\\'
     found = cli("run", "--agent", agent_file(tmp_path, "five"), "--detach", "--json", "--id", name, "go")
     assert found.json == {"id": name}
-    assert until(lambda: any(one["id"] == name for one in cli("list", "--running", "--json").json))
+    assert until(lambda: any(one["id"] == name for one in cli("list", "--running", "--json").lines))
     asked = cli("show", name)
     assert (asked.code, "ratchet run --resume" in asked.err) == (0, True)
     assert cli("cancel", name, "--json").json == {"id": name, "asked_to_stop": True, "has_worker": False}
     assert cli("run", "--resume", "--json").code == 1
-    exits = {one["id"]: one["exit_reason"] for one in cli("list", "--json").json}
+    exits = {one["id"]: one["exit_reason"] for one in cli("list", "--json").lines}
     assert exits[name] == "cancelled"
     assert cli("cancel", name).code == 1
     assert "no run" in cli("run", "--resume").err
@@ -106,7 +107,7 @@ def test_detached_run_waits_for_a_worker_and_can_be_cancelled(cli: Cli, tmp_path
 def test_worker_without_the_module_of_a_waiting_run_is_refused(cli: Cli, tmp_path: Path) -> None:
     agent = agent_file(tmp_path, "six", more=FREELY)
     assert cli("run", "--agent", agent, "--detach", "--id", "needs", "go").code == 0
-    until(lambda: any(one["id"] == "needs" for one in cli("list", "--running", "--json").json))
+    until(lambda: any(one["id"] == "needs" for one in cli("list", "--running", "--json").lines))
     found = cli("run", "--resume", XDG_STATE_HOME=str(tmp_path))  # nothing is remembered there
     assert (found.code, "needs" in found.err, "mark_once" in found.err) == (2, True, True)
     assert cli("run", "--resume").code == 0
@@ -133,7 +134,7 @@ def test_task_is_the_input_of_a_workflow(cli: Cli, tmp_path: Path) -> None:
 
 
 def test_steps_fork_replay_and_compare(cli: Cli, done: str) -> None:
-    steps = cli("steps", done, "--json").json
+    steps = cli("steps", done, "--json").lines
     assert {(one["step"], one["holds"]) for one in steps} >= {(1, True), (2, True)}
     snapshot = cli("show", done, "--step", "2", "--json").json
     assert (snapshot["step"], snapshot["machine"]) == (2, "tools")
@@ -154,7 +155,11 @@ def test_steps_fork_replay_and_compare(cli: Cli, done: str) -> None:
         ("replay", done),
         ("compare", done, "fork-1"),
     ):
-        assert done in cli(*words).out + cli(*words).err
+        found = cli(*words)
+        assert done in found.out + found.err
+        assert [line for line in found.out.splitlines() if line != line.rstrip()] == []
+    first = cli("compare", done, "fork-1").out.partition("First difference")[2]
+    assert re.findall(r"^  (done-1|fork-1) +\S", first, re.MULTILINE) == [done, "fork-1"]
 
 
 @pytest.mark.parametrize(
@@ -223,14 +228,15 @@ def test_catalog_is_shown(tmp_path: Path, words: list[str], part: str) -> None:
     cli = Cli(tmp_path / "data", tmp_path)
     assert part in cli(*words).out
     if words[0] != "diagram":
-        assert cli(*words, "--json").json
+        found = cli(*words, "--json")
+        assert found.json if words[1:] else found.lines
 
 
 def test_doctor_says_what_to_do(cli: Cli) -> None:
     well = cli("doctor", "--agent", "log_detective", "--json")
-    assert (well.code, {check["name"] for check in well.json if not check["ok"]}) == (0, set()), well.out
+    assert (well.code, {check["name"] for check in well.lines if not check["ok"]}) == (0, set()), well.out
     ill = cli("doctor", "--agent", "ollama", "--json", "--address", "127.0.0.1:1")
-    bad = {check["name"]: check["text"] for check in ill.json if not check["ok"]}
+    bad = {check["name"]: check["text"] for check in ill.lines if not check["ok"]}
     assert (ill.code, "127.0.0.1:1" in bad["server"]) == (1, True)
 
 
@@ -242,4 +248,5 @@ def test_help_is_there_for_every_command(tmp_path: Path) -> None:
     for command in COMMANDS:
         assert f"  {command} " in listing
         found = cli(command, "--help")
-        assert (found.code, "--data-dir" in found.out) == (0, True)
+        assert (found.code, "--data-dir DATA-DIR" in found.out) == (0, True)
+        assert "<bool>" not in found.out
