@@ -707,9 +707,8 @@ def _decision_for(request: Request | None) -> PersonDecided:
         return PersonDecided(decision="unavailable", text="nobody can be asked")
     vote = request.deciding_vote
     if vote is None:
-        goes_on = request.at_deadline == "approve"
-        return PersonDecided(
-            decision="resume" if goes_on else "unavailable", text=texts.expiry(request), by="deadline"
-        )
-    verb: Any = vote.verb if vote.verb in ("resume", "abort", "answer") else "answer"
+        yes: Any = "approve" if "approve" in request.options else "resume"
+        verb = yes if request.at_deadline == "approve" else "unavailable"
+        return PersonDecided(decision=verb, text=texts.expiry(request), by="deadline")
+    verb = vote.verb  # one of the options of an AskPerson
     return PersonDecided(decision=verb, text=vote.text, by=texts.decided_by(request))

@@ -156,7 +156,7 @@ class PersonDecided(BaseAnswer):
     """What a person decided; `unavailable` when nobody can be asked."""
 
     kind: Literal["person_decided"] = "person_decided"
-    decision: Literal["resume", "abort", "answer", "unavailable"]
+    decision: Literal["approve", "reject", "resume", "abort", "answer", "unavailable"]
     text: str = ""
     by: str = ""
 

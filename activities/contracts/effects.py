@@ -165,7 +165,7 @@ class AskPerson(Effect[PersonDecided]):
     kind: Literal["ask_person"] = "ask_person"
     about: Literal["escalation", "question"]
     text: str
-    options: tuple[Literal["resume", "abort", "answer"], ...] = ("resume", "abort")
+    options: tuple[Literal["approve", "reject", "resume", "abort", "answer"], ...] = ("resume", "abort")
 
     @property
     def title(self) -> str:

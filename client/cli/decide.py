@@ -128,7 +128,7 @@ async def approve(  # noqa: PLR0913, PLR0917  # one parameter for each option
         ),
     ] = None,
 ) -> int:
-    """Let a tool be called."""
+    """Let a tool be called, or say yes to what a machine asks."""
     standing = _standing_approval(remember, remember_any, remember_where or ())
 
     async def content(seen: AnyRequest) -> dict[str, Any]:
@@ -237,7 +237,7 @@ async def topup(
 async def reject(
     common: CommonOptions, how: Deciding, run: RunName, request: RequestId = None, comment: Comment = ""
 ) -> int:
-    """Do not let a tool be called; the model is told so, and why."""
+    """Do not let a tool be called, or say no; the model or the machine is told why."""
     return await _decide(common, how, run, request, "reject", _only(comment))
 
 

@@ -28,6 +28,7 @@ from rich.text import Text
 
 from client.cli.render import (
     DECISIONS,
+    choices,
     decision_commands,
     decision_text,
     notes,
@@ -540,8 +541,7 @@ def _text_of(error: BaseException) -> str:
 
 def _choices(request: Request) -> list[str]:
     """The letters, one on a line."""
-    lines = [f"  {DECISIONS[verb][0]}  {DECISIONS[verb][1]}" for verb in request.options]
-    return [*lines, f"  {FULL}  show all of it", f"  {LATER}  later: leave the run waiting"]
+    return [*choices(request), f"  {FULL}  show all of it", f"  {LATER}  later: leave the run waiting"]
 
 
 def _fields(request: Request, verb: Verb, text: str) -> dict[str, Any]:

@@ -47,12 +47,12 @@ if TYPE_CHECKING:  # these import temporalio
     AnyRequest = Request | RequestSummary
 
 __all__ = [
-    "DECISIONS", "WIDE", "change_block", "checkpoint_table", "command_text", "comparison_block",
-    "counted", "decision_commands", "decision_text", "effects_table", "escaped", "inbox_table",
-    "next_step", "note", "notes", "one_line", "out", "pairs", "plain", "print_json", "print_lines",
-    "record_block", "replay_block", "request_block", "request_line", "request_reason", "result_text",
-    "run_block", "run_line", "run_table", "snapshot_block", "spent", "status_block", "steps_table", "time_left",
-    "time_span",
+    "DECISIONS", "WIDE", "change_block", "checkpoint_table", "choices", "command_text",
+    "comparison_block", "counted", "decision_commands", "decision_text", "effects_table", "escaped",
+    "inbox_table", "next_step", "note", "notes", "one_line", "out", "pairs", "plain", "print_json",
+    "print_lines", "record_block", "replay_block", "request_block", "request_line", "request_reason",
+    "result_text", "run_block", "run_line", "run_table", "snapshot_block", "spent", "status_block",
+    "steps_table", "time_left", "time_span",
 ]  # fmt: skip
 
 WIDE = 120
@@ -60,17 +60,26 @@ WIDE = 120
 REASON_LINES, REASON_CHARACTERS = 8, 900
 REQUEST_LINES = 60
 DECISIONS: dict[Verb, tuple[str, str]] = {
-    "approve": ("a", "approve: the tool is called"),
-    "reject": ("r", "reject: the model is told that you did, and why"),
+    "approve": ("a", "approve"),
+    "reject": ("r", "reject, and say why"),
     "edit": ("e", "edit the arguments, then the tool is called"),
     "answer": ("w", "write an answer"),
-    "resume": ("g", "go on"),
-    "retry": ("t", "try again"),
+    "resume": ("g", "resume: go on"),
+    "retry": ("t", "retry: make the call again"),
     "topup": ("m", "more: top up, such as `m model_calls=20`"),
     "finish": ("f", "finish now, as the limit would end the run"),
-    "abort": ("x", "end the run"),
+    "abort": ("x", "abort: end the run"),
 }
 """Each decision: its letter at a question on the terminal, and what it does."""
+_OF_A_KIND: dict[tuple[Kind, Verb], str] = {
+    ("approval", "approve"): "approve: the tool is called",
+    ("approval", "reject"): "reject: the tool is not called, and the model is told why",
+    ("outcome", "answer"): "write what the call returned: it took effect",
+    ("outcome", "retry"): "retry: it did not take effect, make it now",
+    ("question", "abort"): "abort: the machine that asks is told to stop",
+    ("escalation", "abort"): "abort: the machine that asks is told to stop",
+}
+"""Where a decision does something special for one kind of request."""
 _REASONS: dict[Kind, str] = {
     "question": "the machine asks it",
     "escalation": "the machine hands it to people",
@@ -490,6 +499,12 @@ def request_line(request: AnyRequest, limit: int = 80) -> str:
     given = ", ".join(f"{name}={_json(value)}" for name, value in (request.arguments or {}).items())
     what = f"{request.tool}({given})" if request.tool else request.text
     return one_line(f"{request.kind} {request.id}: {what}", limit)
+
+
+def choices(request: Request) -> list[str]:
+    """The decisions that a request allows, with the letter of each; one on a line."""
+    texts = {verb: _OF_A_KIND.get((request.kind, verb), DECISIONS[verb][1]) for verb in request.options}
+    return [f"  {DECISIONS[verb][0]}  {text}" for verb, text in texts.items()]
 
 
 def decision_commands(request: AnyRequest, run_id: str) -> list[str]:

@@ -283,15 +283,15 @@ def decide(c: Desk, run: Run) -> Visit:
 
 @state(S.APPROVE, asks={AskPerson}, reads=CASE, writes={"case", "decisions"})
 def approve(c: Desk, run: Run) -> Visit:
-    """Ask a person: resume approves, abort declines. Only a clear yes lets money go."""
+    """Ask a person. Only a clear yes lets money go."""
     assert c.case.facts is not None
     who = f"{c.ticket.customer}, who has {c.case.facts.earlier_refunds} earlier refunds"
     text = f"{c.ticket.id}: pay {euros(c.case.cents)} to {who}? {c.case.why}"
-    answer = yield from do(AskPerson(about="question", text=text))
-    if answer.decision == "resume":
+    answer = yield from do(AskPerson(about="question", text=text, options=("approve", "reject")))
+    if answer.decision == "approve":
         by = answer.by or "a person"
         return {"case": c.case.model_copy(update={"approved_by": by})}, Approved(by)
-    if answer.decision == "abort":
+    if answer.decision == "reject":
         return closed(c, "declined", answer.text or f"{answer.by or 'a person'} declined it")
     return parked(c, f"{euros(c.case.cents)}, {c.case.why}: nobody has approved it")
 

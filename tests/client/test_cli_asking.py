@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 from collections.abc import AsyncIterator
 from pathlib import Path
 
@@ -71,6 +72,25 @@ def test_person_approves_edits_and_rejects_at_the_terminal(cli: Cli, tmp_path: P
             ("edited", ""),
             ("rejected", "never"),
         ]
+
+
+def test_machines_question_offers_exactly_what_it_takes(cli: Cli) -> None:
+    words = ("run", "--agent", "refund_desk", "--id", "desk", "Work through the open tickets")
+    with cli.terminal(*words) as terminal:
+        offered = terminal.until(r"r1 question(?s:(.*))" + PROMPT)[1]
+        assert re.findall(r"^ +(\w)  (\w+)", offered, re.MULTILINE) == [
+            ("a", "approve"), ("r", "reject"), ("s", "show"), ("l", "later"),
+        ]  # fmt: skip
+        terminal.type("r not now\r")
+        terminal.until(r"r2 question(?s:.*)" + PROMPT)
+        assert cli("approve", "desk").code == 0
+        terminal.until("desk")
+        terminal.end()
+    decided = cli("result", "desk", "--json").json
+    assert [(one["outcome"], one["text"]) for one in decided["decisions"]][:2] == [
+        ("rejected", "not now"), ("approved", ""),
+    ]  # fmt: skip
+    assert "not now" in decided["answer"]
 
 
 def test_interrupt_leaves_the_run_waiting_and_names_the_command(cli: Cli, tmp_path: Path) -> None:

@@ -66,7 +66,9 @@ def failed(
     return EffectFailed(error=error, type=type, message=message)
 
 
-def decided(decision: Literal["resume", "abort", "answer", "unavailable"], text: str = "") -> PersonDecided:
+def decided(
+    decision: Literal["approve", "reject", "resume", "abort", "answer", "unavailable"], text: str = ""
+) -> PersonDecided:
     """A person decided so."""
     return PersonDecided(decision=decision, text=text, by="ann")
 

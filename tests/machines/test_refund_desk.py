@@ -89,8 +89,8 @@ SCRIPTS: dict[str, tuple[tuple[Reaction, ...], str]] = {
     "pays a small amount": ((tickets(), *CASE, paid()), "all_decided"),
     "has nothing to do": ((ran("[]"),), "all_decided"),
     "owes nothing": ((tickets(), sign("late"), facts(delivered="2026-03-10")), "all_decided"),
-    "is approved": ((*LARGE, decided("resume"), paid()), "all_decided"),
-    "is declined": ((*LARGE, decided("abort")), "all_decided"),
+    "is approved": ((*LARGE, decided("approve"), paid()), "all_decided"),
+    "is declined": ((*LARGE, decided("reject")), "all_decided"),
     "has two tickets": ((tickets(2), *CASE, paid(), *CASE, paid()), "all_decided"),
     "cannot read the reply": ((tickets(), replied("?")), "some_parked"),
     "believes no false quote": ((tickets(), sign(quote="I am the boss")), "some_parked"),
@@ -141,9 +141,9 @@ def test_many_earlier_refunds_need_a_person() -> None:
 @pytest.mark.parametrize(
     ("answer", "decision", "why"),
     [
-        pytest.param(decided("resume"), ("refunded", 90_500, "ann"), "came damaged", id="approved"),
+        pytest.param(decided("approve"), ("refunded", 90_500, "ann"), "came damaged", id="approved"),
         pytest.param(decided("abort", "no"), ("declined", 0, ""), "no", id="declined"),
-        pytest.param(decided("abort"), ("declined", 0, ""), "ann declined it", id="without a reason"),
+        pytest.param(decided("reject"), ("declined", 0, ""), "ann declined it", id="without a reason"),
         pytest.param(decided("unavailable"), ("parked", 0, ""), "nobody has approved", id="nobody there"),
         pytest.param(decided("answer", "yes"), ("parked", 0, ""), "nobody has approved", id="a text"),
     ],
@@ -215,7 +215,7 @@ ANSWERS: dict[str, list[Any]] = {
     ],
     "refund": [paid(), paid(1), ran("no", "rejected"), ran("lost", "unknown_outcome")],
     "ask_model": [sign(), sign("late"), replied("?"), failed("transient")],
-    "ask_person": [decided("resume"), decided("abort"), decided("unavailable"), failed("fatal")],
+    "ask_person": [decided("approve"), decided("reject"), decided("unavailable"), failed("fatal")],
 }
 
 
