@@ -91,10 +91,11 @@ class Catalog:
         except UsageError as error:
             yield ("machine_version",), str(error)
             return
-        wrong = list(_option_problems(agent.options, machine, ("options",)))
-        yield from wrong or _state_problems(
-            agent, self.machine(agent.machine, machine.version, agent.options)
-        )
+        if wrong := list(_option_problems(agent.options, machine, ("options",))):
+            yield from wrong
+        else:
+            machine = self.machine(agent.machine, machine.version, agent.options)
+            yield from _state_problems(agent, machine)
         for role in agent.models:
             if role not in machine.roles:
                 what = f"machine {machine.name} has no such role; {nearest(role, machine.roles)}"
@@ -224,7 +225,11 @@ def _inner_problems(value: object, where: KeyPath) -> Iterator[Problem]:
 
 
 def _state_problems(agent: AgentFile, machine: Machine) -> Iterator[Problem]:
-    """States of `interrupt_states` that the machine does not have: nobody would be asked there."""
+    """States of `interrupt_states` that the machine does not have, tools that the agent does not have: nobody
+    would be asked there, or the run would break a rule there."""
+    from workflows.task import missing_tools
+
+    yield from ((("tools",), what) for what in missing_tools(machine, agent.tools))
     for index, name in enumerate(agent.people.interrupt_states):
         if name not in machine.rows:
             known = nearest(name, machine.rows)

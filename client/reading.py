@@ -190,7 +190,11 @@ class RunReader:
                 return await self.query(run, "status", RunStatus)
         result, records = await self._archived_result(run), await self.archive.records(run)
         common = {name: getattr(result, name) for name in RunStatus.model_fields if hasattr(result, name)}
-        return RunStatus(**common, visit=records[-1].visit if records else 0)
+        return (
+            RunStatus(**common, visit=records[-1].visit, finished=records[-1].at)
+            if records
+            else RunStatus(**common)
+        )
 
     async def records(self, run: str, since: int = 0, *, full: bool = False) -> tuple[Record, ...]:
         """All records of a run so far, from sequence number `since` on.

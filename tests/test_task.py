@@ -59,6 +59,13 @@ def test_task_that_cannot_be_run_says_why(more: dict[str, Any], problem: str) ->
         program_for(task(**more), [LOOK, PAY], "t-1")
 
 
+def test_misspelt_tool_of_a_state_is_refused_at_the_start() -> None:
+    work, *others = sorted(clerk.MACHINE.states, key=lambda one: one.name is not clerk.S.WORK)
+    states = [replace(work, tools=frozenset({"lok"})), *others]
+    with pytest.raises(InvalidTask, match=r"state work of machine clerk .*`lok`.* did you mean `look`"):
+        program_for(task(), [LOOK, PAY], "t-1", replace(clerk.MACHINE, states=states))
+
+
 def test_inner_run_gets_the_smaller_limits_and_its_own_tools() -> None:
     outer = task(
         limits=Limits(model_calls=10, cost_usd=2, depth=3),

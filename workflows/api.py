@@ -255,11 +255,8 @@ class RunStatus(RunSummary):
     """Messages from people that no question has brought yet."""
     unusable_messages: tuple[str, ...] = ()
     """Names of signals that could not be understood; the log has each."""
-
-    @property
-    def finished(self) -> bool:
-        """The run is over."""
-        return self.exit_reason is not None
+    finished: float | None = None
+    """When the run ended, in seconds since 1970; null: it is not over."""
 
 
 class RunResult(RunSummary):

@@ -123,6 +123,8 @@ class Calls:
         self.host, self.task, self.identity = host, task, identity
         self.specs = {spec.name: spec for spec in specs}
         self.state = CallState()
+        self.prepared_effect: Effect[Any] | None = None
+        """The pending effect as `prepared` gave it last."""
         self.done: list[DoneCall] = []
         """What was done outside, oldest first."""
         self.cached: dict[str, ToolResult] = {}
@@ -151,11 +153,12 @@ class Calls:
         as a person gave them. Calls that cannot be made get their result here."""
         if isinstance(effect, Together):
             given = [self.prepared(member, name) for name, member in members(effect, place)]
-            return effect.model_copy(update={"effects": tuple(given)})
-        if not isinstance(effect, CallTools):
-            return effect
-        runs = tuple(self._prepared_run(name, run) for name, run, _ in tool_calls(effect, place))
-        return effect.model_copy(update={"runs": runs})
+            effect = effect.model_copy(update={"effects": tuple(given)})
+        elif isinstance(effect, CallTools):
+            runs = tuple(self._prepared_run(name, run) for name, run, _ in tool_calls(effect, place))
+            effect = effect.model_copy(update={"runs": runs})
+        self.prepared_effect = effect
+        return effect
 
     def _prepared_run(self, name: str, run: ToolRun) -> ToolRun:
         if name in self.state.arguments:
@@ -174,7 +177,7 @@ class Calls:
 
     def reset(self) -> None:
         """The machine has the answer, or will never get one."""
-        self.state = CallState()
+        self.state, self.prepared_effect = CallState(), None
 
     def unknown(self, effect: Effect[Any], place: str) -> tuple[str, ToolRun] | None:
         """The first tool call whose outcome is unknown."""

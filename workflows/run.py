@@ -246,7 +246,7 @@ class LiveRun:
         return RunStatus(
             **{**summary, **cut},
             visit=s.visit,
-            doing=effect.title if effect else "",
+            doing=(self.calls.prepared_effect or effect).title if effect else "",
             children=tuple(self.calls.children),
             caps=dict(self.step.ledger.caps),
             waiting=waiting,
@@ -254,6 +254,7 @@ class LiveRun:
             requests=len(self.requests.open_requests),
             inbox=len(s.inbox),
             unusable_messages=tuple(unusable),
+            finished=self.step.records[-1].at if self.step.exit and self.step.records else None,
         )
 
     def result(self, log_head: str = "") -> RunResult:

@@ -3,6 +3,7 @@ read."""
 
 from __future__ import annotations
 
+import difflib
 import math
 from collections.abc import Sequence
 from dataclasses import replace
@@ -31,6 +32,7 @@ __all__ = [
     "faults",
     "first_step",
     "inner_task",
+    "missing_tools",
     "parse_task",
     "program_for",
 ]
@@ -87,6 +89,20 @@ def machine_of(task: AgentTask, machine: Machine | None = None) -> tuple[Machine
     return machine, options
 
 
+def missing_tools(machine: Machine, tools: Sequence[str]) -> list[str]:
+    """What is wrong with tools that states declare and a run with these tools lacks."""
+    found = []
+    for state in machine.states:
+        for name in sorted((state.tools or frozenset()) - set(tools)):
+            close = difflib.get_close_matches(name, tools, 1)
+            hint = f"did you mean `{close[0]}`?" if close else f"it has: {', '.join(tools) or 'none'}"
+            found.append(
+                f"state {state_name(state.name)} of machine {machine.name} uses a tool `{name}`, which the "
+                f"agent does not have; {hint}"
+            )
+    return found
+
+
 def _interrupt_problem(machine: Machine, people: People) -> str:
     states = sorted(machine.rows)
     if unknown := [name for name in people.interrupt_states if name not in states]:
@@ -104,9 +120,12 @@ def program_for(
 ) -> Program:
     """The task's machine with its options, extensions and input; `trace_id` is the workflow id.
 
-    Raises InvalidTask, also for approvals that name arguments which no tool has.
+    Raises InvalidTask, also for states that declare tools which the task lacks, and for approvals that name
+    arguments which no tool has.
     """
     machine, options = machine_of(task, machine)
+    if not task.depth and (missing := missing_tools(machine, task.tools)):
+        raise InvalidTask(f"tools: {missing[0]}")
     if not task.depth and (found := problems(task.approvals, task.people, specs=specs)):
         raise InvalidTask(problem_text(found))
     given = RunInput(

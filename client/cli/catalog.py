@@ -55,7 +55,8 @@ class MachineOptions:
             agent, draft = Choice(machine=machine.name, settings=self.sets or ()).finish()
         if not agent.options:
             return machine
-        changes = {"tools": (), "approvals": Approvals(), "machine_version": machine.version}
+        every = tuple(tool.name for tool in catalog.tools)
+        changes = {"tools": every, "approvals": Approvals(), "machine_version": machine.version}
         catalog.check(agent.model_copy(update=changes), draft)
         return catalog.machine(machine.name, machine.version, agent.options)
 

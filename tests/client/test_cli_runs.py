@@ -186,6 +186,12 @@ def test_fork_refuses_what_it_cannot_change(cli: Cli, done: str, words: list[str
         pytest.param(["run", "x", "-a", "nix.yaml"], 2, "nix.yaml", id="no file"),
         pytest.param(["run", "x", "-a", "nix"], 2, "nix", id="no agent"),
         pytest.param(["run", "x", "-t", "calc"], 2, "`calculator`", id="no tool"),
+        pytest.param(
+            ["run", "x", "-a", "refund_desk", "--set", "tools=[open_tickets, refund]"],
+            2,
+            "state decide of machine refund_desk uses a tool `order_facts`",
+            id="tool of a state",
+        ),
         pytest.param(["run", "x", "--machine", "recat"], 2, "`react`", id="no machine"),
         pytest.param(["run", "x", "--set", "a"], 2, "KEY=VALUE", id="setting without value"),
         pytest.param(["run", "x", "--prot", "1"], 2, "--port", id="misspelt option"),

@@ -142,7 +142,7 @@ def test_many_earlier_refunds_need_a_person() -> None:
     ("answer", "decision", "why"),
     [
         pytest.param(decided("approve"), ("refunded", 90_500, "ann"), "came damaged", id="approved"),
-        pytest.param(decided("abort", "no"), ("declined", 0, ""), "no", id="declined"),
+        pytest.param(decided("reject", "no"), ("declined", 0, ""), "no", id="declined"),
         pytest.param(decided("reject"), ("declined", 0, ""), "ann declined it", id="without a reason"),
         pytest.param(decided("unavailable"), ("parked", 0, ""), "nobody has approved", id="nobody there"),
         pytest.param(decided("answer", "yes"), ("parked", 0, ""), "nobody has approved", id="a text"),

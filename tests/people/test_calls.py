@@ -28,6 +28,17 @@ async def test_edited_call_is_made_and_model_is_told() -> None:
         assert bench.result.calls[0].arguments == {"x": "2"}
 
 
+async def test_status_shows_arguments_as_they_will_be_sent() -> None:
+    number = PAY.model_copy(
+        update={"parameters": {"type": "object", "properties": {"x": {"type": "integer"}}}}
+    )
+    async with Bench(brain("tools pay 3"), approvals=ASKED, tools=(LOOK, number)) as bench:
+        assert (bench.drive.status().doing, bench.open[0].arguments) == ("pay(3)", {"x": 3})
+        assert bench.drive.status().finished is None
+        await bench.decide("approve")
+        assert bench.drive.status().finished == bench.records[-1].at
+
+
 async def test_rejected_call_is_not_made_and_not_counted() -> None:
     async with Bench(brain("tools look a; pay 3"), approvals=ASKED) as bench:
         await bench.decide("reject", text="too much")

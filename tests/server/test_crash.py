@@ -126,7 +126,7 @@ async def lines_of(own: Settings, file: str) -> Counter[str]:
 
 async def look_after(run: Run, own: Settings) -> None:
     """Until the run is over, somebody looks up each unknown outcome, and says what happened."""
-    while not (await until(run, lambda s: s.requests > 0 or s.finished, patience=300)).finished:
+    while not (await until(run, lambda s: s.requests > 0 or s.finished is not None, patience=300)).finished:
         request = await open_request(run, "outcome")
         arguments: dict[str, Any] = request.arguments or {}
         if (await lines_of(own, arguments["file"]))[arguments["line"]]:
