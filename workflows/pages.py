@@ -39,6 +39,8 @@ __all__ = [
 M = TypeVar("M", bound=BaseModel)
 CLOSED = 5
 """Closed requests in the answer of `requests`."""
+SUMMARY = 300
+"""Characters of a step's summary."""
 SHOWN_REQUESTS = 3
 """Requests in the text for Temporal's UI."""
 ITEMS = 20
@@ -123,16 +125,16 @@ def steps_of(records: Sequence[Record]) -> tuple[StepLine, ...]:
 
 
 def step_line(step: int, group: Sequence[Record]) -> StepLine:
-    """The records of one step in one line; a step that has only begun may have none."""
-    moves = [record for record in group if record.to is not None] or group
-    states = tuple(record.state for record in moves)
+    """A step by its records; one that is only beginning has none yet."""
     if not group:
-        return StepLine(step=step, states=states, summary="")
+        return StepLine(step=step, states=(), summary="")
+    moves = [record for record in group if record.to is not None] or group
+    summary = next((record.reason for record in moves if record.reason), "")
     return StepLine(
         step=step,
         branch=group[-1].branch,
-        states=states,
-        summary=next((record.reason for record in moves if record.reason), "")[:300],
+        states=tuple(record.state for record in moves),
+        summary=summary if len(summary) <= SUMMARY else f"{summary[: SUMMARY - 1]}…",
         counters=group[-1].counters,
         started=group[0].started,
         finished=group[-1].at,

@@ -131,7 +131,11 @@ class ToolRun(Frozen):
     def title(self) -> str:
         """The call as a person would write it, cut: `search_files("ERROR")`."""
         words = [f'"{v}"' if isinstance(v, str) else str(v) for v in self.arguments.values()]
-        return f"{self.tool}({', '.join(w[:60] for w in words)[:120]})"
+        return f"{self.tool}({_cut(', '.join(_cut(w, 60) for w in words), 120)})"
+
+
+def _cut(text: str, limit: int) -> str:
+    return text if len(text) <= limit else f"{text[: limit - 1]}…"
 
 
 class CallTools(Effect[ToolsReturned]):
@@ -151,7 +155,7 @@ class CallTools(Effect[ToolsReturned]):
     @property
     def title(self) -> str:
         """The calls, cut to one line."""
-        return "; ".join(run.title for run in self.runs)[:200]
+        return _cut("; ".join(run.title for run in self.runs), 200)
 
     @property
     def price(self) -> dict[str, float]:
@@ -170,7 +174,7 @@ class AskPerson(Effect[PersonDecided]):
     @property
     def title(self) -> str:
         """What is asked."""
-        return f"ask a person: {self.text[:120]}"
+        return f"ask a person: {_cut(self.text, 120)}"
 
 
 class RunMachine(Effect[MachineEnded]):

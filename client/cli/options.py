@@ -34,7 +34,7 @@ if TYPE_CHECKING:
     from client.workerconfig import Allowed
 
 __all__ = [
-    "INTERRUPTED", "AgentName", "AgentOptions", "BaseUrl", "By", "Choosing", "CommonOptions", "Json",
+    "INTERRUPTED", "AgentName", "AgentOptions", "BaseUrl", "By", "CommonOptions", "Json",
     "RunName", "command", "read_text",
 ]  # fmt: skip
 
@@ -135,9 +135,11 @@ BaseUrl = Annotated[str | None, typer.Option("--base-url", help="OpenAI-compatib
 
 
 @dataclass(frozen=True)
-class Choosing:
-    """Changes of an agent on the command line."""
+class AgentOptions:
+    """Which agent runs, and changes of it."""
 
+    agent: AgentName = None
+    machine: Annotated[str | None, typer.Option("--machine", help="Machine, such as react.")] = None
     model: Annotated[str | None, typer.Option("--model", "-m", help="Model name, or `scripted`.")] = None
     base_url: BaseUrl = None
     tool: Annotated[list[str] | None, typer.Option("--tool", "-t", help="One more tool; repeatable.")] = None
@@ -154,23 +156,11 @@ class Choosing:
         typer.Option("--material", help="Text file that the run is about, for machines that take it."),
     ] = None
 
-    def choice(self, agent: str | None, machine: str | None = None) -> Choice:
-        """The agent that was named, with these changes."""
-        from client.agentfile import Choice
-
-        return Choice(agent, self.model, self.base_url, machine, self.tool or (), self.sets or ())
-
-
-@dataclass(frozen=True)
-class AgentOptions(Choosing):
-    """Which agent runs."""
-
-    agent: AgentName = None
-    machine: Annotated[str | None, typer.Option("--machine", help="Machine, such as react.")] = None
-
     def chosen(self) -> Choice:
         """What these options mean together."""
-        return self.choice(self.agent, self.machine)
+        from client.agentfile import Choice
+
+        return Choice(self.agent, self.model, self.base_url, self.machine, self.tool or (), self.sets or ())
 
 
 def command(app: typer.Typer, name: str | None = None) -> Callable[[Work], Work]:

@@ -21,7 +21,6 @@ from client.cli.options import (
     AgentName,
     AgentOptions,
     BaseUrl,
-    Choosing,
     CommonOptions,
     Json,
     command,
@@ -122,9 +121,8 @@ async def down(common: CommonOptions) -> None:
 @command(app)
 async def task(
     common: CommonOptions,
-    changes: Choosing,
-    agent: Annotated[str, typer.Argument(help="Agent file, or name of a shipped agent.")],
-    goal: Annotated[str, typer.Argument(help="What the agent shall do; - reads stdin.")],
+    which: AgentOptions,
+    goal: Annotated[str | None, typer.Argument(help="What the agent shall do; - reads stdin.")] = None,
     unchecked: Annotated[
         bool, typer.Option("--unchecked", help="The worker elsewhere has other tools than this machine.")
     ] = False,
@@ -132,14 +130,14 @@ async def task(
     """Print the input of a run, for `temporal workflow start --input-file`."""
     from activities.store.blobs import BlobStore
 
-    chosen, draft = changes.choice(agent).finish()
+    chosen, draft = which.chosen().finish()
     settings = common.worker_settings(Allowed.of(chosen.modules, chosen.models.values()))
     if not unchecked:
         Catalog.load(settings).check(chosen, draft)
     made = pinned(chosen.task(await read_text(goal, "goal")))
-    if changes.material is not None:
+    if which.material is not None:
         _check_takes_material(made)
-        found = await material_for(changes.material, BlobStore(settings.blobs_dir))
+        found = await material_for(which.material, BlobStore(settings.blobs_dir))
         made = made.model_copy(update={"material": found})
     render.print_json(made)
 

@@ -56,7 +56,7 @@ def test_ascii_terminal_gets_question_marks(tmp_path: Path) -> None:
     ("words", "number"),
     [
         (("run", "--model", "scripted", "-"), signal.SIGINT),
-        (("task", "log_detective", "-"), signal.SIGTERM),
+        (("task", "-a", "log_detective", "-"), signal.SIGTERM),
     ],
 )
 def test_goal_that_never_comes_can_be_interrupted(

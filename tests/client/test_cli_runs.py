@@ -128,7 +128,7 @@ def test_material_of_a_file_is_what_the_run_is_about(cli: Cli, tmp_path: Path) -
 
 
 def test_task_is_the_input_of_a_workflow(cli: Cli, tmp_path: Path) -> None:
-    task = cli("task", agent_file(tmp_path), "go", "--set", "limits.tokens=5").json
+    task = cli("task", "--agent", agent_file(tmp_path), "go", "--set", "limits.tokens=5").json
     assert (task["goal"], task["machine"], task["machine_version"]) == ("go", "tools", "1")
     assert task["limits"]["tokens"] == 5
 
@@ -198,7 +198,7 @@ def test_fork_refuses_what_it_cannot_change(cli: Cli, done: str, words: list[str
         pytest.param(["run", "x", "--port", "70000"], 2, "65535", id="no port"),
         pytest.param(["rnu"], 2, "'run'", id="misspelt command"),
         pytest.param(["diagram", "recat"], 2, "react", id="diagram of no machine"),
-        pytest.param(["task", "nix", "goal"], 2, "nix", id="task of no agent"),
+        pytest.param(["task", "-a", "nix", "goal"], 2, "nix", id="task of no agent"),
         pytest.param(["list", "--address", "127.0.0.1:1"], 1, "127.0.0.1:1", id="no server"),
         pytest.param(["list", "--address", "nonsense:xx"], 2, "nonsense:xx", id="no address"),
         pytest.param(["list", "--data-dir", "/dev/null/x"], 2, "/dev/null/x", id="no folder"),

@@ -39,6 +39,11 @@ async def test_status_shows_arguments_as_they_will_be_sent() -> None:
         assert bench.drive.status().finished == bench.records[-1].at
 
 
+async def test_title_that_is_cut_says_so() -> None:
+    async with Bench(brain(f"tools pay {'9' * 80}"), approvals=ASKED) as bench:
+        assert bench.drive.status().doing == f'pay("{"9" * 58}…)'
+
+
 async def test_rejected_call_is_not_made_and_not_counted() -> None:
     async with Bench(brain("tools look a; pay 3"), approvals=ASKED) as bench:
         await bench.decide("reject", text="too much")
