@@ -12,7 +12,7 @@ from pydantic import BaseModel
 from pydantic.json_schema import GenerateJsonSchema
 from pydantic_core.core_schema import WithDefaultSchema
 
-__all__ = ["Option", "options_of", "schema_of"]
+__all__ = ["Option", "options_in", "options_of", "schema_of"]
 
 Schema = Mapping[str, Any]
 SOURCE = re.compile(r"\s*\[((?:R-\d+-\d+|\d+(?:\.\d+)+)(?:, *(?:R-\d+-\d+|\d+(?:\.\d+)+))*)\]\s*$")
@@ -36,8 +36,12 @@ class Option:
 
 def options_of(model: type[BaseModel]) -> tuple[Option, ...]:
     """All keys of a model, those of inner objects after the key that holds them."""
-    whole = schema_of(model, _DefaultsToo)
-    return tuple(_options(_without_references(whole, whole.get("$defs", {})), ""))
+    return options_in(schema_of(model, _DefaultsToo))
+
+
+def options_in(schema: Schema) -> tuple[Option, ...]:
+    """The same for a JSON schema, such as that of a tool's arguments."""
+    return tuple(_options(_without_references(schema, schema.get("$defs", {})), ""))
 
 
 def schema_of(model: type[BaseModel], generator: type[GenerateJsonSchema] = GenerateJsonSchema) -> Any:

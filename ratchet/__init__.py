@@ -65,6 +65,10 @@ if TYPE_CHECKING:
     from workflows.kernel.machine import Visit as Visit
     from workflows.kernel.machine import state as state
     from workflows.kernel.plain import StateMachine as StateMachine
+    from workflows.machines.react import BadReply as BadReply
+    from workflows.machines.react import ReplyFormat as ReplyFormat
+    from workflows.machines.react import Thought as Thought
+    from workflows.machines.react import react_machine as react_machine
     from workflows.machines.react.rules import Rule as Rule
     from workflows.machines.react.rules import RuleSpec as RuleSpec
     from workflows.people import Approvals as Approvals
@@ -100,6 +104,7 @@ _HOMES = {
         "Event", "Exit", "Machine", "Outcome", "Run", "RunInput", "State", "Visit", "state",
     ),
     "workflows.kernel.plain": ("StateMachine",),
+    "workflows.machines.react": ("BadReply", "ReplyFormat", "Thought", "react_machine"),
     "workflows.machines.react.rules": ("Rule", "RuleSpec"),
     "workflows.people": (
         "Approvals", "Command", "Decided", "Decision", "People", "Request", "StandingApproval",

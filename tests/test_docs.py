@@ -43,7 +43,7 @@ from workflows.people import Kind
 DOCS = ROOT / "docs"
 README = (ROOT / "README.md").read_text(encoding="utf-8")
 PAGES = [ROOT / "README.md", *sorted(DOCS.glob("*.md"))]
-WAITS = "it waits until somebody decides"
+WAITS = "nobody can be asked here"
 """What `ratchet run` prints without a terminal when a person must decide."""
 PATIENCE = 120
 """Seconds until a condition must hold."""
@@ -115,7 +115,7 @@ class Shell:
             text=True,
             check=False,
         )
-        return found.returncode == 0 and bool(json.loads(found.stdout or "[]"))
+        return found.returncode == 0 and bool(found.stdout.strip())
 
 
 def until(holds: Callable[[], bool], what: str) -> None:

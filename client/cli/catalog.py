@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import shlex
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -16,13 +15,14 @@ from client.catalog import Catalog, machine_facts
 from client.cli import render
 from client.cli.options import AgentName, CommonOptions, Json, command
 from client.errors import UsageError
+from client.options import Option, options_in
 from client.workerconfig import Allowed
 from client.yaml import YamlFile
 from workflows.kernel.diagram import mermaid, table
 from workflows.people import Approvals
 
 if TYPE_CHECKING:
-    from client.catalog import Catalog
+    from activities.contracts import ToolSpec
     from workflows.kernel.machine import Machine
 
 __all__ = ["app"]
@@ -124,24 +124,13 @@ async def tools(common: CommonOptions, agent: AgentName = None, as_json: Json = 
     if as_json:
         render.print_lines(found)
         return
-    render.out().print(
-        render.pairs(
-            (f"{tool.name} ({tool.effect})", f"{tool.description}\n{_arguments(tool.parameters)}")
-            for tool in found
-        )
-    )
+    render.out().print(render.pairs((f"{tool.name} ({tool.effect})", _tool_text(tool)) for tool in found))
 
 
-def _arguments(schema: Mapping[str, Any]) -> str:
-    """The properties of a JSON schema, one on a line."""
-    required = set(schema.get("required", ()))
-    lines = []
-    for name, field in schema.get("properties", {}).items():
-        kinds = [str(one.get("type", "…")) for one in field.get("anyOf", (field,))]
-        default = "" if name in required else f" = {json.dumps(field.get('default'))}"
-        meaning = f"  {field['description']}" if field.get("description") else ""
-        lines.append(f"  {name}: {'/'.join(kinds)}{default}{meaning}")
-    return "\n".join(lines)
+def _tool_text(tool: ToolSpec) -> str:
+    """What a tool does, and its arguments, one on a line."""
+    rows = [f"  {one.name}: {_option_text(one)}" for one in options_in(tool.parameters)]
+    return "\n".join([tool.description, *(row.replace("\n", "; ") for row in rows)])
 
 
 @command(app)
@@ -186,15 +175,15 @@ def _sections(facts: Mapping[str, Any]) -> dict[str, list[tuple[str, str]]]:
             ("model roles", ", ".join(facts["roles"])),
             ("takes --material", "yes" if facts["takes_material"] else "no"),
         ],
-        "options": [(option["name"], _option_text(option)) for option in facts["options"]],
+        "options": [(option["name"], _option_text(Option(**option))) for option in facts["options"]],
         "states": [(state["state"], _state_text(state)) for state in facts["states"]],
         "exit reasons": [*facts["exits"].items(), ("of every machine", common)],
     }
 
 
-def _option_text(option: Mapping[str, Any]) -> str:
-    default = "must be given" if option["default"] is None else f"default {option['default']}"
-    return f"{default}; {option['allowed']}\n{option['meaning']}".rstrip()
+def _option_text(option: Option) -> str:
+    default = "must be given" if option.default is None else f"default {option.default}"
+    return f"{default}; {option.allowed}\n{option.meaning}".rstrip()
 
 
 def _state_text(state: Mapping[str, Any]) -> str:

@@ -18,6 +18,7 @@ import typer
 
 from client.agent import AgentClient
 from client.cli import render
+from client.cli.app import COMMANDS
 from client.cli.inbox import AnyRequest, open_requests
 from client.cli.interactive import confirm, person_here
 from client.cli.options import By, CommonOptions, Json, RunName, command, read_text
@@ -233,28 +234,21 @@ async def topup(
     return await _decide(common, how, run, request, "topup", content)
 
 
-@command(app)
-async def reject(
-    common: CommonOptions, how: Deciding, run: RunName, request: RequestId = None, comment: Comment = ""
-) -> int:
-    """Do not let a tool be called, or say no; the model or the machine is told why."""
-    return await _decide(common, how, run, request, "reject", _only(comment))
+def _with_comment(verb: Verb) -> None:
+    """Register a decision that takes nothing but a comment."""
+
+    async def work(
+        common: CommonOptions, how: Deciding, run: RunName, request: RequestId = None, comment: Comment = ""
+    ) -> int:
+        return await _decide(common, how, run, request, verb, _only(comment))
+
+    work.__doc__ = COMMANDS[verb][1]
+    command(app, verb)(work)
 
 
-@command(app)
-async def retry(
-    common: CommonOptions, how: Deciding, run: RunName, request: RequestId = None, comment: Comment = ""
-) -> int:
-    """Make a call again: the cause is fixed, or the call did not take effect."""
-    return await _decide(common, how, run, request, "retry", _only(comment))
-
-
-@command(app)
-async def finish(
-    common: CommonOptions, how: Deciding, run: RunName, request: RequestId = None, comment: Comment = ""
-) -> int:
-    """Let a run that has reached a limit end as the limit would end it."""
-    return await _decide(common, how, run, request, "finish", _only(comment))
+_with_comment("reject")
+_with_comment("retry")
+_with_comment("finish")
 
 
 @command(app)
@@ -406,12 +400,9 @@ async def _effects(client: AgentClient, run_id: str, step: int) -> tuple[DoneCal
 def _print_effects(calls: tuple[DoneCall, ...] | None, order: Command) -> None:
     if calls is None:
         return
-    if not calls:
-        render.note(f"nothing was changed outside since step {order.step} began")
-        return
-    kept = "" if order.compensate else "; a rollback does not undo it"
-    render.note(f"done since step {order.step} began{kept}:")
-    render.notes().print(render.effects_table(calls))
+    render.note_effects(
+        calls, f"step {order.step}", "" if order.compensate else "; a rollback does not undo it"
+    )
     if not order.compensate and any(call.undoable and call.undone is None for call in calls):
         render.note("--compensate undoes those that can be undone, the newest first")
 

@@ -211,5 +211,4 @@ def _print_effects(effects: PastEffects, step: int) -> None:
         text = f"what was changed outside since step {step} is not known: {effects.unknown}"
         render.note(f"{text}; the fork may repeat it")
     if effects.calls:
-        render.note(f"done since step {step} began; the fork may do this again:")
-        render.notes().print(render.effects_table(effects.calls))
+        render.note_effects(effects.calls, f"step {step}", "; the fork may do this again")

@@ -17,9 +17,8 @@ import termios
 import time
 import tty
 from collections.abc import AsyncIterator, Iterator, Mapping
-from contextlib import asynccontextmanager, contextmanager, suppress
-from types import TracebackType
-from typing import TYPE_CHECKING, Any, NoReturn, Protocol, Self, TextIO
+from contextlib import AbstractContextManager, asynccontextmanager, contextmanager, nullcontext, suppress
+from typing import TYPE_CHECKING, Any, NoReturn, Protocol, TextIO
 
 from rich.cells import cell_len
 from rich.console import Console, ConsoleOptions
@@ -142,19 +141,9 @@ class LiveView:
             if self._status is not None:
                 self._status.start()
 
-    def __enter__(self) -> Self:
-        if self._status is not None:
-            self._status.start()
-        return self
-
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        traceback: TracebackType | None,
-    ) -> None:
-        if self._status is not None:
-            self._status.stop()
+    def shown(self) -> AbstractContextManager[object]:
+        """Meanwhile the line below the records shows what goes on."""
+        return self._status or nullcontext()
 
 
 @asynccontextmanager
@@ -351,11 +340,12 @@ class _Announcer:
             notes().print(request_block(request, request.run))
             end = "" if request.deadline else ", for ever if none comes"
             head = f"nobody can be asked here: the run waits for one of these, from any terminal{end}"
-            notes().print("\n".join([head, *_commands(request)]))
+            notes().print(_commands(head, request))
 
 
-def _commands(request: Request) -> list[str]:
-    return [f"  {one}" for one in decision_commands(request, request.run)]
+def _commands(head: str, request: Request) -> str:
+    """The commands that decide a request, below a line that says why they are shown."""
+    return "\n".join([head, *(f"  {one}" for one in decision_commands(request, request.run))])
 
 
 class Questions:
@@ -389,7 +379,7 @@ class Questions:
     def print_commands(self) -> None:
         """Print the commands that decide what is open."""
         for request in self._open.values():
-            notes().print("\n".join([f"{request_line(request)} waits:", *_commands(request)]))
+            notes().print(_commands(f"{request_line(request)} waits:", request))
 
     async def ask_all(self) -> None:
         """Ask whatever is open, until it is cancelled."""
@@ -432,7 +422,7 @@ class Questions:
             else:
                 if error is not None:
                     head = f"it cannot be asked here ({_text_of(error)}); these commands decide it"
-                    console.print("\n".join([head, *_commands(request)]))
+                    console.print(_commands(head, request))
                 self._left.add(key)
                 self._show_left()
 
@@ -457,14 +447,14 @@ class Questions:
         """Until the person decides; False when they leave it."""
         console.print(request_block(request, request.run))
         if problem := self._cannot_decide(request):
-            console.print("\n".join([problem, *_commands(request)]))
+            console.print(_commands(problem, request))
             return False
         console.print(Text("\n".join(_choices(request)), style="bold"))
         while self._is_current(request):
             typed = await self._terminal.line("letter, and a comment if you like: ")
             letter, _, text = (LATER if typed is None else typed).partition(" ")
             if letter.lower() == LATER:
-                console.print("\n".join(["left waiting; these commands decide it", *_commands(request)]))
+                console.print(_commands("left waiting; these commands decide it", request))
                 return False
             if letter.lower() == FULL:
                 console.print(request_block(request, request.run, full=True))

@@ -48,7 +48,7 @@ if TYPE_CHECKING:  # these import temporalio
 
 __all__ = [
     "DECISIONS", "WIDE", "change_block", "checkpoint_table", "choices", "command_text",
-    "comparison_block", "counted", "decision_commands", "decision_text", "effects_table", "escaped",
+    "comparison_block", "counted", "decision_commands", "decision_text", "note_effects", "escaped",
     "inbox_table", "next_step", "note", "notes", "one_line", "out", "pairs", "plain", "print_json",
     "print_lines", "record_block", "replay_block", "request_block", "request_line", "request_reason",
     "result_text", "run_block", "run_line", "run_table", "snapshot_block", "spent", "status_block",
@@ -96,7 +96,7 @@ STEP_LINES = 6
 """Of what happened in a step."""
 WIDEST = 160
 """Columns of a comparison; wider ones are hard to read."""
-NAME_COLUMNS, SPENT_COLUMNS = 8, 24
+NAME_COLUMNS = 8
 _UNITS = ((86_400, "d"), (3_600, "h"), (60, "min"))
 
 
@@ -210,10 +210,12 @@ def pairs(rows: Iterable[tuple[str, str]], style: str = "bold") -> Table:
     return table
 
 
-def _listing(*columns: str, **options: Any) -> Table:
+def _listing(columns: Iterable[str], rows: Iterable[Iterable[str]] = (), **options: Any) -> Table:
     table = Table(box=None, padding=(0, 2, 0, 0), header_style="dim")
     for name in columns:
         table.add_column(name, **options)
+    for cells in rows:
+        table.add_row(*(Text(plain(cell)) for cell in cells))
     return table
 
 
@@ -353,12 +355,9 @@ def run_table(lines: Iterable[RunLine], width: int = 200) -> Table:
     """Runs, one line each: only goals are cut, and a narrow terminal gets fewer columns."""
     rows = [run_line(line, width >= WIDE) for line in lines]
     names = list(rows[0]) if rows else []
-    table = _listing(*names, no_wrap=True)
     taken = sum(max(len(name), *(len(row[name]) for row in rows)) + 2 for name in names if name != "goal")
-    for row in rows:
-        goal = one_line(row["goal"], max(width - taken - 2, 10))
-        table.add_row(*(Text(goal if name == "goal" else row[name]) for name in names))
-    return table
+    cut = [{**row, "goal": one_line(row["goal"], max(width - taken - 2, 10))} for row in rows]
+    return _listing(names, (row.values() for row in cut), no_wrap=True)
 
 
 def run_line(line: RunLine, wide: bool) -> dict[str, str]:
@@ -375,11 +374,8 @@ def run_line(line: RunLine, wide: bool) -> dict[str, str]:
 
 def steps_table(steps: Iterable[StepLine]) -> Table:
     """Steps of a run, one row each."""
-    table = _listing("step", "states", "what", "spent", overflow="fold")
-    for step in steps:
-        cells = (str(step.step), " → ".join(step.states), step.summary, spent(step.counters))
-        table.add_row(*(Text(plain(cell)) for cell in cells))
-    return table
+    rows = ((str(one.step), " → ".join(one.states), one.summary, spent(one.counters)) for one in steps)
+    return _listing(("step", "states", "what", "spent"), rows, overflow="fold")
 
 
 # -- requests --------------------
@@ -389,11 +385,9 @@ def inbox_table(lines: Iterable[RunLine], now: datetime, width: int = 200) -> Ta
     """Waiting runs, one line for each open request; only what is asked is cut."""
     rows = [row for line in lines for row in _inbox_rows(line, now, wide=width >= WIDE)]
     names = ("run", "waits", "deadline", "for")
-    table = _listing(*names, no_wrap=True)
     taken = sum(max(len(row[i]) for row in [*rows, names]) + 2 for i in range(3))
-    for *facts, what in rows:
-        table.add_row(*map(Text, facts), Text(one_line(what, max(width - taken - 2, 20))))
-    return table
+    cut = ([*facts, one_line(what, max(width - taken - 2, 20))] for *facts, what in rows)
+    return _listing(names, cut, no_wrap=True)
 
 
 def _inbox_rows(line: RunLine, now: datetime, *, wide: bool) -> list[tuple[str, str, str, str]]:
@@ -518,20 +512,19 @@ def decision_commands(request: AnyRequest, run_id: str) -> list[str]:
     ]
 
 
-def effects_table(calls: Iterable[DoneCall]) -> Table:
-    """Calls that changed something outside, and which of them can be undone."""
-    table = _listing("step", "tool", "arguments", "can be undone", "returned", overflow="fold")
+def note_effects(calls: Sequence[DoneCall], since: str, what_follows: str) -> None:
+    """Print calls that changed something outside, and which of them can be undone."""
+    if not calls:
+        note(f"nothing was changed outside since {since} began")
+        return
+    rows = []
     for call in calls:
         undone = call.undone if call.undone is not None else "yes" if call.undoable else "NO"
-        cells = (
-            str(call.step),
-            call.tool,
-            _json(call.arguments)[:500],
-            undone,
-            call.error or call.output[:200],
-        )
-        table.add_row(*(Text(plain(cell)) for cell in cells))
-    return table
+        returned = call.error or one_line(call.output, 200)
+        rows.append((str(call.step), call.tool, one_line(_json(call.arguments), 500), undone, returned))
+    note(f"done since {since} began{what_follows}:")
+    columns = ("step", "tool", "arguments", "can be undone", "returned")
+    notes().print(_listing(columns, rows, overflow="fold"))
 
 
 # -- what a decision or a command did --------------------
@@ -613,26 +606,28 @@ def _pretty(arguments: JsonObject) -> str:
 
 
 def checkpoint_table(lines: Sequence[CheckpointLine]) -> Table:
-    """Steps as a table; those that the run cannot go back to are dim."""
-
+    """Steps as a table; those that the run cannot go back to say so."""
     branches = any(line.branch for line in lines)
-    table = Table(box=None, padding=(0, 2, 0, 0), header_style="dim")
-    for name in ("step", *(["branch"] if branches else []), "in the log", "states, and what happened first"):
-        table.add_column(name, overflow="fold")
-    table.add_column("spent by its end", max_width=SPENT_COLUMNS)
+    columns = [
+        "step",
+        *["branch"][:branches],
+        "in the log",
+        "states, and what happened first",
+        "spent by its end",
+    ]
+    rows = []
     for line in lines:
         path = " → ".join(line.states) or line.state
-        cells = [str(line.step), *([str(line.branch)] if branches else [])]
-        cells += [f"{'after' if line.holds else 'from'} record {line.seq}"]
-        what = path if line.holds else f"left behind: {path}"
-        cells += ["\n".join(filter(None, (what, one_line(line.summary, SHORT)))), spent(line.counters)]
-        table.add_row(*(Text(plain(cell), style="" if line.holds else "dim") for cell in cells))
-    return table
+        what = "\n".join(
+            filter(None, (path if line.holds else f"left behind: {path}", one_line(line.summary, SHORT)))
+        )
+        place = f"{'after' if line.holds else 'from'} record {line.seq}"
+        rows.append((str(line.step), *[str(line.branch)][:branches], place, what, spent(line.counters)))
+    return _listing(columns, rows, overflow="fold")
 
 
 def snapshot_block(snapshot: StepSnapshot) -> Group:
     """State, cost, every field of the context, and what came next."""
-
     branch = f" (branch {snapshot.branch})" if snapshot.branch else ""
     head = {
         "run": snapshot.run,
@@ -653,20 +648,17 @@ def snapshot_block(snapshot: StepSnapshot) -> Group:
 
 
 def _value(value: object) -> str:
-
     text = value if isinstance(value, str) else json.dumps(value, ensure_ascii=False, indent=1)
     return text if len(text) <= VALUE else f"{text[:VALUE]} [... {len(text):,} characters; --json shows all]"
 
 
 def _happened(record: Record) -> str:
-
     head = f"{record.state}: {record.event}{f' → {record.to}' if record.to else ''}"
     return f"{head}\n{one_line(record.error or record.reason, SHORT)}".rstrip("\n")
 
 
 def replay_block(found: ReplayResult) -> Group:
     """The verdict, the first difference, and what could not be compared."""
-
     verdict = Text(f"run {plain(found.run)}: ")
     if found.same and not found.notes:
         verdict.append("today's code does the same", style="green")
@@ -700,7 +692,6 @@ def _difference_table(difference: Difference, left: str, right: str) -> Table:
 
 def comparison_block(found: Comparison, width: int) -> Group:
     """Two runs beside each other: who they are, their steps, and where they differ first."""
-
     width = min(width, WIDEST)
     heads, body = _columns(width), _columns(width)
     left, right = _side(found.left), _side(found.right)
@@ -718,7 +709,6 @@ def comparison_block(found: Comparison, width: int) -> Group:
 
 
 def _columns(width: int) -> Table:
-
     table = Table(box=None, padding=(0, 2, 0, 0), show_header=False, width=width)
     table.add_column(no_wrap=True, width=NAME_COLUMNS)
     for _ in range(2):
@@ -727,7 +717,6 @@ def _columns(width: int) -> Table:
 
 
 def _side(side: Side) -> dict[str, str]:
-
     origin = side.origin
     return {
         "run": side.run,
@@ -743,13 +732,11 @@ def _side(side: Side) -> dict[str, str]:
 
 def _short_step(step: StepOf) -> Text:
     """A step that both did, on one line."""
-
     first = next((line for line in step.summary if line.strip()), "")
     return Text(one_line(first or " → ".join(step.path), SHORT // 2))
 
 
 def _step_cell(step: StepOf | None) -> Text:
-
     if step is None:
         return Text("-", style="dim")
     cell = Text(plain(" → ".join(step.path)), style="cyan")

@@ -309,7 +309,7 @@ async def follow(client: AgentClient, run_id: str, *, as_json: bool, since: int 
     """
     console = render.out()
     view = None if as_json else LiveView(console)
-    with view or nullcontext():
+    with view.shown() if view else nullcontext():
         async with (
             heartbeats(client, run_id, view) if view else nullcontext(),
             listening(client, view, run_id) as listener,
