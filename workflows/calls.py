@@ -69,8 +69,10 @@ HARMLESS = {"pure", "read"}
 class CallState(BaseModel):
     """What is known about the calls of the pending effect, by activity id. Carried to a new execution."""
 
-    begun: bool = False
-    """Performing has begun: it may have cost something."""
+    begun: dict[str, float] = Field(default_factory=dict)
+    """How many calls were begun, by counter; one that is made again counts again."""
+    beyond_price: dict[str, float] = Field(default_factory=dict)
+    """What the ledger holds for them beyond the effect's price, by counter."""
     approvals: dict[str, str] = Field(default_factory=dict)
     """Requests that were opened for calls."""
     passed: list[str] = Field(default_factory=list)
@@ -195,6 +197,19 @@ class Calls:
         }
         return {n: a for n, a in asked.items() if isinstance(a, EffectFailed) and a.error == "fatal"}
 
+    def planned(self, effect: Effect[Any], place: str) -> dict[str, float]:
+        """The calls that were begun and those that are to be made, by counter."""
+        questions = [name for name, one in members(effect, place) if isinstance(one, AskModel)]
+        tools = [name for name, _, _ in tool_calls(effect, place)]
+        pending: dict[str, float] = {
+            "model_calls": sum(name not in self.state.answers for name in questions),
+            "tool_calls": sum(name not in self.state.results for name in tools),
+        }
+        return added(self.state.begun, pending)
+
+    def _begin(self, counter: str) -> None:
+        self.state.begun = added(self.state.begun, {counter: 1})
+
     def ask_again(self, name: str) -> None:
         """Forget what a question brought; it gets an activity id and a key of its own."""
         self.state.answers.pop(name, None)
@@ -202,7 +217,7 @@ class Calls:
 
     def make_again(self, name: str) -> None:
         """The call did not take effect: it is made again, under its own id and key."""
-        self.state.results.pop(name, None)
+        self._forget(name)
         self.state.made_again[name] = self.state.made_again.get(name, 0) + 1
         if name in self.state.reconciled:
             self.state.reconciled.remove(name)
@@ -210,11 +225,16 @@ class Calls:
 
     def take_result(self, name: str, result: ToolResult) -> None:
         """A call whose outcome was unknown returned this; the report says so, too."""
+        self._forget(name)
         self.state.results[name] = result
         for number, call in enumerate(self.done):
             if call.activity_id == bounded(name):
                 update = {"error": result.error, "output": result.output[:OUTPUT]}
                 self.done[number] = call.model_copy(update=update)
+
+    def _forget(self, name: str) -> None:
+        if result := self.state.results.pop(name, None):
+            self.unbilled = added(self.unbilled, {"cost_usd": result.cost_usd})
 
     def take_reconciled(self, name: str, found: Reconciled) -> bool:
         """Take over what the tool found out; True: the outcome is known now."""
@@ -230,6 +250,12 @@ class Calls:
     def made(self) -> tuple[tuple[str, ToolResult], ...]:
         """Tool calls of the pending effect that were made."""
         return tuple((n, r) for n, r in self.state.results.items() if r.error not in NOT_MADE)
+
+    @property
+    def spent(self) -> dict[str, float]:
+        """What the calls have spent that have ended; the ledger gets it with the answer."""
+        tools = {"cost_usd": sum(result.cost_usd for result in self.state.results.values())}
+        return added(tools, *(answer.cost for answer in self.state.answers.values()))
 
     def take_unbilled(self) -> dict[str, float]:
         """What was spent and is in no answer; it is given once."""
@@ -263,7 +289,6 @@ class Calls:
         end; what has ended by then is in `state`."""
         self._under_way.clear()
         self._stop = self._cancelled = False
-        self.state.begun = True
         place = step.snapshot.place
         if not isinstance(effect, Together):
             return await self._member(step, place, effect)
@@ -294,6 +319,7 @@ class Calls:
         if isinstance(effect, AskModel):
             before = conversation if effect.beside else step.snapshot.conversation
             conversation = before.add(*effect.say)
+            self._begin("model_calls")
         site = self.site(step, f"{name}+{again}" if again else name, effect.title, conversation=conversation)
         return await self.host.perform(effect, site)
 
@@ -334,6 +360,7 @@ class Calls:
             artifacts=run.artifacts,
         )
         self._under_way[name] = run
+        self._begin("tool_calls")
         result: Any = None
         try:
             result = await self.host.perform(request, site)

@@ -156,7 +156,7 @@ class Drive(LiveRun):
             self.keep(with_credit(self.step, request.deciding_vote.amounts, now=self.host.now()))
         else:
             self.leave("a limit ends the run")
-            self.keep(refuse(self.step, now=self.host.now()))
+            self.keep(refuse(replace(self.step, breach=breach), now=self.host.now()))
 
     async def _approvals(self, effect: Effect[Any]) -> None:
         """Ask for all calls that need it, at once, and wait for all decisions."""
@@ -226,7 +226,7 @@ class Drive(LiveRun):
         if self.step.exit is not None:
             return
         effect = calls.prepared(wanted, self.place)
-        while True:
+        while (breach := self.reserve(calls.planned(effect, self.place))) is None:
             answer = await self._race(effect)
             if unknown := calls.unknown(effect, self.place):
                 again = await self._find_outcome(*unknown)
@@ -234,21 +234,20 @@ class Drive(LiveRun):
                 self.charge(answer.cost)
                 calls.ask_again(self.place)
                 self.keep(resume(self.step, now=self.host.now()))  # the limit is met now
+                self.settle(calls.state.begun)
                 return
             else:
                 again = await self._fix_trouble(calls.failed_questions(effect, self.place))
             if self.step.exit is not None:
                 return
             if not again:
-                break
-        self._answer(answer, effect)
+                self._answer(answer, effect)
+                return
+        await self._limit(breach)
 
     def _answer(self, answer: Any, effect: Effect[Any]) -> None:
-        """Give it to the machine. Tool calls that were not made do not count."""
-        made = {name for name, _ in self.calls.made}
-        not_made = [name for name, _, _ in tool_calls(effect, self.place) if name not in made]
-        if not_made:
-            self.charge({"tool_calls": -len(not_made)})
+        """Give it to the machine; the calls that were begun count."""
+        self.settle(self.calls.state.begun)
         self.requests.withdraw(self.host.now(), "the run went on without it")
         self.log_requests()
         self.calls.reset()
@@ -519,12 +518,8 @@ class Drive(LiveRun):
         if not text.strip():
             raise ValueError("Steering needs a `text`: the message to the model.")
         if self.calls.state.begun and not self.performing and self._is_asking():
-            # The question was begun, and changes: it is another call, and both are counted.
-            if self.step.breach is None:  # otherwise `leave` counts it
-                self.charge({"model_calls": 1})
-            again = {**self.calls.state.asked_again}
-            self.leave("a person's message has changed the question")
-            self.calls.state.asked_again = again
+            # The question was begun, and changes: it is another call.
+            self.requests.withdraw(self.host.now(), "a person's message has changed the question")
             self.calls.ask_again(self.place)
         self._steer(text, by=queued.by, about=_about(queued.command))
         children = ", ".join(self.calls.children)
@@ -544,7 +539,6 @@ class Drive(LiveRun):
                 raise ValueError(f"There is no limit {name!r}; limits: {', '.join(COUNTERS)}.")
             if cap is not None and not 0 <= cap <= MAX_LIMIT:
                 raise ValueError(f"{name}: expected 0 to {MAX_LIMIT:g} or null, got {cap:g}.")
-        before = self.step.breach
         if self.performing:  # what is under way was reserved before; the next call meets the new caps
             ledger = self.step.ledger
             for name, cap in limits.items():
@@ -552,10 +546,9 @@ class Drive(LiveRun):
             self.step = replace(self.step, ledger=ledger)
         else:
             self.keep(with_caps(self.step, limits, now=self.host.now()))
-        if before is not None and (before.counter in limits or self.step.breach != before):
-            self.requests.withdraw(self.host.now(), "the limits were changed", kind="limit")
-            self.log_requests()
-            self.calls.state.limits_changed += 1
+        self.requests.withdraw(self.host.now(), "the limits were changed", kind="limit")
+        self.log_requests()
+        self.calls.state.limits_changed += 1
         shown = [f"{n} {'none' if cap is None else plain_number(cap)}" for n, cap in sorted(limits.items())]
         self.note("LimitsSet", by=queued.by, reason=", ".join(shown), about=_about(queued.command))
         children = ", ".join(self.calls.children)
@@ -584,11 +577,7 @@ class Drive(LiveRun):
 
     async def _roll_back(self, queued: QueuedCommand) -> None:
         records, to_step = await self._check_rollback(queued), queued.command.step or 0
-        asked = self.step.asked
-        if not self.calls.state.begun and asked is not None and self.step.breach is None:
-            self.charge({counter: -amount for counter, amount in asked.price.items()})
         self.leave(f"the run is rolled back to step {to_step}")
-        self.calls.state.begun = True  # what was reserved is settled: an abort meanwhile gives nothing back
         undone = await self._compensated(to_step, queued.by) if queued.command.compensate else ()
         self.calls.reset()
         self.keep(self._at_step(queued, records))

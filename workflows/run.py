@@ -12,7 +12,7 @@ from typing import Any
 
 from pydantic import TypeAdapter
 
-from activities.contracts import JsonObject, ToolResult, ToolSpec
+from activities.contracts import JsonObject, ToolResult, ToolSpec, added
 from workflows.api import AgentTask, RunResult, RunStatus
 from workflows.calls import Calls, CallState
 from workflows.gate import texts
@@ -20,6 +20,7 @@ from workflows.gate.approvals import RequiredApproval
 from workflows.gate.requests import Position, Requests
 from workflows.gate.validation import Commands
 from workflows.host import Host, Identity
+from workflows.kernel.ledger import Breach
 from workflows.kernel.snapshot import Step, dump
 from workflows.kernel.step import close, note
 from workflows.people import Command, CommandDone, DoneCall, Request
@@ -29,6 +30,8 @@ __all__ = ["LiveRun", "Preempted", "QueuedCommand", "expiry_ends_run"]
 
 LOGGED = 500
 """Characters of an output or a refused command in the log, where no machine was given it."""
+COUNTED = ("model_calls", "tool_calls")
+"""Counters of calls: reserved before they are begun, and settled by how many were."""
 SHOWN = 2000
 """Characters of answer and error in a status; the result has the whole."""
 _DONE: TypeAdapter[list[DoneCall]] = TypeAdapter(list[DoneCall])
@@ -140,6 +143,31 @@ class LiveRun:
         """Count what was spent outside of an answer."""
         self.step = replace(self.step, ledger=self.step.ledger.charge(amounts))
 
+    @property
+    def _price(self) -> dict[str, float]:
+        """What the kernel has reserved for the pending effect."""
+        asked = self.step.asked
+        return asked.price if asked is not None and self.step.breach is None else {}
+
+    def settle(self, calls: dict[str, float]) -> None:
+        """Let the ledger hold these calls for the pending effect, in place of what it holds."""
+        more = self._beyond(calls)
+        self.charge(more)
+        self.calls.state.beyond_price = added(self.calls.state.beyond_price, more)
+
+    def _beyond(self, calls: dict[str, float]) -> dict[str, float]:
+        held = added(self._price, self.calls.state.beyond_price)
+        return {name: calls.get(name, 0) - held.get(name, 0) for name in COUNTED}
+
+    def reserve(self, calls: dict[str, float]) -> Breach | None:
+        """Have these calls reserved before they are begun, unless that would pass a limit."""
+        price, more = self._price, self._beyond(calls)
+        asked = {name: more.get(name, 0) for name in price if not price[name] or more[name] > 0}
+        breach = self.step.ledger.breach(asked) if max(more.values()) > 0 else None
+        if breach is None:
+            self.settle(calls)
+        return breach
+
     # -- waiting for people --------------------
 
     async def wait_until(self, condition: Callable[[], bool], why: str) -> None:
@@ -201,9 +229,8 @@ class LiveRun:
 
     def close(self, reason: str, error: str, by: str = "person") -> None:
         """End the run where it is; open requests are withdrawn."""
-        begun = self.calls.state.begun
         self.leave(f"the run ended: {reason}")
-        self.keep(close(self.step, reason, now=self.host.now(), error=error, by=by, begun=begun))
+        self.keep(close(self.step, reason, now=self.host.now(), error=error, by=by))
 
     def leave(self, why: str) -> None:
         """The machine will not get an answer to the pending effect: withdraw requests, log the calls that
@@ -212,12 +239,10 @@ class LiveRun:
         self.log_requests()
         for name, result in self.calls.made:
             self.note("CallMade", reason=f"{result.tool} at {name}: {result.output[:LOGGED]}")
-            self.charge({"cost_usd": result.cost_usd})
-        for answer in self.calls.state.answers.values():
-            self.charge(answer.cost)
-        if self.calls.state.begun and self.step.breach is not None and self.step.asked is not None:
-            self.charge(self.step.asked.price)  # a limit that was met later has given it back
+        self.charge(added(self.calls.spent, self.calls.take_unbilled()))
+        self.settle(self.calls.state.begun)
         self.calls.reset()
+        self.calls.state.beyond_price = {name: -amount for name, amount in self._price.items()}
 
     # -- what others see --------------------
 

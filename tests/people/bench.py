@@ -218,6 +218,18 @@ class Bench:
         return [record for record in self.records if record.event == event][-1]
 
     @property
+    def begun(self) -> tuple[int, int]:
+        """How many questions to models and tool calls were begun, inner runs included."""
+        asked = sum(isinstance(call, AskModel) for _, call in self.performed)
+        return asked, sum(type(call) is ToolRequest for _, call in self.performed)
+
+    @property
+    def counted(self) -> tuple[float, float]:
+        """How many the result counts."""
+        counters = self.result.counters
+        return counters.get("model_calls", 0), counters.get("tool_calls", 0)
+
+    @property
     def calls(self) -> list[str]:
         """What was begun: `ask_model`, or tool and argument."""
         return [_name(call) for _, call in self.performed]

@@ -257,7 +257,47 @@ async def test_lower_limit_ends_the_run_and_counts_what_was_begun() -> None:
         await bench.command("pause", at_once=True)
         await bench.command("limits", limits={"tool_calls": 0})
         await bench.command("resume")
-        assert (bench.result.exit_reason, bench.result.counters["tool_calls"]) == ("limit", 2)
+        assert (bench.result.exit_reason, bench.counted, bench.begun) == ("limit", (1, 2), (1, 2))
+
+
+@pytest.mark.parametrize(
+    ("script", "limits", "results"),
+    [
+        (["tools pay 3", "answer b"], {"tool_calls": 1}, {"pay": UNKNOWN}),
+        (["both q", failed(), "two", "one", "answer b"], {"model_calls": 3}, {}),
+    ],
+    ids=["call that did not take effect", "model that failed"],
+)
+async def test_call_that_is_made_again_meets_the_limit(script: Any, limits: Any, results: Any) -> None:
+    people = People(on_trouble="ask", on_limit="ask")
+    bench = Bench(script, limits={"model_calls": None, **limits}, people=people, hops=True)
+    bench.results = dict(results)
+    async with bench:
+        begun = list(bench.performed)
+        await bench.decide("retry")
+        assert (bench.open[0].kind, bench.performed) == ("limit", begun)
+        for more in (1, 2):
+            if not bench.over:
+                await bench.decide("topup", amounts=dict.fromkeys(limits, 1))
+                assert len(bench.performed) >= len(begun) + more
+        assert (bench.result.answer, bench.counted) == ("b", bench.begun)
+
+
+async def test_message_to_the_model_does_not_pass_the_limit() -> None:
+    bench = Bench(["answer b"], limits=Limits(model_calls=1))
+    bench.blocked.add("ask_model")
+    async with bench:
+        await bench.command("steer", text="be quick")
+        await bench.release()
+        assert (bench.result.exit_reason, bench.counted, bench.begun) == ("limit", (1, 0), (1, 0))
+
+
+async def test_row_that_is_stopped_counts_only_what_was_begun() -> None:
+    bench = Bench(brain("tools look a; put b; look c"))
+    bench.blocked.add("put")
+    async with bench:
+        await bench.command("abort")
+        assert bench.counted == bench.begun == (1, 2)
 
 
 def out_of_time(bench: Bench) -> Any:
@@ -283,7 +323,7 @@ async def test_topped_up_seconds_ask_the_model_again() -> None:
     bench.script = [out_of_time(bench), "answer b"]
     async with bench:
         await bench.decide("topup", amounts={"seconds": 600})
-        assert (bench.result.answer, bench.result.counters["model_calls"]) == ("b", 1)
+        assert (bench.result.answer, bench.counted, bench.begun) == ("b", (2, 0), (2, 0))
 
 
 async def test_reply_that_came_beyond_the_seconds_is_used() -> None:

@@ -170,6 +170,7 @@ async def test_command_at_moment(where: str, name: str, hops: bool) -> None:
             assert (bench.result.exit_reason, bench.result.answer) == ("answered", moment.answer)
         assert queued.is_over
         assert bench.made_twice == []
+        assert bench.counted == bench.begun
         assert not bench.open
         assert bench.executions == 1 or hops
         snapshot, rebuilt = bench.drive.step.snapshot, restored(bench.program, bench.records)

@@ -156,17 +156,13 @@ def refuse(step: Step, *, now: float) -> Step:
     return close(step, "limit", now=now, error=str(step.breach or "a limit is reached"))
 
 
-def close(
-    step: Step, reason: str, *, now: float, error: str | None = None, by: str = "kernel", begun: bool = True
-) -> Step:
+def close(step: Step, reason: str, *, now: float, error: str | None = None, by: str = "kernel") -> Step:
     """End the run where it is: abort, cancellation and limits need no row. `reason` is the exit reason.
 
     `Closed` is raised inside the visit; what it returns is the last patch. What was reserved for the
-    pending effect stays spent if performing it has `begun`.
+    pending effect stays spent.
     """
     turn = Turn.of(step, now)
-    if not begun and step.asked is not None and step.breach is None:
-        turn.ledger = turn.ledger.refund(step.asked.price)
     try:
         turn.close(reason, error, by)
     except MachineError as broken:
