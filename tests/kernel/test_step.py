@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from contextlib import suppress
 from dataclasses import replace
 from enum import Enum
 from typing import Any
@@ -383,7 +384,7 @@ def test_close_lets_the_visit_return_a_last_patch() -> None:
         try:
             yield asks()
         except Closed as closed:
-            return {"text": f"closed: {closed}", "secret": "not mine"}, Did()
+            return {"text": f"closed: {closed}"}, Did()
         return {}, Did()
 
     run = machine(visit, on_close=lambda c, reason: {"items": (len(c.text),)})
@@ -416,6 +417,18 @@ def test_half_of_a_character_pair_can_be_said() -> None:
     assert [m.content for m in step.snapshot.conversation][-1] == "a \\ud800"
     assert step.records[-1].reason == "a \\ud800"
     assert chain(step.records)
+
+
+def test_last_patch_writes_only_declared_fields() -> None:
+    def visit(c: Memory, run: Run) -> Visit:
+        with suppress(Closed):
+            yield asks()
+        return {"text": "mine", "secret": "not mine"}, Did()
+
+    with pytest.raises(UndeclaredAccess, match="secret") as caught:
+        close(start(machine(visit), now=1), "aborted", now=2)
+    ended = caught.value.step
+    assert (ended.snapshot.context, ended.records[-1].event) == (Memory(), "UndeclaredAccess")
 
 
 def test_message_from_a_person_goes_behind_tool_results() -> None:

@@ -271,9 +271,7 @@ class Turn:
             shown = type(outcome).__name__ if outcome is not None else "nothing"
             raise self.broken(EmptyVisit, f"the visit returned {shown}; expected a patch and an event")
         patch, event = outcome
-        declared = self.state
-        if declared.enforce and (extra := set(patch) - declared.writes):
-            raise self.broken(UndeclaredAccess, f"the undeclared field {min(extra)!r} was written")
+        self.check_writes(patch)
         self.follow(patch, event, self.live.view.fields_read if self.live else ())
 
     def follow(self, patch: Patch, event: Event, reads: tuple[str, ...] = (), by: str = "machine") -> None:
@@ -417,11 +415,8 @@ class Turn:
             self.live.visit.throw(Closed(reason))
         except StopIteration as ended:
             patch = ended.value[0] if isinstance(ended.value, tuple) else {}
-            reads = self.live.view.fields_read if self.live else ()
-            allowed = (
-                self.state.writes if self.state.enforce else frozenset(self.machine.context.model_fields)
-            )
-            return {name: value for name, value in patch.items() if name in allowed}, reads
+            self.check_writes(patch)
+            return patch, self.live.view.fields_read if self.live else ()
         except (Closed, AgentError):
             return {}, ()
         self.live.visit.close()
@@ -518,9 +513,7 @@ class Turn:
 
     def keep(self, effect: Say) -> None:
         """Take what a visit says and keeps."""
-        declared = self.state
-        if declared.enforce and (extra := set(effect.keep) - declared.writes):
-            raise self.broken(UndeclaredAccess, f"the undeclared field {min(extra)!r} was written")
+        self.check_writes(effect.keep)
         s = self.snapshot
         if len(s.moments) - s.calls >= self.program.effect_limit:
             raise self.broken(
@@ -565,6 +558,11 @@ class Turn:
             return patched(context, patch)
         except Misfit as error:
             raise self.broken(BadPatch, f"the patch does not fit: {error}") from error
+
+    def check_writes(self, patch: Patch) -> None:
+        """A visit writes only what its state declares."""
+        if self.state.enforce and (extra := set(patch) - self.state.writes):
+            raise self.broken(UndeclaredAccess, f"the undeclared field {min(extra)!r} was written")
 
     def check_own(self, patch: Patch) -> None:
         own = self.machine.writes
