@@ -14,7 +14,6 @@ from tests.people import clerk
 from tests.people.bench import LOOK, PAY, Bench, brain
 from workflows import registry
 from workflows.api import AgentTask, Carry, Fork, Limits, Origin
-from workflows.kernel.ledger import Ledger
 from workflows.people import ApprovalRule, Approvals, Group, People
 from workflows.task import InvalidTask, carried_step, first_step, inner_task, parse_task, program_for
 
@@ -77,8 +76,7 @@ def test_inner_run_gets_the_smaller_limits_and_its_own_tools() -> None:
         machine="clerk", goal="inner", give=("look",), roles={"default": "small"},
         limits=InnerLimits(model_calls=3, tokens=50, max_transitions=9), values={"a": 1},
     )  # fmt: skip
-    ledger = Ledger(caps=outer.limits.caps).charge({"model_calls": 8, "cost_usd": 0.5})
-    inner = inner_task(outer, effect, ledger)
+    inner = inner_task(outer, effect, {"model_calls": 2, "cost_usd": 1.5}, spent_usd=0.5)
     assert inner.limits == Limits(model_calls=2, cost_usd=1.5, tokens=50, max_transitions=9, depth=3)
     assert (inner.tools, inner.depth, inner.spent_above_usd) == (("look",), 1, 1.5)
     assert (inner.models["default"].name, inner.values) == ("small", {"a": 1})
@@ -87,7 +85,7 @@ def test_inner_run_gets_the_smaller_limits_and_its_own_tools() -> None:
 
 def test_inner_run_cannot_get_a_tool_that_the_run_lacks() -> None:
     with pytest.raises(ValueError, match="dig"):
-        inner_task(task(), RunMachine(machine="clerk", goal="a", give=("dig",)), Ledger())
+        inner_task(task(), RunMachine(machine="clerk", goal="a", give=("dig",)), {}, 0)
 
 
 async def test_fork_goes_on_from_a_step_of_another_run() -> None:

@@ -51,7 +51,7 @@ __all__ = ["CallState", "Calls", "bounded", "members"]
 T = TypeVar("T")
 
 AT_ONCE = 10
-"""Members of a `Together` that are performed side by side."""
+"""Calls of an effect that are performed side by side."""
 DONE_CALLS = 1000
 """Calls that are kept for the report of what was done outside."""
 OUTPUT = 500
@@ -131,14 +131,17 @@ class Calls:
         """What was done outside, oldest first."""
         self.cached: dict[str, ToolResult] = {}
         """Results of tools with `cache: run`, by call."""
-        self.children: dict[str, None] = {}
-        """Workflow ids of the inner runs under way."""
+        self.children: dict[str, dict[str, float]] = {}
+        """Inner runs under way, by workflow id: what each may spend, by counter."""
         self.unbilled: dict[str, float] = {}
         """What calls have spent that no answer will say."""
         self.signed_ids: tuple[str, ...] = ()
         """Signed commands so far: inner runs must not obey them."""
         self._under_way: dict[str, ToolRun] = {}
-        self._stop = self._cancelled = False
+        self._held = self._cancelled = False
+        self._free = asyncio.Semaphore(AT_ONCE)
+        self._siblings = 0
+        """Members that are inner runs and have not begun."""
 
     # -- before and after --------------------
 
@@ -264,14 +267,18 @@ class Calls:
 
     # -- stopping --------------------
 
+    def hold(self, held: bool) -> None:
+        """Begin no further call, or go on to begin them."""
+        self._held = held
+
     def stop_soon(self) -> bool:
         """Begin no further call. True: an unsafe one is under way, which must not be stopped."""
-        self._stop = True
+        self.hold(True)
         return bool(self._unsafe_under_way())
 
     def stop_now(self) -> None:
         """What is under way is being cancelled: an inner run that ends now was stopped."""
-        self._stop = self._cancelled = True
+        self._held = self._cancelled = True
 
     @property
     def unknown_outcomes(self) -> str:
@@ -284,34 +291,47 @@ class Calls:
 
     # -- performing --------------------
 
-    async def perform(self, step: Step, effect: Effect[Any]) -> Any:
+    def perform(self, step: Step, effect: Effect[Any]) -> Coroutine[Any, Any, Any]:
         """The answer to the prepared effect. Raises asyncio.CancelledError when it was stopped before its
         end; what has ended by then is in `state`."""
         self._under_way.clear()
-        self._stop = self._cancelled = False
+        self._held = self._cancelled = False
+        self._free = asyncio.Semaphore(AT_ONCE)
         place = step.snapshot.place
-        if not isinstance(effect, Together):
-            return await self._member(step, place, effect)
-        free = asyncio.Semaphore(AT_ONCE)
+        return (
+            self._members(step, place, effect)
+            if isinstance(effect, Together)
+            else self._member(step, place, effect)
+        )
 
-        async def one(name: str, member: Effect[Any]) -> Any:
-            async with free:
-                return await self._member(step, name, member)
-
-        answers = await _all([one(name, member) for name, member in members(effect, place)])
-        return Answers(answers=tuple(answers))
+    async def _members(self, step: Step, place: str, effect: Together) -> Answers:
+        named = members(effect, place)
+        self._siblings = sum(
+            isinstance(one, RunMachine) and name not in self.state.answers for name, one in named
+        )
+        return Answers(answers=tuple(await _all([self._member(step, name, one) for name, one in named])))
 
     async def _member(self, step: Step, name: str, effect: Effect[Any]) -> Any:
         if isinstance(effect, CallTools):
             return await self._tools(step, name, effect)
         if name not in self.state.answers:
-            if self._stop:
-                raise asyncio.CancelledError
-            if isinstance(effect, RunMachine):
-                self.state.answers[name] = await self._run_child(step, name, effect)
-            else:
-                self.state.answers[name] = await self._single(step, name, effect)
+            made = (
+                self._run_child(step, name, effect)
+                if isinstance(effect, RunMachine)
+                else self._single(step, name, effect)
+            )
+            self.state.answers[name] = await self._when_free(made)
         return self.state.answers[name]
+
+    async def _when_free(self, call: Coroutine[Any, Any, T]) -> T:
+        """Make the call once it may begin."""
+        try:
+            async with self._free:
+                if self._held:
+                    raise asyncio.CancelledError
+                return await call
+        finally:
+            call.close()
 
     async def _single(self, step: Step, name: str, effect: Any) -> Any:
         again = self.state.asked_again.get(name, 0)
@@ -337,18 +357,17 @@ class Calls:
         return ToolsReturned(results=tuple(results))
 
     async def _tool(self, step: Step, name: str, run: ToolRun, effect: CallTools) -> ToolResult:
-        results = self.state.results
-        if name in results:
-            return results[name]
-        if self._stop:
-            raise asyncio.CancelledError
+        if name not in self.state.results:
+            self.state.results[name] = await self._when_free(self._call(step, name, run, effect))
+        return self.state.results[name]
+
+    async def _call(self, step: Step, name: str, run: ToolRun, effect: CallTools) -> ToolResult:
         spec = self.specs[run.tool]
         call = json.dumps(
             [run.tool, run.arguments, *(one.model_dump() for one in run.artifacts)], sort_keys=True
         )
         if spec.cache == "run" and call in self.cached:
-            results[name] = self.cached[call].model_copy(update={"id": run.id, "attempts": 0, "cost_usd": 0})
-            return results[name]
+            return self.cached[call].model_copy(update={"id": run.id, "attempts": 0, "cost_usd": 0})
         site = self.site(step, name, run.title)
         attempts = effect.attempts if spec.repeatable else 1
         request = ToolRequest(
@@ -369,8 +388,7 @@ class Calls:
         del self._under_way[name]
         if spec.cache == "run" and result.ok:
             self.cached[call] = result
-        results[name] = self._with_edit(name, result)
-        return results[name]
+        return self._with_edit(name, result)
 
     def _with_edit(self, name: str, result: ToolResult) -> ToolResult:
         """The model is told of arguments that a person changed. JSON stays JSON: machines may read it."""
@@ -388,8 +406,8 @@ class Calls:
             text = f"{effect.machine} would be nested deeper than `limits.depth` allows: {limit}"
             return EffectFailed(error="recoverable", type="depth_limit", message=text)
         try:
-            ledger = step.ledger.at_least("seconds", self.host.now() - step.snapshot.began)
-            task = inner_task(self.task, effect, ledger)
+            spent_usd = step.ledger.used("cost_usd") + self.spent["cost_usd"]
+            task = inner_task(self.task, effect, self._share(step), spent_usd)
         except ValueError as error:
             problem = faults(error) if isinstance(error, ValidationError) else str(error)
             text = f"{effect.machine} cannot be run: {problem}"
@@ -398,7 +416,7 @@ class Calls:
         workflow_id = bounded(f"{me.workflow_id}/{me.origin[:8]}/{name}")
         parents = (*me.parents, (me.workflow_id, me.origin))
         child = ChildRun(workflow_id, task, effect.title[:200], parents, self.signed_ids)
-        self.children[workflow_id] = None
+        self.children[workflow_id] = {**task.limits.caps, "seconds": 0}
         try:
             result = await self.host.run_child(child)
         finally:
@@ -420,6 +438,15 @@ class Calls:
                 message=f"{workflow_id}: {result.error}", spent=result.counters,
             )  # fmt: skip
         return _ended(result, workflow_id)
+
+    def _share(self, step: Step) -> dict[str, float]:
+        """What an inner run may spend: an even share of what is left, without what its siblings have spent or
+        may spend, for each of those that have not begun. All of them have the same time."""
+        spent = added(self.spent, *self.children.values())
+        ledger = step.ledger.at_least("seconds", self.host.now() - step.snapshot.began).charge(spent)
+        shares = max(self._siblings, 1)
+        self._siblings -= 1
+        return {name: ledger.left(name) / (1 if name == "seconds" else shares) for name in ledger.caps}
 
     def _lost_child(self, step: Step, workflow_id: str, failure: EffectFailed) -> EffectFailed:
         """It ended without a result: what it did is unknown here."""

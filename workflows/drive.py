@@ -505,6 +505,7 @@ class Drive(LiveRun):
             )
         told = [one for one in tuple(self.calls.children) if await self.host.tell_child(one, queued.command)]
         self.paused = pauses
+        self.calls.hold(pauses)
         about = {**_about(queued.command), **({"children": [*told]} if told else {})}
         self.note("Paused" if pauses else "Resumed", by=queued.by, reason=queued.command.text, about=about)
         after = f" Told its inner runs: {', '.join(told)}." if told else ""

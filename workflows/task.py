@@ -5,7 +5,7 @@ from __future__ import annotations
 
 import difflib
 import math
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from typing import Any
 
@@ -13,7 +13,7 @@ from pydantic import ValidationError
 
 from activities.contracts import Message, RunMachine, ToolSpec
 from workflows import registry
-from workflows.api import AgentSpec, AgentTask, Carry, Limits
+from workflows.api import AgentSpec, AgentTask, Carry
 from workflows.gate.approvals import ApprovalPolicy, problem_text, problems
 from workflows.kernel.errors import DefinitionError, MachineError
 from workflows.kernel.ledger import Ledger
@@ -223,19 +223,23 @@ def carried_step(program: Program, carry: Carry) -> Step:
 # -- inner runs --------------------
 
 
-def inner_task(task: AgentTask, effect: RunMachine, ledger: Ledger) -> AgentTask:
+def inner_task(
+    task: AgentTask, effect: RunMachine, share: Mapping[str, float], spent_usd: float
+) -> AgentTask:
     """The task of an inner run: the outer run's models and people, the tools and limits that it is given.
 
-    `ledger` is the outer run's. Raises ValueError for what cannot be run.
+    `share` is what it may spend of what the outer run has left, by counter; `spent_usd` what that has spent.
+    Raises ValueError for what cannot be run.
     """
     if missing := sorted(set(effect.give) - set(task.tools)):
         raise ValueError(f"this run has no tool {', '.join(missing)} to give")
     machine = registry.machine(effect.machine, effect.machine_version, newest=False)
     own = effect.limits.model_dump(exclude_none=True)
-    left = {name: ledger.left(name) for name in Limits.model_fields if name in ledger.caps}
-    caps = {name: min(own.get(name, math.inf), left.get(name, math.inf)) for name in {**own, **left}}
-    # A limit of whole calls must stay a whole number; time that is up is still a limit.
-    whole = {name: int(cap) if name not in ("cost_usd", "seconds") else cap for name, cap in caps.items()}
+    caps = {name: min(own.get(name, math.inf), share.get(name, math.inf)) for name in {**own, **share}}
+    # A limit of whole calls must be a whole number; time that is up is still a limit.
+    whole = {
+        name: math.ceil(cap) if name not in ("cost_usd", "seconds") else cap for name, cap in caps.items()
+    }
     limits = {"model_calls": None, **whole, "depth": task.limits.depth}
     if "seconds" in limits:
         limits["seconds"] = max(limits["seconds"] or 0, 0.001)
@@ -256,5 +260,5 @@ def inner_task(task: AgentTask, effect: RunMachine, ledger: Ledger) -> AgentTask
         "material": effect.material,
         "values": effect.values,
         "depth": task.depth + 1,
-        "spent_above_usd": task.spent_above_usd + ledger.used("cost_usd"),
+        "spent_above_usd": task.spent_above_usd + spent_usd,
     })  # fmt: skip

@@ -139,7 +139,8 @@ def _cut(text: str, limit: int) -> str:
 
 
 class CallTools(Effect[ToolsReturned]):
-    """Run tools in order, or side by side when `parallel` and every one may be repeated."""
+    """Run tools in order, or side by side (at most ten at a time) when `parallel` and every one may be
+    repeated."""
 
     kind: Literal["call_tools"] = "call_tools"
     runs: tuple[ToolRun, ...] = Field(min_length=1)

@@ -4,6 +4,7 @@ tools pay 3; look x      tools in order, each with one argument
 side look x; look y      the same side by side
 ask TEXT                 a question to a person
 child GOAL               an inner run of the same machine
+children N GOAL          so many inner runs, side by side
 both TEXT                two questions beside the conversation and a tool, side by side
 answer TEXT              the end
 """
@@ -98,6 +99,12 @@ def _effect(word: str, rest: str) -> Any:
         case "child" | "short":
             limits = InnerLimits(max_transitions=1) if word == "short" else InnerLimits()
             return RunMachine(machine="clerk", goal=rest, give=("look", "pay"), limits=limits)
+        case "children":
+            number, _, goal = rest.partition(" ")
+            one = RunMachine(machine="clerk", goal=goal, give=("look", "pay"))
+            return Together(
+                effects=tuple(one.model_copy(update={"label": f"child {n}"}) for n in range(int(number)))
+            )
         case "both":
             beside = [
                 AskModel(label=f"part {n}", say=(Message(role="user", content=f"{rest} {n}"),), beside=True)

@@ -239,6 +239,28 @@ async def test_limits_command_replaces_the_open_request() -> None:
         assert bench.over
 
 
+WIDE = "; ".join(f"look {n}" for n in range(12))
+
+
+@pytest.mark.parametrize(
+    ("plan", "begun"),
+    [("tools look a; look b", 1), (f"side {WIDE}", 10), ("children 12 inner", 10)],
+    ids=["in order", "side by side", "inner runs"],
+)
+async def test_pause_holds_back_calls_that_have_not_begun(plan: str, begun: int) -> None:
+    bench = Bench(brain(plan))
+    bench.blocked.add("look")
+    async with bench:
+        looks = [call for call in bench.calls if call.startswith("look")]
+        assert len(looks) == begun
+        await bench.command("pause")
+        await bench.release()
+        assert (bench.drive.paused, bench.calls.count("ask_model")) == (True, bench.calls.index(looks[0]))
+        assert [call for call in bench.calls if call.startswith("look")] == looks
+        await bench.command("resume")
+        assert (bench.result.exit_reason, bench.counted) == ("answered", bench.begun)
+
+
 async def test_lower_limit_lets_the_call_under_way_end() -> None:
     bench = Bench(brain("tools look a"))
     bench.blocked.add("ask_model")

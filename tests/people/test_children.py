@@ -172,3 +172,23 @@ async def test_inner_run_that_cannot_be_run_says_why() -> None:
     async with Bench(["child  ", "answer b"]) as bench:
         assert "blank" in bench.question()
         assert not bench.children
+
+
+async def test_siblings_spend_no_more_than_is_left() -> None:
+    """Each needs two model calls. Five are left for three of them, and none for the run itself."""
+    async with Bench(brain("children 3 inner"), limits=Limits(model_calls=6)) as bench:
+        ends = [child.result.exit_reason for child in bench.children.values()]
+        assert ends == ["answered", "answered", "limit"]
+        assert bench.counted == bench.begun == (6, 3)
+
+
+async def test_sibling_that_begins_later_gets_what_the_others_left() -> None:
+    """Twelve share 24 calls. Ten begin at once; the others get what those have not spent."""
+    model = brain("children 12 inner")
+    async with Bench(
+        lambda call: "answer early" if call.say[-1].content == "inner" else model(call),
+        limits=Limits(model_calls=25),
+    ) as bench:
+        shares = [child.task.limits.model_calls for child in bench.children.values()]
+        assert shares == [*[2] * 10, 7, 7]
+        assert (bench.result.exit_reason, bench.counted) == ("answered", bench.begun)
