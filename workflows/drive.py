@@ -119,7 +119,7 @@ class Drive(LiveRun):
     async def _interrupt(self, effect: Interrupt) -> None:
         """The run is paused before a state, once for each number of steps (R-000-13). A text is a message to
         the model."""
-        if effect.step == self.interrupted_at and effect.state not in self.people.interrupt_states:
+        if effect.step <= self.interrupted_at and effect.state not in self.people.interrupt_states:
             self.keep(go_on(self.step, now=self.host.now()))
             return
         request = await self.ask(
@@ -133,7 +133,7 @@ class Drive(LiveRun):
         if request is not None and request.deciding_vote and (text := request.deciding_vote.text):
             self._steer(text, by=texts.decided_by(request), about={"request": request.id})
         if self.people.interrupt_every:
-            self.interrupted_at = effect.step
+            self.interrupted_at = max(effect.step, self.interrupted_at)
         self.keep(go_on(self.step, now=self.host.now()))
 
     async def _question(self, effect: AskPerson) -> None:

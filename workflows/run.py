@@ -83,7 +83,7 @@ class LiveRun:
         self.inbox: list[QueuedCommand] = []
         self.paused = False
         self.interrupted_at = -1
-        """The number of steps at which `interrupt_every` paused the run last."""
+        """The highest number of steps at which the run was paused: `interrupt_every` asks once for each."""
         self.performing = False
         """An effect is under way."""
         self._queued: dict[str, QueuedCommand] = {}

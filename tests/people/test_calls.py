@@ -399,6 +399,15 @@ async def test_interrupt_comes_once_for_each_number_of_steps() -> None:
         assert bench.over
 
 
+async def test_rollback_does_not_bring_an_interrupt_again() -> None:
+    script = [*["tools look a"] * 6, "answer d"]
+    async with Bench(script, people=People(interrupt_every=1), hops=True) as bench:
+        for _ in range(2):
+            await bench.decide("resume")
+        await bench.command("rollback", step=1)
+        assert [one.step for one in (*bench.requests.closed_requests, *bench.open)] == [2, 3, 4, 4]
+
+
 async def test_commands_are_obeyed_in_their_order() -> None:
     bench = Bench(brain("tools look a"))
     bench.blocked.add("look")
