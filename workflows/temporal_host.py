@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import json
-from collections.abc import Awaitable, Callable, Iterator, Sequence
+from collections.abc import Awaitable, Callable, Coroutine, Iterator, Sequence
 from contextlib import contextmanager
 from datetime import UTC, datetime, timedelta
 from typing import Any
@@ -138,16 +138,18 @@ class TemporalHost:
         self._children[child.workflow_id] = None
         try:
             with _plain_cancellation():
-                handle: workflow.ChildWorkflowHandle[Any, RunResult] = await workflow.start_child_workflow(
-                    WORKFLOW_TYPE,
-                    child.task,
-                    id=child.workflow_id,
-                    result_type=RunResult,
-                    cancellation_type=ChildWorkflowCancellationType.WAIT_CANCELLATION_COMPLETED,
-                    parent_close_policy=ParentClosePolicy.REQUEST_CANCEL,
-                    execution_timeout=timedelta(seconds=(seconds or 0) + 60) if limited else None,
-                    static_summary=child.title[:200],
-                    memo={_PARENTS: child.parents, _OLD_IDS: child.old_command_ids},
+                handle = await _started(
+                    workflow.start_child_workflow(
+                        WORKFLOW_TYPE,
+                        child.task,
+                        id=child.workflow_id,
+                        result_type=RunResult,
+                        cancellation_type=ChildWorkflowCancellationType.WAIT_CANCELLATION_COMPLETED,
+                        parent_close_policy=ParentClosePolicy.REQUEST_CANCEL,
+                        execution_timeout=timedelta(seconds=(seconds or 0) + 60) if limited else None,
+                        static_summary=child.title[:200],
+                        memo={_PARENTS: child.parents, _OLD_IDS: child.old_command_ids},
+                    )
                 )
             self._children[child.workflow_id] = handle
             return await handle
@@ -282,6 +284,22 @@ def _plain_cancellation() -> Iterator[None]:
         if is_cancelled_exception(error):
             raise asyncio.CancelledError from error
         raise
+
+
+async def _started(
+    starting: Coroutine[Any, Any, workflow.ChildWorkflowHandle[Any, RunResult]],
+) -> workflow.ChildWorkflowHandle[Any, RunResult]:
+    """The inner run once it is started. When cancelled it is started all the same, and cancelled then: of one
+    whose start is cancelled with the workflow, Temporal does not wait for the end."""
+    start, cancelled = asyncio.ensure_future(starting), False
+    while not start.done():
+        try:
+            await asyncio.shield(start)
+        except asyncio.CancelledError:
+            cancelled = True
+    if cancelled and not start.cancelled():
+        start.result().cancel()
+    return start.result()
 
 
 def _failed_child(child: ChildRun, error: ChildWorkflowError) -> RunResult | EffectFailed:

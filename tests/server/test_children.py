@@ -301,3 +301,21 @@ async def test_inner_run_that_raises_is_one_that_failed(working: Client, setting
     assert (result.ok, result.answer) == (True, "failed: None")
     assert result.counters["model_calls"] == 1
     await replayed(run, settings)
+
+
+async def test_cancelled_run_waits_for_inner_runs_that_are_being_started(
+    working: Client, settings: Settings
+) -> None:
+    slow = {"default": scripted(calls(("mark", {"line": "slow", "seconds": 30})), "inside")}
+    run = await begin(working, outer_task(*[{}] * 10, together=True, models=slow))
+    tasks = 0
+    async for event in run.fetch_history_events(wait_new_event=True):
+        tasks += event.event_type == EventType.EVENT_TYPE_WORKFLOW_TASK_STARTED
+        if tasks == 2:  # the one that starts them
+            break
+    await run.cancel()
+    assert (await run.result()).exit_reason == "cancelled"
+    kinds = [EventType.Name(event.event_type) for event in (await run.fetch_history()).events]
+    ends = [kind for kind in kinds if kind.startswith("EVENT_TYPE_CHILD_WORKFLOW_EXECUTION_")]
+    assert len(ends) == 2 * kinds.count("EVENT_TYPE_CHILD_WORKFLOW_EXECUTION_STARTED")
+    await replayed(run, settings)
