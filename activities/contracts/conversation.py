@@ -8,14 +8,19 @@ from __future__ import annotations
 
 import hashlib
 from collections.abc import Iterable, Iterator
-from typing import Literal
+from typing import Annotated, Literal
 
-from pydantic import BaseModel, ConfigDict
+from pydantic import AfterValidator, BaseModel, ConfigDict
+
+from activities.text import readable
 
 __all__ = ["EMPTY_DIGEST", "Conversation", "Message", "ToolCall", "digest_after"]
 
 EMPTY_DIGEST = "0" * 32
 """The digest of a conversation without messages."""
+
+
+Text = Annotated[str, AfterValidator(readable)]
 
 
 class ToolCall(BaseModel):
@@ -25,7 +30,7 @@ class ToolCall(BaseModel):
 
     id: str
     name: str
-    arguments: str = ""
+    arguments: Text = ""
 
 
 class Message(BaseModel):
@@ -34,7 +39,7 @@ class Message(BaseModel):
     model_config = ConfigDict(frozen=True)
 
     role: Literal["system", "user", "assistant", "tool"]
-    content: str
+    content: Text
     tool_calls: tuple[ToolCall, ...] = ()
     tool_call_id: str | None = None
 

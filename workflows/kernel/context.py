@@ -16,7 +16,7 @@ from types import MappingProxyType
 from typing import Any, Self, get_origin
 
 from pydantic import BaseModel, ConfigDict, TypeAdapter, ValidationError
-from pydantic_core import to_jsonable_python
+from pydantic_core import PydanticSerializationError, to_jsonable_python
 
 __all__ = [
     "Context",
@@ -110,6 +110,8 @@ def patched(context: Context, patch: Patch) -> Context:
         except ValidationError as error:
             first = error.errors(include_url=False, include_input=False)[0]
             raise Misfit(f"{'.'.join(map(str, (name, *first['loc'])))}: {first['msg']}") from error
+        except PydanticSerializationError as error:
+            raise Misfit(f"{name}: it cannot be written as JSON: {error}") from error
     return context.model_copy(update=values)
 
 
@@ -123,16 +125,23 @@ def _validated(adapter: TypeAdapter[Any], by_item: bool, old: Any, new: Any) -> 
     if new is old:
         return old
     if not by_item:
-        return adapter.validate_python(new)
+        return _fitting(adapter, new)
     if type(new) is tuple and type(old) is tuple and old and new[: len(old)] == old:
-        return (*old, *adapter.validate_python(new[len(old) :]))
+        return (*old, *_fitting(adapter, new[len(old) :]))
     if type(new) is dict and type(old) is dict and old:
         changed = {key: value for key, value in new.items() if key not in old or old[key] is not value}
         if len(changed) < len(new):
-            valid = adapter.validate_python(changed)
+            valid = _fitting(adapter, changed)
             if valid.keys() == changed.keys():
                 return {**new, **valid}
-    return adapter.validate_python(new)
+    return _fitting(adapter, new)
+
+
+def _fitting(adapter: TypeAdapter[Any], value: Any) -> Any:
+    """The value as its field takes it; JSON can spell half of a character pair, but no log can write one."""
+    valid = adapter.validate_python(value)
+    adapter.dump_json(valid)
+    return valid
 
 
 @cache

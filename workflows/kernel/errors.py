@@ -28,6 +28,8 @@ from contextlib import suppress
 from pathlib import PurePath
 from typing import Any
 
+from activities.text import readable
+
 __all__ = [
     "AgentError",
     "BadPatch",
@@ -194,7 +196,7 @@ def error_text(error: BaseException) -> str:
     """A user's error with its type in front, cut; the type alone when the text cannot be shown."""
     name, text = type(error).__name__[:100], ""
     with suppress(Exception):
-        text = str(error).encode("utf-8", "replace").decode()
+        text = readable(str(error))
     if len(text) > ERROR_CHARS:
         text = f"{text[: ERROR_CHARS - 1]}…"
     return f"{name}: {text}" if text else name

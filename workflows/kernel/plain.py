@@ -20,6 +20,7 @@ from pydantic import BaseModel, JsonValue
 from pydantic_core import from_json, to_json
 
 from activities.contracts import Effect
+from activities.text import readable
 from workflows.kernel.context import Context
 from workflows.kernel.errors import DefinitionError, LimitExceeded, NoTransition
 from workflows.kernel.log import Record
@@ -229,7 +230,7 @@ class _PlainRun(Generic[S, C]):
             row.action(event, self.context)
         self._call(self.machine._on_enter, row.target)
         values = {} if self.log is None else _values(self.context)
-        reason = _text(str(getattr(event, "reason", "") or ""))
+        reason = readable(str(getattr(event, "reason", "") or ""))
         self.unmatched, self.state = 0, row.target  # type: ignore[assignment]  # rows hold the caller's own states
         self._keep(advance(self.step, _Matched(row.happened(reason), values), now=0))
 
@@ -276,7 +277,7 @@ def _values(context: object) -> dict[str, JsonValue]:
         slots = [name for kind in type(context).__mro__ for name in getattr(kind, "__slots__", ())]
         items = {name: getattr(context, name) for name in slots if hasattr(context, name)}
         items |= getattr(context, "__dict__", {})
-    return {_text(str(name)): _jsonable(value) for name, value in items.items()}
+    return {readable(str(name)): _jsonable(value) for name, value in items.items()}
 
 
 def _jsonable(value: object) -> JsonValue:
@@ -288,7 +289,3 @@ def _jsonable(value: object) -> JsonValue:
     except Exception:  # noqa: BLE001  # a user's object may raise anything here
         return f"<{type(value).__name__}>"
     return shown
-
-
-def _text(text: str) -> str:
-    return text.encode("utf-8", "replace").decode()

@@ -26,6 +26,7 @@ from activities.contracts import (
     Say,
     Together,
 )
+from activities.text import readable
 from workflows.kernel.context import Context, Misfit, Patch, View, differences, move, patched
 from workflows.kernel.errors import (
     AgentError,
@@ -646,6 +647,7 @@ def _cut(message: Message) -> Message:
 
 
 def _cut_text(text: str, limit: int) -> str:
+    text = readable(text)
     return text if len(text) <= limit else f"{text[:limit]} [... {len(text):,} characters]"
 
 
