@@ -48,8 +48,8 @@ if TYPE_CHECKING:  # these import temporalio
 
 __all__ = [
     "DECISIONS", "WIDE", "change_block", "checkpoint_table", "choices", "command_text",
-    "comparison_block", "counted", "decision_commands", "decision_text", "note_effects", "escaped",
-    "inbox_table", "next_step", "note", "notes", "one_line", "out", "pairs", "plain", "print_json",
+    "comparison_block", "counted", "decision_commands", "decision_text", "escaped", "inbox_table",
+    "next_step", "note", "note_effects", "notes", "one_line", "out", "pairs", "plain", "print_json",
     "print_lines", "record_block", "replay_block", "request_block", "request_line", "request_reason",
     "result_text", "run_block", "run_line", "run_table", "snapshot_block", "spent", "status_block",
     "steps_table", "time_left", "time_span",
