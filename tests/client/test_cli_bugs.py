@@ -48,17 +48,17 @@ def words_of(machine: Path) -> list[str]:
 async def status(data_dir: Path) -> RunStatus:
     """What the SDK says."""
     async with AgentClient.connect(settings=Settings(data_dir=data_dir)) as agents:
-        return await agents.status("buggy")
+        return await agents.status("bard")
 
 
 def test_bug_is_named_where_the_run_is_started_and_read(cli: Cli, tmp_path: Path) -> None:
-    agent, machine = agent_with(tmp_path, "reply.txt", "buggy")
+    agent, machine = agent_with(tmp_path, "reply.txt", "bard")
     words = words_of(machine)
-    found = cli("run", "--agent", agent, "--id", "buggy", "Write.")
+    found = cli("run", "--agent", agent, "--id", "bard", "Write.")
     assert (found.code, [word for word in words if word not in found.err]) == (5, []), found.err
     assert "Traceback" not in found.err
     with running("dev", "--agent", agent, **cli.variables):
-        shown = until(lambda: (seen := cli("show", "buggy")) and "AttributeError" in seen.err and seen)
+        shown = until(lambda: (seen := cli("show", "bard")) and "AttributeError" in seen.err and seen)
         assert [word for word in words if word not in shown.err] == []
         with pytest.raises(MachineBug, match="AttributeError"):
             asyncio.run(status(Path(cli.variables["RATCHET_DATA_DIR"])))
