@@ -5,7 +5,8 @@
     assert outcome.answer == "3"
 
 The loop, the machines, approvals and limits are those of production. Tools are real: schema, time limit,
-attempts and caps included. Code runs in the sandbox. Blobs are in a temporary folder.
+attempts and caps included. A model that fails is not asked again. Code runs in the sandbox. Each run has a
+temporary folder for its blobs.
 """
 
 from __future__ import annotations
@@ -64,7 +65,8 @@ class Asked:
 
 Reply = str | ModelReplied | EffectFailed
 Model = Callable[[Asked], Reply | Awaitable[Reply]]
-"""Anything that answers: a text, a whole reply, or a failure."""
+"""Anything that answers: a text, a whole reply, or a failure. It is asked once: `attempts` are not for it."""
+Ask = Callable[[AskModel, CallSite], Awaitable[CallAnswer]]
 
 
 def tool_call(tool: str, /, **arguments: Any) -> ModelReplied:
@@ -110,7 +112,8 @@ class Local:
 
     `decide` answers each request: a verb such as `"approve"`, a `Decision`, a `Command`, or None to leave it
     open. Without it the run is unattended. `interrupt` says before which states `decide` is asked. `store`
-    keeps runs with a `trace_id`. Without tools of its own, the agent gets all `tools`. Raises ValueError.
+    keeps runs with a `trace_id`. An agent that names no tools gets all of the argument `tools`. Raises
+    ValueError.
     """
 
     def __init__(  # noqa: PLR0913  # one keyword for each thing that a test may bring
@@ -140,15 +143,14 @@ class Local:
             spec = spec.model_copy(update={"tools": tuple(self._tools)})
         self.agent = spec
         specs = {name: tool.spec() for name, tool in self._tools.items()}
-        self._runs = LocalRuns(self._perform, specs, decide, interrupt, store, now, machine)
-        self._world: _World | None = None
+        self._runs = LocalRuns(specs, decide, interrupt, store, now, machine)
         self._calls = 0
 
     async def run(self, goal: str = "", *, trace_id: str = "", **fields: Any) -> LocalOutcome:
         """Run to the end; `fields` are others of `AgentTask`. Raises InvalidTask and what the model
         raises."""
-        async with _World(self._tools, self._settings) as self._world:
-            return await self._runs.run(self._task(goal, fields), trace_id=trace_id)
+        async with _World(self._tools, self._settings, self._ask) as world:
+            return await self._runs.run(self._task(goal, fields), world.perform, trace_id=trace_id)
 
     def run_sync(self, goal: str = "", **fields: Any) -> LocalOutcome:
         """The same for tests that are not asynchronous."""
@@ -156,20 +158,14 @@ class Local:
 
     async def replay(self, trace_id: str, from_step: int, goal: str = "", **fields: Any) -> LocalOutcome:
         """Begin step `from_step` (0: the start) of a stored run again and run on. Raises ValueError."""
-        async with _World(self._tools, self._settings) as self._world:
-            return await self._runs.replay(self._task(goal, fields), trace_id, from_step)
+        async with _World(self._tools, self._settings, self._ask) as world:
+            return await self._runs.replay(self._task(goal, fields), world.perform, trace_id, from_step)
 
     def _task(self, goal: str, fields: Mapping[str, Any]) -> AgentTask:
         known = {name: getattr(self.agent, name) for name in AgentSpec.model_fields}
         if isinstance(self.agent, AgentTask):
             known = {name: getattr(self.agent, name) for name in AgentTask.model_fields}
         return AgentTask.model_validate({**known, **({"goal": goal} if goal else {}), **fields})
-
-    async def _perform(self, call: Call, site: CallSite) -> CallAnswer:
-        if isinstance(call, AskModel):
-            return await self._ask(call, site)
-        assert self._world is not None
-        return await self._world.perform(call)
 
     async def _ask(self, effect: AskModel, site: CallSite) -> ModelReplied | EffectFailed:
         messages = site.conversation.without(*effect.skip)
@@ -198,14 +194,15 @@ def _tools_of(agent: AgentSpec, tools: Sequence[Tool[Any]], settings: Settings) 
 
 
 class _World:
-    """Tools, sandbox and blobs of one run."""
+    """Model, tools, sandbox and blobs of one run."""
 
-    def __init__(self, tools: Mapping[str, Tool[Any]], settings: Settings) -> None:
+    def __init__(self, tools: Mapping[str, Tool[Any]], settings: Settings, ask: Ask) -> None:
         from activities.code import Pool
         from activities.material import Materials
         from activities.store.blobs import BlobStore
         from activities.tools.run import ToolRunner
 
+        self._ask = ask
         self._folder = tempfile.TemporaryDirectory(prefix="ratchet-")
         self._blobs = BlobStore(Path(self._folder.name))
         self._runner = ToolRunner(tools, settings, self._blobs)
@@ -218,7 +215,9 @@ class _World:
         await self._pool.close()
         self._folder.cleanup()
 
-    async def perform(self, call: Any) -> CallAnswer:
+    async def perform(self, call: Call, site: CallSite) -> CallAnswer:
+        if isinstance(call, AskModel):
+            return await self._ask(call, site)
         if isinstance(call, RunCode):
             return await self._step_code(call)
         if isinstance(call, ReadArtifacts):
@@ -234,7 +233,7 @@ class _World:
         elif isinstance(request, CompensateRequest):
             function = self._runner.compensate_tool
         attempt = 1
-        while True:
+        while True:  # the runner raises TransientError only while the request allows another attempt
             try:
                 return await function(request, attempt)
             except TransientError:

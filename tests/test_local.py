@@ -10,15 +10,25 @@ from typing import Any
 import pytest
 from pydantic import BaseModel, Field
 
-from activities.contracts import EffectFailed
+from activities.contracts import (
+    ArtifactRead,
+    AskModel,
+    CallTools,
+    Effect,
+    EffectFailed,
+    Message,
+    ReadArtifacts,
+    ToolRun,
+    do,
+)
 from activities.tools import Tool, TransientError
 from client.agentfile import load_agent
-from client.local import Local, Position, ScriptedModel, every, tool_call
+from client.local import Asked, Local, Position, ScriptedModel, every, tool_call
 from tests.people import clerk
 from tests.people.bench import brain
 from workflows.api import AgentSpec, Limits
 from workflows.kernel.errors import UndeclaredAccess
-from workflows.kernel.machine import Machine, state
+from workflows.kernel.machine import Machine, Run, Visit, state
 from workflows.local import stored_context
 from workflows.people import Command, Request
 from workflows.task import InvalidTask
@@ -153,6 +163,43 @@ async def test_code_runs_in_the_sandbox() -> None:
     model = ScriptedModel(["```repl\nx = sum(range(10))\nFINAL_VAR(x)\n```"])
     outcome = await Local(AgentSpec(machine="code"), model=model).run("Add them up.")
     assert outcome.answer == "45"
+
+
+def keeper() -> Machine:
+    """Run a tool, ask the model, and read back from the store what the tool returned."""
+
+    def keep(c: clerk.Notes, run: Run) -> Visit:
+        run_look = ToolRun(id="1", tool="look", arguments={"x": "a"})
+        returned = yield from do(CallTools(runs=(run_look,)))
+        yield from do(AskModel(say=(Message(role="user", content=run.input.goal),)))
+        read = ArtifactRead(digest=returned.results[0].whole or "")
+        found = yield from do(ReadArtifacts(reads=(read,), chars=10))
+        return {"answer": found.texts[0].text}, clerk.Finished()
+
+    asks: set[type[Effect[Any]]] = {AskModel, CallTools, ReadArtifacts}
+    return Machine(
+        name="keeper", options=clerk.Options, context=clerk.Notes, begin=clerk.begin, initial=clerk.S.THINK,
+        table={clerk.S.THINK: {clerk.Finished: clerk.S.DONE}}, result=clerk.result,
+        states=[state(clerk.S.THINK, asks=asks, writes={"answer"}, counts="steps")(keep)],
+    )  # fmt: skip
+
+
+async def test_runs_at_once_keep_their_own_stores() -> None:
+    asked_slowly, other_is_over = asyncio.Event(), asyncio.Event()
+
+    async def model(asked: Asked) -> str:
+        if asked.text == "slow":
+            asked_slowly.set()
+            await other_is_over.wait()
+        return "go on"
+
+    tool = Tool(name="look", params=Words, run=lambda p: "long " * 10_000, effect="read")
+    agent = Local(keeper(), model=model, tools=[tool])
+    slow = asyncio.create_task(agent.run("slow"))
+    await asked_slowly.wait()
+    other = await agent.run("quick")
+    other_is_over.set()
+    assert ((await slow).answer, other.answer) == ("long long ", "long long ")
 
 
 # -- people --------------------

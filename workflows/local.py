@@ -1,6 +1,6 @@
 """Runs without Temporal: the loop of production with asyncio as its host (spec 1.8).
 
-    outcome = await LocalRuns(perform).run(task)
+    outcome = await LocalRuns().run(task, perform)
 
 `perform` makes one call. `client/local.py` has the form for users, `Local`: with a scripted or a real model,
 real tools and the code sandbox. Inner runs are runs of their own here, too, one inside the other.
@@ -139,9 +139,8 @@ class LocalOutcome:
 
 @dataclass(slots=True)
 class LocalRuns:
-    """How runs without Temporal are performed, watched and kept."""
+    """How runs without Temporal are watched and kept."""
 
-    perform: Perform
     specs: Mapping[str, ToolSpec] = field(default_factory=dict)
     """The tools that there are."""
     decide: Decide | None = None
@@ -160,13 +159,13 @@ class LocalRuns:
         if self.interrupt is not None and self.decide is None:
             raise ValueError("`interrupt` says when a person is asked; give `decide` too, which answers")
 
-    async def run(self, task: AgentTask, *, trace_id: str = "") -> LocalOutcome:
+    async def run(self, task: AgentTask, perform: Perform, *, trace_id: str = "") -> LocalOutcome:
         """Run a task to its end. Raises InvalidTask, and what `perform` raises."""
         task, program = self._prepared(task, trace_id)
         step = first_step(task, program, now=self.now())
-        return await self._ended(task, step, trace_id, ())
+        return await self._ended(task, perform, step, trace_id, ())
 
-    async def replay(self, task: AgentTask, trace_id: str, from_step: int) -> LocalOutcome:
+    async def replay(self, task: AgentTask, perform: Perform, trace_id: str, from_step: int) -> LocalOutcome:
         """Load a run that the store has, begin step `from_step` again (0: the start), and run on.
 
         Raises ValueError for a run that is not stored and for a step that it does not have.
@@ -181,7 +180,7 @@ class LocalRuns:
         now = self.now()
         end = Step(program, replace(restored(program, records), began=now - ledger.used("seconds")), ledger)
         step = rolled_back(end, records, from_step, now=now, by="person")
-        return await self._ended(task, step, trace_id, records)
+        return await self._ended(task, perform, step, trace_id, records)
 
     def _prepared(self, task: AgentTask, trace_id: str) -> tuple[AgentTask, Program]:
         if self.decide is None:
@@ -216,10 +215,10 @@ class LocalRuns:
         return is_paused_before
 
     async def _ended(
-        self, task: AgentTask, step: Step, trace_id: str, records: Sequence[Record]
+        self, task: AgentTask, perform: Perform, step: Step, trace_id: str, records: Sequence[Record]
     ) -> LocalOutcome:
         name = trace_id or f"local-{next(self._numbers)}"
-        run = _Run(self, task, step, Identity(name, name), [])
+        run = _Run(self, perform, task, step, Identity(name, name), [])
         run.trace_id, run.records = trace_id, list(records)
         await run.drive.run()
         if run.cancelled():
@@ -242,12 +241,13 @@ class _Run:
     def __init__(
         self,
         runs: LocalRuns,
+        perform: Perform,
         task: AgentTask,
         step: Step,
         identity: Identity,
         calls: list[PerformedCall],
     ) -> None:
-        self.runs, self.calls = runs, calls
+        self.runs, self._perform, self.calls = runs, perform, calls
         self.trace_id = ""
         self.records: list[Record] = []
         self.store_errors: list[str] = []
@@ -293,7 +293,7 @@ class _Run:
         limit = asyncio.timeout(None if unsafe else min(site.seconds, 10**9))
         try:
             async with limit:
-                found = self.runs.perform(call, site)
+                found = self._perform(call, site)
                 answer = await found if inspect.isawaitable(found) else found
         except TimeoutError:
             if not limit.expired():
@@ -310,7 +310,7 @@ class _Run:
         except ValueError as error:
             return EffectFailed(error="fatal", type="inner_machine", message=str(error))
         identity = Identity(child.workflow_id, child.workflow_id, child.parents, child.old_command_ids)
-        inner = _Run(self.runs, task, step, identity, self.calls)
+        inner = _Run(self.runs, self._perform, task, step, identity, self.calls)
         self._children[child.workflow_id] = inner.drive
         try:
             await inner.drive.run()

@@ -99,10 +99,9 @@ async def play(scenario: Scenario, run_id: str, world: FakeWorld) -> LocalOutcom
         return given
 
     outcome = await LocalRuns(
-        perform,
         {spec.name: spec for spec in scenario.specs},
         decide=lambda request: decision(request, *decisions.pop(0)),
-    ).run(scenario.task, trace_id=run_id)
+    ).run(scenario.task, perform, trace_id=run_id)
     assert (left, decisions) == ([], []), f"{scenario.name}: more answers than questions: {outcome.result}"
     return outcome
 
