@@ -270,8 +270,8 @@ def test_people_page_names_every_kind_of_request_and_record() -> None:
     section = text[text.index("## What remains") : text.index("## Notices")]
     named = set(re.findall(r"`([A-Z]\w+)`", section))
     code = "".join(path.read_text() for path in (ROOT / "workflows").glob("*.py"))
-    noted = set(re.findall(r'note\(\s*"([A-Z]\w+)"', code)) | {"Resumed"}
-    assert {*get_args(EventName), *noted, STEERED, CLOSED, ROLLED_BACK, FORKED} == named
+    logged = set(re.findall(r'log_event\(\s*"([A-Z]\w+)"', code)) | {"Paused", "Resumed"}
+    assert {*get_args(EventName), *logged, STEERED, CLOSED, ROLLED_BACK, FORKED} == named
 
 
 def test_names_that_the_pages_import_exist() -> None:

@@ -155,11 +155,11 @@ class AgentWorkflow:
         assert drive is not None
         assert self.task is not None
         await self.archived.write()
-        # A handler may wait for a command that is in the inbox: that comes first.
+        # A handler may wait for a command that is in the queue: that comes first.
         await workflow.wait_condition(
-            lambda: bool(drive.inbox) or (workflow.all_handlers_finished() and not messages.is_busy)
+            lambda: bool(drive.queue) or (workflow.all_handlers_finished() and not messages.is_busy)
         )
-        if drive.host.cancelled() or drive.inbox or messages.is_busy or drive.step.effect is None:
+        if drive.host.cancelled() or drive.queue or messages.is_busy or drive.step.effect is None:
             return
         carry = Carry(
             origin_run_id=self.archived.origin,

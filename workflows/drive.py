@@ -36,7 +36,7 @@ from workflows.kernel.log import Record
 from workflows.kernel.machine import Interrupt
 from workflows.kernel.operations import rolled_back, with_caps, with_credit
 from workflows.kernel.snapshot import Step
-from workflows.kernel.step import advance, go_on, refuse, resume, steer
+from workflows.kernel.step import advance, leave_interrupt, refuse, resume, steer
 from workflows.people import Command, CommandDone, Decided, Decision, Request
 from workflows.run import LOGGED, LiveRun, Preempted, QueuedCommand, expiry_ends_run
 from workflows.task import broken
@@ -61,15 +61,15 @@ class Drive(LiveRun):
     async def run(self) -> None:
         """Go on until the run is over; `result` says how. Raises only what is a fault of Ratchet or the
         host."""
-        self.keep(replace(self.step, records=()))
+        self.adopt(replace(self.step, records=()))
         try:
             while self.step.effect is not None:
                 await self._next_move()
         except asyncio.CancelledError:
             self._cancelled()
         except MachineError as error:
-            self.keep(broken(error))
-        for queued in self.inbox:
+            self.adopt(broken(error))
+        for queued in self.queue:
             self._refuse(queued, "The run is over.")
         self.paused = False
         self.requests.withdraw(self.host.now(), "the run is over")
@@ -78,7 +78,7 @@ class Drive(LiveRun):
 
     async def _next_move(self) -> None:
         self.log_requests()
-        if self.inbox:
+        if self.queue:
             await self._obey_next()
             return
         if self.host.cancelled():
@@ -87,7 +87,7 @@ class Drive(LiveRun):
         try:
             if self.paused:
                 await self.wait_until(lambda: False, "paused")
-            if not self.inbox:
+            if not self.queue:
                 await self._take_on()
         except Preempted:
             return
@@ -112,7 +112,7 @@ class Drive(LiveRun):
         try:
             self.close("cancelled", text)
         except MachineError as error:
-            self.keep(broken(error))
+            self.adopt(broken(error))
 
     # -- what a run asks before it performs --------------------
 
@@ -120,7 +120,7 @@ class Drive(LiveRun):
         """The run is paused before a state, once for each number of steps (R-000-13). A text is a message to
         the model."""
         if effect.step <= self.interrupted_at and effect.state not in self.people.interrupt_states:
-            self.keep(go_on(self.step, now=self.host.now()))
+            self.adopt(leave_interrupt(self.step, now=self.host.now()))
             return
         request = await self.ask(
             texts.interrupt(effect.state, effect.step, self._last_reason), f"{self.place}?"
@@ -134,7 +134,7 @@ class Drive(LiveRun):
             self._steer(text, by=texts.decided_by(request), about={"request": request.id})
         if self.people.interrupt_every:
             self.interrupted_at = max(effect.step, self.interrupted_at)
-        self.keep(go_on(self.step, now=self.host.now()))
+        self.adopt(leave_interrupt(self.step, now=self.host.now()))
 
     async def _question(self, effect: AskPerson) -> None:
         """The machine asks; what is decided is its answer."""
@@ -153,10 +153,10 @@ class Drive(LiveRun):
             return
         if request is not None and request.outcome == "topped_up" and request.deciding_vote:
             self.calls.state.limits_changed += 1
-            self.keep(with_credit(self.step, request.deciding_vote.amounts, now=self.host.now()))
+            self.adopt(with_credit(self.step, request.deciding_vote.amounts, now=self.host.now()))
         else:
             self.leave("a limit ends the run")
-            self.keep(refuse(replace(self.step, breach=breach), now=self.host.now()))
+            self.adopt(refuse(replace(self.step, breach=breach), now=self.host.now()))
 
     async def _approvals(self, effect: Effect[Any]) -> None:
         """Ask for all calls that need it, at once, and wait for all decisions."""
@@ -195,7 +195,8 @@ class Drive(LiveRun):
             by = self.requests.earlier_approvers(run, spent_usd=spent_usd)
             if by and name not in state.passed:
                 state.passed.append(name)
-                self.note("ApprovedBefore", reason=f"{run.title} was approved before, by {', '.join(by)}")
+                text = f"{run.title} was approved before, by {', '.join(by)}"
+                self.log_event("ApprovedBefore", reason=text)
         elif self.people.unattended:
             text = texts.unattended_text(run.tool)
             state.results[name] = texts.result_without_call(run, "rejected", text)
@@ -233,7 +234,7 @@ class Drive(LiveRun):
             elif self._is_out_of_time(answer):
                 self.charge(answer.cost)
                 calls.ask_again(self.place)
-                self.keep(resume(self.step, now=self.host.now()))  # the limit is met now
+                self.adopt(resume(self.step, now=self.host.now()))  # the limit is met now
                 self.settle(calls.state.begun)
                 return
             else:
@@ -251,7 +252,7 @@ class Drive(LiveRun):
         self.requests.withdraw(self.host.now(), "the run went on without it")
         self.log_requests()
         self.calls.reset()
-        self.keep(advance(self.step, answer, now=self.host.now(), effect=effect))
+        self.adopt(advance(self.step, answer, now=self.host.now(), effect=effect))
 
     def _is_out_of_time(self, answer: Any) -> bool:
         """The call failed because `limits.seconds` ended it: the run reports the limit, not the failure."""
@@ -291,7 +292,7 @@ class Drive(LiveRun):
         if found is None:
             return False
         details = f", {found.text}" if found.text else ""
-        self.note("Reconciled", reason=f"{run.title}: {found.outcome}{details}")
+        self.log_event("Reconciled", reason=f"{run.title}: {found.outcome}{details}")
         return self.calls.take_reconciled(name, found)
 
     def _approval_of(self, name: str) -> RequiredApproval | None:
@@ -327,7 +328,7 @@ class Drive(LiveRun):
         finally:
             self.charge(self.calls.take_unbilled())
             for text in self.calls.state.children_stopped[stopped:]:
-                self.note("ChildStopped", reason=text)
+                self.log_event("ChildStopped", reason=text)
 
     async def _watched(self, work: Coroutine[Any, Any, T], stops: Callable[[], bool] | None = None) -> T:
         """The outcome of the work. Raises Preempted when a command ends it: any that concerns the effect, or
@@ -384,10 +385,10 @@ class Drive(LiveRun):
 
     def is_aborting(self) -> bool:
         """An abort came."""
-        return any(queued.command.command == "abort" for queued in self.inbox)
+        return any(queued.command.command == "abort" for queued in self.queue)
 
     def _is_preempted(self) -> bool:
-        return any(self._preempts(queued) for queued in self.inbox)
+        return any(self._preempts(queued) for queued in self.queue)
 
     def _preempts(self, queued: QueuedCommand) -> bool:
         """It ends the effect under way."""
@@ -409,7 +410,7 @@ class Drive(LiveRun):
 
     def _mark_pause(self) -> None:
         """In a paused run, a pause `at_once` that ends the effect under way is no repeat."""
-        for queued in self.inbox:
+        for queued in self.queue:
             if queued.command.command == "pause" and queued.command.at_once:
                 queued.preempted = True
                 return
@@ -419,10 +420,10 @@ class Drive(LiveRun):
     def _next_beside(self) -> QueuedCommand | None:
         """The command to be obeyed while the effect goes on: one that changes nothing about it, any while
         inner runs are under way, and a rollback, which is checked first and may be refused."""
-        for queued in self.inbox:
+        for queued in self.queue:
             if queued.command.command == "rollback" and not queued.checked:
                 return queued
-        first = self.inbox[0] if self.inbox else None
+        first = self.queue[0] if self.queue else None
         return first if first and (self.calls.children or first.command.command in HARMLESS) else None
 
     async def _obey_beside(self, queued: QueuedCommand) -> None:
@@ -432,18 +433,18 @@ class Drive(LiveRun):
         try:
             await self._check_rollback(queued)
         except (ValueError, MachineError) as error:
-            self.inbox.remove(queued)
+            self.queue.remove(queued)
             self._refuse(queued, str(error))
         else:
             queued.checked = True
 
     async def _obey_next(self) -> None:
-        queued = self.inbox.pop(0)
+        queued = self.queue.pop(0)
         try:
             await self._obey(queued)
         finally:
             if not queued.is_over:  # it was cancelled in the middle, and is refused when the run is over
-                self.inbox.insert(0, queued)
+                self.queue.insert(0, queued)
 
     async def _obey(self, queued: QueuedCommand) -> None:
         """Do it, or log why not."""
@@ -477,13 +478,13 @@ class Drive(LiveRun):
     def _refuse(self, queued: QueuedCommand, reason: str) -> None:
         queued.refused = reason
         self.commands.refuse(queued.command)
-        self.note_refused(queued.command, queued.by, reason)
+        self.log_refused(queued.command, queued.by, reason)
 
-    def note_refused(self, command: Command, by: str, reason: str) -> None:
+    def log_refused(self, command: Command, by: str, reason: str) -> None:
         """Log a command that does not count; anybody may send one of any length, so it is cut."""
         limits = dict(list(command.limits.items())[:NAMED])
         cut = command.model_copy(update={"text": command.text[:LOGGED], "limits": limits})
-        self.note("RefusedCommand", by=by, reason=cut.text, about=_about(cut), error=reason)
+        self.log_event("RefusedCommand", by=by, reason=cut.text, about=_about(cut), error=reason)
 
     def _abort(self, queued: QueuedCommand) -> None:
         text = queued.reason or f"{queued.by} ended the run{_colon(queued.command.text)}"
@@ -507,7 +508,8 @@ class Drive(LiveRun):
         self.paused = pauses
         self.calls.hold(pauses)
         about = {**_about(queued.command), **({"children": [*told]} if told else {})}
-        self.note("Paused" if pauses else "Resumed", by=queued.by, reason=queued.command.text, about=about)
+        event, reason = "Paused" if pauses else "Resumed", queued.command.text
+        self.log_event(event, by=queued.by, reason=reason, about=about)
         after = f" Told its inner runs: {', '.join(told)}." if told else ""
         if pauses and self.performing and not told and self.step.effect:
             self._done(queued, f"The run pauses once this has ended: {self.step.effect.title[:200]}.")
@@ -529,7 +531,7 @@ class Drive(LiveRun):
 
     def _steer(self, text: str, *, by: str, about: JsonObject) -> None:
         message = Message(role="user", content=text)
-        self.keep(steer(self.step, message, now=self.host.now(), by=by, about=about))
+        self.adopt(steer(self.step, message, now=self.host.now(), by=by, about=about))
 
     def _set_limits(self, queued: QueuedCommand) -> None:
         limits = queued.command.limits
@@ -546,12 +548,12 @@ class Drive(LiveRun):
                 ledger = ledger.cap(name, cap)
             self.step = replace(self.step, ledger=ledger)
         else:
-            self.keep(with_caps(self.step, limits, now=self.host.now()))
+            self.adopt(with_caps(self.step, limits, now=self.host.now()))
         self.requests.withdraw(self.host.now(), "the limits were changed", kind="limit")
         self.log_requests()
         self.calls.state.limits_changed += 1
         shown = [f"{n} {'none' if cap is None else plain_number(cap)}" for n, cap in sorted(limits.items())]
-        self.note("LimitsSet", by=queued.by, reason=", ".join(shown), about=_about(queued.command))
+        self.log_event("LimitsSet", by=queued.by, reason=", ".join(shown), about=_about(queued.command))
         children = ", ".join(self.calls.children)
         kept = f" Inner runs keep theirs: {children}." if children else ""
         self._done(queued, f"Limits now: {', '.join(shown)}.{kept}")
@@ -581,7 +583,7 @@ class Drive(LiveRun):
         self.leave(f"the run is rolled back to step {to_step}")
         undone = await self._compensated(to_step, queued.by) if queued.command.compensate else ()
         self.calls.reset()
-        self.keep(self._at_step(queued, records))
+        self.adopt(self._at_step(queued, records))
         self._done(queued, f"Back at the beginning of step {to_step}.", undone)
 
     async def _compensated(self, since: int, by: str) -> tuple[str, ...]:
@@ -605,11 +607,11 @@ class Drive(LiveRun):
                     call.effect != "unsafe",
                 )
             except (ValueError, asyncio.CancelledError):
-                self.note("Compensated", by=by, reason=f"{name}: outcome of undoing it unknown")
+                self.log_event("Compensated", by=by, reason=f"{name}: outcome of undoing it unknown")
                 raise
             finally:
                 self.charge(self.calls.take_unbilled())
-            self.note("Compensated", by=by, reason=f"{name}: {text}")
+            self.log_event("Compensated", by=by, reason=f"{name}: {text}")
             undone.append(f"{name}: {text}")
         return tuple(undone)
 
@@ -641,7 +643,7 @@ class Drive(LiveRun):
             request = self.requests.get(decided.request)
             abort = Command(command="abort")
             queued = QueuedCommand(abort, texts.decided_by(request), reason=texts.abort_reason(request))
-            self.inbox.insert(0, queued)
+            self.queue.insert(0, queued)
         self.host.publish(())
         return decided
 
@@ -652,14 +654,14 @@ class Drive(LiveRun):
             self.commands.check(command)
 
     def command(self, command: Command) -> QueuedCommand:
-        """Put a command into the inbox; a repeat is the command that came before. Raises Refused."""
+        """Put a command into the queue; a repeat is the command that came before. Raises Refused."""
         self._check_live()
         if self.commands.is_repeat(command):
-            return self._queued.get(command.id) or self._obeyed_before(command)
+            return self._by_id.get(command.id) or self._obeyed_before(command)
         queued = QueuedCommand(command, self.commands.accept(command))
-        self.inbox.append(queued)
+        self.queue.append(queued)
         if command.id:
-            self._queued[command.id] = queued
+            self._by_id[command.id] = queued
         self.host.publish(())
         return queued
 

@@ -19,7 +19,7 @@ from activities.contracts import (
     Conversation,
     EffectFailed,
     ModelReplied,
-    Moment,
+    NoticeMoment,
     ReadArtifacts,
     Reconciled,
     ReconcileRequest,
@@ -121,7 +121,7 @@ class Host(Protocol):
     def publish(self, records: Sequence[Record]) -> None:
         """Records were added, or (without any) what the run waits for has changed."""
 
-    def notify(self, moment: Moment, request: Request) -> None:
+    def notify(self, moment: NoticeMoment, request: Request) -> None:
         """Tell people about a request in the background; never fails."""
 
     async def log(self) -> Sequence[Record]:

@@ -22,7 +22,7 @@ from activities.contracts import (
     CompensateRequest,
     Conversation,
     EffectFailed,
-    Moment,
+    NoticeMoment,
     Reconciled,
     ReconcileRequest,
     ToolRequest,
@@ -345,7 +345,7 @@ class _Run:
         except Exception as error:  # noqa: BLE001  # a sink that fails has no effect on the run (spec 7.3)
             self.store_errors.append(f"{type(error).__name__}: {error}")
 
-    def notify(self, moment: Moment, request: Request) -> None:
+    def notify(self, moment: NoticeMoment, request: Request) -> None:
         """Nobody is notified: `decide` is asked."""
 
     async def log(self) -> Sequence[Record]:

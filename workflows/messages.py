@@ -1,4 +1,4 @@
-"""What people send to a run, by signal and by update: into one inbox.
+"""What people send to a run, by signal and by update: decisions and commands.
 
 A signal is never fatal, and each is in the log: what it did, why it was refused or could not be used, or
 that it came before. An update is answered; one that would not count is refused before it costs the history
@@ -104,7 +104,7 @@ class Messages:
             self.unusable = [*self.unusable, name[:100]][-KEPT:]
             problem = faults(error) if isinstance(error, ValidationError) else str(error)
             reason = f"{name[:100]!r} with {len(inputs)} values"
-            self.drive.note("UnusableSignal", by="signal", reason=reason, error=problem[:1000])
+            self.drive.log_event("UnusableSignal", by="signal", reason=reason, error=problem[:1000])
 
     # -- updates ------------------------------------------------------------------------------------
 
@@ -136,7 +136,7 @@ class Messages:
             raise _refusal(str(refused)) from None
 
     async def command(self, inputs: Sequence[Any]) -> CommandDone:
-        """Put a command into the inbox and wait until it is obeyed or refused."""
+        """Put a command into the queue and wait until it is obeyed or refused."""
         command, drive = _read(Command, inputs), await self._begun()
         try:
             queued = drive.command(command)
@@ -162,21 +162,21 @@ def _decide(drive: Drive, decision: Decision) -> None:
         drive.decide(decision)
     except Refused as refused:
         about["text"] = decision.text[:COMMENT]
-        drive.note("RefusedDecision", by=_claimed(decision.by), about=about, error=str(refused))
+        drive.log_event("RefusedDecision", by=_claimed(decision.by), about=about, error=str(refused))
     else:
         if drive.step.snapshot.seq == length:
-            drive.note("RepeatedDecision", by=_claimed(decision.by), reason=BEFORE, about=about)
+            drive.log_event("RepeatedDecision", by=_claimed(decision.by), reason=BEFORE, about=about)
 
 
 def _command(drive: Drive, command: Command) -> None:
     if drive.commands.is_repeat(command):
         about = {"command": command.command, "id": command.id}
-        drive.note("RepeatedCommand", by=_claimed(command.by), reason=BEFORE, about=about)
+        drive.log_event("RepeatedCommand", by=_claimed(command.by), reason=BEFORE, about=about)
         return
     try:
         drive.command(command)
     except Refused as refused:
-        drive.note_refused(command, _claimed(command.by), str(refused))
+        drive.log_refused(command, _claimed(command.by), str(refused))
 
 
 BEFORE = "it came before and counts once"

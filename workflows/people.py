@@ -16,7 +16,7 @@ from typing import Annotated, Literal, TypeVar
 
 from pydantic import AfterValidator, Field, StringConstraints, model_validator
 
-from activities.contracts import Frozen, JsonObject, Moment, Strict, ToolEffect
+from activities.contracts import Frozen, JsonObject, NoticeMoment, Strict, ToolEffect
 
 __all__ = [
     "Kind",
@@ -295,7 +295,7 @@ class People(Strict):
     )
     on_limit: Literal["stop", "ask"] = "stop"
     on_trouble: Literal["fail", "ask"] = "fail"
-    notify: tuple[Moment, ...] = Field(default=(), description="when the worker's hook is called")
+    notify: tuple[NoticeMoment, ...] = Field(default=(), description="when the worker's hook is called")
 
     def settings_for(self, kind: Kind) -> RequestSettings:
         """Settings of the requests of one kind."""

@@ -22,7 +22,7 @@ from workflows.gate.validation import Commands
 from workflows.host import Host, Identity
 from workflows.kernel.ledger import Breach
 from workflows.kernel.snapshot import Step, dump
-from workflows.kernel.step import close, note
+from workflows.kernel.step import close, log_event
 from workflows.people import Command, CommandDone, DoneCall, Request
 from workflows.task import approval_policy
 
@@ -44,7 +44,7 @@ class Preempted(Exception):
 
 @dataclass(slots=True, eq=False)
 class QueuedCommand:
-    """A command in the inbox, and what became of it."""
+    """A command in the queue, and what became of it."""
 
     command: Command
     by: str
@@ -80,13 +80,13 @@ class LiveRun:
         """`carried` is the `dump` of the execution before. Raises ValueError for what is not one."""
         self.host, self.task, self.people, self.identity = host, task, task.people, identity
         self.step = step
-        self.inbox: list[QueuedCommand] = []
+        self.queue: list[QueuedCommand] = []
         self.paused = False
         self.interrupted_at = -1
         """The highest number of steps at which the run was paused: `interrupt_every` asks once for each."""
         self.performing = False
         """An effect is under way."""
-        self._queued: dict[str, QueuedCommand] = {}
+        self._by_id: dict[str, QueuedCommand] = {}
         self._unpublished = step.records
         """Of the run's beginning: what a person sends before the loop runs comes after them."""
         self._last_reason = ""
@@ -123,16 +123,16 @@ class LiveRun:
 
     # -- the log and the ledger --------------------
 
-    def keep(self, step: Step) -> None:
+    def adopt(self, step: Step) -> None:
         """Take a move over."""
         self.step = step
         records, self._unpublished = (*self._unpublished, *step.records), ()
         self._last_reason = next((r.reason for r in reversed(records) if r.to), self._last_reason)
         self.host.publish(records)
 
-    def note(self, event: str, *, by: str = "kernel", **more: Any) -> None:
+    def log_event(self, event: str, *, by: str = "kernel", **more: Any) -> None:
         """Write something into the log; `more` are `reason`, `about` and `error`."""
-        self.keep(note(self.step, event, now=self.host.now(), by=by, **more))
+        self.adopt(log_event(self.step, event, now=self.host.now(), by=by, **more))
 
     @property
     def place(self) -> str:
@@ -175,13 +175,13 @@ class LiveRun:
         while not condition():
             if self.host.cancelled():
                 raise asyncio.CancelledError
-            if self.inbox:
+            if self.queue:
                 raise Preempted
             self.host.publish(())
             deadline = self.requests.next_deadline
             seconds = None if deadline is None else max(deadline - self.host.now(), 0)
             if seconds != 0:
-                await self.host.wait(lambda: condition() or bool(self.inbox), seconds, why)
+                await self.host.wait(lambda: condition() or bool(self.queue), seconds, why)
             self.requests.keep_deadlines(self.host.now())
             self.log_requests()
             if not condition():
@@ -212,7 +212,7 @@ class LiveRun:
         if request is None:
             return False
         if request.outcome == "aborted":
-            raise Preempted  # by the abort that `decide` has put into the inbox
+            raise Preempted  # by the abort that `decide` has put into the queue
         if expiry_ends_run(request):
             self.close("expired", texts.expiry(request), by="deadline")
             return True
@@ -221,7 +221,7 @@ class LiveRun:
     def log_requests(self) -> None:
         """What happened to requests goes into the log and to those who are notified."""
         for event in self.requests.take_events():
-            self.note(event.event, by=event.by, reason=event.reason, about=event.about)
+            self.log_event(event.event, by=event.by, reason=event.reason, about=event.about)
             if event.moment is not None and event.moment in self.people.notify:
                 self.host.notify(event.moment, event.request)
 
@@ -230,7 +230,7 @@ class LiveRun:
     def close(self, reason: str, error: str, by: str = "person") -> None:
         """End the run where it is; open requests are withdrawn."""
         self.leave(f"the run ended: {reason}")
-        self.keep(close(self.step, reason, now=self.host.now(), error=error, by=by))
+        self.adopt(close(self.step, reason, now=self.host.now(), error=error, by=by))
 
     def leave(self, why: str) -> None:
         """The machine will not get an answer to the pending effect: withdraw requests, log the calls that
@@ -238,7 +238,7 @@ class LiveRun:
         self.requests.withdraw(self.host.now(), why)
         self.log_requests()
         for name, result in self.calls.made:
-            self.note("CallMade", reason=f"{result.tool} at {name}: {result.output[:LOGGED]}")
+            self.log_event("CallMade", reason=f"{result.tool} at {name}: {result.output[:LOGGED]}")
         self.charge(added(self.calls.spent, self.calls.take_unbilled()))
         self.settle(self.calls.state.begun)
         self.calls.reset()

@@ -20,7 +20,7 @@ from temporalio.exceptions import (
 )
 from temporalio.workflow import ChildWorkflowCancellationType, ParentClosePolicy
 
-from activities.contracts import EffectFailed, Moment, Notice, Noticed
+from activities.contracts import EffectFailed, Notice, Noticed, NoticeMoment
 from workflows.api import WORKFLOW_TYPE, AgentTask, RunResult
 from workflows.archive import ArchivedLog
 from workflows.drive import Drive
@@ -73,15 +73,19 @@ def identity(origin: str) -> Identity:
 
 
 class TemporalHost:
-    """The `Host` of a run on Temporal; `go_on` continues it as a new execution."""
+    """The `Host` of a run on Temporal; `continue_as_new` continues it as a new execution."""
 
     def __init__(
-        self, task: AgentTask, performer: Performer, log: ArchivedLog, go_on: Callable[[], Awaitable[None]]
+        self,
+        task: AgentTask,
+        performer: Performer,
+        log: ArchivedLog,
+        continue_as_new: Callable[[], Awaitable[None]],
     ) -> None:
         self.drive: Drive | None = None
         """The run that it serves; set once it is made."""
         self.archived = log
-        self._task, self._performer, self._go_on = task, performer, go_on
+        self._task, self._performer, self._continue_as_new = task, performer, continue_as_new
         self._children: dict[str, workflow.ChildWorkflowHandle[Any, RunResult] | None] = {}
         """Inner runs under way; None while one is being started."""
         self._notices: list[workflow.ActivityHandle[Any]] = []
@@ -119,9 +123,9 @@ class TemporalHost:
     async def between(self) -> None:
         """Continue as new when the server suggests it."""
         if self.is_full and self.drive is not None:
-            await self.end_notices(lambda: bool(self.drive and self.drive.inbox))
-            if not self.drive.inbox:
-                await self._go_on()
+            await self.end_notices(lambda: bool(self.drive and self.drive.queue))
+            if not self.drive.queue:
+                await self._continue_as_new()
 
     # -- performing ---------------------------------------------------------------------------------
 
@@ -233,7 +237,7 @@ class TemporalHost:
             workflow.upsert_memo({REQUESTS: short})
         self._shown = shown
 
-    def notify(self, moment: Moment, request: Request) -> None:
+    def notify(self, moment: NoticeMoment, request: Request) -> None:
         """The worker's hook, in the background."""
         notice = Notice(
             moment=moment, request=request.model_dump(mode="json"), run=request.run, agent=self._task.name

@@ -22,7 +22,7 @@ __all__ = [
     "LogRead",
     "LogWanted",
     "ModelRequest",
-    "Moment",
+    "NoticeMoment",
     "Notice",
     "Noticed",
     "ReconcileRequest",
@@ -147,14 +147,14 @@ class Compensated(Frozen):
     cost_usd: float = Field(default=0.0, ge=0, allow_inf_nan=False)
 
 
-Moment = Literal["opened", "expiring", "closed"]
+NoticeMoment = Literal["opened", "expiring", "closed"]
 """Of a request to people: it was opened, its deadline is near, it was closed."""
 
 
 class Notice(Frozen):
     """Input of the activity `notify`: tell people about a request."""
 
-    moment: Moment
+    moment: NoticeMoment
     request: JsonObject
     """The request as the run knows it; only what a person needs is passed on."""
     run: str

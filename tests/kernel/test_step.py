@@ -33,7 +33,7 @@ from workflows.kernel.log import Record, chain
 from workflows.kernel.machine import Event, Exit, Machine, Run, RunInput, State, Visit, state
 from workflows.kernel.operations import checkpoints, forked, restored, rolled_back
 from workflows.kernel.snapshot import Program, Step, dump
-from workflows.kernel.step import advance, close, go_on, load, start, steer
+from workflows.kernel.step import advance, close, leave_interrupt, load, start, steer
 
 seeds = st.lists(st.integers(1, 1000), min_size=60, max_size=60)
 PERSON = Message(role="user", content="a person's message")
@@ -510,7 +510,7 @@ def test_interrupt_pauses_before_a_state() -> None:
         advance(step, ModelReplied(text=""), now=2)
     carried = load(run, json.loads(json.dumps(dump(step))))
     assert carried.effect == step.effect
-    ended = go_on(carried, now=5)
+    ended = leave_interrupt(carried, now=5)
     assert ended.exit is not None
     assert ended.records[-1].reason == "5.0"
 

@@ -17,7 +17,7 @@ from activities.contracts import (
     EffectFailed,
     JsonObject,
     ModelReplied,
-    Moment,
+    NoticeMoment,
     Reconciled,
     ReconcileRequest,
     ToolRequest,
@@ -109,7 +109,7 @@ class Bench:
         """Tool -> what its next call returns instead of `<tool> <x>`; used once."""
         self.found: Reconciled | None = None
         self.undone: list[str] = []
-        self.noticed: list[tuple[Moment, str]] = []
+        self.noticed: list[tuple[NoticeMoment, str]] = []
         self.children: dict[str, Bench] = {}
         self.executions = 1
         self._last_dump: JsonObject = {}
@@ -300,7 +300,7 @@ class Bench:
     def publish(self, records: Sequence[Record]) -> None:
         self.records += records
 
-    def notify(self, moment: Moment, request: Request) -> None:
+    def notify(self, moment: NoticeMoment, request: Request) -> None:
         self.noticed.append((moment, request.id))
 
     async def log(self) -> Sequence[Record]:
@@ -308,7 +308,7 @@ class Bench:
         return tuple(self.records)
 
     async def between(self) -> None:
-        if self.hops and not self.drive.inbox and (dump := self.drive.dump()) != self._last_dump:
+        if self.hops and not self.drive.queue and (dump := self.drive.dump()) != self._last_dump:
             self._last_dump = dump
             raise _NewExecution
 

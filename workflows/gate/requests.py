@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections import Counter
 from typing import Literal, Self
 
-from activities.contracts import Frozen, JsonObject, Moment, ToolRun
+from activities.contracts import Frozen, JsonObject, NoticeMoment, ToolRun
 from workflows.gate.approvals import (
     ApprovalPolicy,
     Grant,
@@ -66,7 +66,7 @@ class Position(Frozen):
 
 
 EventName = Literal["Requested", "Voted", "Decided", "Warned", "Escalated", "Expired", "Withdrawn"]
-MOMENTS: dict[EventName, Moment] = {
+MOMENTS: dict[EventName, NoticeMoment] = {
     "Requested": "opened",
     "Escalated": "opened",
     "Warned": "expiring",
@@ -89,7 +89,7 @@ class RequestEvent(Frozen):
     """As it is afterwards."""
 
     @property
-    def moment(self) -> Moment | None:
+    def moment(self) -> NoticeMoment | None:
         """When the notification hook is called; None: it is not."""
         return MOMENTS.get(self.event)
 

@@ -155,7 +155,7 @@ class Run:
 
 
 class Interrupt(Effect[None]):
-    """The run is paused before it enters a state, because its options say so; `go_on` enters."""
+    """The run is paused before it enters a state, because its options say so; `leave_interrupt` enters."""
 
     kind: Literal["interrupt"] = "interrupt"
     state: str

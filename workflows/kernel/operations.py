@@ -99,7 +99,7 @@ def rolled_back(  # noqa: PLR0913  # who, when and why beside where
 
     Context, conversation and counts are those of that moment; the ledger stays (also what was reserved for
     the pending effect, which may have been performed), and visits go on counting. People's messages that no
-    question has brought stay in the inbox.
+    question has brought stay unheard.
     Raises ValueError for a step that the run does not have.
     """
     point = _checkpoint(step.program, records, to_step)

@@ -26,7 +26,7 @@ from workflows.kernel.errors import DefinitionError, LimitExceeded, NoTransition
 from workflows.kernel.log import Record
 from workflows.kernel.machine import Event, Exit, Machine, Outcome, Run, RunInput, State, Visit, state_name
 from workflows.kernel.snapshot import Program, Step
-from workflows.kernel.step import advance, note, start
+from workflows.kernel.step import advance, log_event, start
 
 __all__ = ["StateMachine"]
 
@@ -205,7 +205,7 @@ class _PlainRun(Generic[S, C]):
         self._call(machine._on_enter, initial)
         values = {} if log is None else _values(context)
         built = machine._machine(initial, machine._reachable(initial), stops=True, values=values)
-        self._keep(start(Program(built, RunInput(goal=machine.name)), now=0))
+        self._adopt(start(Program(built, RunInput(goal=machine.name)), now=0))
 
     @property
     def is_over(self) -> bool:
@@ -232,18 +232,18 @@ class _PlainRun(Generic[S, C]):
         values = {} if self.log is None else _values(self.context)
         reason = readable(str(getattr(event, "reason", "") or ""))
         self.unmatched, self.state = 0, row.target  # type: ignore[assignment]  # rows hold the caller's own states
-        self._keep(advance(self.step, _Matched(row.happened(reason), values), now=0))
+        self._adopt(advance(self.step, _Matched(row.happened(reason), values), now=0))
 
     def _unmatched(self, event: Any, rows: list[_Row[C]]) -> None:
         self.unmatched += 1
         name = type(event).__name__
-        self._keep(note(self.step, name, now=0, by="machine", reason="no row fits"))
+        self._adopt(log_event(self.step, name, now=0, by="machine", reason="no row fits"))
         if self.unmatched >= self.machine.max_unmatched:
             expected = " or ".join(row.event.__name__ for row in rows) or "nothing"
             problem = f"{name} came; {self.unmatched} events without a fitting row, expected {expected}"
             raise NoTransition(self.machine.name, state_name(self.state), problem)
 
-    def _keep(self, step: Step) -> None:
+    def _adopt(self, step: Step) -> None:
         self.step = step
         if self.log is not None:
             self.log += [record for record in step.records if record.event != "Started"]

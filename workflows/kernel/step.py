@@ -46,7 +46,9 @@ from workflows.kernel.log import CLOSED, ROLLED_BACK, STARTED, STEERED, Record
 from workflows.kernel.machine import Event, Exit, Interrupt, Outcome, Run, State, state_name
 from workflows.kernel.snapshot import ENDED, Live, Moment, Program, Shown, Snapshot, Step, step_from
 
-__all__ = ["Turn", "advance", "close", "go_on", "load", "note", "refuse", "resume", "start", "steer"]
+__all__ = [
+    "Turn", "advance", "close", "leave_interrupt", "load", "log_event", "refuse", "resume", "start", "steer",
+]  # fmt: skip
 
 REASON_CHARS = 2_000
 """Characters of a record's reason; what a model or a tool said in full is among the messages."""
@@ -86,7 +88,7 @@ def advance(step: Step, answer: Any, *, now: float, effect: Effect[Any] | None =
     """
     effect, s = effect or step.effect, step.snapshot
     if effect is None or isinstance(effect, Interrupt):
-        why = "the run is over" if effect is None else "the run is paused; `go_on` enters the state"
+        why = "the run is over" if effect is None else "the run is paused; `leave_interrupt` enters the state"
         raise MachineError(step.program.machine.name, s.state, f"an answer came, but {why}")
     if step.breach is not None:
         raise MachineError(
@@ -105,17 +107,17 @@ def advance(step: Step, answer: Any, *, now: float, effect: Effect[Any] | None =
         turn.snapshot = replace(turn.snapshot, heard=max(s.heard, shown.notes))
     turn.beside += _beside(effect, answer)
     turn.remember(effect, answer)
-    return turn.run(turn.go_on)
+    return turn.run(turn.run_visit)
 
 
-def go_on(step: Step, *, now: float) -> Step:
+def leave_interrupt(step: Step, *, now: float) -> Step:
     """Enter the state that the run is paused before. Raises MachineError when it is not paused."""
     if not step.snapshot.interrupted:
         problem = "the run is not paused before this state"
         raise MachineError(step.program.machine.name, step.snapshot.state, problem)
     turn = Turn.of(step, now)
     turn.snapshot = replace(turn.snapshot, interrupted=False, entered=turn.shown())
-    return turn.run(turn.go_on)
+    return turn.run(turn.run_visit)
 
 
 def resume(step: Step, *, now: float) -> Step:
@@ -125,18 +127,18 @@ def resume(step: Step, *, now: float) -> Step:
     reserved = {} if step.breach or step.asked is None else step.asked.price
     turn = Turn.of(step, now)
     turn.ledger = turn.ledger.refund(reserved)
-    return turn.run(turn.go_on)
+    return turn.run(turn.run_visit)
 
 
 def steer(step: Step, message: Message, *, now: float, by: str, about: JsonObject | None = None) -> Step:
     """A person's message: the next question brings it, also the pending one. No state is entered again."""
     turn = Turn.of(step, now)
     turn.snapshot = replace(turn.snapshot, notes=(*turn.snapshot.notes, message))
-    turn.note(STEERED, by=by, reason=message.content, about=about or {}, notes=(message,))
+    turn.log_event(STEERED, by=by, reason=message.content, about=about or {}, notes=(message,))
     return turn.same(step)
 
 
-def note(  # noqa: PLR0913  # the parts of a record that a host may set
+def log_event(  # noqa: PLR0913  # the parts of a record that a host may set
     step: Step,
     event: str,
     *,
@@ -148,7 +150,7 @@ def note(  # noqa: PLR0913  # the parts of a record that a host may set
 ) -> Step:
     """Write something into the log; the pending effect stays."""
     turn = Turn.of(step, now)
-    turn.note(event, by=by, reason=reason, about=about or {}, error=error)
+    turn.log_event(event, by=by, reason=reason, about=about or {}, error=error)
     return turn.same(step)
 
 
@@ -227,9 +229,9 @@ class Turn:
                 self.violated(error)
             if self.asked is not None or self.exit is not None:
                 return self.step()
-            move = self.go_on
+            move = self.run_visit
 
-    def go_on(self) -> None:
+    def run_visit(self) -> None:
         """Run the visit to its next effect, or follow the table behind it."""
         s, declared = self.snapshot, self.state
         if s.state in self.machine.final:
@@ -599,7 +601,7 @@ class Turn:
         ))  # fmt: skip
         self.effects, self.beside, self.answer = [], (), ""
 
-    def note(self, event: str, **more: Any) -> None:
+    def log_event(self, event: str, **more: Any) -> None:
         """A record that changes nothing else."""
         s = self.snapshot
         self.write(Record(

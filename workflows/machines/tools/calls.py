@@ -11,7 +11,7 @@ from activities.contracts import JsonObject, Message, ToolCall, ToolResult, Tool
 from workflows.machines.common.json_text import NotJson, call_arguments, clean, is_json, shown_name
 from workflows.machines.common.stopping import Call
 
-__all__ = ["NOT_RUN", "Done", "Turn"]
+__all__ = ["NOT_RUN", "Done", "ReplyCalls"]
 
 CUT_OFF = "the reply was cut off at the limit of the model's output (`max_output_tokens`); write less at once"
 NOT_RUN = (
@@ -45,7 +45,7 @@ class _NoTool(NotJson):
 
 
 @dataclass(frozen=True, slots=True)
-class Turn:
+class ReplyCalls:
     """The calls of one reply."""
 
     reply: Message

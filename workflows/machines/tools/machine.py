@@ -38,7 +38,7 @@ from workflows.machines.common.stopping import (
     newest_results,
     policy_view,
 )
-from workflows.machines.tools.calls import Turn
+from workflows.machines.tools.calls import ReplyCalls
 
 __all__ = ["MACHINE", "Options", "S", "Tools"]
 
@@ -227,13 +227,13 @@ def first_reply(c: Tools, run: Run) -> Visit:
 def look(c: Tools, run: Run) -> Outcome:
     """Look at the newest reply: policies first, then tool calls, then the answer. A policy that stops also
     discards an answer that is there."""
-    turn = _turn(c, run)
-    view = _view(c, run, turn.wanted())
+    calls = _calls(c, run)
+    view = _view(c, run, calls.wanted())
     if policy := run.parts.stop(view):
         return _stopped(policy)
-    if turn.reply.tool_calls:
-        return {}, ToolCallsFound(turn.title())
-    text = turn.reply.content
+    if calls.reply.tool_calls:
+        return {}, ToolCallsFound(calls.title())
+    text = calls.reply.content
     memory = run.parts.notify(view, text)
     ended = {"policy_memory": memory, "answer": text, "finish": "cut_off" if c.cut else "stop"}
     return ended, NoToolCalls(text)
@@ -248,14 +248,14 @@ def look(c: Tools, run: Run) -> Outcome:
 )
 def execute(c: Tools, run: Run) -> Visit:
     """Run the calls in order, tell the model, ask the policies, then ask the model again."""
-    turn, options = _turn(c, run), run.options
+    calls, options = _calls(c, run), run.options
     results: tuple[ToolResult, ...] = ()
-    if runs := turn.runs():
+    if runs := calls.runs():
         returned = yield from do(
             CallTools(runs=runs, parallel=options.parallel_tools, attempts=options.max_tool_attempts)
         )
         results = returned.results
-    done = turn.done(results)
+    done = calls.done(results)
     yield Say(say=tuple(one.message for one in done))
     if fatal := next((one.fatal for one in done if one.fatal), None):
         return _failed(*fatal)
@@ -273,10 +273,12 @@ def execute(c: Tools, run: Run) -> Visit:
     return _forced(c, reply)
 
 
-def _turn(c: Tools, run: Run) -> Turn:
+def _calls(c: Tools, run: Run) -> ReplyCalls:
     assert run.reply is not None
     options = run.options
-    return Turn(run.reply, c.cut, run.input.tool_names, options.max_calls_per_reply, options.unknown_tool)
+    return ReplyCalls(
+        run.reply, c.cut, run.input.tool_names, options.max_calls_per_reply, options.unknown_tool
+    )
 
 
 def _view(c: Tools, run: Run, calls: Sequence[Call]) -> dict[str, Any]:
@@ -369,7 +371,7 @@ MACHINE = Machine(
     on_error=on_error,
     result=result,
     prepare=lambda options, extensions: Policies.of(options.policies, extensions),
-    # Two for each turn, and one before the first.
+    # Two for each calls, and one before the first.
     max_transitions=lambda options: 2 * options.max_iterations + 1,
     caps=lambda options: {"iterations": options.max_iterations},
     exits=EXITS,
