@@ -31,7 +31,7 @@ __all__ = ["LiveRun", "Preempted", "QueuedCommand", "expiry_ends_run"]
 LOGGED = 500
 """Characters of an output or a refused command in the log, where no machine was given it."""
 COUNTED = ("model_calls", "tool_calls")
-"""Counters of calls: reserved before they are begun, and settled by how many were."""
+"""Counters of calls."""
 SHOWN = 2000
 """Characters of answer and error in a status; the result has the whole."""
 _DONE: TypeAdapter[list[DoneCall]] = TypeAdapter(list[DoneCall])
@@ -150,7 +150,7 @@ class LiveRun:
         return asked.price if asked is not None and self.step.breach is None else {}
 
     def settle(self, calls: dict[str, float]) -> None:
-        """Let the ledger hold these calls for the pending effect, in place of what it holds."""
+        """Let the ledger hold these calls for the pending effect, in place of what it held: see `reserve`."""
         more = self._beyond(calls)
         self.charge(more)
         self.calls.state.beyond_price = added(self.calls.state.beyond_price, more)
@@ -160,7 +160,14 @@ class LiveRun:
         return {name: calls.get(name, 0) - held.get(name, 0) for name in COUNTED}
 
     def reserve(self, calls: dict[str, float]) -> Breach | None:
-        """Have these calls reserved before they are begun, unless that would pass a limit."""
+        """Have these calls reserved before they are begun, unless that would pass a limit.
+
+        The whole rule (spec 7.4): calls are counted before they are begun, all else once it is known. The
+        kernel reserves an effect's `price` when it returns the effect, here comes what goes beyond it: calls
+        that are made again. Once the machine has the answer, or will never get it, `settle` leaves just the
+        calls that were begun. Cost and tokens are charged with the answer (`advance`); what is in no answer,
+        by `charge`.
+        """
         price, more = self._price, self._beyond(calls)
         asked = {name: more.get(name, 0) for name in price if not price[name] or more[name] > 0}
         breach = self.step.ledger.breach(asked) if max(more.values()) > 0 else None
@@ -242,6 +249,7 @@ class LiveRun:
         self.charge(added(self.calls.spent, self.calls.take_unbilled()))
         self.settle(self.calls.state.begun)
         self.calls.reset()
+        # Settled: the ledger holds nothing more for the effect.
         self.calls.state.beyond_price = {name: -amount for name, amount in self._price.items()}
 
     # -- what others see --------------------
