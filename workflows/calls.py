@@ -271,11 +271,6 @@ class Calls:
         """Begin no further call, or go on to begin them."""
         self._held = held
 
-    def stop_soon(self) -> bool:
-        """Begin no further call. True: an unsafe one is under way, which must not be stopped."""
-        self.hold(True)
-        return bool(self._unsafe_under_way())
-
     def stop_now(self) -> None:
         """What is under way is being cancelled: an inner run that ends now was stopped."""
         self._held = self._cancelled = True
@@ -284,9 +279,11 @@ class Calls:
     def unknown_outcomes(self) -> str:
         """Calls whose outcome is unknown, in words; empty: none."""
         names = [f"{r.tool} at {n}" for n, r in self.state.results.items() if r.error == "unknown_outcome"]
-        return ", ".join([*self._unsafe_under_way(), *names])
+        return ", ".join([*self.unsafe_under_way, *names])
 
-    def _unsafe_under_way(self) -> list[str]:
+    @property
+    def unsafe_under_way(self) -> list[str]:
+        """Unsafe calls that are being made, in words."""
         return [run.title for run in self._under_way.values() if not self.specs[run.tool].repeatable]
 
     # -- performing --------------------

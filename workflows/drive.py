@@ -9,7 +9,7 @@ moves in the kernel, calls are made in `workflows/calls.py`, the world is the `H
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable, Coroutine, Sequence
+from collections.abc import Awaitable, Callable, Coroutine, Sequence
 from dataclasses import replace
 from typing import Any, TypeVar
 
@@ -288,7 +288,7 @@ class Drive(LiveRun):
             return False
         if self.paused:
             raise Preempted
-        found = await self._watched(self.calls.reconcile(self.step, name, run))
+        found = await self._unless_preempted(self.calls.reconcile(self.step, name, run))
         if found is None:
             return False
         details = f", {found.text}" if found.text else ""
@@ -324,26 +324,49 @@ class Drive(LiveRun):
         stopped = len(self.calls.state.children_stopped)
         self.calls.signed_ids = self.commands.signed_ids
         try:
-            return await self._watched(self.calls.perform(self.step, effect))
+            return await self._unless_preempted(self.calls.perform(self.step, effect))
         finally:
             self.charge(self.calls.take_unbilled())
             for text in self.calls.state.children_stopped[stopped:]:
                 self.log_event("ChildStopped", reason=text)
 
-    async def _watched(self, work: Coroutine[Any, Any, T], stops: Callable[[], bool] | None = None) -> T:
-        """The outcome of the work. Raises Preempted when a command ends it: any that concerns the effect, or
-        only when `stops` says so."""
+    async def _unless_preempted(self, work: Coroutine[Any, Any, T]) -> T:
+        """The outcome of work for the effect. Raises Preempted when a command that concerns it ends it; other
+        commands are obeyed meanwhile."""
+
+        async def watch(task: asyncio.Future[T]) -> None:
+            self.performing = True
+            self.host.publish(())
+            await self._watch(task, self._is_preempted, self._next_beside)
+            if not task.done():
+                self.calls.hold(True)
+                if self.calls.unsafe_under_way:  # only an abort stops those
+                    await self._watch(task, self.is_aborting, lambda: None)
+
+        try:
+            return await self._outcome(work, watch)
+        finally:
+            self.performing = False
+
+    async def _unless_aborted(self, work: Coroutine[Any, Any, T], what: str, stoppable: bool = True) -> T:
+        """The outcome of work for a command. Raises ValueError when an abort stops it."""
+
+        async def watch(task: asyncio.Future[T]) -> None:
+            await asyncio.sleep(0)  # what needs no waiting is not stopped by what came before it
+            await self._watch(task, self.is_aborting if stoppable else lambda: False, lambda: None)
+
+        try:
+            return await self._outcome(work, watch)
+        except Preempted:
+            raise ValueError(f"An abort came while {what}.") from None
+
+    async def _outcome(
+        self, work: Coroutine[Any, Any, T], watch: Callable[[asyncio.Future[T]], Awaitable[None]]
+    ) -> T:
+        """The outcome of the work. When `watch` returns before its end it is stopped: Preempted."""
         task = asyncio.ensure_future(work)
         try:
-            if stops is not None:
-                await asyncio.sleep(0)  # what needs no waiting is not stopped by what came before it
-                await self._watch(task, stops, lambda: None)
-            else:
-                self.performing = True
-                self.host.publish(())
-                await self._watch(task, self._is_preempted, self._next_beside)
-                if not task.done() and self.calls.stop_soon():
-                    await self._watch(task, self.is_aborting, lambda: None)
+            await watch(task)
         except asyncio.CancelledError:
             pass
         except Exception:  # nothing wider: an execution that is evicted must not wait for anything
@@ -353,7 +376,6 @@ class Drive(LiveRun):
             self.calls.stop_now()
             self._mark_pause()
         await self._stopped(task)
-        self.performing = self.performing and stops is not None
         if task.cancelled():
             raise asyncio.CancelledError if self.host.cancelled() else Preempted
         return task.result()
@@ -614,13 +636,6 @@ class Drive(LiveRun):
             self.log_event("Compensated", by=by, reason=f"{name}: {text}")
             undone.append(f"{name}: {text}")
         return tuple(undone)
-
-    async def _unless_aborted(self, work: Coroutine[Any, Any, T], what: str, stoppable: bool = True) -> T:
-        """Raises ValueError when an abort stops the work."""
-        try:
-            return await self._watched(work, self.is_aborting if stoppable else lambda: False)
-        except Preempted:
-            raise ValueError(f"An abort came while {what}.") from None
 
     # -- what people send --------------------
 
