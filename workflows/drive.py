@@ -218,7 +218,10 @@ class Drive(LiveRun):
     # -- performing --------------------
 
     async def _perform(self) -> None:
-        """Ask for approvals, make the calls, find out unknown outcomes, and give the machine the answer."""
+        """Ask for approvals, make the calls, find out unknown outcomes, and give the machine the answer.
+
+        Calls that have ended are kept, so performing the effect again makes only those that are missing.
+        """
         assert self.step.effect is not None
         wanted, calls = self.step.effect, self.calls
         await self._member_questions(wanted)
@@ -230,7 +233,7 @@ class Drive(LiveRun):
         while (breach := self.reserve(calls.planned(effect, self.place))) is None:
             answer = await self._race(effect)
             if unknown := calls.unknown(effect, self.place):
-                again = await self._find_outcome(*unknown)
+                perform_again = await self._find_outcome(*unknown)
             elif self._is_out_of_time(answer):
                 self.charge(answer.cost)
                 calls.ask_again(self.place)
@@ -238,10 +241,10 @@ class Drive(LiveRun):
                 self.settle(calls.state.begun)
                 return
             else:
-                again = await self._fix_trouble(calls.failed_questions(effect, self.place))
+                perform_again = await self._fix_trouble(calls.failed_questions(effect, self.place))
             if self.step.exit is not None:
                 return
-            if not again:
+            if not perform_again:
                 self._answer(answer, effect)
                 return
         await self._limit(breach)
