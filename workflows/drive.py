@@ -38,7 +38,7 @@ from workflows.kernel.operations import rolled_back, with_caps, with_credit
 from workflows.kernel.snapshot import Step
 from workflows.kernel.step import advance, leave_interrupt, refuse, resume, steer
 from workflows.people import Command, CommandDone, Decided, Decision, Request
-from workflows.run import LOGGED, LiveRun, Preempted, QueuedCommand, expiry_ends_run
+from workflows.run import LOGGED, LiveRun, Preempted, QueuedCommand
 from workflows.task import broken
 
 __all__ = ["CallSite", "ChildRun", "Drive", "Host", "Identity", "Preempted", "QueuedCommand"]
@@ -125,9 +125,9 @@ class Drive(LiveRun):
         request = await self.ask(
             texts.interrupt(effect.state, effect.step, self._last_reason), f"{self.place}?"
         )
-        if self.ends_run(request):
+        if self.end_if_decided(request):
             return
-        if request is not None and request.outcome == "expired" and request.at_deadline == "reject":
+        if request is not None and request.expiry == "reject":
             self.close("expired", texts.expiry(request), by="deadline")
             return
         if request is not None and request.deciding_vote and (text := request.deciding_vote.text):
@@ -139,7 +139,7 @@ class Drive(LiveRun):
     async def _question(self, effect: AskPerson) -> None:
         """The machine asks; what is decided is its answer."""
         request = await self.ask(texts.question(effect), self.place)
-        if request is not None and request.outcome == "expired" and self.ends_run(request):
+        if request is not None and request.expiry and self.end_if_decided(request):
             return
         self._answer(_decision_for(request), effect)
 
@@ -149,7 +149,7 @@ class Drive(LiveRun):
         if self.people.on_limit == "ask":
             name = _again(f"{self.place}!{breach.counter}", self.calls.state.limits_changed)
             request = await self.ask(texts.limit(breach.counter, breach.spent, breach.cap), name)
-        if self.ends_run(request):
+        if self.end_if_decided(request):
             return
         if request is not None and request.outcome == "topped_up" and request.deciding_vote:
             self.calls.state.limits_changed += 1
@@ -168,12 +168,12 @@ class Drive(LiveRun):
 
         def is_settled() -> bool:
             requests = [self.requests.get(request) for request in asked.values()]
-            return any(map(expiry_ends_run, requests)) or not any(one.is_open for one in requests)
+            return any(one.expiry == "abort" for one in requests) or not any(one.is_open for one in requests)
 
         await self.wait_until(is_settled, "approval")
         for name, request_id in asked.items():
             request = self.requests.get(request_id)
-            if self.ends_run(request):
+            if self.end_if_decided(request):
                 return
             self._take_over(name, runs[name], request)
 
@@ -182,7 +182,7 @@ class Drive(LiveRun):
         for name, member in members(effect, self.place):
             if isinstance(member, AskPerson) and name not in self.calls.state.answers:
                 request = await self.ask(texts.question(member), name)
-                if request is not None and request.outcome == "expired" and self.ends_run(request):
+                if request is not None and request.expiry and self.end_if_decided(request):
                     return
                 self.calls.state.answers[name] = _decision_for(request)
 
@@ -208,7 +208,7 @@ class Drive(LiveRun):
         vote, state = request.deciding_vote, self.calls.state
         if request.outcome == "edited" and vote is not None and vote.arguments is not None:
             state.arguments[name] = vote.arguments
-        elif request.outcome == "expired" and request.at_deadline != "approve":
+        elif request.expiry and request.expiry != "approve":
             text = f"This call was not made: {texts.expiry(request)}."
             state.results[name] = texts.result_without_call(run, "expired", text)
         elif request.outcome == "rejected":
@@ -273,7 +273,7 @@ class Drive(LiveRun):
         required = None if "outcome" in self.people.kinds else self._approval_of(name)
         times = self.calls.state.made_again.get(name, 0)
         request = await self.ask(texts.outcome_unknown(run), _again(name, times), required)
-        if request is None or self.ends_run(request):
+        if request is None or self.end_if_decided(request):
             return False
         if request.outcome == "retried":
             self.calls.make_again(name)
@@ -310,9 +310,9 @@ class Drive(LiveRun):
         request = await self.ask(
             texts.trouble(failure), _again(name, self.calls.state.asked_again.get(name, 0))
         )
-        if request is None or self.ends_run(request):
+        if request is None or self.end_if_decided(request):
             return False
-        if request.outcome != "retried" and request.at_deadline != "approve":
+        if request.outcome != "retried" and request.expiry != "approve":
             return False
         for name in failed:
             self.calls.ask_again(name)
@@ -718,7 +718,7 @@ def _decision_for(request: Request | None) -> PersonDecided:
     vote = request.deciding_vote
     if vote is None:
         yes: Any = "approve" if "approve" in request.options else "resume"
-        verb = yes if request.at_deadline == "approve" else "unavailable"
+        verb = yes if request.expiry == "approve" else "unavailable"
         return PersonDecided(decision=verb, text=texts.expiry(request), by="deadline")
     verb = vote.verb  # one of the options of an AskPerson
     return PersonDecided(decision=verb, text=vote.text, by=texts.decided_by(request))

@@ -423,6 +423,11 @@ class Request(Frozen):
         """The vote that closed the request; None: nobody decided."""
         return None if self.outcome in ("open", "expired", "withdrawn") else self.votes[-1]
 
+    @property
+    def expiry(self) -> AtDeadline | None:
+        """What follows because nobody decided in time; None: it did not expire."""
+        return self.at_deadline if self.outcome == "expired" else None
+
 
 class RequestsPage(Frozen):
     """Requests of a run: the open ones, then the newest closed ones."""

@@ -26,7 +26,7 @@ from workflows.kernel.step import close, log_event
 from workflows.people import Command, CommandDone, DoneCall, Request
 from workflows.task import approval_policy
 
-__all__ = ["LiveRun", "Preempted", "QueuedCommand", "expiry_ends_run"]
+__all__ = ["LiveRun", "Preempted", "QueuedCommand"]
 
 LOGGED = 500
 """Characters of an output or a refused command in the log, where no machine was given it."""
@@ -214,13 +214,14 @@ class LiveRun:
         await self.wait_until(lambda: not self.requests.get(request.id).is_open, f"{topic.kind} {request.id}")
         return self.requests.get(request.id)
 
-    def ends_run(self, request: Request | None) -> bool:
-        """End the run if that was decided, or is what the deadline leads to."""
+    def end_if_decided(self, request: Request | None) -> bool:
+        """End the run if its deadline leads to that; True: it is over. Raises Preempted if an abort was
+        decided: it is in the queue."""
         if request is None:
             return False
         if request.outcome == "aborted":
-            raise Preempted  # by the abort that `decide` has put into the queue
-        if expiry_ends_run(request):
+            raise Preempted
+        if request.expiry == "abort":
             self.close("expired", texts.expiry(request), by="deadline")
             return True
         return False
@@ -306,8 +307,3 @@ class LiveRun:
             unheard=tuple(message.content for message in self.step.snapshot.inbox),
             raises=exit_.raises,
         )
-
-
-def expiry_ends_run(request: Request) -> bool:
-    """Nobody decided in time, and that ends the run."""
-    return request.outcome == "expired" and request.at_deadline == "abort"

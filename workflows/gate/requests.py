@@ -445,7 +445,7 @@ def decision_summary(request: Request) -> Decided:
         at=request.closed or 0,
         votes=max(Counter(map(vote_content, votes)).values(), default=0),
         needed=request.quorum,
-        at_deadline=request.at_deadline if request.outcome == "expired" else None,
+        at_deadline=request.expiry,
     )
 
 
