@@ -1,9 +1,14 @@
 """The loop of a run: ask people where they must be asked, make the calls, give the machine the answer.
 
+`Drive` moves the run; what it moves, and how it is written down, is its other half: `LiveRun` in
+`workflows/run.py`. The machine moves in the kernel, calls are made in `workflows/calls.py`, the world is the
+`Host`.
+
 The order of things is fixed. Commands are obeyed one by one as they came, before anything else; decisions
-count at once. What waits for people or is under way is left when a command preempts it, and taken up again
-afterwards: a call that has ended is never made again. A command that is refused changes nothing. The machine
-moves in the kernel, calls are made in `workflows/calls.py`, the world is the `Host`.
+count at once. Exceptions: an abort that was decided at a request comes first. Beside an effect under way a
+rollback is checked at once, and one that is refused leaves the queue. An abort stops the undoing of calls.
+What waits for people or is under way is left when a command preempts it, and taken up again afterwards: a
+call that has ended is never made again. A command that is refused changes nothing.
 """
 
 from __future__ import annotations
@@ -29,7 +34,6 @@ from workflows.calls import members, tool_calls
 from workflows.gate import texts
 from workflows.gate.approvals import RequiredApproval
 from workflows.gate.validation import Refused
-from workflows.host import CallSite, ChildRun, Host, Identity
 from workflows.kernel.errors import MachineError
 from workflows.kernel.ledger import Breach, plain_number
 from workflows.kernel.log import Record
@@ -41,7 +45,7 @@ from workflows.people import Command, CommandDone, Decided, Decision, Request
 from workflows.run import LOGGED, LiveRun, Preempted, QueuedCommand
 from workflows.task import broken
 
-__all__ = ["CallSite", "ChildRun", "Drive", "Host", "Identity", "Preempted", "QueuedCommand"]
+__all__ = ["Drive"]
 
 T = TypeVar("T")
 

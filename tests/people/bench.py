@@ -27,12 +27,13 @@ from activities.contracts import (
 from tests.people import clerk
 from workflows import registry
 from workflows.api import AgentTask, Carry, Limits, RunResult
-from workflows.drive import Drive, QueuedCommand
+from workflows.drive import Drive
 from workflows.gate.requests import Requests
 from workflows.host import Call, CallAnswer, CallSite, ChildRun, Identity
 from workflows.kernel.log import Record
 from workflows.kernel.snapshot import Program, Step
 from workflows.people import Approvals, Command, Decided, Decision, People, Request, Verb
+from workflows.run import QueuedCommand
 from workflows.task import carried_step, first_step, program_for
 
 RUN, STARTED = "run-1", 1000.0
