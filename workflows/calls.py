@@ -10,7 +10,7 @@ from __future__ import annotations
 import asyncio
 import hashlib
 import json
-from collections.abc import Coroutine, Iterable, Iterator, Sequence
+from collections.abc import Coroutine, Iterable, Sequence
 from typing import Any, TypeVar
 
 from pydantic import BaseModel, Field, ValidationError
@@ -46,7 +46,7 @@ from workflows.kernel.snapshot import Step
 from workflows.people import DoneCall
 from workflows.task import faults, inner_task
 
-__all__ = ["CallState", "Calls", "bounded", "members"]
+__all__ = ["CallState", "Calls", "bounded", "members", "tool_calls"]
 
 T = TypeVar("T")
 
@@ -102,12 +102,14 @@ def members(effect: Effect[Any], place: str) -> tuple[tuple[str, Effect[Any]], .
     return tuple((f"{place}.{number}", member) for number, member in enumerate(effect.effects))
 
 
-def tool_calls(effect: Effect[Any], place: str) -> Iterator[tuple[str, ToolRun, CallTools]]:
-    """The tool calls among them, with theirs."""
-    for name, member in members(effect, place):
-        if isinstance(member, CallTools):
-            for number, run in enumerate(member.runs):
-                yield (name if len(member.runs) == 1 else f"{name}.{number}"), run, member
+def tool_calls(effect: Effect[Any], place: str) -> dict[str, ToolRun]:
+    """The tool calls among them, by activity id."""
+    return {
+        (name if len(member.runs) == 1 else f"{name}.{number}"): run
+        for name, member in members(effect, place)
+        if isinstance(member, CallTools)
+        for number, run in enumerate(member.runs)
+    }
 
 
 def bounded(name: str) -> str:
@@ -160,7 +162,7 @@ class Calls:
             given = [self.prepared(member, name) for name, member in members(effect, place)]
             effect = effect.model_copy(update={"effects": tuple(given)})
         elif isinstance(effect, CallTools):
-            runs = tuple(self._prepared_run(name, run) for name, run, _ in tool_calls(effect, place))
+            runs = tuple(self._prepared_run(name, run) for name, run in tool_calls(effect, place).items())
             effect = effect.model_copy(update={"runs": runs})
         self.prepared_effect = effect
         return effect
@@ -186,7 +188,7 @@ class Calls:
 
     def unknown(self, effect: Effect[Any], place: str) -> tuple[str, ToolRun] | None:
         """The first tool call whose outcome is unknown."""
-        for name, run, _ in tool_calls(effect, place):
+        for name, run in tool_calls(effect, place).items():
             if (result := self.state.results.get(name)) and result.error == "unknown_outcome":
                 return name, run
         return None
@@ -203,10 +205,9 @@ class Calls:
     def planned(self, effect: Effect[Any], place: str) -> dict[str, float]:
         """The calls that were begun and those that are to be made, by counter."""
         questions = [name for name, one in members(effect, place) if isinstance(one, AskModel)]
-        tools = [name for name, _, _ in tool_calls(effect, place)]
         pending: dict[str, float] = {
             "model_calls": sum(name not in self.state.answers for name in questions),
-            "tool_calls": sum(name not in self.state.results for name in tools),
+            "tool_calls": sum(name not in self.state.results for name in tool_calls(effect, place)),
         }
         return added(self.state.begun, pending)
 
@@ -341,7 +342,7 @@ class Calls:
         return await self.host.perform(effect, site)
 
     async def _tools(self, step: Step, place: str, effect: CallTools) -> ToolsReturned:
-        calls = [(name, run) for name, run, _ in tool_calls(effect, place)]
+        calls = tool_calls(effect, place).items()
         specs = [self.specs.get(run.tool) for run in effect.runs]
         if effect.parallel and all(spec is not None and spec.repeatable for spec in specs):
             found = await _all([self._tool(step, name, run, effect) for name, run in calls])

@@ -164,7 +164,7 @@ class Drive(LiveRun):
 
     async def _approvals(self, effect: Effect[Any]) -> None:
         """Ask for all calls that need it, at once, and wait for all decisions."""
-        runs = {name: run for name, run, _ in tool_calls(effect, self.place)}
+        runs = tool_calls(effect, self.place)
         for name, run in runs.items():
             if name not in self.calls.state.results and name not in self.calls.state.approvals:
                 self._ask_for(name, run)
