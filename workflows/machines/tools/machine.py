@@ -216,7 +216,7 @@ def _is_empty(reply: ModelReplied) -> bool:
     return not reply.text.strip() and not reply.tool_calls and not was_cut(reply)
 
 
-@state(S.INIT, asks={AskModel}, writes={"cut", *ENDS})
+@state(S.INIT, asks={AskModel}, writes={"cut"})
 def first_reply(c: Tools, run: Run) -> Visit:
     """The first model call; no policy is asked before it (2.6)."""
     reply = yield from ask(run, 0)
@@ -226,15 +226,15 @@ def first_reply(c: Tools, run: Run) -> Visit:
 @state(S.PROMPTING, reads=SHOWN, writes={"policy_memory", *ENDS})
 def look(c: Tools, run: Run) -> Outcome:
     """Look at the newest reply: policies first, then tool calls, then the answer. A policy that stops also
-    discards an answer that is there."""
+    discards an answer that is there. PROMPTING is the spec's name: the reply came in the state before."""
     calls = _calls(c, run)
     view = _view(c, run, calls.wanted())
-    if policy := run.parts.stop(view):
+    if policy := _policies(run).stop(view):
         return _stopped(policy)
     if calls.reply.tool_calls:
         return {}, ToolCallsFound(calls.title())
     text = calls.reply.content
-    memory = run.parts.notify(view, text)
+    memory = _policies(run).notify(view, text)
     ended = {"policy_memory": memory, "answer": text, "finish": "cut_off" if c.cut else "stop"}
     return ended, NoToolCalls(text)
 
@@ -261,10 +261,10 @@ def execute(c: Tools, run: Run) -> Visit:
         return _failed(*fatal)
 
     view = _view(c, run, [one.seen for one in done])
-    memory = run.parts.notify(view, view["last_result"])
+    memory = _policies(run).notify(view, view["last_result"])
     complete = {"iteration": c.iteration + 1, "policy_memory": memory}
-    yield Say(keep=complete)  # this turn is complete, whatever becomes of the next question
-    if policy := run.parts.stop(_view(c, run, [one.seen for one in done])):
+    yield Say(keep=complete)  # the turn is complete, whatever comes next; from here on `c` shows it
+    if policy := _policies(run).stop(_view(c, run, [one.seen for one in done])):
         return _stopped(policy)
 
     reply = yield from ask(run, c.iteration)
@@ -279,6 +279,11 @@ def _calls(c: Tools, run: Run) -> ReplyCalls:
     return ReplyCalls(
         run.reply, c.cut, run.input.tool_names, options.max_calls_per_reply, options.unknown_tool
     )
+
+
+def _policies(run: Run) -> Policies:
+    policies: Policies = run.parts
+    return policies
 
 
 def _view(c: Tools, run: Run, calls: Sequence[Call]) -> dict[str, Any]:
