@@ -80,6 +80,17 @@ def start(program: Program, *, now: float, ledger: Ledger | None = None) -> Step
     return turn.run(lambda: turn.enter(state, interrupt=True))
 
 
+def load(program: Program, data: Mapping[str, Any]) -> Step:
+    """A step from `dump`, in another process: the visit is run again over its answers.
+
+    Raises MachineError, and ValueError for what is not a dump of a live run of this program."""
+    step = step_from(program, data)
+    if step.snapshot.interrupted:
+        return replace(step, asked=Interrupt(state=step.snapshot.state, step=step.snapshot.step))
+    turn = Turn.of(step, step.snapshot.began)
+    return replace(step, asked=turn.next_effect(), live=turn.live)
+
+
 def advance(step: Step, answer: Any, *, now: float, effect: Effect[Any] | None = None) -> Step:
     """Feed the answer to the effect that `step` asked for. Raises MachineError for a broken rule.
 
@@ -99,8 +110,9 @@ def advance(step: Step, answer: Any, *, now: float, effect: Effect[Any] | None =
     turn.effects.append(effect.title)
     failed = isinstance(answer, EffectFailed)
     if isinstance(effect, AskModel) and isinstance(step.asked, AskModel) and not effect.beside and not failed:
-        brought = len(effect.say) - len(step.asked.say)
-        turn.snapshot = replace(turn.snapshot, heard=s.heard + brought)
+        # `Step.effect` has put people's messages into what the visit says: so many more were heard.
+        heard = s.heard + len(effect.say) - len(step.asked.say)
+        turn.snapshot = replace(turn.snapshot, heard=heard)
         turn.say((*effect.say, answer.message))
     elif isinstance(effect, AskModel) and effect.with_notes and not failed:
         shown = s.moments[-1].shown if s.moments else s.entered
@@ -193,8 +205,8 @@ class Turn:
         """The snapshot as of the last record."""
         self.effects: list[str] = []
         self.beside: tuple[Message, ...] = ()
-        self.answer = ""
-        """Name of the newest answer that no record has."""
+        self.progress = ""
+        """Event of the next `record_progress`: the kind of the newest answer."""
         self.effect_started = snapshot.entered.now
 
     @classmethod
@@ -250,6 +262,8 @@ class Turn:
         if isinstance(effect, Say):
             self.keep(effect)
             return
+        if s.calls >= self.program.effect_limit:
+            raise self.broken(LimitExceeded, f"one visit asked for more than {s.calls} effects")
         self.record_progress()
         self.breach = self.ledger.breach(effect.price)
         if self.breach is None:
@@ -258,15 +272,9 @@ class Turn:
 
     def record_progress(self) -> None:
         """Record what the visit did so far, before the host performs its next effect."""
-        s = self.snapshot
-        if s.calls >= self.program.effect_limit:
-            raise self.broken(LimitExceeded, f"one visit asked for more than {s.calls} effects")
-        if (
-            self.effects
-            or s.conversation is not self.logged.conversation
-            or s.context is not self.logged.context
-        ):
-            self.record(self.answer or "Kept", reads=self.live.view.fields_read if self.live else ())
+        s, logged = self.snapshot, self.logged
+        if self.effects or s.conversation is not logged.conversation or s.context is not logged.context:
+            self.record(self.progress or "Kept", reads=self.live.view.fields_read if self.live else ())
 
     def move_by(self, outcome: Any) -> None:
         """Follow the table: everything is kept, or nothing."""
@@ -533,7 +541,7 @@ class Turn:
         s = self.snapshot
         moments = s.moments
         if answer is not None:
-            self.answer = type(answer).__name__
+            self.progress = type(answer).__name__
             for number in range(len(moments) - 1, -1, -1):
                 older = moments[number].answer
                 if type(older) is type(answer):
@@ -599,7 +607,7 @@ class Turn:
             started=s.entered.now if to else self.effect_started, at=self.now, by=by, error=error,
             about=about,
         ))  # fmt: skip
-        self.effects, self.beside, self.answer = [], (), ""
+        self.effects, self.beside, self.progress = [], (), ""
 
     def log_event(self, event: str, **more: Any) -> None:
         """A record that changes nothing else."""
@@ -651,14 +659,3 @@ def _cut(message: Message) -> Message:
 def _cut_text(text: str, limit: int) -> str:
     text = readable(text)
     return text if len(text) <= limit else f"{text[:limit]} [... {len(text):,} characters]"
-
-
-def load(program: Program, data: Mapping[str, Any]) -> Step:
-    """A step from `dump`, in another process: the visit is run again over its answers.
-
-    Raises MachineError, and ValueError for what is not a dump of a live run of this program."""
-    step = step_from(program, data)
-    if step.snapshot.interrupted:
-        return replace(step, asked=Interrupt(state=step.snapshot.state, step=step.snapshot.step))
-    turn = Turn.of(step, step.snapshot.began)
-    return replace(step, asked=turn.next_effect(), live=turn.live)
