@@ -30,7 +30,7 @@ from temporalio.exceptions import ApplicationError
 
 from activities.contracts import TRANSIENT, Notice, Noticed
 from activities.heartbeat import heartbeats
-from activities.retry import retry_after
+from activities.retry_after import retry_after
 from activities.settings import Settings
 
 __all__ = ["NotifyActivities", "signature"]

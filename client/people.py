@@ -257,7 +257,7 @@ class RunCommander(RunReader):
         who = by if isinstance(by, Signer) else Signer(by)
         body = body.model_copy(update={"id": body.id or secrets.token_hex(8), "by": who.name or body.by})
         if who.key is not None:
-            from workflows.gate.validation import sign, signed_content
+            from workflows.gate.decisions import sign, signed_content
 
             # a decision names the digest of its request; a command names the very run
             is_command = isinstance(body, Command)

@@ -25,7 +25,7 @@ from workflows.api import (
     StepsPage,
     TranscriptPage,
 )
-from workflows.archive import ArchivedLog
+from workflows.archived_log import ArchivedLog
 from workflows.drive import Drive
 from workflows.kernel.diagram import mermaid
 from workflows.kernel.errors import bug_place, bug_text

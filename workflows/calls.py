@@ -39,7 +39,7 @@ from activities.contracts import (
     added,
 )
 from workflows.api import AgentTask, RunResult
-from workflows.gate.schema import arguments_for
+from workflows.gate.arguments import arguments_for
 from workflows.gate.texts import result_without_call
 from workflows.host import CallSite, ChildRun, Host, Identity
 from workflows.kernel.snapshot import Step

@@ -33,14 +33,14 @@ from workflows.api import COUNTERS, MAX_LIMIT
 from workflows.calls import members, tool_calls
 from workflows.gate import texts
 from workflows.gate.approvals import RequiredApproval
-from workflows.gate.validation import Refused
+from workflows.gate.decisions import Refused
 from workflows.kernel.errors import MachineError
 from workflows.kernel.ledger import Breach, plain_number
 from workflows.kernel.log import Record
 from workflows.kernel.machine import Interrupt
-from workflows.kernel.operations import rolled_back, with_caps, with_credit
+from workflows.kernel.rollback import rolled_back
 from workflows.kernel.snapshot import Step
-from workflows.kernel.step import advance, leave_interrupt, refuse, resume, steer
+from workflows.kernel.step import advance, leave_interrupt, refuse, resume, steer, with_caps, with_credit
 from workflows.people import Command, CommandDone, Decided, Decision, Request
 from workflows.run import LOGGED, LiveRun, Preempted, QueuedCommand
 from workflows.task import broken

@@ -31,12 +31,12 @@ from activities.contracts import (
 )
 from workflows.api import AgentTask, RunResult, StepLine
 from workflows.drive import Drive
-from workflows.gate.validation import Refused
+from workflows.gate.decisions import Refused
 from workflows.host import Call, CallAnswer, CallSite, ChildRun, Identity
 from workflows.kernel.ledger import Ledger
 from workflows.kernel.log import Record
 from workflows.kernel.machine import Machine, RunInput, state_name
-from workflows.kernel.operations import restored, rolled_back
+from workflows.kernel.rollback import restored, rolled_back
 from workflows.kernel.snapshot import Program, Snapshot, Step
 from workflows.pages import steps_of
 from workflows.people import Command, Decision, Request, Verb

@@ -18,7 +18,7 @@ from temporalio.common import RawValue
 from temporalio.exceptions import ApplicationError
 
 from workflows.drive import Drive
-from workflows.gate.validation import Refused
+from workflows.gate.decisions import Refused
 from workflows.people import Command, CommandDone, Decided, Decision
 from workflows.task import faults
 

@@ -481,9 +481,7 @@ class Decision(Strict):
     standing_approval: StandingApproval | None = Field(
         default=None, description="for `approve`: later calls too"
     )
-    signature: str = Field(
-        default="", max_length=200, description="Ed25519, base64; see `gate/validation.py`"
-    )
+    signature: str = Field(default="", max_length=200, description="Ed25519, base64; see `gate/decisions.py`")
 
 
 class Command(Strict):
@@ -501,9 +499,7 @@ class Command(Strict):
     limits: dict[CounterName, float | None] = Field(
         default_factory=dict, max_length=100, description="counter -> new cap of the run; null: no cap"
     )
-    signature: str = Field(
-        default="", max_length=200, description="Ed25519, base64; see `gate/validation.py`"
-    )
+    signature: str = Field(default="", max_length=200, description="Ed25519, base64; see `gate/decisions.py`")
 
 
 class CommandDone(Frozen):

@@ -17,8 +17,8 @@ from workflows.api import AgentTask, RunResult, RunStatus
 from workflows.calls import Calls, CallState
 from workflows.gate import texts
 from workflows.gate.approvals import RequiredApproval
+from workflows.gate.decisions import Commands
 from workflows.gate.requests import Position, Requests
-from workflows.gate.validation import Commands
 from workflows.host import Host, Identity
 from workflows.kernel.ledger import Breach
 from workflows.kernel.snapshot import Step, dump

@@ -19,7 +19,7 @@ from workflows.kernel.errors import DefinitionError, MachineError
 from workflows.kernel.ledger import Ledger
 from workflows.kernel.log import Record
 from workflows.kernel.machine import Exit, Machine, RunInput, state_name
-from workflows.kernel.operations import forked
+from workflows.kernel.rollback import forked
 from workflows.kernel.snapshot import Program, Snapshot, Step
 from workflows.kernel.step import load, start, steer
 from workflows.people import Approvals, People

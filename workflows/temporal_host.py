@@ -22,7 +22,7 @@ from temporalio.workflow import ChildWorkflowCancellationType, ParentClosePolicy
 
 from activities.contracts import EffectFailed, Notice, Noticed, NoticeMoment
 from workflows.api import WORKFLOW_TYPE, AgentTask, RunResult
-from workflows.archive import ArchivedLog
+from workflows.archived_log import ArchivedLog
 from workflows.drive import Drive
 from workflows.host import Call, CallAnswer, CallSite, ChildRun, Identity
 from workflows.kernel.log import Record

@@ -14,7 +14,7 @@ from urllib.parse import urlsplit, urlunsplit
 from pydantic import ValidationError
 
 from activities.provider import ProviderError
-from activities.retry import retry_after
+from activities.retry_after import retry_after
 from activities.text import problems_text
 
 __all__ = ["Problem", "Server", "problem_of", "with_plain_errors", "without_secrets"]

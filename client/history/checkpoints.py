@@ -14,7 +14,7 @@ from client.workerconfig import register_modules
 from workflows.api import AgentTask, StepLine
 from workflows.kernel.errors import KernelError
 from workflows.kernel.log import Record, lineage
-from workflows.kernel.operations import Checkpoint, checkpoints, restored
+from workflows.kernel.rollback import Checkpoint, checkpoints, restored
 from workflows.kernel.snapshot import Program
 from workflows.pages import step_line
 from workflows.task import InvalidTask, program_for

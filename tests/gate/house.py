@@ -9,9 +9,9 @@ from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
 
 from activities.contracts import JsonObject, ToolEffect, ToolRun, ToolSpec
 from workflows.gate.approvals import ApprovalPolicy
+from workflows.gate.decisions import content_digest, sign, signed_content
 from workflows.gate.requests import Position, Requests
 from workflows.gate.texts import Topic, approval
-from workflows.gate.validation import content_digest, sign, signed_content
 from workflows.people import Approvals, Command, Decision, Group, People, Request, RequestSettings
 
 RUN, ORIGIN = "run-1", "00000000-aaaa"

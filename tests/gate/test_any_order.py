@@ -10,9 +10,9 @@ from hypothesis import strategies as st
 from pydantic import ValidationError
 
 from tests.gate.house import KEYS, ask, ask_topic, call, carried, requests, say, signed
+from workflows.gate.decisions import Refused
 from workflows.gate.requests import Requests
 from workflows.gate.texts import Topic, limit
-from workflows.gate.validation import Refused
 from workflows.people import Decision, Request, RequestsPage, StandingApproval
 
 AMOUNTS = (1, 5, 5000)

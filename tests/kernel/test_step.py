@@ -31,7 +31,7 @@ from workflows.kernel.errors import (
 from workflows.kernel.ledger import Ledger
 from workflows.kernel.log import Record, chain
 from workflows.kernel.machine import Event, Exit, Machine, Run, RunInput, State, Visit, state
-from workflows.kernel.operations import checkpoints, forked, restored, rolled_back
+from workflows.kernel.rollback import checkpoints, forked, restored, rolled_back
 from workflows.kernel.snapshot import Program, Step, dump
 from workflows.kernel.step import advance, close, leave_interrupt, load, start, steer
 

@@ -16,7 +16,7 @@ from activities.contracts import AskModel, Conversation, Message, ToolSpec
 from workflows.kernel.ledger import Ledger
 from workflows.kernel.log import Record
 from workflows.kernel.machine import Exit, Extensions, Machine, RunInput
-from workflows.kernel.operations import restored
+from workflows.kernel.rollback import restored
 from workflows.kernel.snapshot import Program, Step, dump
 from workflows.kernel.step import advance, load, refuse, start, steer
 

@@ -21,7 +21,7 @@ from workflows.api import AgentSpec
 from workflows.kernel.errors import FatalError, RecoverableError, TransientError, UndeclaredAccess
 from workflows.kernel.ledger import Ledger
 from workflows.kernel.machine import Extensions, Machine
-from workflows.kernel.operations import rolled_back
+from workflows.kernel.rollback import rolled_back
 from workflows.kernel.snapshot import Step
 from workflows.kernel.step import advance, start, steer
 from workflows.machines.react import (

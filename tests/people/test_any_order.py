@@ -10,8 +10,8 @@ from hypothesis import strategies as st
 
 from tests.people.bench import Bench
 from tests.people.test_matrix import COMMANDS, DECISIONS, MOMENTS, finish, give
-from workflows.gate.validation import Refused
-from workflows.kernel.operations import restored
+from workflows.gate.decisions import Refused
+from workflows.kernel.rollback import restored
 
 ACTIONS = [*(name for name in COMMANDS if name != "abort"), "decide", "release", "block", "time"]
 

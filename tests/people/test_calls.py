@@ -9,7 +9,7 @@ import pytest
 from activities.contracts import AskModel, EffectFailed, Reconciled, ToolResult
 from tests.people.bench import LOOK, PAY, PUT, Bench, brain, failed, replied
 from workflows.api import Limits
-from workflows.gate.validation import Refused
+from workflows.gate.decisions import Refused
 from workflows.people import Approvals, People, RequestSettings
 
 ASKED = Approvals()

@@ -13,7 +13,7 @@ import pytest
 
 from activities.contracts import ToolResult
 from tests.people.bench import Bench, brain, failed
-from workflows.kernel.operations import restored
+from workflows.kernel.rollback import restored
 from workflows.people import Approvals, People, Request
 from workflows.run import QueuedCommand
 

@@ -28,7 +28,7 @@ from tests.server.trials import (
 from worker import build_worker
 from workflows.api import AgentTask, EffectsQuery, PageQuery, RunResult, RunStatus
 from workflows.kernel.log import Record, chain
-from workflows.kernel.operations import restored
+from workflows.kernel.rollback import restored
 from workflows.people import Approvals, EffectsPage, People, Request, RequestsPage
 from workflows.task import program_for
 

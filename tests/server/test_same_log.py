@@ -16,7 +16,7 @@ from tests.server.scenarios import SCENARIOS
 from tests.server.trials import log_of, open_request, replayed
 from workflows.api import WORKFLOW_TYPE, AgentTask, RunResult
 from workflows.kernel.log import Record
-from workflows.kernel.operations import restored
+from workflows.kernel.rollback import restored
 from workflows.local import LocalOutcome
 from workflows.people import Decided
 from workflows.task import program_for

@@ -13,8 +13,8 @@ from fnmatch import fnmatchcase
 from pydantic import Field
 
 from activities.contracts import Frozen, JsonObject, ToolSpec
+from workflows.gate.arguments import argument_names, argument_problem, condition_problem, fits
 from workflows.gate.canonical import canonical, digest_of
-from workflows.gate.schema import argument_names, argument_problem, condition_problem, fits
 from workflows.people import (
     DEFAULT_EFFECT_MODES,
     ApprovalMode,

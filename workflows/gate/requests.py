@@ -22,8 +22,8 @@ from workflows.gate.approvals import (
     vote_content,
 )
 from workflows.gate.canonical import canonical, digest_of
+from workflows.gate.decisions import IMMEDIATE, DecisionRules, Refused, content_digest, request_list
 from workflows.gate.texts import Topic, outcome_text
-from workflows.gate.validation import IMMEDIATE, DecisionRules, Refused, content_digest, request_list
 from workflows.people import Decided, Decision, Kind, Outcome, Request, RequestSettings, Verb, Vote
 
 __all__ = ["OUTCOMES", "Position", "RequestEvent", "RequestState", "Requests"]

@@ -48,6 +48,7 @@ from workflows.kernel.snapshot import ENDED, Live, Moment, Program, Shown, Snaps
 
 __all__ = [
     "Turn", "advance", "close", "leave_interrupt", "load", "log_event", "refuse", "resume", "start", "steer",
+    "with_caps", "with_credit",
 ]  # fmt: skip
 
 REASON_CHARS = 2_000
@@ -140,6 +141,22 @@ def resume(step: Step, *, now: float) -> Step:
     turn = Turn.of(step, now)
     turn.ledger = turn.ledger.refund(reserved)
     return turn.run(turn.run_visit)
+
+
+def with_credit(step: Step, amounts: Mapping[str, float], *, now: float) -> Step:
+    """A top-up: caps raised by these amounts; the pending effect is checked against them again."""
+    ledger = step.ledger
+    for counter, amount in amounts.items():
+        ledger = ledger.credit(counter, amount)
+    return resume(replace(step, ledger=ledger), now=now)
+
+
+def with_caps(step: Step, caps: Mapping[str, float | None], *, now: float) -> Step:
+    """New caps; None removes one. The pending effect is checked against them again."""
+    ledger = step.ledger
+    for counter, cap in caps.items():
+        ledger = ledger.cap(counter, cap)
+    return resume(replace(step, ledger=ledger), now=now)
 
 
 def steer(step: Step, message: Message, *, now: float, by: str, about: JsonObject | None = None) -> Step:

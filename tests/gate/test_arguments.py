@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 from jsonschema import Draft202012Validator
 
 from tests.gate.house import spec
-from workflows.gate.schema import argument_problem, arguments_for, condition_problem, fits
+from workflows.gate.arguments import argument_problem, arguments_for, condition_problem, fits
 
 TOOL: dict[str, Any] = {
     "$defs": {"Order": {"type": "object", "properties": {"total": {"type": "integer", "default": 7}}}},

@@ -1,8 +1,8 @@
-"""What a host does to a run from outside its table: rebuild it from its log, roll back, fork, top up."""
+"""A run's past: rebuild it from its log, roll it back, fork it."""
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace
 
 from activities.contracts import Conversation, JsonObject, Message
@@ -11,9 +11,9 @@ from workflows.kernel.ledger import Ledger
 from workflows.kernel.log import FORKED, ROLLED_BACK, STARTED, Record, lineage
 from workflows.kernel.machine import state_name
 from workflows.kernel.snapshot import Program, Shown, Snapshot, Step
-from workflows.kernel.step import Turn, resume
+from workflows.kernel.step import Turn
 
-__all__ = ["Checkpoint", "checkpoints", "forked", "restored", "rolled_back", "with_caps", "with_credit"]
+__all__ = ["Checkpoint", "checkpoints", "forked", "restored", "rolled_back"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -143,19 +143,3 @@ def _checkpoint(program: Program, records: Sequence[Record], step: int) -> Check
         known = f"this run has steps {min(found)} to {max(found)}" if found else "this run has no steps yet"
         raise ValueError(f"No step {step}: {known}.")
     return found[step]
-
-
-def with_credit(step: Step, amounts: Mapping[str, float], *, now: float) -> Step:
-    """A top-up: caps raised by these amounts; the pending effect is checked against them again."""
-    ledger = step.ledger
-    for counter, amount in amounts.items():
-        ledger = ledger.credit(counter, amount)
-    return resume(replace(step, ledger=ledger), now=now)
-
-
-def with_caps(step: Step, caps: Mapping[str, float | None], *, now: float) -> Step:
-    """New caps; None removes one. The pending effect is checked against them again."""
-    ledger = step.ledger
-    for counter, cap in caps.items():
-        ledger = ledger.cap(counter, cap)
-    return resume(replace(step, ledger=ledger), now=now)

@@ -18,9 +18,9 @@ from tests.gate.house import (
     signed,
     signed_command,
 )
+from workflows.gate.decisions import Commands, Refused, signature_fits, signed_content
 from workflows.gate.requests import Requests
 from workflows.gate.texts import Topic, limit
-from workflows.gate.validation import Commands, Refused, signature_fits, signed_content
 from workflows.people import Command, Decision
 
 LARGE = {"arguments": {"amount": {"minimum": 100, "maximum": 999}}, "request": {"group": "boss"}}
