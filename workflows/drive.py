@@ -42,7 +42,7 @@ from workflows.kernel.rollback import rolled_back
 from workflows.kernel.snapshot import Step
 from workflows.kernel.step import advance, leave_interrupt, refuse, resume, steer, with_caps, with_credit
 from workflows.people import Command, CommandDone, Decided, Decision, Request
-from workflows.run import LOGGED, LiveRun, Preempted, QueuedCommand
+from workflows.run import LOGGED, OF_THE_MACHINE, LiveRun, Preempted, QueuedCommand
 from workflows.task import broken
 
 __all__ = ["Drive"]
@@ -51,8 +51,6 @@ T = TypeVar("T")
 
 NAMED = 10
 """Limits of a refused command in the log."""
-OF_THE_MACHINE = {"question", "escalation"}
-"""Kinds of request whose `abort` is an answer to the machine that asked."""
 HARMLESS = {"pause", "resume", "limits"}
 """Commands that change nothing about an effect under way, and are obeyed beside it."""
 
@@ -102,7 +100,8 @@ class Drive(LiveRun):
         if isinstance(effect, Interrupt):
             await self._interrupt(effect)
         elif isinstance(effect, AskPerson):
-            await self._question(effect)
+            if decided := await self._question(effect, self.place):
+                self._answer(decided, effect)
         elif self.step.breach is not None:
             await self._limit(self.step.breach)
         elif effect is not None:
@@ -111,10 +110,8 @@ class Drive(LiveRun):
     def _cancelled(self) -> None:
         if self.step.exit is not None:
             return
-        inner = "".join(f"; its inner run: {text}" for text in self.calls.state.children_stopped)
-        text = f"the run was cancelled{self._unknown_outcomes()}{inner}"
         try:
-            self.close("cancelled", text)
+            self.close("cancelled", f"the run was cancelled{self._left_open()}")
         except MachineError as error:
             self.adopt(broken(error))
 
@@ -140,12 +137,10 @@ class Drive(LiveRun):
             self.interrupted_at = max(effect.step, self.interrupted_at)
         self.adopt(leave_interrupt(self.step, now=self.host.now()))
 
-    async def _question(self, effect: AskPerson) -> None:
-        """The machine asks; what is decided is its answer."""
-        request = await self.ask(texts.question(effect), self.place)
-        if request is not None and request.expiry and self.end_if_decided(request):
-            return
-        self._answer(_decision_for(request), effect)
+    async def _question(self, effect: AskPerson, name: str) -> PersonDecided | None:
+        """The machine asks; what is decided is its answer. None: the run has ended."""
+        request = await self.ask(texts.question(effect), name)
+        return None if self.end_if_decided(request) else _decision_for(request)
 
     async def _limit(self, breach: Breach) -> None:
         """The next call would pass a limit: more, the end that the limit stands for, or abort."""
@@ -185,10 +180,9 @@ class Drive(LiveRun):
         """Questions to people side by side with other effects come before those."""
         for name, member in members(effect, self.place):
             if isinstance(member, AskPerson) and name not in self.calls.state.answers:
-                request = await self.ask(texts.question(member), name)
-                if request is not None and request.expiry and self.end_if_decided(request):
+                if (decided := await self._question(member, name)) is None:
                     return
-                self.calls.state.answers[name] = _decision_for(request)
+                self.calls.state.answers[name] = decided
 
     def _ask_for(self, name: str, run: ToolRun) -> None:
         """Let a call pass, ask for it, or say why it is not made."""
@@ -517,13 +511,14 @@ class Drive(LiveRun):
 
     def _abort(self, queued: QueuedCommand) -> None:
         text = queued.reason or f"{queued.by} ended the run{_colon(queued.command.text)}"
-        inner = "".join(f"; its inner run: {one}" for one in self.calls.state.children_stopped)
-        self.close("aborted", f"{text}{self._unknown_outcomes()}{inner}", by=queued.by)
+        self.close("aborted", f"{text}{self._left_open()}", by=queued.by)
         self._done(queued, "The run has ended.")
 
-    def _unknown_outcomes(self) -> str:
+    def _left_open(self) -> str:
+        """What is unknown of the calls of a run that is stopped, and what its inner runs said."""
         names = self.calls.unknown_outcomes
-        return f"; outcome unknown: {names}" if names else ""
+        unknown = f"; outcome unknown: {names}" if names else ""
+        return unknown + "".join(f"; its inner run: {text}" for text in self.calls.state.children_stopped)
 
     async def _pause(self, queued: QueuedCommand) -> None:
         pauses = queued.command.command == "pause"
@@ -572,10 +567,7 @@ class Drive(LiveRun):
             if cap is not None and not 0 <= cap <= MAX_LIMIT:
                 raise ValueError(f"{name}: expected 0 to {MAX_LIMIT:g} or null, got {cap:g}.")
         if self.performing:  # what is under way was reserved before; the next call meets the new caps
-            ledger = self.step.ledger
-            for name, cap in limits.items():
-                ledger = ledger.cap(name, cap)
-            self.step = replace(self.step, ledger=ledger)
+            self.step = replace(self.step, ledger=self.step.ledger.capped(limits))
         else:
             self.adopt(with_caps(self.step, limits, now=self.host.now()))
         self.requests.withdraw(self.host.now(), "the limits were changed", kind="limit")

@@ -34,6 +34,8 @@ COUNTED = ("model_calls", "tool_calls")
 """Counters of calls."""
 SHOWN = 2000
 """Characters of answer and error in a status; the result has the whole."""
+OF_THE_MACHINE = {"question", "escalation"}
+"""Kinds of request whose `abort` is an answer to the machine that asked."""
 _DONE: TypeAdapter[list[DoneCall]] = TypeAdapter(list[DoneCall])
 _RESULTS: TypeAdapter[dict[str, ToolResult]] = TypeAdapter(dict[str, ToolResult])
 
@@ -219,7 +221,7 @@ class LiveRun:
         decided: it is in the queue."""
         if request is None:
             return False
-        if request.outcome == "aborted":
+        if request.outcome == "aborted" and request.kind not in OF_THE_MACHINE:
             raise Preempted
         if request.expiry == "abort":
             self.close("expired", texts.expiry(request), by="deadline")

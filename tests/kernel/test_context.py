@@ -131,8 +131,8 @@ def test_breach_is_what_the_next_call_would_pass(spent: float, amount: float, br
 def test_left_is_never_below_zero_and_infinite_without_a_cap() -> None:
     ledger = Ledger(caps={"calls": 2}).charge({"calls": 5, "cost": 0.1})
     assert (ledger.left("calls"), ledger.left("cost")) == (0, math.inf)
-    assert ledger.credit("calls", 4).left("calls") == 1
-    assert ledger.credit("cost", 4).caps == {"calls": 2}
+    assert ledger.credit({"calls": 4}).left("calls") == 1
+    assert ledger.credit({"cost": 4}).caps == {"calls": 2}
 
 
 @given(st.lists(st.floats(0, 10), max_size=50))

@@ -66,16 +66,15 @@ class Ledger(Frozen):
             return self
         return self.model_copy(update={"spent": {**self.spent, counter: amount}})
 
-    def credit(self, counter: str, amount: float) -> Ledger:
-        """With the counter's cap raised by this amount: a top-up. Without a cap nothing changes."""
-        if counter not in self.caps:
-            return self
-        return self.cap(counter, round(self.caps[counter] + amount, 9))
+    def credit(self, amounts: Mapping[str, float]) -> Ledger:
+        """With caps raised by these amounts: a top-up. A counter without a cap stays without."""
+        raised = {name: self.caps[name] + amount for name, amount in amounts.items() if name in self.caps}
+        return self.capped({name: round(cap, 9) for name, cap in raised.items()})
 
-    def cap(self, counter: str, amount: float | None) -> Ledger:
-        """With this cap on the counter; None: without one."""
-        caps = {name: cap for name, cap in self.caps.items() if name != counter}
-        return self.model_copy(update={"caps": caps if amount is None else {**caps, counter: float(amount)}})
+    def capped(self, caps: Mapping[str, float | None]) -> Ledger:
+        """With these caps in place of its own; None removes one."""
+        named = {**self.caps, **caps}
+        return self.model_copy(update={"caps": {n: float(c) for n, c in named.items() if c is not None}})
 
     def used(self, counter: str) -> float:
         """What was spent."""

@@ -145,18 +145,12 @@ def resume(step: Step, *, now: float) -> Step:
 
 def with_credit(step: Step, amounts: Mapping[str, float], *, now: float) -> Step:
     """A top-up: caps raised by these amounts; the pending effect is checked against them again."""
-    ledger = step.ledger
-    for counter, amount in amounts.items():
-        ledger = ledger.credit(counter, amount)
-    return resume(replace(step, ledger=ledger), now=now)
+    return resume(replace(step, ledger=step.ledger.credit(amounts)), now=now)
 
 
 def with_caps(step: Step, caps: Mapping[str, float | None], *, now: float) -> Step:
     """New caps; None removes one. The pending effect is checked against them again."""
-    ledger = step.ledger
-    for counter, cap in caps.items():
-        ledger = ledger.cap(counter, cap)
-    return resume(replace(step, ledger=ledger), now=now)
+    return resume(replace(step, ledger=step.ledger.capped(caps)), now=now)
 
 
 def steer(step: Step, message: Message, *, now: float, by: str, about: JsonObject | None = None) -> Step:
