@@ -49,6 +49,8 @@ __all__ = ["AgentWorkflow"]
 _EXIT = SearchAttributeKey.for_keyword("AgentExit")
 AT_THE_END = 10
 """Seconds that a run which is over waits for its notifications."""
+IMPURE = "ImpureMachine"
+"""Event and error type of a machine that uses what Temporal's sandbox refuses."""
 MESSAGE = 2000
 """Characters of an error's message; the result has the whole."""
 
@@ -90,6 +92,9 @@ class AgentWorkflow:
                 raise
             assert self.drive is not None
             try:
+                await self.drive.run()
+            except RestrictedWorkflowAccessError as error:
+                self.drive.fail(IMPURE, _impure_text(error))
                 await self.drive.run()
             finally:
                 self.messages.end()
@@ -297,16 +302,18 @@ def _bugs_named() -> Iterator[None]:
     try:
         yield
     except RestrictedWorkflowAccessError as error:
-        used = error.qualified_name.removeprefix("__builtins__.").removesuffix(".__call__")
-        raise ApplicationError(
-            f"the machine uses {used} ({bug_place(error)}). A machine may read no clock, file, environment "
-            "or random number, use no network and start nothing, because its run could not be continued "
-            "elsewhere: move that into a tool, or take the time from `run.now`",
-            type="ImpureMachine",
-            non_retryable=True,
-        ) from None
+        raise ApplicationError(_impure_text(error), type=IMPURE, non_retryable=True) from None
     except (FailureError, workflow.NondeterminismError):
         raise
     except Exception as error:
         text = f"{bug_text(error)}. Fix it and restart the workers; the run goes on by itself."
         raise Bug(text) from error
+
+
+def _impure_text(error: RestrictedWorkflowAccessError) -> str:
+    used = error.qualified_name.removeprefix("__builtins__.").removesuffix(".__call__")
+    return (
+        f"the machine uses {used} ({bug_place(error)}). A machine may read no clock, file, environment "
+        "or random number, use no network and start nothing, because its run could not be continued "
+        "elsewhere: move that into a tool, or take the time from `run.now`"
+    )

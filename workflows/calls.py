@@ -144,6 +144,10 @@ class Calls:
         self._free = asyncio.Semaphore(AT_ONCE)
         self._siblings = 0
         """Members that are inner runs and have not begun."""
+        self._running = 0
+        """Calls under way."""
+        self._news = asyncio.Event()
+        """Set, and replaced, when a call ends or the hold changes."""
 
     # -- before and after --------------------
 
@@ -271,6 +275,7 @@ class Calls:
     def hold(self, held: bool) -> None:
         """Begin no further call, or go on to begin them."""
         self._held = held
+        self._tell_waiting()
 
     def stop_now(self) -> None:
         """What is under way is being cancelled: an inner run that ends now was stopped."""
@@ -295,6 +300,7 @@ class Calls:
         self._under_way.clear()
         self._held = self._cancelled = False
         self._free = asyncio.Semaphore(AT_ONCE)
+        self._siblings = self._running = 0
         place = step.snapshot.place
         return (
             self._members(step, place, effect)
@@ -322,14 +328,31 @@ class Calls:
         return self.state.answers[name]
 
     async def _when_free(self, call: Coroutine[Any, Any, T]) -> T:
-        """Make the call once it may begin."""
+        """Make the call once it may begin. While calls are held back it waits for those under way: the hold
+        may end before they do."""
         try:
             async with self._free:
+                while self._held and self._running:
+                    await self._news.wait()
                 if self._held:
                     raise asyncio.CancelledError
-                return await call
+                self._running += 1
+                try:
+                    return await call
+                finally:
+                    self._running -= 1
+                    self._tell_waiting()
         finally:
             call.close()
+
+    def _tell_waiting(self) -> None:
+        self._news.set()
+        self._news = asyncio.Event()
+
+    @property
+    def under_way(self) -> str:
+        """Tool calls that are being made, in words."""
+        return "; ".join(run.title for run in self._under_way.values())
 
     async def _single(self, step: Step, name: str, effect: Any) -> Any:
         again = self.state.asked_again.get(name, 0)

@@ -528,15 +528,22 @@ class Drive(LiveRun):
                 if pauses
                 else "The run is not paused. Decide on its requests, for example with `ratchet approve RUN`."
             )
-        told = [one for one in tuple(self.calls.children) if await self.host.tell_child(one, queued.command)]
+        self.calls.hold(pauses)  # before inner runs are told, which takes a while: none begins meanwhile
+        try:
+            told = [
+                one for one in tuple(self.calls.children) if await self.host.tell_child(one, queued.command)
+            ]
+        except ValueError:
+            self.calls.hold(self.paused)
+            raise
         self.paused = pauses
-        self.calls.hold(pauses)
         about = {**_about(queued.command), **({"children": [*told]} if told else {})}
         event, reason = "Paused" if pauses else "Resumed", queued.command.text
         self.log_event(event, by=queued.by, reason=reason, about=about)
         after = f" Told its inner runs: {', '.join(told)}." if told else ""
         if pauses and self.performing and not told and self.step.effect:
-            self._done(queued, f"The run pauses once this has ended: {self.step.effect.title[:200]}.")
+            under_way = self.calls.under_way or self.step.effect.title
+            self._done(queued, f"The run pauses once this has ended: {under_way[:200]}.")
         else:
             self._done(queued, f"The run {'is paused' if pauses else 'goes on'}.{after}")
 
@@ -566,10 +573,14 @@ class Drive(LiveRun):
                 raise ValueError(f"There is no limit {name!r}; limits: {', '.join(COUNTERS)}.")
             if cap is not None and not 0 <= cap <= MAX_LIMIT:
                 raise ValueError(f"{name}: expected 0 to {MAX_LIMIT:g} or null, got {cap:g}.")
-        if self.performing:  # what is under way was reserved before; the next call meets the new caps
+        begun = self.calls.state.begun
+        if self.performing or (begun and self.step.breach is None):
+            # what was begun stays reserved; the next call meets the new caps
             self.step = replace(self.step, ledger=self.step.ledger.capped(limits))
         else:
             self.adopt(with_caps(self.step, limits, now=self.host.now()))
+            if begun:
+                self.settle(begun)
         self.requests.withdraw(self.host.now(), "the limits were changed", kind="limit")
         self.log_requests()
         self.calls.state.limits_changed += 1

@@ -21,6 +21,7 @@ from workflows.gate.decisions import Commands
 from workflows.gate.requests import Position, Requests
 from workflows.host import Host, Identity
 from workflows.kernel.ledger import Breach
+from workflows.kernel.machine import Exit
 from workflows.kernel.snapshot import Step, dump
 from workflows.kernel.step import close, log_event
 from workflows.people import Command, CommandDone, DoneCall, Request
@@ -241,6 +242,13 @@ class LiveRun:
         """End the run where it is; open requests are withdrawn."""
         self.leave(f"the run ended: {reason}")
         self.adopt(close(self.step, reason, now=self.host.now(), error=error, by=by))
+
+    def fail(self, kind: str, error: str) -> None:
+        """End the run where it is: its machine broke a rule that the kernel does not see."""
+        self.leave(error)
+        self.log_event(kind, error=error)
+        exit_ = Exit(reason="broken_rule", error=error, raises=kind)
+        self.adopt(replace(self.step, records=(), asked=None, breach=None, live=None, exit=exit_))
 
     def leave(self, why: str) -> None:
         """The machine will not get an answer to the pending effect: withdraw requests, log the calls that

@@ -69,7 +69,9 @@ class Conversation:
         return made
 
     def add(self, *messages: Message) -> Conversation:
-        """A new conversation with these messages at its end."""
+        """A new conversation with these messages at its end; without any, this one."""
+        if not messages:
+            return self
         return self._of((*self.messages, *messages), _digests(self.digests, messages))
 
     def until(self, length: int) -> Conversation:

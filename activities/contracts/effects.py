@@ -273,6 +273,11 @@ class RunCode(Effect[CodeStepped]):
             return {**self.constants, "context": self.material}
         return self.constants
 
+    @property
+    def price(self) -> dict[str, float]:
+        """Time alone."""
+        return {"seconds": 0}
+
 
 class ArtifactRead(Frozen):
     """One text to read."""

@@ -68,5 +68,5 @@ def test_impure_machine_is_named_where_it_was_started(cli: Cli, tmp_path: Path) 
     agent, machine = agent_with(tmp_path, "open('/dev/null').read()", "impure")
     found = cli("run", "--agent", agent, "--id", "impure", "Write.")
     assert found.code == 1
-    assert "uses open" in found.err
-    assert f"{machine}, line" in found.err
+    assert "uses open" in found.out
+    assert f"{machine}, line" in found.out

@@ -17,6 +17,7 @@ from temporalio.testing import WorkflowEnvironment
 from temporalio.worker import Replayer
 
 from activities.settings import Settings
+from activities.store.archive import Archive
 from client.agentfile import AgentFile
 from client.connection import Connection, connected, has_worker
 from client.embedded import temporal_binary
@@ -116,6 +117,10 @@ async def test_impure_machine_is_refused_naming_what_and_where(
     assert f"uses {used} (" in text
     assert f"{machine}.py, line {number}, in " in text
     assert "into a tool" in text
+    if machine != "imported":  # that run has not begun
+        kept = Archive(connection.settings.archive_file).result(machine)
+        assert kept is not None
+        assert kept["exit_reason"] == "broken_rule"
 
 
 async def start_worker(address: str, data_dir: Path, **more: str) -> asyncio.subprocess.Process:

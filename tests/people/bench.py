@@ -295,6 +295,8 @@ class Bench:
         return inner.drive.result()
 
     async def tell_child(self, workflow_id: str, command: Command) -> bool:
+        if self.children[workflow_id].drive.step.exit is not None:
+            return False
         self.children[workflow_id].drive.command(command)
         return True
 

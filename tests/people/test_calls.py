@@ -322,6 +322,9 @@ async def test_row_that_is_stopped_counts_only_what_was_begun() -> None:
         assert bench.counted == bench.begun == (1, 2)
 
 
+BLOCK = "```repl\nwhile True: pass\n```"
+
+
 def out_of_time(bench: Bench) -> Any:
     """A model call that the limit of seconds ends."""
 
@@ -506,3 +509,37 @@ async def test_new_branch_has_keys_of_its_own() -> None:
         await bench.command("rollback", step=1)
         keys = [call.key for call in bench.result.calls]
         assert keys == ["run-1/origin/0/work#2:0", "run-1/origin/1/work#6:0"]
+
+
+async def test_seconds_reached_in_a_block_of_code_end_the_run() -> None:
+    bench = Bench([BLOCK], machine="code", tools=(), limits=Limits(seconds=60))
+    bench.script = [BLOCK, out_of_time(bench)]
+    async with bench:
+        assert bench.result.exit_reason == "limit"
+        assert "seconds" in (bench.result.error or "")
+
+
+async def test_pause_says_what_is_still_under_way() -> None:
+    bench = Bench(brain("tools look a; look b"))
+    bench.blocked.add("look")
+    async with bench:
+        queued = await bench.command("pause")
+        assert queued.done is not None
+        assert queued.done.text == 'The run pauses once this has ended: look("a").'
+        await bench.release()
+        await bench.command("resume")
+
+
+async def test_limit_that_is_lowered_counts_what_was_begun() -> None:
+    """The question is begun, and stopped; asking it again would be the second."""
+    bench = Bench(brain("answer x"), people=People(on_limit="ask"))
+    bench.blocked.add("ask_model")
+    async with bench:
+        await bench.command("pause", at_once=True)
+        await bench.command("limits", limits={"model_calls": 1})
+        await bench.command("limits", limits={"model_calls": 0})
+        await bench.command("resume")
+        assert "model_calls 1 of 0" in bench.open[0].text
+        await bench.release()
+        await bench.decide("topup", amounts={"model_calls": 2})
+        assert (bench.result.exit_reason, bench.counted) == ("answered", bench.begun)

@@ -8,11 +8,11 @@ from typing import Any
 
 import pytest
 
-from activities.contracts import EffectFailed
+from activities.contracts import AskModel, EffectFailed
 from tests.people.bench import Bench, brain
 from workflows.api import Limits, RunResult
 from workflows.host import ChildRun
-from workflows.people import Approvals, People
+from workflows.people import Approvals, Command, People
 
 CHILD = "run-1/origin/work#2:0"
 
@@ -192,3 +192,61 @@ async def test_sibling_that_begins_later_gets_what_the_others_left() -> None:
         shares = [child.task.limits.model_calls for child in bench.children.values()]
         assert shares == [*[2] * 10, 7, 7]
         assert (bench.result.exit_reason, bench.counted) == ("answered", bench.begun)
+
+
+class SlowToTell(Bench):
+    """Telling an inner run takes a while, as a signal does; the last of the first ten ends meanwhile."""
+
+    async def tell_child(self, workflow_id: str, command: Command) -> bool:
+        """See `Host`."""
+        self.children[f"{CHILD}.9"].blocked = set()
+        for _ in range(60):
+            await asyncio.sleep(0)
+        return await super().tell_child(workflow_id, command)
+
+
+def twelve(kind: type[Bench] = Bench) -> Bench:
+    """A run with twelve inner runs, of which ten are under way."""
+    model = brain("children 12 inner")
+    bench = kind(lambda call: "tools look i" if call.say[-1].content == "inner" else model(call))
+    bench.blocked.add("look")
+    return bench
+
+
+async def test_no_inner_run_begins_while_others_are_told_to_pause() -> None:
+    async with twelve(SlowToTell) as bench:
+        await bench.command("pause")
+        while not bench.drive.paused:
+            await bench.settle()
+        assert sorted(bench.children) == [f"{CHILD}.{number}" for number in range(10)]
+        assert all(child.drive.paused or child.drive.step.exit for child in bench.children.values())
+
+
+async def test_inner_runs_that_a_pause_held_back_begin_as_soon_as_others_end() -> None:
+    async with twelve() as bench:
+        await bench.command("pause")
+        bench.children[f"{CHILD}.9"].drive.command(Command(command="resume", by="ann"))
+        bench.children[f"{CHILD}.9"].blocked = set()
+        await bench.settle()
+        assert len(bench.children) == 10
+        await bench.command("resume")
+        assert len(bench.children) == 11
+        await bench.release()
+        assert bench.result.exit_reason == "answered"
+
+
+async def test_inner_run_after_a_rollback_shares_with_nobody() -> None:
+    """Ten of twelve have begun, each with one model call, when the run is rolled back; 31 - 12 are left."""
+    plans = ["children 12 inner", "child inner"]
+
+    def model(call: AskModel) -> str:
+        newest = call.say[-1].content
+        return plans.pop(0) if newest == "begin" else "tools look i" if newest == "inner" else "answer done"
+
+    bench = Bench(model, limits=Limits(model_calls=31))
+    bench.blocked.add("look")
+    async with bench:
+        await bench.command("rollback", step=0)
+        assert list(bench.children.values())[-1].task.limits.model_calls == 19
+        await bench.release()
+        assert bench.result.exit_reason == "answered"
