@@ -325,7 +325,10 @@ class Drive(LiveRun):
         stopped = len(self.calls.state.children_stopped)
         self.calls.signed_ids = self.commands.signed_ids
         try:
-            return await self._unless_preempted(self.calls.perform(self.step, effect))
+            answer = await self._unless_preempted(self.calls.perform(self.step, effect))
+            if self.host.cancelled() and isinstance(answer, EffectFailed):
+                raise asyncio.CancelledError  # it failed while it was being ended: no answer for the machine
+            return answer
         finally:
             self.charge(self.calls.take_unbilled())
             for text in self.calls.state.children_stopped[stopped:]:

@@ -16,6 +16,7 @@ import os
 import re
 import threading
 import time
+import traceback
 from collections.abc import Awaitable, Callable, Mapping
 from dataclasses import dataclass, replace
 from typing import Any, Literal, TypeVar
@@ -321,7 +322,15 @@ async def _ended(part: Part, function: Callable[..., object], arguments: tuple[o
     except TRANSIENT_ERRORS as error:
         return _error("transient", _message(error) or type(error).__name__)
     except BaseException as error:  # noqa: BLE001  # a tool's SystemExit must not end the worker
+        # where to look is for the one who wrote the tool, not for the model; the text is without secrets
+        log.warning("tool.raised", error=_words(error), at=_places(error))
         return _error("failed", _words(error))
+
+
+def _places(error: BaseException) -> list[str]:
+    """The lines that the error passed outside of this file, the deepest last."""
+    frames = traceback.extract_tb(error.__traceback__)
+    return [f"{one.filename}, line {one.lineno}, in {one.name}" for one in frames if one.filename != __file__]
 
 
 async def _in_thread(function: Callable[..., R], *arguments: object) -> R:

@@ -180,6 +180,15 @@ async def test_full_store_does_not_lose_the_answer() -> None:
 
 # -- failures --------------------------------------------------------------------------------------
 
+
+async def test_place_of_a_tools_bug_is_in_the_workers_log() -> None:
+    with structlog.testing.capture_logs() as logs:
+        await runner_of(raising(NameError("cal"))).run_tool(request_for("probe"))
+    (raised,) = [log for log in logs if log["event"] == "tool.raised"]
+    assert raised["error"] == "NameError: cal"
+    assert "toolkit.py, line" in raised["at"][-1]
+
+
 REPEATABLE: tuple[ToolEffect, ...] = ("pure", "read", "idempotent", "keyed")
 
 

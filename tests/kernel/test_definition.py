@@ -75,6 +75,10 @@ STUCK = {S.A: {Went: S.B, Ended: S.END}, S.B: {Went: S.B}}
         ({"states": [A]}, "state b has no function"),
         ({"states": [A, B, A]}, "two functions for state a"),
         ({"initial": S.LOST}, "no function is declared for state lost"),
+        (
+            {"table": {S.A: {Went: S.B, Ended: "edn"}, S.B: {Went: S.A}}},
+            "S has no state edn; did you mean end?",
+        ),
         ({"states": [A, B, declared(S.LOST)]}, "unreachable from a: lost"),
         ({"table": {S.A: {Went: S.B}, S.B: {Went: S.A}}}, "every state has a row"),
         ({"table": STUCK, "states": [A, replace(B, counts="b")]}, "no path to a final state from: b"),

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import asyncio
+from contextlib import suppress
 from typing import Any
 
 import pytest
@@ -10,6 +12,7 @@ from activities.contracts import AskModel, EffectFailed, Reconciled, ToolResult
 from tests.people.bench import LOOK, PAY, PUT, Bench, brain, failed, replied
 from workflows.api import Limits
 from workflows.gate.decisions import Refused
+from workflows.host import Call, CallAnswer, CallSite
 from workflows.people import Approvals, People, RequestSettings
 
 ASKED = Approvals()
@@ -447,6 +450,22 @@ async def test_cancelled_run_names_unsafe_call_under_way() -> None:
         assert bench.result.exit_reason == "cancelled"
         assert 'outcome unknown: pay("3")' in (bench.result.error or "")
         assert bench.result.calls[0].error == "stopped: outcome unknown"
+
+
+async def test_cancelled_run_is_cancelled_although_its_call_fails() -> None:
+    """A model call that waits for its next attempt ends with its last failure when it is cancelled."""
+
+    class Failing(Bench):
+        async def perform(self, call: Call, site: CallSite) -> CallAnswer:
+            with suppress(asyncio.CancelledError):
+                await super().perform(call, site)
+            return failed()
+
+    bench = Failing(brain("answer x"))
+    bench.blocked.add("ask_model")
+    async with bench:
+        await bench.cancel()
+        assert bench.result.exit_reason == "cancelled"
 
 
 # -- rollback --------------------

@@ -11,6 +11,7 @@ after `Closed`.
 
 from __future__ import annotations
 
+import difflib
 from collections.abc import Callable, Generator, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from enum import Enum
@@ -311,6 +312,12 @@ def _verify(m: Machine) -> None:
 
 def _wrong_states(m: Machine) -> Iterator[str]:
     known, rows, initial = set(m.by_name), m.rows, state_name(m.initial)
+    if isinstance(m.initial, Enum):
+        there_are = [state_name(one) for one in type(m.initial)]
+        for name in known - set(there_are):
+            close = difflib.get_close_matches(name, there_are, 1)
+            hint = f"; did you mean {close[0]}?" if close else ""
+            yield f"{type(m.initial).__name__} has no state {name}{hint}"
     if unknown := ({initial} | set(rows)) - known:
         yield f"no function is declared for state {_names(unknown)}"
     if missing := [name for name, one in m.by_name.items() if name in rows and one.visit is None]:
