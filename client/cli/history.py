@@ -10,15 +10,15 @@ import typer
 
 from client.agent import pinned
 from client.agentfile import Draft, find_agent, load_agent
-from client.catalog import Catalog, check_key
+from client.catalog import check_key
 from client.cli import render
 from client.cli.interactive import confirm
 from client.cli.options import AgentName, CommonOptions, Json, RunName, command, read_text
-from client.cli.run import Starting, check_worker, own_worker, start
+from client.cli.run import Starting, check_worker, own_worker, remember_for_workers, start
 from client.errors import UsageError
 from client.history.checkpoints import source_of
 from client.history.fork import ForkChanges, forked_task
-from client.workerconfig import Allowed, remember
+from client.workerconfig import Allowed
 from client.yaml import YamlFile
 from workflows.api import AgentSpec
 
@@ -149,8 +149,7 @@ async def fork(  # noqa: PLR0913, PLR0917  # one parameter for each option of th
             await confirm(f"Fork {source.run} from step {step}?")
         if own:
             check_key(task.models.values())
-            Catalog.load(settings)  # modules that clash are not remembered: every later command would fail
-            remember(settings.data_dir, allowed)
+            await remember_for_workers(client, settings, allowed)
         if own and not starting.detach:
             await stack.enter_async_context(own_worker(client, settings))
         copied = len(task.fork.records) if task.fork else 0

@@ -29,7 +29,7 @@ from client.cli.options import (
 from client.errors import NoWorker, RatchetError, RunFailed, RunRefused, UsageError, clear_errors
 from client.history.recorded import beginning_of
 from client.material import material_for
-from client.workerconfig import Allowed, recalled, remember
+from client.workerconfig import Allowed, recalled, remember, settings_from_environment
 from workflows import registry
 from workflows.api import TASK_QUEUE
 from workflows.people import Request
@@ -42,11 +42,15 @@ if TYPE_CHECKING:
     from workflows.api import AgentTask
     from workflows.kernel.log import Record
 
-__all__ = ["Starting", "app", "check_worker", "follow", "own_worker", "start"]
+__all__ = ["Starting", "app", "check_worker", "follow", "own_worker", "remember_for_workers", "start"]
 
 app = typer.Typer(rich_markup_mode=None)
 BEGUN_SECONDS = 10
 """How long `--detach` waits for a worker to begin the run."""
+OTHER_WORKERS = (
+    "Stop the other worker, or start it with `ratchet dev --agent FILE` (elsewhere with RATCHET_MODULES); or "
+    "use another directory with --data-dir."
+)
 
 
 @dataclass(frozen=True)
@@ -91,10 +95,13 @@ async def run(
 @command(app)
 async def dev(common: CommonOptions, agent: AgentName = None, base_url: BaseUrl = None) -> int:
     """Run the embedded server and a worker until Ctrl-C."""
-    settings = _settings(common, Choice(agent=agent, base_url=base_url))
+    settings, allowed = _settings(common, Choice(agent=agent, base_url=base_url))
     note = render.notes()
     try:
-        async with common.client(settings, "terminal") as client, own_worker(client, settings):
+        async with AsyncExitStack() as stack:
+            client = await stack.enter_async_context(common.client(settings, "terminal"))
+            await remember_for_workers(client, settings, allowed)
+            await stack.enter_async_context(own_worker(client, settings))
             note.print(f"Temporal  {client.where}   task queue {TASK_QUEUE}")
             if client.ui:
                 note.print(f"Web UI    {client.ui}")
@@ -164,7 +171,7 @@ async def _run_one(common: CommonOptions, which: AgentOptions, starting: Startin
     async with AsyncExitStack() as stack:
         client = await stack.enter_async_context(common.client(settings))
         if own:
-            remember(settings.data_dir, allowed)
+            await remember_for_workers(client, settings, allowed)
         has_worker = await check_worker(client, starting, own=own)
         if own and not starting.detach:
             _introduce(client, task)
@@ -258,9 +265,27 @@ def _modules_named(agent: AgentFile) -> Iterator[None]:
         if not agent.modules:
             raise
         raise RunRefused(
-            f"{error}\nThe agent file names {', '.join(agent.modules)}: start that worker with "
-            "`ratchet dev --agent FILE` or RATCHET_MODULES, or run one here with --worker"
+            f"{error}\nEvery worker that may take the run must have loaded {', '.join(agent.modules)}. "
+            f"{OTHER_WORKERS}"
         ) from error
+
+
+async def remember_for_workers(client: AgentClient, settings: Settings, allowed: Allowed) -> None:
+    """Keep what later workers of this directory may load and reach.
+
+    Raises:
+        UsageError: a module cannot be loaded beside the others, or another worker of the directory lacks it
+            and could take the run.
+    """
+    Catalog.load(settings)  # modules that clash are not remembered: every later command would fail
+    known = (*recalled(settings.data_dir).modules, *settings_from_environment().modules)
+    new = [module for module in allowed.modules if module not in known]
+    if new and client.ui is not None and await client.has_worker():
+        raise UsageError(
+            f"another worker of this directory would take the run, and it has not loaded {', '.join(new)}; "
+            f"nothing was started. {OTHER_WORKERS} A worker that was killed counts for 90 seconds more."
+        )
+    remember(settings.data_dir, allowed)
 
 
 def _check_takes_material(task: AgentTask) -> None:
@@ -361,10 +386,11 @@ async def _until_bug(
 
 async def _resume_all(common: CommonOptions, choice: Choice, *, as_json: bool) -> int:
     """Continue the interrupted runs of the directory until each is over; the exit code."""
-    settings = _settings(common, choice)
+    settings, allowed = _settings(common, choice)
     running: list[str] = []
     try:
         async with common.client(settings) as client:
+            await remember_for_workers(client, settings, allowed)
             running += _in_turn(await client.list(running=True))
             if not running:
                 render.note("no run of this directory is interrupted")
@@ -402,9 +428,8 @@ def _outer_runs(run_id: str) -> Iterator[str]:
         yield run_id
 
 
-def _settings(common: CommonOptions, choice: Choice) -> Settings:
-    """A worker's settings, with what an agent file needs if one is named."""
-
+def _settings(common: CommonOptions, choice: Choice) -> tuple[Settings, Allowed]:
+    """A worker's settings, and what an agent file needs if one is named."""
     _use_base_url(choice)
     allowed = Allowed(base_urls=(choice.base_url,) if choice.base_url else ())
     if choice.agent is not None:
@@ -415,7 +440,7 @@ def _settings(common: CommonOptions, choice: Choice) -> Settings:
     typed = recalled(settings.data_dir).openai_base_url
     if typed and not os.environ.get("OPENAI_BASE_URL", "").strip():
         os.environ["OPENAI_BASE_URL"] = typed
-    return settings
+    return settings, allowed
 
 
 @asynccontextmanager

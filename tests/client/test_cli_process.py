@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 
 from client.embedded import running_server
-from tests.client.commandline import PROGRAM, agent_file, environment, running, until
+from tests.client.commandline import PROGRAM, Cli, agent_file, environment, running, until
 from tests.client.conftest import ROOT
 
 
@@ -89,6 +89,28 @@ async def test_interrupted_run_is_kept_and_its_server_stopped(data_dir: Path, tm
         assert process.wait(120) == 130
     assert "kept is kept" in err
     assert running_server(data_dir) is None
+
+
+def test_run_is_refused_beside_a_worker_without_its_modules(data_dir: Path, tmp_path: Path) -> None:
+    agent = agent_file(tmp_path, "first", more="approvals: {effects: {unsafe: never}}")
+    cli = Cli(data_dir, tmp_path)
+    with running("dev", **cli.variables) as worker:
+        _polls(worker)
+        refused = cli("run", "--agent", agent, "--id", "mine", "go")
+        assert (refused.code, "ratchet dev --agent FILE" in refused.err) == (2, True), refused.err
+        worker.send_signal(signal.SIGINT)
+        assert worker.wait(120) == 0
+    with running("dev", "--agent", agent, **cli.variables) as worker:
+        _polls(worker)
+        found = cli("run", "--agent", agent, "--id", "mine", "--json", "go")
+        assert found.code == 0, found.err
+    assert cli.marks() == ["first"]
+
+
+def _polls(worker: subprocess.Popen[str]) -> str:
+    """Wait until `ratchet dev` says that it works."""
+    assert worker.stderr is not None
+    return next(line for line in worker.stderr if "A worker runs here" in line)
 
 
 def test_shell_completes_commands() -> None:
