@@ -15,7 +15,7 @@ from activities.settings import Settings
 from client.agentfile import SCRIPTED, AgentFile, Draft, shipped_agents
 from client.errors import UsageError
 from client.options import options_of, schema_of
-from client.workerconfig import memory_file, register_modules
+from client.workerconfig import memory_file, recalled, register_modules
 from client.yaml import KeyPath, Problem, YamlFile, nearest, problems
 from workflows.kernel.machine import COMMON_EXITS, Extensions, Machine, state_name
 
@@ -41,14 +41,25 @@ class Catalog:
         """What a worker with these settings has.
 
         Raises:
-            UsageError: a module of the settings cannot be loaded.
+            UsageError: a module of the settings cannot be loaded, or has a machine that another one has.
         """
         from activities.extensions import ExtensionError
         from activities.providers import load_providers
         from activities.tools import load_tools
         from workflows import registry
 
-        register_modules(settings.modules)
+        try:
+            register_modules(settings.modules)
+        except UsageError as error:
+            known = recalled(settings.data_dir).modules
+            other = next((module for module in known if f"already, in {module}" in str(error)), None)
+            if other is None:
+                raise
+            raise UsageError(
+                f"{error}. {other} comes from an earlier command in this directory: rename one of the machines "
+                f"or raise its version, or delete {memory_file(settings.data_dir)} to forget all that earlier "
+                "commands named"
+            ) from error
         try:
             tools, providers = load_tools(settings), load_providers(settings)
         except (ExtensionError, ValueError, TypeError) as error:

@@ -11,6 +11,7 @@ from __future__ import annotations
 import difflib
 import importlib
 import pkgutil
+import sys
 from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import PurePath
@@ -65,7 +66,10 @@ def _machines_of(module: ModuleType, place: str) -> list[_Registered]:
             raise TypeError(f"{place}: {one!r} is not a Machine")
         known = _machines.get((one.name, one.version))
         if known and known.machine is not one:
-            raise ValueError(f"{place}: there is a machine {one.name} of version {one.version} already")
+            file = getattr(sys.modules[known.module], "__file__", None) or known.module
+            raise ValueError(
+                f"{place}: there is a machine {one.name} of version {one.version} already, in {file}"
+            )
     return [_Registered(one, module.__name__) for one in found]
 
 

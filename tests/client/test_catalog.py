@@ -11,7 +11,7 @@ from activities.settings import Settings
 from client.agentfile import AgentFile, Choice, Draft, shipped_agents
 from client.catalog import Catalog, check_key, machine_facts, without_broken_modules
 from client.errors import UsageError
-from client.workerconfig import Allowed
+from client.workerconfig import Allowed, memory_file, remember
 
 MODULE = str(Path(__file__).with_name("poetry.py"))
 
@@ -147,3 +147,13 @@ def test_shipped_agent_names_what_there_is(path: Path) -> None:
     agent, draft = Choice(agent=path.stem).finish()
     Catalog.load(Settings(modules=agent.modules)).check(agent, draft)
     assert agent.task("a goal").name == path.stem
+
+
+def test_machine_of_an_earlier_commands_file_is_named(tmp_path: Path) -> None:
+    remember(tmp_path, Allowed(modules=(MODULE,)))
+    second = tmp_path / "second.py"
+    second.write_text(Path(MODULE).read_text())
+    with pytest.raises(UsageError) as caught:
+        Catalog.load(Settings(data_dir=tmp_path, modules=(MODULE, str(second))))
+    for named in (MODULE, str(second), "earlier command", str(memory_file(tmp_path))):
+        assert named in str(caught.value)
