@@ -56,9 +56,8 @@ class Catalog:
             if other is None:
                 raise
             raise UsageError(
-                f"{error}. {other} comes from an earlier command in this directory: rename one of the machines "
-                f"or raise its version, or delete {memory_file(settings.data_dir)} to forget all that earlier "
-                "commands named"
+                f"{error}. {other} comes from an earlier command in this directory: rename a machine, raise its "
+                f"version, or delete {memory_file(settings.data_dir)} to forget all that was named"
             ) from error
         try:
             tools, providers = load_tools(settings), load_providers(settings)

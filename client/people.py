@@ -280,23 +280,23 @@ class RunCommander(RunReader):
     async def watch_all(self, run: str, since: int = 0) -> AsyncGenerator[Record | Request, None]:
         """What `watch` gives, and each request when it opens, at each vote, and when it closes.
 
-        Also those of inner runs: `Request.run` says of which. A request that is open already comes first;
-        one that was closed before does not come.
+        Also those of inner runs: `Request.run` says of which. A request that is open already comes behind the
+        records that are there; one that was closed before does not come.
         """
         if await self.is_archived(run):
             async for record in self.watch(run, since):
                 yield record
             return
         changes = _RequestChanges(self, run)
-        for request in await changes.next():
-            yield request
+        requests = await changes.next()
         async with aclosing(self.batches(run, since, seconds=LOOK_SECONDS)) as batches:
             async for records in batches:
                 for record in records:
                     yield record
-                for request in await changes.after(records):
+                for request in (*requests, *await changes.after(records)):
                     yield request
-        for request in await changes.next():
+                requests = []
+        for request in (*requests, *await changes.next()):
             yield request
 
 

@@ -454,7 +454,10 @@ class Questions:
             typed = await self._terminal.line("letter, and a comment if you like: ")
             letter, _, text = (LATER if typed is None else typed).partition(" ")
             if letter.lower() == LATER:
-                console.print(_commands("left waiting; these commands decide it", request))
+                head = (
+                    "it goes on waiting; Ctrl-C is safe, the run is kept. From any terminal these decide it:"
+                )
+                console.print(_commands(head, request))
                 return False
             if letter.lower() == FULL:
                 console.print(request_block(request, request.run, full=True))

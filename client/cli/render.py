@@ -426,9 +426,11 @@ def request_reason(request: AnyRequest, task: AgentTask | None = None) -> str:
     if request.kind != "approval":
         return _REASONS[request.kind]
     rule = request.rule if isinstance(request, Request) else ""
-    if task is None or not rule:
-        return f"approvals.{rule} of the agent" if rule else ""
-    return f"approvals.{rule} of the agent: {_entry(task.approvals, rule)}"
+    if not rule:
+        return ""
+    default = next((mode for effect, mode in DEFAULT_EFFECT_MODES.items() if rule == f"effects.{effect}"), "")
+    entry = f"approvals.{rule}" + (f" (by default `{default}`)" if default else " of the agent")
+    return entry if task is None else f"{entry}: {_entry(task.approvals, rule)}"
 
 
 def _entry(approvals: Approvals, rule: str) -> str:

@@ -26,7 +26,7 @@ from client.cli.options import (
     command,
     read_text,
 )
-from client.errors import NoWorker, RatchetError, RunFailed, RunRefused, UsageError, clear_errors
+from client.errors import MachineBug, NoWorker, RatchetError, RunFailed, RunRefused, UsageError, clear_errors
 from client.history.recorded import beginning_of
 from client.material import material_for
 from client.workerconfig import Allowed, recalled, remember, settings_from_environment
@@ -305,8 +305,7 @@ def _introduce(client: AgentClient, task: AgentTask) -> None:
     render.note(f"agent {task.name} · machine {task.machine} · model {model.name}")
     if any(spec.provider == SCRIPTED for spec in task.models.values()):
         render.note(
-            "The model `scripted` is not a language model: it follows a script. What the tools return is "
-            "real, and the answer is made of that."
+            "The model `scripted` is not a language model: it follows a script. Its tool calls are real."
         )
     render.note(f"Temporal {client.where}{f' · Web UI {client.ui}' if client.ui else ''}")
 
@@ -334,7 +333,7 @@ async def follow(client: AgentClient, run_id: str, *, as_json: bool, since: int 
     """
     console = render.out()
     view = None if as_json else LiveView(console)
-    with view.shown() if view else nullcontext():
+    with _resume_named(client), view.shown() if view else nullcontext():
         async with (
             heartbeats(client, run_id, view) if view else nullcontext(),
             listening(client, view, run_id) as listener,
@@ -355,6 +354,19 @@ async def follow(client: AgentClient, run_id: str, *, as_json: bool, since: int 
         page = f"{client.ui}/namespaces/{client.temporal.namespace}/workflows/{run_id}" if client.ui else ""
         render.note(f"run {run_id}   {page}".rstrip())
     return 0 if result.ok else 1
+
+
+@contextmanager
+def _resume_named(client: AgentClient) -> Iterator[None]:
+    """If a bug in the machine stops the run, say how it goes on after this command, whose worker ends."""
+    try:
+        yield
+    except MachineBug as error:
+        if not client.connection.has_own_worker:
+            raise
+        raise MachineBug(
+            f"{error} The worker of this command ends now: then `ratchet run --resume`."
+        ) from error
 
 
 async def _until_bug(

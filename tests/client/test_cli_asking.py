@@ -107,6 +107,21 @@ def test_interrupt_leaves_the_run_waiting_and_names_the_command(cli: Cli, tmp_pa
         assert cli.marks().count("kept") == 1
 
 
+def test_resumed_run_shows_its_log_before_what_it_asks(cli: Cli, tmp_path: Path) -> None:
+    with cli.terminal("run", "--agent", agent_file(tmp_path, "later"), "--id", "later", "go") as terminal:
+        terminal.until(PROMPT)
+        terminal.type("\x03")
+        assert terminal.end() == 130
+    with cli.terminal("run", "--resume") as terminal:
+        terminal.until(r"Requested(?s:.*)r1 approval   run later(?s:.*)" + PROMPT)
+        terminal.type("l\r")
+        terminal.until("Ctrl-C")
+        terminal.type("\x03")
+        assert terminal.end() == 130
+    assert cli("abort", "later").code == 0
+    assert cli("run", "--resume").code == 1
+
+
 def test_question_ends_when_somebody_else_decides(cli: Cli, tmp_path: Path) -> None:
     with cli.terminal("run", "--agent", agent_file(tmp_path, "both"), "--id", "both", "go") as terminal:
         terminal.until(PROMPT)
