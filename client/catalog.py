@@ -56,8 +56,8 @@ class Catalog:
             if other is None:
                 raise
             raise UsageError(
-                f"{error}. {other} comes from an earlier command in this directory: rename a machine, raise its "
-                f"version, or delete {memory_file(settings.data_dir)} to forget all that was named"
+                f"{error}. {other} comes from an earlier command in this directory: rename one of the "
+                f"machines, or delete {memory_file(settings.data_dir)} to forget all that was named"
             ) from error
         try:
             tools, providers = load_tools(settings), load_providers(settings)

@@ -17,7 +17,7 @@ from dataclasses import dataclass, field
 from enum import Enum
 from typing import Any, Literal
 
-from pydantic import BaseModel
+from pydantic import BaseModel, ValidationError
 
 from activities.contracts import (
     Conversation,
@@ -292,15 +292,15 @@ class Machine:
         _verify(self)
 
     def read_options(self, values: Any) -> Any:
-        """The options, validated. Raises ValueError, also for a name that the machine does not have: a
+        """The options, validated. Raises ValidationError, also for a name that the machine does not have: a
         misspelt option must not be dropped in silence."""
         if isinstance(values, Mapping) and self.options.model_config.get("extra", "ignore") == "ignore":
             fields = self.options.model_fields
             known = {*fields, *(field.alias for field in fields.values() if field.alias)}
             if unknown := sorted(set(values) - known):
-                options = ", ".join(sorted(fields)) or "none"
-                raise ValueError(
-                    f"options: {self.name} has no option {', '.join(unknown)}; its options: {options}"
+                raise ValidationError.from_exception_data(
+                    self.name,
+                    [{"type": "extra_forbidden", "loc": (one,), "input": values[one]} for one in unknown],
                 )
         return self.options.model_validate(values)
 
