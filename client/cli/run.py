@@ -351,8 +351,8 @@ async def follow(client: AgentClient, run_id: str, *, as_json: bool, since: int 
         render.print_json(result, indent=None)
     else:
         console.print(render.result_text(result, console))
-        page = f"{client.ui}/namespaces/{client.temporal.namespace}/workflows/{run_id}" if client.ui else ""
-        render.note(f"run {run_id}   {page}".rstrip())
+        if client.ui:
+            render.note(f"{client.ui}/namespaces/{client.temporal.namespace}/workflows/{run_id}")
     return 0 if result.ok else 1
 
 
