@@ -314,7 +314,8 @@ def _wrong_states(m: Machine) -> Iterator[str]:
     known, rows, initial = set(m.by_name), m.rows, state_name(m.initial)
     if isinstance(m.initial, Enum):
         there_are = [state_name(one) for one in type(m.initial)]
-        for name in known - set(there_are):
+        texts = {str(one) for row in m.table.values() for one in row.values() if not isinstance(one, Enum)}
+        for name in sorted(texts - set(there_are)):
             close = difflib.get_close_matches(name, there_are, 1)
             hint = f"; did you mean {close[0]}?" if close else ""
             yield f"{type(m.initial).__name__} has no state {name}{hint}"
