@@ -179,7 +179,9 @@ class Terminal:
     """The person at the terminal of this process."""
 
     def __init__(self, stream: TextIO | None = None) -> None:
-        self._stream = stream or sys.stdout
+        shown = stream or sys.stdout
+        # below a live line rich stands in for the stream, and passes bytes on without flushing them
+        self._stream: TextIO = getattr(shown, "rich_proxied_file", shown)
         """Where prompts are shown."""
 
     async def line(self, prompt: str) -> str | None:
