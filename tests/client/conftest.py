@@ -18,7 +18,7 @@ from tests.server import conftest as server
 ROOT = Path(__file__).resolve().parents[2]
 settings, temporal, working = server.settings, server.temporal, server.working
 """Fixtures: one real server and one worker for this folder, too."""
-FOREIGN = ("RATCHET_", "TEMPORAL_", "OPENAI_", "XDG_STATE_HOME")
+FOREIGN = ("RATCHET_", "TEMPORAL_", "OPENAI_", "XDG_STATE_HOME", "PYTHONUNBUFFERED")
 
 
 @pytest.fixture(autouse=True, scope="session")
