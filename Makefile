@@ -37,7 +37,7 @@ docs: $(STAMP)
 	$(BIN)/python -m docs.generate
 
 bench: $(STAMP)
-	$(BIN)/python -m benchmarks.loop
+	$(BIN)/python -m benchmarks
 
 # The lock pins versions and hashes; uv is in it, so pip installs uv, and uv the rest in a tenth of pip's time.
 $(STAMP): requirements.lock pyproject.toml

@@ -22,6 +22,7 @@ from activities.contracts import (
     RECOVERABLE,
     TRANSIENT,
     Conversation,
+    Message,
     ModelReplied,
     ModelRequest,
     Setup,
@@ -78,7 +79,7 @@ class ModelActivities:
 
         call = ModelCall(
             setup=setup,
-            conversation=base.add(*request.messages),
+            conversation=base.add(*self._messages(request)),
             skip=request.skip,
             tool_choice=request.tool_choice,
             key=request.key,
@@ -107,6 +108,18 @@ class ModelActivities:
         if setup is None:
             raise _missing("setup", request.setup)
         return setup
+
+    def _messages(self, request: ModelRequest) -> tuple[Message, ...]:
+        """The new messages, whole."""
+        messages = list(request.messages)
+        for quote in request.quotes:
+            if (output := self.cache.output(quote.output)) is None:
+                raise _missing("output", quote.output)
+            output = quote.escape(output) if quote.escaped else output
+            content = messages[quote.message].content
+            whole = f"{content[: quote.at]}{output}{content[quote.at :]}"
+            messages[quote.message] = messages[quote.message].model_copy(update={"content": whole})
+        return tuple(messages)
 
     def _base(self, request: ModelRequest) -> Conversation:
         if request.base is None or request.base == EMPTY_DIGEST:

@@ -108,6 +108,10 @@ class AgentSpec(Strict):
     heartbeat_seconds: float = Field(
         default=10, ge=3, le=600, description="after this long without a heartbeat a worker counts as dead"
     )
+    fuse: Literal["auto", "off"] = Field(
+        default="auto",
+        description="auto: a tool that may be repeated and the model's next reply share one activity",
+    )
     approvals: Approvals = Field(default=Approvals(), description="which tool calls wait for a person")
     people: People = Field(default=People(), description="who decides, how long they have, who is notified")
 

@@ -11,6 +11,7 @@ import asyncio
 import hashlib
 import json
 from collections.abc import Coroutine, Iterable, Sequence
+from dataclasses import replace
 from typing import Any, TypeVar
 
 from pydantic import BaseModel, Field, ValidationError
@@ -22,6 +23,7 @@ from activities.contracts import (
     Compensated,
     CompensateRequest,
     Conversation,
+    EarlyReply,
     Effect,
     EffectFailed,
     JsonObject,
@@ -41,12 +43,13 @@ from activities.contracts import (
 from workflows.api import AgentTask, RunResult
 from workflows.gate.arguments import arguments_for
 from workflows.gate.texts import result_without_call
-from workflows.host import CallSite, ChildRun, Host, Identity
+from workflows.host import CallSite, ChildRun, Host, Identity, NextQuestion
 from workflows.kernel.snapshot import Step
+from workflows.kernel.step import advance
 from workflows.people import DoneCall
 from workflows.task import faults, inner_task
 
-__all__ = ["CallState", "Calls", "bounded", "members", "tool_calls"]
+__all__ = ["CallState", "Calls", "bounded", "members", "question_of", "tool_calls"]
 
 T = TypeVar("T")
 
@@ -62,6 +65,8 @@ RETRIES = 3
 """Attempts of a reconciliation, and of a compensation whose tool may be repeated."""
 STOPPING = {"unknown_outcome", "unknown_tool"}
 """Errors after which the next calls in the row are not made: the machine decides first (R-001-7)."""
+SLOW = 60
+"""Seconds: a tool that may take longer asks no model in its activity, whose death would repeat the tool."""
 NOT_MADE = {"rejected", "expired", "unknown_tool", "bad_arguments"}
 HARMLESS = {"pure", "read"}
 
@@ -120,6 +125,29 @@ def bounded(name: str) -> str:
     return f"{raw[: ID_BYTES - 40].decode(errors='ignore')}~{hashlib.sha256(raw).hexdigest()[:32]}"
 
 
+def call_site(identity: Identity, step: Step, name: str, title: str, now: float, **more: Any) -> CallSite:
+    """Where a call is made; `now` in seconds since 1970."""
+    s = step.snapshot
+    activity_id = bounded(name)
+    key = f"{identity.workflow_id}/{identity.origin}/{s.branch}/{activity_id}"
+    left = step.ledger.at_least("seconds", now - s.began).left("seconds")
+    return CallSite(activity_id, key, " ".join(title.split())[:200], left, **more)
+
+
+def question_site(identity: Identity, step: Step, name: str, effect: AskModel, now: float) -> CallSite:
+    """Where a question is asked, with all its messages."""
+    before = Conversation() if effect.beside else step.snapshot.conversation
+    return call_site(identity, step, name, effect.title, now, conversation=before.add(*effect.say))
+
+
+def question_of(identity: Identity, step: Step, now: float) -> tuple[AskModel, CallSite] | None:
+    """What the run asks a model at this step; None: it asks none, or may not."""
+    asked = step.effect
+    if not isinstance(asked, AskModel) or step.breach is not None:
+        return None
+    return asked, question_site(identity, step, step.snapshot.place, asked, now)
+
+
 class Calls:
     """The calls of one run. `state` is about the pending effect, `done` about the whole run."""
 
@@ -137,6 +165,8 @@ class Calls:
         """Inner runs under way, by workflow id: what each may spend, by counter."""
         self.unbilled: dict[str, float] = {}
         """What calls have spent that no answer will say."""
+        self.early: EarlyReply | None = None
+        """A reply to the question that should come next."""
         self.signed_ids: tuple[str, ...] = ()
         """Signed commands so far: inner runs must not obey them."""
         self._under_way: dict[str, ToolRun] = {}
@@ -153,11 +183,7 @@ class Calls:
 
     def site(self, step: Step, name: str, title: str = "", **more: Any) -> CallSite:
         """Where a call is made."""
-        s = step.snapshot
-        activity_id = bounded(name)
-        key = f"{self.identity.workflow_id}/{self.identity.origin}/{s.branch}/{activity_id}"
-        left = step.ledger.at_least("seconds", self.host.now() - s.began).left("seconds")
-        return CallSite(activity_id, key, " ".join(title.split())[:200], left, **more)
+        return call_site(self.identity, step, name, title, self.host.now(), **more)
 
     def prepared(self, effect: Effect[Any], place: str) -> Effect[Any]:
         """The effect with each tool's arguments as they will be sent: brought to the tool's schema once, or
@@ -265,6 +291,11 @@ class Calls:
         tools = {"cost_usd": sum(result.cost_usd for result in self.state.results.values())}
         return added(tools, *(answer.cost for answer in self.state.answers.values()))
 
+    def drop_early(self) -> dict[str, float]:
+        """Forget a reply that came early; what it cost."""
+        early, self.early = self.early, None
+        return early.cost if early else {}
+
     def take_unbilled(self) -> dict[str, float]:
         """What was spent and is in no answer; it is given once."""
         spent, self.unbilled = self.unbilled, {}
@@ -301,6 +332,8 @@ class Calls:
         self._held = self._cancelled = False
         self._free = asyncio.Semaphore(AT_ONCE)
         self._siblings = self._running = 0
+        if not isinstance(effect, AskModel):
+            self.unbilled = added(self.unbilled, self.drop_early())
         place = step.snapshot.place
         return (
             self._members(step, place, effect)
@@ -356,13 +389,34 @@ class Calls:
 
     async def _single(self, step: Step, name: str, effect: Any) -> Any:
         again = self.state.asked_again.get(name, 0)
-        conversation = Conversation()
-        if isinstance(effect, AskModel):
-            before = conversation if effect.beside else step.snapshot.conversation
-            conversation = before.add(*effect.say)
-            self._begin("model_calls")
-        site = self.site(step, f"{name}+{again}" if again else name, effect.title, conversation=conversation)
+        name = f"{name}+{again}" if again else name
+        if not isinstance(effect, AskModel):
+            return await self.host.perform(effect, self.site(step, name, effect.title))
+        self._begin("model_calls")
+        site = question_site(self.identity, step, name, effect, self.host.now())
+        early, self.early = self.early, None
+        if early is not None and early.question == site.digest(effect):
+            site = replace(site, reply=early.reply)
+        elif early is not None:
+            self.unbilled = added(self.unbilled, early.cost)
         return await self.host.perform(effect, site)
+
+    def _next_question(self, step: Step, name: str, run: ToolRun, effect: CallTools) -> NextQuestion | None:
+        """What the machine will ask a model behind this call, if it is the last one of the effect."""
+        spec, place = self.specs[run.tool], step.snapshot.place
+        names = list(tool_calls(effect, place))
+        if self.task.fuse == "off" or not spec.repeatable or spec.timeout_seconds > SLOW or name not in names:
+            return None
+
+        def question(result: ToolResult, now: float) -> tuple[AskModel, CallSite] | None:
+            results = {**self.state.results, name: self._with_edit(name, result)}
+            if self._held or result.error == "unknown_outcome" or not all(one in results for one in names):
+                return None
+            answer = ToolsReturned(results=tuple(results[one] for one in names))
+            after = advance(replace(step, live=None), answer, now=now, effect=effect)
+            return question_of(self.identity, after, now)
+
+        return question
 
     async def _tools(self, step: Step, place: str, effect: CallTools) -> ToolsReturned:
         calls = tool_calls(effect, place).items()
@@ -389,7 +443,7 @@ class Calls:
         )
         if spec.cache == "run" and call in self.cached:
             return self.cached[call].model_copy(update={"id": run.id, "attempts": 0, "cost_usd": 0})
-        site = self.site(step, name, run.title)
+        site = self.site(step, name, run.title, next_question=self._next_question(step, name, run, effect))
         attempts = effect.attempts if spec.repeatable else 1
         request = ToolRequest(
             id=run.id,
@@ -407,6 +461,8 @@ class Calls:
         finally:
             self._report(step, run, spec, site, result)
         del self._under_way[name]
+        if result.early is not None:
+            self.early, result = result.early, result.model_copy(update={"early": None})
         if spec.cache == "run" and result.ok:
             self.cached[call] = result
         return self._with_edit(name, result)

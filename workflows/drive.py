@@ -71,6 +71,7 @@ class Drive(LiveRun):
             self._cancelled()
         except MachineError as error:
             self.adopt(broken(error))
+        self.charge(self.calls.drop_early())
         for queued in self.queue:
             self._refuse(queued, "The run is over.")
         self.paused = False
@@ -253,7 +254,11 @@ class Drive(LiveRun):
         self.requests.withdraw(self.host.now(), "the run went on without it")
         self.log_requests()
         self.calls.reset()
-        self.adopt(advance(self.step, answer, now=self.host.now(), effect=effect))
+        now = self.host.now()
+        if (early := self.calls.early) is not None:  # the tools had ended before the model began
+            s = self.step.snapshot
+            now = max(now - early.reply.seconds, (s.moments[-1].shown if s.moments else s.entered).now)
+        self.adopt(advance(self.step, answer, now=now, effect=effect))
 
     def _is_out_of_time(self, answer: Any) -> bool:
         """The call failed because `limits.seconds` ended it: the run reports the limit, not the failure."""
@@ -688,6 +693,7 @@ class Drive(LiveRun):
             return self._by_id.get(command.id) or self._obeyed_before(command)
         queued = QueuedCommand(command, self.commands.accept(command))
         self.queue.append(queued)
+        self.host.stop_early_questions()
         if command.id:
             self._by_id[command.id] = queued
         self.host.publish(())

@@ -6,6 +6,7 @@ calls side by side, calls that have ended already, commands, limits.
 
 from __future__ import annotations
 
+import hashlib
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from typing import Protocol
@@ -72,6 +73,20 @@ class CallSite:
     is unsafe, and the drive reports the limit."""
     conversation: Conversation = field(default_factory=Conversation)
     """AskModel: all messages of the question, its own `say` at the end (`skip` is not applied)."""
+    reply: ModelReplied | None = None
+    """AskModel: its reply, where the question was asked already."""
+    next_question: NextQuestion | None = None
+    """ToolRequest: what the machine will ask a model behind it. A host may ask that at once, where the tool
+    ran, and return the reply as `ToolResult.early`."""
+
+    def digest(self, effect: AskModel) -> str:
+        """Of a question at this site; 32 hexadecimal characters."""
+        parts = (self.key, self.conversation.digest, effect.model_dump_json())
+        return hashlib.sha256("\n".join(parts).encode()).hexdigest()[:32]
+
+
+NextQuestion = Callable[[ToolResult, float], tuple[AskModel, CallSite] | None]
+"""From a call's result and the time in seconds since 1970; None: no question follows, or not at once."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -104,6 +119,9 @@ class Host(Protocol):
     async def perform(self, call: Call, site: CallSite) -> CallAnswer:
         """Perform one call. When cancelled it ends the call and raises asyncio.CancelledError, or returns the
         answer that came first."""
+
+    def stop_early_questions(self) -> None:
+        """A command came: calls under way return what their tools returned, and ask no model."""
 
     async def run_child(self, child: ChildRun) -> RunResult | EffectFailed:
         """Run it to its end, whatever that is; when cancelled, cancel it and return the result that it gives.

@@ -302,6 +302,9 @@ class _Run:
         self.calls.append(PerformedCall(site, call, answer))
         return answer
 
+    def stop_early_questions(self) -> None:
+        """There are none: a call is a function's, and so is the question behind it."""
+
     async def run_child(self, child: ChildRun) -> RunResult | EffectFailed:
         task = child.task
         try:

@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import json
 import math
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from contextlib import contextmanager, nullcontext
+from dataclasses import replace
 from datetime import timedelta
 from typing import Any, TypeVar
 
@@ -16,6 +18,7 @@ from temporalio.exceptions import ActivityError, ApplicationError, TimeoutError,
 from activities.contracts import (
     CONVERSATION_MISSING,
     FATAL,
+    QUOTED_CHARS,
     RECOVERABLE,
     TRANSIENT,
     ArtifactsRead,
@@ -29,6 +32,7 @@ from activities.contracts import (
     ModelReplied,
     ModelRequest,
     ModelSpec,
+    Quote,
     ReadArtifacts,
     Reconciled,
     ReconcileRequest,
@@ -37,11 +41,13 @@ from activities.contracts import (
     ToolRequest,
     ToolResult,
     ToolSpec,
+    text_digest,
 )
+from activities.handover import Handover, Question, handed_over
 from workflows.api import AgentTask
 from workflows.host import Call, CallAnswer, CallSite
 
-__all__ = ["CRASHES", "Performer", "retries"]
+__all__ = ["CRASHES", "Performer", "asking_seconds", "retries"]
 
 R = TypeVar("R")
 
@@ -67,6 +73,9 @@ class Performer:
         self._heartbeat = timedelta(seconds=task.heartbeat_seconds)
         self._held: dict[str, None] = dict.fromkeys(held)
         """Digests that the store holds, oldest first (a set would have no order)."""
+        self._handovers: list[Handover] = []
+        self._outputs: dict[str, str] = {}
+        """Of the tools since the last question, by digest."""
         self._setups: dict[tuple[str, tuple[str, ...], str], tuple[Setup, str]] = {}
 
     @property
@@ -94,27 +103,43 @@ class Performer:
 
     async def _ask_model(self, effect: AskModel, site: CallSite) -> ModelReplied | EffectFailed:
         """Send what the store lacks; when it has lost what it held, send everything once."""
-        model = self.task.models.get(effect.role) or self.task.models["default"]
+        model = self._model(effect)
+        if site.reply is not None:
+            self._held |= {self._setup(effect, model)[1]: None, site.reply.conversation: None}
+            return site.reply
+        outputs, self._outputs = self._outputs, {}
         try:
-            reply = await self._ask(effect, model, site, site.activity_id)
+            reply = await self._ask(effect, model, site, site.activity_id, outputs)
         except ActivityError as error:
             if not _is(error, CONVERSATION_MISSING):
                 return failure(error, site)
             self._held.clear()
             try:
-                reply = await self._ask(effect, model, site, f"{site.activity_id}+all")
+                reply = await self._ask(effect, model, site, f"{site.activity_id}+all", {})
             except ActivityError as again:
                 return failure(again, site)
         self._held[reply.conversation] = None
         return reply
 
+    def _model(self, effect: AskModel) -> ModelSpec:
+        return self.task.models.get(effect.role) or self.task.models["default"]
+
     async def _ask(
-        self, effect: AskModel, model: ModelSpec, site: CallSite, activity_id: str
+        self, effect: AskModel, model: ModelSpec, site: CallSite, activity_id: str, outputs: Mapping[str, str]
     ) -> ModelReplied:
+        request = quoting(self._model_request(effect, model, site), outputs)
+        reply = await self._activity(
+            "ask_model", request, ModelReplied, site, activity_id=activity_id,
+            seconds=model.timeout_seconds + MARGIN, attempts=request.attempts + CRASHES,
+        )  # fmt: skip
+        self._held[request.setup] = None
+        return reply
+
+    def _model_request(self, effect: AskModel, model: ModelSpec, site: CallSite) -> ModelRequest:
         setup, digest = self._setup(effect, model)
         digests = site.conversation.digests
         known = next((n for n in range(len(digests) - 1, 0, -1) if digests[n] in self._held), 0)
-        request = ModelRequest(
+        return ModelRequest(
             role=effect.role,
             setup=digest,
             full_setup=None if digest in self._held else setup,
@@ -125,12 +150,6 @@ class Performer:
             key=site.key,
             attempts=model.attempts or effect.attempts,
         )
-        reply = await self._activity(
-            "ask_model", request, ModelReplied, site, activity_id=activity_id,
-            seconds=model.timeout_seconds + MARGIN, attempts=request.attempts + CRASHES,
-        )  # fmt: skip
-        self._held[digest] = None
-        return reply
 
     def _setup(self, effect: AskModel, model: ModelSpec) -> tuple[Setup, str]:
         """The setup of a call and its digest, computed once: it may be large."""
@@ -145,15 +164,55 @@ class Performer:
 
     async def _call_tool(self, request: ToolRequest, site: CallSite) -> ToolResult:
         spec = self.specs[request.tool]
+        seconds = spec.timeout_seconds + MARGIN
+        asking = asking_seconds(self.task)
+        early = site.next_question is not None and seconds + asking < site.seconds
+        title = f"{site.title[:180]}, then the model" if early else site.title
+        with self.hand_over(site.key, self._question_behind(site)) if early else nullcontext():
+            try:
+                result = await self._activity(
+                    "call_tool", request, ToolResult, replace(site, title=title),
+                    seconds=seconds + asking if early else seconds,
+                    attempts=request.attempts + CRASHES if spec.repeatable else 1,
+                    # An unsafe call is not ended in the middle: its outcome would be unknown.
+                    limited=spec.repeatable,
+                )  # fmt: skip
+            except ActivityError as error:
+                return tool_failure(request, spec, error)
+        if len(result.output) >= QUOTED_CHARS:
+            self._outputs[text_digest(result.output)] = result.output
+        return result
+
+    def _question_behind(self, site: CallSite) -> Callable[[ToolResult, float], Question | None]:
+        def question(result: ToolResult, now: float) -> Question | None:
+            assert site.next_question is not None
+            found = site.next_question(result, now)
+            return self.question(*found) if found else None
+
+        return question
+
+    def question(self, effect: AskModel, site: CallSite) -> Question:
+        """The question as an activity asks it."""
+        return Question(site.digest(effect), self._model_request(effect, self._model(effect), site))
+
+    @contextmanager
+    def hand_over(self, key: str, question: Callable[[Any, float], Question | None]) -> Iterator[None]:
+        """Let the activity with this key ask the question behind it, if it runs in this process."""
+        if workflow.unsafe.is_replaying():
+            yield
+            return
+        handover = Handover(question)
+        self._handovers.append(handover)
         try:
-            return await self._activity(
-                "call_tool", request, ToolResult, site, seconds=spec.timeout_seconds + MARGIN,
-                attempts=request.attempts + CRASHES if spec.repeatable else 1,
-                # An unsafe call is not ended in the middle: its outcome would be unknown.
-                limited=spec.repeatable,
-            )  # fmt: skip
-        except ActivityError as error:
-            return tool_failure(request, spec, error)
+            with handed_over(key, handover):
+                yield
+        finally:
+            self._handovers.remove(handover)
+
+    def stop_early_questions(self) -> None:
+        """Calls under way in this process return what their tools returned."""
+        for handover in self._handovers:
+            handover.stop()
 
     async def _reconcile(self, request: ReconcileRequest, site: CallSite) -> Reconciled:
         try:
@@ -227,6 +286,26 @@ class Performer:
             retry_policy=retries(attempts),
         )
         return answer
+
+
+def asking_seconds(task: AgentTask) -> float:
+    """The most that one attempt of a question takes."""
+    return max(model.timeout_seconds for model in task.models.values()) + MARGIN
+
+
+def quoting(request: ModelRequest, outputs: Mapping[str, str]) -> ModelRequest:
+    """The request with these tool outputs by reference: history holds each already."""
+    messages, quotes = list(request.messages), []
+    for number, message in enumerate(messages):
+        forms = [(digest, output, False) for digest, output in outputs.items()]
+        forms += [(digest, Quote.escape(output), True) for digest, output in outputs.items()]
+        for digest, text, escaped in forms:
+            before, found, after = message.content.partition(text)
+            if found:
+                messages[number] = message.model_copy(update={"content": before + after})
+                quotes.append(Quote(message=number, at=len(before), output=digest, escaped=escaped))
+                break
+    return request.model_copy(update={"messages": tuple(messages), "quotes": tuple(quotes)})
 
 
 def retries(attempts: int) -> RetryPolicy:

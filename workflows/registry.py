@@ -22,7 +22,7 @@ from workflows import machines as shipped_machines
 from workflows.kernel.machine import Extensions, Machine
 from workflows.machines.common.stopping import POLICY_TYPES
 
-__all__ = ["add_module", "extensions", "machine", "machine_for", "machines", "shipped"]
+__all__ = ["add_module", "extensions", "has_users_code", "machine", "machine_for", "machines", "shipped"]
 
 KINDS = {"rules": ("rule", "RULES"), "policies": ("policy", "POLICIES"), "hooks": ("hook", "HOOKS")}
 """Kind of extension -> its word in messages, and the constant of users' modules that names them."""
@@ -124,6 +124,11 @@ def _named(module: ModuleType, kind: str) -> dict[str, Any]:
 def shipped() -> tuple[Machine, ...]:
     """The machines that come with Ratchet, by name and version."""
     return tuple(_machines[key].machine for key in sorted(_SHIPPED))
+
+
+def has_users_code() -> bool:
+    """Whether a run may run more than shipped machines: machines, rules, policies or hooks of users."""
+    return bool(_extending) or set(_machines) != _SHIPPED
 
 
 def machines() -> tuple[Machine, ...]:

@@ -12,7 +12,7 @@ from typing import Any
 
 from pydantic import TypeAdapter
 
-from activities.contracts import JsonObject, ToolResult, ToolSpec, added
+from activities.contracts import EarlyReply, JsonObject, ToolResult, ToolSpec, added
 from workflows.api import AgentTask, RunResult, RunStatus
 from workflows.calls import Calls, CallState
 from workflows.gate import texts
@@ -110,6 +110,7 @@ class LiveRun:
         self.calls.state = CallState.model_validate(values["calls"])
         self.calls.done = _DONE.validate_python(values["done"])
         self.calls.cached = _RESULTS.validate_python(values["cached"])
+        self.calls.early = EarlyReply.model_validate(values["early"]) if values["early"] else None
 
     def dump(self) -> JsonObject:
         """All that another execution needs to go on (`task.carried_step` and `carried`)."""
@@ -121,6 +122,7 @@ class LiveRun:
             "commands": self.commands.dump(),
             "calls": self.calls.state.model_dump(mode="json"),
             "done": _DONE.dump_python(self.calls.done, mode="json"),
+            "early": self.calls.early.model_dump(mode="json") if self.calls.early else None,
             "cached": _RESULTS.dump_python(self.calls.cached, mode="json"),
         }
 
@@ -257,7 +259,7 @@ class LiveRun:
         self.log_requests()
         for name, result in self.calls.made:
             self.log_event("CallMade", reason=f"{result.tool} at {name}: {result.output[:LOGGED]}")
-        self.charge(added(self.calls.spent, self.calls.take_unbilled()))
+        self.charge(added(self.calls.spent, self.calls.take_unbilled(), self.calls.drop_early()))
         self.settle(self.calls.state.begun)
         self.calls.reset()
         # Settled: the ledger holds nothing more for the effect.

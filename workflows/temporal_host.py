@@ -134,6 +134,10 @@ class TemporalHost:
         with _plain_cancellation():
             return await self._performer.perform(call, site)
 
+    def stop_early_questions(self) -> None:
+        """Where the activity runs in this process; elsewhere it ends by itself."""
+        self._performer.stop_early_questions()
+
     async def run_child(self, child: ChildRun) -> RunResult | EffectFailed:
         """As a child workflow."""
         seconds = child.task.limits.seconds

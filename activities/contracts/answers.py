@@ -20,6 +20,7 @@ __all__ = [
     "ArtifactsRead",
     "CodeCall",
     "CodeStepped",
+    "EarlyReply",
     "EffectFailed",
     "ErrorClass",
     "MachineEnded",
@@ -107,6 +108,19 @@ class ModelReplied(BaseAnswer):
         return amounts if self.cost_known else {**amounts, "unpriced_calls": 1}
 
 
+class EarlyReply(Frozen):
+    """A reply to a question that the machine was expected to ask."""
+
+    question: str
+    """Digest of the question."""
+    reply: ModelReplied
+
+    @property
+    def cost(self) -> dict[str, float]:
+        """What it cost if the machine asks something else."""
+        return {"model_calls": 1, **self.reply.cost}
+
+
 ToolError = Literal[
     "unknown_tool", "bad_arguments", "failed", "transient", "timeout", "unknown_outcome", "rejected",
     "expired",
@@ -133,6 +147,8 @@ class ToolResult(Frozen):
     """Progress marks that the tool reports (spec 4.14)."""
     artifacts: tuple[Artifact, ...] = ()
     """The named results that the call asked to keep."""
+    early: EarlyReply | None = None
+    """What a model replied to the machine's next question, asked in the same activity."""
 
     @property
     def ok(self) -> bool:

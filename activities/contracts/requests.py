@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 import hashlib
+import json
 from typing import Any, Literal
 
 from pydantic import Field
 
-from activities.contracts.answers import ToolResult
+from activities.contracts.answers import EarlyReply, ToolResult
 from activities.contracts.conversation import Message
 from activities.contracts.data import ArtifactSpec, Frozen, JsonObject, ModelSpec, ToolSpec
 
@@ -23,6 +24,8 @@ __all__ = [
     "LogWanted",
     "ModelRequest",
     "NoticeMoment",
+    "QUOTED_CHARS",
+    "Quote",
     "Notice",
     "Noticed",
     "ReconcileRequest",
@@ -31,6 +34,7 @@ __all__ = [
     "ToolRequest",
     "ToolsDescribed",
     "ToolsWanted",
+    "text_digest",
 ]
 
 CONVERSATION_MISSING = "ConversationMissing"
@@ -56,6 +60,33 @@ class Setup(Frozen):
         return hashlib.sha256(self.model_dump_json().encode()).hexdigest()[:32]
 
 
+QUOTED_CHARS = 200
+"""Tool outputs of this length or more travel by reference to the next question."""
+
+
+def text_digest(text: str) -> str:
+    """32 hexadecimal characters."""
+    return hashlib.sha256(text.encode(errors="replace")).hexdigest()[:32]
+
+
+class Quote(Frozen):
+    """A tool's output that belongs into a message: the store has it since the tool ran."""
+
+    message: int
+    """Which message of the request."""
+    at: int
+    """Before this character of its content."""
+    output: str
+    """Digest of the text."""
+    escaped: bool = False
+    """It is inside a JSON string there."""
+
+    @staticmethod
+    def escape(output: str) -> str:
+        """The output as it is inside a JSON string."""
+        return json.dumps(output, ensure_ascii=False)[1:-1]
+
+
 class ModelRequest(Frozen):
     """Input of the activity `ask_model`: the conversation so far by reference, and what is new."""
 
@@ -68,6 +99,8 @@ class ModelRequest(Frozen):
     """Digest of the conversation that the store holds; None: `messages` are the whole."""
     messages: tuple[Message, ...] = ()
     """What follows the base."""
+    quotes: tuple[Quote, ...] = ()
+    """What was left out of them, at most one for each."""
     skip: tuple[int, int] = (0, 0)
     """The model is not sent the messages from the first number up to the second."""
     tool_choice: Literal["auto", "none", "required"] = "auto"
@@ -82,6 +115,8 @@ class ToolsWanted(Frozen):
     """Input of the activity `describe_tools`."""
 
     names: tuple[str, ...]
+    key: str = ""
+    """By which the activity finds the run's first question; empty: it asks none."""
 
 
 class ToolsDescribed(Frozen):
@@ -91,6 +126,8 @@ class ToolsDescribed(Frozen):
     missing: tuple[str, ...] = ()
     available: tuple[str, ...] = ()
     """All that the worker has; given when one is missing."""
+    early: EarlyReply | None = None
+    """What a model replied to the machine's first question, asked in the same activity."""
 
 
 class ToolRequest(Frozen):

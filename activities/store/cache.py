@@ -1,4 +1,4 @@
-"""The cache of conversations and setups: one SQLite file that may be deleted at any time.
+"""The cache of conversations, setups and tool outputs: one SQLite file that may be deleted at any time.
 
 A workflow refers to a conversation by its digest and sends only new messages; the file holds the
 messages that came before. Each row is one addition: new messages and the digest before them. What
@@ -17,7 +17,7 @@ from pathlib import Path
 import structlog
 from pydantic import TypeAdapter
 
-from activities.contracts import EMPTY_DIGEST, Conversation, Message, Setup
+from activities.contracts import EMPTY_DIGEST, Conversation, Message, Setup, text_digest
 
 __all__ = ["ConversationCache"]
 
@@ -25,6 +25,7 @@ SCHEMA = """
 CREATE TABLE IF NOT EXISTS additions(
     digest TEXT PRIMARY KEY, base TEXT NOT NULL, messages TEXT NOT NULL) WITHOUT ROWID;
 CREATE TABLE IF NOT EXISTS setups(digest TEXT PRIMARY KEY, setup TEXT NOT NULL) WITHOUT ROWID;
+CREATE TABLE IF NOT EXISTS outputs(digest TEXT PRIMARY KEY, output TEXT NOT NULL) WITHOUT ROWID;
 """
 BUSY_SECONDS = 0.5
 """The event loop waits with it, so not for long: sending again costs less."""
@@ -45,7 +46,7 @@ class ConversationCache:
     def __init__(self, path: Path, remembered: int = REMEMBERED) -> None:
         self.path = Path(path)
         self._remembered = remembered
-        self._memory: OrderedDict[str, Conversation | Setup] = OrderedDict()
+        self._memory: OrderedDict[str, Conversation | Setup | str] = OrderedDict()
         self._file: sqlite3.Connection | None = None
         self._inode = 0
 
@@ -69,6 +70,21 @@ class ConversationCache:
         if digest not in self._memory:
             self._execute("INSERT OR REPLACE INTO setups VALUES(?,?)", digest, setup.model_dump_json())
         self._remember(digest, setup)
+
+    def output(self, digest: str) -> str | None:
+        """A tool's output; None when the workflow has to send it."""
+        known = self._memory.get(digest)
+        if isinstance(known, str):
+            return known
+        rows = self._execute("SELECT output FROM outputs WHERE digest=?", digest)
+        return rows[0][0] if rows and text_digest(rows[0][0]) == digest else None
+
+    def save_output(self, output: str) -> None:
+        """Keep a tool's output for the question that brings it."""
+        digest = text_digest(output)
+        if digest not in self._memory:
+            self._execute("INSERT OR REPLACE INTO outputs VALUES(?,?)", digest, output)
+        self._remember(digest, output)
 
     def load(self, digest: str) -> Conversation | None:
         """The conversation of a digest; None when the workflow has to send it, also when it is damaged.
@@ -121,7 +137,7 @@ class ConversationCache:
         known = Conversation() if digest == EMPTY_DIGEST else self._memory.get(digest)
         return known if isinstance(known, Conversation) else None
 
-    def _remember(self, digest: str, value: Conversation | Setup) -> None:
+    def _remember(self, digest: str, value: Conversation | Setup | str) -> None:
         self._memory[digest] = value
         self._memory.move_to_end(digest)
         while len(self._memory) > self._remembered:

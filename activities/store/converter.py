@@ -32,6 +32,14 @@ from temporalio.converter import (
 )
 from temporalio.exceptions import ApplicationError
 
+from activities.contracts import (
+    ModelReplied,
+    ModelRequest,
+    ToolRequest,
+    ToolResult,
+    ToolsDescribed,
+    ToolsWanted,
+)
 from activities.store.blobs import BlobStore
 from activities.text import problems_text
 
@@ -41,6 +49,8 @@ THRESHOLD = 16 * 1024
 """Payloads of this many bytes or more are kept in the blob store."""
 DRIVER = "ratchet-blobs"
 """Name of the driver in the claims that history holds; it must never change."""
+SHORT = (ModelRequest, ModelReplied, ToolRequest, ToolResult, ToolsDescribed, ToolsWanted)
+"""Without the fields that have their default; no union in them is told apart by a default."""
 PROTOBUF = (b"json/protobuf", b"binary/protobuf")
 MOST_ERRORS = 20
 
@@ -89,7 +99,18 @@ class BlobDriver(StorageDriver):
 
 
 class _StrictJson(PydanticJSONPlainPayloadConverter):
-    """JSON through pydantic; what does not fit the model is an error for a person."""
+    """JSON through pydantic; what does not fit the model is an error for a person.
+
+    Fields of a call's input and answer that have their default are left out: there are two of each in every
+    step, for as long as history is kept.
+    """
+
+    def to_payload(self, value: Any) -> Payload | None:
+        """The value as JSON."""
+        if not isinstance(value, SHORT):
+            return super().to_payload(value)
+        data = value.__pydantic_serializer__.to_json(value, exclude_defaults=True)
+        return Payload(metadata={"encoding": self.encoding.encode()}, data=data)
 
     def from_payload(self, payload: Payload, type_hint: type | None = None) -> Any:
         """The value. Raises `ApplicationError` of type `PayloadValidationError`."""

@@ -29,6 +29,7 @@ from temporalio import activity
 from temporalio.exceptions import ApplicationError
 
 from activities.contracts import (
+    QUOTED_CHARS,
     TRANSIENT,
     Compensated,
     CompensateRequest,
@@ -41,7 +42,9 @@ from activities.contracts import (
     ToolsDescribed,
     ToolsWanted,
 )
+from activities.handover import with_early_reply
 from activities.heartbeat import heartbeats
+from activities.model import ModelActivities
 from activities.settings import Settings
 from activities.store.blobs import BlobStore
 from activities.text import problems_text, readable
@@ -221,24 +224,38 @@ class ToolRunner:
 class ToolActivities:
     """The activities around a runner: attempts, heartbeats and retries are Temporal's."""
 
-    def __init__(self, runner: ToolRunner) -> None:
+    def __init__(self, runner: ToolRunner, models: ModelActivities | None = None) -> None:
+        """`models` keep outputs for the question behind a call, and ask it where the workflow has handed it
+        over."""
         self.runner = runner
+        self._models = models
 
     @activity.defn(name="describe_tools")
     async def describe_tools(self, wanted: ToolsWanted) -> ToolsDescribed:
-        """The specs of the tools, in the order of the request, and the names that are missing."""
+        """The specs of the tools, in the order of the request, and the names that are missing; with the reply
+        to the run's first question if the workflow has handed it over."""
         tools = self.runner.tools
         missing = tuple(name for name in wanted.names if name not in tools)
-        return ToolsDescribed(
+        described = ToolsDescribed(
             tools=tuple(tools[name].spec() for name in wanted.names if name in tools),
             missing=missing,
             available=tuple(tools) if missing else (),
         )
+        if self._models is None:
+            return described
+        return await with_early_reply(wanted.key, described, self._models.ask_model)
 
     @activity.defn(name="call_tool")
     async def call_tool(self, request: ToolRequest) -> ToolResult:
-        """Run one tool; raises `ApplicationError` of type `Transient` to be called again."""
-        return await _attempted(self.runner.run_tool, request, request.tool)
+        """Run one tool, and ask the question behind it if the workflow has handed it over.
+
+        Raises `ApplicationError` of type `Transient` to be called again."""
+        result = await _attempted(self.runner.run_tool, request, request.tool)
+        if self._models is None:
+            return result
+        if len(result.output) >= QUOTED_CHARS:
+            self._models.cache.save_output(result.output)
+        return await with_early_reply(request.key, result, self._models.ask_model)
 
     @activity.defn(name="reconcile_tool")
     async def reconcile_tool(self, request: ReconcileRequest) -> Reconciled:

@@ -282,6 +282,9 @@ class Bench:
         while kind in self.blocked:  # noqa: ASYNC110  # the test lets it go on
             await asyncio.sleep(0)
 
+    def stop_early_questions(self) -> None:
+        """There are none."""
+
     async def run_child(self, child: ChildRun) -> RunResult | EffectFailed:
         inner = Bench(self.script, tools=[s for s in self.specs if s.name in child.task.tools])
         inner.task, inner.clock, inner.hops = child.task, self.clock, self.hops

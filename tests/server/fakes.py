@@ -46,6 +46,7 @@ from activities.contracts import (
     ToolsReturned,
     ToolsWanted,
 )
+from activities.handover import with_early_reply
 from client.plugin import PASSED_THROUGH
 from workflows.agent import AgentWorkflow
 from workflows.api import AgentTask
@@ -128,10 +129,11 @@ class FakeActivities:
     def __init__(self, world: FakeWorld) -> None:
         self.world = world
 
-    def _answer(self) -> Any:
+    def _answer(self, key: str = "") -> Any:
         info = activity.info()
         root = str(info.workflow_id).split("/")[0]
-        place = (*_names(str(info.workflow_id)), info.activity_id)
+        # a question behind a tool call is asked in the call's activity; its key has its own id
+        place = (*_names(str(info.workflow_id)), key.rpartition("/")[2] or info.activity_id)
         answer = self.world.answers[root].get(
             place, EffectFailed(error="fatal", type="NoAnswer", message=str(place))
         )
@@ -143,11 +145,11 @@ class FakeActivities:
 
     @activity.defn
     async def ask_model(self, request: ModelRequest) -> ModelReplied:
-        return self._answer()  # type: ignore[no-any-return]  # the script's answer to this call
+        return self._answer(request.key)  # type: ignore[no-any-return]  # the script's answer to this call
 
     @activity.defn
     async def call_tool(self, request: ToolRequest) -> ToolResult:
-        return self._answer()  # type: ignore[no-any-return]
+        return await with_early_reply(request.key, self._answer(), self.ask_model)
 
     @activity.defn
     async def reconcile_tool(self, request: ReconcileRequest) -> Reconciled:
@@ -169,7 +171,8 @@ class FakeActivities:
     async def describe_tools(self, wanted: ToolsWanted) -> ToolsDescribed:
         root = str(activity.info().workflow_id).split("/")[0]
         specs = {spec.name: spec for spec in self.world.specs[root]}
-        return ToolsDescribed(tools=tuple(specs[name] for name in wanted.names))
+        described = ToolsDescribed(tools=tuple(specs[name] for name in wanted.names))
+        return await with_early_reply(wanted.key, described, self.ask_model)
 
     @activity.defn
     async def archive_log(self, request: ArchiveRequest) -> None:

@@ -188,7 +188,7 @@ async def test_signal_and_cancellation_while_the_archive_is_written_count(
 
 
 async def test_rollback_is_refused_when_the_earlier_log_is_lost(short: Client, own: Settings) -> None:
-    replies = [*steps(8), calls(("mark_once", {"line": "asks"}))]
+    replies = [*steps(24), calls(("mark_once", {"line": "asks"}))]
     run = await begin(short, long_task(*replies, "done", **{**ASKED, "tools": ("mark", "mark_once")}))
     first, run = await run_id(run), latest(short, run)
     await open_request(run)

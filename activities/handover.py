@@ -1,0 +1,91 @@
+"""What a workflow hands to its own activity when both run in one process: the question behind it.
+
+A machine is pure, so what it will ask a model once a tool has answered can be computed where the tool has
+run. The workflow hands over how, before it schedules the call; the activity asks at once, and one activity
+does what took two. Nothing depends on it: an activity in another process, or a second attempt after its
+worker died, finds nothing here and returns its answer alone, and the workflow asks the model. It takes a
+reply that came early only if its own question has the same digest.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from collections.abc import Awaitable, Callable, Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from typing import Any, TypeVar
+
+import structlog
+
+from activities.contracts import EarlyReply, ModelReplied, ModelRequest, ToolResult, ToolsDescribed
+
+__all__ = ["Ask", "Handover", "Question", "handed_over", "with_early_reply"]
+
+A = TypeVar("A", ToolResult, ToolsDescribed)
+Ask = Callable[[ModelRequest], Awaitable[ModelReplied]]
+"""Asks a model once."""
+log = structlog.get_logger(__name__)
+
+
+@dataclass(frozen=True, slots=True)
+class Question:
+    """A question to a model, and the digest by which the workflow knows it again."""
+
+    digest: str
+    request: ModelRequest
+
+
+@dataclass(slots=True)
+class Handover:
+    """How to compute the question behind one activity."""
+
+    question: Callable[[Any, float], Question | None]
+    """From the activity's answer and the time in seconds since 1970. None: the machine asks no model next, or
+    people come first."""
+    is_stopped: bool = False
+    on_stop: Callable[[], object] = field(default=lambda: None)
+    """Ends a question under way; called in the workflow's thread."""
+
+    def stop(self) -> None:
+        """A command came: the tool's result is wanted now, alone."""
+        self.is_stopped = True
+        self.on_stop()
+
+
+_handovers: dict[str, Handover] = {}
+"""By the call's idempotency key."""
+
+
+@contextmanager
+def handed_over(key: str, handover: Handover) -> Iterator[None]:
+    """The activity with this key finds the handover as long as the block runs."""
+    _handovers[key] = handover
+    try:
+        yield
+    finally:
+        _handovers.pop(key, None)
+
+
+async def with_early_reply(key: str, answer: A, ask_model: Ask) -> A:
+    """The answer of the activity with this key, with the reply to the question behind it if one was handed
+    over.
+
+    Nothing goes wrong by the question: when it fails, is stopped by a command or cancelled with the activity,
+    the answer comes without a reply, and the workflow asks.
+    """
+    handover = _handovers.pop(key, None)
+    if handover is None:
+        return answer
+    try:
+        question = handover.question(answer, time.time())
+        if question is None or handover.is_stopped:
+            return answer
+        asking = asyncio.ensure_future(ask_model(question.request))
+        loop = asyncio.get_running_loop()
+        handover.on_stop = lambda: loop.call_soon_threadsafe(asking.cancel)
+        early = EarlyReply(question=question.digest, reply=await asking)
+    except (Exception, asyncio.CancelledError) as error:  # noqa: BLE001  # the machine may be a user's
+        log.info("question.not_asked", key=key, reason=f"{type(error).__name__}: {error}"[:500])
+        return answer
+    return answer.model_copy(update={"early": early})

@@ -1,0 +1,171 @@
+"""A step is small in history: one activity where the call may be repeated, and a tool's output once."""
+
+from __future__ import annotations
+
+import json
+from collections import Counter
+from pathlib import Path
+
+import pytest
+from temporalio.client import Client
+
+from activities.contracts import ScriptedReply
+from activities.extensions import load_modules
+from activities.settings import Settings
+from tests.server.trials import (
+    UNATTENDED,
+    Run,
+    begin,
+    calls,
+    command,
+    eventually,
+    log_of,
+    replayed,
+    scripted,
+    task,
+)
+from workflows import registry
+from workflows.api import PageQuery, TranscriptPage
+from workflows.kernel.log import Record
+
+SLOW = ScriptedReply(reply="too late", delay_seconds=600)
+"""A reply that nobody waits for."""
+
+
+async def activities_of(run: Run) -> Counter[str]:
+    """How often each activity was scheduled."""
+    events = (await run.fetch_history()).events
+    names = (event.activity_task_scheduled_event_attributes.activity_type.name for event in events)
+    return Counter(name for name in names if name)
+
+
+@pytest.mark.parametrize(
+    ("tool", "fuse", "questions"),
+    [("mark", "auto", 0), ("mark", "off", 4), ("mark_once", "auto", 3)],
+    ids=["repeatable", "off", "unsafe"],
+)
+async def test_only_calls_that_may_be_repeated_ask_the_model(
+    working: Client, settings: Settings, tool: str, fuse: str, questions: int
+) -> None:
+    made = [calls((tool, {"line": f"{tool} {number}"})) for number in range(3)]
+    run = await begin(working, task(*made, "done", tools=(tool,), fuse=fuse))
+    result = await run.result()
+    assert (result.answer, result.counters["model_calls"], result.counters["tool_calls"]) == ("done", 4, 3)
+    scheduled = await activities_of(run)
+    assert (scheduled["ask_model"], scheduled["call_tool"]) == (questions, 3)
+    await replayed(run, settings)
+
+
+@pytest.mark.parametrize(
+    ("name", "more", "event"),
+    [
+        ("pause", {}, "Paused"),
+        ("steer", {"text": "be quick"}, "Steered"),
+        ("rollback", {"step": 1}, "RolledBack"),
+    ],
+)
+async def test_command_gets_the_tools_result_and_ends_the_question(
+    working: Client, settings: Settings, name: str, more: dict[str, object], event: str
+) -> None:
+    once = calls(("mark", {"line": name}))
+    run = await begin(working, task(once, SLOW))
+    marks = settings.files_root / "marks.txt"
+
+    async def asked() -> bool:
+        pending = (await run.describe()).raw_description.pending_activities
+        return bool(pending) and marks.exists() and name in marks.read_text()  # one small file
+
+    await eventually(asked)
+    await command(run, name, **more)
+    log = await eventually(lambda: _log_with(run, event))
+    assert [record.event for record in log].index(event) > [r.event for r in log].index("ToolCallsFound")
+    await command(run, "abort")
+    await run.result()
+    await replayed(run, settings)
+
+
+async def _log_with(run: Run, event: str) -> list[Record] | None:
+    log = await log_of(run)
+    return log if any(record.event == event for record in log) else None
+
+
+@pytest.mark.parametrize("lines", [False, True])
+@pytest.mark.parametrize("fuse", ["auto", "off"])
+async def test_output_of_a_tool_is_in_history_once(
+    working: Client, settings: Settings, fuse: str, lines: bool
+) -> None:
+    text = "long output\n" * 100 if lines else "long output " * 100
+    call = calls(("mark", {"line": "end", "text": text}))
+    run = await begin(working, task(call, "done", fuse=fuse))
+    assert (await run.result()).answer == "done"
+    output = json.dumps(f"{text} end")[1:-1]
+    page: TranscriptPage = await run.query("transcript", PageQuery(full=True), result_type=TranscriptPage)
+    (told,) = [message.content for message in page.messages if message.role == "tool"]
+    assert output in told
+    times = 0
+    for event in (await run.fetch_history()).events:
+        if event.activity_task_scheduled_event_attributes.activity_type.name != "archive_log":
+            times += event.SerializeToString().replace(b"\\\\", b"\\").count(output.encode())
+    assert times == 1
+    await replayed(run, settings)
+
+
+OTHER_WORDS = """
+from enum import Enum
+
+from pydantic import BaseModel
+
+from ratchet import AskModel, CallTools, Context, Event, Exit, Machine, Message, ToolRun, do, state
+
+
+class S(Enum):
+    LOOK, DONE = "look", "done"
+
+
+class Options(BaseModel, frozen=True):
+    pass
+
+
+class Seen(Context):
+    text: str = ""
+
+
+class Looked(Event):
+    pass
+
+
+@state(S.LOOK, asks={AskModel, CallTools}, tools={"mark"}, writes={"text"})
+def look(c, run):
+    yield from do(CallTools(runs=(ToolRun(id="1", tool="mark", arguments={"line": "clock"}),)))
+    question = Message(role="user", content=f"It is {run.now}.")
+    reply = yield from do(AskModel(say=(question,)))
+    return {"text": reply.text}, Looked()
+
+
+MACHINE = Machine(
+    name="clock",
+    options=Options,
+    context=Seen,
+    begin=lambda given, options: Seen(),
+    initial=S.LOOK,
+    table={S.LOOK: {Looked: S.DONE}},
+    states=(look,),
+    result=lambda c, run: Exit(reason="looked", ok=True, answer=c.text),
+)
+"""
+
+
+async def test_reply_to_another_question_is_dropped_and_paid(
+    working: Client, settings: Settings, tmp_path: Path
+) -> None:
+    file = tmp_path / "clock.py"
+    file.write_text(OTHER_WORDS)  # one small file
+    for module in load_modules([str(file)]):
+        registry.add_module(module)
+    models = {"default": scripted("early", "in time")}
+    given = {"goal": "x", "machine": "clock", "tools": ("mark",), "people": UNATTENDED, "models": models}
+    run = await begin(working, given)
+    result = await run.result()
+    assert (result.ok, result.answer) == (True, "early")
+    assert result.counters["model_calls"] == 2
+    await replayed(run, settings)
