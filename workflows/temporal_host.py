@@ -90,7 +90,7 @@ class TemporalHost:
         """Inner runs under way; None while one is being started."""
         self._notices: list[workflow.ActivityHandle[Any]] = []
         self._shown = _published()
-        self._state, self._ended = "", False
+        self._state, self._ended, self._waited = "", False, False
 
     # -- time ---------------------------------------------------------------------------------------
 
@@ -194,6 +194,8 @@ class TemporalHost:
         """Records into the log; attributes, memo and the text for Temporal's UI."""
         self.archived.records.extend(records)
         for record in records:
+            if record.to is None and record.error is None and record.by == "machine":
+                continue  # progress inside a visit: the worker's log is for operators, the run's own has it
             fields = {name: getattr(record, name) for name in ("step", "state", "event", "to", "error")}
             workflow.logger.info("agent.transition", extra={"ratchet": fields})
         drive = self.drive
@@ -201,7 +203,11 @@ class TemporalHost:
             return
         self._publish_state(drive)
         self._publish_waiting(drive)
-        if records:
+        waits = bool(drive.paused or drive.requests.open_requests)
+        # in a replay only what may be asked for behind it
+        is_read = waits or self._waited or drive.step.exit is not None
+        if records and (is_read or not workflow.unsafe.is_replaying()):
+            self._waited = waits
             text = details(
                 drive.status(), self._task.goal, self.archived.records, drive.requests.open_requests
             )

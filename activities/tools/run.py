@@ -61,6 +61,8 @@ from activities.tools.artifacts import Output, artifacts_of, encode, shown
 
 __all__ = ["ToolActivities", "ToolRunner"]
 
+SMALL = 20_000
+"""Characters of an output that is encoded at once: a thread costs more."""
 GRACE_SECONDS = 2.0
 """A cancelled asynchronous tool may clean up for so long."""
 TEXT_CHARS = 2000
@@ -333,6 +335,8 @@ async def _ended(part: Part, function: Callable[..., object], arguments: tuple[o
             value = await _in_thread(function, *arguments)
         if inspect.isawaitable(value):
             value = await value
+        if isinstance(value, str) and len(value) <= SMALL:
+            return _read(part, value)
         return await _in_thread(_read, part, value)
     except asyncio.CancelledError:
         raise
