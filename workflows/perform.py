@@ -53,6 +53,8 @@ R = TypeVar("R")
 
 CRASHES = 10
 """Attempts beyond the declared ones, for those that died with their worker."""
+EARLY = "/early"
+"""At the end of the key of a question that is asked behind a call."""
 MARGIN = 15
 """Seconds that an activity gets beyond the time limit that it keeps itself."""
 QUEUEING = 600
@@ -192,8 +194,10 @@ class Performer:
         return question
 
     def question(self, effect: AskModel, site: CallSite) -> Question:
-        """The question as an activity asks it."""
-        return Question(site.digest(effect), self._model_request(effect, self._model(effect), site))
+        """The question as an activity asks it behind a call. It has a key of its own: if the workflow asks
+        something else there, a provider must not take one for a repeat of the other."""
+        request = self._model_request(effect, self._model(effect), site)
+        return Question(site.digest(effect), request.model_copy(update={"key": f"{site.key}{EARLY}"}))
 
     @contextmanager
     def hand_over(self, key: str, question: Callable[[Any, float], Question | None]) -> Iterator[None]:

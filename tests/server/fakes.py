@@ -53,6 +53,7 @@ from workflows.api import AgentTask
 from workflows.host import Call, CallSite
 from workflows.local import LocalOutcome, LocalRuns
 from workflows.people import Decision, Request, Verb
+from workflows.perform import EARLY
 
 __all__ = ["FakeWorld", "Scenario", "decision", "fake_worker", "play"]
 
@@ -133,7 +134,10 @@ class FakeActivities:
         info = activity.info()
         root = str(info.workflow_id).split("/")[0]
         # a question behind a tool call is asked in the call's activity; its key has its own id
-        place = (*_names(str(info.workflow_id)), key.rpartition("/")[2] or info.activity_id)
+        place = (
+            *_names(str(info.workflow_id)),
+            key.removesuffix(EARLY).rpartition("/")[2] or info.activity_id,
+        )
         answer = self.world.answers[root].get(
             place, EffectFailed(error="fatal", type="NoAnswer", message=str(place))
         )
