@@ -12,17 +12,15 @@ from __future__ import annotations
 import asyncio
 import time
 from collections.abc import Awaitable, Callable, Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field
-from typing import Any, TypeVar
 
 import structlog
 
-from activities.contracts import EarlyReply, ModelReplied, ModelRequest, ToolResult, ToolsDescribed
+from activities.contracts import EarlyReply, ModelReplied, ModelRequest, ToolResult
 
 __all__ = ["Ask", "Handover", "Question", "handed_over", "with_early_reply"]
 
-A = TypeVar("A", ToolResult, ToolsDescribed)
 Ask = Callable[[ModelRequest], Awaitable[ModelReplied]]
 """Asks a model once."""
 log = structlog.get_logger(__name__)
@@ -40,8 +38,8 @@ class Question:
 class Handover:
     """How to compute the question behind one activity."""
 
-    question: Callable[[Any, float], Question | None]
-    """From the activity's answer and the time in seconds since 1970. None: the machine asks no model next, or
+    question: Callable[[ToolResult, float], Question | None]
+    """From the tool's result and the time in seconds since 1970. None: the machine asks no model next, or
     people come first."""
     is_stopped: bool = False
     on_stop: Callable[[], object] = field(default=lambda: None)
@@ -50,7 +48,8 @@ class Handover:
     def stop(self) -> None:
         """A command came: the tool's result is wanted now, alone."""
         self.is_stopped = True
-        self.on_stop()
+        with suppress(RuntimeError):  # the worker's loop is closed
+            self.on_stop()
 
 
 _handovers: dict[str, Handover] = {}
@@ -64,11 +63,12 @@ def handed_over(key: str, handover: Handover) -> Iterator[None]:
     try:
         yield
     finally:
-        _handovers.pop(key, None)
+        if _handovers.get(key) is handover:
+            del _handovers[key]
 
 
-async def with_early_reply(key: str, answer: A, ask_model: Ask) -> A:
-    """The answer of the activity with this key, with the reply to the question behind it if one was handed
+async def with_early_reply(key: str, answer: ToolResult, ask_model: Ask) -> ToolResult:
+    """The result of the call with this key, with the reply to the question behind it if one was handed
     over.
 
     Nothing goes wrong by the question: when it fails, is stopped by a command or cancelled with the activity,
@@ -79,13 +79,15 @@ async def with_early_reply(key: str, answer: A, ask_model: Ask) -> A:
         return answer
     try:
         question = handover.question(answer, time.time())
-        if question is None or handover.is_stopped:
+        if question is None:
             return answer
         asking = asyncio.ensure_future(ask_model(question.request))
         loop = asyncio.get_running_loop()
         handover.on_stop = lambda: loop.call_soon_threadsafe(asking.cancel)
+        if handover.is_stopped:  # looked at behind `on_stop`: a stop comes from another thread
+            asking.cancel()
         early = EarlyReply(question=question.digest, reply=await asking)
     except (Exception, asyncio.CancelledError) as error:  # noqa: BLE001  # the machine may be a user's
-        log.info("question.not_asked", key=key, reason=f"{type(error).__name__}: {error}"[:500])
+        log.info("question.not_asked", key=key, reason=type(error).__name__)
         return answer
     return answer.model_copy(update={"early": early})

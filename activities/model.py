@@ -9,6 +9,7 @@ from __future__ import annotations
 import asyncio
 import time
 from collections.abc import Mapping
+from contextvars import ContextVar
 from datetime import timedelta
 
 import structlog
@@ -39,12 +40,14 @@ from activities.provider import (
 )
 from activities.store.cache import ConversationCache
 
-__all__ = ["ModelActivities"]
+__all__ = ["ModelActivities", "began"]
 
 TAIL_BYTES = 2048
 """How much of the text so far a heartbeat carries, in UTF-8."""
 ERROR_TYPES = {"transient": TRANSIENT, "recoverable": RECOVERABLE, "fatal": FATAL}
 
+began: ContextVar[float] = ContextVar("began", default=0.0)
+"""When an activity began that does something else before it asks, by the monotonic clock; 0: it does not."""
 log = structlog.get_logger(__name__)
 
 
@@ -165,6 +168,7 @@ def _seconds_left() -> float:
     if not info.schedule_to_close_timeout:
         return float("inf")
     left = (info.schedule_to_close_timeout - (info.started_time - info.scheduled_time)).total_seconds()
+    left -= time.monotonic() - began.get() if began.get() else 0
     return max(left - min(1.0, left / 10), 0.0)
 
 

@@ -2,7 +2,7 @@
 
 `python -m benchmarks [quick]` prints a Markdown table of ratios, medians of interleaved rounds, with the
 targets beside them. Both sides make one model call and one tool call per step with results of 1 KiB; the bare
-loop carries no conversation, so it does the least that is possible. `fused` is `fuse: auto`, the default.
+loop carries no conversation, so it does the least that is possible. `fused` is `fuse: auto`.
 """
 
 from __future__ import annotations

@@ -2,9 +2,8 @@
 
 from __future__ import annotations
 
-import math
 from collections.abc import Iterator, Sequence
-from contextlib import contextmanager, nullcontext
+from contextlib import contextmanager
 from datetime import timedelta
 from typing import Any
 
@@ -14,7 +13,6 @@ from temporalio.exceptions import ActivityError, ApplicationError, FailureError,
 from temporalio.worker.workflow_sandbox import RestrictedWorkflowAccessError
 
 from activities.contracts import ToolsDescribed, ToolSpec, ToolsWanted
-from activities.handover import Question
 from workflows.api import (
     WORKFLOW_TYPE,
     AgentTask,
@@ -28,7 +26,6 @@ from workflows.api import (
     TranscriptPage,
 )
 from workflows.archived_log import ArchivedLog
-from workflows.calls import question_of
 from workflows.drive import Drive
 from workflows.kernel.diagram import mermaid
 from workflows.kernel.errors import bug_place, bug_text
@@ -43,7 +40,7 @@ from workflows.pages import (
     transcript_page,
 )
 from workflows.people import CommandDone, Decided, EffectsPage, RequestsPage
-from workflows.perform import Performer, asking_seconds
+from workflows.perform import Performer
 from workflows.task import InvalidTask, carried_step, first_step, parse_task, program_for
 from workflows.temporal_host import TemporalHost, identity, now
 
@@ -85,8 +82,8 @@ class AgentWorkflow:
         with _bugs_named():
             try:
                 self.task = parse_task(inputs)
-                found = await self._tools(self.task)
-                host = self._begin(self.task, found.tools)
+                specs = await self._tool_specs(self.task)
+                host = self._begin(self.task, specs)
             except InvalidTask as error:
                 raise self._ended_early("refused", str(error)) from None
             except BaseException as error:
@@ -94,7 +91,6 @@ class AgentWorkflow:
                     self._ended_early("cancelled", "the run was cancelled before it began")
                 raise
             assert self.drive is not None
-            self.drive.calls.early = found.early or self.drive.calls.early
             try:
                 await self.drive.run()
             except RestrictedWorkflowAccessError as error:
@@ -130,38 +126,25 @@ class AgentWorkflow:
         self.messages.begin(drive, carry.unusable if carry else ())
         return host
 
-    async def _tools(self, task: AgentTask) -> ToolsDescribed:
-        """The task's tools as the worker declares them. They enter the history and go on with the run, so
-        that a tool that changes later cannot break it. Raises InvalidTask.
+    async def _tool_specs(self, task: AgentTask) -> tuple[ToolSpec, ...]:
+        """The specs of the task's tools. They enter the history and go on with the run, so that a tool that
+        changes later cannot break it. Raises InvalidTask.
 
         Never by a local activity: where a query or message comes while one is under way, Temporal replays
         its end elsewhere, and the run would not replay (design 6).
         """
         if task.carry or not task.tools:
-            return ToolsDescribed(tools=task.carry.specs if task.carry else ())
-        me = identity(workflow.info().run_id)
-        asking, key = asking_seconds(task), f"{me.workflow_id}/{me.origin}/describe-tools"
-        early = task.fuse == "auto" and asking + 30 < (task.limits.seconds or math.inf)
-
-        def first_question(found: ToolsDescribed, now: float) -> Question | None:
-            if found.missing:
-                return None
-            step = first_step(task, program_for(task, found.tools, me.workflow_id), now=now)
-            asked = question_of(me, step, now)
-            return Performer(task, found.tools).question(*asked) if asked else None
-
+            return task.carry.specs if task.carry else ()
         try:
-            with Performer(task, ()).hand_over(key, first_question) if early else nullcontext():
-                found: ToolsDescribed = await workflow.execute_activity(
-                    "describe_tools",
-                    ToolsWanted(names=task.tools, key=key if early else ""),
-                    result_type=ToolsDescribed,
-                    activity_id="describe-tools",
-                    start_to_close_timeout=timedelta(seconds=30 + (asking if early else 0)),
-                    heartbeat_timeout=timedelta(seconds=task.heartbeat_seconds),
-                    retry_policy=RetryPolicy(maximum_attempts=3),
-                    summary="describe the agent's tools" + (", then the model" if early else ""),
-                )
+            found: ToolsDescribed = await workflow.execute_activity(
+                "describe_tools",
+                ToolsWanted(names=task.tools),
+                result_type=ToolsDescribed,
+                activity_id="describe-tools",
+                start_to_close_timeout=timedelta(seconds=30),
+                retry_policy=RetryPolicy(maximum_attempts=3),
+                summary="describe the agent's tools",
+            )
         except ActivityError as error:
             if is_cancelled_exception(error):
                 raise
@@ -169,7 +152,7 @@ class AgentWorkflow:
         if found.missing:
             available = ", ".join(found.available) or "none"
             raise InvalidTask(f"unknown tools: {', '.join(found.missing)}. This worker has: {available}")
-        return found
+        return found.tools
 
     async def _continue_as_new(self, performer: Performer) -> None:
         """A run has no maximum length: between two effects it may go on with an empty history."""

@@ -165,6 +165,8 @@ class Calls:
         """Inner runs under way, by workflow id: what each may spend, by counter."""
         self.unbilled: dict[str, float] = {}
         """What calls have spent that no answer will say."""
+        self._fuses = task.fuse == "auto"
+        """Until a question turns out to be another than expected: the next ones would, too."""
         self.early: EarlyReply | None = None
         """A reply to the question that should come next."""
         self.signed_ids: tuple[str, ...] = ()
@@ -398,14 +400,14 @@ class Calls:
         if early is not None and early.question == site.digest(effect):
             site = replace(site, reply=early.reply)
         elif early is not None:
-            self.unbilled = added(self.unbilled, early.cost)
+            self.unbilled, self._fuses = added(self.unbilled, early.cost), False
         return await self.host.perform(effect, site)
 
     def _next_question(self, step: Step, name: str, run: ToolRun, effect: CallTools) -> NextQuestion | None:
         """What the machine will ask a model behind this call, if it is the last one of the effect."""
         spec, place = self.specs[run.tool], step.snapshot.place
         names = list(tool_calls(effect, place))
-        if self.task.fuse == "off" or not spec.repeatable or spec.timeout_seconds > SLOW or name not in names:
+        if not self._fuses or not spec.repeatable or spec.timeout_seconds > SLOW or name not in names:
             return None
 
         def question(result: ToolResult, now: float) -> tuple[AskModel, CallSite] | None:

@@ -51,6 +51,8 @@ T = TypeVar("T")
 
 NAMED = 10
 """Limits of a refused command in the log."""
+CHANGING = {"pause", "steer", "rollback", "abort"}
+"""Commands that stop a question which is asked behind a tool call; others let it end."""
 HARMLESS = {"pause", "resume", "limits"}
 """Commands that change nothing about an effect under way, and are obeyed beside it."""
 
@@ -693,7 +695,8 @@ class Drive(LiveRun):
             return self._by_id.get(command.id) or self._obeyed_before(command)
         queued = QueuedCommand(command, self.commands.accept(command))
         self.queue.append(queued)
-        self.host.stop_early_questions()
+        if command.command in CHANGING:
+            self.host.stop_early_questions()
         if command.id:
             self._by_id[command.id] = queued
         self.host.publish(())

@@ -44,6 +44,7 @@ from activities.contracts import (
     text_digest,
 )
 from activities.handover import Handover, Question, handed_over
+from workflows import registry
 from workflows.api import AgentTask
 from workflows.host import Call, CallAnswer, CallSite
 
@@ -106,10 +107,10 @@ class Performer:
     async def _ask_model(self, effect: AskModel, site: CallSite) -> ModelReplied | EffectFailed:
         """Send what the store lacks; when it has lost what it held, send everything once."""
         model = self._model(effect)
+        outputs, self._outputs = self._outputs, {}
         if site.reply is not None:
             self._held |= {self._setup(effect, model)[1]: None, site.reply.conversation: None}
             return site.reply
-        outputs, self._outputs = self._outputs, {}
         try:
             reply = await self._ask(effect, model, site, site.activity_id, outputs)
         except ActivityError as error:
@@ -200,9 +201,10 @@ class Performer:
         return Question(site.digest(effect), request.model_copy(update={"key": f"{site.key}{EARLY}"}))
 
     @contextmanager
-    def hand_over(self, key: str, question: Callable[[Any, float], Question | None]) -> Iterator[None]:
+    def hand_over(self, key: str, question: Callable[[ToolResult, float], Question | None]) -> Iterator[None]:
         """Let the activity with this key ask the question behind it, if it runs in this process."""
-        if workflow.unsafe.is_replaying():
+        # users' code runs under the sandbox's rules, and in the workflow's own thread: never in an activity
+        if workflow.unsafe.is_replaying() or not registry.is_shipped(self.task.machine):
             yield
             return
         handover = Handover(question)

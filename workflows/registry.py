@@ -22,7 +22,16 @@ from workflows import machines as shipped_machines
 from workflows.kernel.machine import Extensions, Machine
 from workflows.machines.common.stopping import POLICY_TYPES
 
-__all__ = ["add_module", "extensions", "has_users_code", "machine", "machine_for", "machines", "shipped"]
+__all__ = [
+    "add_module",
+    "extensions",
+    "has_users_code",
+    "is_shipped",
+    "machine",
+    "machine_for",
+    "machines",
+    "shipped",
+]
 
 KINDS = {"rules": ("rule", "RULES"), "policies": ("policy", "POLICIES"), "hooks": ("hook", "HOOKS")}
 """Kind of extension -> its word in messages, and the constant of users' modules that names them."""
@@ -129,6 +138,11 @@ def shipped() -> tuple[Machine, ...]:
 def has_users_code() -> bool:
     """Whether a run may run more than shipped machines: machines, rules, policies or hooks of users."""
     return bool(_extending) or set(_machines) != _SHIPPED
+
+
+def is_shipped(name: str) -> bool:
+    """Whether runs of this machine run shipped code alone."""
+    return not _extending and all(key in _SHIPPED for key in _machines if key[0] == name)
 
 
 def machines() -> tuple[Machine, ...]:

@@ -8,7 +8,7 @@ from typing import Any, Literal
 
 from pydantic import Field
 
-from activities.contracts.answers import EarlyReply, ToolResult
+from activities.contracts.answers import ToolResult
 from activities.contracts.conversation import Message
 from activities.contracts.data import ArtifactSpec, Frozen, JsonObject, ModelSpec, ToolSpec
 
@@ -115,8 +115,6 @@ class ToolsWanted(Frozen):
     """Input of the activity `describe_tools`."""
 
     names: tuple[str, ...]
-    key: str = ""
-    """By which the activity finds the run's first question; empty: it asks none."""
 
 
 class ToolsDescribed(Frozen):
@@ -126,8 +124,6 @@ class ToolsDescribed(Frozen):
     missing: tuple[str, ...] = ()
     available: tuple[str, ...] = ()
     """All that the worker has; given when one is missing."""
-    early: EarlyReply | None = None
-    """What a model replied to the machine's first question, asked in the same activity."""
 
 
 class ToolRequest(Frozen):

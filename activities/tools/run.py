@@ -44,7 +44,7 @@ from activities.contracts import (
 )
 from activities.handover import with_early_reply
 from activities.heartbeat import heartbeats
-from activities.model import ModelActivities
+from activities.model import ModelActivities, began
 from activities.settings import Settings
 from activities.store.blobs import BlobStore
 from activities.text import problems_text, readable
@@ -234,24 +234,21 @@ class ToolActivities:
 
     @activity.defn(name="describe_tools")
     async def describe_tools(self, wanted: ToolsWanted) -> ToolsDescribed:
-        """The specs of the tools, in the order of the request, and the names that are missing; with the reply
-        to the run's first question if the workflow has handed it over."""
+        """The specs of the tools, in the order of the request, and the names that are missing."""
         tools = self.runner.tools
         missing = tuple(name for name in wanted.names if name not in tools)
-        described = ToolsDescribed(
+        return ToolsDescribed(
             tools=tuple(tools[name].spec() for name in wanted.names if name in tools),
             missing=missing,
             available=tuple(tools) if missing else (),
         )
-        if self._models is None:
-            return described
-        return await with_early_reply(wanted.key, described, self._models.ask_model)
 
     @activity.defn(name="call_tool")
     async def call_tool(self, request: ToolRequest) -> ToolResult:
         """Run one tool, and ask the question behind it if the workflow has handed it over.
 
         Raises `ApplicationError` of type `Transient` to be called again."""
+        began.set(time.monotonic())
         result = await _attempted(self.runner.run_tool, request, request.tool)
         if self._models is None:
             return result

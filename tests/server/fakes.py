@@ -175,8 +175,7 @@ class FakeActivities:
     async def describe_tools(self, wanted: ToolsWanted) -> ToolsDescribed:
         root = str(activity.info().workflow_id).split("/")[0]
         specs = {spec.name: spec for spec in self.world.specs[root]}
-        described = ToolsDescribed(tools=tuple(specs[name] for name in wanted.names))
-        return await with_early_reply(wanted.key, described, self.ask_model)
+        return ToolsDescribed(tools=tuple(specs[name] for name in wanted.names))
 
     @activity.defn
     async def archive_log(self, request: ArchiveRequest) -> None:

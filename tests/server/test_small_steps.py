@@ -41,7 +41,7 @@ async def activities_of(run: Run) -> Counter[str]:
 
 @pytest.mark.parametrize(
     ("tool", "fuse", "questions"),
-    [("mark", "auto", 0), ("mark", "off", 4), ("mark_once", "auto", 3)],
+    [("mark", "auto", 1), ("mark", "off", 4), ("mark_once", "auto", 4)],
     ids=["repeatable", "off", "unsafe"],
 )
 async def test_only_calls_that_may_be_repeated_ask_the_model(
@@ -68,7 +68,7 @@ async def test_command_gets_the_tools_result_and_ends_the_question(
     working: Client, settings: Settings, name: str, more: dict[str, object], event: str
 ) -> None:
     once = calls(("mark", {"line": name}))
-    run = await begin(working, task(once, SLOW))
+    run = await begin(working, task(once, SLOW, fuse="auto"))
     marks = settings.files_root / "marks.txt"
 
     async def asked() -> bool:
@@ -155,17 +155,15 @@ MACHINE = Machine(
 """
 
 
-async def test_reply_to_another_question_is_dropped_and_paid(
-    working: Client, settings: Settings, tmp_path: Path
-) -> None:
+async def test_machine_of_a_user_is_never_fused(working: Client, settings: Settings, tmp_path: Path) -> None:
     file = tmp_path / "clock.py"
     file.write_text(OTHER_WORDS)  # one small file
     for module in load_modules([str(file)]):
         registry.add_module(module)
-    models = {"default": scripted("early", "in time")}
+    models = {"default": scripted("in time")}
     given = {"goal": "x", "machine": "clock", "tools": ("mark",), "people": UNATTENDED, "models": models}
-    run = await begin(working, given)
+    run = await begin(working, {**given, "fuse": "auto"})
     result = await run.result()
-    assert (result.ok, result.answer) == (True, "early")
-    assert result.counters["model_calls"] == 2
+    assert (result.ok, result.answer) == (True, "in time")
+    assert (await activities_of(run))["ask_model"] == result.counters["model_calls"] == 1
     await replayed(run, settings)
