@@ -204,7 +204,7 @@ class Performer:
     def hand_over(self, key: str, question: Callable[[ToolResult, float], Question | None]) -> Iterator[None]:
         """Let the activity with this key ask the question behind it, if it runs in this process."""
         # users' code runs under the sandbox's rules, and in the workflow's own thread: never in an activity
-        if workflow.unsafe.is_replaying() or not registry.is_shipped(self.task.machine):
+        if workflow.unsafe.is_replaying() or not registry.is_shipped(self.task.machine, self.task.options):
             yield
             return
         handover = Handover(question)

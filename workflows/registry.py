@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import difflib
 import importlib
+import json
 import pkgutil
 import sys
 from collections.abc import Callable
@@ -140,9 +141,12 @@ def has_users_code() -> bool:
     return bool(_extending) or set(_machines) != _SHIPPED
 
 
-def is_shipped(name: str) -> bool:
-    """Whether runs of this machine run shipped code alone."""
-    return not _extending and all(key in _SHIPPED for key in _machines if key[0] == name)
+def is_shipped(name: str, options: Any) -> bool:
+    """Whether runs of this machine with these options run shipped code alone: they name no rule, policy or
+    hook of a user."""
+    words = json.dumps(options)
+    extended = any(extension in words for named in _loaded.values() for extension in named)
+    return not extended and all(key in _SHIPPED for key in _machines if key[0] == name)
 
 
 def machines() -> tuple[Machine, ...]:
