@@ -143,7 +143,7 @@ def look(c, run):
 
 
 MACHINE = Machine(
-    name="clock",
+    name="timed",
     options=Options,
     context=Seen,
     begin=lambda given, options: Seen(),
@@ -156,12 +156,12 @@ MACHINE = Machine(
 
 
 async def test_machine_of_a_user_is_never_fused(working: Client, settings: Settings, tmp_path: Path) -> None:
-    file = tmp_path / "clock.py"
+    file = tmp_path / "timed.py"
     file.write_text(OTHER_WORDS)  # one small file
     for module in load_modules([str(file)]):
         registry.add_module(module)
     models = {"default": scripted("in time")}
-    given = {"goal": "x", "machine": "clock", "tools": ("mark",), "people": UNATTENDED, "models": models}
+    given = {"goal": "x", "machine": "timed", "tools": ("mark",), "people": UNATTENDED, "models": models}
     run = await begin(working, {**given, "fuse": "auto"})
     result = await run.result()
     assert (result.ok, result.answer) == (True, "in time")
