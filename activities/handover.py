@@ -3,7 +3,7 @@
 A machine is pure, so what it will ask a model once a tool has answered can be computed where the tool has
 run. The workflow hands over how, before it schedules the call; the activity asks at once, and one activity
 does what took two. Nothing depends on it: an activity in another process, or a second attempt after its
-worker died, finds nothing here and returns its answer alone, and the workflow asks the model. It takes a
+worker died, finds nothing here and returns the result alone, and the workflow asks the model. It takes a
 reply that came early only if its own question has the same digest.
 """
 
@@ -36,7 +36,7 @@ class Question:
 
 @dataclass(slots=True)
 class Handover:
-    """How to compute the question behind one activity."""
+    """How to compute the question behind one call."""
 
     question: Callable[[ToolResult, float], Question | None]
     """From the tool's result and the time in seconds since 1970. None: the machine asks no model next, or
@@ -87,7 +87,7 @@ async def with_early_reply(key: str, answer: ToolResult, ask_model: Ask) -> Tool
         if handover.is_stopped:  # looked at behind `on_stop`: a stop comes from another thread
             asking.cancel()
         early = EarlyReply(question=question.digest, reply=await asking)
-    except (Exception, asyncio.CancelledError) as error:  # noqa: BLE001  # the machine may be a user's
+    except (Exception, asyncio.CancelledError) as error:  # noqa: BLE001  # of machine or provider: the workflow asks again
         log.info("question.not_asked", key=key, reason=type(error).__name__)
         return answer
     return answer.model_copy(update={"early": early})

@@ -211,14 +211,14 @@ async def table(bench: Bench, quick: bool) -> None:
 
         async def alone(kind: str) -> float:
             took, worked = await bench.alone(kind, steps)  # noqa: B023  # called in the same round
-            cpu[kind].append(worked)  # noqa: B023
+            cpu[kind].append(worked)  # noqa: B023  # called in the same round
             return took
 
         print(Row(f"ms per step, one run of {steps}", await bench.interleaved(alone), target=targets[steps]))
         worked = {kind: statistics.median(values) for kind, values in cpu.items()}
         print(Row(f"worker CPU, ms per step of {steps}", worked, target="1.5" if steps == 200 else ""))
     for runs in (50,) if quick else (50, 200):
-        rates = await bench.interleaved(lambda kind: bench.together(kind, runs, 10))  # noqa: B023
+        rates = await bench.interleaved(lambda kind: bench.together(kind, runs, 10))  # noqa: B023  # the same
         print(Row(f"steps per second, {runs} runs at once", rates, target="0.9 / 1.5"))
     sizes = {1024: "3,500 / 2,600", 4096: "6,500 / 5,700"}
     for size, target in sizes.items():

@@ -302,9 +302,9 @@ def asking_seconds(task: AgentTask) -> float:
 def quoting(request: ModelRequest, outputs: Mapping[str, str]) -> ModelRequest:
     """The request with these tool outputs by reference: history holds each already."""
     messages, quotes = list(request.messages), []
+    forms = [(digest, output, False) for digest, output in outputs.items()]
+    forms += [(digest, Quote.escape(output), True) for digest, output in outputs.items()]
     for number, message in enumerate(messages):
-        forms = [(digest, output, False) for digest, output in outputs.items()]
-        forms += [(digest, Quote.escape(output), True) for digest, output in outputs.items()]
         for digest, text, escaped in forms:
             before, found, after = message.content.partition(text)
             if found:

@@ -32,14 +32,7 @@ from temporalio.converter import (
 )
 from temporalio.exceptions import ApplicationError
 
-from activities.contracts import (
-    ModelReplied,
-    ModelRequest,
-    ToolRequest,
-    ToolResult,
-    ToolsDescribed,
-    ToolsWanted,
-)
+from activities.contracts import ModelReplied, ModelRequest, ToolRequest, ToolResult
 from activities.store.blobs import BlobStore
 from activities.text import problems_text
 
@@ -49,8 +42,8 @@ THRESHOLD = 16 * 1024
 """Payloads of this many bytes or more are kept in the blob store."""
 DRIVER = "ratchet-blobs"
 """Name of the driver in the claims that history holds; it must never change."""
-SHORT = (ModelRequest, ModelReplied, ToolRequest, ToolResult, ToolsDescribed, ToolsWanted)
-"""Without the fields that have their default; no union in them is told apart by a default."""
+SHORT = (ModelRequest, ModelReplied, ToolRequest, ToolResult)
+"""Written without the fields that have their default. Their unions need none of those to be read."""
 PROTOBUF = (b"json/protobuf", b"binary/protobuf")
 MOST_ERRORS = 20
 
