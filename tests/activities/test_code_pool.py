@@ -109,7 +109,7 @@ def test_missing_interpreter_is_a_clear_error_that_a_retry_may_mend(tmp_path: Pa
 
 
 GAUGE = """
-import asyncio, resource, sys
+import asyncio, os, resource, sys
 from pathlib import Path
 from activities.contracts import CodeLimits
 from tests.activities.codekit import sandbox_in
@@ -125,9 +125,10 @@ async def main():
             await sandbox.run(block)
         grown = peak(resource.RUSAGE_SELF) - before
         await sandbox.pool.close()
-        print(grown, peak(resource.RUSAGE_CHILDREN))
+        print(grown, peak(resource.RUSAGE_CHILDREN), flush=True)
 
 asyncio.run(main())
+os._exit(0)  # as the worker ends: threads of Rust libraries can abort the interpreter's own exit
 """
 GREEDY = [
     "while True: print('x' * 1000)",
@@ -142,8 +143,9 @@ def test_memory_of_worker_and_interpreter_stays_bounded(tmp_path: Path) -> None:
     """In MB: the worker grows by little more than what a block may have."""
     done = subprocess.run(
         [sys.executable, "-c", GAUGE, str(tmp_path)], cwd=ROOT, input="\n---\n".join(GREEDY),
-        capture_output=True, text=True, check=True,
+        capture_output=True, text=True, check=False,
     )  # fmt: skip
+    assert done.returncode == 0, done.stderr
     worker, interpreter = map(int, done.stdout.splitlines()[-1].split())
     assert worker < 128
     assert interpreter < 200
