@@ -23,15 +23,16 @@ async def heartbeats(
     """
     timeout = activity.info().heartbeat_timeout
     pause = min(every_seconds, timeout.total_seconds() / 4) if timeout else every_seconds
+    later = asyncio.get_running_loop().call_later
+    timer: asyncio.TimerHandle
 
-    async def beat() -> None:
-        while True:
-            await asyncio.sleep(pause)
-            activity.heartbeat(*(() if details is None else (details(),)))
+    def beat() -> None:
+        nonlocal timer
+        timer = later(pause, beat)
+        activity.heartbeat(*(() if details is None else (details(),)))
 
-    beats = asyncio.create_task(beat())
+    timer = later(pause, beat)
     try:
         yield
     finally:
-        beats.cancel()
-        await asyncio.wait({beats})
+        timer.cancel()

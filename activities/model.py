@@ -8,9 +8,11 @@ from __future__ import annotations
 
 import asyncio
 import time
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from contextvars import ContextVar
 from datetime import timedelta
+from types import MappingProxyType
+from typing import Any
 
 import structlog
 from temporalio import activity
@@ -22,12 +24,14 @@ from activities.contracts import (
     FATAL,
     RECOVERABLE,
     TRANSIENT,
+    UNKNOWN_TOOLS,
     Conversation,
     Message,
     ModelReplied,
     ModelRequest,
     Setup,
     ToolCall,
+    ToolSpec,
 )
 from activities.heartbeat import heartbeats
 from activities.provider import (
@@ -40,7 +44,7 @@ from activities.provider import (
 )
 from activities.store.cache import ConversationCache
 
-__all__ = ["ModelActivities", "began"]
+__all__ = ["ModelActivities", "began", "named_specs"]
 
 TAIL_BYTES = 2048
 """How much of the text so far a heartbeat carries, in UTF-8."""
@@ -52,28 +56,35 @@ log = structlog.get_logger(__name__)
 
 
 class ModelActivities:
-    """The activity around the worker's providers, by name, and its cache of conversations.
+    """The activity around the worker's providers, its cache of conversations, and the specs of its tools.
 
     `heartbeat_seconds` is the pause between two heartbeats, which carry the end of the text so far.
     """
 
     def __init__(
-        self, providers: Mapping[str, Provider], cache: ConversationCache, heartbeat_seconds: float = 1.0
+        self,
+        providers: Mapping[str, Provider],
+        cache: ConversationCache,
+        heartbeat_seconds: float = 1.0,
+        specs: Mapping[str, ToolSpec] = MappingProxyType({}),
     ) -> None:
+        """Providers and specs by name."""
         self.providers = providers
         self.cache = cache
+        self.specs = specs
         self.heartbeat_seconds = heartbeat_seconds
 
     @activity.defn(name="ask_model")
     async def ask_model(self, request: ModelRequest) -> ModelReplied:
         """Ask the model for the next message of the conversation.
 
-        Raises `ApplicationError`: of type `CONVERSATION_MISSING`, or of the type of the failure's class
-        with `{"type": cause, "message": words}` as its first detail. The cause `deadline` means that
-        the time the run had left was over; the model's own timeout is the cause `timeout`.
+        Raises `ApplicationError`: of type `CONVERSATION_MISSING` or `UNKNOWN_TOOLS`, or of the type of the
+        failure's class with `{"type": cause, "message": words}` as its first detail. The cause `deadline`
+        means that the time the run had left was over; the model's own timeout is the cause `timeout`.
         """
         started = time.monotonic()
-        setup, base = self._setup(request), self._base(request)
+        described = named_specs(self.specs, request.describe)
+        setup, base = self._setup(request, described), self._base(request)
         tail = ""
 
         def extend(piece: str) -> None:
@@ -98,15 +109,19 @@ class ModelActivities:
             self.cache.save(conversation, base.digest)
             seconds = time.monotonic() - started
             _log(reply, seconds)
-            facts = {"attempt": activity.info().attempt, "seconds": seconds}
-            return reply.model_copy(update={"conversation": conversation.digest, **facts})
+            facts: dict[str, Any] = {"attempt": activity.info().attempt, "seconds": seconds}
+            facts |= {"conversation": conversation.digest, "tools": described}
+            return reply.model_copy(update=facts)
         # Outside of `except`: what a provider's library raised may hold the key, so it is no cause.
         raise _failed(failure, call, last=activity.info().attempt >= request.attempts)
 
-    def _setup(self, request: ModelRequest) -> Setup:
-        if request.full_setup is not None:
-            self.cache.save_setup(request.full_setup)
-            return request.full_setup
+    def _setup(self, request: ModelRequest, described: tuple[ToolSpec, ...]) -> Setup:
+        if (setup := request.full_setup) is not None:
+            if described:
+                offered = tuple(spec for name in request.offer for spec in described if spec.name == name)
+                setup = setup.model_copy(update={"tools": offered})
+            self.cache.save_setup(setup)
+            return setup
         setup = self.cache.setup(request.setup)
         if setup is None:
             raise _missing("setup", request.setup)
@@ -151,6 +166,14 @@ class ModelActivities:
             raise ProviderError("transient", "deadline", f"{what} the time that the run had left")
         seconds = f"{model.timeout_seconds:g} s; raise timeout_seconds if it needs longer"
         raise ProviderError("transient", "timeout", f"{what} {seconds}")
+
+
+def named_specs(specs: Mapping[str, ToolSpec], names: Sequence[str]) -> tuple[ToolSpec, ...]:
+    """The specs of these tools. Raises `ApplicationError` of type `UNKNOWN_TOOLS`."""
+    if missing := [name for name in names if name not in specs]:
+        words = f"unknown tools: {', '.join(missing)}. This worker has: {', '.join(specs) or 'none'}"
+        raise ApplicationError(words, type=UNKNOWN_TOOLS, non_retryable=True)
+    return tuple(specs[name] for name in names)
 
 
 def _end(text: str) -> str:

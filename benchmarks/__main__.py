@@ -28,9 +28,11 @@ from temporalio.api.history.v1 import HistoryEvent
 from temporalio.client import Client, WorkflowHandle, WorkflowQueryFailedError
 from temporalio.worker import Replayer, Worker
 
-from activities.contracts import ModelSpec, ScriptedReply, ToolCall
+from activities.contracts import ModelSpec
 from activities.settings import Settings
 from benchmarks.bare import QUEUE, BareLoop, BareWait, bare_model, bare_tool
+from client.agent import pinned
+from client.listing import start_attributes, start_memo
 from client.plugin import RatchetPlugin
 from tests.server.conftest import real_server
 from tests.server.trials import eventually, open_request
@@ -72,15 +74,11 @@ class Bench:
 
     def task(self, steps: int, size: int, tool: str = "text", fuse: str = "auto") -> AgentTask:
         """An agent that calls a tool so often, then answers."""
-        calls = [ToolCall(id=f"c{n}", name=tool, arguments=f'{{"size": {size}}}') for n in range(steps)]
-        script = (
-            *(ScriptedReply(reply="", tool_calls=(call,)) for call in calls),
-            ScriptedReply(reply="done"),
-        )
+        model = ModelSpec(provider="steps", name=f"{tool} {steps} {size}")
         return AgentTask.model_validate({
             "goal": "measure", "machine": "tools", "tools": (tool,), "fuse": fuse,
             "options": {"max_iterations": steps + 2}, "limits": Limits(model_calls=steps + 2),
-            "models": {"default": ModelSpec(provider="scripted", name="script", script=script)},
+            "models": {"default": model},
         })  # fmt: skip
 
     async def start(self, kind: str, steps: int, size: int = 1024) -> Handle:
@@ -91,7 +89,14 @@ class Bench:
                 BareLoop.run, args=[steps, size], id=name, task_queue=QUEUE
             )
         task = self.task(steps, size, fuse=kind)
-        return await self.client.start_workflow(WORKFLOW_TYPE, task, id=name, task_queue=TASK_QUEUE)
+        return await self.started(task, name)
+
+    async def started(self, task: AgentTask, name: str) -> Handle:
+        """A run as the SDK starts it: with its attributes and memo."""
+        return await self.client.start_workflow(
+            WORKFLOW_TYPE, pinned(task), id=name, task_queue=TASK_QUEUE, memo=start_memo(task),
+            search_attributes=start_attributes(task),
+        )  # fmt: skip
 
     async def interleaved(self, measure: Callable[[str], Awaitable[float]]) -> dict[str, float]:
         """The median of all rounds, by kind."""
@@ -164,7 +169,7 @@ class Bench:
         if kind == "bare":
             return await self.client.start_workflow(BareWait.run, id=name, task_queue=QUEUE)
         task = self.task(1, 10, "text_once", kind)
-        return await self.client.start_workflow(WORKFLOW_TYPE, task, id=name, task_queue=TASK_QUEUE)
+        return await self.started(task, name)
 
     async def until_waiting(self, kind: str, handle: Handle) -> None:
         """Wait until it waits."""

@@ -99,8 +99,9 @@ class RatchetPlugin(SimplePlugin):
         providers = load_providers(settings)
         pool = Pool()
         self._closing += [lambda: close_providers(providers.values()), pool.close]
-        models = ModelActivities(providers, ConversationCache(settings.cache_file))
-        tools = ToolActivities(ToolRunner(load_tools(settings), settings, blobs), models)
+        runner = ToolRunner(load_tools(settings), settings, blobs)
+        models = ModelActivities(providers, ConversationCache(settings.cache_file), specs=runner.specs)
+        tools = ToolActivities(runner, models)
         archive = ArchiveActivities(Archive(settings.archive_file))
         ours: list[Callable[..., Any]] = [
             models.ask_model,

@@ -17,6 +17,8 @@ from workflows.api import AgentTask, Carry, Fork, Limits, Origin
 from workflows.people import ApprovalRule, Approvals, Group, People
 from workflows.task import InvalidTask, carried_step, first_step, inner_task, parse_task, program_for
 
+TOOLS = {"look": LOOK, "pay": PAY}
+
 
 def task(**more: Any) -> AgentTask:
     """A task of the clerk."""
@@ -55,14 +57,14 @@ def test_unusable_input_is_refused_with_the_field(inputs: list[Any], problem: st
 )
 def test_task_that_cannot_be_run_says_why(more: dict[str, Any], problem: str) -> None:
     with pytest.raises(InvalidTask, match=problem):
-        program_for(task(**more), [LOOK, PAY], "t-1")
+        program_for(task(**more), TOOLS, "t-1")
 
 
 def test_misspelt_tool_of_a_state_is_refused_at_the_start() -> None:
     work, *others = sorted(clerk.MACHINE.states, key=lambda one: one.name is not clerk.S.WORK)
     states = [replace(work, tools=frozenset({"lok"})), *others]
     with pytest.raises(InvalidTask, match=r"state work of machine clerk .*`lok`.* did you mean `look`"):
-        program_for(task(), [LOOK, PAY], "t-1", replace(clerk.MACHINE, states=states))
+        program_for(task(), TOOLS, "t-1", replace(clerk.MACHINE, states=states))
 
 
 def test_inner_run_gets_the_smaller_limits_and_its_own_tools() -> None:

@@ -2,17 +2,16 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from datetime import timedelta
 from typing import Any
 
 from temporalio import workflow
-from temporalio.common import RawValue, RetryPolicy, SearchAttributeKey
-from temporalio.exceptions import ActivityError, ApplicationError, FailureError, is_cancelled_exception
+from temporalio.common import RawValue, SearchAttributeKey
+from temporalio.exceptions import ApplicationError, FailureError, is_cancelled_exception
 from temporalio.worker.workflow_sandbox import RestrictedWorkflowAccessError
 
-from activities.contracts import ToolsDescribed, ToolSpec, ToolsWanted
+from activities.contracts import AskModel, ToolSpec
 from workflows.api import (
     WORKFLOW_TYPE,
     AgentTask,
@@ -30,6 +29,8 @@ from workflows.drive import Drive
 from workflows.kernel.diagram import mermaid
 from workflows.kernel.errors import bug_place, bug_text
 from workflows.kernel.log import Record
+from workflows.kernel.machine import ToolsUnknown
+from workflows.kernel.snapshot import Step
 from workflows.messages import Messages
 from workflows.pages import (
     effects_page,
@@ -82,8 +83,7 @@ class AgentWorkflow:
         with _bugs_named():
             try:
                 self.task = parse_task(inputs)
-                specs = await self._tool_specs(self.task)
-                host = self._begin(self.task, specs)
+                host = await self._begin(self.task)
             except InvalidTask as error:
                 raise self._ended_early("refused", str(error)) from None
             except BaseException as error:
@@ -93,6 +93,9 @@ class AgentWorkflow:
             assert self.drive is not None
             try:
                 await self.drive.run()
+            except InvalidTask as error:  # the first question came upon tools that the worker lacks
+                self.drive = None
+                raise self._ended_early("refused", str(error)) from None
             except RestrictedWorkflowAccessError as error:
                 self.drive.fail(IMPURE, _impure_text(error))
                 await self.drive.run()
@@ -100,24 +103,30 @@ class AgentWorkflow:
                 self.messages.end()
             return await self._end(host, self.drive)
 
-    def _begin(self, task: AgentTask, specs: tuple[ToolSpec, ...]) -> TemporalHost:
+    async def _begin(self, task: AgentTask) -> TemporalHost:
         """Make the machine ready: at its start, at a fork's step, or where the execution before ended.
 
-        Raises InvalidTask."""
+        A run knows its tools by name until its first question brings their specs, unless its machine looks
+        at them before, or does something else first. Raises InvalidTask.
+        """
         info, carry = workflow.info(), task.carry
-        program = program_for(task, specs, info.workflow_id)
-        self._publish(task, program.machine.name, program.machine.version)
-        origin = carry.origin_run_id if carry else info.run_id
+        specs = {spec.name: spec for spec in carry.specs} if carry else {}
         performer = Performer(task, specs, carry.held if carry else ())
+        origin = carry.origin_run_id if carry else info.run_id
+        try:
+            step = self._step(task, specs)
+        except ToolsUnknown:
+            await performer.describe_tools()
+            step = self._step(task, specs)
+        if not (performer.knows_tools or step.asked is None or isinstance(step.asked, AskModel)):
+            await performer.describe_tools()
+        self._publish(task, step.program.machine.name, step.program.machine.version)
         host = TemporalHost(task, performer, self.archived, lambda: self._continue_as_new(performer))
         if carry:
             records = [Record.model_validate(record) for record in carry.records]
             self.archived = host.archived = ArchivedLog(origin, carry.log_head, records)
-            step = carried_step(program, carry)
-        else:
-            step = first_step(task, program, now=now())
-            if task.fork:
-                self.archived.records.extend(Record.model_validate(record) for record in task.fork.records)
+        elif task.fork:
+            self.archived.records.extend(Record.model_validate(record) for record in task.fork.records)
         try:
             drive = Drive(host, task, specs, identity(origin), step, carry.drive if carry else None)
         except (ValueError, TypeError, KeyError, AttributeError) as error:
@@ -126,33 +135,10 @@ class AgentWorkflow:
         self.messages.begin(drive, carry.unusable if carry else ())
         return host
 
-    async def _tool_specs(self, task: AgentTask) -> tuple[ToolSpec, ...]:
-        """The specs of the task's tools. They enter the history and go on with the run, so that a tool that
-        changes later cannot break it. Raises InvalidTask.
-
-        Never by a local activity: where a query or message comes while one is under way, Temporal replays
-        its end elsewhere, and the run would not replay (design 6).
-        """
-        if task.carry or not task.tools:
-            return task.carry.specs if task.carry else ()
-        try:
-            found: ToolsDescribed = await workflow.execute_activity(
-                "describe_tools",
-                ToolsWanted(names=task.tools),
-                result_type=ToolsDescribed,
-                activity_id="describe-tools",
-                start_to_close_timeout=timedelta(seconds=30),
-                retry_policy=RetryPolicy(maximum_attempts=3),
-                summary="describe the agent's tools",
-            )
-        except ActivityError as error:
-            if is_cancelled_exception(error):
-                raise
-            raise InvalidTask(f"the worker cannot describe its tools: {error.cause}") from error
-        if found.missing:
-            available = ", ".join(found.available) or "none"
-            raise InvalidTask(f"unknown tools: {', '.join(found.missing)}. This worker has: {available}")
-        return found.tools
+    def _step(self, task: AgentTask, specs: Mapping[str, ToolSpec]) -> Step:
+        """The first step, or the one that was carried. Raises InvalidTask or ToolsUnknown."""
+        program = program_for(task, specs, workflow.info().workflow_id)
+        return carried_step(program, task.carry) if task.carry else first_step(task, program, now=now())
 
     async def _continue_as_new(self, performer: Performer) -> None:
         """A run has no maximum length: between two effects it may go on with an empty history."""

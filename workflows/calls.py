@@ -10,7 +10,7 @@ from __future__ import annotations
 import asyncio
 import hashlib
 import json
-from collections.abc import Coroutine, Iterable, Sequence
+from collections.abc import Callable, Coroutine, Iterable, Mapping
 from dataclasses import replace
 from typing import Any, TypeVar
 
@@ -151,9 +151,11 @@ def question_of(identity: Identity, step: Step, now: float) -> tuple[AskModel, C
 class Calls:
     """The calls of one run. `state` is about the pending effect, `done` about the whole run."""
 
-    def __init__(self, host: Host, task: AgentTask, specs: Sequence[ToolSpec], identity: Identity) -> None:
+    def __init__(
+        self, host: Host, task: AgentTask, specs: Mapping[str, ToolSpec], identity: Identity
+    ) -> None:
         self.host, self.task, self.identity = host, task, identity
-        self.specs = {spec.name: spec for spec in specs}
+        self.specs = specs
         self.state = CallState()
         self.prepared_effect: Effect[Any] | None = None
         """The pending effect as `prepared` gave it last."""
@@ -169,7 +171,7 @@ class Calls:
         """Until a question turns out to be another than expected: the next ones would, too."""
         self.early: EarlyReply | None = None
         """A reply to the question that should come next."""
-        self.signed_ids: tuple[str, ...] = ()
+        self.signed_ids: Callable[[], tuple[str, ...]] = tuple
         """Signed commands so far: inner runs must not obey them."""
         self._under_way: dict[str, ToolRun] = {}
         self._held = self._cancelled = False
@@ -494,7 +496,7 @@ class Calls:
         me = self.identity
         workflow_id = bounded(f"{me.workflow_id}/{me.origin[:8]}/{name}")
         parents = (*me.parents, (me.workflow_id, me.origin))
-        child = ChildRun(workflow_id, task, effect.title[:200], parents, self.signed_ids)
+        child = ChildRun(workflow_id, task, effect.title[:200], parents, self.signed_ids())
         self.children[workflow_id] = {**task.limits.caps, "seconds": 0}
         try:
             result = await self.host.run_child(child)

@@ -216,6 +216,16 @@ class Drive(LiveRun):
             text = texts.rejection(request)
             state.results[name] = texts.result_without_call(run, "rejected", text)
 
+    async def _approved(self, wanted: Effect[Any]) -> Effect[Any]:
+        """The effect as it will be performed, once people have answered; the run may have ended."""
+        await self._member_questions(wanted)
+        effect = self.calls.prepared(wanted, self.place)
+        if self.step.exit is None:
+            await self._approvals(effect)
+        if self.step.exit is None and self.calls.state.arguments:  # a person gave others
+            effect = self.calls.prepared(wanted, self.place)
+        return effect
+
     # -- performing --------------------
 
     async def _perform(self) -> None:
@@ -224,13 +234,9 @@ class Drive(LiveRun):
         Calls that have ended are kept, so performing the effect again makes only those that are missing.
         """
         assert self.step.effect is not None
-        wanted, calls = self.step.effect, self.calls
-        await self._member_questions(wanted)
-        if self.step.exit is None:
-            await self._approvals(calls.prepared(wanted, self.place))
+        calls, effect = self.calls, await self._approved(self.step.effect)
         if self.step.exit is not None:
             return
-        effect = calls.prepared(wanted, self.place)
         while (breach := self.reserve(calls.planned(effect, self.place))) is None:
             answer = await self._race(effect)
             if unknown := calls.unknown(effect, self.place):
@@ -330,7 +336,6 @@ class Drive(LiveRun):
         if self.paused:
             raise Preempted
         stopped = len(self.calls.state.children_stopped)
-        self.calls.signed_ids = self.commands.signed_ids
         try:
             answer = await self._unless_preempted(self.calls.perform(self.step, effect))
             if self.host.cancelled() and isinstance(answer, EffectFailed):

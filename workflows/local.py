@@ -189,11 +189,11 @@ class LocalRuns:
         program = program_for(task, specs, trace_id, self.machine)
         return task, replace(program, interrupts=self._interrupts(program))
 
-    def _specs_of(self, task: AgentTask) -> tuple[ToolSpec, ...]:
+    def _specs_of(self, task: AgentTask) -> dict[str, ToolSpec]:
         if missing := [name for name in task.tools if name not in self.specs]:
             known = ", ".join(self.specs) or "none"
             raise ValueError(f"unknown tools: {', '.join(missing)}; there are: {known}")
-        return tuple(self.specs[name] for name in task.tools)
+        return {name: self.specs[name] for name in task.tools}
 
     def _interrupts(self, program: Program) -> Callable[[Snapshot, Program], bool] | None:
         """Where people's settings or the interrupt function pause the run."""
@@ -255,8 +255,7 @@ class _Run:
         self._lines: list[str] = []
         self._asked: set[str] = set()
         self._children: dict[str, Drive] = {}
-        specs = [runs.specs[name] for name in task.tools]
-        self.drive = Drive(self, task, specs, identity, step)
+        self.drive = Drive(self, task, runs._specs_of(task), identity, step)
 
     def now(self) -> float:
         return self.runs.now()

@@ -21,6 +21,7 @@ from activities.contracts import (
     QUOTED_CHARS,
     RECOVERABLE,
     TRANSIENT,
+    UNKNOWN_TOOLS,
     ArtifactsRead,
     ArtifactText,
     AskModel,
@@ -40,13 +41,16 @@ from activities.contracts import (
     Setup,
     ToolRequest,
     ToolResult,
+    ToolsDescribed,
     ToolSpec,
+    ToolsWanted,
     text_digest,
 )
 from activities.handover import Handover, Question, handed_over
 from workflows import registry
 from workflows.api import AgentTask
 from workflows.host import Call, CallAnswer, CallSite
+from workflows.task import InvalidTask
 
 __all__ = ["CRASHES", "Performer", "asking_seconds", "retries"]
 
@@ -70,9 +74,9 @@ CLASSES: dict[str, ErrorClass] = {TRANSIENT: "transient", RECOVERABLE: "recovera
 class Performer:
     """Performs a run's calls, and knows what of the conversation the store holds."""
 
-    def __init__(self, task: AgentTask, specs: Iterable[ToolSpec], held: Iterable[str] = ()) -> None:
-        self.task = task
-        self.specs = {spec.name: spec for spec in specs}
+    def __init__(self, task: AgentTask, specs: dict[str, ToolSpec], held: Iterable[str] = ()) -> None:
+        """`specs` by name; empty until they are known, and then filled."""
+        self.task, self.specs = task, specs
         self._heartbeat = timedelta(seconds=task.heartbeat_seconds)
         self._held: dict[str, None] = dict.fromkeys(held)
         """Digests that the store holds, oldest first (a set would have no order)."""
@@ -108,21 +112,60 @@ class Performer:
         """Send what the store lacks; when it has lost what it held, send everything once."""
         model = self._model(effect)
         outputs, self._outputs = self._outputs, {}
+        knew_tools = self.knows_tools
         if site.reply is not None:
             self._held |= {self._setup(effect, model)[1]: None, site.reply.conversation: None}
             return site.reply
         try:
             reply = await self._ask(effect, model, site, site.activity_id, outputs)
         except ActivityError as error:
+            if problem := _unknown_tools(error):
+                raise InvalidTask(problem) from error
             if not _is(error, CONVERSATION_MISSING):
-                return failure(error, site)
+                failed = failure(error, site)
+                if not knew_tools:
+                    await self.describe_tools()
+                return failed
             self._held.clear()
             try:
                 reply = await self._ask(effect, model, site, f"{site.activity_id}+all", {})
             except ActivityError as again:
                 return failure(again, site)
-        self._held[reply.conversation] = None
+        if not knew_tools:
+            self.specs.update({spec.name: spec for spec in reply.tools})
+            reply = reply.model_copy(update={"tools": ()})
+        self._held |= {self._setup(effect, model)[1]: None, reply.conversation: None}
         return reply
+
+    @property
+    def knows_tools(self) -> bool:
+        """The specs are known."""
+        return bool(self.specs) or not self.task.tools
+
+    async def describe_tools(self) -> None:
+        """Learn the specs of the task's tools. They enter the history and go on with the run, so that a tool
+        that changes later cannot break it. Raises InvalidTask.
+
+        An activity of its own is needed only where no question brings them. Never a local one: where a query
+        or message comes while one is under way, Temporal replays its end elsewhere, and the run would not
+        replay (design 6).
+        """
+        try:
+            found: ToolsDescribed = await workflow.execute_activity(
+                "describe_tools",
+                ToolsWanted(names=self.task.tools),
+                result_type=ToolsDescribed,
+                activity_id="describe-tools",
+                start_to_close_timeout=timedelta(seconds=30),
+                retry_policy=RetryPolicy(maximum_attempts=3),
+                summary="describe the agent's tools",
+            )
+        except ActivityError as error:
+            if is_cancelled_exception(error):
+                raise
+            problem = _unknown_tools(error) or f"the worker cannot describe its tools: {error.cause}"
+            raise InvalidTask(problem) from error
+        self.specs.update({spec.name: spec for spec in found.tools})
 
     def _model(self, effect: AskModel) -> ModelSpec:
         return self.task.models.get(effect.role) or self.task.models["default"]
@@ -131,15 +174,14 @@ class Performer:
         self, effect: AskModel, model: ModelSpec, site: CallSite, activity_id: str, outputs: Mapping[str, str]
     ) -> ModelReplied:
         request = quoting(self._model_request(effect, model, site), outputs)
-        reply = await self._activity(
+        return await self._activity(
             "ask_model", request, ModelReplied, site, activity_id=activity_id,
             seconds=model.timeout_seconds + MARGIN, attempts=request.attempts + CRASHES,
         )  # fmt: skip
-        self._held[request.setup] = None
-        return reply
 
     def _model_request(self, effect: AskModel, model: ModelSpec, site: CallSite) -> ModelRequest:
         setup, digest = self._setup(effect, model)
+        wanted = {} if self.knows_tools else {"describe": self.task.tools, "offer": effect.offer}
         digests = site.conversation.digests
         known = next((n for n in range(len(digests) - 1, 0, -1) if digests[n] in self._held), 0)
         return ModelRequest(
@@ -152,10 +194,14 @@ class Performer:
             tool_choice=effect.tool_choice,
             key=site.key,
             attempts=model.attempts or effect.attempts,
+            **wanted,
         )
 
     def _setup(self, effect: AskModel, model: ModelSpec) -> tuple[Setup, str]:
         """The setup of a call and its digest, computed once: it may be large."""
+        if not self.knows_tools:  # the activity adds them
+            setup = Setup(model=model, response_schema=effect.response_schema)
+            return setup, setup.digest
         known = (effect.role, effect.offer, json.dumps(effect.response_schema, sort_keys=True))
         if known not in self._setups:
             offered = tuple(self.specs[name] for name in effect.offer if name in self.specs)
@@ -369,6 +415,12 @@ def tool_failure(request: ToolRequest, spec: ToolSpec, error: ActivityError) -> 
         return ToolResult(id=request.id, tool=request.tool, output=text, error="failed")
     text = f"{request.tool} did not answer in any of its attempts"
     return ToolResult(id=request.id, tool=request.tool, output=text, error="timeout")
+
+
+def _unknown_tools(error: ActivityError) -> str:
+    """Which tools the worker lacks, in words; empty: that is not what failed."""
+    cause = error.cause
+    return cause.message if isinstance(cause, ApplicationError) and cause.type == UNKNOWN_TOOLS else ""
 
 
 def _is(error: ActivityError, kind: str) -> bool:

@@ -6,7 +6,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -16,7 +16,7 @@ from activities.contracts import EarlyReply, JsonObject, ToolResult, ToolSpec, a
 from workflows.api import AgentTask, RunResult, RunStatus
 from workflows.calls import Calls, CallState
 from workflows.gate import texts
-from workflows.gate.approvals import RequiredApproval
+from workflows.gate.approvals import ApprovalPolicy, RequiredApproval
 from workflows.gate.decisions import Commands
 from workflows.gate.requests import Position, Requests
 from workflows.host import Host, Identity
@@ -25,7 +25,6 @@ from workflows.kernel.machine import Exit
 from workflows.kernel.snapshot import Step, dump
 from workflows.kernel.step import close, log_event
 from workflows.people import Command, CommandDone, DoneCall, Request
-from workflows.task import approval_policy
 
 __all__ = ["LiveRun", "Preempted", "QueuedCommand"]
 
@@ -75,12 +74,14 @@ class LiveRun:
         self,
         host: Host,
         task: AgentTask,
-        specs: Sequence[ToolSpec],
+        specs: Mapping[str, ToolSpec],
         identity: Identity,
         step: Step,
         carried: JsonObject | None = None,
     ) -> None:
-        """`carried` is the `dump` of the execution before. Raises ValueError for what is not one."""
+        """`specs` by name, filled when they are known; `carried` is the `dump` of the execution before.
+
+        Raises ValueError for what is not one."""
         self.host, self.task, self.people, self.identity = host, task, task.people, identity
         self.step = step
         self.queue: list[QueuedCommand] = []
@@ -95,11 +96,12 @@ class LiveRun:
         self._last_reason = ""
         """Of the newest transition."""
         me = {"workflow_id": identity.workflow_id, "origin": identity.origin}
-        policy = approval_policy(task.approvals, task.people, specs)
+        policy = ApprovalPolicy(task.approvals, task.people, specs)
         self.calls = Calls(host, task, specs, identity)
         self.commands = Commands(
             task.people, **me, parents=identity.parents, old_ids=identity.old_command_ids
         )
+        self.calls.signed_ids = lambda: self.commands.signed_ids
         if carried is None:
             self.requests = Requests(policy, **me)
             return

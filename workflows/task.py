@@ -14,19 +14,18 @@ from pydantic import ValidationError
 from activities.contracts import Message, RunMachine, ToolSpec
 from workflows import registry
 from workflows.api import AgentSpec, AgentTask, Carry
-from workflows.gate.approvals import ApprovalPolicy, problem_text, problems
+from workflows.gate.approvals import problem_text, problems
 from workflows.kernel.errors import DefinitionError, MachineError
 from workflows.kernel.ledger import Ledger
 from workflows.kernel.log import Record
-from workflows.kernel.machine import Exit, Machine, RunInput, state_name
+from workflows.kernel.machine import Exit, Machine, RunInput, RunTools, state_name
 from workflows.kernel.rollback import forked
 from workflows.kernel.snapshot import Program, Snapshot, Step
 from workflows.kernel.step import load, start, steer
-from workflows.people import Approvals, People
+from workflows.people import People
 
 __all__ = [
     "InvalidTask",
-    "approval_policy",
     "broken",
     "carried_step",
     "faults",
@@ -116,23 +115,26 @@ def _interrupt_problem(machine: Machine, people: People) -> str:
 
 
 def program_for(
-    task: AgentTask, specs: Sequence[ToolSpec], trace_id: str, machine: Machine | None = None
+    task: AgentTask, specs: Mapping[str, ToolSpec] | None, trace_id: str, machine: Machine | None = None
 ) -> Program:
     """The task's machine with its options, extensions and input; `trace_id` is the workflow id.
 
-    Raises InvalidTask, also for states that declare tools which the task lacks, and for approvals that name
-    arguments which no tool has.
+    `specs` are those of its tools, by name; empty until they are known, None where they cannot be had: what
+    needs them is not checked then. Raises ToolsUnknown where they must be known; InvalidTask, also for states
+    that declare tools which the task lacks, and for approvals that name arguments which no tool has.
     """
     machine, options = machine_of(task, machine)
+    tools = RunTools(task.tools, specs or {})
+    known = () if specs is None else tools
     if not task.depth and (missing := missing_tools(machine, task.tools)):
         raise InvalidTask(f"tools: {missing[0]}")
-    if not task.depth and (found := problems(task.approvals, task.people, specs=specs)):
+    if not task.depth and (found := problems(task.approvals, task.people, specs=known)):
         raise InvalidTask(problem_text(found))
     given = RunInput(
         goal=task.goal,
         trace_id=trace_id,
         instructions=task.instructions,
-        tools=tuple(specs),
+        tools=tools,
         depth=task.depth,
         material=task.material,
         values=task.values,
@@ -162,11 +164,6 @@ def _interrupts(machine: Machine, people: People) -> Any:
         return people.interrupts_before(snapshot.state, begins_step=begins, steps_done=done)
 
     return is_paused_before
-
-
-def approval_policy(approvals: Approvals, people: People, specs: Sequence[ToolSpec]) -> ApprovalPolicy:
-    """Which calls of these tools need whose approval."""
-    return ApprovalPolicy(approvals, people, {spec.name: spec for spec in specs})
 
 
 # -- program to step --------------------

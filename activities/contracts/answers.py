@@ -10,7 +10,7 @@ from typing import Annotated, Literal, Self
 from pydantic import Field, JsonValue
 
 from activities.contracts.conversation import Message, ToolCall
-from activities.contracts.data import Artifact, Frozen, JsonObject
+from activities.contracts.data import Artifact, Frozen, JsonObject, ToolSpec
 
 __all__ = [
     "SHARED_COUNTERS",
@@ -89,6 +89,8 @@ class ModelReplied(BaseAnswer):
     seconds: float = 0.0
     conversation: str = ""
     """Digest of the conversation with this reply at its end; the store holds it."""
+    tools: tuple[ToolSpec, ...] = ()
+    """The specs of the run's tools, where the question asked for them."""
 
     @property
     def message(self) -> Message:

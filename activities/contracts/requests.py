@@ -17,6 +17,7 @@ __all__ = [
     "FATAL",
     "RECOVERABLE",
     "TRANSIENT",
+    "UNKNOWN_TOOLS",
     "ArchiveRequest",
     "CompensateRequest",
     "Compensated",
@@ -45,6 +46,8 @@ RECOVERABLE = "Recoverable"
 """Error type of a failure that the machine may answer, such as a conversation that is too long."""
 FATAL = "Fatal"
 """Error type of a failure that no retry mends, such as a refused key."""
+UNKNOWN_TOOLS = "UnknownTools"
+"""Error type: the worker lacks tools of the task; the message names them, and those that it has."""
 
 
 class Setup(Frozen):
@@ -95,6 +98,10 @@ class ModelRequest(Frozen):
     """Digest of the setup."""
     full_setup: Setup | None = None
     """Given when the store may lack it."""
+    describe: tuple[str, ...] = ()
+    """Names of the run's tools, as long as it does not know their specs: the reply brings them."""
+    offer: tuple[str, ...] = ()
+    """Those of them that belong into the setup."""
     base: str | None = None
     """Digest of the conversation that the store holds; None: `messages` are the whole."""
     messages: tuple[Message, ...] = ()
@@ -118,12 +125,9 @@ class ToolsWanted(Frozen):
 
 
 class ToolsDescribed(Frozen):
-    """Result of `describe_tools`: the specs of the tools that the worker has, in the requested order."""
+    """Result of `describe_tools`: the specs, in the order of the names."""
 
     tools: tuple[ToolSpec, ...]
-    missing: tuple[str, ...] = ()
-    available: tuple[str, ...] = ()
-    """All that the worker has; given when one is missing."""
 
 
 class ToolRequest(Frozen):

@@ -44,7 +44,7 @@ from activities.contracts import (
 )
 from activities.handover import with_early_reply
 from activities.heartbeat import heartbeats
-from activities.model import ModelActivities, began
+from activities.model import ModelActivities, began, named_specs
 from activities.settings import Settings
 from activities.store.blobs import BlobStore
 from activities.text import problems_text, readable
@@ -119,6 +119,7 @@ class ToolRunner:
         self, tools: Mapping[str, Tool[Any]], settings: Settings, blobs: BlobStore | None = None
     ) -> None:
         self.tools = tools
+        self.specs = {name: tool.spec() for name, tool in tools.items()}
         self.settings = settings
         self.blobs = blobs
 
@@ -208,7 +209,10 @@ class ToolRunner:
 
     async def _result(self, request: ToolRequest, outcome: Outcome, attempt: int) -> ToolResult:
         output, specs = outcome.output, request.artifacts if outcome.error is None else ()
-        text, whole = await asyncio.to_thread(shown, output, self.settings.output_cap, self.blobs)
+        cap = self.settings.output_cap
+        keeps = bool(specs) or not output.is_text or len(output.text) > cap
+        place = asyncio.to_thread if keeps else _here  # a thread costs more than a short text
+        text, whole = await place(shown, output, cap, self.blobs)
         return ToolResult(
             id=request.id,
             tool=request.tool,
@@ -219,7 +223,7 @@ class ToolRunner:
             bytes=len(output.whole),
             whole=whole,
             marks=outcome.marks,
-            artifacts=await asyncio.to_thread(artifacts_of, output, specs, self.blobs),
+            artifacts=await place(artifacts_of, output, specs, self.blobs),
         )
 
 
@@ -234,14 +238,8 @@ class ToolActivities:
 
     @activity.defn(name="describe_tools")
     async def describe_tools(self, wanted: ToolsWanted) -> ToolsDescribed:
-        """The specs of the tools, in the order of the request, and the names that are missing."""
-        tools = self.runner.tools
-        missing = tuple(name for name in wanted.names if name not in tools)
-        return ToolsDescribed(
-            tools=tuple(tools[name].spec() for name in wanted.names if name in tools),
-            missing=missing,
-            available=tuple(tools) if missing else (),
-        )
+        """The specs of the tools. Raises `ApplicationError` of type `UNKNOWN_TOOLS`."""
+        return ToolsDescribed(tools=named_specs(self.runner.specs, wanted.names))
 
     @activity.defn(name="call_tool")
     async def call_tool(self, request: ToolRequest) -> ToolResult:
@@ -372,6 +370,10 @@ async def _in_thread(function: Callable[..., R], *arguments: object) -> R:
         raise error
     returned: R = value
     return returned
+
+
+async def _here(function: Callable[..., R], *arguments: object) -> R:
+    return function(*arguments)
 
 
 async def _stop(task: asyncio.Task[Any]) -> None:

@@ -78,7 +78,7 @@ class Source:
         problem = "its task is not known"
         if self.task is not None:
             try:
-                return program_for(self.task, (), self.run)
+                return program_for(self.task, None, self.run)
             except InvalidTask as error:
                 problem = str(error)
         raise RatchetError(

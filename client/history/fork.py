@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from contextlib import suppress
 from dataclasses import dataclass
 
 from pydantic import Field, ValidationError
@@ -15,6 +16,7 @@ from client.history.replayer import replayed
 from client.people import RunCommander
 from client.yaml import problem_text
 from workflows.api import AgentTask, Fork, Origin
+from workflows.kernel.machine import ToolsUnknown
 from workflows.people import Approvals, DoneCall, People
 from workflows.task import InvalidTask, first_step, program_for
 
@@ -60,7 +62,8 @@ def forked_task(source: Source, step: int, changes: ForkChanges | None = None) -
     try:
         forked = AgentTask.model_validate(values)
         # the new run would refuse what does not fit; better before it starts
-        first_step(forked, program_for(forked, (), source.run), now=point.at)
+        with suppress(ToolsUnknown):  # a worker knows more than the tools' names
+            first_step(forked, program_for(forked, None, source.run), now=point.at)
     except ValidationError as error:
         wrong = problem_text(error, AgentTask)
         raise UsageError(f"the changes do not fit run {source.run}: {wrong}") from error

@@ -354,17 +354,20 @@ async def test_log_names_the_tool_and_no_content() -> None:
     assert "secret" not in str(logs)
 
 
-async def test_tools_are_described_in_order_and_missing_ones_named() -> None:
+async def test_tools_are_described_in_order() -> None:
     a, b = Tool("a", Strict, lambda p: p.name, effect="pure", cache="run"), Tool("b", NoParams, lambda p: "")
     activities = activities_of(a, b)
-    described = await environment().run(activities.describe_tools, ToolsWanted(names=("b", "c", "a")))
+    described = await environment().run(activities.describe_tools, ToolsWanted(names=("b", "a")))
     assert [spec.name for spec in described.tools] == ["b", "a"]
-    assert (described.missing, described.available) == (("c",), ("a", "b"))
     spec = described.tools[1]
     assert (spec.description, spec.effect, spec.cache) == ("Take numbers.", "pure", "run")
     assert spec.parameters["required"] == ["count", "name"]
-    complete = await environment().run(activities.describe_tools, ToolsWanted(names=("a",)))
-    assert (complete.missing, complete.available) == ((), ())
+
+
+async def test_tools_that_a_worker_lacks_are_named() -> None:
+    activities = activities_of(Tool("a", Strict, lambda p: p.name), Tool("b", NoParams, lambda p: ""))
+    with pytest.raises(ApplicationError, match=r"unknown tools: c, d\. This worker has: a, b"):
+        await environment().run(activities.describe_tools, ToolsWanted(names=("c", "a", "d")))
 
 
 # -- shipped tools --------------------------------------------------------------------------------

@@ -91,7 +91,7 @@ class Bench:
         the task."""
         self.script: Any = script if callable(script) else list(script)
         self.clock, self.hops = STARTED, hops
-        self.specs = tools
+        self.specs = {spec.name: spec for spec in tools}
         self.task = AgentTask.model_validate({
             "goal": "begin", "machine": "clerk", "tools": [spec.name for spec in tools],
             "people": people or People(), "approvals": approvals, "limits": Limits(model_calls=None), **more,
@@ -286,7 +286,7 @@ class Bench:
         """There are none."""
 
     async def run_child(self, child: ChildRun) -> RunResult | EffectFailed:
-        inner = Bench(self.script, tools=[s for s in self.specs if s.name in child.task.tools])
+        inner = Bench(self.script, tools=[self.specs[name] for name in child.task.tools])
         inner.task, inner.clock, inner.hops = child.task, self.clock, self.hops
         inner.script, inner.blocked, inner.performed = self.script, self.blocked, self.performed
         inner.ended, inner.made_twice, inner.results = self.ended, self.made_twice, self.results

@@ -147,9 +147,15 @@ class FakeActivities:
             raise ApplicationError(answer.message, details, type=kind, non_retryable=True)
         return answer
 
+    def _specs(self, names: tuple[str, ...]) -> tuple[ToolSpec, ...]:
+        root = str(activity.info().workflow_id).split("/")[0]
+        specs = {spec.name: spec for spec in self.world.specs[root]}
+        return tuple(specs[name] for name in names)
+
     @activity.defn
     async def ask_model(self, request: ModelRequest) -> ModelReplied:
-        return self._answer(request.key)  # type: ignore[no-any-return]  # the script's answer to this call
+        answer = self._answer(request.key)
+        return answer.model_copy(update={"tools": self._specs(request.describe)})  # type: ignore[no-any-return]
 
     @activity.defn
     async def call_tool(self, request: ToolRequest) -> ToolResult:
@@ -173,9 +179,7 @@ class FakeActivities:
 
     @activity.defn
     async def describe_tools(self, wanted: ToolsWanted) -> ToolsDescribed:
-        root = str(activity.info().workflow_id).split("/")[0]
-        specs = {spec.name: spec for spec in self.world.specs[root]}
-        return ToolsDescribed(tools=tuple(specs[name] for name in wanted.names))
+        return ToolsDescribed(tools=self._specs(wanted.names))
 
     @activity.defn
     async def archive_log(self, request: ArchiveRequest) -> None:

@@ -95,7 +95,7 @@ async def test_long_run_has_one_log_and_repeats_no_call(short: Client, own: Sett
     assert [line for line, _, _ in written] == [f"step{n}" for n in range(12)]
     assert {key.split("/")[1] for _, key, _ in written} == {run.result_run_id}
     records = whole_log(own, run, result)
-    rebuilt = restored(program_for(given, (), run.id), records)
+    rebuilt = restored(program_for(given, {}, run.id), records)
     assert (rebuilt.state, rebuilt.step, len(rebuilt.conversation)) == ("DONE", 13, 2 + 12 * 2 + 1)
     await replayed(latest(short, run), own)
 

@@ -80,7 +80,7 @@ async def test_log_is_the_same_in_memory_and_on_the_server(
 def assert_rebuilt(scenario: Scenario, run_id: str, log: list[Record], alone: LocalOutcome) -> None:
     """The log of the server gives the state in which the run in memory ended."""
     task = AgentTask.model_validate(scenario.task)
-    rebuilt = restored(program_for(task, scenario.specs, run_id), log)
+    rebuilt = restored(program_for(task, {spec.name: spec for spec in scenario.specs}, run_id), log)
     assert (rebuilt.state, rebuilt.conversation) == (alone.state, alone.conversation)
     assert timeless(rebuilt.context.model_dump(mode="json")) == timeless(
         alone.context.model_dump(mode="json")

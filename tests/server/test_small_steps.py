@@ -7,7 +7,7 @@ from collections import Counter
 from pathlib import Path
 
 import pytest
-from temporalio.client import Client
+from temporalio.client import Client, WorkflowFailureError, WorkflowQueryFailedError
 
 from activities.contracts import ScriptedReply
 from activities.extensions import load_modules
@@ -54,6 +54,22 @@ async def test_only_calls_that_may_be_repeated_ask_the_model(
     scheduled = await activities_of(run)
     assert (scheduled["ask_model"], scheduled["call_tool"]) == (questions, 3)
     await replayed(run, settings)
+
+
+async def test_run_costs_its_steps_and_its_archive(working: Client, settings: Settings) -> None:
+    run = await begin(working, task(calls(("mark", {"line": "one"})), "done", fuse="off"))
+    assert (await run.result()).answer == "done"
+    assert await activities_of(run) == {"ask_model": 2, "call_tool": 1, "archive_log": 1}
+    await replayed(run, settings)
+
+
+async def test_first_question_refuses_a_run_whose_tools_the_worker_lacks(working: Client) -> None:
+    run = await begin(working, task("never asked", tools=("mark", "absent")))
+    with pytest.raises(WorkflowFailureError) as failed:
+        await run.result()
+    assert "unknown tools: absent. This worker has:" in str(failed.value.cause)
+    with pytest.raises(WorkflowQueryFailedError, match="the run has not begun: unknown tools: absent"):
+        await run.query("status")
 
 
 @pytest.mark.parametrize(

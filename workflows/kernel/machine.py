@@ -103,6 +103,32 @@ class Extensions:
     """Pure functions that a machine's options may name, such as a planner's decide hook."""
 
 
+class ToolsUnknown(LookupError):
+    """A machine looks at its tools before the run knows more than their names."""
+
+
+class RunTools(Sequence[ToolSpec]):
+    """The specs of a run's tools, in the order of their names.
+
+    The names are known from the beginning. The specs come with the first model's reply, unless a machine
+    looks at them earlier: reading them then raises `ToolsUnknown`, and the run begins once they are known.
+    """
+
+    def __init__(self, names: Sequence[str], specs: Mapping[str, ToolSpec]) -> None:
+        """`specs` by name, filled when they are known."""
+        self.names, self._specs = tuple(names), specs
+
+    def __len__(self) -> int:
+        return len(self.names)
+
+    def __getitem__(self, at: Any) -> Any:
+        names = self.names[at]
+        try:
+            return self._specs[names] if isinstance(names, str) else tuple(self._specs[n] for n in names)
+        except KeyError as error:
+            raise ToolsUnknown(f"nothing is known yet of the tool {error}") from None
+
+
 @dataclass(frozen=True, slots=True)
 class RunInput:
     """What a run begins with."""
@@ -111,7 +137,7 @@ class RunInput:
     trace_id: str = ""
     """The workflow id."""
     instructions: str = ""
-    tools: tuple[ToolSpec, ...] = ()
+    tools: Sequence[ToolSpec] = ()
     depth: int = 0
     """How deep the run is nested in others; 0: it is not."""
     material: str | MaterialRef | None = None
@@ -122,7 +148,8 @@ class RunInput:
     @property
     def tool_names(self) -> tuple[str, ...]:
         """The names of the run's tools, in their order."""
-        return tuple(spec.name for spec in self.tools)
+        tools = self.tools
+        return tools.names if isinstance(tools, RunTools) else tuple(spec.name for spec in tools)
 
 
 @dataclass(slots=True)
