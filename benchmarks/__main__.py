@@ -10,6 +10,7 @@ from __future__ import annotations
 import asyncio
 import gc
 import logging
+import os
 import statistics
 import sys
 import tempfile
@@ -93,8 +94,9 @@ class Bench:
 
     async def started(self, task: AgentTask, name: str) -> Handle:
         """A run as the SDK starts it: with its attributes and memo."""
+        task = pinned(task)
         return await self.client.start_workflow(
-            WORKFLOW_TYPE, pinned(task), id=name, task_queue=TASK_QUEUE, memo=start_memo(task),
+            WORKFLOW_TYPE, task, id=name, task_queue=TASK_QUEUE, memo=start_memo(task),
             search_attributes=start_attributes(task),
         )  # fmt: skip
 
@@ -268,3 +270,5 @@ async def main(words: list[str]) -> None:
 
 if __name__ == "__main__":
     asyncio.run(main(sys.argv[1:]))
+    sys.stdout.flush()
+    os._exit(0)  # threads of the SDK can abort the interpreter's own exit
