@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from typing import Annotated, Any, Literal
 
-from pydantic import Field, StringConstraints, field_validator
+from pydantic import Field, StringConstraints, field_validator, model_validator
 
 from activities.contracts import (
     GOAL_BYTES,
@@ -35,6 +35,7 @@ __all__ = [
     "AgentSpec",
     "AgentTask",
     "Carry",
+    "CompactionSettings",
     "EffectsQuery",
     "Fork",
     "Limits",
@@ -87,6 +88,26 @@ class Limits(InnerLimits):
         return {name: cap for name in COUNTERS if (cap := getattr(self, name)) is not None}
 
 
+class CompactionSettings(Strict):
+    """When older messages of a conversation are summarised, for models with `window_tokens`."""
+
+    at: float = Field(
+        default=0.8,
+        gt=0,
+        le=0.95,
+        description="part of the window that a question may fill before; the reply needs the rest",
+    )
+    keep: float = Field(
+        default=0.25, ge=0, lt=0.95, description="part of the window that the newest messages keep"
+    )
+
+    @model_validator(mode="after")
+    def _leaves_room(self) -> CompactionSettings:
+        if self.keep >= self.at:
+            raise ValueError(f"keep: must be less than `at`, {self.at:g}; got {self.keep:g}")
+        return self
+
+
 class AgentSpec(Strict):
     """An agent, whole: what an agent file resolves to."""
 
@@ -102,6 +123,7 @@ class AgentSpec(Strict):
     instructions: str = Field(default="", max_length=100_000)
     tools: tuple[Name, ...] = ()
     limits: Limits = Limits()
+    compaction: CompactionSettings = CompactionSettings()
     visibility: Literal["basic", "state"] = Field(
         default="basic", description="state: the run's state is a search attribute too"
     )

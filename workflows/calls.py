@@ -22,12 +22,12 @@ from activities.contracts import (
     CallTools,
     Compensated,
     CompensateRequest,
-    Conversation,
     EarlyReply,
     Effect,
     EffectFailed,
     JsonObject,
     MachineEnded,
+    ModelReplied,
     Reconciled,
     ReconcileRequest,
     RunMachine,
@@ -41,6 +41,7 @@ from activities.contracts import (
     added,
 )
 from workflows.api import AgentTask, RunResult
+from workflows.compaction import Compaction, Part
 from workflows.gate.arguments import arguments_for
 from workflows.gate.texts import result_without_call
 from workflows.host import CallSite, ChildRun, Host, Identity, NextQuestion
@@ -49,7 +50,7 @@ from workflows.kernel.step import advance
 from workflows.people import DoneCall
 from workflows.task import faults, inner_task
 
-__all__ = ["CallState", "Calls", "bounded", "members", "question_of", "tool_calls"]
+__all__ = ["CallState", "Calls", "bounded", "members", "tool_calls"]
 
 T = TypeVar("T")
 
@@ -94,6 +95,10 @@ class CallState(BaseModel):
     """How often a call is made again, because it did not take effect."""
     asked_again: dict[str, int] = Field(default_factory=dict)
     """How often a question to a model is asked again, because a person said so or changed it."""
+    summaries: int = 0
+    """How many summaries were made for the question, to have it fit into the model's window."""
+    summary_failed: bool = False
+    """One did not come: the question is sent as it is."""
     limits_changed: int = 0
     """How often people changed limits while the effect was pending."""
     children_stopped: list[str] = Field(default_factory=list)
@@ -134,20 +139,6 @@ def call_site(identity: Identity, step: Step, name: str, title: str, now: float,
     return CallSite(activity_id, key, " ".join(title.split())[:200], left, **more)
 
 
-def question_site(identity: Identity, step: Step, name: str, effect: AskModel, now: float) -> CallSite:
-    """Where a question is asked, with all its messages."""
-    before = Conversation() if effect.beside else step.snapshot.conversation
-    return call_site(identity, step, name, effect.title, now, conversation=before.add(*effect.say))
-
-
-def question_of(identity: Identity, step: Step, now: float) -> tuple[AskModel, CallSite] | None:
-    """What the run asks a model at this step; None: it asks none, or may not."""
-    asked = step.effect
-    if not isinstance(asked, AskModel) or step.breach is not None:
-        return None
-    return asked, question_site(identity, step, step.snapshot.place, asked, now)
-
-
 class Calls:
     """The calls of one run. `state` is about the pending effect, `done` about the whole run."""
 
@@ -171,15 +162,17 @@ class Calls:
         """Until a question turns out to be another than expected: the next ones would, too."""
         self.early: EarlyReply | None = None
         """A reply to the question that should come next."""
+        self.compaction = Compaction(task)
+        """What of the run's conversation is sent."""
+        self.summary: AskModel | None = None
+        """The question for a summary, while it is asked."""
         self.signed_ids: Callable[[], tuple[str, ...]] = tuple
         """Signed commands so far: inner runs must not obey them."""
         self._under_way: dict[str, ToolRun] = {}
         self._held = self._cancelled = False
         self._free = asyncio.Semaphore(AT_ONCE)
-        self._siblings = 0
-        """Members that are inner runs and have not begun."""
-        self._running = 0
-        """Calls under way."""
+        self._siblings = self._running = 0
+        """Members that are inner runs and have not begun; calls under way."""
         self._news = asyncio.Event()
         """Set, and replaced, when a call ends or the hold changes."""
 
@@ -188,6 +181,11 @@ class Calls:
     def site(self, step: Step, name: str, title: str = "", **more: Any) -> CallSite:
         """Where a call is made."""
         return call_site(self.identity, step, name, title, self.host.now(), **more)
+
+    def question_site(self, step: Step, name: str, effect: AskModel, now: float) -> CallSite:
+        """Where a question is asked, with all messages that are sent."""
+        sent = self.compaction.sent(step.snapshot.conversation, effect)
+        return call_site(self.identity, step, name, effect.title, now, conversation=sent.add(*effect.say))
 
     def prepared(self, effect: Effect[Any], place: str) -> Effect[Any]:
         """The effect with each tool's arguments as they will be sent: brought to the tool's schema once, or
@@ -397,13 +395,38 @@ class Calls:
         if not isinstance(effect, AskModel):
             return await self.host.perform(effect, self.site(step, name, effect.title))
         self._begin("model_calls")
-        site = question_site(self.identity, step, name, effect, self.host.now())
+        site = self.question_site(step, name, effect, self.host.now())
         early, self.early = self.early, None
         if early is not None and early.question == site.digest(effect):
             site = replace(site, reply=early.reply)
         elif early is not None:
             self.unbilled, self._fuses = added(self.unbilled, early.cost), False
-        return await self.host.perform(effect, site)
+        reply = await self.host.perform(effect, site)
+        self.compaction.learn(effect, site.conversation, reply)
+        return reply
+
+    def part_to_summarise(self, step: Step, effect: Effect[Any]) -> Part | None:
+        """What shall be summarised before the question, if the effect is one that was not asked yet."""
+        place = step.snapshot.place
+        if not isinstance(effect, AskModel) or self.state.summary_failed or place in self.state.answers:
+            return None
+        return self.compaction.part(step, effect)
+
+    async def summarise(self, step: Step, effect: AskModel, part: Part) -> ModelReplied | EffectFailed:
+        """Ask for a summary. It is a question beside the run's conversation."""
+        self.summary = question = part.question(effect)
+        again = f".{self.state.summaries}" if self.state.summaries else ""
+        site = self.site(
+            step, f"{step.snapshot.place}~compact{again}", question.title,
+            conversation=part.conversation.add(*question.say),
+        )  # fmt: skip
+        self._begin("model_calls")
+        try:
+            reply: Any = await self.host.perform(question, site)
+        finally:
+            self.summary = None
+        self.compaction.learn(question, site.conversation, reply)
+        return reply  # type: ignore[no-any-return]  # what a host answers to an AskModel
 
     def _next_question(self, step: Step, name: str, run: ToolRun, effect: CallTools) -> NextQuestion | None:
         """What the machine will ask a model behind this call, if it is the last one of the effect."""
@@ -418,7 +441,12 @@ class Calls:
                 return None
             answer = ToolsReturned(results=tuple(results[one] for one in names))
             after = advance(replace(step, live=None), answer, now=now, effect=effect)
-            return question_of(self.identity, after, now)
+            asked = after.effect
+            if not isinstance(asked, AskModel) or after.breach is not None:
+                return None
+            if self.compaction.is_due(after.snapshot.conversation, asked):
+                return None  # a summary comes first
+            return asked, self.question_site(after, after.snapshot.place, asked, now)
 
         return question
 

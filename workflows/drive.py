@@ -25,12 +25,15 @@ from activities.contracts import (
     EffectFailed,
     JsonObject,
     Message,
+    ModelReplied,
     PersonDecided,
     ToolResult,
     ToolRun,
+    added,
 )
 from workflows.api import COUNTERS, MAX_LIMIT
 from workflows.calls import members, tool_calls
+from workflows.compaction import Part
 from workflows.gate import texts
 from workflows.gate.approvals import RequiredApproval
 from workflows.gate.decisions import Refused
@@ -237,7 +240,8 @@ class Drive(LiveRun):
         calls, effect = self.calls, await self._approved(self.step.effect)
         if self.step.exit is not None:
             return
-        while (breach := self.reserve(calls.planned(effect, self.place))) is None:
+        breach = await self._compact(effect)
+        while breach is None and (breach := self.reserve(calls.planned(effect, self.place))) is None:
             answer = await self._race(effect)
             if unknown := calls.unknown(effect, self.place):
                 perform_again = await self._find_outcome(*unknown)
@@ -254,7 +258,51 @@ class Drive(LiveRun):
             if not perform_again:
                 self._answer(answer, effect)
                 return
+        assert breach is not None
         await self._limit(breach)
+
+    async def _compact(self, effect: Effect[Any]) -> Breach | None:
+        """Have older messages summarised before a question that would fill too much of the model's window.
+
+        A summary is a question like any other: it counts, and meets the limits before and after. A Breach: of
+        the limit that it meets. Without a usable summary the question is sent as it is.
+        """
+        calls, breach = self.calls, None
+        while breach is None and (part := calls.part_to_summarise(self.step, effect)) is not None:
+            assert isinstance(effect, AskModel)
+            planned = added(calls.planned(effect, self.place), {"model_calls": 1})
+            if (breach := self.reserve(planned)) is not None:
+                return breach
+            if self.paused:
+                raise Preempted
+            reply = await self._unless_preempted(calls.summarise(self.step, effect, part))
+            if self.host.cancelled() and isinstance(reply, EffectFailed):
+                raise asyncio.CancelledError
+            self.charge(reply.cost)
+            self._take_summary(effect, part, reply)
+            breach = self.step.ledger.breach({n: 0 for n, amount in effect.price.items() if not amount})
+        return breach
+
+    def _take_summary(self, effect: AskModel, part: Part, reply: ModelReplied | EffectFailed) -> None:
+        """Send it from now on, or the question as it is; log which."""
+        calls, snapshot = self.calls, self.step.snapshot
+        text = "" if isinstance(reply, EffectFailed) else reply.text.strip()
+        name = f"messages {part.start + 1} to {part.end}"
+        about: JsonObject = {"start": part.start, "end": part.end, "tokens_before": part.tokens}
+        if text and calls.compaction.replace(part, text, snapshot, self.requests.closed_requests):
+            calls.state.summaries += 1
+            after = calls.compaction.tokens(snapshot.conversation, effect)
+            sizes = f"the question has about {after:,} tokens instead of {part.tokens:,}"
+            reason = f"{name} are sent as a summary from now on; {sizes}:\n{text[:LOGGED]}"
+            self.log_event(
+                "Compacted", reason=reason, about={**about, "tokens_after": after, "summary": text}
+            )
+            return
+        calls.state.summary_failed = True
+        problem = "the summary is no shorter than the messages" if text else "the summary is empty"
+        if isinstance(reply, EffectFailed):
+            problem = f"{reply.type}: {reply.message[:LOGGED]}"
+        self.log_event("NotCompacted", reason=f"{name} are sent as they are: {problem}", about=about)
 
     def _answer(self, answer: Any, effect: Effect[Any]) -> None:
         """Give it to the machine; the calls that were begun count."""

@@ -62,8 +62,9 @@ class CallSite:
     """Which call of the run this is."""
 
     activity_id: str
-    """`<state>#<visit>:<effect>`, with `.<n>` for one of several and `+<n>` for a question that is asked
-    again; at most 800 bytes. Calls with the same id are never under way together."""
+    """`<state>#<visit>:<effect>`, with `.<n>` for one of several, `+<n>` for a question that is asked again,
+    `~compact` for a summary that comes before it; at most 800 bytes. Calls with the same id are never under
+    way together."""
     key: str
     """Idempotency key: `<workflow id>/<origin>/<branch>/<activity id>`."""
     title: str
@@ -72,7 +73,7 @@ class CallSite:
     """What `limits.seconds` leaves; infinite without that limit. A call that takes longer is ended, unless it
     is unsafe, and the drive reports the limit."""
     conversation: Conversation = field(default_factory=Conversation)
-    """AskModel: all messages of the question, its own `say` at the end (`skip` is not applied)."""
+    """AskModel: all messages that are sent, its own `say` at the end (`skip` is not applied)."""
     reply: ModelReplied | None = None
     """AskModel: its reply, where the question was asked already."""
     next_question: NextQuestion | None = None

@@ -113,6 +113,7 @@ class LiveRun:
         self.calls.done = _DONE.validate_python(values["done"])
         self.calls.cached = _RESULTS.validate_python(values["cached"])
         self.calls.early = EarlyReply.model_validate(values["early"]) if values["early"] else None
+        self.calls.compaction.load(values["compaction"])
 
     def dump(self) -> JsonObject:
         """All that another execution needs to go on (`task.carried_step` and `carried`)."""
@@ -126,6 +127,7 @@ class LiveRun:
             "done": _DONE.dump_python(self.calls.done, mode="json"),
             "early": self.calls.early.model_dump(mode="json") if self.calls.early else None,
             "cached": _RESULTS.dump_python(self.calls.cached, mode="json"),
+            "compaction": self.calls.compaction.dump(),
         }
 
     # -- the log and the ledger --------------------
@@ -294,7 +296,7 @@ class LiveRun:
         return RunStatus(
             **{**summary, **cut},
             visit=s.visit,
-            doing=(self.calls.prepared_effect or effect).title if effect else "",
+            doing=(self.calls.summary or self.calls.prepared_effect or effect).title if effect else "",
             children=tuple(self.calls.children),
             caps=dict(self.step.ledger.caps),
             waiting=waiting,

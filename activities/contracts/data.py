@@ -71,6 +71,13 @@ class ModelSpec(Strict):
     )
     seed: int | None = Field(default=None, ge=-(2**63), lt=2**63)
     max_output_tokens: int | None = Field(default=None, gt=0, le=10**9)
+    window_tokens: int | None = Field(
+        default=None,
+        ge=1000,
+        le=10**9,
+        description="what the model can take in; older messages are summarised in time, see `compaction`; "
+        "null: every message is sent each time",
+    )
     price: Price | None = None
     stream: bool = Field(default=True, description="false for servers that cannot stream")
     timeout_seconds: float = Field(default=120, gt=0, le=86_400, description="for one attempt")

@@ -104,8 +104,8 @@ class Bench:
         self.made_twice: list[str] = []
         """Activity ids of calls that were begun although they had ended."""
         self.blocked: set[str] = set()
-        """Kinds of call (`ask_model`, tool names, `log`, `compensate`) that do not end while they are
-        here."""
+        """Kinds of call (`ask_model`, `summary`, tool names, `log`, `compensate`) that do not end while they
+        are here."""
         self.results: dict[str, ToolResult] = {}
         """Tool -> what its next call returns instead of `<tool> <x>`; used once."""
         self.found: Reconciled | None = None
@@ -338,6 +338,8 @@ def _kind(call: Call) -> str:
     match call:
         case CompensateRequest():
             return "compensate"
+        case AskModel() if call.label.startswith("summarise"):
+            return "summary"
         case ToolRequest():
             return call.tool
     return call.kind

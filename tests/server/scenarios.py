@@ -8,7 +8,7 @@ from __future__ import annotations
 import json
 from typing import Any
 
-from activities.contracts import ModelReplied, ToolSpec
+from activities.contracts import ModelReplied, ToolSpec, Usage
 from tests.machines import code_scripts, contract_scripts, staged_scripts
 from tests.machines.answers import call, calls, failed, ran, replied
 from tests.machines.play import tool
@@ -79,6 +79,45 @@ TOOLS = Scenario(
         ("reject", {"text": "not this one"}),
         ("approve", {}),
     ),
+)
+
+# -- a window that the conversation outgrows: summaries, one of which fails --
+
+
+def _looked(*numbers: int, tokens: int) -> tuple[Any, ...]:
+    """Calls and results; each question has 120 tokens more than the one before, the first so many."""
+    found: list[Any] = []
+    for more, number in enumerate(numbers):
+        usage = Usage(input_tokens=tokens + 120 * more, output_tokens=9)
+        found.append(calls(call("look", number, q=str(number))).model_copy(update={"usage": usage}))
+        found.append(ran(f"{number} is grey. " + "dust " * 60))
+    return tuple(found)
+
+
+WINDOW = Scenario(
+    "window",
+    _task(
+        "tools",
+        LOOK,
+        WRITE,
+        approvals={"effects": {"unsafe": "always"}},
+        options={"max_iterations": 30},
+        models={"default": {"provider": "scripted", "window_tokens": 1500}},
+    ),
+    (LOOK, WRITE),
+    (
+        calls(call("write", 0, q="x")),
+        *_looked(*range(1, 10), tokens=164),
+        failed("recoverable", "it is busy", "busy"),
+        *_looked(10, tokens=1240),
+        replied("ten were grey", 0.02),
+        *_looked(*range(11, 16), tokens=700),
+        replied("so were five more", 0.02),
+        *_looked(16, tokens=700),
+        replied("all are grey"),
+    ),
+    "stop",
+    (("reject", {"text": "never write"}),),
 )
 
 # -- code: blocks, sub-queries beside the conversation and side by side, tools; inner runs --
@@ -239,4 +278,4 @@ CONTRACT = Scenario(
     "complete",
 )
 
-SCENARIOS = (REACT, TOOLS, CODE, NESTED, STAGED, PLANNER, SIMPLE, CONTRACT)
+SCENARIOS = (REACT, TOOLS, WINDOW, CODE, NESTED, STAGED, PLANNER, SIMPLE, CONTRACT)

@@ -13,6 +13,7 @@ __all__ = [
     "abort_reason",
     "approval",
     "decided_by",
+    "decision_text",
     "expiry",
     "interrupt",
     "limit",
@@ -128,6 +129,11 @@ def outcome_text(request: Request) -> str:
         comment = f": {vote.text}" if vote.text else ""
     about = f"{request.id} {request.kind} {request.tool or ''}".strip()
     return f"{about} {request.outcome.replace('_', ' ')}{change}, {decided_by(request)}{comment}"
+
+
+def decision_text(request: Request) -> str:
+    """What was asked and how it was decided, for a model."""
+    return f"{_cut(request.text)} ({outcome_text(request)})"
 
 
 def abort_reason(request: Request) -> str:

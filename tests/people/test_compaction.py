@@ -1,0 +1,119 @@
+"""People and limits while a summary is under way: it is work for the question, and preempted like it."""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from typing import Any
+
+import pytest
+
+from activities.contracts import AskModel, ModelReplied, ModelSpec
+from tests.people.bench import Bench, replied
+from workflows.api import Limits
+from workflows.people import People
+
+LONG = "a long thought " * 20
+WINDOW = {"default": ModelSpec(window_tokens=1000)}
+
+
+class Thoughts:
+    """A model that looks at things with long thoughts, and writes summaries."""
+
+    def __init__(self, looks: int) -> None:
+        self.looks = looks
+
+    def __call__(self, call: AskModel) -> ModelReplied:
+        if call.label.startswith("summarise"):
+            return replied("it looked at some")
+        self.looks -= 1
+        return replied("answer all" if self.looks < 0 else f"tools look {LONG.replace(' ', '-')}")
+
+
+def bench(looks: int = 12, **more: Any) -> Bench:
+    return Bench(Thoughts(looks), models=WINDOW, **more)
+
+
+def summaries(bench: Bench) -> list[str]:
+    """Activity ids of the questions for a summary."""
+    return [name for name, call in bench.performed if "~compact" in name]
+
+
+@asynccontextmanager
+async def at_summary(**more: Any) -> AsyncIterator[Bench]:
+    """A run whose first summary is under way."""
+    run = bench(**more)
+    run.blocked.add("summary")
+    async with run:
+        await run.settle()
+        assert run.drive.status().doing.startswith("summarise messages 2 to ")
+        yield run
+
+
+def heard(run: Bench) -> list[str]:
+    """All that the conversation has."""
+    return [message.content for message in run.drive.step.snapshot.conversation]
+
+
+async def test_run_that_goes_on_elsewhere_keeps_its_summary() -> None:
+    async with bench() as here, bench(hops=True) as hopping:
+        assert hopping.over
+        assert hopping.executions > 10
+        assert summaries(here) == summaries(hopping)
+        assert hopping.result.answer == here.result.answer == "all"
+        assert hopping.counted == here.counted
+        reasons = [[r.reason for r in one.records if r.event == "Compacted"] for one in (here, hopping)]
+        assert reasons[0] == reasons[1] != []
+
+
+@pytest.mark.parametrize(
+    ("name", "more", "ending"),
+    [
+        ("steer", {"text": "be quick"}, "answered"),
+        ("pause", {"at_once": True}, None),
+        ("rollback", {"step": 1}, "answered"),
+        ("abort", {}, "aborted"),
+    ],
+)
+async def test_command_preempts_a_summary(name: str, more: dict[str, Any], ending: str | None) -> None:
+    async with at_summary() as run:
+        (before,) = summaries(run)
+        await run.command(name, **more)
+        await run.release()
+        if name == "pause":
+            assert run.drive.status().waiting == "paused"
+            await run.command("resume")
+            ending = "answered"
+        assert run.over
+        assert run.result.exit_reason == ending
+        assert run.counted == run.begun
+        assert "NotCompacted" not in run.events
+        assert ("Compacted" in run.events) == (name != "abort")
+        if name == "steer":
+            assert summaries(run)[:2] == [before, before]
+            assert "be quick" in heard(run)
+
+
+async def test_pause_lets_the_summary_end_and_asks_nothing_more() -> None:
+    async with at_summary() as run:
+        asked = run.begun
+        await run.command("pause")
+        await run.release()
+        assert (run.begun, run.events[-1]) == (asked, "Compacted")
+        await run.command("resume")
+        assert run.result.answer == "all"
+
+
+async def test_limit_at_the_summary_can_be_topped_up() -> None:
+    async with bench() as free:
+        before = [name for name, _ in free.performed].index(summaries(free)[0])
+        questions = sum(isinstance(call, AskModel) for _, call in free.performed[:before])
+    people = People(on_limit="ask")
+    # the question is reserved, its summary is not
+    async with bench(people=people, limits=Limits(model_calls=questions + 1)) as run:
+        assert (run.open[0].kind, summaries(run)) == ("limit", [])
+        await run.decide("topup", amounts={"model_calls": 1})
+        assert (len(summaries(run)), run.begun[0]) == (1, questions + 2)
+        await run.decide("topup", amounts={"model_calls": 100})
+        assert run.result.answer == "all"
+        assert run.counted == run.begun
