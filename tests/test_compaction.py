@@ -50,7 +50,7 @@ class Windowed:
         self.steps, self.window, self.summary = steps, window, summary
         self.asked: list[Asked] = []
         self.summaries: list[Asked] = []
-        self.largest = self.asked_before = 0
+        self.largest = self.refused = self.asked_before = 0
 
     def tokens(self, messages: Sequence[Message]) -> int:
         text = "".join(m.content + "".join(c.arguments for c in m.tool_calls) for m in messages)
@@ -61,6 +61,7 @@ class Windowed:
         self.largest = max(self.largest, used)
         assert_well_formed(asked.messages)
         if used > self.window:
+            self.refused += 1
             return EffectFailed(error="recoverable", type="context_too_long", message=f"{used} tokens")
         if asked.effect.label.startswith("summarise"):
             self.summaries.append(asked)
@@ -322,6 +323,15 @@ def test_rollback_drops_a_summary_of_what_is_undone(back_to: int) -> None:
         assert first == outcome.conversation.messages[: len(first)]
     else:
         assert SUMMARY in first[2].content
+
+
+def test_question_that_the_server_refuses_as_too_long_is_shortened() -> None:
+    model = Windowed(60, 6000)
+    outcome = run(model, agent(9000, 60))
+    assert outcome.answer == "It was lock 7."
+    refused = model.refused
+    assert 1 < refused == len(model.summaries)
+    assert outcome.result.counters["model_calls"] == len(model.asked) + refused + len(model.summaries)
 
 
 def test_longest_reply_has_room_in_the_window() -> None:

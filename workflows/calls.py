@@ -68,6 +68,8 @@ STOPPING = {"unknown_outcome", "unknown_tool"}
 """Errors after which the next calls in the row are not made: the machine decides first (R-001-7)."""
 SLOW = 60
 """Seconds: a tool that may take longer asks no model in its activity, whose death would repeat the tool."""
+TOO_LONG = "context_too_long"
+"""Type of the failure of a question that the model's window cannot take in."""
 NOT_MADE = {"rejected", "expired", "unknown_tool", "bad_arguments"}
 HARMLESS = {"pure", "read"}
 
@@ -411,6 +413,18 @@ class Calls:
         if not isinstance(effect, AskModel) or self.state.summary_failed or place in self.state.answers:
             return None
         return self.compaction.part(step, effect)
+
+    def is_too_long(self, step: Step, effect: Effect[Any], answer: object) -> bool:
+        """The model's server refused the question as too long, and a summary can make it shorter: it is asked
+        again then."""
+        failed = isinstance(answer, EffectFailed) and answer.type == TOO_LONG
+        if not failed or not isinstance(effect, AskModel) or self.state.summary_failed:
+            return False
+        self.compaction.refused(step.snapshot.conversation, effect)
+        if self.compaction.part(step, effect) is None:
+            return False
+        self.ask_again(step.snapshot.place)
+        return True
 
     async def summarise(self, step: Step, effect: AskModel, part: Part) -> ModelReplied | EffectFailed:
         """Ask for a summary. It is a question beside the run's conversation."""

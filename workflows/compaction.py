@@ -195,6 +195,13 @@ class Compaction:
             low, high = BOUNDS
             self._tokens_per_byte[effect.role] = min(max(counted / max(size(sent), 1), low), high)
 
+    def refused(self, whole: Conversation, effect: AskModel) -> None:
+        """The model cannot take the question in: it counts for more than the whole window from now on, until
+        a reply says how many tokens it has."""
+        if (window := self._window(effect)) is not None:
+            asked = size((*self.sent(whole, effect), *effect.say))
+            self._tokens_per_byte[effect.role] = max(self._ratio(effect), window / max(asked, 1))
+
     def is_due(self, whole: Conversation, effect: AskModel) -> bool:
         """The question fills more of the window than it may."""
         window = self._window(effect)

@@ -240,8 +240,7 @@ class Drive(LiveRun):
         calls, effect = self.calls, await self._approved(self.step.effect)
         if self.step.exit is not None:
             return
-        breach = await self._compact(effect)
-        while breach is None and (breach := self.reserve(calls.planned(effect, self.place))) is None:
+        while (breach := await self._ready(effect)) is None:
             answer = await self._race(effect)
             if unknown := calls.unknown(effect, self.place):
                 perform_again = await self._find_outcome(*unknown)
@@ -252,14 +251,19 @@ class Drive(LiveRun):
                 self.settle(calls.state.begun)
                 return
             else:
-                perform_again = await self._fix_trouble(calls.failed_questions(effect, self.place))
+                perform_again = calls.is_too_long(self.step, effect, answer) or await self._fix_trouble(
+                    calls.failed_questions(effect, self.place)
+                )
             if self.step.exit is not None:
                 return
             if not perform_again:
                 self._answer(answer, effect)
                 return
-        assert breach is not None
         await self._limit(breach)
+
+    async def _ready(self, effect: Effect[Any]) -> Breach | None:
+        """Shorten a question that is too long, reserve the calls. A Breach: of a limit that this meets."""
+        return await self._compact(effect) or self.reserve(self.calls.planned(effect, self.place))
 
     async def _compact(self, effect: Effect[Any]) -> Breach | None:
         """Have older messages summarised before a question that would fill too much of the model's window.
