@@ -414,9 +414,9 @@ class Calls:
             return None
         return self.compaction.part(step, effect)
 
-    def is_too_long(self, step: Step, effect: Effect[Any], answer: object) -> bool:
-        """The model's server refused the question as too long, and a summary can make it shorter: it is asked
-        again then."""
+    def ask_shorter(self, step: Step, effect: Effect[Any], answer: object) -> bool:
+        """Ask a question again that the model's server refused as too long. False: it did not, or no summary
+        can make the question shorter."""
         failed = isinstance(answer, EffectFailed) and answer.type == TOO_LONG
         if not failed or not isinstance(effect, AskModel) or self.state.summary_failed:
             return False

@@ -251,7 +251,7 @@ class Drive(LiveRun):
                 self.settle(calls.state.begun)
                 return
             else:
-                perform_again = calls.is_too_long(self.step, effect, answer) or await self._fix_trouble(
+                perform_again = calls.ask_shorter(self.step, effect, answer) or await self._fix_trouble(
                     calls.failed_questions(effect, self.place)
                 )
             if self.step.exit is not None:
