@@ -275,6 +275,10 @@ class Approvals(Strict):
     )
 
 
+ANYBODY = Group()
+"""Everybody may decide."""
+
+
 class People(Strict):
     """Who decides, when a run waits for people, and who is notified."""
 
@@ -304,7 +308,7 @@ class People(Strict):
     def group_named(self, name: str | None) -> Group:
         """The group; None: anybody. Raises ValueError for an unknown name."""
         if name is None:
-            return Group()
+            return ANYBODY
         if name not in self.groups:
             raise ValueError(f"unknown group {name!r}; known groups: {', '.join(self.groups) or 'none'}")
         return self.groups[name]
