@@ -7,6 +7,7 @@ import sys
 from typing import Any
 
 import structlog
+from temporalio import activity
 from temporalio.exceptions import ApplicationError
 
 from activities.contracts import TRANSIENT
@@ -19,6 +20,7 @@ def configure(settings: Settings) -> None:
     """Send structlog and the standard library's logging to standard error, in one form."""
     shared: list[Any] = [
         structlog.contextvars.merge_contextvars,
+        _of_activity,
         structlog.stdlib.add_log_level,
         structlog.processors.TimeStamper(fmt="iso", utc=True),
     ]
@@ -47,6 +49,15 @@ def configure(settings: Settings) -> None:
     root.handlers = [output]
     root.setLevel(settings.log_level.upper())
     logging.getLogger("httpx2").setLevel(logging.WARNING)
+
+
+def _of_activity(logger: Any, method: str, event: Any) -> Any:
+    """Name the run and the call, where an activity writes the line."""
+    if activity.in_activity():
+        info = activity.info()
+        event.setdefault("workflow_id", info.workflow_id)
+        event.setdefault("activity_id", info.activity_id)
+    return event
 
 
 def _temporal_facts(logger: Any, method: str, event: Any) -> Any:

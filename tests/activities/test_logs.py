@@ -40,6 +40,11 @@ more = {{"temporal_workflow": facts, "ratchet": {{"step": 3, "state": "thought"}
 logging.getLogger("temporalio.workflow").info("moved ({{'workflow_id': 'w'}})", extra=more)
 """
 
+INSIDE = """
+from temporalio.testing import ActivityEnvironment
+ActivityEnvironment().run(lambda: structlog.get_logger("ours").info("it.ended", seconds=1))
+"""
+
 
 def written(program: str, form: str) -> str:
     source = (BEGIN + program).format(form=form)
@@ -68,3 +73,9 @@ def test_workflow_line_has_run_step_and_state() -> None:
         "event": "moved", "workflow_id": "w", "run_id": "r", "step": 3, "state": "thought"
     }  # fmt: skip
     assert "namespace" not in entry
+
+
+def test_line_of_an_activity_names_its_run_and_call() -> None:
+    line = json.loads(written(INSIDE, "json"))
+    assert (line["event"], line["seconds"]) == ("it.ended", 1)
+    assert {line["workflow_id"], line["activity_id"]} == {"test"}
