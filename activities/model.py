@@ -8,11 +8,11 @@ from __future__ import annotations
 
 import asyncio
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from contextvars import ContextVar
 from datetime import timedelta
 from types import MappingProxyType
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import structlog
 from temporalio import activity
@@ -44,6 +44,9 @@ from activities.provider import (
 )
 from activities.store.cache import ConversationCache
 
+if TYPE_CHECKING:
+    from activities.rate_limits import RateLimits, Use
+
 __all__ = ["ModelActivities", "began", "named_specs"]
 
 TAIL_BYTES = 2048
@@ -58,7 +61,8 @@ log = structlog.get_logger(__name__)
 class ModelActivities:
     """The activity around the worker's providers, its cache of conversations, and the specs of its tools.
 
-    `heartbeat_seconds` is the pause between two heartbeats, which carry the end of the text so far.
+    `heartbeat_seconds` is the pause between two heartbeats, which carry the end of the text so far, or what
+    the question waits for.
     """
 
     def __init__(
@@ -67,12 +71,14 @@ class ModelActivities:
         cache: ConversationCache,
         heartbeat_seconds: float = 1.0,
         specs: Mapping[str, ToolSpec] = MappingProxyType({}),
+        limits: RateLimits | None = None,
     ) -> None:
         """Providers and specs by name."""
         self.providers = providers
         self.cache = cache
         self.specs = specs
         self.heartbeat_seconds = heartbeat_seconds
+        self.limits = limits
 
     @activity.defn(name="ask_model")
     async def ask_model(self, request: ModelRequest) -> ModelReplied:
@@ -91,6 +97,10 @@ class ModelActivities:
             nonlocal tail
             tail = (tail + piece)[-TAIL_BYTES:]
 
+        def show(text: str) -> None:
+            nonlocal tail
+            tail = text
+
         call = ModelCall(
             setup=setup,
             conversation=base.add(*self._messages(request)),
@@ -101,7 +111,7 @@ class ModelActivities:
         )
         try:
             async with heartbeats(lambda: _end(tail), self.heartbeat_seconds):
-                reply = _storable(await self._complete(call), call.conversation)
+                reply = _storable(await self._complete(call, started, show), call.conversation)
         except ProviderError as error:
             failure = error
         else:
@@ -147,25 +157,73 @@ class ModelActivities:
             raise _missing("conversation", request.base)
         return base
 
-    async def _complete(self, call: ModelCall) -> ModelReplied:
+    async def _complete(self, call: ModelCall, started: float, show: Callable[[str], None]) -> ModelReplied:
         model = call.model
         provider = self.providers.get(model.provider)
         if provider is None:
             available = ", ".join(sorted(self.providers)) or "none"
             words = f"this worker has no model provider {model.provider!r}; it has: {available}"
             raise ProviderError("fatal", "unknown_provider", words)
-        left = _seconds_left()
+        if self.limits is None:
+            return await _reply(provider, call, started)
+        use = await self._admitted(self.limits, call, started, show)
+        reply = await _reply(provider, call, started)
+        tokens = reply.usage.input_tokens + reply.usage.output_tokens
+        if use is not None and tokens:  # a provider that counts nothing leaves the estimate
+            await self.limits.settle(use, tokens)
+        return reply
+
+    async def _admitted(
+        self, limits: RateLimits, call: ModelCall, started: float, show: Callable[[str], None]
+    ) -> Use | None:
+        """Wait until rate limits let the question pass.
+
+        A question behind a tool call raises `MustWait` instead: first the tool's result is recorded, then the
+        workflow asks, and that question waits.
+        """
+        from activities.rate_limits import estimated_tokens
+
+        model = call.model
+        name = limit = f"{model.provider}/{model.name}"
+
+        def on_wait(names: tuple[str, ...]) -> None:
+            nonlocal limit
+            limit = " and ".join(names)
+            show(f"(waiting for the rate limit {limit})")
+            log.info("model.waiting", model=model.name, rate_limit=limit)
+
+        behind = began.get() > 0
+        left, room = _seconds_left(started), _seconds_of_attempt(started) - model.timeout_seconds
         try:
-            async with asyncio.timeout(min(model.timeout_seconds, left)) as limit:
-                return await provider.complete(call)
+            async with asyncio.timeout(min(left, room)) as end:
+                use = await limits.admit(name, estimated_tokens(call), None if behind else on_wait)
         except TimeoutError:
-            if not limit.expired():
+            if not end.expired():
                 raise
-        what = f"model {model.name} of {model.provider}: no whole reply within"
-        if left < model.timeout_seconds:
-            raise ProviderError("transient", "deadline", f"{what} the time that the run had left")
-        seconds = f"{model.timeout_seconds:g} s; raise timeout_seconds if it needs longer"
-        raise ProviderError("transient", "timeout", f"{what} {seconds}")
+            waited = f"model {model.name} of {model.provider}: waited for the worker's rate limit {limit}"
+            if left <= room:
+                words = f"{waited} until the time that the run had left was over"
+                raise ProviderError("transient", "deadline", words) from None
+            words = f"{waited} for {room:.0f} s; start fewer runs at a time, or raise the limit"
+            raise ProviderError("transient", "rate_limit", words) from None
+        show("")
+        return use
+
+
+async def _reply(provider: Provider, call: ModelCall, started: float) -> ModelReplied:
+    """The provider's reply within the model's own time and the time that the run has left."""
+    model, left = call.model, _seconds_left(started)
+    try:
+        async with asyncio.timeout(min(model.timeout_seconds, left)) as limit:
+            return await provider.complete(call)
+    except TimeoutError:
+        if not limit.expired():
+            raise
+    what = f"model {model.name} of {model.provider}: no whole reply within"
+    if left < model.timeout_seconds:
+        raise ProviderError("transient", "deadline", f"{what} the time that the run had left")
+    seconds = f"{model.timeout_seconds:g} s; raise timeout_seconds if it needs longer"
+    raise ProviderError("transient", "timeout", f"{what} {seconds}")
 
 
 def named_specs(specs: Mapping[str, ToolSpec], names: Sequence[str]) -> tuple[ToolSpec, ...]:
@@ -181,18 +239,29 @@ def _end(text: str) -> str:
     return text.encode(errors="replace")[-TAIL_BYTES:].decode(errors="ignore")
 
 
-def _seconds_left() -> float:
+def _seconds_left(started: float) -> float:
     """Until Temporal ends the activity, minus a moment to report it; infinite without such a limit.
 
-    Temporal's own timeout would not tell the run whether the model was slow or the worker dead. Both
-    moments are the server's, so a worker's wrong clock does not matter.
+    Temporal's own timeout would not tell the run whether the model was slow or the worker dead. Both of its
+    moments are the server's, so a worker's wrong clock does not matter. `started` is when the question began,
+    by the monotonic clock.
     """
     info = activity.info()
     if not info.schedule_to_close_timeout:
         return float("inf")
     left = (info.schedule_to_close_timeout - (info.started_time - info.scheduled_time)).total_seconds()
-    left -= time.monotonic() - began.get() if began.get() else 0
+    left -= time.monotonic() - (began.get() or started)
     return max(left - min(1.0, left / 10), 0.0)
+
+
+def _seconds_of_attempt(started: float) -> float:
+    """The same until Temporal ends this attempt."""
+    timeout = activity.info().start_to_close_timeout
+    return (
+        timeout.total_seconds() - (time.monotonic() - (began.get() or started)) - 1
+        if timeout
+        else float("inf")
+    )
 
 
 def _storable(reply: ModelReplied, conversation: Conversation) -> ModelReplied:

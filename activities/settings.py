@@ -3,27 +3,40 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Mapping
 from pathlib import Path
-from typing import Annotated, Literal
+from typing import Annotated, Literal, Self
 from urllib.parse import urlsplit
 
-from pydantic import AfterValidator, BeforeValidator, Field, SecretStr
+from pydantic import (
+    AfterValidator,
+    BaseModel,
+    BeforeValidator,
+    ConfigDict,
+    Field,
+    SecretStr,
+    model_validator,
+)
 from pydantic_settings import BaseSettings, NoDecode, SettingsConfigDict
 
-__all__ = ["Settings"]
+__all__ = ["RateLimit", "Settings"]
 
 
-def _json_list(value: object) -> object:
-    """The list that a text holds; pydantic-settings would say too little of a text that holds none."""
-    if not isinstance(value, str):
-        return value
-    try:
-        parsed = json.loads(value)
-    except ValueError:
-        parsed = None
-    if not isinstance(parsed, list):
-        raise ValueError('expected a JSON list, such as ["..."]')
-    return parsed
+def _json(kind: type, expected: str) -> BeforeValidator:
+    """Reads the JSON that a text holds; pydantic-settings would say too little of a text that holds none."""
+
+    def parsed(value: object) -> object:
+        if not isinstance(value, str):
+            return value
+        try:
+            found = json.loads(value)
+        except ValueError:
+            found = None
+        if not isinstance(found, kind):
+            raise ValueError(f"expected {expected}")
+        return found
+
+    return BeforeValidator(parsed)
 
 
 def _http(address: SecretStr) -> SecretStr:
@@ -33,7 +46,33 @@ def _http(address: SecretStr) -> SecretStr:
     return address
 
 
-Names = Annotated[tuple[str, ...], NoDecode, BeforeValidator(_json_list)]
+def _of_models(name: str) -> str:
+    if not all(name.partition("/")):
+        raise ValueError("expected a provider and a model, such as openai/gpt-5-mini or openai/*")
+    return name
+
+
+class RateLimit(BaseModel):
+    """What the models of one name may be asked, all together."""
+
+    model_config = ConfigDict(frozen=True, extra="forbid", hide_input_in_errors=True)
+
+    requests_per_minute: int | None = Field(default=None, gt=0)
+    tokens_per_minute: int | None = Field(default=None, gt=0, description="of questions and replies")
+
+    @model_validator(mode="after")
+    def _limits_something(self) -> Self:
+        if self.requests_per_minute is None and self.tokens_per_minute is None:
+            raise ValueError("expected requests_per_minute, tokens_per_minute, or both")
+        return self
+
+
+Names = Annotated[tuple[str, ...], NoDecode, _json(list, 'a JSON list, such as ["..."]')]
+LimitsByName = Annotated[
+    Mapping[Annotated[str, AfterValidator(_of_models)], RateLimit],
+    NoDecode,
+    _json(dict, 'a JSON object, such as {"openai/gpt-5-mini": {"requests_per_minute": 500}}'),
+]
 Address = Annotated[SecretStr, AfterValidator(_http)]
 """A secret, because the path of a webhook often is its password."""
 
@@ -64,6 +103,11 @@ class Settings(BaseSettings):
     output_cap: int = Field(
         default=16_000, gt=0, description="characters of a tool's output that a model is shown"
     )
+    rate_limits: LimitsByName = Field(
+        default={},
+        description="of models, by provider and model, where * stands for any text (JSON object); shared by "
+        "all workers with this data_dir",
+    )
     shutdown_seconds: float = Field(
         default=30, ge=0, le=3600, description="time for calls to end when the worker is stopped"
     )
@@ -88,6 +132,11 @@ class Settings(BaseSettings):
     def cache_file(self) -> Path:
         """Conversations and setups; may be deleted at any time."""
         return self.data_dir / "cache.db"
+
+    @property
+    def limits_file(self) -> Path:
+        """What was used of rate limits in the last minute."""
+        return self.data_dir / "limits.db"
 
     @property
     def archive_file(self) -> Path:

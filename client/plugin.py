@@ -99,8 +99,13 @@ class RatchetPlugin(SimplePlugin):
         providers = load_providers(settings)
         pool = Pool()
         self._closing += [lambda: close_providers(providers.values()), pool.close]
-        runner = ToolRunner(load_tools(settings), settings, blobs)
-        models = ModelActivities(providers, ConversationCache(settings.cache_file), specs=runner.specs)
+        limits = None
+        if settings.rate_limits:
+            from activities.rate_limits import RateLimits
+
+            limits = RateLimits(settings.limits_file, settings.rate_limits)
+        runner, cache = ToolRunner(load_tools(settings), settings, blobs), ConversationCache(settings.cache_file)
+        models = ModelActivities(providers, cache, specs=runner.specs, limits=limits)
         tools = ToolActivities(runner, models)
         archive = ArchiveActivities(Archive(settings.archive_file))
         ours: list[Callable[..., Any]] = [

@@ -126,10 +126,13 @@ def settings_from_environment(data_dir: Path | None = None) -> Settings:
     try:
         return Settings(**given)
     except ValidationError as error:
-        wrong = [(str(e["loc"][0]).upper(), e["msg"]) for e in error.errors() if e["loc"]]
-        raise UsageError(
-            "; ".join(f"RATCHET_{name}: {what}" for name, what in wrong) or str(error)
-        ) from error
+        lines = [_problem(one["loc"], one["msg"]) for one in error.errors() if one["loc"]]
+        raise UsageError("; ".join(lines) or str(error)) from error
+
+
+def _problem(location: tuple[int | str, ...], message: str) -> str:
+    name, *inside = map(str, location)
+    return f"RATCHET_{name.upper()}: {'.'.join(inside)}{': ' if inside else ''}{message}"
 
 
 def load_settings(data_dir: Path | None = None, allowed: Allowed | None = None) -> Settings:

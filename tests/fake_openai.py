@@ -56,6 +56,8 @@ class RecordedRequest:
     headers: Mapping[str, str]
     """Names in lower case."""
     body: dict[str, Any]
+    at: float = field(default_factory=time.time)
+    """When it came."""
 
     @property
     def last_text(self) -> str:

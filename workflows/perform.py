@@ -64,6 +64,8 @@ MARGIN = 15
 """Seconds that an activity gets beyond the time limit that it keeps itself."""
 QUEUEING = 600
 """Seconds that a block of code may wait for a free interpreter; a heartbeat tells of a dead worker."""
+WAITING = 3600
+"""Seconds that a question may wait for a rate limit of its worker; then the attempt fails and says so."""
 HELD = 50
 """Digests that are carried to the next execution of the chain."""
 WAIT = workflow.ActivityCancellationType.WAIT_CANCELLATION_COMPLETED
@@ -176,7 +178,7 @@ class Performer:
         request = quoting(self._model_request(effect, model, site), outputs)
         return await self._activity(
             "ask_model", request, ModelReplied, site, activity_id=activity_id,
-            seconds=model.timeout_seconds + MARGIN, attempts=request.attempts + CRASHES,
+            seconds=model.timeout_seconds + WAITING + MARGIN, attempts=request.attempts + CRASHES,
         )  # fmt: skip
 
     def _model_request(self, effect: AskModel, model: ModelSpec, site: CallSite) -> ModelRequest:

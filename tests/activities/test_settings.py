@@ -52,3 +52,23 @@ def test_unusable_webhook_is_refused_unseen(url: str) -> None:
         Settings.model_validate({"notify_url": url})
     assert TOKEN not in str(raised.value)
     assert "notify_url" in str(raised.value)
+
+
+@pytest.mark.parametrize(
+    ("value", "problem"),
+    [
+        ("500", "expected a JSON object, such as"),
+        (
+            '{"gpt-5": {"requests_per_minute": 5}}',
+            "expected a provider and a model, such as openai/gpt-5-mini",
+        ),
+        ('{"openai/": {"requests_per_minute": 5}}', "expected a provider and a model"),
+        ('{"openai/*": {"requests_per_min": 5}}', "Extra inputs are not permitted"),
+        ('{"openai/*": {"requests_per_minute": 0}}', "Input should be greater than 0"),
+        ('{"openai/*": {}}', "expected requests_per_minute, tokens_per_minute, or both"),
+    ],
+)
+def test_unusable_rate_limit_is_refused(value: str, problem: str) -> None:
+    with pytest.raises(ValidationError) as raised:
+        Settings.model_validate({"rate_limits": value})
+    assert problem in str(raised.value)

@@ -152,8 +152,12 @@ def test_settings_combine_all_that_is_allowed(monkeypatch: pytest.MonkeyPatch, t
     settings = load_settings(tmp_path, Allowed(modules=("c.d", "a.b")))
     assert (settings.data_dir, settings.modules) == (tmp_path, ("a.b", "c.d"))
     monkeypatch.setenv("RATCHET_OUTPUT_CAP", "much")
-    with pytest.raises(errors.UsageError, match="RATCHET_OUTPUT_CAP"):
+    monkeypatch.setenv("RATCHET_RATE_LIMITS", '{"openai/*": {"tokens_per_minute": -1}}')
+    with pytest.raises(errors.UsageError) as refused:
         load_settings(tmp_path)
+    assert "RATCHET_OUTPUT_CAP: " in str(refused.value)
+    wrong = "RATCHET_RATE_LIMITS: openai/*.tokens_per_minute: Input should be greater than 0"
+    assert wrong in str(refused.value)
 
 
 def test_unwritable_state_folder_is_named(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:

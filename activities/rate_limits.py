@@ -1,0 +1,248 @@
+"""Rate limits of models, shared by all workers that have one data directory.
+
+What was used is counted in a SQLite file, in slices of a hundredth of a minute: a question costs the same
+however many came before it. The last 60 seconds never hold more than a limit allows, as far as that is known:
+the tokens of a question are estimated before it is asked, and what it really used is counted when its reply
+has come.
+
+A question for which there is no room waits: in one worker behind those that came before it, between workers
+behind those that are considerably older. One that is larger than a whole limit waits until nothing else is
+counted.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import math
+import os
+import sqlite3
+import time
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from contextlib import ExitStack, closing, suppress
+from dataclasses import dataclass, field
+from fnmatch import fnmatchcase
+from pathlib import Path
+from typing import TypeVar
+from uuid import uuid4
+
+import structlog
+
+from activities.provider import ModelCall, ProviderError
+from activities.settings import RateLimit
+
+__all__ = ["MustWait", "RateLimits", "Use", "estimated_tokens"]
+
+SCHEMA = """
+CREATE TABLE IF NOT EXISTS used(
+    name TEXT NOT NULL, slice INTEGER NOT NULL, requests INTEGER NOT NULL, tokens INTEGER NOT NULL,
+    PRIMARY KEY (name, slice)) WITHOUT ROWID;
+CREATE TABLE IF NOT EXISTS waiting(
+    name TEXT NOT NULL, question TEXT NOT NULL, since REAL NOT NULL, until REAL NOT NULL,
+    PRIMARY KEY (name, question)) WITHOUT ROWID;
+"""
+SLICES = 100
+BYTES_PER_TOKEN = 4
+LOCKED_SECONDS = 0.002
+"""Pause while another process writes, which takes it a tenth of a millisecond."""
+
+log = structlog.get_logger(__name__)
+T = TypeVar("T")
+OnWait = Callable[[tuple[str, ...]], object]
+"""Takes the names of limits."""
+
+
+class MustWait(Exception):
+    """There is no room for a question that may not wait."""
+
+
+@dataclass(frozen=True, slots=True)
+class Use:
+    """What a question was counted as, when it was asked."""
+
+    names: tuple[str, ...]
+    slice: int
+    tokens: int
+
+
+@dataclass(frozen=True, slots=True)
+class Question:
+    """A question for which there must be room."""
+
+    limits: Mapping[str, RateLimit]
+    tokens: int
+    waits: bool
+    since: float = field(default_factory=time.time)
+    id: str = field(default_factory=lambda: uuid4().hex)
+
+
+@dataclass(frozen=True, slots=True)
+class NoRoom:
+    """Which limits have no room for a question, and when to look again."""
+
+    names: tuple[str, ...]
+    seconds: float
+
+
+class RateLimits:
+    """The `limits` by name (`Settings.rate_limits`), counted in the file `path`.
+
+    It belongs to one event loop, and never blocks it: a file that another process writes to is tried again.
+    The window is a minute, except in tests.
+    """
+
+    def __init__(self, path: Path, limits: Mapping[str, RateLimit], window_seconds: float = 60) -> None:
+        self.path = Path(path)
+        self.limits = limits
+        self._slice = window_seconds / SLICES
+        self._pause = window_seconds / 60
+        """The longest between two looks: a question may turn out to have used less."""
+        self._ahead = window_seconds / 10
+        """By how much a question of another worker must be older to come first."""
+        self._lines: dict[tuple[str, ...], asyncio.Lock] = {}
+        """By the names of the limits. Who has the lock looks for room, the others follow in order."""
+        self._file: sqlite3.Connection | None = None
+
+    async def admit(self, model: str, tokens: int, on_wait: OnWait | None = None) -> Use | None:
+        """Count a question to `model` (`provider/name`) as soon as there is room; None if no limit is for it.
+
+        `on_wait` is told once by which limits it waits; without it, `MustWait` is raised instead.
+        Raises `ProviderError` when the file cannot be used.
+        """
+        limits = {name: limit for name, limit in self.limits.items() if fnmatchcase(model, name)}
+        if not limits:
+            return None
+        question = Question(limits, tokens, waits=on_wait is not None)
+        line = self._lines.setdefault(tuple(limits), asyncio.Lock())
+        if on_wait is None:
+            found = None if line.locked() else await self._transaction(self._admitted, question)
+            if not isinstance(found, Use):
+                raise MustWait(model)
+            return found
+        told = line.locked()
+        if told:
+            on_wait(tuple(limits))
+        async with line:
+            while isinstance(found := await self._transaction(self._admitted, question), NoRoom):
+                if not told:
+                    on_wait(found.names)
+                told = True
+                await asyncio.sleep(found.seconds)
+        return found
+
+    async def settle(self, use: Use, tokens: int) -> None:
+        """Count what a question has really used."""
+        try:
+            await self._transaction(self._settled, use, tokens)
+        except ProviderError as error:  # the reply is worth more
+            log.warning("model.not_counted", error=error.message)
+
+    def close(self) -> None:
+        """Close the file; the next call opens it again."""
+        if self._file is not None:
+            with suppress(sqlite3.Error):
+                self._file.close()
+        self._file = None
+
+    # -- in a transaction ----------------------------------------------------------------------------
+
+    def _admitted(self, file: sqlite3.Connection, now: float, question: Question) -> Use | NoRoom:
+        current = int(now / self._slice)
+        # far ahead: from before the clock was set back
+        file.execute("DELETE FROM used WHERE slice NOT BETWEEN ? AND ?", (current - SLICES, current + SLICES))
+        file.execute(
+            "DELETE FROM waiting WHERE question=? OR until NOT BETWEEN ? AND ?",
+            (question.id, now, now + 4 * self._pause),
+        )
+        waits = {name: self._seconds_to_room(file, now, name, question) for name in question.limits}
+        blocked = {name: seconds for name, seconds in waits.items() if seconds > 0}
+        if not blocked:
+            use = Use(tuple(question.limits), current, question.tokens)
+            _count(file, use.names, current, 1, question.tokens)
+            return use
+        if question.waits:  # who stops waiting no longer says so
+            until = now + 3 * self._pause
+            rows = [(name, question.id, question.since, until) for name in blocked]
+            file.executemany("INSERT INTO waiting VALUES(?,?,?,?)", rows)
+        return NoRoom(tuple(blocked), min(max(blocked.values()), self._pause))
+
+    def _seconds_to_room(self, file: sqlite3.Connection, now: float, name: str, question: Question) -> float:
+        """Until this limit may have room for the question; 0: it has."""
+        rows = file.execute("SELECT slice, requests, tokens FROM used WHERE name=? ORDER BY slice", (name,))
+        leaving = _last_to_leave(rows.fetchall(), question.limits[name], question.tokens)
+        if leaving is not None:
+            return max((leaving + SLICES + 1) * self._slice - now, self._slice / 10)
+        older = "SELECT 1 FROM waiting WHERE name=? AND since < ? LIMIT 1"
+        overtaken = file.execute(older, (name, question.since - self._ahead)).fetchone()
+        return self._pause / 10 if overtaken else 0
+
+    def _settled(self, file: sqlite3.Connection, now: float, use: Use, tokens: int) -> None:
+        if tokens < use.tokens:
+            given_back = "UPDATE used SET tokens = tokens - ? WHERE name=? AND slice=?"
+            file.executemany(given_back, [(use.tokens - tokens, name, use.slice) for name in use.names])
+        else:
+            _count(file, use.names, int(now / self._slice), 0, tokens - use.tokens)
+
+    async def _transaction(self, work: Callable[..., T], *values: object) -> T:
+        """What `work` returns for the file, the time and these values. All of it happens, or nothing."""
+        while True:
+            try:
+                with self._opened() as file:
+                    file.execute("BEGIN IMMEDIATE")
+                    return work(file, time.time(), *values)
+            except (sqlite3.Error, OSError) as error:
+                if getattr(error, "sqlite_errorcode", 0) & 0xFF != sqlite3.SQLITE_BUSY:
+                    self.close()
+                    raise ProviderError(
+                        "transient",
+                        "rate_limit",
+                        f"the file of rate limits {self.path} cannot be used: {error}; it must be writable, "
+                        "and may be deleted while no worker runs",
+                    ) from error
+            await asyncio.sleep(LOCKED_SECONDS)
+
+    def _opened(self) -> sqlite3.Connection:
+        if self._file is None:
+            self.path.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
+            os.close(os.open(self.path, os.O_CREAT | os.O_RDWR, 0o600))  # readable to its owner alone
+            with ExitStack() as stack:
+                file = stack.enter_context(
+                    closing(sqlite3.connect(self.path, timeout=0, isolation_level=None))
+                )
+                file.execute("PRAGMA journal_mode=WAL")
+                file.execute("PRAGMA synchronous=OFF")  # a minute after a power cut nothing of it counts
+                file.executescript(SCHEMA)
+                stack.pop_all()
+            self._file = file
+        return self._file
+
+
+def estimated_tokens(call: ModelCall) -> int:
+    """Of what the model is sent: a quarter of its bytes."""
+    tools = (tool.name + tool.description + json.dumps(tool.parameters) for tool in call.setup.tools)
+    texts = [*tools, json.dumps(call.setup.response_schema)]
+    for message in call.messages:
+        texts += [message.content, *(one.name + one.arguments for one in message.tool_calls)]
+    size = sum(len(text) if text.isascii() else len(text.encode(errors="replace")) for text in texts)
+    return -(-size // BYTES_PER_TOKEN)
+
+
+def _last_to_leave(rows: Sequence[tuple[int, int, int]], limit: RateLimit, tokens: int) -> int | None:
+    """The newest slice that must no longer count so that the question fits; None: it fits now."""
+    requests, used = sum(row[1] for row in rows), sum(row[2] for row in rows)
+    most_requests = (limit.requests_per_minute or math.inf) - 1
+    most_tokens = max((limit.tokens_per_minute or math.inf) - tokens, 0)
+    leaving = None
+    for slice, of_requests, of_tokens in rows:
+        if requests <= most_requests and used <= most_tokens:
+            break
+        leaving, requests, used = slice, requests - of_requests, used - of_tokens
+    return leaving
+
+
+def _count(file: sqlite3.Connection, names: Iterable[str], slice: int, requests: int, tokens: int) -> None:
+    file.executemany(
+        "INSERT INTO used VALUES(?,?,?,?) ON CONFLICT DO UPDATE "
+        "SET requests = requests + excluded.requests, tokens = tokens + excluded.tokens",
+        [(name, slice, requests, tokens) for name in names],
+    )
