@@ -13,7 +13,7 @@ import sys
 from datetime import timedelta
 
 from temporalio.client import Client
-from temporalio.worker import Worker
+from temporalio.worker import PollerBehaviorAutoscaling, ResourceBasedSlotConfig, Worker, WorkerTuner
 
 from activities.extensions import ExtensionError
 from activities.logs import configure
@@ -32,12 +32,31 @@ def build_worker(client: Client, settings: Settings) -> Worker:
     return Worker(
         client,
         task_queue=TASK_QUEUE,
+        tuner=_tuner(settings),
+        max_cached_workflows=settings.max_cached_runs,
+        # as many as the server advises: five, the SDK's default, are few where a poll crosses a network
+        workflow_task_poller_behavior=PollerBehaviorAutoscaling(),
+        activity_task_poller_behavior=PollerBehaviorAutoscaling(),
         # a cancellation and the text so far travel with heartbeats: by default 8 s late
         max_heartbeat_throttle_interval=timedelta(seconds=1),
         default_heartbeat_throttle_interval=timedelta(seconds=1),
         # after this time without its worker a run is offered to the others; by default 10 s
         sticky_queue_schedule_to_start_timeout=timedelta(seconds=3),
         graceful_shutdown_timeout=timedelta(seconds=settings.shutdown_seconds),
+    )
+
+
+def _tuner(settings: Settings) -> WorkerTuner:
+    """How much the worker does at a time."""
+    tasks, calls = settings.max_workflow_tasks, settings.max_activities
+    if settings.target_memory is None and settings.target_cpu is None:
+        return WorkerTuner.create_fixed(workflow_slots=tasks, activity_slots=calls)
+    return WorkerTuner.create_resource_based(
+        target_memory_usage=settings.target_memory or 0.8,
+        target_cpu_usage=settings.target_cpu or 0.9,
+        workflow_config=ResourceBasedSlotConfig(minimum_slots=min(5, tasks), maximum_slots=tasks),
+        # above the minimum the SDK begins one call in 50 ms, which would slow down small tools
+        activity_config=ResourceBasedSlotConfig(minimum_slots=min(20, calls), maximum_slots=calls),
     )
 
 

@@ -108,6 +108,21 @@ class Settings(BaseSettings):
         description="of models, by provider and model, where * stands for any text (JSON object); shared by "
         "all workers with this data_dir",
     )
+    max_activities: int = Field(
+        default=500, gt=0, description="calls of models and tools under way at a time; most only wait"
+    )
+    max_workflow_tasks: int = Field(
+        default=20, ge=2, description="runs that are moved on at a time; this is work for one core"
+    )
+    max_cached_runs: int = Field(
+        default=2000, ge=0, description="runs kept in memory, 130 KiB each; others are replayed when needed"
+    )
+    target_memory: float | None = Field(
+        default=None, gt=0, le=1, description="part of the machine's memory above which nothing more is begun"
+    )
+    target_cpu: float | None = Field(
+        default=None, gt=0, le=1, description="part of the machine's CPU above which nothing more is begun"
+    )
     shutdown_seconds: float = Field(
         default=30, ge=0, le=3600, description="time for calls to end when the worker is stopped"
     )

@@ -104,7 +104,10 @@ class RatchetPlugin(SimplePlugin):
             from activities.rate_limits import RateLimits
 
             limits = RateLimits(settings.limits_file, settings.rate_limits)
-        runner, cache = ToolRunner(load_tools(settings), settings, blobs), ConversationCache(settings.cache_file)
+        runner, cache = (
+            ToolRunner(load_tools(settings), settings, blobs),
+            ConversationCache(settings.cache_file),
+        )
         models = ModelActivities(providers, cache, specs=runner.specs, limits=limits)
         tools = ToolActivities(runner, models)
         archive = ArchiveActivities(Archive(settings.archive_file))

@@ -72,3 +72,11 @@ def test_unusable_rate_limit_is_refused(value: str, problem: str) -> None:
     with pytest.raises(ValidationError) as raised:
         Settings.model_validate({"rate_limits": value})
     assert problem in str(raised.value)
+
+
+@pytest.mark.parametrize(
+    "given", [{"max_workflow_tasks": 1}, {"max_activities": 0}, {"target_memory": 80}, {"target_cpu": 0}]
+)
+def test_unusable_size_of_a_worker_is_refused(given: dict[str, float]) -> None:
+    with pytest.raises(ValidationError, match=next(iter(given))):
+        Settings.model_validate(given)

@@ -1,4 +1,4 @@
-"""A worker as production configures it: rate limits."""
+"""A worker as production configures it: slots, cache, rate limits."""
 
 from __future__ import annotations
 
@@ -11,8 +11,9 @@ from temporalio.client import Client
 from activities.settings import RateLimit, Settings
 from client.follow import heartbeat_in
 from tests.server.conftest import TOOLS, real_server
-from tests.server.trials import Run, begin, calls, eventually, task
+from tests.server.trials import Run, begin, calls, decide, eventually, open_request, task
 from worker import build_worker
+from workflows.people import Approvals, People
 
 
 def settings_of(folder: Path, **more: Any) -> Settings:
@@ -20,6 +21,30 @@ def settings_of(folder: Path, **more: Any) -> Settings:
     return Settings(
         data_dir=folder / ".ratchet", files_root=folder, modules=(str(TOOLS),), shutdown_seconds=0, **more
     )
+
+
+ASKED: dict[str, Any] = {"people": People(), "approvals": Approvals(), "tools": ("mark_once",)}
+
+
+@pytest.mark.parametrize(
+    "given",
+    [
+        pytest.param(
+            {"target_memory": 0.95, "target_cpu": 1.0, "max_activities": 5}, id="slots by resources"
+        ),
+        pytest.param({"max_cached_runs": 1, "max_activities": 1, "max_workflow_tasks": 2}, id="smallest"),
+    ],
+)
+async def test_worker_of_any_size_serves_several_runs(tmp_path: Path, given: dict[str, Any]) -> None:
+    own = settings_of(tmp_path, **given)
+    async with real_server(own) as client, build_worker(client, own):
+        waiting = []
+        for _ in range(3):
+            run = await begin(client, task(calls(("mark_once", {"line": "paid"})), "done", **ASKED))
+            waiting.append((run, await open_request(run)))
+        for run, request in waiting:
+            await decide(run, "approve", request)
+            assert (await run.result()).answer == "done"
 
 
 async def waiting_text(client: Client, run: Run) -> str | None:
