@@ -15,7 +15,7 @@ import math
 import re
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from decimal import Decimal
-from functools import cache, partial
+from functools import cache, lru_cache, partial
 from typing import Any
 
 from jsonschema import Draft202012Validator, FormatChecker, SchemaError, ValidationError, validators
@@ -92,8 +92,8 @@ class _Misfit(ValueError):
 def _fitted_arguments(schema: JsonObject, arguments: JsonObject) -> JsonObject:
     fitted = copy.deepcopy(arguments)
     _check_json(fitted)
-    plain = _closed_schema(_plain_schema(schema))
-    validator = _tool_validator(str(schema.get("$schema", "")))(plain, registry=Registry())
+    validator = _validator_of(json.dumps(schema))
+    plain = validator.schema
     errors = list(validator.iter_errors(fitted))
     for _ in range(CONVERSIONS):
         if not any([_convert(fitted, leaf) for leaf in _leaves(errors)]):
@@ -104,6 +104,14 @@ def _fitted_arguments(schema: JsonObject, arguments: JsonObject) -> JsonObject:
         raise _Misfit(_error_text(errors, plain))
     _fill_in(validator, plain, fitted)
     return fitted
+
+
+@lru_cache(maxsize=256)
+def _validator_of(schema_json: str) -> Any:
+    """The validator of a tool's schema: made once, for it costs as much as the rest of a call's fitting."""
+    schema = json.loads(schema_json)
+    plain = _closed_schema(_plain_schema(schema))
+    return _tool_validator(str(schema.get("$schema", "")))(plain, registry=Registry())
 
 
 def _check_json(arguments: JsonObject) -> None:
