@@ -150,7 +150,8 @@ class LiveRun:
 
     def charge(self, amounts: dict[str, float]) -> None:
         """Count what was spent outside of an answer."""
-        self.step = replace(self.step, ledger=self.step.ledger.charge(amounts))
+        if any(amounts.values()):
+            self.step = replace(self.step, ledger=self.step.ledger.charge(amounts))
 
     @property
     def _price(self) -> dict[str, float]:

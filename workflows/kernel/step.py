@@ -314,9 +314,8 @@ class Turn:
         declared = self.machine.by_name[target]
         if declared.holds and declared.enforce and (wrong := declared.holds(context, s.state)):
             raise self.broken(InvariantViolated, f"the invariant of {target} does not hold: {wrong}")
-        self.snapshot = replace(s, context=context)
+        self.snapshot = replace(s, context=context, transitions=s.transitions + 1)
         self.record(type(event).__name__, to=target, reason=event.reason, reads=reads, by=by)
-        self.snapshot = replace(self.snapshot, transitions=s.transitions + 1)
         self.enter(target, interrupt=True)
 
     def check_entries(self, target: str) -> None:
@@ -569,7 +568,8 @@ class Turn:
 
     def say(self, messages: tuple[Message, ...]) -> None:
         s = self.snapshot
-        self.snapshot = replace(s, conversation=s.conversation.add(*messages))
+        if messages:
+            self.snapshot = replace(s, conversation=s.conversation.add(*messages))
 
     # writing
 
