@@ -21,8 +21,8 @@ from activities.contracts import EarlyReply, ModelReplied, ModelRequest, ToolRes
 
 __all__ = ["Ask", "Handover", "Question", "handed_over", "with_early_reply"]
 
-Ask = Callable[[ModelRequest], Awaitable[ModelReplied]]
-"""Asks a model once."""
+Ask = Callable[[ModelRequest], Awaitable[ModelReplied | None]]
+"""Asks a model once; None: the workflow asks."""
 log = structlog.get_logger(__name__)
 
 
@@ -86,8 +86,10 @@ async def with_early_reply(key: str, answer: ToolResult, ask_model: Ask) -> Tool
         handover.on_stop = lambda: loop.call_soon_threadsafe(asking.cancel)
         if handover.is_stopped:  # looked at behind `on_stop`: a stop comes from another thread
             asking.cancel()
-        early = EarlyReply(question=question.digest, reply=await asking)
+        reply = await asking
     except (Exception, asyncio.CancelledError) as error:  # noqa: BLE001  # of machine or provider: the workflow asks again
         log.info("question.not_asked", key=key, reason=type(error).__name__)
         return answer
-    return answer.model_copy(update={"early": early})
+    if reply is None:
+        return answer
+    return answer.model_copy(update={"early": EarlyReply(question=question.digest, reply=reply)})

@@ -9,10 +9,9 @@ from __future__ import annotations
 import asyncio
 import time
 from collections.abc import Callable, Mapping, Sequence
-from contextvars import ContextVar
 from datetime import timedelta
 from types import MappingProxyType
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import structlog
 from temporalio import activity
@@ -37,6 +36,7 @@ from activities.heartbeat import heartbeats
 from activities.provider import (
     MAX_ARGUMENT_BYTES,
     MAX_TEXT_BYTES,
+    MUST_WAIT,
     ModelCall,
     Provider,
     ProviderError,
@@ -47,14 +47,14 @@ from activities.store.cache import ConversationCache
 if TYPE_CHECKING:
     from activities.rate_limits import RateLimits, Use
 
-__all__ = ["ModelActivities", "began", "named_specs"]
+__all__ = ["ModelActivities", "named_specs"]
 
 TAIL_BYTES = 2048
 """How much of the text so far a heartbeat carries, in UTF-8."""
 ERROR_TYPES = {"transient": TRANSIENT, "recoverable": RECOVERABLE, "fatal": FATAL}
+PAUSE_SECONDS = 60
+"""After a provider has failed at a question behind a tool call, none is asked there for so long."""
 
-began: ContextVar[float] = ContextVar("began", default=0.0)
-"""When an activity began that does something else before it asks, by the monotonic clock; 0: it does not."""
 log = structlog.get_logger(__name__)
 
 
@@ -79,6 +79,8 @@ class ModelActivities:
         self.specs = specs
         self.heartbeat_seconds = heartbeat_seconds
         self.limits = limits
+        self._paused_until: dict[str, float] = {}
+        """By digest of a setup, by the monotonic clock."""
 
     @activity.defn(name="ask_model")
     async def ask_model(self, request: ModelRequest) -> ModelReplied:
@@ -88,6 +90,37 @@ class ModelActivities:
         failure's class with `{"type": cause, "message": words}` as its first detail. The cause `deadline`
         means that the time the run had left was over; the model's own timeout is the cause `timeout`.
         """
+        reply = await self._asked(request, time.monotonic())
+        attempt = activity.info().attempt
+        if isinstance(reply, ProviderError):
+            raise _failed(reply, last=attempt >= request.attempts)
+        return reply.model_copy(update={"attempt": attempt})
+
+    async def ask_behind_call(self, request: ModelRequest, began: float) -> ModelReplied | None:
+        """Ask once, in the activity of a tool call that began then, by the monotonic clock.
+
+        None: the workflow asks, in an activity that may be repeated after a wait. While a provider fails,
+        nothing is asked here: it would be asked more often than `attempts` says, and without a wait; nor
+        where a rate limit lets it wait: first the tool's result is recorded. Raises `ApplicationError` where
+        the cache lacks something.
+        """
+        now = time.monotonic()
+        self._paused_until = {setup: until for setup, until in self._paused_until.items() if until > now}
+        if request.setup in self._paused_until:
+            return None
+        reply = await self._asked(request, began, waits=False)
+        if not isinstance(reply, ProviderError):
+            return reply
+        if reply.error != "recoverable":
+            pause = max(PAUSE_SECONDS, reply.retry_after_seconds or 0)
+            self._paused_until[request.setup] = time.monotonic() + pause
+        return None
+
+    async def _asked(
+        self, request: ModelRequest, began: float, *, waits: bool = True
+    ) -> ModelReplied | ProviderError:
+        """The reply, in an activity that began then; `waits`: for rate limits. A failure is returned: what a
+        provider's library raised may hold the key, so it must be nobody's cause."""
         started = time.monotonic()
         described = named_specs(self.specs, request.describe)
         setup, base = self._setup(request, described), self._base(request)
@@ -111,19 +144,18 @@ class ModelActivities:
         )
         try:
             async with heartbeats(lambda: _end(tail), self.heartbeat_seconds):
-                reply = _storable(await self._complete(call, started, show), call.conversation)
+                complete = self._complete(call, began, show if waits else None)
+                reply = _storable(await complete, call.conversation)
         except ProviderError as error:
-            failure = error
-        else:
-            conversation = call.conversation.add(reply.message)
-            self.cache.save(conversation, base.digest)
-            seconds = time.monotonic() - started
-            _log(reply, seconds)
-            facts: dict[str, Any] = {"attempt": activity.info().attempt, "seconds": seconds}
-            facts |= {"conversation": conversation.digest, "tools": described}
-            return reply.model_copy(update=facts)
-        # Outside of `except`: what a provider's library raised may hold the key, so it is no cause.
-        raise _failed(failure, call, last=activity.info().attempt >= request.attempts)
+            if waits or error.type != MUST_WAIT:
+                log.warning("model.failed", model=call.model.name, error=error.error, cause=error.type)
+            return error
+        conversation = call.conversation.add(reply.message)
+        self.cache.save(conversation, base.digest)
+        seconds = time.monotonic() - started
+        _log(reply, seconds)
+        facts = {"seconds": seconds, "conversation": conversation.digest, "tools": described}
+        return reply.model_copy(update=facts)
 
     def _setup(self, request: ModelRequest, described: tuple[ToolSpec, ...]) -> Setup:
         if (setup := request.full_setup) is not None:
@@ -157,7 +189,9 @@ class ModelActivities:
             raise _missing("conversation", request.base)
         return base
 
-    async def _complete(self, call: ModelCall, started: float, show: Callable[[str], None]) -> ModelReplied:
+    async def _complete(
+        self, call: ModelCall, began: float, show: Callable[[str], None] | None
+    ) -> ModelReplied:
         model = call.model
         provider = self.providers.get(model.provider)
         if provider is None:
@@ -165,21 +199,20 @@ class ModelActivities:
             words = f"this worker has no model provider {model.provider!r}; it has: {available}"
             raise ProviderError("fatal", "unknown_provider", words)
         if self.limits is None:
-            return await _reply(provider, call, started)
-        use = await self._admitted(self.limits, call, started, show)
-        reply = await _reply(provider, call, started)
+            return await _reply(provider, call, began)
+        use = await self._admitted(self.limits, call, began, show)
+        reply = await _reply(provider, call, began)
         tokens = reply.usage.input_tokens + reply.usage.output_tokens
         if use is not None and tokens:  # a provider that counts nothing leaves the estimate
             await self.limits.settle(use, tokens)
         return reply
 
     async def _admitted(
-        self, limits: RateLimits, call: ModelCall, started: float, show: Callable[[str], None]
+        self, limits: RateLimits, call: ModelCall, began: float, show: Callable[[str], None] | None
     ) -> Use | None:
-        """Wait until rate limits let the question pass.
+        """Wait until rate limits let the question pass, and show by which; without `show` it may not wait.
 
-        A question behind a tool call raises `MustWait` instead: first the tool's result is recorded, then the
-        workflow asks, and that question waits.
+        Raises ProviderError, of type `MUST_WAIT` if it may not wait.
         """
         from activities.rate_limits import estimated_tokens
 
@@ -189,14 +222,14 @@ class ModelActivities:
         def on_wait(names: tuple[str, ...]) -> None:
             nonlocal limit
             limit = " and ".join(names)
-            show(f"(waiting for the rate limit {limit})")
+            if show is not None:
+                show(f"(waiting for the rate limit {limit})")
             log.info("model.waiting", model=model.name, rate_limit=limit)
 
-        behind = began.get() > 0
-        left, room = _seconds_left(started), _seconds_of_attempt(started) - model.timeout_seconds
+        left, room = _seconds_left(began), _seconds_of_attempt(began) - model.timeout_seconds
         try:
             async with asyncio.timeout(min(left, room)) as end:
-                use = await limits.admit(name, estimated_tokens(call), None if behind else on_wait)
+                use = await limits.admit(name, estimated_tokens(call), on_wait if show else None)
         except TimeoutError:
             if not end.expired():
                 raise
@@ -206,13 +239,14 @@ class ModelActivities:
                 raise ProviderError("transient", "deadline", words) from None
             words = f"{waited} for {room:.0f} s; start fewer runs at a time, or raise the limit"
             raise ProviderError("transient", "rate_limit", words) from None
-        show("")
+        if show is not None:
+            show("")
         return use
 
 
-async def _reply(provider: Provider, call: ModelCall, started: float) -> ModelReplied:
+async def _reply(provider: Provider, call: ModelCall, began: float) -> ModelReplied:
     """The provider's reply within the model's own time and the time that the run has left."""
-    model, left = call.model, _seconds_left(started)
+    model, left = call.model, _seconds_left(began)
     try:
         async with asyncio.timeout(min(model.timeout_seconds, left)) as limit:
             return await provider.complete(call)
@@ -239,29 +273,25 @@ def _end(text: str) -> str:
     return text.encode(errors="replace")[-TAIL_BYTES:].decode(errors="ignore")
 
 
-def _seconds_left(started: float) -> float:
-    """Until Temporal ends the activity, minus a moment to report it; infinite without such a limit.
+def _seconds_left(began: float) -> float:
+    """Until Temporal ends the activity that began then, minus a moment to report it; infinite without such a
+    limit.
 
-    Temporal's own timeout would not tell the run whether the model was slow or the worker dead. Both of its
-    moments are the server's, so a worker's wrong clock does not matter. `started` is when the question began,
-    by the monotonic clock.
+    Temporal's own timeout would not tell the run whether the model was slow or the worker dead. Both
+    moments are the server's, so a worker's wrong clock does not matter.
     """
     info = activity.info()
     if not info.schedule_to_close_timeout:
         return float("inf")
     left = (info.schedule_to_close_timeout - (info.started_time - info.scheduled_time)).total_seconds()
-    left -= time.monotonic() - (began.get() or started)
+    left -= time.monotonic() - began
     return max(left - min(1.0, left / 10), 0.0)
 
 
-def _seconds_of_attempt(started: float) -> float:
+def _seconds_of_attempt(began: float) -> float:
     """The same until Temporal ends this attempt."""
     timeout = activity.info().start_to_close_timeout
-    return (
-        timeout.total_seconds() - (time.monotonic() - (began.get() or started)) - 1
-        if timeout
-        else float("inf")
-    )
+    return timeout.total_seconds() - (time.monotonic() - began) - 1 if timeout else float("inf")
 
 
 def _storable(reply: ModelReplied, conversation: Conversation) -> ModelReplied:
@@ -314,8 +344,7 @@ def _missing(what: str, digest: str) -> ApplicationError:
     )
 
 
-def _failed(error: ProviderError, call: ModelCall, last: bool) -> ApplicationError:
-    log.warning("model.failed", model=call.model.name, error=error.error, cause=error.type)
+def _failed(error: ProviderError, last: bool) -> ApplicationError:
     wait = error.retry_after_seconds
     return ApplicationError(
         error.message,

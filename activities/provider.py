@@ -30,6 +30,7 @@ from activities.contracts import Conversation, Message, ModelReplied, ModelSpec,
 __all__ = [
     "MAX_ARGUMENT_BYTES",
     "MAX_TEXT_BYTES",
+    "MUST_WAIT",
     "ModelCall",
     "Provider",
     "ProviderError",
@@ -38,6 +39,8 @@ __all__ = [
     "reply_too_large",
 ]
 
+MUST_WAIT = "must_wait"
+"""Type of the `ProviderError` of a question that may not wait for a rate limit."""
 MAX_TEXT_BYTES = 4 * 2**20
 """The longest text of a reply, in UTF-8."""
 MAX_ARGUMENT_BYTES = 2**20

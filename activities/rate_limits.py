@@ -28,10 +28,10 @@ from uuid import uuid4
 
 import structlog
 
-from activities.provider import ModelCall, ProviderError
+from activities.provider import MUST_WAIT, ModelCall, ProviderError
 from activities.settings import RateLimit
 
-__all__ = ["MustWait", "RateLimits", "Use", "estimated_tokens"]
+__all__ = ["RateLimits", "Use", "estimated_tokens"]
 
 SCHEMA = """
 CREATE TABLE IF NOT EXISTS used(
@@ -50,10 +50,6 @@ log = structlog.get_logger(__name__)
 T = TypeVar("T")
 OnWait = Callable[[tuple[str, ...]], object]
 """Takes the names of limits."""
-
-
-class MustWait(Exception):
-    """There is no room for a question that may not wait."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -106,8 +102,8 @@ class RateLimits:
     async def admit(self, model: str, tokens: int, on_wait: OnWait | None = None) -> Use | None:
         """Count a question to `model` (`provider/name`) as soon as there is room; None if no limit is for it.
 
-        `on_wait` is told once by which limits it waits; without it, `MustWait` is raised instead.
-        Raises `ProviderError` when the file cannot be used.
+        `on_wait` is told once by which limits it waits. Raises `ProviderError` when the file cannot be used,
+        and of type `MUST_WAIT` when there is no room at once and no `on_wait`.
         """
         limits = {name: limit for name, limit in self.limits.items() if fnmatchcase(model, name)}
         if not limits:
@@ -117,7 +113,7 @@ class RateLimits:
         if on_wait is None:
             found = None if line.locked() else await self._transaction(self._admitted, question)
             if not isinstance(found, Use):
-                raise MustWait(model)
+                raise ProviderError("recoverable", MUST_WAIT, f"{model}: a rate limit has no room now")
             return found
         told = line.locked()
         if told:

@@ -68,6 +68,12 @@ STOPPING = {"unknown_outcome", "unknown_tool"}
 """Errors after which the next calls in the row are not made: the machine decides first (R-001-7)."""
 SLOW = 60
 """Seconds: a tool that may take longer asks no model in its activity, whose death would repeat the tool."""
+DROPS = 3
+"""Early replies that a run may drop; a person's message causes one at times. Behind that it asks for no more:
+its questions cannot be foreseen."""
+LONG_VISIT = 20
+"""Answers of a visit. To find the question behind a call the visit is run again over them, in the worker's
+event loop: after a thousand calls of one block of code that takes 50 ms for each."""
 TOO_LONG = "context_too_long"
 """Type of the failure of a question that the model's window cannot take in."""
 NOT_MADE = {"rejected", "expired", "unknown_tool", "bad_arguments"}
@@ -160,8 +166,8 @@ class Calls:
         """Inner runs under way, by workflow id: what each may spend, by counter."""
         self.unbilled: dict[str, float] = {}
         """What calls have spent that no answer will say."""
-        self._fuses = task.fuse == "auto"
-        """Until a question turns out to be another than expected: the next ones would, too."""
+        self._dropped = 0
+        """Replies that came early to another question than the machine's."""
         self.early: EarlyReply | None = None
         """A reply to the question that should come next."""
         self.compaction = Compaction(task)
@@ -402,7 +408,7 @@ class Calls:
         if early is not None and early.question == site.digest(effect):
             site = replace(site, reply=early.reply)
         elif early is not None:
-            self.unbilled, self._fuses = added(self.unbilled, early.cost), False
+            self.unbilled, self._dropped = added(self.unbilled, early.cost), self._dropped + 1
         reply = await self.host.perform(effect, site)
         self.compaction.learn(effect, site.conversation, reply)
         return reply
@@ -446,7 +452,10 @@ class Calls:
         """What the machine will ask a model behind this call, if it is the last one of the effect."""
         spec, place = self.specs[run.tool], step.snapshot.place
         names = list(tool_calls(effect, place))
-        if not self._fuses or not spec.repeatable or spec.timeout_seconds > SLOW or name not in names:
+        can_be_last = name in names if effect.parallel else name == names[-1]
+        is_quick = spec.timeout_seconds <= SLOW and len(step.snapshot.moments) <= LONG_VISIT
+        is_wanted = self.task.fuse == "auto" and self._dropped < DROPS
+        if not (is_wanted and spec.repeatable and is_quick and can_be_last):
             return None
 
         def question(result: ToolResult, now: float) -> tuple[AskModel, CallSite] | None:

@@ -21,6 +21,7 @@ from typing import Any, TypeVar
 from activities.contracts import (
     AskModel,
     AskPerson,
+    CallTools,
     Effect,
     EffectFailed,
     JsonObject,
@@ -54,8 +55,6 @@ T = TypeVar("T")
 
 NAMED = 10
 """Limits of a refused command in the log."""
-CHANGING = {"pause", "steer", "rollback", "abort"}
-"""Commands that stop a question which is asked behind a tool call; others let it end."""
 HARMLESS = {"pause", "resume", "limits"}
 """Commands that change nothing about an effect under way, and are obeyed beside it."""
 
@@ -315,7 +314,8 @@ class Drive(LiveRun):
         self.log_requests()
         self.calls.reset()
         now = self.host.now()
-        if (early := self.calls.early) is not None:  # the tools had ended before the model began
+        early = self.calls.early if isinstance(effect, CallTools) else None
+        if early is not None:  # the tools had ended before the model began
             s = self.step.snapshot
             now = max(now - early.reply.seconds, (s.moments[-1].shown if s.moments else s.entered).now)
         self.adopt(advance(self.step, answer, now=now, effect=effect))
@@ -752,8 +752,7 @@ class Drive(LiveRun):
             return self._by_id.get(command.id) or self._obeyed_before(command)
         queued = QueuedCommand(command, self.commands.accept(command))
         self.queue.append(queued)
-        if command.command in CHANGING:
-            self.host.stop_early_questions()
+        self.host.stop_early_questions()
         if command.id:
             self._by_id[command.id] = queued
         self.host.publish(())

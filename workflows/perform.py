@@ -67,7 +67,7 @@ QUEUEING = 600
 WAITING = 3600
 """Seconds that a question may wait for a rate limit of its worker; then the attempt fails and says so."""
 HELD = 50
-"""Digests that are carried to the next execution of the chain."""
+"""Digests that are carried to the next execution of the chain; outputs that a question may quote."""
 WAIT = workflow.ActivityCancellationType.WAIT_CANCELLATION_COMPLETED
 """A cancelled call is told so and ends first; an answer that came before is taken."""
 CLASSES: dict[str, ErrorClass] = {TRANSIENT: "transient", RECOVERABLE: "recoverable", FATAL: "fatal"}
@@ -232,6 +232,8 @@ class Performer:
                 return tool_failure(request, spec, error)
         if len(result.output) >= QUOTED_CHARS:
             self._outputs[text_digest(result.output)] = result.output
+            if len(self._outputs) > HELD:  # without a question behind them
+                del self._outputs[next(iter(self._outputs))]
         return result
 
     def _question_behind(self, site: CallSite) -> Callable[[ToolResult, float], Question | None]:

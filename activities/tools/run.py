@@ -44,7 +44,7 @@ from activities.contracts import (
 )
 from activities.handover import with_early_reply
 from activities.heartbeat import heartbeats
-from activities.model import ModelActivities, began, named_specs
+from activities.model import ModelActivities, named_specs
 from activities.settings import Settings
 from activities.store.blobs import BlobStore
 from activities.text import problems_text, readable
@@ -246,13 +246,16 @@ class ToolActivities:
         """Run one tool, and ask the question behind it if the workflow has handed it over.
 
         Raises `ApplicationError` of type `Transient` to be called again."""
-        began.set(time.monotonic())
+        began, models = time.monotonic(), self._models
         result = await _attempted(self.runner.run_tool, request, request.tool)
-        if self._models is None:
+        if models is None:
             return result
-        if len(result.output) >= QUOTED_CHARS:
-            self._models.cache.save_output(result.output)
-        return await with_early_reply(request.key, result, self._models.ask_model)
+        result = await with_early_reply(
+            request.key, result, lambda question: models.ask_behind_call(question, began)
+        )
+        if result.early is None and len(result.output) >= QUOTED_CHARS:
+            models.cache.save_output(result.output)
+        return result
 
     @activity.defn(name="reconcile_tool")
     async def reconcile_tool(self, request: ReconcileRequest) -> Reconciled:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import dataclasses
+import time
 from datetime import timedelta
 from pathlib import Path
 from typing import Any
@@ -247,6 +248,19 @@ async def test_end_of_the_runs_time_is_its_own_cause(model: ModelActivities) -> 
         started_time=scheduled + timedelta(seconds=9.8),
     )
     assert (error.details[0]["type"], error.non_retryable) == ("deadline", True)
+
+
+@pytest.mark.parametrize(("failing", "asked"), [("status:503", 1), ("context", 2)])
+async def test_question_behind_a_call_is_not_asked_while_the_provider_fails(
+    model: ModelActivities, server: FakeOpenAI, failing: str, asked: int
+) -> None:
+    wanted = request(Setup(model=ModelSpec(name=f"{failing}+{failing}+echo")), GOAL)
+
+    async def behind_call() -> ModelReplied | None:
+        return await environment().run(model.ask_behind_call, wanted, time.monotonic())
+
+    assert [await behind_call(), await behind_call()] == [None, None]
+    assert len(server.completion_requests) == asked
 
 
 # -- while it runs -------------------------------------------------------------------------------------
