@@ -2,6 +2,10 @@
 
 from __future__ import annotations
 
+import asyncio
+import os
+import signal
+import sys
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from datetime import timedelta
@@ -19,6 +23,7 @@ from client.plugin import RatchetPlugin
 from worker import build_worker
 from workflows.api import ATTRIBUTES
 
+ROOT = Path(__file__).parents[2]
 NESTER = Path(__file__).with_name("nester.py")
 """A machine that runs other machines."""
 STARTS_WITHIN = timedelta(minutes=2)
@@ -70,3 +75,41 @@ async def working(temporal: Client, settings: Settings) -> AsyncIterator[Client]
     """The same client while a worker runs."""
     async with build_worker(temporal, settings):
         yield temporal
+
+
+class Workers:
+    """Worker processes, one at a time."""
+
+    def __init__(self, process: asyncio.subprocess.Process) -> None:
+        self.process, self.pid = process, 0
+
+    async def start(self) -> None:
+        """Start one."""
+        assert self.process.stdin is not None
+        assert self.process.stdout is not None
+        self.process.stdin.write(b"\n")
+        await self.process.stdin.drain()
+        self.pid = int(await self.process.stdout.readline())
+
+    def kill(self) -> None:
+        """kill -9."""
+        if self.pid:
+            os.kill(self.pid, signal.SIGKILL)
+            self.pid = 0
+
+
+@pytest.fixture
+async def workers(quiet: Client, own: Settings) -> AsyncIterator[Workers]:
+    """None runs yet."""
+    command = (sys.executable, "-m", "tests.server.crash_worker")
+    address = quiet.service_client.config.target_host
+    pipe, nothing = asyncio.subprocess.PIPE, asyncio.subprocess.DEVNULL
+    process = await asyncio.create_subprocess_exec(
+        *command, address, str(own.files_root), cwd=ROOT, stdin=pipe, stdout=pipe, stderr=nothing,
+        start_new_session=True,
+    )  # fmt: skip
+    try:
+        yield Workers(process)
+    finally:
+        os.killpg(process.pid, signal.SIGKILL)
+        await process.communicate()

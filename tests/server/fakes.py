@@ -55,7 +55,7 @@ from workflows.local import LocalOutcome, LocalRuns
 from workflows.people import Decision, Request, Verb
 from workflows.perform import EARLY
 
-__all__ = ["FakeWorld", "Scenario", "decision", "fake_worker", "play"]
+__all__ = ["FakeActivities", "FakeWorld", "Scenario", "decision", "fake_worker", "play"]
 
 TYPES = {"transient": TRANSIENT, "recoverable": RECOVERABLE, "fatal": FATAL, "unknown_outcome": FATAL}
 
@@ -203,7 +203,9 @@ def activities_of(fakes: FakeActivities) -> Iterable[Any]:
 
 
 @asynccontextmanager
-async def fake_worker(client: Client, queue: str, world: FakeWorld) -> AsyncIterator[None]:
+async def fake_worker(
+    client: Client, queue: str, world: FakeWorld, kind: type[FakeActivities] = FakeActivities
+) -> AsyncIterator[None]:
     """A worker on this queue that knows the workflow and the fakes only."""
     plain = Client(client.service_client, namespace=client.namespace, data_converter=client.data_converter)
     restrictions = SandboxRestrictions.default.with_passthrough_modules(*PASSED_THROUGH)
@@ -211,7 +213,7 @@ async def fake_worker(client: Client, queue: str, world: FakeWorld) -> AsyncIter
         plain,
         task_queue=queue,
         workflows=[AgentWorkflow],
-        activities=list(activities_of(FakeActivities(world))),
+        activities=list(activities_of(kind(world))),
         workflow_runner=SandboxedWorkflowRunner(restrictions=restrictions),
     )
     async with worker:

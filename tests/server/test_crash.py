@@ -3,13 +3,9 @@
 from __future__ import annotations
 
 import asyncio
-import os
-import signal
-import sys
 from collections import Counter
 from collections.abc import AsyncIterator
 from functools import partial
-from pathlib import Path
 from typing import Any
 
 import pytest
@@ -17,7 +13,7 @@ from temporalio.client import Client
 
 from activities.contracts import ScriptedReply
 from activities.settings import Settings
-from tests.server.conftest import TOOLS, real_server
+from tests.server.conftest import TOOLS, Workers, real_server
 from tests.server.trials import (
     FREELY,
     Run,
@@ -34,7 +30,6 @@ from worker import build_worker
 from workflows.api import AgentTask
 from workflows.people import People
 
-ROOT = Path(__file__).parents[2]
 LINES = 6
 SOURCE = """\
 total = 0
@@ -63,44 +58,6 @@ async def quiet(own: Settings) -> AsyncIterator[Client]:
     """A server that has no worker."""
     async with real_server(own) as client:
         yield client
-
-
-class Workers:
-    """Worker processes, one at a time."""
-
-    def __init__(self, process: asyncio.subprocess.Process) -> None:
-        self.process, self.pid = process, 0
-
-    async def start(self) -> None:
-        """Start one."""
-        assert self.process.stdin is not None
-        assert self.process.stdout is not None
-        self.process.stdin.write(b"\n")
-        await self.process.stdin.drain()
-        self.pid = int(await self.process.stdout.readline())
-
-    def kill(self) -> None:
-        """kill -9."""
-        if self.pid:
-            os.kill(self.pid, signal.SIGKILL)
-            self.pid = 0
-
-
-@pytest.fixture
-async def workers(quiet: Client, own: Settings) -> AsyncIterator[Workers]:
-    """None runs yet."""
-    command = (sys.executable, "-m", "tests.server.crash_worker")
-    address = quiet.service_client.config.target_host
-    pipe, nothing = asyncio.subprocess.PIPE, asyncio.subprocess.DEVNULL
-    process = await asyncio.create_subprocess_exec(
-        *command, address, str(own.files_root), cwd=ROOT, stdin=pipe, stdout=pipe, stderr=nothing,
-        start_new_session=True,
-    )  # fmt: skip
-    try:
-        yield Workers(process)
-    finally:
-        os.killpg(process.pid, signal.SIGKILL)
-        await process.communicate()
 
 
 def paying(name: str) -> AgentTask:
