@@ -131,7 +131,7 @@ class AgentSpec(Strict):
         default=10, ge=3, le=600, description="after this long without a heartbeat a worker counts as dead"
     )
     fuse: Literal["auto", "off"] = Field(
-        default="off",
+        default="auto",
         description="auto: a tool that may be repeated and the model's next reply share one activity",
     )
     approvals: Approvals = Field(default=Approvals(), description="which tool calls wait for a person")
