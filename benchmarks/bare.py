@@ -1,12 +1,20 @@
-"""The least that a durable agent costs on Temporal: loops with two activities a step that carry nothing."""
+"""The least that a durable agent costs on Temporal: loops with two activities a step that carry nothing.
+
+`TEMPORAL_ADDRESS=HOST:PORT python -m benchmarks.bare` is a worker for them.
+"""
 
 from __future__ import annotations
 
+import asyncio
+import os
+import signal
 from datetime import timedelta
 
 from temporalio import activity, workflow
+from temporalio.client import Client
+from temporalio.worker import Worker
 
-__all__ = ["QUEUE", "BareLoop", "BareWait", "bare_model", "bare_tool"]
+__all__ = ["QUEUE", "BareLoop", "BareWait", "bare_worker"]
 
 QUEUE = "bare"
 LIMIT = timedelta(seconds=30)
@@ -56,3 +64,23 @@ class BareWait:
     def decide(self) -> None:
         """A person has decided."""
         self.decided = True
+
+
+def bare_worker(client: Client) -> Worker:
+    """A worker of these loops. Use with `async with`."""
+    return Worker(
+        client, task_queue=QUEUE, workflows=[BareLoop, BareWait], activities=[bare_model, bare_tool]
+    )
+
+
+async def main() -> None:
+    """Work until SIGTERM."""
+    stop = asyncio.Event()
+    asyncio.get_running_loop().add_signal_handler(signal.SIGTERM, stop.set)
+    async with bare_worker(await Client.connect(os.environ["TEMPORAL_ADDRESS"])):
+        await stop.wait()
+
+
+if __name__ == "__main__":
+    asyncio.run(main())
+    os._exit(0)  # threads of the SDK can abort the interpreter's own exit
