@@ -15,7 +15,7 @@ COMPILE := compile --universal --generate-hashes --no-emit-index-url --no-header
 # Commands and tests start many processes: none should compile every module again, as some images do.
 export PYTHONDONTWRITEBYTECODE :=
 
-.PHONY: run test test-all check lock docs bench clean
+.PHONY: run test test-all check lock docs bench profile clean
 
 run: $(STAMP)
 	@$(BIN)/ratchet run --agent examples/agents/log_detective.yaml \
@@ -38,6 +38,9 @@ docs: $(STAMP)
 
 bench: $(STAMP)
 	$(BIN)/python -m benchmarks
+
+profile: $(STAMP)
+	$(BIN)/python -m benchmarks profile
 
 # The lock pins versions and hashes; uv is in it, so pip installs uv, and uv the rest in a tenth of pip's time.
 $(STAMP): requirements.lock pyproject.toml
