@@ -41,7 +41,7 @@ class Server:
         return {
             **kept, "TEMPORAL_ADDRESS": self.agents.where, "RATCHET_DATA_DIR": str(self.home / ".ratchet"),
             "RATCHET_FILES_ROOT": str(self.home), "RATCHET_MODULES": json.dumps([str(TOOLS)]),
-            "RATCHET_SHUTDOWN_SECONDS": "1", "RATCHET_LOG_LEVEL": "warning",
+            "RATCHET_SHUTDOWN_SECONDS": "1",
         }  # fmt: skip
 
 

@@ -13,6 +13,7 @@ import sys
 import tempfile
 from collections import Counter, defaultdict
 from collections.abc import Iterable, Mapping, Sequence
+from contextlib import suppress
 from pathlib import Path
 
 import psutil
@@ -69,19 +70,25 @@ def read_stacks(file: Path) -> Counter[Stack]:
 
 
 def thread_seconds(worker: psutil.Process) -> tuple[float, float]:
-    """CPU so far of Python's threads, and of the SDK's core."""
-    python = core = 0.0
+    """CPU so far of Python's threads, and of all others: those of the SDK's core."""
+    python = 0.0
     for thread in worker.threads():
-        name = Path(f"/proc/{worker.pid}/task/{thread.id}/comm").read_text()
-        used = thread.user_time + thread.system_time
-        if name.startswith(CORE):
-            core += used
-        else:
-            python += used
-    return python, core
+        with suppress(FileNotFoundError):  # it has just ended, as threads of the core do
+            name = Path(f"/proc/{worker.pid}/task/{thread.id}/comm").read_text()
+            python += 0 if name.startswith(CORE) else thread.user_time + thread.system_time
+    both = worker.cpu_times()
+    return python, both.user + both.system - python
 
 
-async def profile_of(server: Server, kind: str, runs: int, file: Path) -> Profile:
+def profiler() -> str:
+    """The program py-spy: beside this Python, else on PATH."""
+    found = shutil.which("py-spy", path=Path(sys.executable).parent) or shutil.which("py-spy")
+    if found is None:
+        sys.exit("py-spy is not installed; `make profile` installs it")
+    return found
+
+
+async def profile_of(server: Server, kind: str, runs: int, spy: str, file: Path) -> Profile:
     """Run a worker without py-spy, then one with it, which writes the file."""
     client = server.agents.temporal
     async with workers(server, kind) as working:
@@ -89,20 +96,8 @@ async def profile_of(server: Server, kind: str, runs: int, file: Path) -> Profil
         await run_together(client, kind, runs, STEPS)
         after = thread_seconds(working.processes[0])
     python, core = ((end - start) * 1000 / runs / STEPS for start, end in zip(before, after, strict=True))
-    spy = shutil.which("py-spy", path=Path(sys.executable).parent) or "py-spy"
-    under = (
-        spy,
-        "record",
-        "--gil",
-        "--function",
-        "--format",
-        "raw",
-        "--rate",
-        str(RATE),
-        "--output",
-        str(file),
-    )
-    async with workers(server, kind, under=(*under, "--")):
+    options = f"record --gil --function --format raw --rate {RATE} --output".split()
+    async with workers(server, kind, under=(spy, *options, str(file), "--")):
         await run_together(client, kind, runs, STEPS)
     return Profile(python, core, read_stacks(file))
 
@@ -140,12 +135,12 @@ async def profile(quick: bool = False) -> None:
     """Print the tables, and where the full data is."""
     if not sys.platform.startswith("linux"):
         sys.exit("the profile needs Linux: it reads the CPU of threads from /proc; run it in a container")
-    folder = Path(tempfile.mkdtemp(prefix="ratchet-profile-"))
+    spy, folder = profiler(), Path(tempfile.mkdtemp(prefix="ratchet-profile-"))
     files = {kind: folder / f"{kind}.txt" for kind in KINDS}
     async with server() as running:
         profiles = []
         for name, (kind, file) in zip(NAMES, files.items(), strict=True):
             print(f"profiling {name} ...", file=sys.stderr, flush=True)
-            profiles.append(await profile_of(running, kind, 20 if quick else 100, file))
+            profiles.append(await profile_of(running, kind, 20 if quick else 100, spy, file))
     print_profiles(profiles)
     print(f"\nAll stacks: {folder}/*.txt (with imports; https://www.speedscope.app draws them)")
