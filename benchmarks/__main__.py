@@ -16,6 +16,7 @@ from __future__ import annotations
 import asyncio
 import logging
 import os
+import signal
 import sys
 import time
 
@@ -32,7 +33,10 @@ PARTS = {
 
 
 async def main(words: list[str]) -> None:
-    """Run the parts that the words name."""
+    """Run the parts that the words name. Stopped by Ctrl-C or SIGTERM, it stops its server and workers."""
+    task = asyncio.current_task()
+    assert task is not None
+    asyncio.get_running_loop().add_signal_handler(signal.SIGTERM, task.cancel)
     unknown = set(words) - {*PARTS, "quick"}
     if unknown:
         sys.exit(f"no part {', '.join(sorted(unknown))}; there are {', '.join(PARTS)}, and `quick`")

@@ -9,7 +9,7 @@ import sys
 import tempfile
 from asyncio.subprocess import Process
 from collections.abc import AsyncIterator, Sequence
-from contextlib import AsyncExitStack, asynccontextmanager
+from contextlib import AsyncExitStack, asynccontextmanager, suppress
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -109,7 +109,8 @@ async def _process(server: Server, command: Sequence[str], log: Path) -> AsyncIt
         yield process
     finally:
         if process.returncode is None:
-            _worker(process.pid).terminate()
+            with suppress(psutil.NoSuchProcess):  # Ctrl-C reaches it, too
+                _worker(process.pid).terminate()
         await process.wait()
 
 
