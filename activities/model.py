@@ -31,6 +31,7 @@ from activities.contracts import (
     Setup,
     ToolCall,
     ToolSpec,
+    text_digest,
 )
 from activities.heartbeat import heartbeats
 from activities.provider import (
@@ -145,7 +146,7 @@ class ModelActivities:
         try:
             async with heartbeats(lambda: _end(tail), self.heartbeat_seconds):
                 complete = self._complete(call, began, show if waits else None)
-                reply = _storable(await complete, call.conversation)
+                reply = _storable(await complete, call)
         except ProviderError as error:
             if waits or error.type != MUST_WAIT:
                 log.warning("model.failed", model=call.model.name, error=error.error, cause=error.type)
@@ -294,21 +295,20 @@ def _seconds_of_attempt(began: float) -> float:
     return timeout.total_seconds() - (time.monotonic() - began) - 1 if timeout else float("inf")
 
 
-def _storable(reply: ModelReplied, conversation: Conversation) -> ModelReplied:
-    """The reply as it is stored: valid Unicode, and ids of tool calls that the conversation lacks.
+def _storable(reply: ModelReplied, asked: ModelCall) -> ModelReplied:
+    """The reply as it is stored: valid Unicode, and ids of tool calls that the conversation lacks. Ids that
+    are made here are made of the question's key: no other question of the run has them.
 
     Raises `ProviderError` if it is too large.
     """
     text = _unicode(reply.text)
     calls: list[ToolCall] = []
     if reply.tool_calls:  # servers refuse two results of one id
-        used = {call.id for message in conversation for call in message.tool_calls}
+        used = {call.id for message in asked.conversation for call in message.tool_calls}
         for number, call in enumerate(reply.tool_calls):
             id = _unicode(call.id)
             if not id or id in used:
-                id = f"call_{len(conversation)}_{number}"
-            while id in used:
-                id += f"_{number}"
+                id = f"call_{text_digest(asked.key)[:10]}_{number}"
             used.add(id)
             calls.append(ToolCall(id=id, name=_unicode(call.name), arguments=_unicode(call.arguments)))
     if len(text.encode()) > MAX_TEXT_BYTES:

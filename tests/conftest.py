@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import signal
+import sys
 
 from hypothesis import HealthCheck, settings
 
@@ -16,3 +17,17 @@ settings.load_profile(os.environ.get("HYPOTHESIS_PROFILE", "quick"))
 if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
     # started in the background by a shell: every command that a test starts would ignore Ctrl-C, too
     signal.signal(signal.SIGINT, signal.default_int_handler)
+
+
+def pytest_sessionstart() -> None:
+    """The SDK interrupts a workflow task that takes more than 2 s, as on a busy machine, and tries it again.
+
+    An interruption that falls into a destructor cannot be raised; for pytest it would be a test's fault.
+    """
+    of_pytest = sys.unraisablehook
+
+    def hook(caught: sys.UnraisableHookArgs) -> None:
+        if type(caught.exc_value).__name__ != "_InterruptDeadlockError":
+            of_pytest(caught)
+
+    sys.unraisablehook = hook

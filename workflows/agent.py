@@ -99,8 +99,8 @@ class AgentWorkflow:
             except RestrictedWorkflowAccessError as error:
                 self.drive.fail(IMPURE, _impure_text(error))
                 await self.drive.run()
-            except ToolsUnknown as error:  # stopped before any reply, and its machine looks at its tools
-                self.drive.fail(type(error).__name__, str(error))
+            except ToolsUnknown:  # stopped before any reply, and its machine looks at its tools
+                await host.describe_tools()
                 await self.drive.run()
             finally:
                 self.messages.end()

@@ -134,6 +134,10 @@ class TemporalHost:
         with _plain_cancellation():
             return await self._performer.perform(call, site)
 
+    async def describe_tools(self) -> None:
+        """Learn the specs of the run's tools. Raises InvalidTask."""
+        await self._performer.describe_tools()
+
     def stop_early_questions(self) -> None:
         """Where the activity runs in this process; elsewhere it ends by itself."""
         self._performer.stop_early_questions()

@@ -8,7 +8,6 @@ may replace them.
 
 from __future__ import annotations
 
-import functools
 import importlib
 import inspect
 import math
@@ -193,7 +192,6 @@ class Tool(Generic[P]):
         )
 
 
-@functools.lru_cache(maxsize=1024)
 def parameter_count(function: Function) -> int:
     """How many positional parameters a function takes; -1 when that cannot be known."""
     kinds = (inspect.Parameter.POSITIONAL_ONLY, inspect.Parameter.POSITIONAL_OR_KEYWORD)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import dataclasses
+import re
 import time
 from datetime import timedelta
 from pathlib import Path
@@ -145,11 +146,9 @@ def call(id: str, name: str = "f") -> ToolCall:
 
 @pytest.mark.parametrize(("before", "came", "ids"), [
     ([], ["a", "b"], ["a", "b"]),
-    ([], ["a", "a", "a"], ["a", "call_1_1", "call_1_2"]),
-    ([], ["", ""], ["call_1_0", "call_1_1"]),
-    ([], ["call_1_1", "", "call_1_1"], ["call_1_1", "call_1_1_1", "call_1_2"]),
-    (["a", "b"], ["b", "c"], ["call_3_0", "c"]),
-    (["call_3_0"], ["", "call_3_0"], ["call_3_0_0", "call_3_1"]),
+    ([], ["a", "a", "a"], ["a", "call_1", "call_2"]),
+    ([], ["", ""], ["call_0", "call_1"]),
+    (["a", "b"], ["b", "c"], ["call_0", "c"]),
 ])  # fmt: skip
 async def test_tool_call_ids_are_unique_in_the_conversation(
     cache: ConversationCache, before: list[str], came: list[str], ids: list[str]
@@ -158,7 +157,9 @@ async def test_tool_call_ids_are_unique_in_the_conversation(
     fixed = Fixed(ModelReplied(text="", tool_calls=tuple(map(call, came))))
     setup = Setup(model=ModelSpec(provider="fixed"))
     reply = await run(ModelActivities({"fixed": fixed}, cache), request(setup, GOAL, *old))
-    assert [one.id for one in reply.tool_calls] == ids
+    made = {one.id for one in reply.tool_calls} - set(came)
+    shown = [re.sub("_[0-9a-f]{10}_", "_", one.id) for one in reply.tool_calls]
+    assert (shown, len(made)) == (ids, sum("call" in id for id in ids))
     assert cache.load(reply.conversation) == Conversation([GOAL, *old, reply.message])
 
 
