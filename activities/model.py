@@ -31,7 +31,6 @@ from activities.contracts import (
     Setup,
     ToolCall,
     ToolSpec,
-    text_digest,
 )
 from activities.heartbeat import heartbeats
 from activities.provider import (
@@ -297,7 +296,7 @@ def _seconds_of_attempt(began: float) -> float:
 
 def _storable(reply: ModelReplied, asked: ModelCall) -> ModelReplied:
     """The reply as it is stored: valid Unicode, and ids of tool calls that the conversation lacks. Ids that
-    are made here are made of the question's key: no other question of the run has them.
+    are made here are made of all that was sent: no other question of the run has them.
 
     Raises `ProviderError` if it is too large.
     """
@@ -308,7 +307,7 @@ def _storable(reply: ModelReplied, asked: ModelCall) -> ModelReplied:
         for number, call in enumerate(reply.tool_calls):
             id = _unicode(call.id)
             if not id or id in used:
-                id = f"call_{text_digest(asked.key)[:10]}_{number}"
+                id = f"call_{asked.conversation.digest[:10]}_{number}"
             used.add(id)
             calls.append(ToolCall(id=id, name=_unicode(call.name), arguments=_unicode(call.arguments)))
     if len(text.encode()) > MAX_TEXT_BYTES:

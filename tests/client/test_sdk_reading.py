@@ -85,7 +85,8 @@ async def test_lists_show_runs_newest_first(agents: AgentClient) -> None:
 
     async def listed() -> Any:  # visibility is written a little later
         lines = await agents.list(agent=name)
-        return lines if len(lines) == 3 and all(line.exit_reason for line in lines) else ()
+        ended = [line for line in lines if line.exit_reason and line.progress != "running"]
+        return lines if len(ended) == 3 else ()
 
     lines = await until(listed)
     assert [line.id for line in lines] == runs[::-1]
