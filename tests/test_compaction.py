@@ -341,6 +341,11 @@ def test_longest_reply_has_room_in_the_window() -> None:
     assert (outcome.answer, len(events(outcome, "NotCompacted"))) == ("It was lock 7.", 0)
 
 
+def test_reply_that_may_fill_the_window_is_refused() -> None:
+    with pytest.raises(ValidationError, match="must be less than `window_tokens`, 8000; got 8000"):
+        ModelSpec(window_tokens=8000, max_output_tokens=8000)
+
+
 def test_settings_that_leave_no_room_are_refused() -> None:
     with pytest.raises(ValidationError, match="must be less than `at`"):
         CompactionSettings(at=0.3, keep=0.3)

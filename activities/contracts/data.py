@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Literal
 
-from pydantic import BaseModel, ConfigDict, Field, JsonValue
+from pydantic import BaseModel, ConfigDict, Field, JsonValue, model_validator
 
 from activities.contracts.conversation import ToolCall
 
@@ -85,6 +85,16 @@ class ModelSpec(Strict):
         default=None, ge=1, le=100, description="in all, for transient failures; null: the machine's choice"
     )
     script: tuple[ScriptedReply, ...] = Field(default=(), description="for the provider `scripted`")
+
+    @model_validator(mode="after")
+    def _leaves_room(self) -> ModelSpec:
+        output, window = self.max_output_tokens, self.window_tokens
+        if output is not None and window is not None and output >= window:
+            raise ValueError(
+                f"max_output_tokens: must be less than `window_tokens`, {window}; got {output}: the longest "
+                "reply would leave no room for a question"
+            )
+        return self
 
 
 ToolEffect = Literal["pure", "read", "idempotent", "keyed", "unsafe"]
