@@ -104,9 +104,11 @@ class CallState(BaseModel):
     asked_again: dict[str, int] = Field(default_factory=dict)
     """How often a question to a model is asked again, because a person said so or changed it."""
     summaries: int = 0
-    """How many summaries were made for the question, to have it fit into the model's window."""
+    """How many summaries were asked for, to have the question fit into the model's window."""
     summary_failed: bool = False
-    """One did not come: the question is sent as it is."""
+    """The newest did not come: the question is sent as it is."""
+    refused: bool = False
+    """The model's server refused the question as too long."""
     limits_changed: int = 0
     """How often people changed limits while the effect was pending."""
     children_stopped: list[str] = Field(default_factory=list)
@@ -257,6 +259,8 @@ class Calls:
     def ask_again(self, name: str) -> None:
         """Forget what a question brought; it gets an activity id and a key of its own."""
         self.state.answers.pop(name, None)
+        self.state.summary_failed = False
+        self.compaction.try_again()
         self.state.asked_again[name] = self.state.asked_again.get(name, 0) + 1
 
     def make_again(self, name: str) -> None:
@@ -418,17 +422,20 @@ class Calls:
         place = step.snapshot.place
         if not isinstance(effect, AskModel) or self.state.summary_failed or place in self.state.answers:
             return None
-        return self.compaction.part(step, effect)
+        return self.compaction.part(step.snapshot, effect, refused=self.state.refused)
 
     def ask_shorter(self, step: Step, effect: Effect[Any], answer: object) -> bool:
         """Ask a question again that the model's server refused as too long. False: it did not, or no summary
         can make the question shorter."""
         failed = isinstance(answer, EffectFailed) and answer.type == TOO_LONG
-        if not failed or not isinstance(effect, AskModel) or self.state.summary_failed:
+        if not failed or not isinstance(effect, AskModel):
+            return False
+        if self.state.refused and self.state.summary_failed:
             return False
         self.compaction.refused(step.snapshot.conversation, effect)
-        if self.compaction.part(step, effect) is None:
+        if self.compaction.part(step.snapshot, effect, refused=True) is None:
             return False
+        self.state.refused = True
         self.ask_again(step.snapshot.place)
         return True
 

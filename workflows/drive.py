@@ -268,14 +268,16 @@ class Drive(LiveRun):
         """Have older messages summarised before a question that would fill too much of the model's window.
 
         A summary is a question like any other: it counts, and meets the limits before and after. A Breach: of
-        the limit that it meets. Without a usable summary the question is sent as it is.
+        the limit that it meets. Without a usable summary the question is sent as it is, and also if it is the
+        last call that the run may make, unless it was refused.
         """
         calls, breach = self.calls, None
         while breach is None and (part := calls.part_to_summarise(self.step, effect)) is not None:
             assert isinstance(effect, AskModel)
             planned = added(calls.planned(effect, self.place), {"model_calls": 1})
             if (breach := self.reserve(planned)) is not None:
-                return breach
+                is_last = breach.counter == "model_calls" and not calls.state.refused
+                return None if is_last else breach
             if self.paused:
                 raise Preempted
             reply = await self._unless_preempted(calls.summarise(self.step, effect, part))
@@ -289,11 +291,11 @@ class Drive(LiveRun):
     def _take_summary(self, effect: AskModel, part: Part, reply: ModelReplied | EffectFailed) -> None:
         """Send it from now on, or the question as it is; log which."""
         calls, snapshot = self.calls, self.step.snapshot
+        calls.state.summaries += 1
         text = "" if isinstance(reply, EffectFailed) else reply.text.strip()
         name = f"messages {part.start + 1} to {part.end}"
         about: JsonObject = {"start": part.start, "end": part.end, "tokens_before": part.tokens}
         if text and calls.compaction.replace(part, text, snapshot, self.requests.closed_requests):
-            calls.state.summaries += 1
             after = calls.compaction.tokens(snapshot.conversation, effect)
             sizes = f"the question has about {after:,} tokens instead of {part.tokens:,}"
             reason = f"{name} are sent as a summary from now on; {sizes}:\n{text[:LOGGED]}"
@@ -302,6 +304,7 @@ class Drive(LiveRun):
             )
             return
         calls.state.summary_failed = True
+        calls.compaction.failed(snapshot.conversation, effect)
         problem = "the summary is no shorter than the messages" if text else "the summary is empty"
         if isinstance(reply, EffectFailed):
             problem = f"{reply.type}: {reply.message[:LOGGED]}"

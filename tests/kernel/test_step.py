@@ -68,6 +68,7 @@ def test_both_ways_of_resuming_give_the_same_step(found: Any, numbers: list[int]
     for name in (
         "context",
         "conversation",
+        "opening",
         "notes",
         "heard",
         "visit",

@@ -14,6 +14,7 @@ from activities.contracts import (
     AskModel,
     Compensated,
     CompensateRequest,
+    Conversation,
     EffectFailed,
     JsonObject,
     ModelReplied,
@@ -99,6 +100,8 @@ class Bench:
         self.records: list[Record] = []
         self.performed: list[tuple[str, Call]] = []
         """Every call that was begun, with its activity id."""
+        self.sent: list[Conversation] = []
+        """What each of them was sent: the messages of a question to a model."""
         self.ended: list[str] = []
         """Keys of calls that have ended with a known outcome."""
         self.made_twice: list[str] = []
@@ -256,6 +259,7 @@ class Bench:
 
     async def perform(self, call: Call, site: CallSite) -> CallAnswer:
         self.performed.append((site.activity_id, call))
+        self.sent.append(site.conversation)
         if site.key in self.ended:
             self.made_twice.append(site.activity_id)
         await self._unblocked(_kind(call))

@@ -132,8 +132,8 @@ def outcome_text(request: Request) -> str:
 
 
 def decision_text(request: Request) -> str:
-    """What was asked and how it was decided, for a model."""
-    return f"{_cut(request.text)} ({outcome_text(request)})"
+    """How it was decided and what was asked, for a model. A JSON string: a model may have written that."""
+    return f"{outcome_text(request)} (asked: {json.dumps(_cut(request.text), ensure_ascii=False)})"
 
 
 def abort_reason(request: Request) -> str:

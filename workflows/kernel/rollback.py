@@ -80,8 +80,8 @@ def restored(program: Program, records: Iterable[Record]) -> Snapshot:
     shown = Shown(entered, len(said), len(notes), heard, ledger)
     return Snapshot(
         state=state, context=context, conversation=Conversation(said), entered=shown, entry_context=context,
-        began=kept[0].at, notes=tuple(notes), heard=heard, counts=counts, visit=visit, step=step,
-        transitions=transitions, seq=kept[-1].seq + 1, branch=kept[-1].branch,
+        began=kept[0].at, opening=len(kept[0].messages), notes=tuple(notes), heard=heard, counts=counts,
+        visit=visit, step=step, transitions=transitions, seq=kept[-1].seq + 1, branch=kept[-1].branch,
     )  # fmt: skip
 
 

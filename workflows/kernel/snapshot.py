@@ -105,6 +105,8 @@ class Snapshot:
     """The context when the visit began; `context` differs by what the visit kept."""
     began: float
     """When the run began, in seconds since 1970."""
+    opening: int
+    """Messages of the conversation that the run began with."""
     moments: tuple[Moment, ...] = ()
     calls: int = 0
     """Effects of the visit that were answered, without what it said."""
@@ -208,7 +210,10 @@ def dump(step: Step) -> JsonObject:
     }
 
 
-_PLAIN = ("state", "began", "calls", "heard", "visit", "step", "transitions", "seq", "branch", "interrupted")
+_PLAIN = (
+    "state", "began", "opening", "calls", "heard", "visit", "step", "transitions", "seq", "branch",
+    "interrupted",
+)  # fmt: skip
 
 
 def step_from(program: Program, data: Mapping[str, Any]) -> Step:

@@ -71,7 +71,7 @@ def start(program: Program, *, now: float, ledger: Ledger | None = None) -> Step
         raise BadPatch(machine.name, state, f"`begin` gave a {type(context).__name__}; expected a {expected}")
     conversation = Conversation(opening)
     shown = Shown(float(now), len(conversation), 0, 0, ledger or Ledger())
-    snapshot = Snapshot(state, context, conversation, shown, context, float(now))
+    snapshot = Snapshot(state, context, conversation, shown, context, float(now), len(conversation))
     turn = Turn(program, snapshot, ledger or Ledger(), now)
     values = {name: {"set": value} for name, value in context.model_dump(mode="json").items()}
     turn.write(Record(
