@@ -8,16 +8,15 @@ file: a cache that cannot be used is an empty one, with a warning in the log.
 
 from __future__ import annotations
 
-import os
 import sqlite3
 from collections import OrderedDict
-from contextlib import suppress
 from pathlib import Path
 
 import structlog
 from pydantic import TypeAdapter
 
 from activities.contracts import EMPTY_DIGEST, Conversation, Message, Setup, text_digest
+from activities.store.disposable import DisposableFile
 
 __all__ = ["ConversationCache"]
 
@@ -44,11 +43,9 @@ class ConversationCache:
     """
 
     def __init__(self, path: Path, remembered: int = REMEMBERED) -> None:
-        self.path = Path(path)
         self._remembered = remembered
         self._memory: OrderedDict[str, Conversation | Setup | str] = OrderedDict()
-        self._file: sqlite3.Connection | None = None
-        self._inode = 0
+        self._file = DisposableFile(path, SCHEMA, BUSY_SECONDS)
 
     def setup(self, digest: str) -> Setup | None:
         """The setup of a digest; None when the workflow has to send it."""
@@ -128,10 +125,7 @@ class ConversationCache:
 
     def close(self) -> None:
         """Close the file; the next call opens it again."""
-        if self._file is not None:
-            with suppress(sqlite3.Error):
-                self._file.close()
-        self._file = None
+        self._file.close()
 
     def _known(self, digest: str) -> Conversation | None:
         known = Conversation() if digest == EMPTY_DIGEST else self._memory.get(digest)
@@ -146,32 +140,8 @@ class ConversationCache:
     def _execute(self, sql: str, *values: str) -> list[tuple[str, ...]]:
         """The rows; none when the file cannot be used."""
         try:
-            return self._opened().execute(sql, values).fetchall()
+            return self._file.opened().execute(sql, values).fetchall()
         except (sqlite3.Error, OSError) as error:
-            log.warning("cache.unusable", file=str(self.path), error=str(error))
-            self.close()
-            code = int(getattr(error, "sqlite_errorcode", 0)) & 0xFF
-            if code in (sqlite3.SQLITE_CORRUPT, sqlite3.SQLITE_NOTADB):
-                with suppress(OSError):
-                    self._delete("", "-wal", "-shm")
+            log.warning("cache.unusable", file=str(self._file.path), error=str(error))
+            self._file.failed(error)
             return []
-
-    def _opened(self) -> sqlite3.Connection:
-        with suppress(FileNotFoundError):
-            if self._file is not None and self.path.stat().st_ino == self._inode:
-                return self._file
-        self.close()
-        self.path.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
-        if not self.path.exists():
-            self._delete("-wal", "-shm")  # left by a file that was deleted
-        os.close(os.open(self.path, os.O_CREAT | os.O_RDWR, 0o600))  # readable to its owner alone
-        self._file = sqlite3.connect(self.path, timeout=BUSY_SECONDS, isolation_level=None)
-        self._file.execute("PRAGMA journal_mode=WAL")
-        self._file.execute("PRAGMA synchronous=OFF")
-        self._file.executescript(SCHEMA)
-        self._inode = self.path.stat().st_ino
-        return self._file
-
-    def _delete(self, *ends: str) -> None:
-        for end in ends:
-            self.path.with_name(self.path.name + end).unlink(missing_ok=True)
