@@ -13,7 +13,7 @@ __all__ = ["heartbeats"]
 
 @asynccontextmanager
 async def heartbeats(
-    details: Callable[[], object] | None = None, every_seconds: float = 1.0
+    details: Callable[[], tuple[object, ...]] = tuple, every_seconds: float = 1.0
 ) -> AsyncIterator[None]:
     """Heartbeat in the background as long as the block runs; only for asynchronous activities.
 
@@ -29,7 +29,7 @@ async def heartbeats(
     def beat() -> None:
         nonlocal timer
         timer = later(pause, beat)
-        activity.heartbeat(*(() if details is None else (details(),)))
+        activity.heartbeat(*details())
 
     timer = later(pause, beat)
     try:

@@ -10,8 +10,8 @@ import asyncio
 import time
 from collections.abc import Callable, Mapping, Sequence
 from datetime import timedelta
+from random import uniform
 from types import MappingProxyType
-from typing import TYPE_CHECKING
 
 import structlog
 from temporalio import activity
@@ -42,10 +42,8 @@ from activities.provider import (
     ProviderError,
     reply_too_large,
 )
+from activities.rate_limits import NoRoom, RateLimits, Use, estimated_tokens
 from activities.store.cache import ConversationCache
-
-if TYPE_CHECKING:
-    from activities.rate_limits import RateLimits, Use
 
 __all__ = ["ModelActivities", "named_specs"]
 
@@ -54,6 +52,8 @@ TAIL_BYTES = 2048
 ERROR_TYPES = {"transient": TRANSIENT, "recoverable": RECOVERABLE, "fatal": FATAL}
 PAUSE_SECONDS = 60
 """After a provider has failed at a question behind a tool call, none is asked there for so long."""
+AWAY_SECONDS = (15, 900)
+"""After a question gave its slot back, at first and at most: ten times take about an hour."""
 
 log = structlog.get_logger(__name__)
 
@@ -81,6 +81,8 @@ class ModelActivities:
         self.limits = limits
         self._paused_until: dict[str, float] = {}
         """By digest of a setup, by the monotonic clock."""
+        for name in limits.unknown(providers) if limits else ():
+            log.warning("rate_limit.unused", rate_limit=name, providers=", ".join(providers))
 
     @activity.defn(name="ask_model")
     async def ask_model(self, request: ModelRequest) -> ModelReplied:
@@ -89,12 +91,23 @@ class ModelActivities:
         Raises `ApplicationError`: of type `CONVERSATION_MISSING` or `UNKNOWN_TOOLS`, or of the type of the
         failure's class with `{"type": cause, "message": words}` as its first detail. The cause `deadline`
         means that the time the run had left was over; the model's own timeout is the cause `timeout`.
+
+        A question that may not wait here for a rate limit fails with the cause `rate_limit`, to be tried
+        again later by any worker; that is none of its `attempts`.
         """
-        reply = await self._asked(request, time.monotonic())
-        attempt = activity.info().attempt
-        if isinstance(reply, ProviderError):
+        began, info = time.monotonic(), activity.info()
+        given_back = int(info.heartbeat_details[1]) if len(info.heartbeat_details) > 1 else 0
+        reply = await self._asked(request, began, given_back)
+        attempt = info.attempt - given_back
+        if not isinstance(reply, ProviderError):
+            return reply.model_copy(update={"attempt": attempt})
+        if reply.type != MUST_WAIT:
             raise _failed(reply, last=attempt >= request.attempts)
-        return reply.model_copy(update={"attempt": attempt})
+        first, most = AWAY_SECONDS
+        pause = reply.retry_after_seconds or min(first * 2**given_back, most) * uniform(0.5, 1)
+        pause = min(pause, _seconds_left(began) / 2)
+        activity.heartbeat(f"({reply.message})", given_back + 1)
+        raise _failed(ProviderError("transient", "rate_limit", reply.message, pause), last=False)
 
     async def ask_behind_call(self, request: ModelRequest, began: float) -> ModelReplied | None:
         """Ask once, in the activity of a tool call that began then, by the monotonic clock.
@@ -108,7 +121,7 @@ class ModelActivities:
         self._paused_until = {setup: until for setup, until in self._paused_until.items() if until > now}
         if request.setup in self._paused_until:
             return None
-        reply = await self._asked(request, began, waits=False)
+        reply = await self._asked(request, began, 0, waits=False)
         if not isinstance(reply, ProviderError):
             return reply
         if reply.error != "recoverable":
@@ -117,10 +130,11 @@ class ModelActivities:
         return None
 
     async def _asked(
-        self, request: ModelRequest, began: float, *, waits: bool = True
+        self, request: ModelRequest, began: float, given_back: int, *, waits: bool = True
     ) -> ModelReplied | ProviderError:
-        """The reply, in an activity that began then; `waits`: for rate limits. A failure is returned: what a
-        provider's library raised may hold the key, so it must be nobody's cause."""
+        """The reply, in an activity that began then; `given_back`: how many attempts before only gave their
+        slot back; `waits`: for rate limits. A failure is returned: what a provider's library raised may hold
+        the key, so it must be nobody's cause."""
         started = time.monotonic()
         described = named_specs(self.specs, request.describe)
         setup, base = self._setup(request, described), self._base(request)
@@ -143,11 +157,13 @@ class ModelActivities:
             on_text=extend,
         )
         try:
-            async with heartbeats(lambda: _end(tail), self.heartbeat_seconds):
+            # Temporal keeps only the newest heartbeat for the next attempt
+            kept = (given_back,) if given_back else ()
+            async with heartbeats(lambda: (_end(tail), *kept), self.heartbeat_seconds):
                 complete = self._complete(call, began, show if waits else None)
                 reply = _storable(await complete, call)
         except ProviderError as error:
-            if waits or error.type != MUST_WAIT:
+            if error.type != MUST_WAIT:
                 log.warning("model.failed", model=call.model.name, error=error.error, cause=error.type)
             return error
         conversation = call.conversation.add(reply.message)
@@ -210,38 +226,39 @@ class ModelActivities:
     async def _admitted(
         self, limits: RateLimits, call: ModelCall, began: float, show: Callable[[str], None] | None
     ) -> Use | None:
-        """Wait until rate limits let the question pass, and show by which; without `show` it may not wait.
+        """Wait until rate limits let the question pass, and show for what; without `show` it may not wait.
 
-        Raises ProviderError, of type `MUST_WAIT` if it may not wait.
+        Raises ProviderError, of type `MUST_WAIT` if it may not wait, or not here.
         """
-        from activities.rate_limits import estimated_tokens
-
         model = call.model
-        name = limit = f"{model.provider}/{model.name}"
-
-        def on_wait(names: tuple[str, ...]) -> None:
-            nonlocal limit
-            limit = " and ".join(names)
-            if show is not None:
-                show(f"(waiting for the rate limit {limit})")
-            log.info("model.waiting", model=model.name, rate_limit=limit)
-
+        name, tokens = f"{model.provider}/{model.name}", estimated_tokens(call)
+        found = await limits.admit(name, tokens)
+        if not isinstance(found, NoRoom):
+            return found
+        waits = f"model {model.name} of {model.provider}: waiting for {found}"
+        if show is None:
+            raise ProviderError("recoverable", MUST_WAIT, waits)
+        show(f"(waiting for {found})")
+        log.info("model.waiting", model=model.name, waiting_for=str(found))
         left, room = _seconds_left(began), _seconds_of_attempt(began) - model.timeout_seconds
+        waiting = asyncio.ensure_future(limits.wait(name, tokens))
+        stopping = asyncio.ensure_future(activity.wait_for_worker_shutdown())
+        first = asyncio.FIRST_COMPLETED
         try:
-            async with asyncio.timeout(min(left, room)) as end:
-                use = await limits.admit(name, estimated_tokens(call), on_wait if show else None)
-        except TimeoutError:
-            if not end.expired():
-                raise
-            waited = f"model {model.name} of {model.provider}: waited for the worker's rate limit {limit}"
-            if left <= room:
-                words = f"{waited} until the time that the run had left was over"
-                raise ProviderError("transient", "deadline", words) from None
-            words = f"{waited} for {room:.0f} s; start fewer runs at a time, or raise the limit"
-            raise ProviderError("transient", "rate_limit", words) from None
-        if show is not None:
+            ended, _ = await asyncio.wait((waiting, stopping), timeout=min(left, room), return_when=first)
+        finally:
+            waiting.cancel()
+            stopping.cancel()
+        if waiting in ended:
+            use = waiting.result()
             show("")
-        return use
+            return use
+        if stopping in ended:
+            raise ProviderError("recoverable", MUST_WAIT, f"{waits}; its worker stops", 1)
+        if left <= room:
+            raise ProviderError("transient", "deadline", f"{waits}; the time that the run had left is over")
+        advice = "start fewer runs at a time, or raise the limit"
+        raise ProviderError("transient", "rate_limit", f"{waits}, for {room:.0f} s; {advice}")
 
 
 async def _reply(provider: Provider, call: ModelCall, began: float) -> ModelReplied:

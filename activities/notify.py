@@ -82,7 +82,7 @@ class NotifyActivities:
             return Noticed(text=f"this worker has no notification hook: neither {hooks} is set")
         closed = next((dict(before) for before in activity.info().heartbeat_details), {})
         again: list[NotDelivered] = []
-        async with heartbeats(lambda: closed):
+        async with heartbeats(lambda: (closed,)):
             for way, send in ways.items():
                 if way in closed:
                     continue

@@ -40,7 +40,7 @@ __all__ = [
 ]
 
 MUST_WAIT = "must_wait"
-"""Type of the `ProviderError` of a question that may not wait for a rate limit."""
+"""Type of the `ProviderError` of a question that may not wait for a rate limit, or not here."""
 MAX_TEXT_BYTES = 4 * 2**20
 """The longest text of a reply, in UTF-8."""
 MAX_ARGUMENT_BYTES = 2**20

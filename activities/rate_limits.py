@@ -8,6 +8,9 @@ has come.
 A question for which there is no room waits: in one worker behind those that came before it, between workers
 behind those that are considerably older. One that is larger than a whole limit waits until nothing else is
 counted.
+
+The file may be deleted at any time, a damaged one is replaced, and while it cannot be used questions are not
+counted, with a warning in the log: a counter is not worth a stop of all agents.
 """
 
 from __future__ import annotations
@@ -15,11 +18,10 @@ from __future__ import annotations
 import asyncio
 import json
 import math
-import os
 import sqlite3
 import time
-from collections.abc import Callable, Iterable, Mapping, Sequence
-from contextlib import ExitStack, closing, suppress
+from collections import Counter
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from fnmatch import fnmatchcase
 from pathlib import Path
@@ -30,8 +32,9 @@ import structlog
 
 from activities.provider import MUST_WAIT, ModelCall, ProviderError
 from activities.settings import RateLimit
+from activities.store.disposable import DisposableFile
 
-__all__ = ["RateLimits", "Use", "estimated_tokens"]
+__all__ = ["NoRoom", "RateLimits", "Use", "estimated_tokens"]
 
 SCHEMA = """
 CREATE TABLE IF NOT EXISTS used(
@@ -43,13 +46,13 @@ CREATE TABLE IF NOT EXISTS waiting(
 """
 SLICES = 100
 BYTES_PER_TOKEN = 4
-LOCKED_SECONDS = 0.002
-"""Pause while another process writes, which takes it a tenth of a millisecond."""
+PAUSES = tuple(0.002 * 2**number for number in range(9))
+"""While another process writes, which takes it a tenth of a millisecond; about a second in all."""
+LITERAL = str.maketrans({"?": "[?]", "[": "[[]"})
+"""Only `*` stands for other text in a limit's name."""
 
 log = structlog.get_logger(__name__)
 T = TypeVar("T")
-OnWait = Callable[[tuple[str, ...]], object]
-"""Takes the names of limits."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -74,22 +77,29 @@ class Question:
 
 @dataclass(frozen=True, slots=True)
 class NoRoom:
-    """Which limits have no room for a question, and when to look again."""
+    """Which limits have no room for a question, and when to look again. No names: the file is locked."""
 
     names: tuple[str, ...]
     seconds: float
+
+    def __str__(self) -> str:
+        if not self.names:
+            return "the counter of rate limits, which is busy"
+        return f"the rate limit {' and '.join(self.names)}"
 
 
 class RateLimits:
     """The `limits` by name (`Settings.rate_limits`), counted in the file `path`.
 
     It belongs to one event loop, and never blocks it: a file that another process writes to is tried again.
-    The window is a minute, except in tests.
+    At most `most_waiting` questions may wait. The window is a minute, except in tests.
     """
 
-    def __init__(self, path: Path, limits: Mapping[str, RateLimit], window_seconds: float = 60) -> None:
-        self.path = Path(path)
+    def __init__(
+        self, path: Path, limits: Mapping[str, RateLimit], most_waiting: int, window_seconds: float = 60
+    ) -> None:
         self.limits = limits
+        self._most_waiting = most_waiting
         self._slice = window_seconds / SLICES
         self._pause = window_seconds / 60
         """The longest between two looks: a question may turn out to have used less."""
@@ -97,48 +107,64 @@ class RateLimits:
         """By how much a question of another worker must be older to come first."""
         self._lines: dict[tuple[str, ...], asyncio.Lock] = {}
         """By the names of the limits. Who has the lock looks for room, the others follow in order."""
-        self._file: sqlite3.Connection | None = None
+        self._waiting: Counter[tuple[str, ...]] = Counter()
+        """How many are in each line."""
+        self._file = DisposableFile(path, SCHEMA, busy_seconds=0)
 
-    async def admit(self, model: str, tokens: int, on_wait: OnWait | None = None) -> Use | None:
-        """Count a question to `model` (`provider/name`) as soon as there is room; None if no limit is for it.
+    def unknown(self, providers: Collection[str]) -> list[str]:
+        """Names of limits that are for none of these providers."""
+        parts = {name: name.partition("/")[0] for name in self.limits}
+        return [name for name, part in parts.items() if not any(_is_for(part, one) for one in providers)]
 
-        `on_wait` is told once by which limits it waits. Raises `ProviderError` when the file cannot be used,
-        and of type `MUST_WAIT` when there is no room at once and no `on_wait`.
+    async def admit(self, model: str, tokens: int) -> Use | NoRoom | None:
+        """Count a question to `model` (`provider/name`) if there is room; None if it is not to be counted."""
+        question = self._question(model, tokens, waits=False)
+        names = tuple(question.limits)
+        return NoRoom(names, 0) if self._waiting[names] else await self._looked(question)
+
+    async def wait(self, model: str, tokens: int) -> Use | None:
+        """The same as soon as there is room.
+
+        Raises `ProviderError` of type `MUST_WAIT` when as many as may wait do so already.
         """
-        limits = {name: limit for name, limit in self.limits.items() if fnmatchcase(model, name)}
-        if not limits:
-            return None
-        question = Question(limits, tokens, waits=on_wait is not None)
-        line = self._lines.setdefault(tuple(limits), asyncio.Lock())
-        if on_wait is None:
-            found = None if line.locked() else await self._transaction(self._admitted, question)
-            if not isinstance(found, Use):
-                raise ProviderError("recoverable", MUST_WAIT, f"{model}: a rate limit has no room now")
+        question = self._question(model, tokens, waits=True)
+        names = tuple(question.limits)
+        if self._waiting.total() >= self._most_waiting:
+            words = f"{model} must wait for {NoRoom(names, 0)}, and no more questions may wait in this worker"
+            raise ProviderError("recoverable", MUST_WAIT, words)
+        self._waiting[names] += 1
+        try:
+            async with self._lines.setdefault(names, asyncio.Lock()):
+                found = await self._looked(question)
+                while isinstance(found, NoRoom):
+                    await asyncio.sleep(found.seconds)
+                    found = await self._looked(question)
             return found
-        told = line.locked()
-        if told:
-            on_wait(tuple(limits))
-        async with line:
-            while isinstance(found := await self._transaction(self._admitted, question), NoRoom):
-                if not told:
-                    on_wait(found.names)
-                told = True
-                await asyncio.sleep(found.seconds)
-        return found
+        finally:
+            self._waiting[names] -= 1
 
     async def settle(self, use: Use, tokens: int) -> None:
-        """Count what a question has really used."""
+        """Count what a question has really used, if that takes no longer than about a second."""
         try:
             await self._transaction(self._settled, use, tokens)
-        except ProviderError as error:  # the reply is worth more
-            log.warning("model.not_counted", error=error.message)
+        except TimeoutError:  # the reply is worth more
+            log.warning("model.not_counted", rate_limits=use.names, tokens=tokens)
 
     def close(self) -> None:
         """Close the file; the next call opens it again."""
-        if self._file is not None:
-            with suppress(sqlite3.Error):
-                self._file.close()
-        self._file = None
+        self._file.close()
+
+    def _question(self, model: str, tokens: int, *, waits: bool) -> Question:
+        limits = {name: limit for name, limit in self.limits.items() if _is_for(name, model)}
+        return Question(limits, tokens, waits)
+
+    async def _looked(self, question: Question) -> Use | NoRoom | None:
+        if not question.limits:
+            return None
+        try:
+            return await self._transaction(self._admitted, question)
+        except TimeoutError:
+            return NoRoom((), PAUSES[-1])
 
     # -- in a transaction ----------------------------------------------------------------------------
 
@@ -179,38 +205,28 @@ class RateLimits:
         else:
             _count(file, use.names, int(now / self._slice), 0, tokens - use.tokens)
 
-    async def _transaction(self, work: Callable[..., T], *values: object) -> T:
-        """What `work` returns for the file, the time and these values. All of it happens, or nothing."""
-        while True:
+    async def _transaction(self, work: Callable[..., T], *values: object) -> T | None:
+        """What `work` returns for the file, the time and these values. All of it happens, or nothing.
+
+        None, and a warning in the log: the file cannot be used. Raises `TimeoutError` when it is locked.
+        """
+        for pause in PAUSES:
             try:
-                with self._opened() as file:
+                with self._file.opened() as file:
                     file.execute("BEGIN IMMEDIATE")
                     return work(file, time.time(), *values)
             except (sqlite3.Error, OSError) as error:
-                if getattr(error, "sqlite_errorcode", 0) & 0xFF != sqlite3.SQLITE_BUSY:
-                    self.close()
-                    raise ProviderError(
-                        "transient",
-                        "rate_limit",
-                        f"the file of rate limits {self.path} cannot be used: {error}; it must be writable, "
-                        "and may be deleted while no worker runs",
-                    ) from error
-            await asyncio.sleep(LOCKED_SECONDS)
+                code = getattr(error, "sqlite_errorcode", 0) & 0xFF
+                if code != sqlite3.SQLITE_BUSY:
+                    log.warning("rate_limits.unusable", file=str(self._file.path), error=str(error))
+                    if not self._file.failed(error):
+                        return None
+            await asyncio.sleep(pause)
+        raise TimeoutError
 
-    def _opened(self) -> sqlite3.Connection:
-        if self._file is None:
-            self.path.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
-            os.close(os.open(self.path, os.O_CREAT | os.O_RDWR, 0o600))  # readable to its owner alone
-            with ExitStack() as stack:
-                file = stack.enter_context(
-                    closing(sqlite3.connect(self.path, timeout=0, isolation_level=None))
-                )
-                file.execute("PRAGMA journal_mode=WAL")
-                file.execute("PRAGMA synchronous=OFF")  # a minute after a power cut nothing of it counts
-                file.executescript(SCHEMA)
-                stack.pop_all()
-            self._file = file
-        return self._file
+
+def _is_for(name: str, model: str) -> bool:
+    return fnmatchcase(model, name.translate(LITERAL))
 
 
 def estimated_tokens(call: ModelCall) -> int:

@@ -89,6 +89,7 @@ class RatchetPlugin(SimplePlugin):
         from activities.notify import NotifyActivities
         from activities.provider import close_providers
         from activities.providers import load_providers
+        from activities.rate_limits import RateLimits
         from activities.store.archive import Archive, ArchiveActivities
         from activities.store.cache import ConversationCache
         from activities.tools import load_tools
@@ -101,9 +102,8 @@ class RatchetPlugin(SimplePlugin):
         self._closing += [lambda: close_providers(providers.values()), pool.close]
         limits = None
         if settings.rate_limits:
-            from activities.rate_limits import RateLimits
-
-            limits = RateLimits(settings.limits_file, settings.rate_limits)
+            waiting = max(settings.max_activities // 2, 1)  # other slots are for what need not wait
+            limits = RateLimits(settings.limits_file, settings.rate_limits, waiting)
         runner, cache = (
             ToolRunner(load_tools(settings), settings, blobs),
             ConversationCache(settings.cache_file),

@@ -271,7 +271,7 @@ class ToolActivities:
 
 async def _attempted(function: Callable[[Q, int, Heartbeat], Awaitable[R]], request: Q, title: str) -> R:
     newest = [title]
-    async with heartbeats(lambda: newest[0]):
+    async with heartbeats(lambda: (newest[0],)):
         try:
             return await function(request, activity.info().attempt, lambda text: newest.__setitem__(0, text))
         except TransientError as error:

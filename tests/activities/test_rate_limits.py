@@ -4,16 +4,18 @@ from __future__ import annotations
 
 import asyncio
 import dataclasses
+import sqlite3
 import subprocess
 import sys
 import time
-from collections.abc import AsyncIterator, Callable
-from contextlib import suppress
+from collections.abc import AsyncIterator, Callable, Iterator
+from contextlib import closing, suppress
 from datetime import timedelta
 from pathlib import Path
 from typing import Any, ClassVar
 
 import pytest
+from structlog.testing import capture_logs
 from temporalio.exceptions import ApplicationError
 from temporalio.testing import ActivityEnvironment
 
@@ -30,7 +32,7 @@ from activities.contracts import (
 )
 from activities.handover import Handover, Question, handed_over
 from activities.model import ModelActivities
-from activities.provider import ModelCall
+from activities.provider import ModelCall, ProviderError
 from activities.rate_limits import RateLimits
 from activities.settings import RateLimit
 from activities.store.cache import ConversationCache
@@ -47,18 +49,22 @@ ONE = RateLimit(requests_per_minute=1)
 
 
 class Counted:
-    """A provider that notes each question, and uses as many tokens as the question says."""
+    """A provider that notes each question, and uses as many tokens as the question says, or fails."""
 
     name = "counted"
     description = "uses tokens"
 
     def __init__(self) -> None:
         self.asked: list[str] = []
+        self.before_reply: Callable[[], object] = lambda: None
 
     async def complete(self, call: ModelCall) -> ModelReplied:
         """The last message again."""
         words = call.messages[-1].content.split()
         self.asked.append(words[0])
+        self.before_reply()
+        if words[0] == "fail":
+            raise ProviderError("transient", "server_error", "it is down")
         used = int(words[1]) if len(words) > 1 else 0
         return ModelReplied(text="ok", model="counted", usage=Usage(output_tokens=used))
 
@@ -73,9 +79,9 @@ async def worker_on(tmp_path: Path, counted: Counted) -> AsyncIterator[Callable[
     """Makes workers with one data directory."""
     opened: list[RateLimits] = []
 
-    def make(window_seconds: float = LONG, **limits: RateLimit) -> ModelActivities:
+    def make(window_seconds: float = LONG, most_waiting: int = 100, **limits: RateLimit) -> ModelActivities:
         named = {name.replace("_", "/"): limit for name, limit in limits.items()}
-        opened.append(RateLimits(tmp_path / "limits.db", named, window_seconds))
+        opened.append(RateLimits(tmp_path / "limits.db", named, most_waiting, window_seconds))
         cache = ConversationCache(tmp_path / "cache.db")
         return ModelActivities({"counted": counted}, cache, heartbeat_seconds=0.02, limits=opened[-1])
 
@@ -113,9 +119,13 @@ class Asking:
 
     def __init__(self, worker: ModelActivities, text: str, model: str = "small", **info: Any) -> None:
         self.environment, self.beats = environment(**info), list[Any]()
-        self.environment.on_heartbeat = lambda *details: self.beats.append(details[0])
+        self.environment.on_heartbeat = self._beat
         self.task = asyncio.create_task(self.environment.run(worker.ask_model, question(text, model)))
         self.under_way.append(self)
+
+    def _beat(self, *details: Any) -> None:
+        self.details = details
+        self.beats.append(details[0])
 
     async def waits(self) -> Asking:
         """Return when people can see that it waits."""
@@ -153,7 +163,7 @@ from tests.activities.test_rate_limits import environment
 from activities.contracts import Message, ModelRequest, ModelSpec, Setup
 
 home, address, window = Path(sys.argv[1]), sys.argv[2], float(sys.argv[3])
-limits = RateLimits(home / "limits.db", {"openai/*": RateLimit(requests_per_minute=4)}, window)
+limits = RateLimits(home / "limits.db", {"openai/*": RateLimit(requests_per_minute=4)}, 100, window)
 provider = OpenAIProvider(SecretStr("sk-none"), address)
 worker = ModelActivities({"openai": provider}, ConversationCache(home / "cache.db"), limits=limits)
 setup = Setup(model=ModelSpec(name="echo"))
@@ -211,11 +221,9 @@ async def test_model_without_a_limit_never_waits(worker_on: Workers, counted: Co
 
 
 async def test_tokens_of_the_reply_count(worker_on: Workers) -> None:
-    workers = [worker_on(0.3, **{"counted_*": RateLimit(tokens_per_minute=100)}) for _ in range(2)]
+    workers = [worker_on(**{"counted_*": RateLimit(tokens_per_minute=100)}) for _ in range(2)]
     await ask(workers[0], "a 100")
-    replied = time.time()
-    await ask(workers[1], "b 100")
-    assert time.time() - replied >= 0.3
+    await Asking(workers[1], "b 100").waits()
 
 
 async def test_what_was_estimated_too_high_is_given_back(worker_on: Workers, counted: Counted) -> None:
@@ -231,15 +239,30 @@ async def test_provider_that_counts_nothing_leaves_the_estimate(worker_on: Worke
     await Asking(worker, f"b 0 {'x' * 4000}").waits()
 
 
-async def test_question_larger_than_the_limit_waits_for_all_others_alone(
-    worker_on: Workers, counted: Counted
-) -> None:
-    worker = worker_on(0.3, counted_small=RateLimit(tokens_per_minute=100))
+async def test_question_larger_than_the_limit_waits_until_nothing_else_counts(worker_on: Workers) -> None:
     large = f"a 2000 {'x' * 8000}"
-    await ask(worker, large)
-    replied = time.time()
-    await ask(worker, large)
-    assert time.time() - replied >= 0.3
+    limits = {"counted_small": RateLimit(tokens_per_minute=100)}
+    await ask(worker_on(0.1, **limits), large)
+    await ask(worker_on(0.1, **limits), large)
+    worker = worker_on(**{"counted_large": RateLimit(tokens_per_minute=100)})
+    await ask(worker, "a 1", "large")
+    await Asking(worker, large, "large").waits()
+
+
+@pytest.mark.parametrize("name", ["counted_sm?ll", "counted_[s]mall"])
+async def test_only_a_star_stands_for_other_text(worker_on: Workers, counted: Counted, name: str) -> None:
+    worker = worker_on(**{name: ONE})
+    for _ in range(2):
+        await ask(worker, "a")
+    model = name.removeprefix("counted_")
+    await ask(worker, "b", model)
+    await Asking(worker, "b", model).waits()
+
+
+def test_limit_for_no_provider_of_the_worker_is_logged(worker_on: Workers) -> None:
+    with capture_logs() as logs:
+        worker_on(**{"count*_small": ONE, "contued_*": ONE})
+    assert [(line["log_level"], line["rate_limit"]) for line in logs] == [("warning", "contued/*")]
 
 
 # -- who comes first -----------------------------------------------------------------------------------
@@ -287,15 +310,6 @@ async def test_cancelled_wait_ends_at_once_and_holds_up_nobody(worker_on: Worker
 # -- how a wait ends, and what people see --------------------------------------------------------------
 
 
-async def test_wait_is_told_once_however_long_it_takes(worker_on: Workers) -> None:
-    limits = worker_on(0.3, **{"counted_*": ONE}).limits
-    assert limits is not None
-    told: list[tuple[str, ...]] = []
-    for _ in range(2):
-        await asyncio.wait_for(limits.admit("counted/small", 1, told.append), PATIENCE)
-    assert told == [("counted/*",)]
-
-
 async def test_runs_own_time_ends_the_wait(worker_on: Workers) -> None:
     worker = worker_on(counted_small=ONE)
     await ask(worker, "a")
@@ -323,11 +337,105 @@ async def test_unknown_provider_fails_without_a_wait(worker_on: Workers) -> None
     assert caught.value.type == FATAL
 
 
-async def test_unusable_file_is_named(worker_on: Workers, tmp_path: Path) -> None:
-    (tmp_path / "limits.db").write_text("this is no database, whatever its name says " * 100)
-    error = await Asking(worker_on(counted_small=ONE), "a").failure()
-    assert (error.type, error.details[0]["type"]) == (TRANSIENT, "rate_limit")
-    assert str(tmp_path / "limits.db") in error.message
+async def test_stopping_worker_hands_its_waiting_questions_back(worker_on: Workers) -> None:
+    worker = worker_on(counted_small=ONE)
+    await ask(worker, "a")
+    waiting = await Asking(worker, "b").waits()
+    waiting.environment.worker_shutdown()
+    error = await waiting.failure()
+    assert (error.type, error.details[0]["type"], error.non_retryable) == (TRANSIENT, "rate_limit", False)
+
+
+async def test_questions_beyond_the_most_that_may_wait_give_their_slots_back(worker_on: Workers) -> None:
+    worker = worker_on(most_waiting=1, **{"counted_*": ONE})
+    await ask(worker, "a")
+    given: dict[str, Any] = {"schedule_to_close_timeout": timedelta(seconds=20)}
+    _, *beyond = [Asking(worker, text, **given) for text in "bcd"]
+    await beyond[0].failure()
+    error = await beyond[1].failure()
+    assert (error.type, error.details[0]["type"], error.non_retryable) == (TRANSIENT, "rate_limit", False)
+    assert "rate limit counted/*" in error.message
+    assert error.next_retry_delay is not None
+    assert error.next_retry_delay < timedelta(seconds=20)
+
+
+async def test_slots_given_back_are_no_attempts_of_the_question(worker_on: Workers) -> None:
+    full, free = worker_on(most_waiting=0, counted_small=ONE), worker_on()
+    await ask(full, "a")
+    beat: tuple[Any, ...] = ()
+    for attempt in (1, 2):
+        given_back = Asking(full, "fail", attempt=attempt, heartbeat_details=beat)
+        await given_back.failure()
+        beat = given_back.details
+    # `attempts` is 6
+    for attempt, is_last in ((7, False), (8, True)):
+        failed = Asking(free, "fail", attempt=attempt, heartbeat_details=beat)
+        error = await failed.failure()
+        assert (error.details[0]["type"], error.non_retryable) == ("server_error", is_last)
+    replied = environment(attempt=8, heartbeat_details=beat).run(free.ask_model, question("a"))
+    assert (await replied).attempt == 6
+
+
+# -- the file ------------------------------------------------------------------------------------------
+
+
+@pytest.fixture
+def locker(worker_on: Workers, tmp_path: Path) -> Iterator[sqlite3.Connection]:
+    """Another program at the file."""
+    with closing(sqlite3.connect(tmp_path / "limits.db", isolation_level=None)) as file:
+        file.execute("PRAGMA journal_mode=WAL")
+        yield file
+
+
+async def test_locked_file_does_not_hold_back_a_reply(
+    worker_on: Workers, counted: Counted, locker: sqlite3.Connection
+) -> None:
+    counted.before_reply = lambda: locker.execute("BEGIN IMMEDIATE")
+    with capture_logs() as logs:
+        await ask(worker_on(counted_small=ONE), "a 5")
+    assert "model.not_counted" in [line["event"] for line in logs]
+
+
+async def test_wait_for_a_locked_file_is_seen(worker_on: Workers, locker: sqlite3.Connection) -> None:
+    locker.execute("BEGIN IMMEDIATE")
+    waiting = await Asking(worker_on(counted_small=ONE), "a").waits()
+    assert waiting.beats[-1] == "(waiting for the counter of rate limits, which is busy)"
+    locker.execute("ROLLBACK")
+    await asyncio.wait_for(waiting.task, PATIENCE)
+
+
+async def test_damaged_file_is_replaced(worker_on: Workers, tmp_path: Path) -> None:
+    file = tmp_path / "limits.db"
+    file.write_text("this is no database, whatever its name says " * 100)
+    worker = worker_on(counted_small=ONE)
+    with capture_logs() as logs:
+        await ask(worker, "a")
+    assert [line["file"] for line in logs if line["log_level"] == "warning"] == [str(file)]
+    await Asking(worker, "b").waits()
+
+
+async def test_questions_pass_while_the_file_cannot_be_used(worker_on: Workers, tmp_path: Path) -> None:
+    file = tmp_path / "limits.db"
+    file.mkdir()
+    worker = worker_on(counted_small=ONE)
+    with capture_logs() as logs:
+        for _ in range(2):
+            await ask(worker, "a")
+    assert str(file) in [line["file"] for line in logs if line["log_level"] == "warning"]
+    file.rmdir()
+    await ask(worker, "b")
+    await Asking(worker, "b").waits()
+
+
+async def test_workers_meet_again_after_the_file_was_deleted(worker_on: Workers, tmp_path: Path) -> None:
+    one, other = worker_on(counted_small=ONE), worker_on(counted_small=ONE)
+    await ask(one, "a")
+    (tmp_path / "limits.db").unlink()
+    await ask(one, "b")
+    await Asking(other, "c").waits()
+
+
+# -- behind a call -------------------------------------------------------------------------------------
 
 
 async def test_question_behind_a_call_counts_and_never_waits_there(
@@ -347,16 +455,3 @@ async def test_question_behind_a_call_counts_and_never_waits_there(
     assert (second.output, second.early) == ("tool's output", None)
     assert counted.asked == ["behind"]
     await Asking(worker, "the workflow's own").waits()
-
-
-def test_worker_without_limits_does_not_load_them(tmp_path: Path) -> None:
-    program = (
-        "import sys; from client.plugin import RatchetPlugin; from activities.settings import Settings\n"
-        "RatchetPlugin(Settings())._activities(None)\n"
-        "print('activities.model' in sys.modules, 'activities.rate_limits' in sys.modules)"
-    )
-    done = subprocess.run(
-        [sys.executable, "-c", program], cwd=ROOT, capture_output=True, text=True, check=True,
-        env={"RATCHET_DATA_DIR": str(tmp_path), "PATH": ""},
-    )  # fmt: skip
-    assert done.stdout == "True False\n"

@@ -2,25 +2,28 @@
 
 from __future__ import annotations
 
+import asyncio
+from functools import partial
 from pathlib import Path
 from typing import Any
 
 import pytest
 from temporalio.client import Client
 
+from activities.contracts import ModelSpec
 from activities.settings import RateLimit, Settings
+from client.connection import open_client
 from client.follow import heartbeat_in
 from tests.server.conftest import TOOLS, real_server
-from tests.server.trials import Run, begin, calls, decide, eventually, open_request, task
+from tests.server.trials import PATIENCE, Run, begin, calls, decide, eventually, open_request, scripted, task
 from worker import build_worker
 from workflows.people import Approvals, People
 
 
 def settings_of(folder: Path, **more: Any) -> Settings:
     """Of a worker with a folder of its own."""
-    return Settings(
-        data_dir=folder / ".ratchet", files_root=folder, modules=(str(TOOLS),), shutdown_seconds=0, **more
-    )
+    given = {"data_dir": folder / ".ratchet", "files_root": folder, "modules": (str(TOOLS),)}
+    return Settings(**{**given, "shutdown_seconds": 0, **more})
 
 
 ASKED: dict[str, Any] = {"people": People(), "approvals": Approvals(), "tools": ("mark_once",)}
@@ -32,14 +35,14 @@ ASKED: dict[str, Any] = {"people": People(), "approvals": Approvals(), "tools": 
         pytest.param(
             {"target_memory": 0.95, "target_cpu": 1.0, "max_activities": 5}, id="slots by resources"
         ),
-        pytest.param({"max_cached_runs": 1, "max_activities": 1, "max_workflow_tasks": 2}, id="smallest"),
+        pytest.param({"max_cached_runs": 10, "max_activities": 1, "max_workflow_tasks": 2}, id="smallest"),
     ],
 )
 async def test_worker_of_any_size_serves_several_runs(tmp_path: Path, given: dict[str, Any]) -> None:
     own = settings_of(tmp_path, **given)
     async with real_server(own) as client, build_worker(client, own):
         waiting = []
-        for _ in range(3):
+        for _ in range(12):  # more than the smallest cache holds
             run = await begin(client, task(calls(("mark_once", {"line": "paid"})), "done", **ASKED))
             waiting.append((run, await open_request(run)))
         for run, request in waiting:
@@ -50,7 +53,8 @@ async def test_worker_of_any_size_serves_several_runs(tmp_path: Path, given: dic
 async def waiting_text(client: Client, run: Run) -> str | None:
     """What people see of a run that waits for a rate limit."""
     found = await heartbeat_in(client, (await run.describe()).raw_description)
-    return found.text if "rate limit" in found.text else None
+    text = found.failure or found.text
+    return text if "rate limit" in text else None
 
 
 @pytest.mark.parametrize("fuse", ["auto", "off"])
@@ -65,3 +69,35 @@ async def test_run_waits_for_a_rate_limit_until_it_is_cancelled(tmp_path: Path, 
         await run.cancel()
         result = await run.result()
         assert result.exit_reason == "cancelled"
+
+
+LIMITED = ModelSpec(provider="scripted", name="limited", script=scripted("done").script)
+ONE = {"scripted/limited": RateLimit(requests_per_minute=1)}
+
+
+async def test_waiting_questions_leave_slots_to_others(tmp_path: Path) -> None:
+    own = settings_of(tmp_path, rate_limits=ONE, max_activities=2)
+    limited = task(models={"default": LIMITED})
+    async with real_server(own) as client, build_worker(client, own):
+        assert (await (await begin(client, limited)).result()).answer == "done"
+        waiting = [await begin(client, limited) for _ in range(3)]
+        for run in waiting:
+            await eventually(partial(waiting_text, client, run))
+        free = await begin(client, task("done"))
+        assert (await asyncio.wait_for(free.result(), PATIENCE)).answer == "done"
+        for run in waiting:
+            await run.cancel()
+
+
+async def test_stopping_worker_hands_waiting_questions_to_another(tmp_path: Path) -> None:
+    own = settings_of(tmp_path, rate_limits=ONE, shutdown_seconds=3600)
+    limited, others = task(models={"default": LIMITED}), settings_of(tmp_path)
+    async with real_server(own) as client:
+        async with asyncio.timeout(PATIENCE), build_worker(client, own):
+            assert (await (await begin(client, limited)).result()).answer == "done"
+            run = await begin(client, limited)
+            await eventually(partial(waiting_text, client, run))
+        address = client.service_client.config.target_host
+        other = await open_client(others, {"target_host": address})
+        async with build_worker(other, others):
+            assert (await asyncio.wait_for(run.result(), PATIENCE)).answer == "done"
