@@ -17,7 +17,6 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-import structlog
 from temporalio.api.failure.v1 import Failure
 from temporalio.converter import DataConverter
 from temporalio.exceptions import ApplicationError
@@ -26,6 +25,7 @@ from temporalio.testing import ActivityEnvironment
 from activities.contracts import TRANSIENT, Notice, Noticed
 from activities.notify import NotifyActivities
 from activities.settings import Settings
+from tests.logs import captured_logs
 
 SECRET, TOKEN = "s3cret-of-the-hook", "t0ken-in-the-path"
 PROCESSES_ARE_FILES = Path("/proc/self/stat").exists()
@@ -252,7 +252,7 @@ async def test_no_secret_is_in_history_logs_or_errors(hook: Hook) -> None:
     gone = hooked(notify_url=f"http://bob:{TOKEN}@nowhere.invalid/{TOKEN}", notify_secret=SECRET)
     late = hooked(notify_url=hook.url, notify_secret=SECRET, notify_seconds=2)
     hook.answers += [status("500 Oops"), b"never", status("404 Gone")]
-    with structlog.testing.capture_logs() as logs:
+    with captured_logs() as logs:
         failures = [await refused(which) for which in (activities, late, gone)]
         answers = [await notified(activities), await notified(gone, attempt=6)]
     everything = [

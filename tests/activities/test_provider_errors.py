@@ -6,12 +6,12 @@ import json
 
 import pytest
 from pydantic import SecretStr
-from structlog.testing import capture_logs
 
 from activities.contracts import ModelSpec
 from activities.providers.openai import OpenAIProvider
 from tests.activities.modelkit import BOTH, KEY, ask, failure, setup
 from tests.fake_openai import Answer, FakeOpenAI
+from tests.logs import captured_logs
 
 NOWHERE = "http://127.0.0.1:1/v1"
 
@@ -134,7 +134,7 @@ async def test_unknown_model_error_lists_the_available(provider: OpenAIProvider)
 async def test_key_that_the_server_repeats_never_appears(
     provider: OpenAIProvider, status: int, stream: bool
 ) -> None:
-    with capture_logs() as logs:
+    with captured_logs() as logs:
         error = await failure(provider, setup(f"leak:{status}", stream))
     everything = f"{error!r} {error.message} {error.__dict__} {error.__context__} {logs} {vars(provider)}"
     assert not any(KEY[i : i + 8] in everything for i in range(len(KEY) - 7))

@@ -10,13 +10,13 @@ import threading
 from typing import Any, ClassVar
 
 import pytest
-from structlog.testing import capture_logs
 
 from activities.contracts import Conversation, Message, ModelSpec, Price, Setup, ToolCall, ToolSpec, Usage
 from activities.provider import ModelCall
 from activities.providers.openai import OpenAIProvider, request_body
 from tests.activities.modelkit import BOTH, CONVERSATION, KEY, ask, failure, setup
 from tests.fake_openai import Answer, FakeOpenAI
+from tests.logs import captured_logs
 
 TOOL = ToolSpec(
     name="look",
@@ -105,7 +105,7 @@ async def test_refused_field_is_left_out_from_then_on(
     provider: OpenAIProvider, server: FakeOpenAI, name: str
 ) -> None:
     wanted = setup(f"refuses:{name}", seed=1, max_output_tokens=5)
-    with capture_logs() as logs:
+    with captured_logs() as logs:
         for _ in range(2):
             assert (await ask(provider, wanted)).text == "one two three"
     assert [name in one.body for one in server.completion_requests] == [True, False, False]

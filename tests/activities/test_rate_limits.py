@@ -15,7 +15,6 @@ from pathlib import Path
 from typing import Any, ClassVar
 
 import pytest
-from structlog.testing import capture_logs
 from temporalio.exceptions import ApplicationError
 from temporalio.testing import ActivityEnvironment
 
@@ -40,6 +39,7 @@ from activities.tools.run import ToolActivities
 from tests.activities.toolkit import request_for, returning, runner_of
 from tests.examplekit import ROOT
 from tests.fake_openai import FakeOpenAI
+from tests.logs import captured_logs
 
 PATIENCE = 60
 """Seconds after which something that is waited for counts as lost."""
@@ -260,7 +260,7 @@ async def test_only_a_star_stands_for_other_text(worker_on: Workers, counted: Co
 
 
 def test_limit_for_no_provider_of_the_worker_is_logged(worker_on: Workers) -> None:
-    with capture_logs() as logs:
+    with captured_logs() as logs:
         worker_on(**{"count*_small": ONE, "contued_*": ONE})
     assert [(line["log_level"], line["rate_limit"]) for line in logs] == [("warning", "contued/*")]
 
@@ -391,7 +391,7 @@ async def test_locked_file_does_not_hold_back_a_reply(
     worker_on: Workers, counted: Counted, locker: sqlite3.Connection
 ) -> None:
     counted.before_reply = lambda: locker.execute("BEGIN IMMEDIATE")
-    with capture_logs() as logs:
+    with captured_logs() as logs:
         await ask(worker_on(counted_small=ONE), "a 5")
     assert "model.not_counted" in [line["event"] for line in logs]
 
@@ -408,7 +408,7 @@ async def test_damaged_file_is_replaced(worker_on: Workers, tmp_path: Path) -> N
     file = tmp_path / "limits.db"
     file.write_text("this is no database, whatever its name says " * 100)
     worker = worker_on(counted_small=ONE)
-    with capture_logs() as logs:
+    with captured_logs() as logs:
         await ask(worker, "a")
     assert [line["file"] for line in logs if line["log_level"] == "warning"] == [str(file)]
     await Asking(worker, "b").waits()
@@ -418,7 +418,7 @@ async def test_questions_pass_while_the_file_cannot_be_used(worker_on: Workers, 
     file = tmp_path / "limits.db"
     file.mkdir()
     worker = worker_on(counted_small=ONE)
-    with capture_logs() as logs:
+    with captured_logs() as logs:
         for _ in range(2):
             await ask(worker, "a")
     assert str(file) in [line["file"] for line in logs if line["log_level"] == "warning"]

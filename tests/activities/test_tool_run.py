@@ -15,7 +15,6 @@ from typing import Any
 
 import httpx2
 import pytest
-import structlog
 from hypothesis import given
 from hypothesis import strategies as st
 from pydantic import BaseModel, Field
@@ -40,6 +39,7 @@ from tests.activities.toolkit import (
     returning,
     runner_of,
 )
+from tests.logs import captured_logs
 
 
 class Colour(Enum):
@@ -171,7 +171,7 @@ async def test_more_than_can_be_kept_is_shown_in_part() -> None:
 
 async def test_full_store_does_not_lose_the_answer() -> None:
     runner = runner_of(returning("x" * 100), blobs=FullDisk(), output_cap=10)
-    with structlog.testing.capture_logs() as logs:
+    with captured_logs() as logs:
         result = await runner.run_tool(request_for("probe"))
     assert (result.whole, result.error) == (None, None)
     assert "could not be kept" in result.output
@@ -182,7 +182,7 @@ async def test_full_store_does_not_lose_the_answer() -> None:
 
 
 async def test_place_of_a_tools_bug_is_in_the_workers_log() -> None:
-    with structlog.testing.capture_logs() as logs:
+    with captured_logs() as logs:
         await runner_of(raising(NameError("cal"))).run_tool(request_for("probe"))
     (raised,) = [log for log in logs if log["event"] == "tool.raised"]
     assert raised["error"] == "NameError: cal"
@@ -348,7 +348,7 @@ async def test_heartbeat_comes_after_its_pause_with_the_newest_words() -> None:
 
 async def test_log_names_the_tool_and_no_content() -> None:
     strict = Tool("probe", Strict, lambda p: "secret output", effect="read")
-    with structlog.testing.capture_logs() as logs:
+    with captured_logs() as logs:
         await result_of(strict, count=1, name="secret argument")
     assert [(log["event"], log["tool"], log["error"]) for log in logs] == [("tool.returned", "probe", None)]
     assert "secret" not in str(logs)
