@@ -7,6 +7,7 @@ The cache that it reads may be empty at any time. Then the activity fails with t
 from __future__ import annotations
 
 import asyncio
+import math
 import time
 from collections.abc import Callable, Mapping, Sequence
 from datetime import timedelta
@@ -297,18 +298,25 @@ def _seconds_left(began: float) -> float:
     Temporal's own timeout would not tell the run whether the model was slow or the worker dead. Both
     moments are the server's, so a worker's wrong clock does not matter.
     """
+    left = _seconds_at_start() - (time.monotonic() - began)
+    return left if left == math.inf else max(left - min(1.0, left / 10), 0.0)
+
+
+def _seconds_at_start() -> float:
+    """What the activity's attempts had left when this one began; infinite without a limit for all of them."""
     info = activity.info()
     if not info.schedule_to_close_timeout:
-        return float("inf")
-    left = (info.schedule_to_close_timeout - (info.started_time - info.scheduled_time)).total_seconds()
-    left -= time.monotonic() - began
-    return max(left - min(1.0, left / 10), 0.0)
+        return math.inf
+    return (info.schedule_to_close_timeout - (info.started_time - info.scheduled_time)).total_seconds()
 
 
 def _seconds_of_attempt(began: float) -> float:
-    """The same until Temporal ends this attempt."""
+    """The same until Temporal ends this attempt alone; infinite where that is when all of them end, because
+    the server gives no attempt more than what is left for all."""
     timeout = activity.info().start_to_close_timeout
-    return timeout.total_seconds() - (time.monotonic() - began) - 1 if timeout else float("inf")
+    if timeout is None or timeout.total_seconds() >= _seconds_at_start():
+        return math.inf
+    return timeout.total_seconds() - (time.monotonic() - began) - 1
 
 
 def _storable(reply: ModelReplied, asked: ModelCall) -> ModelReplied:

@@ -245,6 +245,7 @@ class Drive(LiveRun):
                 perform_again = await self._find_outcome(*unknown)
             elif self._is_out_of_time(answer):
                 self.charge(answer.cost)
+                self._time_is_over()
                 calls.ask_again(self.place)
                 self.adopt(resume(self.step, now=self.host.now()))  # the limit is met now
                 self.settle(calls.state.begun)
@@ -325,9 +326,16 @@ class Drive(LiveRun):
 
     def _is_out_of_time(self, answer: Any) -> bool:
         """The call failed because `limits.seconds` ended it: the run reports the limit, not the failure."""
-        began, ledger = self.step.snapshot.began, self.step.ledger
-        ledger = ledger.at_least("seconds", self.host.now() - began)
-        return isinstance(answer, EffectFailed) and ledger.breach({"seconds": 0}) is not None
+        if not isinstance(answer, EffectFailed) or "seconds" not in self.step.ledger.caps:
+            return False
+        spent = self.host.now() - self.step.snapshot.began
+        over = self.step.ledger.at_least("seconds", spent).breach({"seconds": 0}) is not None
+        return over or answer.type == "deadline"
+
+    def _time_is_over(self) -> None:
+        """A call ends a moment before the time of the run, to say why. That moment is no time for another."""
+        ledger = self.step.ledger
+        self.step = replace(self.step, ledger=ledger.at_least("seconds", ledger.caps["seconds"]))
 
     async def _find_outcome(self, name: str, run: ToolRun) -> bool:
         """Find out whether a call took effect, from its tool, then from people. True: it is known now."""

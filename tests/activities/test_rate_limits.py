@@ -103,8 +103,10 @@ def question(text: str, model: str = "small", **more: Any) -> ModelRequest:
 def environment(**info: Any) -> ActivityEnvironment:
     """An activity that has an hour for a wait and a minute for its question."""
     made = ActivityEnvironment()
-    timeouts = {"schedule_to_close_timeout": None, "start_to_close_timeout": timedelta(seconds=3660)}
-    made.info = dataclasses.replace(ActivityEnvironment.default_info(), **{**timeouts, **info})
+    timeouts = {"schedule_to_close_timeout": None, "start_to_close_timeout": timedelta(seconds=3660), **info}
+    if (whole := timeouts["schedule_to_close_timeout"]) is not None:  # the server gives no attempt more
+        timeouts["start_to_close_timeout"] = min(timeouts["start_to_close_timeout"], whole)
+    made.info = dataclasses.replace(ActivityEnvironment.default_info(), **timeouts)
     return made
 
 

@@ -346,6 +346,12 @@ async def test_seconds_reached_in_model_call_report_the_limit() -> None:
         assert "seconds" in (bench.result.error or "")
 
 
+async def test_wait_that_ends_a_moment_before_the_seconds_reports_the_limit() -> None:
+    over = EffectFailed(error="transient", type="deadline", message="the time that the run had left is over")
+    async with Bench([over], limits=Limits(seconds=60)) as bench:
+        assert (bench.result.exit_reason, bench.result.counters["seconds"]) == ("limit", 60)
+
+
 async def test_topped_up_seconds_ask_the_model_again() -> None:
     bench = Bench([], limits=Limits(seconds=60), people=People(on_limit="ask"))
     bench.script = [out_of_time(bench), "answer b"]
