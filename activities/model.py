@@ -94,7 +94,7 @@ class ModelActivities:
         means that the time the run had left was over; the model's own timeout is the cause `timeout`.
 
         A question that may not wait here for a rate limit fails with the cause `rate_limit`, to be tried
-        again later by any worker; that is none of its `attempts`.
+        again later by any worker; this does not count as one of its `attempts`.
         """
         began, info = time.monotonic(), activity.info()
         given_back = int(info.heartbeat_details[1]) if len(info.heartbeat_details) > 1 else 0

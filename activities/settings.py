@@ -115,7 +115,7 @@ class Settings(BaseSettings):
         default=20, ge=2, description="runs that are moved on at a time; this is work for one core"
     )
     max_cached_runs: int = Field(
-        default=2000, ge=10, description="runs kept in memory, 130 KiB each; others are replayed when needed"
+        default=2000, ge=10, description="runs kept in memory, 150 KiB each; others are replayed when needed"
     )
     target_memory: float | None = Field(
         default=None, gt=0, le=1, description="part of the machine's memory above which nothing more is begun"

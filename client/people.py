@@ -280,8 +280,8 @@ class RunCommander(RunReader):
     async def watch_all(self, run: str, since: int = 0) -> AsyncGenerator[Record | Request, None]:
         """What `watch` gives, and each request when it opens, at each vote, and when it closes.
 
-        Also those of inner runs: `Request.run` says of which. A request that is open already comes behind the
-        records that are there; one that was closed before does not come.
+        Requests of inner runs come too; `Request.run` names the run. A request that is already open follows
+        the records that are already there; one that is already closed does not come.
         """
         if await self.is_archived(run):
             async for record in self.watch(run, since):

@@ -92,19 +92,25 @@ class AgentWorkflow:
                 raise
             assert self.drive is not None
             try:
-                await self.drive.run()
-            except InvalidTask as error:  # the first question came upon tools that the worker lacks
+                await self._drive(host, self.drive)
+            except InvalidTask as error:  # the worker lacks tools of the task, as the first question found
                 self.drive = None
                 raise self._ended_early("refused", str(error)) from None
             except RestrictedWorkflowAccessError as error:
                 self.drive.fail(IMPURE, _impure_text(error))
                 await self.drive.run()
-            except ToolsUnknown:  # stopped before any reply, and its machine looks at its tools
-                await host.describe_tools()
-                await self.drive.run()
             finally:
                 self.messages.end()
             return await self._end(host, self.drive)
+
+    async def _drive(self, host: TemporalHost, drive: Drive) -> None:
+        """Run to the end. Where the specs of tools are needed before any reply, they are asked for by
+        themselves. Raises InvalidTask."""
+        try:
+            await drive.run()
+        except ToolsUnknown:
+            await host.describe_tools()
+            await drive.run()
 
     async def _begin(self, task: AgentTask) -> TemporalHost:
         """Make the machine ready: at its start, at a fork's step, or where the execution before ended.

@@ -45,6 +45,7 @@ from workflows.compaction import Compaction, Part
 from workflows.gate.arguments import arguments_for
 from workflows.gate.texts import result_without_call
 from workflows.host import CallSite, ChildRun, Host, Identity, NextQuestion
+from workflows.kernel.machine import ToolsUnknown
 from workflows.kernel.snapshot import Step
 from workflows.kernel.step import advance
 from workflows.people import DoneCall
@@ -213,6 +214,8 @@ class Calls:
         if name in self.state.arguments:
             return run.model_copy(update={"arguments": self.state.arguments[name]})
         spec = self.specs.get(run.tool)
+        if spec is None and not self.specs and run.tool in self.task.tools:
+            raise ToolsUnknown(f"nothing is known yet of the tool {run.tool!r}")
         if spec is None:
             self.state.results.setdefault(
                 name, result_without_call(run, "unknown_tool", f"Unknown tool: {run.tool}")

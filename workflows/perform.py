@@ -52,7 +52,7 @@ from workflows.api import AgentTask
 from workflows.host import Call, CallAnswer, CallSite
 from workflows.task import InvalidTask
 
-__all__ = ["CRASHES", "Performer", "asking_seconds", "retries"]
+__all__ = ["CRASHES", "Performer", "retries"]
 
 R = TypeVar("R")
 
@@ -216,10 +216,10 @@ class Performer:
     async def _call_tool(self, request: ToolRequest, site: CallSite) -> ToolResult:
         spec = self.specs[request.tool]
         seconds = spec.timeout_seconds + MARGIN
-        asking = asking_seconds(self.task)
+        asking = _asking_seconds(self.task)
         early = site.next_question is not None and seconds + asking < site.seconds
         title = f"{site.title[:180]}, then the model" if early else site.title
-        with self.hand_over(site.key, self._question_behind(site)) if early else nullcontext():
+        with self._handed_over(site.key, self._question_behind(site)) if early else nullcontext():
             try:
                 result = await self._activity(
                     "call_tool", request, ToolResult, replace(site, title=title),
@@ -236,22 +236,24 @@ class Performer:
                 del self._outputs[next(iter(self._outputs))]
         return result
 
-    def _question_behind(self, site: CallSite) -> Callable[[ToolResult, float], Question | None]:
+    def _question_behind(self, call: CallSite) -> Callable[[ToolResult, float], Question | None]:
+        """How an activity finds what to ask behind this call. The question has a key of its own: if the
+        workflow asks something else there, a provider must not take one for a repeat of the other."""
+
         def question(result: ToolResult, now: float) -> Question | None:
-            assert site.next_question is not None
-            found = site.next_question(result, now)
-            return self.question(*found) if found else None
+            assert call.next_question is not None
+            if (found := call.next_question(result, now)) is None:
+                return None
+            effect, site = found
+            request = self._model_request(effect, self._model(effect), site)
+            return Question(site.digest(effect), request.model_copy(update={"key": f"{site.key}{EARLY}"}))
 
         return question
 
-    def question(self, effect: AskModel, site: CallSite) -> Question:
-        """The question as an activity asks it behind a call. It has a key of its own: if the workflow asks
-        something else there, a provider must not take one for a repeat of the other."""
-        request = self._model_request(effect, self._model(effect), site)
-        return Question(site.digest(effect), request.model_copy(update={"key": f"{site.key}{EARLY}"}))
-
     @contextmanager
-    def hand_over(self, key: str, question: Callable[[ToolResult, float], Question | None]) -> Iterator[None]:
+    def _handed_over(
+        self, key: str, question: Callable[[ToolResult, float], Question | None]
+    ) -> Iterator[None]:
         """Let the activity with this key ask the question behind it, if it runs in this process."""
         # users' code runs under the sandbox's rules, and in the workflow's own thread: never in an activity
         if workflow.unsafe.is_replaying() or not registry.is_shipped(self.task.machine, self.task.options):
@@ -344,7 +346,7 @@ class Performer:
         return answer
 
 
-def asking_seconds(task: AgentTask) -> float:
+def _asking_seconds(task: AgentTask) -> float:
     """The most that one attempt of a question takes."""
     return max(model.timeout_seconds for model in task.models.values()) + MARGIN
 

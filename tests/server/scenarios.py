@@ -81,7 +81,7 @@ TOOLS = Scenario(
     ),
 )
 
-# -- a window that the conversation outgrows: summaries, one of which fails --
+# -- a conversation too long for the model: several summaries, one of which fails --
 
 
 def _looked(*numbers: int, tokens: int) -> tuple[Any, ...]:
