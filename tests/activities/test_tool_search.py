@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import time
 from pathlib import Path
 from typing import Any
 
@@ -138,15 +137,13 @@ def test_search_that_nobody_waits_for_stops(folder: Path, content: bytes) -> Non
 
 
 def test_slow_pattern_in_one_long_line_ends_at_its_deadline(tmp_path: Path) -> None:
-    """The whole line would take about ten seconds."""
+    """The whole line, of 23 pieces, would take about ten seconds."""
     (tmp_path / "line").write_bytes("é".encode() * 1_500_000)
-    params = search_files.Params(pattern=r"(?:\pL?){50}y", path="line")
-    started, worked = time.monotonic(), time.process_time()
-    root, pattern = FilesRoot.of(settings_on(tmp_path)), compiled(params.pattern)
-    search = search_files.Search(root, params, pattern, lambda: time.monotonic() > started + 0.2)
-    assert {line.number for line in search.lines()} == {1}
+    params, is_over = search_files.Params(pattern=r"(?:\pL?){50}y", path="line"), iter((False, True))
+    root = FilesRoot.of(settings_on(tmp_path))
+    search = search_files.Search(root, params, compiled(params.pattern), lambda: next(is_over))
+    assert len(list(search.lines())) <= 2
     assert search.stopped
-    assert time.process_time() - worked < 5
 
 
 @pytest.mark.parametrize(
