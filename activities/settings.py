@@ -88,6 +88,12 @@ class Settings(BaseSettings):
     )
 
     data_dir: Path = Field(default=Path(".ratchet"), description="blobs, cache and archive")
+    store_secret: SecretStr | None = Field(
+        default=None,
+        min_length=16,
+        description="signs what history holds of blobs, the same for all workers and clients; default: the "
+        "file store.secret of data_dir",
+    )
     files_root: Path = Field(default=Path(), description="file tools stay below this folder")
     modules: Names = Field(
         default=(),

@@ -55,7 +55,7 @@ class RatchetPlugin(SimplePlugin):
         self._closing: list[Callable[[], Awaitable[None]]] = []
         super().__init__(
             "ratchet",
-            data_converter=data_converter(self.blobs),
+            data_converter=data_converter(self.blobs, settings.store_secret),
             workflows=_workflows,
             activities=self._activities,
             workflow_runner=_runner,

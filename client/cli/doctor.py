@@ -125,11 +125,13 @@ def _tools(settings: Settings, wanted: Sequence[str]) -> Check:
 def _store(settings: Settings) -> Check:
     from activities.store.archive import Archive
     from activities.store.blobs import StoreError
+    from activities.store.secret import StoreSecret
     from client.embedded import data_directory
 
     try:
         home = data_directory(settings.data_dir)
         runs = Archive(settings.archive_file).runs()
+        StoreSecret(settings.blobs_dir, settings.store_secret).signature("")
     except (RatchetError, StoreError) as error:
         return Check("store", False, str(error))
     return Check("store", True, f"{home} can be written; runs in the archive: {len(runs)}")

@@ -2,19 +2,21 @@
 
 from __future__ import annotations
 
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 
 import pytest
-from pydantic import BaseModel
+from pydantic import BaseModel, SecretStr
 from temporalio.api.common.v1 import Payload
 from temporalio.common import RawValue
 from temporalio.converter import DataConverter
 from temporalio.exceptions import ApplicationError
 
-from activities.contracts import Message, ModelRequest, ModelSpec
-from activities.store.blobs import BlobMissing, BlobStore
+from activities.contracts import Message, ModelRequest, ModelSpec, ToolResult
+from activities.store.blobs import BlobMissing, BlobStore, StoreError
 from activities.store.converter import StrictConverter, data_converter
+from activities.store.secret import StoreSecret
 
 
 class Text(BaseModel):
@@ -128,6 +130,31 @@ async def test_lost_blob_is_named(blobs: BlobStore, tmp_path: Path) -> None:
     payload = await encoded(data_converter(blobs), Text(text="x" * 50_000))
     with pytest.raises(BlobMissing, match="other has no blob"):
         await data_converter(BlobStore(tmp_path / "other")).decode([payload], [Text])
+
+
+async def test_answer_with_unsigned_claim_is_not_given_up(blobs: BlobStore) -> None:
+    answer = await encoded(data_converter(blobs, SecretStr("another worker's secret")), ["x" * 50_000])
+    with pytest.raises(StoreError, match="set the same RATCHET_STORE_SECRET everywhere"):
+        await data_converter(blobs).decode([answer], [ToolResult])
+
+
+async def test_stores_with_one_secret_read_each_other(blobs: BlobStore) -> None:
+    first, second = [data_converter(blobs, SecretStr("one secret for all")) for _ in range(2)]
+    assert await second.decode([await encoded(first, ["x" * 50_000])]) == [["x" * 50_000]]
+
+
+def test_secret_is_made_once_for_its_owner_alone(blobs: BlobStore) -> None:
+    with ThreadPoolExecutor(8) as pool:
+        signatures = set(pool.map(lambda _: StoreSecret(blobs.folder).signature("a"), range(50)))
+    assert signatures == {StoreSecret(blobs.folder).signature("a")}
+    (path,) = blobs.folder.parent.iterdir()
+    assert (path.name, path.stat().st_mode & 0o777) == ("store.secret", 0o600)
+
+
+def test_damaged_secret_is_named(blobs: BlobStore) -> None:
+    blobs.folder.with_name("store.secret").write_bytes(b"short")
+    with pytest.raises(StoreError, match=r"store.secret is damaged: it has 5 bytes"):
+        StoreSecret(blobs.folder).signature("a")
 
 
 async def test_without_store_everything_stays_in_payload() -> None:
