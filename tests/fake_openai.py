@@ -74,7 +74,7 @@ class Answer:
     tool_calls: tuple[dict[str, Any], ...] = ()
     status: int = 200
     headers: Mapping[str, str] = field(default_factory=dict)
-    body: str | None = None
+    body: str | bytes | None = None
     """Sent as it is instead of a completion."""
     content_type: str = "application/json"
     finish_reason: str | None = "stop"
@@ -228,7 +228,7 @@ class _Connection(BaseHTTPRequestHandler):
         self.wfile.write(f"data: {text}\n\n".encode())
 
     def _send(self, answer: Answer) -> None:
-        data = (answer.body or "").encode()
+        data = answer.body if isinstance(answer.body, bytes) else (answer.body or "").encode()
         headers = {"Content-Type": answer.content_type, "Content-Length": str(len(data)), **answer.headers}
         self.send_response(answer.status)
         for name, value in headers.items():

@@ -48,8 +48,12 @@ PLAIN_HEADERS = frozenset(
      "host", "idempotency-key", "transfer-encoding", "user-agent")
 )  # fmt: skip
 """All that a server is sent that only a task names: the library adds others from the environment."""
-MAX_BODY_BYTES = 128 * 2**20
-"""Of an answer as it is sent; as a stream, 128,000 tokens are some 40 MB."""
+MAX_BODY_BYTES = 16 * 2**20
+"""Of an answer that comes whole, and of one event of a stream. Parsed, it may take twenty times as much
+memory."""
+EVENTS = 8
+"""How many such bodies a stream may have: 128,000 tokens are some 40 MB."""
+EVENT_ENDS = (b"\n\n", b"\r\n\r\n", b"\r\r")
 CONNECT_SECONDS = 10.0
 LIST_SECONDS = 10.0
 """For the list of a server's models."""
@@ -203,29 +207,39 @@ def _connect(server: Server, max_body_bytes: int) -> AsyncOpenAI:
     cost_of(ModelSpec(), Usage(), base_url=server.url)  # loads the price list
     hooks: dict[str, list[Any]] = {
         "request": [] if server.configured else [keep_plain_headers],
-        "response": [_bounded(max_body_bytes)],
+        "response": [_bounded(max_body_bytes, server)],
     }
     return AsyncOpenAI(
         api_key=server.key or PLACEHOLDER,
         base_url=server.url,
         max_retries=0,
+        default_headers={"Accept-Encoding": "identity"},
         http_client=DefaultAsyncHttpxClient(follow_redirects=False, event_hooks=hooks),
     )
 
 
-def _bounded(limit: int) -> Callable[[httpx2.Response], Awaitable[None]]:
-    """A hook that ends the reading of a body behind `limit` bytes: an endless one would use up the memory."""
+def _bounded(limit: int, server: Server) -> Callable[[httpx2.Response], Awaitable[None]]:
+    """A hook that ends the reading of a body, or of one event of a stream, behind `limit` bytes, and reads
+    nothing that is compressed: a small one could unpack to any size."""
     import httpx2
 
     class Bounded(httpx2.AsyncByteStream):
-        def __init__(self, stream: Any) -> None:
-            self.stream = stream
+        def __init__(self, response: httpx2.Response) -> None:
+            self.stream: Any = response.stream
+            self.encoding = response.headers.get("content-encoding", "identity").strip().lower()
+            self.streams = "event-stream" in response.headers.get("content-type", "")
 
         async def __aiter__(self) -> AsyncIterator[bytes]:
-            left = limit
+            if self.encoding not in ("", "identity"):
+                raise server.bad_response(f"data compressed by {self.encoding!r}, which was not asked for")
+            whole = event = 0
+            tail = b""
             async for piece in self.stream:
-                left -= len(piece)
-                if left < 0:
+                seen = tail + piece
+                end = max(map(seen.rfind, EVENT_ENDS)) if self.streams else -1
+                event = len(seen) - end if end >= 0 else event + len(piece)
+                whole, tail = whole + len(piece), seen[-3:]
+                if event > limit or whole > EVENTS * limit:
                     raise reply_too_large("data", limit)
                 yield piece
 
@@ -233,7 +247,7 @@ def _bounded(limit: int) -> Callable[[httpx2.Response], Awaitable[None]]:
             await self.stream.aclose()
 
     async def bound(response: httpx2.Response) -> None:
-        response.stream = Bounded(response.stream)
+        response.stream = Bounded(response)
 
     return bound
 

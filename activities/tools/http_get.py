@@ -195,7 +195,10 @@ def _trust() -> ssl.SSLContext:
 
 async def _read(response: httpx2.Response) -> str:
     body, note = bytearray(), ""
-    async for piece in response.aiter_bytes():
+    encoding = response.headers.get("content-encoding", "").strip().lower()
+    if encoding not in ("", "identity"):  # a small answer could unpack to any size
+        raise RequestRefused(f"the answer is compressed by {encoding[:80]!r}, which was not asked for")
+    async for piece in response.aiter_raw():
         body += piece
         if len(body) > MAX_BYTES:
             del body[MAX_BYTES:]

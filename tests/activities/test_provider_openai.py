@@ -7,6 +7,8 @@ import json
 import os
 import sys
 import threading
+import tracemalloc
+import zlib
 from typing import Any, ClassVar
 
 import pytest
@@ -252,6 +254,47 @@ async def test_endless_answer_is_not_read_to_its_end(server: FakeOpenAI, stream:
     for _ in range(3):  # counted for each answer
         server.queue(whole({"content": "hi"}, padding="x" * 50_000))
         assert (await ask(provider, setup("m", stream))).text == "hi"
+    await provider.close()
+
+
+@BOTH
+@pytest.mark.parametrize("status", [200, 500])
+@pytest.mark.parametrize("encoding", ["gzip", "deflate", "br", "zstd", "gzip, gzip", "x-unknown"])
+async def test_compressed_answer_is_refused_unpacked(
+    provider: OpenAIProvider, server: FakeOpenAI, encoding: str, status: int, stream: bool
+) -> None:
+    for kind in ("application/json", "text/event-stream"):
+        server.queue(
+            Answer(status=status, body="{}", content_type=kind, headers={"Content-Encoding": encoding})
+        )
+        error = await failure(provider, setup("m", stream))
+        assert f"data compressed by {encoding!r}, which was not asked for" in error.message
+    assert server.completion_requests[0].headers["accept-encoding"] == "identity"
+
+
+@BOTH
+async def test_bomb_needs_no_memory(provider: OpenAIProvider, server: FakeOpenAI, stream: bool) -> None:
+    bomb = zlib.compress(b"0" * 100 * 2**20, wbits=31)
+    await ask(provider, setup("echo"))  # imports the library
+    tracemalloc.start()
+    try:
+        server.queue(Answer(body=bomb, headers={"Content-Encoding": "gzip"}))
+        await failure(provider, setup("m", stream))
+        assert tracemalloc.get_traced_memory()[1] < 20 * 2**20
+    finally:
+        tracemalloc.stop()
+
+
+async def test_event_of_a_stream_is_bounded_and_the_stream_is_not(server: FakeOpenAI) -> None:
+    provider = OpenAIProvider(None, server.base_url, max_body_bytes=100_000)
+    body = str(streamed(*[{"content": "word "}] * 4000).body)
+    assert len(body) > 200_000
+    for text in (body, body.replace("\n", "\r\n")):
+        server.queue(Answer(body=text, content_type="text/event-stream"))
+        assert (await ask(provider, setup("m"))).text == "word " * 4000
+    for text in (f"data: {'x' * 400_000}\n\n", "data: x\n" * 50_000):
+        server.queue(Answer(body=text, content_type="text/event-stream"))
+        assert (await failure(provider, setup("m"))).type == "reply_too_large"
     await provider.close()
 
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import socket
+import zlib
 from collections.abc import AsyncIterator
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -179,6 +180,13 @@ async def test_what_is_not_a_web_address_is_refused(url: str) -> None:
 async def test_slow_answer_is_given_up(site: Site) -> None:
     with pytest.raises(TransientError, match=r"gave no complete answer within 0\.3 s"):
         await get(site.at("/drip"), timeout_seconds=0.3)
+
+
+@pytest.mark.parametrize("encoding", ["gzip", "deflate", "br", "zstd", "gzip, gzip"])
+async def test_compressed_answer_is_refused_unpacked(site: Site, encoding: str) -> None:
+    site.pages["/"] = page(zlib.compress(b"0" * 2**20, wbits=31), more=f"Content-Encoding: {encoding}\r\n")
+    with pytest.raises(RequestRefused, match=f"compressed by '{encoding}', which was not asked for"):
+        await get(site.at("/"))
 
 
 async def test_endless_answer_is_cut(site: Site) -> None:
