@@ -9,6 +9,7 @@ the system takes back from a process that was killed, too. In the data directory
     server.json   which process serves, on which ports (`ServerRecord`)
     server.log    what the server wrote since its last start; server.log.1: before that
     temporal.db   Temporal's database
+    id            which directory this is (`client/ownership.py`)
 """
 
 from __future__ import annotations
@@ -34,6 +35,7 @@ from filelock import AsyncFileLock, Timeout
 from pydantic import BaseModel, ConfigDict, Field, ValidationError
 
 from client.errors import ServerError, UsageError
+from client.ownership import DATABASE, claim
 from client.workerconfig import write_private
 
 __all__ = [
@@ -108,11 +110,13 @@ class EmbeddedServer:
         """Join the server of `data_dir`; start it when it does not run.
 
         Raises:
-            UsageError: a port is taken, or the server runs on another one.
+            UsageError: a port is taken, or the server runs on another one; or the directory's database is not
+                the user's own.
             ServerError: it does not start; the message shows the end of its log.
         """
         home, ports = data_directory(data_dir), ports or Ports()
         async with _guard(home):
+            claim(home)
             running = _running(home)
             user = _opened(home / "users.lock")
             try:
@@ -177,7 +181,9 @@ def data_directory(data_dir: Path, needed: int = SPACE_BYTES) -> Path:
     home = data_dir.resolve()
     advice = "choose another with --data-dir or RATCHET_DATA_DIR"
     try:
-        home.mkdir(mode=0o700, parents=True, exist_ok=True)
+        with contextlib.suppress(FileExistsError):
+            home.mkdir(mode=0o700, parents=True)
+            write_private(home / ".gitignore", "*")  # its id is not to be published
         if (owner := home.stat().st_uid) != os.geteuid():
             # runs continue from what lies here: it must not come from another user
             raise UsageError(
@@ -362,7 +368,7 @@ def _launch(home: Path, port: int, ui_port: int) -> ServerRecord:
 
     command = [temporal_binary(), "server", "start-dev", "--ip", "127.0.0.1", "--log-level", "warn"]
     command += ["--port", str(port), "--ui-port", str(ui_port), "--ui-disable-news-fetch"]
-    command += ["--db-filename", str(home / "temporal.db")]
+    command += ["--db-filename", str(home / DATABASE)]
     command += ["--sqlite-pragma", "journal_mode=wal", "--sqlite-pragma", "synchronous=normal"]
     for setting in DYNAMIC_CONFIG:
         command += ["--dynamic-config-value", setting]
@@ -380,7 +386,8 @@ def _launch(home: Path, port: int, ui_port: int) -> ServerRecord:
                 stdout=subprocess.PIPE,
                 stderr=log,
                 cwd=home,
-                env={"PATH": os.environ.get("PATH", ""), "HOME": str(home)},
+                # no home: Temporal's own configuration would be read from there
+                env={"PATH": os.environ.get("PATH", ""), "HOME": "/nonexistent"},
                 umask=0o077,
                 pass_fds=[lock.fileno()],
                 start_new_session=True,

@@ -23,7 +23,7 @@ from client.errors import UsageError
 
 __all__ = [
     "Allowed", "load_settings", "memory_file", "recalled", "register_modules", "remember",
-    "settings_from_environment", "write_private",
+    "settings_from_environment", "state_folder", "write_private",
 ]  # fmt: skip
 
 
@@ -84,13 +84,18 @@ def recalled(data_dir: Path) -> Allowed:
 
 def memory_file(data_dir: Path) -> Path:
     """The file that belongs to a data directory, whichever path leads to that directory."""
+    digest = hashlib.sha256(os.fsencode(data_dir.resolve())).hexdigest()
+    return state_folder() / f"{digest[:32]}.json"
+
+
+def state_folder() -> Path:
+    """The user's own folder for what Ratchet remembers. Raises UsageError when the user has no home."""
     stated = Path(os.environ.get("XDG_STATE_HOME", ""))
     try:
         home = stated if stated.is_absolute() else Path.home() / ".local" / "state"
     except RuntimeError as error:
         raise UsageError(f"{error}; name a folder for Ratchet's state with XDG_STATE_HOME") from error
-    digest = hashlib.sha256(os.fsencode(data_dir.resolve())).hexdigest()
-    return home / "ratchet" / f"{digest[:32]}.json"
+    return home / "ratchet"
 
 
 def write_private(path: Path, text: str) -> None:

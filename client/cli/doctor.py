@@ -8,10 +8,12 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
+from client import ownership
 from client.agentfile import Choice
 from client.catalog import Catalog, check_key
 from client.cli import render
 from client.cli.options import AgentName, CommonOptions, Json, command
+from client.embedded import data_directory
 from client.errors import RatchetError
 from client.workerconfig import Allowed
 
@@ -49,12 +51,17 @@ async def doctor(
     common: CommonOptions,
     agent: AgentName = None,
     fix: Annotated[bool, typer.Option("--fix", help="Register missing search attributes.")] = False,
+    adopt: Annotated[
+        bool, typer.Option("--adopt", help="The data directory is yours: its runs may continue here.")
+    ] = False,
     as_json: Json = False,
 ) -> int:
     """Check server, namespace, search attributes, worker, provider, tools and store."""
     chosen, _ = Choice(agent=agent).finish()
     models = list(chosen.models.values())
     settings = common.worker_settings(Allowed.of(chosen.modules, models))
+    if adopt:
+        ownership.adopt(data_directory(settings.data_dir))
     checks = [check async for check in _server(common, settings, fix)]
     checks += [_tools(settings, chosen.tools), _store(settings)]
     checks += [check async for check in _models(settings, models, needed=agent is not None)]
@@ -126,7 +133,6 @@ def _store(settings: Settings) -> Check:
     from activities.store.archive import Archive
     from activities.store.blobs import StoreError
     from activities.store.secret import StoreSecret
-    from client.embedded import data_directory
 
     try:
         home = data_directory(settings.data_dir)

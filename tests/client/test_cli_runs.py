@@ -248,6 +248,19 @@ def test_doctor_says_what_to_do(cli: Cli) -> None:
     assert (ill.code, "127.0.0.1:1" in bad["server"]) == (1, True)
 
 
+def test_doctor_adopts_a_directory_that_came_with_a_repository(tmp_path: Path) -> None:
+    home = tmp_path / "cloned" / ".ratchet"
+    cli = Cli(home, tmp_path)
+    assert cli("list").code == 0
+    elsewhere = {"XDG_STATE_HOME": str(tmp_path / "mine")}
+    for words in (("list",), ("run", "--model", "scripted", "go"), ("run", "--resume"), ("dev",)):
+        refused = cli(*words, **elsewhere)
+        assert (refused.code, "ratchet doctor --adopt" in refused.err) == (2, True), refused.err
+    assert cli("doctor", "--adopt", **elsewhere).code == 0
+    assert cli("list", **elsewhere).code == 0
+    assert (home / ".gitignore").read_text() == "*\n"
+
+
 def test_help_is_there_for_every_command(tmp_path: Path) -> None:
     from client.cli.app import COMMANDS
 

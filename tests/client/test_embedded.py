@@ -20,6 +20,7 @@ from temporalio.client import Client
 from client.embedded import EmbeddedServer, Ports, data_directory, running_server, stop_server
 from client.errors import ServerError, UsageError
 from client.namespace import RETENTION, missing_attributes
+from client.ownership import adopt
 from tests.client.conftest import ROOT
 
 USER = """
@@ -156,6 +157,7 @@ async def test_port_taken_during_start_is_replaced(data_dir: Path) -> None:
 
 async def test_failed_start_shows_the_log(data_dir: Path) -> None:
     (data_dir / "temporal.db").write_text("no database\n" * 100)
+    adopt(data_dir)
     with pytest.raises(ServerError, match=r"(?s)server\.log.*not a database"):
         await EmbeddedServer.attach(data_dir)
     assert running_server(data_dir) is None
@@ -216,3 +218,77 @@ def test_data_directory_of_somebody_else_is_refused(tmp_path: Path) -> None:
     os.chown(tmp_path, 12345, -1)
     with pytest.raises(UsageError, match="12345"):
         data_directory(tmp_path)
+
+
+# -- whose runs a directory holds --------------------
+
+
+@pytest.fixture
+async def own(data_dir: Path) -> Path:
+    """A directory with the database of an earlier command."""
+    await (await EmbeddedServer.attach(data_dir)).release()
+    return data_dir
+
+
+async def refused(home: Path, why: str = "adopt") -> None:
+    """Nothing is started there."""
+    before = (home / "temporal.db").stat().st_mtime_ns
+    with pytest.raises(UsageError, match=why) as error:
+        await EmbeddedServer.attach(home)
+    assert str(home) in str(error.value)
+    assert running_server(home) is None
+    assert (home / "temporal.db").stat().st_mtime_ns == before
+
+
+async def test_database_that_came_with_other_files_is_refused_until_adopted(
+    own: Path, state_home: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("XDG_STATE_HOME", str(own.parent / "another-user"))
+    await refused(own, "MB, last written")
+    (own / "id").unlink()
+    await refused(own)
+    monkeypatch.setenv("XDG_STATE_HOME", str(state_home))
+    (own / "id").symlink_to("../other/id")
+    await refused(own)
+    adopt(own)
+    await (await EmbeddedServer.attach(own)).release()
+
+
+@pytest.mark.parametrize("text", ["", "../../known", "0" * 32, "\udcff", "x" * 10_000])
+async def test_made_up_id_is_no_id(own: Path, state_home: Path, text: str) -> None:
+    (state_home / "ratchet" / "known").touch()
+    (own / "id").write_bytes(os.fsencode(text))
+    await refused(own)
+
+
+async def test_link_to_the_id_of_an_own_directory_is_no_id(own: Path, tmp_path: Path) -> None:
+    cloned = tmp_path / "cloned"
+    cloned.mkdir()
+    (cloned / "temporal.db").write_bytes((own / "temporal.db").read_bytes())
+    (cloned / "id").symlink_to(own / "id")
+    await refused(cloned)
+
+
+async def test_moved_or_copied_directory_stays_known(own: Path, tmp_path: Path) -> None:
+    shutil.copytree(own, tmp_path / "copy")
+    shutil.move(own, tmp_path / "moved")
+    for home in (tmp_path / "copy", tmp_path / "moved"):
+        await (await EmbeddedServer.attach(home)).release()
+
+
+async def test_directory_is_closed_to_others(own: Path) -> None:
+    os.chmod(own, 0o755)
+    await (await EmbeddedServer.attach(own)).release()
+    assert open_to_others(own.parent / "data") == []
+    assert os.stat(own).st_mode & 0o077 == 0
+    os.chmod(own, 0o777)
+    await refused(own, "other users may write")
+
+
+async def test_state_folder_that_cannot_be_written_is_named(
+    data_dir: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("XDG_STATE_HOME", os.devnull)
+    with pytest.raises(UsageError, match="XDG_STATE_HOME"):
+        await EmbeddedServer.attach(data_dir)
+    assert not (data_dir / "temporal.db").exists()

@@ -1,0 +1,84 @@
+"""Which data directories are the user's own.
+
+The embedded server continues the runs in a directory's database, so a directory that came with somebody
+else's files (a cloned repository, an archive) would bring runs of theirs. Each directory has a random id in
+its file `id`; those of the user's own are kept in the user's state folder. A moved or copied directory keeps
+its id.
+"""
+
+from __future__ import annotations
+
+import os
+import re
+import secrets
+from datetime import UTC, datetime
+from pathlib import Path
+
+from client.errors import UsageError
+from client.workerconfig import state_folder, write_private
+
+__all__ = ["DATABASE", "adopt", "claim"]
+
+DATABASE = "temporal.db"
+ID = re.compile(r"[0-9a-f]{32}")
+
+
+def claim(home: Path) -> None:
+    """Make sure that the database of a directory is the user's own; one without a database becomes theirs.
+
+    Hold `start.lock`: of several first starts one makes the id.
+
+    Raises:
+        UsageError: the database is a stranger's, or others may have changed it; or the id cannot be kept.
+    """
+    database = list(home.glob(f"{DATABASE}*"))
+    if database and (reason := _doubt(home)):
+        newest = max(path.lstat().st_mtime for path in database)
+        size = sum(path.lstat().st_size for path in database)
+        raise UsageError(
+            f"{home} holds a Temporal database ({size / 1e6:.1f} MB, last written "
+            f"{datetime.fromtimestamp(newest, UTC):%Y-%m-%d %H:%M} UTC), and {reason}. Runs in it would "
+            "continue here with your tools and keys. If it came with somebody else's files, delete it, or "
+            "use another directory with --data-dir. If it is yours, `ratchet doctor --adopt` makes it known"
+        )
+    adopt(home)
+
+
+def adopt(home: Path) -> None:
+    """Make the directory known as the user's own, and close it to others. Raises UsageError."""
+    try:
+        home.chmod(0o700)
+        if _is_known(home):
+            return
+        folder, name = _known_folder(), secrets.token_hex(16)
+        folder.mkdir(mode=0o700, parents=True, exist_ok=True)
+        write_private(folder / name, str(home))
+        write_private(home / "id", name)
+    except OSError as error:
+        raise UsageError(
+            f"the id of {home} cannot be kept in {_known_folder()}: {error.strerror or error}; make it "
+            "writable, or name another folder with XDG_STATE_HOME"
+        ) from error
+
+
+def _doubt(home: Path) -> str:
+    """Why the directory may not be the user's own; empty when it is."""
+    if not _is_known(home):
+        return f"no earlier command of yours has made it (its id is not in {_known_folder()})"
+    if home.stat().st_mode & 0o022:
+        return "other users may write there"
+    return ""
+
+
+def _is_known(home: Path) -> bool:
+    try:
+        # a link could lead to the id of another directory of the user
+        with open(home / "id", opener=lambda path, flags: os.open(path, flags | os.O_NOFOLLOW)) as file:
+            name = file.read(64).strip()
+    except (OSError, UnicodeDecodeError):
+        return False
+    return ID.fullmatch(name) is not None and (_known_folder() / name).is_file()
+
+
+def _known_folder() -> Path:
+    return state_folder() / "directories"
