@@ -27,11 +27,11 @@ from workflows.api import TASK_QUEUE
 __all__ = ["build_worker", "main"]
 
 
-def build_worker(client: Client, settings: Settings) -> Worker:
-    """A worker on the queue `ratchet`; the client must carry `RatchetPlugin`. Use with `async with`."""
+def build_worker(client: Client, settings: Settings, queue: str = TASK_QUEUE) -> Worker:
+    """A worker on a task queue; the client must carry `RatchetPlugin`. Use with `async with`."""
     return Worker(
         client,
-        task_queue=TASK_QUEUE,
+        task_queue=queue,
         tuner=_tuner(settings),
         max_cached_workflows=settings.max_cached_runs,
         # as many as the server advises: five, the SDK's default, are few where a poll crosses a network

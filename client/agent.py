@@ -84,7 +84,12 @@ class AgentClient(RunCommander):
     # -- starting and stopping --------------------
 
     async def start(
-        self, task: AgentTask, run: str | None = None, *, material: str | bytes | Path | None = None
+        self,
+        task: AgentTask,
+        run: str | None = None,
+        *,
+        material: str | bytes | Path | None = None,
+        task_queue: str = TASK_QUEUE,
     ) -> str:
         """Start a run; its id. A task comes from an agent file: `load_agent("my.yaml").task("the goal")`.
 
@@ -92,6 +97,7 @@ class AgentClient(RunCommander):
             run: the id; default: a new one that begins with the agent's name and sorts by time.
             material: what the run is about, for machines that take it: a text, its UTF-8, or a file. A long
                 one is put into the store of the data directory, which the workers share.
+            task_queue: of the workers that are to serve it and its child runs.
 
         Raises:
             DuplicateRun: a run with that id exists, live or over.
@@ -108,7 +114,7 @@ class AgentClient(RunCommander):
                     WORKFLOW_TYPE,
                     task,
                     id=run,
-                    task_queue=TASK_QUEUE,
+                    task_queue=task_queue,
                     id_reuse_policy=WorkflowIDReusePolicy.REJECT_DUPLICATE,
                     memo=memo,
                     search_attributes=start_attributes(task),

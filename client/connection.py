@@ -40,21 +40,25 @@ class Connection:
     """Address of the server, for messages."""
     ui: str | None = None
     """Address of Temporal's Web UI; known of the embedded server only."""
-    has_own_worker: bool = False
-    """A worker runs in this process."""
+    queues: tuple[str, ...] = ()
+    """Task queues that a worker of this process polls."""
 
     @asynccontextmanager
-    async def working(self) -> AsyncIterator[None]:
-        """Run a worker in this process."""
+    async def working(self, *queues: str) -> AsyncIterator[None]:
+        """Run a worker in this process: one for each task queue; default: that which all workers share."""
         from worker import build_worker
 
+        queues = queues or (TASK_QUEUE,)
         # a person waits at the terminal: calls under way get 5 seconds to end, not half a minute
-        async with build_worker(self.temporal, self.settings.model_copy(update={"shutdown_seconds": 5})):
-            self.has_own_worker = True
+        settings = self.settings.model_copy(update={"shutdown_seconds": 5})
+        async with AsyncExitStack() as stack:
+            for queue in queues:
+                await stack.enter_async_context(build_worker(self.temporal, settings, queue))
+            self.queues = queues
             try:
                 yield
             finally:
-                self.has_own_worker = False
+                self.queues = ()
 
 
 def remote_config(address: str | None = None, namespace: str | None = None) -> dict[str, Any] | None:
@@ -140,7 +144,7 @@ async def connected(
         yield connection
 
 
-async def has_worker(temporal: Client) -> bool:
+async def has_worker(temporal: Client, queue: str = TASK_QUEUE) -> bool:
     """Some worker polled the task queue lately and did not announce its end since.
 
     A killed worker announces nothing: it counts for up to `POLL_SECONDS` more.
@@ -148,7 +152,7 @@ async def has_worker(temporal: Client) -> bool:
     described = await temporal.workflow_service.describe_task_queue(
         DescribeTaskQueueRequest(
             namespace=temporal.namespace,
-            task_queue=TaskQueue(name=TASK_QUEUE),
+            task_queue=TaskQueue(name=queue),
             task_queue_type=TaskQueueType.TASK_QUEUE_TYPE_WORKFLOW,
         )
     )

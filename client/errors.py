@@ -166,12 +166,9 @@ def unknown_run(where: str, run_id: str) -> UnknownRun:
 
 def no_worker(where: str) -> NoWorker:
     """The error for a query that only a worker can answer."""
-    from workflows.api import TASK_QUEUE
-
     return NoWorker(
-        f"no worker polls the task queue {TASK_QUEUE!r} at {where}, so the run cannot go on or answer; "
-        "start a worker with `ratchet dev` or `python worker.py`, or continue interrupted runs with "
-        "`ratchet run --resume`"
+        f"no worker serves this run at {where}, so it cannot go on or answer; start a worker with "
+        "`ratchet dev` or `python worker.py`, or continue interrupted runs with `ratchet run --resume`"
     )
 
 

@@ -73,6 +73,8 @@ class RunLine(Frozen):
     progress: Progress
     agent: str = ""
     machine: str = ""
+    task_queue: str
+    """Of its workers: `ratchet`, or one of its own for a run of `ratchet run`."""
     state: str = ""
     """Empty unless the agent asks for `visibility: state`."""
     waiting: str = ""
@@ -101,6 +103,7 @@ async def line_of(run: WorkflowExecution) -> RunLine:
         progress=PROGRESS.get(run.status, "running"),
         agent=found.get(AGENT, ""),
         machine=found.get(MACHINE, ""),
+        task_queue=run.task_queue,
         state=found.get(STATE, ""),
         waiting=found.get(WAITING, ""),
         waiting_since=found.get(WAITING_SINCE),

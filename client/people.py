@@ -267,7 +267,7 @@ class RunCommander(RunReader):
         async with clear_errors(self.where, run):
             if signal:
                 return await by_signal(self.temporal, run, name, body, "sent as a signal")
-            if not await self.has_worker():
+            if not await self.has_worker(run):
                 return await by_signal(self.temporal, run, name, body, "sent; no worker runs now")
             try:
                 return await by_update(self.temporal, run, name, body, answer)

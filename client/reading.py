@@ -37,7 +37,7 @@ from client.errors import (
 from client.follow import Follower, Heartbeat, bug_in, heartbeat_in
 from client.history.recorded import by_number, executions_of, recorded_log
 from client.listing import RunLine, line_of, list_filter, run_with_short_id
-from workflows.api import LogPage, PageQuery, RunResult, RunStatus, StepLine, TranscriptPage
+from workflows.api import TASK_QUEUE, LogPage, PageQuery, RunResult, RunStatus, StepLine, TranscriptPage
 from workflows.kernel.log import Record
 
 __all__ = ["RunReader"]
@@ -62,6 +62,7 @@ class RunReader:
         self.connection = connection
         self.archive = ArchivedRuns(connection.settings.archive_file)
         """Finished runs, also those that Temporal has forgotten."""
+        self._queues: dict[str, str] = {}
 
     @property
     def temporal(self) -> Client:
@@ -78,12 +79,16 @@ class RunReader:
         """Address of Temporal's Web UI; known of the embedded server only."""
         return self.connection.ui
 
-    async def has_worker(self) -> bool:
-        """A worker polls the task queue."""
-        if self.connection.has_own_worker:
+    async def has_worker(self, run: str | None = None) -> bool:
+        """A worker polls the task queue of this run, which never changes; default: that which all share."""
+        queue = TASK_QUEUE
+        if run is not None:
+            queue = self._queues.get(run) or (await self.description(run)).task_queue
+            self._queues[run] = queue
+        if queue in self.connection.queues:
             return True
         async with clear_errors(self.where):
-            return await has_worker(self.temporal)
+            return await has_worker(self.temporal, queue)
 
     # -- lists: no worker is needed --------------------
 
@@ -277,8 +282,7 @@ class RunReader:
 
     async def _check_worker(self, run: str) -> None:
         """Raise NoWorker; UnknownRun where that is the reason."""
-        if not await self.has_worker():
-            await self.description(run)
+        if not await self.has_worker(run):
             raise no_worker(self.where)
 
     # -- following --------------------

@@ -453,7 +453,7 @@ async def _decide_one(  # noqa: PLR0913, PLR0917  # who decides what of which ru
     with fields.pop("draft", nullcontext()):
         decision = decision_from(seen, verb, **fields)
         # a summary means that no worker answered the query; an update would wait in vain as well
-        signal = how.signal or (not isinstance(seen, Request) and await client.has_worker())
+        signal = how.signal or (not isinstance(seen, Request) and await client.has_worker(run_id))
         done = await _explained(
             client, run_id, client.decide(run_id, decision, by=how.signer(), signal=signal)
         )

@@ -147,18 +147,27 @@ async def fork(  # noqa: PLR0913, PLR0917  # one parameter for each option of th
         _print_effects(effects, step)
         if (effects.calls or effects.unknown) and not yes:
             await confirm(f"Fork {source.run} from step {step}?")
+        queue = starting.task_queue(client, own=own)
         if own:
             check_key(task.models.values())
-            await remember_for_workers(client, settings, allowed)
+            await remember_for_workers(client, settings, allowed, queue)
         if own and not starting.detach:
-            await stack.enter_async_context(own_worker(client, settings))
+            await stack.enter_async_context(own_worker(client, settings, queue))
         copied = len(task.fork.records) if task.fork else 0
         if not starting.as_json and not starting.detach:
             render.note(
                 f"from step {step} of {source.run}, with {render.counted(copied, 'record')} of its log; "
                 "calls from the step on are made again"
             )
-        return await start(client, task, starting, has_worker=has_worker, stays=not own, since=copied)
+        return await start(
+            client,
+            task,
+            starting,
+            has_worker=has_worker,
+            stays=not own,
+            since=copied,
+            task_queue=queue,
+        )
     raise AssertionError("unreachable: an exit stack swallows nothing")
 
 

@@ -148,7 +148,7 @@ async def cancel(common: CommonOptions, run: RunName, as_json: Json = False) -> 
             reason = line.exit_reason or line.progress
             raise RatchetError(f"run {run_id} is over already ({reason}); nothing was stopped")
         await client.cancel(run_id)
-        has_worker = await client.has_worker()
+        has_worker = await client.has_worker(run_id)
     if as_json:
         render.print_json({"id": run_id, "asked_to_stop": True, "has_worker": has_worker})
         return

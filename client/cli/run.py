@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import os
+import secrets
 from collections.abc import AsyncIterator, Iterable, Iterator, Sequence
 from contextlib import AsyncExitStack, aclosing, asynccontextmanager, contextmanager, nullcontext, suppress
 from dataclasses import dataclass
@@ -45,6 +46,8 @@ if TYPE_CHECKING:
 __all__ = ["Starting", "app", "check_worker", "follow", "own_worker", "remember_for_workers", "start"]
 
 app = typer.Typer(rich_markup_mode=None)
+SHOWN = 10
+"""Runs that a message names."""
 BEGUN_SECONDS = 10
 """How long `--detach` waits for a worker to begin the run."""
 OTHER_WORKERS = (
@@ -71,6 +74,12 @@ class Starting:
                 "--worker runs a worker here until the run is over, --detach does not wait for the run: "
                 "leave one out. Nothing was started; `ratchet dev` is a worker that stays"
             )
+
+    def task_queue(self, client: AgentClient, *, own: bool) -> str:
+        """The task queue of the new run. At the embedded server a worker that runs for this run alone (`own`)
+        has one of its own: on the shared one it would continue other runs of the directory, too."""
+        alone = own and not self.detach and client.ui is not None
+        return f"{TASK_QUEUE}-{secrets.token_hex(4)}" if alone else TASK_QUEUE
 
 
 @command(app)
@@ -170,12 +179,13 @@ async def _run_one(common: CommonOptions, which: AgentOptions, starting: Startin
             raise UsageError(f"{which.material} cannot be read as material: no such file")
     async with AsyncExitStack() as stack:
         client = await stack.enter_async_context(common.client(settings))
+        queue = starting.task_queue(client, own=own)
         if own:
-            await remember_for_workers(client, settings, allowed)
+            await remember_for_workers(client, settings, allowed, queue)
         has_worker = await check_worker(client, starting, own=own)
         if own and not starting.detach:
             _introduce(client, task)
-            await stack.enter_async_context(own_worker(client, settings))
+            await stack.enter_async_context(own_worker(client, settings, queue))
         with _modules_named(agent):
             return await start(
                 client,
@@ -184,6 +194,7 @@ async def _run_one(common: CommonOptions, which: AgentOptions, starting: Startin
                 has_worker=has_worker,
                 stays=not own,
                 material=which.material,
+                task_queue=queue,
             )
     raise AssertionError("unreachable: an exit stack swallows nothing")
 
@@ -270,17 +281,19 @@ def _modules_named(agent: AgentFile) -> Iterator[None]:
         ) from error
 
 
-async def remember_for_workers(client: AgentClient, settings: Settings, allowed: Allowed) -> None:
+async def remember_for_workers(
+    client: AgentClient, settings: Settings, allowed: Allowed, queue: str = TASK_QUEUE
+) -> None:
     """Keep what later workers of this directory may load and reach.
 
     Raises:
-        UsageError: a module cannot be loaded beside the others, or another worker of the directory lacks it
-            and could take the run.
+        UsageError: a module cannot be loaded beside the others, or another worker of the queue lacks it and
+            could take the run.
     """
     Catalog.load(settings)  # modules that clash are not remembered: every later command would fail
     known = (*recalled(settings.data_dir).modules, *settings_from_environment().modules)
     new = [module for module in allowed.modules if module not in known]
-    if new and client.ui is not None and await client.has_worker():
+    if new and queue == TASK_QUEUE and client.ui is not None and await client.has_worker():
         raise UsageError(
             f"another worker of this directory would take the run, and it has not loaded {', '.join(new)}; "
             f"nothing was started. {OTHER_WORKERS} A worker that was killed counts for 90 seconds more."
@@ -362,7 +375,7 @@ def _resume_named(client: AgentClient) -> Iterator[None]:
     try:
         yield
     except MachineBug as error:
-        if not client.connection.has_own_worker:
+        if not client.connection.queues:
             raise
         raise MachineBug(
             f"{error} The worker of this command ends now: then `ratchet run --resume`."
@@ -456,17 +469,22 @@ def _settings(common: CommonOptions, choice: Choice) -> tuple[Settings, Allowed]
 
 
 @asynccontextmanager
-async def own_worker(client: AgentClient, settings: Settings) -> AsyncIterator[None]:
-    """A worker in this process, which continues interrupted runs too; they are named first.
+async def own_worker(client: AgentClient, settings: Settings, queue: str = TASK_QUEUE) -> AsyncIterator[None]:
+    """A worker in this process. On the queue that workers share it serves the directory's other runs, too.
+    Runs that are not over are named first.
 
     Raises:
-        UsageError: a run that waits in the directory needs a key or a module that this worker lacks.
+        UsageError: a run that this worker would continue needs a key or a module that it lacks.
     """
-    if client.ui is not None:
-        lines = await client.list(running=True)
+    lines = () if client.ui is None else await client.list(running=True)
+    queues = {queue}
+    if queue != TASK_QUEUE:
+        _name_unfinished(lines, "left as they are; `ratchet run --resume` continues them")
+    else:
         await _check_waiting(client, settings, lines)
-        _name_interrupted(lines, elsewhere=await client.has_worker())
-    async with client.connection.working():
+        _name_unfinished(lines, "continued by this worker")
+        queues |= {line.task_queue for line in lines}
+    async with client.connection.working(*queues):
         yield
 
 
@@ -508,22 +526,23 @@ def _lacking(task: AgentTask, catalog: Any, settings: Settings) -> Iterator[str]
         yield str(error)
 
 
-def _name_interrupted(lines: Sequence[RunLine], *, elsewhere: bool) -> None:
-    """Say which runs are not over; `elsewhere`: another worker polls, and has them already."""
-    rows = [f"  {render.plain(line.id)}  {render.one_line(line.goal, 60)}{_waits(line)}" for line in lines]
-    if rows and elsewhere:
-        render.note(
-            f"not over in this directory, beside this run: {render.counted(len(rows), 'run')} "
-            "(`ratchet list --running`)"
-        )
-    elif rows:
-        render.note("\n".join(["Not over in this directory, and continued by this worker:", *rows]))
+def _name_unfinished(lines: Sequence[RunLine], what_follows: str) -> None:
+    """Say which runs of the directory are not over."""
+    rows = [
+        f"  {render.plain(line.id)}  agent {render.plain(line.agent)}: {render.one_line(line.goal, 60)}"
+        f"{render.plain(_waits(line))}"
+        for line in lines[:SHOWN]
+    ]
+    if len(lines) > SHOWN:
+        rows.append(f"  and {len(lines) - SHOWN} more: ratchet list --running")
+    if rows:
+        render.note("\n".join([f"Not over in this directory, and {what_follows}:", *rows]))
 
 
 def _waits(line: RunLine) -> str:
-    """The command for a run that only continues when a person acts."""
+    """The state of a run; the command for one that only continues when a person acts."""
     if not line.waiting:
-        return ""
+        return f"   in state {line.state}" if line.state else ""
     if line.waiting == "paused":
         return f"   paused: ratchet resume {line.id}"
     return f"   waits for a person ({line.waiting}): ratchet inbox {line.id}"

@@ -14,6 +14,7 @@ from client.agent import AgentClient
 from client.connection import Connection
 from client.embedded import stop_server
 from tests.server import conftest as server
+from workflows.api import TASK_QUEUE
 
 ROOT = Path(__file__).resolve().parents[2]
 settings, temporal, working = server.settings, server.temporal, server.working
@@ -44,4 +45,4 @@ async def data_dir(tmp_path: Path) -> AsyncIterator[Path]:
 @pytest.fixture(scope="session")
 def agents(working: Client, settings: Settings) -> AgentClient:
     """A client of the real server with a worker."""
-    return AgentClient(Connection(working, settings, "the test server", has_own_worker=True))
+    return AgentClient(Connection(working, settings, "the test server", queues=(TASK_QUEUE,)))

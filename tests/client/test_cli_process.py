@@ -91,20 +91,52 @@ async def test_interrupted_run_is_kept_and_its_server_stopped(data_dir: Path, tm
     assert running_server(data_dir) is None
 
 
-def test_run_is_refused_beside_a_worker_without_its_modules(data_dir: Path, tmp_path: Path) -> None:
+def test_run_for_other_workers_is_refused_beside_one_without_its_modules(
+    data_dir: Path, tmp_path: Path
+) -> None:
     agent = agent_file(tmp_path, "first", more="approvals: {effects: {unsafe: never}}")
     cli = Cli(data_dir, tmp_path)
     with running("dev", **cli.variables) as worker:
         _polls(worker)
-        refused = cli("run", "--agent", agent, "--id", "mine", "go")
+        refused = cli("run", "--agent", agent, "--id", "mine", "--detach", "go")
         assert (refused.code, "ratchet dev --agent FILE" in refused.err) == (2, True), refused.err
+        assert cli("run", "--agent", agent, "--id", "own", "go").code == 0
         worker.send_signal(signal.SIGINT)
         assert worker.wait(120) == 0
     with running("dev", "--agent", agent, **cli.variables) as worker:
         _polls(worker)
-        found = cli("run", "--agent", agent, "--id", "mine", "--json", "go")
+        found = cli("run", "--agent", agent, "--id", "mine", "--detach", "go")
         assert found.code == 0, found.err
-    assert cli.marks() == ["first"]
+        assert cli("watch", "mine").code == 0
+    assert cli.marks() == ["first", "first"]
+
+
+@pytest.mark.parametrize("words", [("run", "--resume", "--json"), ("dev",)])
+def test_unfinished_runs_continue_only_when_told(
+    data_dir: Path, tmp_path: Path, words: tuple[str, ...]
+) -> None:
+    """Killed while one works alone and one waits for a worker; then another run; then they are continued."""
+    cli = Cli(data_dir, tmp_path)
+    for name in ("one", "two"):
+        agent = agent_file(tmp_path, name)
+        with running("run", "--agent", agent, "--id", name, "--json", "go", **cli.variables) as killed:
+            assert killed.stdout is not None
+            next(line for line in killed.stdout if json.loads(line)["event"] == "Requested")
+    free = agent_file(tmp_path, "free", more="approvals: {effects: {unsafe: never}}")
+    assert cli("run", "--agent", free, "--id", "three", "--detach", "go").code == 0
+    for name in ("one", "two"):
+        assert cli("approve", name, "--signal").code == 0
+    other = cli("run", "--agent", free, "--id", "other", "go")
+    assert (other.code, cli.marks()) == (0, ["free"]), other.err
+    for name in ("one", "two", "three"):
+        assert f"\n  {name}  agent marks: go" in other.err
+    assert "ratchet run --resume" in other.err
+    with running(*words, **cli.variables) as worker:
+        until(lambda: sorted(cli.marks()) == ["free", "free", "one", "two"])
+        until(lambda: not cli("list", "--running", "--json").lines)
+        if words == ("dev",):
+            worker.send_signal(signal.SIGINT)
+        assert worker.wait(120) == 0
 
 
 def _polls(worker: subprocess.Popen[str]) -> str:

@@ -10,6 +10,7 @@ from pathlib import Path
 import pytest
 
 from client.embedded import EmbeddedServer
+from client.workerconfig import memory_file
 from tests.client.commandline import Cli, agent_file, until
 
 QUESTION = "Which service fails most, and since when?"
@@ -110,7 +111,10 @@ def test_worker_without_the_module_of_a_waiting_run_is_refused(cli: Cli, tmp_pat
     agent = agent_file(tmp_path, "six", more=FREELY)
     assert cli("run", "--agent", agent, "--detach", "--id", "needs", "go").code == 0
     until(lambda: any(one["id"] == "needs" for one in cli("list", "--running", "--json").lines))
-    found = cli("run", "--resume", XDG_STATE_HOME=str(tmp_path))  # nothing is remembered there
+    known = memory_file(Path(cli.variables["RATCHET_DATA_DIR"]))
+    known.rename(tmp_path / "aside")  # nothing is remembered
+    found = cli("run", "--resume")
+    (tmp_path / "aside").rename(known)
     assert (found.code, "needs" in found.err, "mark_once" in found.err) == (2, True, True)
     assert cli("run", "--resume").code == 0
     assert "six" in cli.marks()

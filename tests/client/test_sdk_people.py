@@ -25,6 +25,7 @@ from tests.people import clerk
 from tests.server.conftest import TOOLS, real_server
 from tests.server.trials import calls, task
 from worker import build_worker
+from workflows.api import TASK_QUEUE
 from workflows.kernel.log import Record
 from workflows.people import (
     Approvals,
@@ -229,7 +230,7 @@ async def test_watch_all_gives_requests_of_inner_runs(tmp_path: Path) -> None:
     await asyncio.to_thread(machine.write_text, source)
     settings = Settings(data_dir=tmp_path / "data", modules=(str(machine), str(tools)))
     async with real_server(settings) as temporal, build_worker(temporal, settings):
-        agents = AgentClient(Connection(temporal, settings, "the test server", has_own_worker=True))
+        agents = AgentClient(Connection(temporal, settings, "the test server", queues=(TASK_QUEUE,)))
         run = await agents.start(given.model_copy(update={"goal": "begin"}))
         seen: list[Request] = []
         async for news in agents.watch_all(run):

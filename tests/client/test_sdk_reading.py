@@ -36,6 +36,7 @@ from tests.client.asking import talk, until
 from tests.server.conftest import real_server
 from tests.server.trials import calls, task
 from worker import build_worker
+from workflows.api import TASK_QUEUE
 from workflows.kernel.log import STARTED, chain
 from workflows.people import CommandDone
 
@@ -207,7 +208,7 @@ async def _archive_as(
 async def test_damaged_archive_harms_no_run_that_temporal_knows(working: Client, tmp_path: Path) -> None:
     settings = Settings(data_dir=tmp_path)
     await asyncio.to_thread(settings.archive_file.write_text, "no database\n" * 100)
-    agents = AgentClient(Connection(working, settings, "the test server", has_own_worker=True))
+    agents = AgentClient(Connection(working, settings, "the test server", queues=(TASK_QUEUE,)))
     run = await agents.start(task("all the same"))
     assert len(await _watched(agents, run)) == (await agents.result(run)).records
     assert (await agents.status(run)).finished
@@ -249,7 +250,7 @@ async def test_watch_and_replay_go_on_through_continue_as_new(tmp_path: Path) ->
     modules = (str(Path(__file__).parents[1] / "server" / "trial_tools.py"),)
     settings = Settings(data_dir=tmp_path / "data", files_root=tmp_path, modules=modules)
     async with real_server(settings, "limit.historyCount.suggestContinueAsNew=40") as temporal:
-        agents = AgentClient(Connection(temporal, settings, "the test server", has_own_worker=True))
+        agents = AgentClient(Connection(temporal, settings, "the test server", queues=(TASK_QUEUE,)))
         async with build_worker(temporal, settings):
             run = await agents.start(task(*[calls(("mark", {"line": "x"}))] * 12, "done"))
             first = (await agents.description(run)).run_id
