@@ -1,8 +1,7 @@
 """Files below one root folder, for tools: nothing outside of it is read, listed or written.
 
-A path is resolved with its symlinks and must stay below the root. Then it is opened part by part
-without following symlinks, so that one that is put there in between does not lead out either. Only
-regular files are opened: never a device, a FIFO or a socket.
+A path is what it says: it is opened part by part, and no symlink is followed, so that approval rules judge
+the file that is used. Only regular files are opened: never a device, a FIFO or a socket.
 """
 
 from __future__ import annotations
@@ -13,10 +12,12 @@ import stat
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass
-from fnmatch import fnmatch
+from fnmatch import fnmatch, fnmatchcase
 from pathlib import Path
 from typing import BinaryIO, Literal
+from unicodedata import category
 
+from activities.contracts import normal_path
 from activities.settings import Settings
 
 __all__ = ["MAX_FILE_BYTES", "Entry", "FilesRoot", "PathError"]
@@ -24,14 +25,18 @@ __all__ = ["MAX_FILE_BYTES", "Entry", "FilesRoot", "PathError"]
 MAX_FILE_BYTES = 64 * 1024 * 1024
 """A larger file is neither read nor searched."""
 
-MAX_PATH_BYTES = 2048
-"""Longer paths could be made part by part, but other programs could not use them."""
-
 HIDDEN = (".git", ".ratchet", ".env", ".ssh", ".aws", ".gnupg", ".netrc")
 """Never shown to a model: the worker's store, hooks that run by themselves, and usual places of keys."""
 PACKAGES = ("__pycache__", "node_modules")
-UNWRITTEN = (".venv", "__pycache__")
-"""Never written for a model: programs load what is there when they start."""
+RUN_BY_NAME = (
+    "conftest.py", "sitecustomize.py", "usercustomize.py", "*.pth", "setup.py", "setup.cfg", "pyproject.toml",
+    "pytest.ini", "tox.ini", "noxfile.py", "venv", "site-packages", "__pycache__", "package.json",
+    "node_modules", "makefile", "gnumakefile", "*.mk", "justfile", "rakefile", "cmakelists.txt", "build.rs",
+    "build.gradle*", "gradlew*", "jenkinsfile*", "azure-pipelines*", "bitbucket-pipelines*", "dockerfile*",
+    "compose.y*ml", "docker-compose*.y*ml", "*.code-workspace",
+)  # fmt: skip
+"""Besides names that begin with a dot, files and folders whose content programs run because of their names:
+not written for a model unless the configuration says so (docs/tools.md)."""
 _DRAFT = ".ratchet-draft-"
 _FOLDER = os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC
 _READ = os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC
@@ -64,25 +69,25 @@ class FilesRoot:
     root: Path
     data_dir: Path
     """The worker's own store: hidden, wherever it is."""
+    write_any_name: bool = False
 
     @classmethod
     def of(cls, settings: Settings) -> FilesRoot:
         """The root that the worker is configured with."""
-        return cls(settings.files_root.resolve(), settings.data_dir.resolve())
+        return cls(settings.files_root.resolve(), settings.data_dir.resolve(), settings.write_any_name)
 
     def parts(self, path: str) -> Parts:
-        """The path without symlinks, relative to the root; raises `PathError` if it is not below that."""
+        """The parts of the path below the root; raises `PathError`, also where a symlink is on the way."""
         try:
-            real = (self.root / path).resolve()
+            named = self.root / normal_path(path)
+            real = named.resolve()
         except (OSError, RuntimeError, ValueError) as error:
-            raise PathError(f"{path[:200]!r} is not a usable path: {error}") from None
-        if len(os.fsencode(real)) > MAX_PATH_BYTES:
-            raise PathError(f"{path[:200]!r}... is longer than a path may be ({MAX_PATH_BYTES:,} bytes)")
+            raise PathError(f"no usable path: {error}") from None
         if not real.is_relative_to(self.root):
-            raise PathError(
-                f"{path[:200]!r} leads outside the folder that file tools may use; "
-                "give a path relative to that folder"
-            )
+            raise PathError(f"{path[:200]!r} leads outside the folder that file tools may use")
+        if real != named:
+            target = real.relative_to(self.root).as_posix()
+            raise PathError(f"{path[:200]!r} leads over a link; give the path that it leads to: {target!r}")
         if self.data_dir == self.root:
             raise PathError(
                 "tools have no files here: their folder (RATCHET_FILES_ROOT) is the worker's own store; "
@@ -140,8 +145,11 @@ class FilesRoot:
         parts = self.parts(path)
         if not parts:
             raise PathError(f"{path!r} is a folder; give the name of a file")
-        if any(part.casefold() in UNWRITTEN for part in parts):
-            raise PathError(f"{path[:200]!r} is not open to writing: programs load what is there")
+        if not self.write_any_name and (name := next(filter(_runs_by_name, parts), None)):
+            raise PathError(
+                f"{path[:200]!r} is not open to writing: programs run what is in {name!r} by themselves; the "
+                "operator may allow such names (RATCHET_WRITE_ANY_NAME)"
+            )
         with _explained(path), self._folder(parts[:-1], make=True) as folder:
             mode = _mode_of_old(path, parts[-1], folder)
             draft = f"{_DRAFT}{secrets.token_hex(8)}"
@@ -155,7 +163,7 @@ class FilesRoot:
             os.fsync(folder)
 
     def _hidden(self, parts: Parts) -> bool:
-        names = [part.casefold() for part in parts]
+        names = [_folded(part) for part in parts]
         if any(name in HIDDEN or name.startswith((_DRAFT, ".env.")) for name in names):
             return True
         data_inside = self.data_dir.is_relative_to(self.root)
@@ -176,6 +184,16 @@ class FilesRoot:
             yield here
         finally:
             os.close(here)
+
+
+def _folded(part: str) -> str:
+    """A name without case, and without characters that do not show: some file systems ignore both."""
+    return "".join(one for one in part.casefold() if category(one) != "Cf")
+
+
+def _runs_by_name(part: str) -> bool:
+    name = _folded(part)
+    return name.startswith(".") or any(fnmatchcase(name, pattern) for pattern in RUN_BY_NAME)
 
 
 def _entry(folder: Parts, found: os.DirEntry[str]) -> Entry:

@@ -95,6 +95,11 @@ class Settings(BaseSettings):
         "file store.secret of data_dir",
     )
     files_root: Path = Field(default=Path(), description="file tools stay below this folder")
+    write_any_name: bool = Field(
+        default=False,
+        description="let write_file write what programs run because of its name, such as conftest.py and "
+        "Makefile, and names that begin with a dot",
+    )
     modules: Names = Field(
         default=(),
         description="files or modules with users' tools, model providers, rules and machines (JSON list)",

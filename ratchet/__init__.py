@@ -18,6 +18,7 @@ if TYPE_CHECKING:
     from activities.contracts import InnerLimits as InnerLimits
     from activities.contracts import Message as Message
     from activities.contracts import ModelSpec as ModelSpec
+    from activities.contracts import RelativePath as RelativePath
     from activities.contracts import RunCode as RunCode
     from activities.contracts import RunMachine as RunMachine
     from activities.contracts import Say as Say
@@ -81,8 +82,8 @@ if TYPE_CHECKING:
 
 _HOMES = {
     "activities.contracts": (
-        "AskModel", "AskPerson", "CallTools", "InnerLimits", "Message", "ModelSpec", "RunCode", "RunMachine",
-        "Say", "Together", "ToolResult", "ToolRun", "do",
+        "AskModel", "AskPerson", "CallTools", "InnerLimits", "Message", "ModelSpec", "RelativePath",
+        "RunCode", "RunMachine", "Say", "Together", "ToolResult", "ToolRun", "do",
     ),
     "activities.settings": ("Settings",),
     "activities.tools": (

@@ -21,6 +21,7 @@ from activities.contracts import (
     ToolRun,
     do,
 )
+from activities.settings import Settings
 from activities.tools import Tool, TransientError
 from client.agentfile import load_agent
 from client.local import Asked, Local, Position, ScriptedModel, every, tool_call
@@ -30,7 +31,7 @@ from workflows.api import AgentSpec, Limits
 from workflows.kernel.errors import UndeclaredAccess
 from workflows.kernel.machine import Machine, Run, Visit, state
 from workflows.local import stored_context
-from workflows.people import Command, Request
+from workflows.people import Approvals, Command, Request
 from workflows.task import InvalidTask
 
 
@@ -62,6 +63,32 @@ def test_user_tests_agent_in_ten_lines() -> None:
     assert outcome.tool_calls == (("look", {"x": "a"}),)
     assert [asked.text for asked in model.asked] == ["begin", "ok saw a"]
     assert outcome.states == ("think", "work", "think", "done")
+
+
+class Place(BaseModel, frozen=True, extra="forbid"):
+    """Make a file empty."""
+
+    path: Path
+
+
+@pytest.mark.parametrize("tool", ["write_file", "empty"])
+def test_rule_on_a_folder_judges_the_path_that_is_opened(tmp_path: Path, tool: str) -> None:
+    """With the rule of the shipped agent; the tool is a shipped one, or a user's."""
+    empty = Tool(name="empty", params=Place, run=lambda p, call: (call.files_root / p.path).write_text("x"))
+    rule = load_agent("assistant").approvals.rules[0].model_copy(update={"tools": (tool,)})
+    agent = AgentSpec(
+        machine="tools", tools=(tool,), approvals=Approvals(rules=(rule,), tools={tool: "always"})
+    )
+    more = {"content": "x"} if tool == "write_file" else {}
+    paths = ("reports/../outside.txt", "reports/a/../../outside.txt", "outside.txt", "./reports//in.txt")
+    model = ScriptedModel([*(tool_call(tool, path=path, **more) for path in paths), "done"])
+    (tmp_path / "reports").mkdir()
+    local = Local(agent, model=model, tools=[empty], settings=Settings(files_root=tmp_path))
+    outcome = local.run_sync("go")
+    assert outcome.ok
+    assert sorted(path.name for path in tmp_path.rglob("*")) == ["in.txt", "reports"]
+    assert outcome.tool_calls[-1][1]["path"] == "reports/in.txt"
+    assert ["`..`" in asked.text for asked in model.asked] == [False, True, True, False, False]
 
 
 async def test_tools_have_their_schemas_attempts_and_caps() -> None:

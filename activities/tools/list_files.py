@@ -6,6 +6,7 @@ from itertools import islice
 
 from pydantic import BaseModel, Field
 
+from activities.contracts import RelativePath
 from activities.files import FilesRoot
 from activities.tools import Tool, ToolCallContext
 
@@ -17,7 +18,7 @@ MARKS = {"folder": "/", "link": "\tlink", "other": "\tnot a regular file"}
 class Params(BaseModel, frozen=True, extra="forbid"):
     """List files and folders with their sizes in bytes; folders end in `/`."""
 
-    path: str = Field(default=".", description="A folder, relative to the working folder.")
+    path: RelativePath = Field(default=".", description="A folder, relative to the working folder.")
     glob: str = Field(default="*", description="Only names or paths that match, such as `*.log`.")
     recursive: bool = Field(default=False, description="Also the folders below, without hidden names.")
     limit: int = Field(default=200, ge=1, le=2000, description="How many entries to show at most.")

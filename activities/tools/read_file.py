@@ -6,6 +6,7 @@ from typing import BinaryIO
 
 from pydantic import BaseModel, Field
 
+from activities.contracts import RelativePath
 from activities.files import FilesRoot, PathError
 from activities.tools import Tool, ToolCallContext
 
@@ -16,7 +17,7 @@ HEADER_CHARACTERS = 400
 class Params(BaseModel, frozen=True, extra="forbid"):
     """Read lines of a text file, with their numbers; long files page by page."""
 
-    path: str = Field(min_length=1, description="Relative to the working folder.")
+    path: RelativePath = Field(description="Relative to the working folder.")
     offset: int = Field(default=1, ge=1, description="Number of the first line to show.")
     limit: int = Field(default=200, ge=1, le=5000, description="How many lines to show at most.")
 

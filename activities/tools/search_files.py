@@ -16,6 +16,7 @@ from typing import Any
 
 from pydantic import BaseModel, Field
 
+from activities.contracts import RelativePath
 from activities.files import FilesRoot, PathError
 from activities.tools import Tool, ToolCallContext
 
@@ -40,7 +41,7 @@ class Params(BaseModel, frozen=True, extra="forbid"):
     """
 
     pattern: str = Field(min_length=1, max_length=1000)
-    path: str = Field(default=".", description="A file or folder, relative to the working folder.")
+    path: RelativePath = Field(default=".", description="A file or folder, relative to the working folder.")
     glob: str = Field(default="*", description="Only files whose names or paths match, such as `*.log`.")
     ignore_case: bool = False
     limit: int = Field(default=50, ge=1, le=1000, description="Lines, or values, shown at most.")

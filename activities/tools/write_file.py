@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from pydantic import BaseModel, Field
 
+from activities.contracts import RelativePath
 from activities.files import FilesRoot
 from activities.tools import Tool, ToolCallContext
 
@@ -11,7 +12,7 @@ from activities.tools import Tool, ToolCallContext
 class Params(BaseModel, frozen=True, extra="forbid"):
     """Write a text file; its old content is replaced, missing folders are made."""
 
-    path: str = Field(min_length=1, description="Relative to the working folder.")
+    path: RelativePath = Field(description="Relative to the working folder.")
     content: str = Field(max_length=1_000_000, description="The whole new text of the file.")
 
 

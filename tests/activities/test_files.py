@@ -65,7 +65,7 @@ REFUSED = [
     "..", "../secret.txt", "sub/../../secret.txt", "/etc/passwd", "/etc/../etc/passwd", "out/secret.txt",
     "out.txt", "inner/../../../secret.txt", "../rooted/secret.txt", "out/root/../secret.txt",
     ".git/a.txt", ".GIT/a.txt", "sub/../.ratchet/a.txt", "to_git/a.txt", "/dev/zero", "/proc/self/environ",
-    "loop", "loop/x", "dangling", "a\0b", "x" * 5000, "a/" * 3000,
+    "loop", "loop/x", "dangling", "a\0b", "x" * 5000, "a/" * 3000, "sub\\a.txt", "sub/../a.txt", "a\nb",
 ]  # fmt: skip
 
 
@@ -225,12 +225,13 @@ def test_writing_makes_folders_replaces_all_and_keeps_permissions(tmp_path: Path
     assert os.listdir(written.parent) == ["a.txt"]
 
 
-def test_writing_through_a_link_writes_its_target_inside(tmp_path: Path) -> None:
-    (tmp_path / "real.txt").write_text("old")
-    (tmp_path / "link.txt").symlink_to("real.txt")
-    write(tmp_path, "link.txt")
-    assert (tmp_path / "real.txt").read_text() == "new"
-    assert (tmp_path / "link.txt").is_symlink()
+@pytest.mark.parametrize(("path", "target"), [("inner.txt", "sub/a.txt"), ("inner/a.txt", "sub/deep/a.txt")])
+def test_link_is_not_followed_and_its_target_named(root: Path, path: str, target: str) -> None:
+    """Approval rules judge the path that is given."""
+    for use in (read, write):
+        with pytest.raises(PathError, match=f"leads over a link; .*{target}"):
+            use(root, path)
+    assert read(root, target).endswith("inside")
 
 
 def test_failed_write_leaves_nothing_behind(tmp_path: Path) -> None:
@@ -257,11 +258,27 @@ def test_root_that_is_the_workers_store_has_no_files(tmp_path: Path) -> None:
     assert list(tmp_path.iterdir()) == []
 
 
-@pytest.mark.parametrize("name", [".venv/lib/x.pth", "a/.VENV/x.py", "src/__pycache__/x.pyc"])
-def test_what_programs_load_by_themselves_is_not_written(tmp_path: Path, name: str) -> None:
-    with pytest.raises(PathError, match="not open to writing"):
+@pytest.mark.parametrize(
+    "name",
+    [
+        ".venv/lib/x.py", "a/.VENV/x.py", "src/__pycache__/x.pyc", ".envrc", "lib/evil.pth", "a/conftest.py",
+        "ConfTest.py", "conf\u200btest.py", "sitecustomize.py", ".github/workflows/x.yml", ".gitlab-ci.yml",
+        ".bashrc", ".config/autostart/x.desktop", ".vscode/tasks.json", "Makefile", "package.json",
+        "pyproject.toml", "a/./Dockerfile.dev", ".pre-commit-config.yaml", "Jenkinsfile",
+    ],
+)  # fmt: skip
+def test_what_programs_run_by_its_name_is_written_only_if_allowed(tmp_path: Path, name: str) -> None:
+    with pytest.raises(PathError, match=r"not open to writing.*RATCHET_WRITE_ANY_NAME"):
         write(tmp_path, name)
     assert list(tmp_path.iterdir()) == []
+    FilesRoot.of(settings_on(tmp_path, write_any_name=True)).write(name, b"x")
+    assert (tmp_path / name).read_text() == "x"
+
+
+@pytest.mark.parametrize("name", [".git/hooks/pre-commit", ".gi\u200ct/config", ".ratchet/x", ".ssh/rc"])
+def test_hidden_names_are_never_written(tmp_path: Path, name: str) -> None:
+    with pytest.raises(PathError, match="not open to tools"):
+        FilesRoot.of(settings_on(tmp_path, write_any_name=True)).write(name, b"x")
 
 
 @pytest.mark.parametrize("name", [".env", ".env.local", ".ENV", ".ssh/id_rsa", ".git/config", ".netrc"])

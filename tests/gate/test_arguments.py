@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import time
 from typing import Any
 
@@ -45,6 +46,59 @@ TOOL: dict[str, Any] = {
 )
 def test_arguments_become_what_the_schema_asks_for(given: Any, fitted: Any) -> None:
     assert arguments_for(spec(parameters=TOOL), given) == {**fitted, "mode": "fast"}
+
+
+PATHS: dict[str, Any] = {
+    "type": "object",
+    "properties": {
+        "path": {"type": "string", "format": "relative-path", "default": "."},
+        "any": {"anyOf": [{"type": "string", "format": "path"}, {"type": "null"}]},
+        "many": {"type": "array", "items": {"$ref": "#/$defs/Below"}},
+    },
+    "$defs": {"Below": {"type": "string", "format": "relative-path"}},
+}
+
+
+@pytest.mark.parametrize(
+    ("path", "normal"),
+    [
+        ("reports/x", "reports/x"),
+        ("./reports//x/", "reports/x"),
+        ("reports/./x/.", "reports/x"),
+        (".", "."),
+        ("", "."),
+        ("a b/~/%2e%2e/...", "a b/~/%2e%2e/..."),
+        ("cafe\u0301", "caf\u00e9"),
+    ],
+)
+def test_paths_are_judged_in_the_form_in_which_they_are_opened(path: str, normal: str) -> None:
+    given: dict[str, Any] = {"path": path, "any": f"/{path}", "many": json.dumps([path])}
+    absolute = "/" if normal == "." else f"/{normal}"
+    fitted: dict[str, Any] = {"path": normal, "any": absolute, "many": [normal]}
+    assert arguments_for(spec(parameters=PATHS), given) == fitted
+    assert arguments_for(spec(parameters=PATHS), fitted) == fitted
+
+
+@pytest.mark.parametrize(
+    ("path", "why"),
+    [
+        ("reports/../conftest.py", "`..`"),
+        ("..", "`..`"),
+        ("reports\\..\\x", "backslash"),
+        ("a\0b", "control character"),
+        ("a\nb", "control character"),
+        ("/etc/passwd", "absolute"),
+        ("//x", "absolute"),
+        ("x/" * 2000, "longer"),
+    ],
+)
+def test_path_that_says_less_than_it_means_is_refused(path: str, why: str) -> None:
+    for arguments in list[dict[str, Any]](({"path": path}, {"many": [path]})):
+        refused = arguments_for(spec(parameters=PATHS), arguments)
+        assert isinstance(refused, str)
+        assert why in refused
+    if why != "absolute":
+        assert isinstance(arguments_for(spec(parameters=PATHS), {"any": path}), str)
 
 
 @pytest.mark.parametrize(

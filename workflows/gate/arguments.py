@@ -14,6 +14,7 @@ import json
 import math
 import re
 from collections.abc import Callable, Iterable, Iterator, Mapping
+from contextlib import suppress
 from decimal import Decimal
 from functools import cache, lru_cache, partial
 from typing import Any
@@ -22,7 +23,7 @@ from jsonschema import Draft202012Validator, FormatChecker, SchemaError, Validat
 from pydantic import JsonValue
 from referencing import Registry
 
-from activities.contracts import JsonObject, ToolSpec
+from activities.contracts import PATH_FORMATS, JsonObject, ToolSpec, normal_path
 from workflows.machines.common.json_schema import SAFE_KEYWORDS, compiled_pattern, error_text, extend
 from workflows.people import json_problem
 
@@ -72,8 +73,8 @@ FORMATS.checks("re2", ValueError)(lambda pattern: compiled_pattern(pattern) is n
 def arguments_for(spec: ToolSpec, arguments: JsonObject) -> JsonObject | str:
     """The arguments as the tool's schema has them, or a text for the model that says what does not fit.
 
-    Numbers, booleans, lists and objects that came as text become what the schema asks for; defaults of the
-    schema are filled in; names that the schema does not have are refused.
+    Numbers, booleans, lists and objects that came as text become what the schema asks for, and paths get
+    their normal form; defaults of the schema are filled in; names that the schema does not have are refused.
     """
     try:
         return _fitted_arguments(spec.parameters, arguments)
@@ -166,10 +167,15 @@ def _leaves(errors: Iterable[ValidationError]) -> Iterator[ValidationError]:
 
 def _convert(arguments: JsonObject, error: ValidationError) -> bool:
     """Replace the text at the error's path by what the schema asks for; False: it stays as it is."""
-    if error.validator != "type" or not isinstance(error.instance, str) or not error.absolute_path:
+    if not isinstance(error.instance, str) or not error.absolute_path:
         return False
     wanted: Any = error.validator_value
-    value = _value_of(error.instance, {wanted} if isinstance(wanted, str) else set(wanted))
+    value: JsonValue = None
+    if error.validator == "type":
+        value = _value_of(error.instance, {wanted} if isinstance(wanted, str) else set(wanted))
+    elif error.validator == "format":
+        with suppress(ValueError):
+            value = normal_path(error.instance, wanted)
     if value is None:
         return False
     holder: Any = arguments
@@ -340,6 +346,16 @@ def _left_to_the_tool(validator: Any, wanted: Any, instance: Any, schema: Any) -
     yield from ()
 
 
+def _normal_paths(validator: Any, wanted: Any, instance: Any, schema: Any) -> Iterator[ValidationError]:
+    """`format`, where it marks a path."""
+    if wanted in PATH_FORMATS and isinstance(instance, str):
+        try:
+            if normal_path(instance, wanted) != instance:
+                yield ValidationError(f"{instance[:200]!r} is not a path in its normal form")
+        except ValueError as error:
+            yield ValidationError(str(error))
+
+
 def _additional_properties(
     check: Callable[..., Any], validator: Any, wanted: Any, instance: Any, schema: Any
 ) -> Iterator[ValidationError]:
@@ -353,6 +369,7 @@ def _tool_validator(draft: str) -> Any:
     base = validators.validator_for({"$schema": draft}, default=Draft202012Validator)
     keywords = {
         **SAFE_KEYWORDS,
+        "format": _normal_paths,
         "patternProperties": _left_to_the_tool,
         "unevaluatedProperties": _left_to_the_tool,
         "additionalProperties": partial(_additional_properties, base.VALIDATORS["additionalProperties"]),
