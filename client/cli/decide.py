@@ -449,6 +449,11 @@ async def _decide_one(  # noqa: PLR0913, PLR0917  # who decides what of which ru
 ) -> int:
     seen = await _request_meant(client, run_id, requests, name, verb)
     how.check_fits(seen, run_id)
+    if verb == "approve" and not how.digest and render.is_cut(seen):
+        raise NotConfirmed(
+            f"{seen.id} is too long to be shown here in full, so nothing was decided; read it with "
+            f"`ratchet inbox {run_id}`, and approve it with the --digest that stands there"
+        )
     fields = await content(seen)
     with fields.pop("draft", nullcontext()):
         decision = decision_from(seen, verb, **fields)

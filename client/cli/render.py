@@ -475,6 +475,14 @@ def request_block(
     return block
 
 
+def is_cut(request: AnyRequest) -> bool:
+    """`request_block` shows only a part of what is asked."""
+    if request.tool is not None and request.arguments is None:
+        return True
+    texts = (request.text, _pretty(request.arguments or {}))
+    return any(_indented(text, REQUEST_LINES) != _indented(text) for text in texts)
+
+
 def _terms(request: AnyRequest) -> list[str]:
     """Deadline, who may decide, and who has."""
     lines: list[str] = []

@@ -92,6 +92,32 @@ async def test_wrong_words_change_nothing(
     assert (await opened(agents, name)).votes == ()
 
 
+async def test_approval_of_what_is_shown_in_part_needs_the_digest(
+    agents: AgentClient, say: Say, settings: Settings
+) -> None:
+    lines = [f"cli-long-{number}" for number in range(100)]
+    long = task(
+        calls(("mark_all", {"lines": lines})),
+        "done",
+        tools=("mark_all",),
+        people=People(),
+        approvals=Approvals(),
+    )
+    run = await agents.start(long)
+    request = await opened(agents, run)
+    for words in (("approve", run), ("approve", run, "--json"), ("approve", run, "r1", "--remember")):
+        refused = await say(*words)
+        assert (refused.code, refused.out) == (4, ""), refused.err
+        assert f"ratchet inbox {run}" in refused.err
+        assert "--digest" in refused.err
+        assert request.digest[:6] not in refused.err, "it is read where all is shown"
+    assert (await opened(agents, run)).votes == ()
+    assert '"cli-long-99"' in (await say("inbox", run)).out
+    assert (await say("approve", run, "--digest", request.digest[:8])).code == 0
+    assert (await agents.result(run)).ok
+    assert marks(settings, "cli-long-99") == 1
+
+
 async def test_edited_arguments_and_comments_reach_the_run(
     agents: AgentClient, say: Say, settings: Settings
 ) -> None:

@@ -37,6 +37,19 @@ async def mark(params: Marked, call: ToolCallContext) -> str:
     return f"{params.text} {params.line}"
 
 
+class Lines(BaseModel):
+    """Append lines to a file."""
+
+    lines: list[str]
+
+
+def mark_all(params: Lines, call: ToolCallContext) -> str:
+    """Write them."""
+    for line in params.lines:
+        _mark(Marked(line=line), call)
+    return "done"
+
+
 async def pay(params: Marked, call: ToolCallContext) -> str:
     """Write the line, unless a call with this key has written it; then wait, at the first attempt."""
     path = call.files_root / params.file
@@ -108,4 +121,5 @@ TOOLS = [
         compensate=_cancel,
     ),
     Tool(name="huge", params=Marked, run=huge, effect="read"),
+    Tool(name="mark_all", params=Lines, run=mark_all, effect="unsafe"),
 ]
