@@ -18,6 +18,7 @@ import asyncio
 import contextlib
 import fcntl
 import os
+import random
 import re
 import shutil
 import signal
@@ -36,6 +37,8 @@ from pydantic import BaseModel, ConfigDict, Field, ValidationError
 
 from client.errors import ServerError, UsageError
 from client.ownership import DATABASE, claim
+from client.ui import UNREACHABLE
+from client.ui import __file__ as ui_program
 from client.workerconfig import write_private
 
 __all__ = [
@@ -342,10 +345,12 @@ async def _start(home: Path, ports: Ports) -> ServerRecord:
     """Start the server, if possible with the ports of the last time: other commands reconnect, and bookmarks
     of the UI stay good."""
     before = _read(home)
-    last = (before.port, before.ui_port) if before else (0, 0)
+    last, ui_port = (before.port, before.ui_port) if before else (0, 0)
     attempt = 1
     while True:
-        record = _launch(home, _port("--port", ports.grpc, last[0]), _port("--ui-port", ports.ui, last[1]))
+        port = _port("--port", ports.grpc, last)
+        with await _ui_socket(ports.ui, ui_port) as ui:
+            record = _launch(home, port, ui)
         _write(home, record)
         try:
             await _wait_ready(home, record)
@@ -353,21 +358,19 @@ async def _start(home: Path, ports: Ports) -> ServerRecord:
             if attempt == ATTEMPTS or "address already in use" not in _log(home):
                 raise
             await _stop(home)
-            last, attempt = (0, 0), attempt + 1
+            last, ui_port, attempt = 0, record.ui_port, attempt + 1
         else:
             return record
 
 
-def _launch(home: Path, port: int, ui_port: int) -> ServerRecord:
-    """Start the process in a session of its own, so that Ctrl-C does not reach it.
-
-    A shell puts the server into the background and ends, so that nobody here has to reap it. The server
-    inherits its lock, and gets a bare environment: no keys, no settings of the user's own Temporal CLI.
-    """
+def _launch(home: Path, port: int, ui: socket.socket) -> ServerRecord:
+    """Start the server, and what stands in front of its UI (`client/ui.py`). The server inherits its lock."""
     from workflows.api import ATTRIBUTES
 
     command = [temporal_binary(), "server", "start-dev", "--ip", "127.0.0.1", "--log-level", "warn"]
-    command += ["--port", str(port), "--ui-port", str(ui_port), "--ui-disable-news-fetch"]
+    command += ["--port", str(port), "--ui-disable-news-fetch"]
+    hidden = next(filter(_free, random.sample(UNREACHABLE, len(UNREACHABLE))), 0)
+    command += ["--ui-port", str(hidden)] if hidden else ["--headless"]
     command += ["--db-filename", str(home / DATABASE)]
     command += ["--sqlite-pragma", "journal_mode=wal", "--sqlite-pragma", "synchronous=normal"]
     for setting in DYNAMIC_CONFIG:
@@ -375,27 +378,43 @@ def _launch(home: Path, port: int, ui_port: int) -> ServerRecord:
     for name, kind in ATTRIBUTES.items():
         command += ["--search-attribute", f"{name}={kind}"]
     path = home / "server.log"
+    lifeline, held = os.pipe()
     try:
         if path.is_symlink() or path.exists():
             path.replace(home / "server.log.1")
         with open(path, "xb", opener=_private) as log, _opened(home / "server.lock") as lock:
             fcntl.flock(lock, fcntl.LOCK_EX)
-            shell = subprocess.run(
-                ["/bin/sh", "-c", '"$@" >&2 & echo $!', "sh", *command],
-                stdin=subprocess.DEVNULL,
-                stdout=subprocess.PIPE,
-                stderr=log,
-                cwd=home,
-                # no home: Temporal's own configuration would be read from there
-                env={"PATH": os.environ.get("PATH", ""), "HOME": "/nonexistent"},
-                umask=0o077,
-                pass_fds=[lock.fileno()],
-                start_new_session=True,
-                check=True,
-            )
+            pid = _spawn(command, home, log, [lock.fileno(), held])
+            front = [sys.executable, "-I", ui_program, *map(str, (hidden, ui.fileno(), lifeline))]
+            _spawn(front, home, log, [ui.fileno(), lifeline])
     except (OSError, subprocess.CalledProcessError) as error:
         raise ServerError(f"the embedded server cannot be started ({command[0]}): {error}") from error
-    return ServerRecord(pid=int(shell.stdout), host=socket.gethostname(), port=port, ui_port=ui_port)
+    finally:
+        os.close(lifeline)
+        os.close(held)
+    return ServerRecord(pid=pid, host=socket.gethostname(), port=port, ui_port=ui.getsockname()[1])
+
+
+def _spawn(command: list[str], home: Path, log: BinaryIO, inherited: list[int]) -> int:
+    """Start a process in a session of its own, so that Ctrl-C does not reach it; its pid.
+
+    A shell puts it into the background and ends, so that nobody here has to reap it. It gets a bare
+    environment: no keys, no settings of the user's own Temporal CLI. Raises OSError, CalledProcessError.
+    """
+    shell = subprocess.run(
+        ["/bin/sh", "-c", '"$@" >&2 & echo $!', "sh", *command],
+        stdin=subprocess.DEVNULL,
+        stdout=subprocess.PIPE,
+        stderr=log,
+        cwd=home,
+        # no home: Temporal's own configuration would be read from there
+        env={"PATH": os.environ.get("PATH", ""), "HOME": "/nonexistent"},
+        umask=0o077,
+        pass_fds=inherited,
+        start_new_session=True,
+        check=True,
+    )
+    return int(shell.stdout)
 
 
 async def _wait_ready(home: Path, record: ServerRecord) -> None:
@@ -449,11 +468,27 @@ def _port(option: str, wanted: int | None, before: int) -> int:
     if wanted is None:
         return _free(before) or _free(0)
     if not _free(wanted):
-        raise UsageError(
-            f"port {wanted} is in use by another program; choose another with {option}, or leave it out to "
-            "get a free one"
-        )
+        raise _taken(option, wanted)
     return wanted
+
+
+def _taken(option: str, port: int) -> UsageError:
+    return UsageError(
+        f"port {port} is in use by another program; choose another with {option}, or leave it out to get a "
+        "free one"
+    )
+
+
+async def _ui_socket(wanted: int | None, before: int) -> socket.socket:
+    """What listens for the UI's users: at the port that is wanted, else that of the last time, else any."""
+    deadline = time.monotonic() + STOP_SECONDS
+    # what stood in front of the last server ends a moment after it
+    while not _free(wanted or before) and time.monotonic() < deadline:  # noqa: ASYNC110  # another process
+        await asyncio.sleep(0.02)
+    for port in (before, 0) if wanted is None else (wanted,):
+        with contextlib.suppress(OSError):
+            return socket.create_server(("127.0.0.1", port), backlog=100)
+    raise _taken("--ui-port", wanted or 0)
 
 
 def _free(port: int) -> int:

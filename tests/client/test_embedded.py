@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import http.client
 import json
 import os
 import shutil
@@ -10,17 +11,21 @@ import signal
 import socket
 import sys
 from asyncio.subprocess import PIPE
+from collections.abc import AsyncIterator
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
+import psutil
 import pytest
 from temporalio.api.workflowservice.v1 import DescribeNamespaceRequest
 from temporalio.client import Client
 
-from client.embedded import EmbeddedServer, Ports, data_directory, running_server, stop_server
+from client.embedded import EmbeddedServer, Ports, ServerRecord, data_directory, running_server, stop_server
 from client.errors import ServerError, UsageError
 from client.namespace import RETENTION, missing_attributes
 from client.ownership import adopt
+from client.ui import UNREACHABLE
 from tests.client.conftest import ROOT
 
 USER = """
@@ -292,3 +297,101 @@ async def test_state_folder_that_cannot_be_written_is_named(
     with pytest.raises(UsageError, match="XDG_STATE_HOME"):
         await EmbeddedServer.attach(data_dir)
     assert not (data_dir / "temporal.db").exists()
+
+
+# -- the Web UI --------------------
+
+
+def asked(port: int, method: str = "GET", path: str = "/api/v1/namespaces", **fields: str) -> tuple[int, str]:
+    """Status and text of the answer to an HTTP request."""
+    connection = http.client.HTTPConnection("127.0.0.1", port, timeout=60)
+    names = {name.replace("_", "-"): value.replace("PORT", str(port)) for name, value in fields.items()}
+    connection.request(method, path, "{}" if method == "POST" else None, names)
+    answer = connection.getresponse()
+    found = answer.status, answer.read().decode()
+    connection.close()
+    return found
+
+
+@pytest.fixture(scope="module")
+async def served(tmp_path_factory: pytest.TempPathFactory) -> AsyncIterator[ServerRecord]:
+    """A server that runs, and its UI has found it."""
+    async with await EmbeddedServer.attach(tmp_path_factory.mktemp("served")) as server:
+        while asked(server.record.ui_port)[0] == 503:  # noqa: ASYNC110  # another process
+            await asyncio.sleep(0.05)
+        yield server.record
+
+
+SIGNAL = "/api/v1/namespaces/default/workflows/none/signal/decide"
+CROSS_SITE = {"Sec_Fetch_Site": "cross-site", "Sec_Fetch_Mode": "no-cors", "Sec_Fetch_Dest": "image"}
+
+
+@pytest.mark.parametrize(
+    "fields",
+    [
+        pytest.param({"Host": "evil.example:PORT"}, id="name that leads here"),
+        pytest.param({"Host": "127.0.0.1.evil.example"}, id="name that begins right"),
+        pytest.param({"Host": "localhost:PORT", "Origin": "http://evil.example"}, id="other origin"),
+        pytest.param({"Host": "localhost:PORT", "Origin": "null"}, id="hidden origin"),
+        pytest.param({"Host": "localhost:PORT", "Origin": "http://localhost:3000"}, id="other port"),
+        pytest.param(CROSS_SITE, id="picture on another page"),
+        pytest.param({**CROSS_SITE, "Sec_Fetch_Mode": "navigate", "Sec_Fetch_Dest": "iframe"}, id="frame"),
+        pytest.param({"X\n": "y"}, id="malformed"),
+    ],
+)
+@pytest.mark.parametrize("method", ["GET", "POST"])
+def test_other_web_pages_reach_nothing_of_the_ui(
+    served: ServerRecord, method: str, fields: dict[str, str]
+) -> None:
+    more = {"Content_Type": "text/plain"} if method == "POST" else {}
+    if "X\n" in fields:
+        with socket.create_connection(("127.0.0.1", served.ui_port)) as raw:
+            raw.sendall(f"{method} / HTTP/1.1\r\nHost: localhost\r\nX: y\nHost: evil\r\n\r\n".encode())
+            assert raw.recv(100).startswith(b"HTTP/1.1 403")
+        return
+    for path in ("/", "/api/v1/namespaces", SIGNAL):
+        status, text = asked(served.ui_port, method, path, **fields, **more)
+        assert (status, "Web UI of Ratchet; it" in text or "another web page" in text) == (403, True)
+
+
+@pytest.mark.parametrize(
+    "fields",
+    [
+        pytest.param({}, id="typed"),
+        pytest.param({"Host": "localhost:PORT", "Origin": "http://localhost:PORT"}, id="its own page"),
+        pytest.param({"Host": "127.0.0.1:9", "Sec_Fetch_Site": "same-origin"}, id="forwarded port"),
+        pytest.param(
+            {**CROSS_SITE, "Sec_Fetch_Mode": "navigate", "Sec_Fetch_Dest": "document"}, id="link to it"
+        ),
+    ],
+)
+def test_ui_answers_people_and_its_own_pages(served: ServerRecord, fields: dict[str, str]) -> None:
+    status, text = asked(served.ui_port, **fields)
+    assert (status, '"name": "default"' in text) == (200, True), text
+    assert "<html" in asked(served.ui_port, path="/namespaces/default/workflows/x", **fields)[1]
+    if not fields:
+        assert "of Ratchet" not in asked(served.ui_port, "POST", SIGNAL)[1]
+
+
+def test_no_port_that_a_browser_reaches_answers_without_a_check(served: ServerRecord) -> None:
+    """Browsers refuse `UNREACHABLE`; the rest, such as that of metrics, must not be an API of runs."""
+    connections = psutil.Process(served.pid).net_connections("tcp")
+    ports = {one.laddr.port for one in connections if one.status == psutil.CONN_LISTEN} - {served.port}
+    assert len(ports & set(UNREACHABLE)) == 1
+    for port in ports - set(UNREACHABLE):
+        with suppress(http.client.HTTPException, OSError):
+            assert '"name": "default"' not in asked(port, Host="evil.example")[1]
+
+
+async def test_front_of_the_ui_ends_with_a_killed_server(data_dir: Path) -> None:
+    async with await EmbeddedServer.attach(data_dir) as server:
+        os.kill(server.record.pid, signal.SIGKILL)
+        with pytest.raises(OSError, match="refused"):  # noqa: PT012  # it takes a moment
+            while True:
+                socket.create_connection(("127.0.0.1", server.record.ui_port)).close()
+                await asyncio.sleep(0.05)
+
+
+async def test_ui_port_in_use_is_named(data_dir: Path, served: ServerRecord) -> None:
+    with pytest.raises(UsageError, match=rf"{served.ui_port}.*--ui-port"):
+        await EmbeddedServer.attach(data_dir, Ports(ui=served.ui_port))
