@@ -21,6 +21,7 @@ from activities.contracts import (
     Strict,
     ToolSpec,
 )
+from workflows.gate.stuck import StuckSettings
 from workflows.kernel.errors import error_named
 from workflows.kernel.log import Record
 from workflows.people import Approvals, Decided, DoneCall, People
@@ -124,6 +125,9 @@ class AgentSpec(Strict):
     tools: tuple[Name, ...] = ()
     limits: Limits = Limits()
     compaction: CompactionSettings = CompactionSettings()
+    stuck: StuckSettings | None = Field(
+        default=StuckSettings(), description="when a run goes round in circles; null: nobody watches"
+    )
     visibility: Literal["basic", "state"] = Field(
         default="basic", description="state: the run's state is a search attribute too"
     )

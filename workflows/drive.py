@@ -110,6 +110,10 @@ class Drive(LiveRun):
         elif self.step.breach is not None:
             await self._limit(self.step.breach)
         elif effect is not None:
+            if isinstance(effect, AskModel) and effect.brings_notes and self.stuck.problem:
+                await self._unstick(self.stuck.problem)
+                if self.step.exit is not None:
+                    return
             await self._perform()
 
     def _cancelled(self) -> None:
@@ -136,8 +140,7 @@ class Drive(LiveRun):
         if request is not None and request.expiry == "reject":
             self.close("expired", texts.expiry(request), by="deadline")
             return
-        if request is not None and request.deciding_vote and (text := request.deciding_vote.text):
-            self._steer(text, by=texts.decided_by(request), about={"request": request.id})
+        self._hear(request)
         if self.people.interrupt_every:
             self.interrupted_at = max(effect.step, self.interrupted_at)
         self.adopt(leave_interrupt(self.step, now=self.host.now()))
@@ -161,6 +164,28 @@ class Drive(LiveRun):
         else:
             self.leave("a limit ends the run")
             self.adopt(refuse(replace(self.step, breach=breach), now=self.host.now()))
+
+    async def _unstick(self, problem: str) -> None:
+        """The run goes round in circles: tell the model; when it does so again ask people, or end the run."""
+        if not self.stuck.told:
+            self.stuck.tell()
+            self._steer(texts.told_stuck(problem), by="kernel", about={"stuck": problem})
+            return
+        request = None
+        if self.people.on_stuck == "ask":
+            request = await self.ask(texts.stuck(problem), f"{self.place}~stuck")
+        if self.end_if_decided(request):
+            return
+        if request is None or (request.outcome != "resumed" and request.expiry != "approve"):
+            self.close("stuck", problem, by=texts.decided_by(request) if request else "kernel")
+            return
+        self.stuck.start_anew()
+        self._hear(request)
+
+    def _hear(self, request: Request | None) -> None:
+        """What a person wrote to a request goes to the model."""
+        if request is not None and request.deciding_vote and (text := request.deciding_vote.text):
+            self._steer(text, by=texts.decided_by(request), about={"request": request.id})
 
     async def _approvals(self, effect: Effect[Any]) -> None:
         """Ask for all calls that need it, at once, and wait for all decisions."""
@@ -314,6 +339,7 @@ class Drive(LiveRun):
     def _answer(self, answer: Any, effect: Effect[Any]) -> None:
         """Give it to the machine; the calls that were begun count."""
         self.settle(self.calls.state.begun)
+        self.stuck.learn(effect, answer)
         self.requests.withdraw(self.host.now(), "the run went on without it")
         self.log_requests()
         self.calls.reset()
@@ -633,6 +659,8 @@ class Drive(LiveRun):
             # The question was begun, and changes: it is another call.
             self.requests.withdraw(self.host.now(), "a person's message has changed the question")
             self.calls.ask_again(self.place)
+        self.stuck.start_anew()
+        self.requests.withdraw(self.host.now(), "a person's message has come", kind="stuck")
         self._steer(text, by=queued.by, about=_about(queued.command))
         children = ", ".join(self.calls.children)
         behind = f" of this run; inner runs do not get it: {children}" if children else ""
@@ -693,6 +721,7 @@ class Drive(LiveRun):
         self.leave(f"the run is rolled back to step {to_step}")
         undone = await self._compensated(to_step, queued.by) if queued.command.compensate else ()
         self.calls.reset()
+        self.stuck.start_anew()
         self.adopt(self._at_step(queued, records))
         self._done(queued, f"Back at the beginning of step {to_step}.", undone)
 

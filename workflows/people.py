@@ -45,10 +45,10 @@ __all__ = [
     "same_person",
 ]
 
-Kind = Literal["approval", "question", "interrupt", "escalation", "limit", "outcome", "trouble"]
+Kind = Literal["approval", "question", "interrupt", "escalation", "limit", "outcome", "trouble", "stuck"]
 """approval: may this tool be called? question, escalation: a machine asks. interrupt: the run waits before a
 step or a state. limit: a limit is reached. outcome: did an unsafe call take effect? trouble: a model call
-failed permanently."""
+failed permanently. stuck: the run goes round in circles."""
 Verb = Literal["approve", "reject", "edit", "answer", "resume", "retry", "topup", "finish", "abort"]
 """retry: make the call again. finish: end as the limit would end the run. answer: the text is the answer (of
 an outcome: the call took effect, with this result)."""
@@ -299,6 +299,9 @@ class People(Strict):
     )
     on_limit: Literal["stop", "ask"] = "stop"
     on_trouble: Literal["fail", "ask"] = "fail"
+    on_stuck: Literal["stop", "ask"] = Field(
+        default="ask", description="once the model was told in vain; stop: the run ends"
+    )
     notify: tuple[NoticeMoment, ...] = Field(default=(), description="when the worker's hook is called")
 
     def settings_for(self, kind: Kind) -> RequestSettings:

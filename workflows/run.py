@@ -19,6 +19,7 @@ from workflows.gate import texts
 from workflows.gate.approvals import ApprovalPolicy, RequiredApproval
 from workflows.gate.decisions import Commands
 from workflows.gate.requests import Position, Requests
+from workflows.gate.stuck import StuckGuard
 from workflows.host import Host, Identity
 from workflows.kernel.ledger import Breach
 from workflows.kernel.machine import Exit
@@ -102,11 +103,13 @@ class LiveRun:
             task.people, **me, parents=identity.parents, old_ids=identity.old_command_ids
         )
         self.calls.signed_ids = lambda: self.commands.signed_ids
-        if carried is None:
-            self.requests = Requests(policy, **me)
-            return
-        values: Any = carried
-        self.requests = Requests.load(values["requests"], policy, **me)
+        self.stuck = StuckGuard(task.stuck, specs)
+        self.requests = Requests(policy, **me)
+        if carried is not None:
+            self._load(carried, me)
+
+    def _load(self, values: Any, me: dict[str, str]) -> None:
+        self.requests = Requests.load(values["requests"], self.requests.policy, **me)
         self.commands.load(values["commands"])
         self.paused, self.interrupted_at = bool(values["paused"]), int(values["interrupted_at"])
         self.calls.state = CallState.model_validate(values["calls"])
@@ -114,6 +117,7 @@ class LiveRun:
         self.calls.cached = _RESULTS.validate_python(values["cached"])
         self.calls.early = EarlyReply.model_validate(values["early"]) if values["early"] else None
         self.calls.compaction.load(values["compaction"])
+        self.stuck.load(values["stuck"])
 
     def dump(self) -> JsonObject:
         """All that another execution needs to go on (`task.carried_step` and `carried`)."""
@@ -128,6 +132,7 @@ class LiveRun:
             "early": self.calls.early.model_dump(mode="json") if self.calls.early else None,
             "cached": _RESULTS.dump_python(self.calls.cached, mode="json"),
             "compaction": self.calls.compaction.dump(),
+            "stuck": self.stuck.dump(),
         }
 
     # -- the log and the ledger --------------------

@@ -117,6 +117,9 @@ class ToolSpec(Frozen):
     """The tool can find out whether a call took effect after its worker died."""
     compensates: bool = False
     """The tool can undo a call."""
+    news: Literal["result", "always", "never"] = "result"
+    """When a call brings the run something new: `result`, when call or result differ from those before;
+    `always`, of a tool that is asked until something has happened; `never`, of a clock."""
 
     @property
     def repeatable(self) -> bool:

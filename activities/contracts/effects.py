@@ -108,6 +108,11 @@ class AskModel(Effect[ModelReplied]):
     """In all, for transient failures; the model's own setting wins."""
 
     @property
+    def brings_notes(self) -> bool:
+        """The model hears messages from people with it."""
+        return not self.beside or self.with_notes
+
+    @property
     def tools(self) -> tuple[str, ...]:
         """The tools that are offered to the model."""
         return self.offer

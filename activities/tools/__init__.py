@@ -126,6 +126,9 @@ class Tool(Generic[P]):
     Returns `Happened`, `NotHappened`, or None when it cannot tell. It only looks: it may be repeated."""
     compensate: Callable[[P, str], object] | Callable[[P, str, ToolCallContext], object] | None = None
     """`(params, output)`: undo the call with this output; returns what it did, for people."""
+    news: Literal["result", "always", "never"] = "result"
+    """When a call shows that the run is not stuck: if it or its result is new; `always`: it is asked until
+    something has happened; `never`: its results differ by themselves, as a clock's do."""
 
     def __post_init__(self) -> None:
         """Refuse a tool that could not be offered or called; raises `ValueError`."""
@@ -142,6 +145,8 @@ class Tool(Generic[P]):
             return f"{self.params.__name__} needs a docstring: it is what the model reads"
         if self.effect not in get_args(ToolEffect):
             return f"unknown effect {self.effect!r}; expected one of {', '.join(get_args(ToolEffect))}"
+        if self.news not in ("result", "always", "never"):
+            return f"unknown news {self.news!r}; expected result, always, never"
         if not self.timeout_seconds > 0:
             return f"timeout_seconds must be more than 0, not {self.timeout_seconds}"
         if self.cache == "run" and self.effect not in ("pure", "read"):
@@ -189,6 +194,7 @@ class Tool(Generic[P]):
             cache=self.cache,
             reconciles=self.reconcile is not None,
             compensates=self.compensate is not None,
+            news=self.news,
         )
 
 

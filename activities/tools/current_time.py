@@ -29,4 +29,4 @@ async def run(params: Params) -> str:
     return f"{now.isoformat(timespec='seconds')} ({now:%A}, {params.time_zone})"
 
 
-TOOL = Tool(name="current_time", params=Params, run=run, effect="read", timeout_seconds=10)
+TOOL = Tool(name="current_time", params=Params, run=run, effect="read", timeout_seconds=10, news="never")

@@ -77,6 +77,7 @@ _OF_A_KIND: dict[tuple[Kind, Verb], str] = {
     ("outcome", "answer"): "write what the call returned: it took effect",
     ("outcome", "retry"): "retry: it did not take effect, make it now",
     ("question", "abort"): "abort: the machine that asks is told to stop",
+    ("stuck", "finish"): "finish: the run ends as stuck",
     ("escalation", "abort"): "abort: the machine that asks is told to stop",
 }
 """Where a decision does something special for one kind of request."""
@@ -87,6 +88,7 @@ _REASONS: dict[Kind, str] = {
     "limit": "people.on_limit of the agent is `ask`",
     "outcome": "a call was interrupted, and its tool cannot tell whether it took effect",
     "trouble": "people.on_trouble of the agent is `ask`",
+    "stuck": "the agent's `stuck`; the model was told first",
 }
 _PLACEHOLDERS: dict[Verb, str] = {"answer": " <text>", "reject": " -m <why>", "edit": " [--args JSON]"}
 """What a person fills in; a shell refuses to take `<text>` for an answer."""

@@ -27,7 +27,9 @@ class Thoughts:
         if call.label.startswith("summarise"):
             return replied("it looked at some")
         self.looks -= 1
-        return replied("answer all" if self.looks < 0 else f"tools look {LONG.replace(' ', '-')}")
+        return replied(
+            "answer all" if self.looks < 0 else f"tools look {self.looks}-{LONG.replace(' ', '-')}"
+        )
 
 
 def bench(looks: int = 12, **more: Any) -> Bench:

@@ -23,6 +23,7 @@ from tests.server.trials import (
     until,
 )
 from workflows.api import LogPage, PageQuery, RunResult, StepsPage, TranscriptPage
+from workflows.gate.stuck import StuckSettings
 from workflows.kernel.log import chain
 from workflows.people import Approvals, People
 
@@ -173,6 +174,21 @@ async def test_limit_asks_for_more(working: Client) -> None:
     assert (await run.result()).ok
     stopped = await (await begin(working, task(MARK, "done", limits=limits))).result()
     assert (stopped.exit_reason, stopped.ok) == ("limit", False)
+
+
+async def test_run_that_goes_round_in_circles_asks_and_ends(working: Client, settings: Settings) -> None:
+    marks = [calls(("list_files", {}))] * 4
+    run = await begin(
+        working, task(*marks, tools=("list_files",), people=ASKED, stuck=StuckSettings(repeats=2))
+    )
+    request = await open_request(run, "stuck")
+    assert request.text.startswith('The run is stuck: list_files(".", ')
+    await decide(run, "finish", request)
+    result = await run.result()
+    assert (result.ok, result.exit_reason, result.counters["tool_calls"]) == (False, "stuck", 4)
+    transcript: TranscriptPage = await run.query("transcript", PageQuery(), result_type=TranscriptPage)
+    assert [m.role for m in transcript.messages].count("user") == 2
+    await replayed(run, settings)
 
 
 async def test_log_pages_stay_small(working: Client) -> None:

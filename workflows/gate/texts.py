@@ -22,6 +22,8 @@ __all__ = [
     "question",
     "rejection",
     "result_without_call",
+    "stuck",
+    "told_stuck",
     "trouble",
     "unattended_text",
 ]
@@ -102,6 +104,26 @@ def trouble(failure: EffectFailed) -> Topic:
             "Fix the cause and retry, or abort."
         ),
         options=("retry", "abort"),
+    )
+
+
+def stuck(problem: str) -> Topic:
+    """Shall it go on?"""
+    return Topic(
+        kind="stuck",
+        text=(
+            f"The run is stuck: {problem}. The model was told, and did not find another way. "
+            "Resume (a text goes to the model), finish the run now, or abort?"
+        ),
+        options=("resume", "finish", "abort"),
+    )
+
+
+def told_stuck(problem: str) -> str:
+    """The same for the model."""
+    return (
+        f"(From the system that runs you, not from a person:) You are going round in circles: {problem}. "
+        "Do not do the same again. Try another way; if there is none, say what is missing and end."
     )
 
 

@@ -80,6 +80,7 @@ class Exit(Frozen):
 
 COMMON_EXITS: Mapping[str, str] = {
     "limit": "a limit of the agent is reached: calls, tokens, money or time; the error names it",
+    "stuck": "the run went round in circles, and went on so when the model was told (`stuck` of the agent)",
     "max_transitions": "the machine made as many transitions as allowed",
     "failed": "an effect failed and the machine has no `on_error`",
     "aborted": "a person ended the run with `abort`",

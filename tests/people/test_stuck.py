@@ -1,0 +1,114 @@
+"""A run that goes round in circles: the model is told once, then people are asked, then the run ends."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+from activities.contracts import AskModel
+from tests.people.bench import Bench
+from workflows.gate.stuck import StuckSettings
+from workflows.people import People, RequestSettings
+
+ALONE, STOPS = People(unattended=True), People(on_stuck="stop")
+TOLD = 'You are going round in circles: look("a") was called 5 times with the same result'
+
+
+def circling(until: str = "") -> Any:
+    """A model that looks at the same thing until it hears this."""
+
+    def reply(call: AskModel) -> str:
+        return "answer other" if until and any(until in said.content for said in call.say) else "tools look a"
+
+    return reply
+
+
+def told(bench: Bench) -> int:
+    """How often the model was told."""
+    said = bench.drive.step.snapshot.conversation
+    return sum(TOLD in message.content for message in said if message.role == "user")
+
+
+async def test_model_that_is_told_finds_another_way() -> None:
+    async with Bench(circling("round in circles")) as bench:
+        assert (bench.result.exit_reason, bench.result.answer) == ("answered", "other")
+        assert (told(bench), bench.begun) == (1, (6, 5))
+        assert bench.record("Steered").by == "kernel"
+        assert "Requested" not in bench.events
+
+
+@pytest.mark.parametrize("people", [ALONE, STOPS])
+@pytest.mark.parametrize("hops", [False, True])
+async def test_run_without_people_ends_stuck(people: People, hops: bool) -> None:
+    async with Bench(circling(), people=people, hops=hops) as bench:
+        result = bench.result
+        assert (result.ok, result.exit_reason, told(bench)) == (False, "stuck", 1)
+        assert result.error == 'look("a") was called 5 times with the same result, and nothing new between'
+        assert bench.begun == bench.counted == (10, 10)
+
+
+async def test_people_are_asked_and_the_count_starts_anew() -> None:
+    async with Bench(circling("look elsewhere")) as bench:
+        request = bench.open[0]
+        assert (request.kind, request.options) == ("stuck", ("resume", "finish", "abort"))
+        assert request.text.startswith('The run is stuck: look("a") was called 5 times')
+        assert bench.begun == (10, 10)
+        await bench.decide("resume")
+        assert told(bench) == 2
+        assert len(bench.performed) > 30
+        await bench.decide("resume", text="look elsewhere")
+        assert (bench.result.answer, bench.open) == ("other", ())
+
+
+@pytest.mark.parametrize(("verb", "exit_reason"), [("finish", "stuck"), ("abort", "aborted")])
+async def test_people_may_end_it(verb: Any, exit_reason: str) -> None:
+    async with Bench(circling()) as bench:
+        await bench.decide(verb)
+        assert bench.result.exit_reason == exit_reason
+        assert bench.counted == bench.begun == (10, 10)
+
+
+@pytest.mark.parametrize(
+    ("at_deadline", "exit_reason"), [("reject", "stuck"), ("abort", "expired"), ("approve", None)]
+)
+async def test_deadline_ends_it_or_goes_on(at_deadline: Any, exit_reason: str | None) -> None:
+    settings = RequestSettings(deadline_seconds=60, at_deadline=at_deadline)
+    async with Bench(circling(), people=People(kinds={"stuck": settings})) as bench:
+        await bench.pass_time(61)
+        assert (bench.result.exit_reason if bench.over else None) == exit_reason
+
+
+async def test_persons_message_takes_the_request_back() -> None:
+    async with Bench(circling("look elsewhere")) as bench:
+        await bench.command("steer", text="look elsewhere")
+        assert bench.result.answer == "other"
+        assert bench.record("Withdrawn").about["kind"] == "stuck"
+
+
+async def test_rollback_begins_the_count_anew() -> None:
+    async with Bench(circling()) as bench:
+        begun = len(bench.performed)
+        await bench.command("rollback", step=1)
+        assert bench.open[0].kind == "stuck"
+        assert len(bench.performed) == 2 * begun  # known calls are new again
+
+
+async def test_nobody_watches_where_the_agent_says_so() -> None:
+    async with Bench(circling(), stuck=None, limits={"model_calls": 40}, people=ALONE) as bench:
+        assert (bench.result.exit_reason, told(bench)) == ("limit", 0)
+
+
+async def test_inner_run_is_watched_by_itself() -> None:
+    def reply(call: AskModel) -> str:
+        newest = call.say[-1].content
+        if newest == "begin":
+            return "child inner"
+        return (
+            "tools look a" if newest in ("inner", "ok look a") or "circles" in newest else f"answer {newest}"
+        )
+
+    async with Bench(reply, people=ALONE, stuck=StuckSettings(repeats=2)) as bench:
+        child = next(iter(bench.children.values()))
+        assert child.result.exit_reason == "stuck"
+        assert bench.result.exit_reason == "answered"
