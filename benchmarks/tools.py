@@ -23,8 +23,8 @@ async def text(params: Wanted) -> str:
 
 
 TOOLS = [
-    Tool(name="text", params=Wanted, run=text, effect="read"),
-    Tool(name="text_once", params=Wanted, run=text, effect="unsafe"),
+    Tool(name="text", params=Wanted, run=text, effect="read", news="always"),
+    Tool(name="text_once", params=Wanted, run=text, effect="unsafe", news="always"),
 ]
 
 

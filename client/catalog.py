@@ -107,7 +107,7 @@ class Catalog:
             machine = self.machine(agent.machine, machine.version, agent.options)
             yield from _state_problems(agent, machine)
         for role in agent.models:
-            if role not in machine.roles:
+            if role not in {*machine.roles, *agent.fallbacks}:
                 what = f"machine {machine.name} has no such role; {nearest(role, machine.roles)}"
                 yield ("models", role), what
 

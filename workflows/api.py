@@ -148,7 +148,19 @@ class AgentSpec(Strict):
             raise ValueError(
                 f"the role `default` is missing; there are: {', '.join(sorted(models)) or 'none'}"
             )
+        for role, model in models.items():
+            others = [name for name in models if name != role]
+            if wrong := [name for name in model.fallback if name not in others]:
+                known = ", ".join(others) or "none"
+                raise ValueError(f"{role}.fallback: there is no other model {wrong[0]!r}; there are: {known}")
+            if len(set(model.fallback)) < len(model.fallback):
+                raise ValueError(f"{role}.fallback: a model is named twice")
         return models
+
+    @property
+    def fallbacks(self) -> set[str]:
+        """Names of models that others fall back on; the machine need not have such a role."""
+        return {name for model in self.models.values() for name in model.fallback}
 
     @field_validator("tools")
     @classmethod

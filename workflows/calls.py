@@ -42,6 +42,7 @@ from activities.contracts import (
 )
 from workflows.api import AgentTask, RunResult
 from workflows.compaction import Compaction, Part
+from workflows.fallback import Fallbacks, ModelChange, is_unavailable
 from workflows.gate.arguments import arguments_for
 from workflows.gate.texts import result_without_call
 from workflows.host import CallSite, ChildRun, Host, Identity, NextQuestion
@@ -104,6 +105,8 @@ class CallState(BaseModel):
     """How often a call is made again, because it did not take effect."""
     asked_again: dict[str, int] = Field(default_factory=dict)
     """How often a question to a model is asked again, because a person said so or changed it."""
+    given_up: list[str] = Field(default_factory=list)
+    """Questions that failed, and no other model is left to ask."""
     summaries: int = 0
     """How many summaries were asked for, to have the question fit into the model's window."""
     summary_failed: bool = False
@@ -156,8 +159,7 @@ class Calls:
     def __init__(
         self, host: Host, task: AgentTask, specs: Mapping[str, ToolSpec], identity: Identity
     ) -> None:
-        self.host, self.task, self.identity = host, task, identity
-        self.specs = specs
+        self.host, self.task, self.identity, self.specs = host, task, identity, specs
         self.state = CallState()
         self.prepared_effect: Effect[Any] | None = None
         """The pending effect as `prepared` gave it last."""
@@ -175,6 +177,7 @@ class Calls:
         """A reply to the question that should come next."""
         self.compaction = Compaction(task)
         """What of the run's conversation is sent."""
+        self.fallbacks = Fallbacks(task.models)
         self.summary: AskModel | None = None
         """The question for a summary, while it is asked."""
         self.signed_ids: Callable[[], tuple[str, ...]] = tuple
@@ -200,10 +203,13 @@ class Calls:
 
     def prepared(self, effect: Effect[Any], place: str) -> Effect[Any]:
         """The effect with each tool's arguments as they will be sent: brought to the tool's schema once, or
-        as a person gave them. Calls that cannot be made get their result here."""
+        as a person gave them. Calls that cannot be made get their result here. Questions go to the model
+        that is asked now."""
         if isinstance(effect, Together):
             given = [self.prepared(member, name) for name, member in members(effect, place)]
             effect = effect.model_copy(update={"effects": tuple(given)})
+        elif isinstance(effect, AskModel):
+            effect = self.fallbacks.asked(effect)
         elif isinstance(effect, CallTools):
             runs = tuple(self._prepared_run(name, run) for name, run in tool_calls(effect, place).items())
             effect = effect.model_copy(update={"runs": runs})
@@ -247,6 +253,27 @@ class Calls:
         }
         return {n: a for n, a in asked.items() if isinstance(a, EffectFailed) and a.error == "fatal"}
 
+    def fall_back(self, wanted: Effect[Any], effect: Effect[Any], place: str) -> list[ModelChange]:
+        """Have questions asked again by other models, whose model failed for good; `effect` is `wanted`, as
+        it was prepared."""
+        changes: dict[str, ModelChange | None] = {}
+        for (name, one), (_, asked) in zip(members(wanted, place), members(effect, place), strict=True):
+            failure = self.state.answers.get(name)
+            if not (isinstance(one, AskModel) and isinstance(asked, AskModel)):
+                continue
+            if name in self.state.given_up or not (
+                isinstance(failure, EffectFailed) and is_unavailable(failure)
+            ):
+                continue
+            role = self.fallbacks.role(one)
+            if role not in changes:  # side by side they were all asked the same model
+                changes[role] = self.fallbacks.after(one, asked, failure, self.host.now())
+            if (change := changes[role]) and change.asked:
+                self.ask_again(name)
+            else:
+                self.state.given_up.append(name)
+        return [change for change in changes.values() if change]
+
     def planned(self, effect: Effect[Any], place: str) -> dict[str, float]:
         """The calls that were begun and those that are to be made, by counter."""
         questions = [name for name, one in members(effect, place) if isinstance(one, AskModel)]
@@ -264,6 +291,7 @@ class Calls:
         self.state.answers.pop(name, None)
         self.state.summary_failed = False
         self.compaction.try_again()
+        self.state.given_up = [given_up for given_up in self.state.given_up if given_up != name]
         self.state.asked_again[name] = self.state.asked_again.get(name, 0) + 1
 
     def make_again(self, name: str) -> None:
@@ -477,6 +505,7 @@ class Calls:
             asked = after.effect
             if not isinstance(asked, AskModel) or after.breach is not None:
                 return None
+            asked = self.fallbacks.asked(asked, now)
             if self.compaction.is_due(after.snapshot.conversation, asked):
                 return None  # a summary comes first
             return asked, self.question_site(after, after.snapshot.place, asked, now)

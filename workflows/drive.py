@@ -35,6 +35,7 @@ from activities.contracts import (
 from workflows.api import COUNTERS, MAX_LIMIT
 from workflows.calls import members, tool_calls
 from workflows.compaction import Part
+from workflows.fallback import ModelChange
 from workflows.gate import texts
 from workflows.gate.approvals import RequiredApproval
 from workflows.gate.decisions import Refused
@@ -261,7 +262,10 @@ class Drive(LiveRun):
         Calls that have ended are kept, so performing the effect again makes only those that are missing.
         """
         assert self.step.effect is not None
-        calls, effect = self.calls, await self._approved(self.step.effect)
+        calls, wanted = self.calls, self.step.effect
+        if not calls.state.begun:
+            self._log_models(calls.fallbacks.over(self.host.now()))
+        effect = await self._approved(wanted)
         if self.step.exit is not None:
             return
         while (breach := await self._ready(effect)) is None:
@@ -276,7 +280,9 @@ class Drive(LiveRun):
                 self.settle(calls.state.begun)
                 return
             else:
-                perform_again = calls.ask_shorter(self.step, effect, answer) or await self._fix_trouble(
+                perform_again = calls.ask_shorter(self.step, effect, answer)
+                perform_again = perform_again or self._log_models(calls.fall_back(wanted, effect, self.place))
+                perform_again = perform_again or await self._fix_trouble(
                     calls.failed_questions(effect, self.place)
                 )
             if self.step.exit is not None:
@@ -284,7 +290,14 @@ class Drive(LiveRun):
             if not perform_again:
                 self._answer(answer, effect)
                 return
+            effect = calls.prepared(wanted, self.place)
         await self._limit(breach)
+
+    def _log_models(self, changes: Sequence[ModelChange]) -> bool:
+        """Other models are asked from now on. True: the questions that failed are asked again."""
+        for change in changes:
+            self.log_event("ModelChanged", reason=change.text, about=change.model_dump(mode="json"))
+        return any(change.asked for change in changes)
 
     async def _ready(self, effect: Effect[Any]) -> Breach | None:
         """Shorten a question that is too long, reserve the calls. A Breach: of a limit that this meets."""

@@ -117,6 +117,7 @@ class LiveRun:
         self.calls.cached = _RESULTS.validate_python(values["cached"])
         self.calls.early = EarlyReply.model_validate(values["early"]) if values["early"] else None
         self.calls.compaction.load(values["compaction"])
+        self.calls.fallbacks.load(values["fallbacks"])
         self.stuck.load(values["stuck"])
 
     def dump(self) -> JsonObject:
@@ -132,6 +133,7 @@ class LiveRun:
             "early": self.calls.early.model_dump(mode="json") if self.calls.early else None,
             "cached": _RESULTS.dump_python(self.calls.cached, mode="json"),
             "compaction": self.calls.compaction.dump(),
+            "fallbacks": self.calls.fallbacks.dump(),
             "stuck": self.stuck.dump(),
         }
 

@@ -75,7 +75,7 @@ def machine_of(task: AgentTask, machine: Machine | None = None) -> tuple[Machine
         raise InvalidTask(str(error)) from error
     if task.material is not None and not machine.takes_material:
         raise InvalidTask(f"material: {machine.name} takes none; put it into the goal, or let a tool read it")
-    unknown = [role for role in task.models if role not in machine.roles]
+    unknown = [role for role in task.models if role not in {*machine.roles, *task.fallbacks}]
     if unknown and not task.depth:  # an inner run has the outer run's models, for runs inside it
         raise InvalidTask(
             f"models: {machine.name} has no role {', '.join(unknown)}; its roles: {', '.join(machine.roles)}"
@@ -241,6 +241,9 @@ def inner_task(
     if "seconds" in limits:
         limits["seconds"] = max(limits["seconds"] or 0, 0.001)
     renamed = {role: task.models[name] for role, name in effect.roles.items() if name in task.models}
+    for role, model in renamed.items():  # none stands in for itself
+        others = tuple(name for name in model.fallback if name != role)
+        renamed[role] = model.model_copy(update={"fallback": others})
     outer = {name: getattr(task, name) for name in AgentSpec.model_fields}
     return AgentTask.model_validate({
         **outer,

@@ -2,9 +2,17 @@
 
 from __future__ import annotations
 
-from typing import Literal
+from typing import Annotated, Any, Literal
 
-from pydantic import BaseModel, ConfigDict, Field, JsonValue, model_validator
+from pydantic import (
+    BaseModel,
+    ConfigDict,
+    Field,
+    JsonValue,
+    StringConstraints,
+    field_validator,
+    model_validator,
+)
 
 from activities.contracts.conversation import ToolCall
 
@@ -84,7 +92,17 @@ class ModelSpec(Strict):
     attempts: int | None = Field(
         default=None, ge=1, le=100, description="in all, for transient failures; null: the machine's choice"
     )
+    fallback: tuple[Annotated[str, StringConstraints(max_length=64)], ...] = Field(
+        default=(),
+        max_length=10,
+        description="names of other models of the agent, asked in this order when this one is not to be had",
+    )
     script: tuple[ScriptedReply, ...] = Field(default=(), description="for the provider `scripted`")
+
+    @field_validator("fallback", mode="before")
+    @classmethod
+    def _one_or_several(cls, names: Any) -> Any:
+        return (names,) if isinstance(names, str) else names
 
     @model_validator(mode="after")
     def _leaves_room(self) -> ModelSpec:

@@ -9,6 +9,7 @@ import pytest
 from temporalio.client import Client, WorkflowFailureError, WorkflowUpdateFailedError
 from temporalio.exceptions import ApplicationError
 
+from activities.contracts import ModelSpec
 from activities.settings import Settings
 from tests.server.trials import (
     begin,
@@ -188,6 +189,22 @@ async def test_run_that_goes_round_in_circles_asks_and_ends(working: Client, set
     assert (result.ok, result.exit_reason, result.counters["tool_calls"]) == (False, "stuck", 4)
     transcript: TranscriptPage = await run.query("transcript", PageQuery(), result_type=TranscriptPage)
     assert [m.role for m in transcript.messages].count("user") == 2
+    await replayed(run, settings)
+
+
+async def test_fallback_is_asked_when_a_model_is_not_to_be_had(working: Client, settings: Settings) -> None:
+    models = {
+        "default": ModelSpec(provider="away", name="gone", fallback="backup"),
+        "backup": scripted(MARK, "all marked"),
+    }
+    run = await begin(working, task(models=models))
+    result = await run.result()
+    assert (result.answer, result.counters["model_calls"]) == ("all marked", 3)
+    changed = [record.reason for record in await log_of(run) if record.event == "ModelChanged"]
+    assert len(changed) == 1
+    assert changed[0].startswith(
+        "default: backup (script) is asked instead of default (gone): unknown_provider"
+    )
     await replayed(run, settings)
 
 
