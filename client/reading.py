@@ -16,7 +16,7 @@ from temporalio.client import (
     WorkflowFailureError,
     WorkflowHandle,
 )
-from temporalio.exceptions import ApplicationError
+from temporalio.exceptions import ApplicationError, CancelledError
 
 from activities.contracts import Message
 from client.archived import ArchivedRuns
@@ -37,7 +37,16 @@ from client.errors import (
 from client.follow import Follower, Heartbeat, bug_in, heartbeat_in
 from client.history.recorded import by_number, executions_of, recorded_log
 from client.listing import RunLine, line_of, list_filter, run_with_short_id
-from workflows.api import TASK_QUEUE, LogPage, PageQuery, RunResult, RunStatus, StepLine, TranscriptPage
+from workflows.api import (
+    RESULT_KEY,
+    TASK_QUEUE,
+    LogPage,
+    PageQuery,
+    RunResult,
+    RunStatus,
+    StepLine,
+    TranscriptPage,
+)
 from workflows.kernel.log import Record
 
 __all__ = ["RunReader"]
@@ -171,8 +180,8 @@ class RunReader:
         """Wait until a run is over; what came out of it.
 
         Raises:
-            RunFailed: the workflow failed, was terminated or timed out, so there is no result. A machine that
-                ends by raising has one; see `RunResult.raises`.
+            RunFailed: the workflow failed, was terminated or timed out, so there is no result. A run whose
+                workflow fails or is cancelled by choice has one; see `RunResult.raises` and `OnEnd`.
         """
         handle: WorkflowHandle[Any, RunResult] = self.temporal.get_workflow_handle(run, result_type=RunResult)
         try:
@@ -180,6 +189,11 @@ class RunReader:
                 return await handle.result()
         except WorkflowFailureError as error:
             found = _result_in(error)
+            if isinstance(error.cause, CancelledError):
+                async with clear_errors(self.where, run):
+                    found = await (await handle.describe()).memo_value(
+                        RESULT_KEY, default=None, type_hint=RunResult
+                    )
             if found is None:
                 raise run_failed(run, error) from error
             return found
@@ -401,9 +415,9 @@ class RunReader:
 
 
 def _result_in(error: WorkflowFailureError) -> RunResult | None:
-    """The result that a machine which ends by raising gives with its error."""
+    """The result that a run gives with its error."""
     cause = error.cause
     details = cause.details if isinstance(cause, ApplicationError) else ()
-    if not details or not isinstance(details[0], dict) or not details[0].get("raises"):
+    if not details or not isinstance(details[0], dict) or "exit_reason" not in details[0]:
         return None
     return RunResult.model_validate(details[0])

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from typing import Any
@@ -13,6 +14,7 @@ from temporalio.worker.workflow_sandbox import RestrictedWorkflowAccessError
 
 from activities.contracts import AskModel, ToolSpec
 from workflows.api import (
+    RESULT_KEY,
     WORKFLOW_TYPE,
     AgentTask,
     Carry,
@@ -178,22 +180,26 @@ class AgentWorkflow:
     # -- the end ------------------------------------------------------------------------------------
 
     async def _end(self, host: TemporalHost, drive: Drive) -> RunResult:
-        """Notify, archive, and return the result; or fail with it where the machine raises."""
+        """Notify, archive, and return the result; or fail with it where the machine raises, and where the
+        agent wants Temporal to show how it ended."""
         result = drive.result(self.archived.head)
         await host.end_notices(seconds=AT_THE_END)
         task = self.task.model_dump(mode="json", exclude={"carry", "fork"}) if self.task else {}
         archived = await self.archived.write({**result.model_dump(mode="json"), "task": task})
         await workflow.wait_condition(workflow.all_handlers_finished)
         result = result.model_copy(update={"archived": archived})
+        how, whole = drive.task.on_end, result.model_dump(mode="json")
         if workflow.cancellation_reason() is not None and result.exit_reason == "cancelled":
-            return result
-        if result.raises:
+            if how.cancelled == "complete" or drive.task.depth:
+                return result
+            workflow.upsert_memo({RESULT_KEY: whole})  # Temporal takes no details of a cancellation
+            raise asyncio.CancelledError
+        if result.raises or (not result.ok and how.failed == "fail_workflow"):
             # The machine's way to fail (spec 7.5): the whole result goes with the error. A message is no
             # payload: a long one would pass no limit of the server.
             text = (result.error or result.exit_reason)[:MESSAGE]
-            raise ApplicationError(
-                text, result.model_dump(mode="json"), type=result.raises, non_retryable=True
-            )
+            kind = result.raises or result.exit_reason
+            raise ApplicationError(text, whole, type=kind, non_retryable=True)
         return result
 
     def _ended_early(self, reason: str, problem: str) -> ApplicationError:

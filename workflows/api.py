@@ -31,6 +31,7 @@ __all__ = [
     "COUNTERS",
     "MAX_LIMIT",
     "PAGE_BYTES",
+    "RESULT_KEY",
     "TASK_QUEUE",
     "WORKFLOW_TYPE",
     "AgentSpec",
@@ -42,6 +43,7 @@ __all__ = [
     "Limits",
     "LogPage",
     "Name",
+    "OnEnd",
     "Origin",
     "PageQuery",
     "RunResult",
@@ -56,6 +58,8 @@ WORKFLOW_TYPE = "AgentWorkflow"
 TASK_QUEUE = "ratchet"
 PAGE_BYTES = 12 * 1024
 """Pages of queries stay below the threshold of external storage, so that Temporal's own CLI shows them."""
+RESULT_KEY = "result"
+"""Memo of a run that Temporal shows as Canceled: its result."""
 ATTRIBUTES: dict[str, Literal["Keyword", "Datetime"]] = {
     "AgentName": "Keyword",
     "AgentMachine": "Keyword",
@@ -109,6 +113,17 @@ class CompactionSettings(Strict):
         return self
 
 
+class OnEnd(Strict):
+    """How Temporal shows a run that did not reach its goal. Its result is the same."""
+
+    failed: Literal["complete", "fail_workflow"] = Field(
+        default="complete", description="any end that is not `ok`, but a cancellation"
+    )
+    cancelled: Literal["complete", "cancel_workflow"] = Field(
+        default="complete", description="an inner run that is cancelled always completes"
+    )
+
+
 class AgentSpec(Strict):
     """An agent, whole: what an agent file resolves to."""
 
@@ -138,6 +153,7 @@ class AgentSpec(Strict):
         default="auto",
         description="auto: a tool that may be repeated and the model's next reply share one activity",
     )
+    on_end: OnEnd = Field(default=OnEnd(), description="whether Temporal shows Failed and Canceled")
     approvals: Approvals = Field(default=Approvals(), description="which tool calls wait for a person")
     people: People = Field(default=People(), description="who decides, how long they have, who is notified")
 
@@ -325,7 +341,8 @@ class RunResult(RunSummary):
     """False: the log's last part could not be written to the archive; the worker's log says why."""
     raises: str | None = None
     """The error that the machine ended with, where it raises instead of returning: the workflow has failed
-    with this type, and this result is in the error's details."""
+    with this type, and this result is in the error's details. With `on_end: {failed: fail_workflow}` it is
+    there of every run that fails, and the exit reason is the type."""
 
     def raise_if_failed(self) -> None:
         """Raise what the machine ended with, such as `MaxIterationsExceeded`, if it does so."""

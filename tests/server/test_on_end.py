@@ -1,0 +1,65 @@
+"""Runs that Temporal shall show as Failed or Canceled: it does, and the whole result is there as well."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from temporalio.client import Client
+
+from activities.settings import Settings
+from client.agent import AgentClient
+from client.connection import Connection
+from tests.server.trials import Run, begin, calls, command, replayed, scripted, task, until
+from workflows.api import OnEnd, RunResult
+
+SHOWN = OnEnd(failed="fail_workflow", cancelled="cancel_workflow")
+MARK = calls(("mark", {"line": "one"}))
+LONG = "note this: " * 1500
+
+
+async def outcome(working: Client, settings: Settings, run: Run) -> tuple[str, RunResult]:
+    """How Temporal shows a run, and its result for the client."""
+    agents = AgentClient(Connection(working, settings, "the test server"))
+    result = await agents.result(run.id)
+    status = (await run.describe()).status
+    await replayed(run, settings)
+    assert status is not None
+    return status.name, result
+
+
+async def test_cancelled_run_shows_as_canceled_whatever_its_result_holds(
+    working: Client, settings: Settings
+) -> None:
+    slow = {"default": scripted("done", delay_seconds=30)}
+    run = await begin(working, task(models=slow, on_end=SHOWN))
+    await until(run, lambda status: bool(status.doing))
+    await command(run, "steer", text=LONG)
+    await run.cancel()
+    status, result = await outcome(working, settings, run)
+    assert (status, result.exit_reason, result.unheard) == ("CANCELED", "cancelled", (LONG,))
+
+
+async def test_failed_run_shows_as_failed_and_gives_its_result_to_the_run_around_it(
+    working: Client, settings: Settings
+) -> None:
+    inner: dict[str, Any] = {
+        "machine": "tools",
+        "goal": "inside",
+        "give": ["mark"],
+        "limits": {"tool_calls": 1},
+    }
+    given = task(
+        MARK, calls(("mark", {"line": "two"})), machine="nester", options={"inner": [inner]}, on_end=SHOWN
+    )
+    run = await begin(working, given)
+    status, result = await outcome(working, settings, run)
+    assert status == "COMPLETED"
+    assert "limit" in str(result.answer)
+    assert [call.tool for call in result.calls] == ["mark"]
+    assert result.counters["tool_calls"] == 1
+    children = [one async for one in working.list_workflows(f"ParentWorkflowId = '{run.id}'")]
+    assert len(children) == 1
+    status, result = await outcome(working, settings, working.get_workflow_handle(children[0].id))
+    assert (status, result.exit_reason, result.raises) == ("FAILED", "limit", None)
+    assert [call.tool for call in result.calls] == ["mark"]
+    result.raise_if_failed()
