@@ -54,6 +54,11 @@ class ArchivedRuns:
         except ValidationError:
             return None
 
+    async def histories(self, run: str) -> tuple[bytes, ...]:
+        """Temporal's histories of a run's executions, the first one first, as its protocol writes them; empty
+        when the archive has none."""
+        return await _read(lambda: self._archive.histories(run))
+
     async def broken_at(self, run: str) -> int | None:
         """The first record that breaks the hash chain; None: the chain is whole."""
         return await _read(lambda: self._archive.broken_at(run))

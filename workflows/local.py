@@ -153,17 +153,24 @@ class LocalRuns:
     """Seconds since 1970."""
     machine: Machine | None = None
     """The machine of outer runs, in place of the one that their task names."""
+    watch: Callable[[Drive], None] | None = None
+    """Told of each run before it begins, inner runs included."""
+    origins: Mapping[str, str] = field(default_factory=dict)
+    """Workflow id -> run id of its first execution; a run that is not named has its own id."""
     _numbers: count[int] = field(default_factory=lambda: count(1))
 
     def __post_init__(self) -> None:
         if self.interrupt is not None and self.decide is None:
             raise ValueError("`interrupt` says when a person is asked; give `decide` too, which answers")
 
-    async def run(self, task: AgentTask, perform: Perform, *, trace_id: str = "") -> LocalOutcome:
-        """Run a task to its end. Raises InvalidTask, and what `perform` raises."""
+    async def run(
+        self, task: AgentTask, perform: Perform, *, trace_id: str = "", workflow_id: str = ""
+    ) -> LocalOutcome:
+        """Run a task to its end; its id is the trace id, if no other is given. Raises InvalidTask, and what
+        `perform` raises."""
         task, program = self._prepared(task, trace_id)
         step = first_step(task, program, now=self.now())
-        return await self._ended(task, perform, step, trace_id, ())
+        return await self._ended(task, perform, step, trace_id, (), workflow_id)
 
     async def replay(self, task: AgentTask, perform: Perform, trace_id: str, from_step: int) -> LocalOutcome:
         """Load a run that the store has, begin step `from_step` again (0: the start), and run on.
@@ -215,10 +222,16 @@ class LocalRuns:
         return is_paused_before
 
     async def _ended(
-        self, task: AgentTask, perform: Perform, step: Step, trace_id: str, records: Sequence[Record]
+        self,
+        task: AgentTask,
+        perform: Perform,
+        step: Step,
+        trace_id: str,
+        records: Sequence[Record],
+        workflow_id: str = "",
     ) -> LocalOutcome:
-        name = trace_id or f"local-{next(self._numbers)}"
-        run = _Run(self, perform, task, step, Identity(name, name), [])
+        name = workflow_id or trace_id or f"local-{next(self._numbers)}"
+        run = _Run(self, perform, task, step, Identity(name, self.origins.get(name, name)), [])
         run.trace_id, run.records = trace_id, list(records)
         await run.drive.run()
         if run.cancelled():
@@ -256,6 +269,8 @@ class _Run:
         self._asked: set[str] = set()
         self._children: dict[str, Drive] = {}
         self.drive = Drive(self, task, runs._specs_of(task), identity, step)
+        if runs.watch is not None:
+            runs.watch(self.drive)
 
     def now(self) -> float:
         return self.runs.now()
@@ -311,7 +326,8 @@ class _Run:
             step = first_step(task, program, now=self.now())
         except ValueError as error:
             return EffectFailed(error="fatal", type="inner_machine", message=str(error))
-        identity = Identity(child.workflow_id, child.workflow_id, child.parents, child.old_command_ids)
+        origin = self.runs.origins.get(child.workflow_id, child.workflow_id)
+        identity = Identity(child.workflow_id, origin, child.parents, child.old_command_ids)
         inner = _Run(self.runs, self._perform, task, step, identity, self.calls)
         self._children[child.workflow_id] = inner.drive
         try:

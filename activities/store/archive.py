@@ -12,6 +12,7 @@ import hashlib
 import json
 import os
 import sqlite3
+import zlib
 from collections.abc import Iterator
 from contextlib import closing, contextmanager
 from pathlib import Path
@@ -20,6 +21,7 @@ from typing import Any
 import structlog
 from pydantic_core import to_json
 from temporalio import activity
+from temporalio.api.history.v1 import History
 from temporalio.exceptions import ApplicationError
 
 from activities.contracts import ArchiveRequest, JsonObject, LogRead, LogWanted
@@ -34,6 +36,9 @@ CREATE TABLE IF NOT EXISTS runs(
 CREATE TABLE IF NOT EXISTS records(
     workflow_id TEXT NOT NULL, run_id TEXT NOT NULL, seq INTEGER NOT NULL,
     hash TEXT NOT NULL, json TEXT NOT NULL, PRIMARY KEY (workflow_id, run_id, seq));
+CREATE TABLE IF NOT EXISTS histories(
+    workflow_id TEXT NOT NULL, run_id TEXT NOT NULL, execution TEXT NOT NULL, events BLOB NOT NULL,
+    PRIMARY KEY (workflow_id, run_id, execution));
 """
 CONFLICT = "ArchiveConflict"
 """Error type: the archive already holds another history or result of this run."""
@@ -88,6 +93,30 @@ class Archive:
                 if result is not None and kept.fetchone() != (result,):
                     raise _conflict("result", run)
         return head
+
+    def add_history(self, workflow_id: str, run_id: str, execution: str, events: bytes) -> None:
+        """Keep Temporal's history of one execution of a run; a longer one takes its place."""
+        with self._explained():
+            self._make()
+            with closing(self._connect()) as file:
+                file.execute(
+                    "INSERT INTO histories VALUES(?,?,?,?) ON CONFLICT DO UPDATE SET events=excluded.events",
+                    (workflow_id, run_id, execution, zlib.compress(events)),
+                )
+
+    def histories(self, workflow_id: str, run_id: str | None = None) -> tuple[bytes, ...]:
+        """Temporal's histories of a run's executions, the first one first."""
+        found = self._run(workflow_id, run_id)
+        rows = self._rows(
+            f"SELECT events FROM histories WHERE {ONE} ORDER BY rowid",
+            (workflow_id, found[0] if found else run_id),
+        )
+        try:
+            return tuple(zlib.decompress(events) for (events,) in rows)
+        except zlib.error as error:
+            raise StoreError(
+                f"a history of run {workflow_id} in the archive is damaged. Restore archive.db from a backup."
+            ) from error
 
     def runs(self) -> tuple[Run, ...]:
         """All runs, in the order in which they were first archived."""
@@ -190,8 +219,22 @@ class ArchiveActivities:
         Raises `StoreUnavailable` (worth a retry) and `ApplicationError` of type `ArchiveConflict`.
         """
         head = await asyncio.to_thread(self.archive.add, request)
+        await self._keep_history(request)
         log.info("archive.written", workflow_id=request.workflow_id, records=len(request.records))
         return head
+
+    async def _keep_history(self, request: ArchiveRequest) -> None:
+        """Keep what Temporal has of this execution up to now: all but its end. A failure harms nothing."""
+        info = activity.info()
+        try:
+            run = activity.client().get_workflow_handle(request.workflow_id, run_id=info.workflow_run_id)
+            events = History(events=(await run.fetch_history()).events).SerializeToString()
+            execution = str(info.workflow_run_id)
+            await asyncio.to_thread(
+                self.archive.add_history, request.workflow_id, request.run_id, execution, events
+            )
+        except Exception as error:  # noqa: BLE001  # the log is written: this is more than a run needs
+            log.warning("archive.history_not_kept", workflow_id=request.workflow_id, error=str(error))
 
     @activity.defn(name="read_log")
     async def read_log(self, wanted: LogWanted) -> LogRead:

@@ -58,6 +58,8 @@ COMMANDS = {
     "steps": ("history", "List a run's steps: what each did, and which of them it can go back to."),
     "fork": ("history", "Start a new run from a step of another one."),
     "replay": ("history", "Run it again from its history: would today's code do the same?"),
+    "export": ("cassette", "Write a run as one file that `ratchet test` plays."),
+    "test": ("cassette", "Play runs from files, offline; name the first difference."),
     "compare": ("history", "Show two runs side by side by step, and where they differ first."),
     "agents": ("catalog", "List agents: those of the current folder, and those that come with Ratchet."),
     "tools": ("catalog", "List tools: what they do, their arguments, what a second call would do."),

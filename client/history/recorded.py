@@ -8,16 +8,20 @@ from typing import Any
 
 from temporalio.api.common.v1 import Payload
 from temporalio.api.enums.v1 import EventType
-from temporalio.api.history.v1 import HistoryEvent
+from temporalio.api.history.v1 import History, HistoryEvent
 from temporalio.client import Client, WorkflowHistory
 from temporalio.service import RPCError, RPCStatusCode
 
 from activities.contracts import ArchiveRequest
+from client.archived import ArchivedRuns
 from client.errors import RatchetError
 from workflows.api import AgentTask
 from workflows.kernel.log import Record
 
-__all__ = ["Beginning", "Execution", "beginning_of", "by_number", "executions_of", "recorded_log"]
+__all__ = [
+    "Beginning", "Execution", "archived_executions", "beginning_of", "by_number", "executions_of",
+    "recorded_log",
+]  # fmt: skip
 
 ARCHIVE = "archive_log"
 """The activity that writes the log to the archive."""
@@ -93,6 +97,15 @@ async def executions_of(temporal: Client, run: str) -> tuple[Execution, ...]:
             raise RatchetError(f"the history of run {run} is empty, so there is nothing to read")
         found.insert(0, Execution(await _beginning(temporal, history.events[0]), history))
         run_id = found[0].beginning.continues
+    return tuple(found)
+
+
+async def archived_executions(temporal: Client, archive: ArchivedRuns, run: str) -> tuple[Execution, ...]:
+    """The executions whose histories the archive has, the first one first."""
+    found = []
+    for content in await archive.histories(run):
+        history = WorkflowHistory(run, list(History.FromString(content).events))
+        found.append(Execution(await _beginning(temporal, history.events[0]), history))
     return tuple(found)
 
 

@@ -9,7 +9,7 @@ from __future__ import annotations
 import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, Protocol
 
 from temporalio import workflow
 from temporalio.client import Client, WorkflowHistory
@@ -32,9 +32,20 @@ from client.plugin import RatchetPlugin
 from client.reading import RunReader
 from client.workerconfig import register_modules
 from workflows.agent import AgentWorkflow
+from workflows.drive import Drive
 from workflows.kernel.log import Record
+from workflows.messages import Messages
 
-__all__ = ["ReplayResult", "Replayed", "StepDifference", "first_changed", "replay", "replayed"]
+__all__ = [
+    "ReplayResult",
+    "Replayed",
+    "StepDifference",
+    "Watcher",
+    "explained",
+    "first_changed",
+    "replay",
+    "replayed",
+]
 
 
 class StepDifference(Frozen):
@@ -73,6 +84,7 @@ class ReplayResult(Frozen):
 class Replayed:
     """What today's code did with one history."""
 
+    watcher: Watcher | None = None
     instance: AgentWorkflow | None = None
     failure: Exception | None = None
     """Why Temporal could not replay it to its end."""
@@ -123,16 +135,26 @@ async def replay(agents: RunReader, run: str, before: int | None = None) -> Repl
         before=before,
         same=failed is None and difference is None,
         can_continue=None if executions[-1].ended else failed is None,
-        failure=_explained(failed.failure) if failed else "",
+        failure=explained(failed.failure) if failed else "",
         records=count,
         difference=difference,
         notes=notes,
     )
 
 
-async def replayed(temporal: Client, history: WorkflowHistory) -> Replayed:
+class Watcher(Protocol):
+    """Sees the run of a replay while it goes on."""
+
+    def watch(self, drive: Drive) -> None:
+        """The run is about to begin."""
+
+    def end(self) -> None:
+        """The history is at its end, and the run as it was there."""
+
+
+async def replayed(temporal: Client, history: WorkflowHistory, watcher: Watcher | None = None) -> Replayed:
     """Replay one execution with today's code. It does not raise for what the code does."""
-    found = Replayed()
+    found = Replayed(watcher)
     plugins = [one for one in temporal.config()["plugins"] if isinstance(one, RatchetPlugin)]
     if not plugins:
         raise RatchetError("the Temporal client has no `RatchetPlugin`; make it by `AgentClient.connect`")
@@ -161,10 +183,23 @@ class _InstanceFinder(Interceptor):
 
         class Inbound(WorkflowInboundInterceptor):
             async def execute_workflow(self, input: ExecuteWorkflowInput) -> Any:
-                found.instance = workflow.instance()
+                found.instance = instance = workflow.instance()
+                if found.watcher is not None:
+                    _announce(instance.messages, found.watcher)
                 return await super().execute_workflow(input)
 
         return Inbound
+
+
+def _announce(messages: Messages, watcher: Watcher) -> None:
+    """Tell of the run when it is made, before anything that people sent reaches it."""
+    begin = messages.begin
+
+    def begun(drive: Drive, unusable: Sequence[str] = ()) -> None:
+        watcher.watch(drive)
+        begin(drive, unusable)
+
+    messages.begin = begun  # type: ignore[method-assign]  # a replay's own instance
 
 
 class _Runner(UnsandboxedWorkflowRunner):
@@ -178,8 +213,11 @@ class _Runner(UnsandboxedWorkflowRunner):
         activate = instance.activate
 
         def noted(act: Any) -> Any:
+            is_last = any(job.HasField("remove_from_cache") for job in act.jobs)
+            if is_last and self._found.watcher is not None:
+                self._found.watcher.end()
             done = activate(act)
-            if not any(job.HasField("remove_from_cache") for job in act.jobs):
+            if not is_last:
                 self._found.note_length()
             return done
 
@@ -232,8 +270,8 @@ async def _recorded(
     return found | by_number(more), ()
 
 
-def _explained(failure: Exception | None) -> str:
-    """Temporal's core nests its messages as Rust prints them; the innermost says it."""
+def explained(failure: Exception | None) -> str:
+    """Why a history could not be replayed: the innermost of the messages that Temporal's core nests."""
     messages: list[str] = re.findall(r'message: "((?:[^"\\]|\\.)*)"', str(failure))
     text = (messages[-1] if messages else str(failure)).removeprefix("[TMPRL1100] ").strip()
     if isinstance(failure, workflow.NondeterminismError):

@@ -85,13 +85,14 @@ class Bench:
         people: People | None = None,
         approvals: Approvals = NOBODY_ASKED,
         tools: Sequence[ToolSpec] = (LOOK, PAY, PUT),
+        watch: Callable[[Drive], None] | None = None,
         **more: Any,
     ) -> None:
         """`script`: what models reply, as texts, answers, or functions (call -> one of these); or one
-        function for all. `hops`: the run goes on in a new execution whenever it may. `more` are fields of
-        the task."""
+        function for all. `hops`: the run goes on in a new execution whenever it may. `watch` is told of each
+        execution, those of inner runs included. `more` are fields of the task."""
         self.script: Any = script if callable(script) else list(script)
-        self.clock, self.hops = STARTED, hops
+        self.clock, self.hops, self.watch = STARTED, hops, watch
         self.specs = {spec.name: spec for spec in tools}
         self.task = AgentTask.model_validate({
             "goal": "begin", "machine": "clerk", "tools": [spec.name for spec in tools],
@@ -124,6 +125,8 @@ class Bench:
         """Make the drive."""
         self.program = program
         self.drive = Drive(self, self.task, self.specs, self.identity, step, carried)
+        if self.watch is not None:
+            self.watch(self.drive)
 
     async def run(self) -> None:
         """Run to the end, through as many executions as `between` begins."""
@@ -290,7 +293,8 @@ class Bench:
         """There are none."""
 
     async def run_child(self, child: ChildRun) -> RunResult | EffectFailed:
-        inner = Bench(self.script, tools=[self.specs[name] for name in child.task.tools])
+        tools = [self.specs[name] for name in child.task.tools]
+        inner = Bench(self.script, tools=tools, watch=self.watch)
         inner.task, inner.clock, inner.hops = child.task, self.clock, self.hops
         inner.script, inner.blocked, inner.performed = self.script, self.blocked, self.performed
         inner.ended, inner.made_twice, inner.results = self.ended, self.made_twice, self.results

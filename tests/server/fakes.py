@@ -6,7 +6,7 @@ activities have the names of the real ones, and give the same calls the same ans
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator, Iterable
+from collections.abc import AsyncIterator, Callable, Iterable
 from contextlib import asynccontextmanager
 from dataclasses import dataclass, field
 from typing import Any
@@ -50,6 +50,7 @@ from activities.handover import with_early_reply
 from client.plugin import PASSED_THROUGH
 from workflows.agent import AgentWorkflow
 from workflows.api import AgentTask
+from workflows.drive import Drive
 from workflows.host import Call, CallSite
 from workflows.local import LocalOutcome, LocalRuns
 from workflows.people import Decision, Request, Verb
@@ -87,8 +88,10 @@ def decision(request: Request, verb: Verb, more: dict[str, Any]) -> Decision:
     return Decision(request=request.id, digest=request.digest, decision=verb, by="ann", **more)
 
 
-async def play(scenario: Scenario, run_id: str, world: FakeWorld) -> LocalOutcome:
-    """Run it in memory; the world knows its answers from then on."""
+async def play(
+    scenario: Scenario, run_id: str, world: FakeWorld, watch: Callable[[Drive], None] | None = None
+) -> LocalOutcome:
+    """Run it in memory, a second for each answer; the world knows its answers from then on."""
     left, decisions = list(scenario.answers), list(scenario.decisions)
     known = world.answers.setdefault(run_id, {})
     world.specs[run_id] = scenario.specs
@@ -103,6 +106,8 @@ async def play(scenario: Scenario, run_id: str, world: FakeWorld) -> LocalOutcom
     outcome = await LocalRuns(
         {spec.name: spec for spec in scenario.specs},
         decide=lambda request: decision(request, *decisions.pop(0)),
+        now=lambda: 1000.0 + len(scenario.answers) - len(left),
+        watch=watch,
     ).run(scenario.task, perform, trace_id=run_id)
     assert (left, decisions) == ([], []), f"{scenario.name}: more answers than questions: {outcome.result}"
     return outcome

@@ -1,4 +1,4 @@
-"""The same script gives the same log in memory and on the server, and its history replays."""
+"""The same script gives the same log in memory and on the server; its history replays, its cassette plays."""
 
 from __future__ import annotations
 
@@ -11,6 +11,10 @@ import pytest
 from temporalio.client import Client
 
 from activities.settings import Settings
+from client.agent import AgentClient
+from client.cassette.export import exported
+from client.cassette.playing import play as play_cassette
+from client.connection import Connection
 from tests.server.fakes import FakeWorld, Scenario, decision, fake_worker, play
 from tests.server.scenarios import SCENARIOS
 from tests.server.trials import log_of, open_request, replayed
@@ -75,6 +79,10 @@ async def test_log_is_the_same_in_memory_and_on_the_server(
     assert (result.answer, result.exit_reason) == (alone.answer, scenario.exit_reason)
     assert_rebuilt(scenario, run_id, log, alone)
     await replayed(run, settings)
+    cassette = await exported(AgentClient(Connection(temporal, settings, "the test server")), run_id)
+    verdict = await play_cassette(cassette)
+    assert verdict.difference == ""
+    assert verdict.decisions == len(scenario.decisions)
 
 
 def assert_rebuilt(scenario: Scenario, run_id: str, log: list[Record], alone: LocalOutcome) -> None:

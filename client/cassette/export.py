@@ -1,0 +1,73 @@
+"""A run as a cassette: replayed from its history with today's code, and recorded as it goes."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from pydantic import SecretStr
+from temporalio import workflow
+
+from client.cassette.file import Cassette, cassette_of
+from client.cassette.recording import Recorder
+from client.cassette.secrets import secrets_of_environment
+from client.errors import RatchetError, UnknownRun, clear_errors
+from client.history.recorded import Execution, archived_executions, executions_of
+from client.history.replayer import explained, replayed
+from client.reading import RunReader
+from client.workerconfig import register_modules
+
+__all__ = ["exported"]
+
+
+async def exported(agents: RunReader, run: str, remove: Sequence[str] = ()) -> Cassette:
+    """A run, live or over, with its inner runs; from Temporal, or once it has forgotten it from the archive.
+
+    Args:
+        remove: patterns of more secrets, see `without_secrets`.
+
+    Raises:
+        UnknownRun: neither has the history of the run, or of an inner run.
+        RatchetError: today's code cannot replay it, or a module of the settings cannot be loaded.
+    """
+    settings = agents.connection.settings
+    register_modules(settings.modules)
+    recorder = Recorder(lambda: workflow.info().get_current_history_length())
+    await _record(agents, recorder, run)
+    if not recorder.drives:
+        raise RatchetError(f"run {run} never began, so there is nothing to export; `ratchet show {run}`")
+    values = (getattr(settings, name) for name in type(settings).model_fields)
+    own = [value.get_secret_value() for value in values if isinstance(value, SecretStr)]
+    return cassette_of(recorder, known=(*secrets_of_environment(), *own), patterns=remove)
+
+
+async def _record(agents: RunReader, recorder: Recorder, run: str) -> None:
+    executions = await _executions(agents, run)
+    for execution in executions:
+        found = await replayed(agents.temporal, execution.history, recorder)
+        if found.failure is not None:
+            raise RatchetError(
+                f"run {run} cannot be replayed here, so it cannot be exported: {explained(found.failure)}. "
+                "Export it with the code that it ran with"
+            )
+    for execution in executions:
+        for event in execution.history.events:
+            if event.HasField("child_workflow_execution_started_event_attributes"):
+                child = event.child_workflow_execution_started_event_attributes.workflow_execution
+                await _record(agents, recorder, child.workflow_id)
+
+
+async def _executions(agents: RunReader, run: str) -> tuple[Execution, ...]:
+    found: tuple[Execution, ...] = ()
+    try:
+        async with clear_errors(agents.where, run):
+            found = await executions_of(agents.temporal, run)
+    except UnknownRun:
+        pass
+    if not found or found[0].beginning.continues:
+        found = await archived_executions(agents.temporal, agents.archive, run)
+    if not found or found[0].beginning.continues:
+        raise UnknownRun(
+            f"neither Temporal nor the archive has the whole history of run {run}: there is no such run, or "
+            f"its retention is over and no worker kept it. `ratchet log {run}` may still show what it did"
+        )
+    return found

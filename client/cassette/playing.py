@@ -1,0 +1,474 @@
+"""A cassette played: the run again in this process, with the recorded answers, decisions and commands.
+
+The engine is that of `Local`. No server is asked, no model, no tool. What the run does is held against the
+recording as it happens: each question, call, request and record of the log, and the end. Time is the
+recording's, so nothing is waited for.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import difflib
+from collections import deque
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass, field
+from typing import Any
+
+from pydantic import ValidationError
+
+from activities.contracts import EarlyReply, EffectFailed, ModelReplied, ToolRequest, ToolResult, ToolSpec
+from client.cassette.file import Cassette, yaml_text
+from client.cassette.recording import ANSWERS, INPUTS, Entry, Recorder, WatchedHost, final_of
+from workflows.api import AgentSpec, AgentTask, RunResult
+from workflows.drive import Drive
+from workflows.gate.decisions import Refused
+from workflows.host import Call, CallAnswer, CallSite, ChildRun
+from workflows.kernel.machine import Machine
+from workflows.local import LocalRuns
+from workflows.people import Command, Decision, Group, People
+from workflows.task import InvalidTask
+
+__all__ = ["Verdict", "play"]
+
+QUIET = 40
+"""Turns of the event loop without any news after which a run waits for something from outside."""
+ASKED = {
+    "ask_model": None,
+    "run_code": {"names", "constants", "material"},
+    "run_machine": {"options", "tools"},
+}
+"""Kind of call -> what of it is a question, which another agent may put in another way; None: all of it."""
+
+
+@dataclass(frozen=True)
+class Verdict:
+    """What came of playing a cassette."""
+
+    difference: str = ""
+    """The first difference, for a person; empty: the run took the recorded course."""
+    changes: tuple[str, ...] = ()
+    """Questions that were put in another way, where another agent was given."""
+    calls: int = 0
+    """How many recorded calls have ended."""
+    decisions: int = 0
+    """People's decisions and commands."""
+
+    @property
+    def ok(self) -> bool:
+        """Nothing differs that must not."""
+        return not self.difference
+
+
+async def play(
+    cassette: Cassette,
+    agent: AgentSpec | None = None,
+    *,
+    tools: tuple[ToolSpec, ...] = (),
+    machine: Machine | None = None,
+) -> Verdict:
+    """Play it.
+
+    Args:
+        agent: to be used in place of the recorded one. What it asks its models may differ then; calls with
+            their arguments, requests to people, transitions and the end may not.
+        tools: specs of that agent's tools, in place of the recorded ones with the same names.
+        machine: in place of the one that is registered under the recorded name.
+    """
+    task = cassette.task
+    if agent is not None:
+        task = task.model_copy(update={name: getattr(agent, name) for name in AgentSpec.model_fields})
+    task = task.model_copy(update={"people": _unsigned(task.people)})
+    specs = {spec.name: spec for spec in (*cassette.tools, *tools)}
+    player = _Player(cassette, lenient=agent is not None)
+    difference = await player.play(task, specs, machine)
+    people = cassette.count("decide", "command")
+    return Verdict(difference, tuple(player.changes), cassette.count("answer"), people)
+
+
+def _unsigned(people: People) -> People:
+    """Who may decide, without keys: signatures were checked when the decisions came."""
+    groups = {
+        name: Group(members=group.approvers, quorum=group.quorum) for name, group in people.groups.items()
+    }
+    return people.model_copy(update={"groups": groups})
+
+
+@dataclass
+class _Call:
+    """A call that is under way in the run of today."""
+
+    request: Any
+    end: asyncio.Future[Any] = field(default_factory=lambda: asyncio.get_running_loop().create_future())
+    cancelled: bool = False
+    begin: asyncio.Event = field(default_factory=asyncio.Event)
+    """The inner run begins."""
+    inner: asyncio.Task[Any] | None = None
+    """The inner run."""
+
+
+class _Player(Recorder):
+    """Plays one cassette."""
+
+    def __init__(self, cassette: Cassette, *, lenient: bool) -> None:
+        super().__init__()
+        self.cassette, self.lenient = cassette, lenient
+        self.clock = cassette.began
+        self.changes: list[str] = []
+        self.difference = ""
+        self.calls: dict[tuple[str, str], _Call] = {}
+        self.timers: list[float] = []
+        self.news = 0
+        """Rises whenever the run does something."""
+        self.closing = False
+        self._expected: dict[str, deque[Entry]] = {}
+        self._inputs: list[Entry] = []
+        for entry in cassette.course:
+            if any(key in entry for key in INPUTS):
+                self._inputs.append(entry)
+            else:
+                self._expected.setdefault(_inner(entry), deque()).append(entry)
+        self._root: asyncio.Task[Any] | None = None
+
+    def host_for(self, drive: Drive, name: str) -> WatchedHost:
+        return _PlayedHost(drive, self, name)
+
+    # -- what the run does, held against the recording --------------------
+
+    def add(self, entry: Entry) -> None:
+        name = _inner(entry)
+        if any(key in entry for key in INPUTS):
+            return
+        self.news += 1
+        if self.difference or self.closing:
+            return
+        left = self._expected.get(name)
+        recorded = left.popleft() if left else None
+        if recorded == entry:
+            return
+        if recorded is not None and self.lenient and _is_the_same_course(recorded, entry):
+            self.changes.append(_diff(_name(entry), recorded, entry))
+            return
+        self._differs(_name(recorded or entry), recorded, entry, name)
+
+    def _differs(self, what: str, recorded: Entry | None, today: Entry | None, name: str = "") -> None:
+        step = self.drives[name].step.snapshot.step
+        self.difference = self.difference or _diff(f"step {step}, {what}", recorded, today)
+
+    # -- playing --------------------
+
+    async def play(self, task: AgentTask, specs: dict[str, ToolSpec], machine: Machine | None) -> str:
+        """The first difference; empty: there is none."""
+        given = {name: specs[name] for name in task.tools if name in specs}
+        if missing := [name for name in task.tools if name not in given]:
+            return (
+                f"the agent has tools that neither the cassette nor this worker knows: {', '.join(missing)}"
+            )
+        cassette = self.cassette
+        runs = LocalRuns(
+            given, decide=lambda request: None, now=lambda: self.clock, machine=machine, watch=self.watch,
+            origins=cassette.runs,
+        )  # fmt: skip
+        self._root = asyncio.ensure_future(
+            runs.run(task, _nothing_is_performed, trace_id=cassette.trace_id, workflow_id=cassette.run)
+        )
+        try:
+            for entry in self._inputs:
+                await self._pass_time(entry)
+                if not self.difference and (problem := await self._give(entry)):
+                    self._cannot_go_on(entry, problem)
+                if self.difference:
+                    return self.difference
+            await self._pass_time(None)
+            return self.difference or self._end()
+        except InvalidTask as error:
+            return f"today's code refuses the task: {error}"
+        finally:
+            await self._close()
+
+    async def settle(self) -> None:
+        """Until the run waits for something from outside."""
+        quiet, news = 0, self.news
+        while quiet < QUIET and not self.difference:
+            await asyncio.sleep(0)
+            quiet, news = (quiet + 1, news) if news == self.news else (0, self.news)
+        if self._root is not None and self._root.done() and not self._root.cancelled():
+            self._root.result()  # raises what today's code did
+
+    async def _pass_time(self, entry: Entry | None) -> None:
+        """Let the time up to this entry pass, with the deadlines in it; None: all the time that is left."""
+        if entry is not None and entry.get("at_once"):
+            return
+        await self.settle()
+        at = self._time_of(entry) if entry is not None else None
+        while not self.difference and (due := min(self.timers, default=None)) is not None:
+            if (at is None and not self.cassette.is_over) or (at is not None and due > at):
+                break
+            if entry is not None and self._came_in_time(entry, due):
+                break
+            self.clock = max(due, self.clock)
+            self.news += 1
+            await self.settle()
+        self.clock = max(self.clock, at or 0)
+
+    def _time_of(self, entry: Entry) -> float:
+        at: Any = entry["at"]
+        return round(self.cassette.began + float(at), 6)
+
+    def _came_in_time(self, entry: Entry, due: float) -> bool:
+        """A decision that was there before anybody looked at the deadline."""
+        drive = self.drives.get(_inner(entry))
+        if drive is None or "decide" not in entry:
+            return False
+        asked = [one for one in drive.requests.open_requests if one.id == entry["decide"]]
+        return any(due in (one.deadline, one.warn_at) for one in asked)
+
+    async def _give(self, entry: Entry) -> str:
+        """Give the run what came from outside; why that cannot be, or nothing."""
+        problem = self._given(entry)
+        if problem and entry.get("at_once"):  # what it is about comes of the entry before
+            await self.settle()
+            problem = self._given(entry)
+        self.news += 1
+        return "" if self.difference else problem
+
+    def _given(self, entry: Entry) -> str:
+        name = _inner(entry)
+        if "begin" in entry:
+            return self._begun(name)
+        if name not in self.drives:
+            return f"there is no inner run {name}"
+        if "answer" in entry:
+            return self._answered(entry, name)
+        return self._cancelled(name) if "cancel" in entry else self._said(entry, self.drives[name])
+
+    def _said(self, entry: Entry, drive: Drive) -> str:
+        """A person decides or commands."""
+        said: dict[str, Any] = {key: one for key, one in entry.items() if key not in _ABOUT}
+        try:
+            if "command" in entry:
+                drive.command(Command.model_validate(said))
+                return ""
+            request = next((one for one in drive.requests.open_requests if one.id == entry["decide"]), None)
+            if request is None:
+                return f"request {entry['decide']} is not open"
+            del said["decide"]
+            drive.decide(Decision.model_validate({**said, "request": request.id, "digest": request.digest}))
+        except Refused as refused:
+            return f"the run refuses it: {refused}"
+        except ValidationError as error:
+            return f"it cannot be read: {error}"
+        return ""
+
+    def _inner_run(self, name: str) -> _Call | None:
+        return next((one for (_, place), one in self.calls.items() if place == name), None)
+
+    def _begun(self, name: str) -> str:
+        if not name:
+            return ""
+        if (call := self._inner_run(name)) is None:
+            return f"the inner run {name} was not asked for"
+        call.begin.set()
+        return ""
+
+    def _cancelled(self, name: str) -> str:
+        call = self._inner_run(name)
+        task = call.inner if call is not None else self._root
+        if task is None or task.done():
+            return "the run is over"
+        if not task.cancelling():  # an inner run may be cancelled because the outer one is
+            task.cancel()
+        return ""
+
+    def _answered(self, entry: Entry, name: str) -> str:
+        place = str(entry["answer"])
+        call = self.calls.get((name, place))
+        if call is None:
+            return f"the call {place} is not under way"
+        if "stopped" in entry:
+            if not call.cancelled:
+                return f"the call {place} was stopped then, and is not stopped now"
+            call.end.set_result(None)
+        elif "ended" in entry:
+            if call.inner is None or not call.inner.done():
+                return f"the inner run {place} had ended then, and goes on now"
+            call.end.set_result(call.inner.result())
+        else:
+            try:
+                answer = _answer(entry, call.request)
+            except ValidationError as error:
+                return f"the answer cannot be read: {error}"
+            call.end.set_result(answer)
+        del self.calls[name, place]
+        return ""
+
+    # -- where it differs --------------------
+
+    def _cannot_go_on(self, entry: Entry, problem: str) -> None:
+        """The run has not come to where the recording goes on."""
+        name = _inner(entry)
+        left = self._expected.get(name)
+        recorded = left[0] if left else None
+        if recorded is not None:
+            self._differs(_name(recorded), recorded, None, name if name in self.drives else "")
+        where = self._where(name)
+        self.difference = self.difference or f"{_name(entry)}: {problem}; {where}"
+        self.difference += f"\n{where}" if recorded is not None else ""
+
+    def _where(self, name: str) -> str:
+        drive = self.drives.get(name) or self.drives[""]
+        status = drive.status()
+        if status.exit_reason:
+            return f"today the run has ended by then: {status.exit_reason}"
+        asks = ", ".join(request.id for request in drive.requests.open_requests)
+        waits = f", and waits for {asks}" if asks else ""
+        return f"today the run is in state {status.state}, at {status.doing or 'nothing'}{waits}"
+
+    def _end(self) -> str:
+        """Whether all that was recorded has come, and the same end."""
+        for name, left in self._expected.items():
+            if left:
+                self._differs(_name(left[0]), left[0], None, name if name in self.drives else "")
+                return f"{self.difference}\n{self._where(name)}"
+        found = final_of(self.drives[""])
+        return "" if found == self.cassette.final else _diff("the end", self.cassette.final, found)
+
+    async def _close(self) -> None:
+        self.closing = True
+        for call in self.calls.values():
+            call.end.cancel()
+        while self._root is not None and not self._root.done():
+            self._root.cancel()
+            await asyncio.sleep(0)
+
+
+_ABOUT = {"at", "at_once", "inner"}
+
+
+class _PlayedHost(WatchedHost):
+    """The host of a run that is played: all that it gives comes from the cassette."""
+
+    def __init__(self, drive: Drive, player: _Player, name: str) -> None:
+        super().__init__(drive.host, player, name)
+        self.player = player
+
+    async def wait(self, condition: Callable[[], bool], seconds: float | None, why: str) -> None:
+        """See `Host`; the time is the recording's."""
+        end = None if seconds is None else self.player.clock + seconds
+        if end is not None:
+            self.player.timers.append(end)
+        try:
+            while not condition() and (end is None or self.player.clock < end):
+                if self.player.closing:
+                    raise asyncio.CancelledError
+                await asyncio.sleep(0)
+        finally:
+            self.player.news += 1
+            if end is not None:
+                self.player.timers.remove(end)
+
+    async def perform(self, call: Call, site: CallSite) -> CallAnswer:
+        """See `Host`."""
+        self.player.note_call(call, site, self.name)
+        answer: CallAnswer = await self._end(site.activity_id, _Call(call))
+        self.player.note_answer(call, site, answer, self.name, self.player.clock)
+        return answer
+
+    async def run_child(self, child: ChildRun) -> RunResult | EffectFailed:
+        """See `Host`."""
+        place = self.player.note_child(child, self.name)
+        call = _Call(child)
+
+        async def begun() -> RunResult | EffectFailed:
+            await call.begin.wait()
+            return await self.host.run_child(child)
+
+        call.inner = inner = asyncio.ensure_future(begun())
+        try:
+            result: RunResult | EffectFailed = await self._end(place, call)
+        finally:
+            while not inner.done():
+                inner.cancel()
+                await asyncio.sleep(0)
+        return result
+
+    async def tell_child(self, workflow_id: str, command: Command) -> bool:
+        """See `Host`; the recording has what came of it in the inner run."""
+        drive = self.player.drives.get(self.player.name_of(workflow_id))
+        return drive is not None and drive.step.exit is None
+
+    async def _end(self, place: str, call: _Call) -> Any:
+        """What the recording says that came of the call; it says so also of one that is being stopped."""
+        self.player.calls[self.name, place] = call
+        while not call.end.done():
+            try:
+                await asyncio.shield(call.end)
+            except asyncio.CancelledError:
+                if self.player.closing:
+                    raise
+                call.cancelled = True
+                self.player.news += 1
+                if call.inner is not None:
+                    call.inner.cancel()
+        self.player.news += 1
+        if call.end.cancelled() or (found := call.end.result()) is None:
+            raise asyncio.CancelledError
+        return found
+
+
+async def _nothing_is_performed(call: Call, site: CallSite) -> CallAnswer:
+    raise AssertionError(f"{site.activity_id} was performed")
+
+
+def _answer(entry: Entry, call: Any) -> Any:
+    """The answer that an entry holds. Raises ValidationError."""
+    key = next(key for key in ANSWERS if key in entry)
+    values: Any = entry[key]
+    if key == "result" and isinstance(call, ToolRequest):
+        values = {"id": call.id, "tool": call.tool, **values}
+    answer = ANSWERS[key].model_validate(values)
+    if "lost" in entry and isinstance(answer, ToolResult):
+        reply = ModelReplied.model_validate(entry["lost"])
+        answer = answer.model_copy(update={"early": EarlyReply(question="", reply=reply)})
+    return answer
+
+
+def _is_the_same_course(recorded: Entry, today: Entry) -> bool:
+    """Only what is asked differs, not what is done."""
+    if recorded.get("call") != today.get("call") or recorded.get("kind") != today.get("kind"):
+        return False
+    kind = str(today.get("kind"))
+    if "request" in today:
+        return {**recorded, "text": ""} == {**today, "text": ""}
+    if kind not in ASKED:
+        return False
+    free = ASKED[kind]
+    return free is None or _without(recorded, free) == _without(today, free)
+
+
+def _without(entry: Entry, keys: set[str]) -> Entry:
+    return {key: one for key, one in entry.items() if key not in keys}
+
+
+def _inner(entry: Entry) -> str:
+    return str(entry.get("inner", ""))
+
+
+def _name(entry: Entry) -> str:
+    """The entry in a few words."""
+    key = next(iter(entry))
+    kind = f" ({entry['kind']})" if "kind" in entry else ""
+    inner = f" of inner run {entry['inner']}" if "inner" in entry else ""
+    return f"{key} {entry[key]}{kind}{inner}"
+
+
+def _diff(what: str, recorded: Entry | None, today: Entry | None) -> str:
+    """The difference, as `diff -u` shows it."""
+    return f"{what}:\n" + "\n".join(_lines(recorded, today))
+
+
+def _lines(recorded: Entry | None, today: Entry | None) -> Iterator[str]:
+    was, now = ([] if one is None else yaml_text(one).splitlines() for one in (recorded, today))
+    before = "recorded" if recorded is not None else "recorded: nothing"
+    after = "today" if today is not None else "today: nothing"
+    for line in difflib.unified_diff(was, now, before, after, lineterm=""):
+        yield line.rstrip()

@@ -1,0 +1,120 @@
+"""Taking secrets out of a recording: each value becomes `[removed N]`, the same everywhere.
+
+The same value has the same mark wherever it stood, so a run whose tool was given a token still plays.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import re
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from typing import Any
+
+import re2  # type: ignore[import-untyped]  # google-re2 ships no types
+
+from activities.material import compiled
+from client.errors import UsageError
+
+__all__ = ["secrets_of_environment", "without_secrets"]
+
+NAME = re.compile(
+    r"(^|[_\-.])(authorization|password|passwd|passphrase|secret|api[_-]?key|apikey|access[_-]?key|"
+    r"private[_-]?key|token|cookie|credentials?)s?$",
+    re.IGNORECASE,
+)
+"""Names whose texts are secrets: `Authorization`, `db_password`, `access_token`."""
+INSIDE = re2.compile(
+    "(?is)"
+    + "|".join((
+        r"""\b[\w.-]*(?:authorization|password|passwd|passphrase|secret|api[_-]?key|access[_-]?key|"""
+        r"""private[_-]?key|token|cookie)\\?["']?\s*[:=]\s*\\?["']?(?:(?:bearer|basic)\s+)?"""
+        r"""([^\s"'\\,;&<>{}\[\]]{6,})""",
+        r"\b(?:bearer|basic)\s+([\w.~+/=-]{8,})",
+        r"\b(sk-[\w-]{16,}|gh[pousr]_\w{20,}|xox[abpr]-[\w-]{10,}|AKIA[0-9A-Z]{16}|eyJ[\w-]{10,}\.[\w-]+\.[\w-]+)",
+        r"://[^\s/:@]*:([^\s/@]{3,})@",
+        r"(-----BEGIN [A-Z ]*PRIVATE KEY-----.+?-----END [A-Z ]*PRIVATE KEY-----)",
+    ))
+)  # fmt: skip
+"""In a text: `password=...`, `"token": "..."`, bearer tokens, keys of well-known forms, passwords in
+addresses, private keys."""
+SHORTEST = 6
+"""Characters of a secret that is found by its name: a shorter one would be found in other words, too."""
+OF_THE_FORMAT = {"tools", "runs", "cassette", "run"}
+"""Parts that hold no values of users: descriptions and schemas of tools."""
+
+
+def secrets_of_environment(environment: Mapping[str, str] | None = None) -> tuple[str, ...]:
+    """Values of this process's environment whose names say that they are secrets, API keys among them."""
+    found = os.environ if environment is None else environment
+    return tuple(value for name, value in found.items() if NAME.search(name) and len(value) >= SHORTEST)
+
+
+def without_secrets(
+    values: dict[str, Any], *, known: Iterable[str] = (), patterns: Sequence[str] = ()
+) -> tuple[dict[str, Any], int]:
+    """The values without their secrets, and how many different ones there were.
+
+    Args:
+        known: secrets themselves.
+        patterns: regular expressions (RE2): texts that match are secrets, and whole texts under a name that
+            matches as a whole.
+
+    Raises:
+        UsageError: a pattern is not a regular expression.
+    """
+    try:
+        given = [compiled(one) for one in patterns]
+    except ValueError as error:
+        raise UsageError(f"--remove: {error}") from error
+    searched = {key: one for key, one in values.items() if key not in OF_THE_FORMAT}
+    found = dict.fromkeys(one for one in known if one)
+    for name, text in _texts(searched, ""):
+        found |= dict.fromkeys(_secrets_in(name, text, given))
+    ordered = sorted(found, key=len, reverse=True)
+    marks = {secret: f"[removed {number}]" for number, secret in enumerate(found, start=1)}
+    used: set[str] = set()
+
+    def clean(text: str) -> str:
+        for secret in ordered:
+            for form in {secret, json.dumps(secret)[1:-1], json.dumps(secret, ensure_ascii=False)[1:-1]}:
+                if form in text:
+                    used.add(secret)
+                    text = text.replace(form, marks[secret])
+        return text
+
+    return {key: _mapped(one, clean) for key, one in values.items()}, len(used)
+
+
+def _secrets_in(name: str, text: str, patterns: Sequence[Any]) -> Iterator[str]:
+    is_named = NAME.search(name) is not None and len(text) >= SHORTEST
+    if is_named or any(pattern.fullmatch(name) for pattern in patterns):
+        yield text.removeprefix("Bearer ").removeprefix("Basic ")
+    for match in INSIDE.finditer(text):
+        yield next(part for part in match.groups() if part)
+    for pattern in patterns:
+        for match in pattern.finditer(text):
+            if match.group():
+                yield match.group()
+
+
+def _texts(value: Any, name: str) -> Iterator[tuple[str, str]]:
+    """Every text with the name that it stands under."""
+    if isinstance(value, str):
+        yield name, value
+    elif isinstance(value, Mapping):
+        for key, item in value.items():
+            yield from _texts(item, str(key))
+    elif isinstance(value, list | tuple):
+        for item in value:
+            yield from _texts(item, name)
+
+
+def _mapped(value: Any, change: Any) -> Any:
+    if isinstance(value, str):
+        return change(value)
+    if isinstance(value, Mapping):
+        return {key: _mapped(item, change) for key, item in value.items()}
+    if isinstance(value, list | tuple):
+        return [_mapped(item, change) for item in value]
+    return value

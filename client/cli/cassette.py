@@ -1,0 +1,132 @@
+"""Commands about cassettes: a run as a file, and that file as a test."""
+
+from __future__ import annotations
+
+import asyncio
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+from activities.contracts import Frozen
+from client.agentfile import load_agent
+from client.cassette.checking import cassette_files, played
+from client.cassette.file import cassette_text, write_cassette
+from client.cassette.playing import Verdict, play
+from client.cli import render
+from client.cli.options import CommonOptions, Json, RunName, command
+from client.errors import RatchetError
+from client.workerconfig import Allowed
+
+if TYPE_CHECKING:
+    from client.cassette.file import Cassette
+
+__all__ = ["app"]
+
+app = typer.Typer(rich_markup_mode=None)
+
+
+class _Line(Frozen):
+    """What came of one file."""
+
+    file: str
+    ok: bool
+    calls: int = 0
+    decisions: int = 0
+    changes: tuple[str, ...] = ()
+    """How questions are put in another way, where another agent was given."""
+    difference: str = ""
+
+
+@command(app)
+async def export(
+    common: CommonOptions,
+    run: RunName,
+    out: Annotated[
+        Path | None,
+        typer.Option("--out", "-o", help="File; as JSON if it ends in .json. Default: standard output."),
+    ] = None,
+    remove: Annotated[
+        list[str] | None,
+        typer.Option(
+            "--remove",
+            metavar="PATTERN",
+            help="Take out what matches, and texts under a name that matches as a whole; repeatable.",
+        ),
+    ] = None,
+) -> int:
+    """Write a run as one file that `ratchet test` plays: the agent, replies, results, decisions, the end.
+
+    The run may be live or over. What looks like a secret is taken out, and so are the keys of the
+    environment; look at the file before you share it. Exit code 1: it was written, but does not play.
+    """
+    from client.cassette.export import exported
+
+    async with common.client(common.worker_settings(Allowed())) as client:
+        cassette = await exported(client, await client.find(run), remove or ())
+    verdict = await play(cassette)
+    if out is None:
+        typer.echo(cassette_text(cassette), nl=False)
+    else:
+        await asyncio.to_thread(write_cassette, cassette, out)
+    render.note(f"{_counted(verdict)}, {_removed(cassette)}{f'; written to {out}' if out else ''}")
+    if not verdict.ok:
+        render.note(f"it does not play as it was recorded: {verdict.difference}")
+    return 0 if verdict.ok else 1
+
+
+@command(app, "test")
+async def play_files(
+    common: CommonOptions,
+    files: Annotated[list[Path], typer.Argument(help="Cassettes, or folders of them.", metavar="FILE...")],
+    agent: Annotated[
+        str | None,
+        typer.Option("--agent", "-a", help="Agent to use in place of the recorded one: file or name."),
+    ] = None,
+    show: Annotated[bool, typer.Option("--show", help="Show how questions differ.")] = False,
+    as_json: Json = False,
+) -> int:
+    """Play cassettes offline and name the first difference. No server, no model and no tool is asked.
+
+    Expected are the same questions, calls, requests to people, transitions and end. With --agent, what a
+    model is asked may differ, nothing else may. Exit code 1: something differs.
+    """
+    settings = common.worker_settings(Allowed())
+    used = load_agent(agent) if agent is not None else None
+    lines: list[_Line] = []
+    for path in cassette_files(files):
+        try:
+            verdict = await played(path, used, settings)
+        except RatchetError as error:
+            verdict = Verdict(str(error))
+        lines.append(_Line(
+            file=str(path), ok=verdict.ok, calls=verdict.calls, decisions=verdict.decisions,
+            changes=verdict.changes, difference=verdict.difference,
+        ))  # fmt: skip
+        if not as_json:
+            _print(lines[-1], verdict, show=show)
+    if as_json:
+        render.print_lines(lines)
+    elif len(lines) > 1:
+        passed = sum(line.ok for line in lines)
+        render.note(f"{passed} passed, {len(lines) - passed} failed")
+    return 0 if all(line.ok for line in lines) else 1
+
+
+def _print(line: _Line, verdict: Verdict, *, show: bool) -> None:
+    if not line.ok:
+        render.out().print(render.plain(f"FAILED  {line.file}: {line.difference}"))
+        return
+    asked = f"; {render.counted(len(line.changes), 'question')} put in another way" if line.changes else ""
+    render.out().print(render.plain(f"ok      {line.file}: {_counted(verdict)}{asked}"))
+    for change in line.changes if show else ():
+        render.out().print(render.plain(change))
+
+
+def _counted(verdict: Verdict) -> str:
+    calls, people = render.counted(verdict.calls, "call"), render.counted(verdict.decisions, "decision")
+    return f"{calls}, {people}"
+
+
+def _removed(cassette: Cassette) -> str:
+    return f"{render.counted(cassette.removed, 'secret')} removed"
