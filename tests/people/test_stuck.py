@@ -2,13 +2,21 @@
 
 from __future__ import annotations
 
+import json
+from collections.abc import Callable
 from typing import Any
 
 import pytest
 
-from activities.contracts import AskModel
+from activities.contracts import AskModel, CodeStepped, ModelReplied, RunCode, ToolResult
+from tests.machines import code_scripts, contract_scripts, staged_scripts
+from tests.machines.answers import call, calls, replied
+from tests.machines.play import tool
 from tests.people.bench import Bench
+from workflows.api import AgentTask
 from workflows.gate.stuck import StuckSettings
+from workflows.host import Call, CallSite
+from workflows.local import LocalRuns
 from workflows.people import People, RequestSettings
 
 ALONE, STOPS = People(unattended=True), People(on_stuck="stop")
@@ -112,3 +120,44 @@ async def test_inner_run_is_watched_by_itself() -> None:
         child = next(iter(bench.children.values()))
         assert child.result.exit_reason == "stuck"
         assert bench.result.exit_reason == "answered"
+
+
+def stage(asked: AskModel) -> ModelReplied:
+    """The three stages of a pass."""
+    if asked.label.startswith("think"):
+        return staged_scripts.thinks("tool")
+    acts = asked.label.startswith("act")
+    return calls(call("tool", q="x")) if acts else staged_scripts.observed(need_loop=True)
+
+
+ACT = {"thought": "I look", "action": "tool", "action_input": {"q": "x"}}
+SIMPLE = {"action": "tool", "params": {"q": "x"}}
+MACHINES: dict[str, tuple[dict[str, Any], Callable[[AskModel], ModelReplied]]] = {
+    "react": ({}, lambda _: replied(json.dumps(ACT))),
+    "tools": ({"max_iterations": 40}, lambda _: calls(call("tool", q="x"))),
+    "code": ({"max_iterations": 40}, lambda _: code_scripts.block("look()")),
+    "staged": ({"max_iterations": 40}, stage),
+    "planner": ({"mode": "simple", "max_iterations": 40}, lambda _: replied(json.dumps(SIMPLE))),
+    "contract": ({"slots": [contract_scripts.WIDE]}, lambda _: contract_scripts.call("answer")),
+}
+"""Options, and a model that always wants the same."""
+
+
+@pytest.mark.parametrize("name", MACHINES)
+async def test_every_machine_is_told_and_then_stopped(name: str) -> None:
+    options, model = MACHINES[name]
+    asked: list[str] = []
+
+    def perform(one: Call, site: CallSite) -> Any:
+        if isinstance(one, AskModel):
+            asked.append(" ".join(message.content for message in (*site.conversation, *one.say)))
+            return model(one)
+        if isinstance(one, RunCode):
+            return CodeStepped(session="s", printed="nothing")
+        return ToolResult(id=getattr(one, "id", ""), tool="tool", output="the same")
+
+    given = {"goal": "find out", "machine": name, "tools": ("tool",), "options": options}
+    outcome = await LocalRuns({"tool": tool("tool")}).run(AgentTask.model_validate(given), perform)
+    assert (outcome.result.exit_reason, outcome.result.ok) == ("stuck", False)
+    assert [record.event for record in outcome.records].count("Steered") == 1
+    assert "You are going round in circles" in asked[-1]
