@@ -186,6 +186,7 @@ class Drive(LiveRun):
     def _hear(self, request: Request | None) -> None:
         """What a person wrote to a request goes to the model."""
         if request is not None and request.deciding_vote and (text := request.deciding_vote.text):
+            self.stuck.start_anew()
             self._steer(text, by=texts.decided_by(request), about={"request": request.id})
 
     async def _approvals(self, effect: Effect[Any]) -> None:

@@ -67,6 +67,7 @@ def two(key: str, params: NoParams) -> None: ...
         ({"params": Undescribed}, "Undescribed needs a docstring"),
         ({"effect": "harmless"}, "'harmless'; expected one of pure, read"),
         ({"timeout_seconds": 0}, "timeout_seconds must be more than 0"),
+        ({"news": "sometimes"}, "unknown news 'sometimes'; expected result, always, never"),
         ({"cache": "run"}, "only a pure or read tool can be cached"),
         ({"run": lambda: "x"}, r"run must be a function of \(params\) or \(params, call\)"),
         ({"run": 3}, "run must be a function of"),

@@ -87,6 +87,14 @@ async def test_deadline_ends_it_or_goes_on(at_deadline: Any, exit_reason: str | 
         assert (bench.result.exit_reason if bench.over else None) == exit_reason
 
 
+async def test_text_at_an_interrupt_begins_the_count_anew() -> None:
+    people = People(interrupt_every=8, on_stuck="stop")
+    async with Bench(circling(), people=people) as bench:
+        assert told(bench) == 1
+        await bench.decide("resume", text="go on")
+        assert (told(bench), bench.open[0].kind) == (2, "interrupt")
+
+
 async def test_persons_message_takes_the_request_back() -> None:
     async with Bench(circling("look elsewhere")) as bench:
         await bench.command("steer", text="look elsewhere")

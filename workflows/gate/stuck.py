@@ -2,7 +2,7 @@
 
 A call is its tool and arguments, as they were sent, together with its result; a block of code, an inner run
 and a question beside the conversation are calls, too. A call is new if it is not among the newest `KNOWN`
-ones. The count begins anew with each new call, and with whatever people do.
+ones. The count begins anew with each new call, and with what people say.
 """
 
 from __future__ import annotations
@@ -81,7 +81,7 @@ class StuckGuard:
         self.start_anew()
 
     def start_anew(self) -> None:
-        """People have done something: nothing is known any more, and the model was told nothing."""
+        """People have said something: nothing is known any more, and the model was told nothing."""
         self._known: dict[str, None] = {}
         """Digests of calls and replies, the newest last."""
         self._counts: dict[str, int] = {}
