@@ -10,21 +10,30 @@ import asyncio
 import os
 import signal
 import sys
+from collections.abc import Mapping
 from datetime import timedelta
+from typing import Any
 
+import structlog
 from temporalio.client import Client
 from temporalio.worker import PollerBehaviorAutoscaling, ResourceBasedSlotConfig, Worker, WorkerTuner
 
 from activities.extensions import ExtensionError
 from activities.logs import configure
 from activities.settings import Settings
+from client.catalog import Catalog
 from client.connection import open_client, remote_config
-from client.errors import RatchetError, clear_errors
+from client.errors import RatchetError, Unreachable, clear_errors, unreachable
 from client.namespace import missing_attributes
 from client.workerconfig import settings_from_environment
 from workflows.api import TASK_QUEUE
 
 __all__ = ["build_worker", "main"]
+
+FIRST_PAUSE, LONGEST_PAUSE = 1, 30
+"""Seconds between tries to reach the server; each pause is twice the one before."""
+
+log = structlog.get_logger(__name__)
 
 
 def build_worker(client: Client, settings: Settings, queue: str = TASK_QUEUE) -> Worker:
@@ -61,25 +70,75 @@ def _tuner(settings: Settings) -> WorkerTuner:
 
 
 async def run(settings: Settings) -> None:
-    """Work until SIGTERM or SIGINT.
+    """Work until SIGTERM or SIGINT. A server that does not answer is waited for.
 
     Raises:
-        RatchetError: the server does not answer, or its namespace lacks search attributes.
+        RatchetError: the server refuses the worker, or its namespace lacks search attributes.
     """
     config = remote_config() or remote_config("localhost:7233") or {}
-    client = await open_client(settings, config)
-    async with clear_errors(config["target_host"]):
+    stop, pause = asyncio.Event(), FIRST_PAUSE
+    for name in (signal.SIGTERM, signal.SIGINT):
+        asyncio.get_running_loop().add_signal_handler(name, stop.set)
+    stopping = asyncio.create_task(stop.wait())
+    while not stop.is_set():
+        starting = asyncio.create_task(_start(settings, config))
+        await asyncio.wait({starting, stopping}, return_when=asyncio.FIRST_COMPLETED)
+        if not starting.done():
+            starting.cancel()
+            break
+        try:
+            worker, running = starting.result()
+        except Unreachable as error:
+            log.warning("worker.waiting", reason=str(error), seconds=pause)
+            await asyncio.wait({stopping}, timeout=pause)
+            pause = min(2 * pause, LONGEST_PAUSE)
+        else:
+            await asyncio.wait({running, stopping}, return_when=asyncio.FIRST_COMPLETED)
+            if not running.done():
+                await worker.shutdown()
+            await running
+            break
+
+
+async def _start(settings: Settings, config: Mapping[str, Any]) -> tuple[Worker, asyncio.Task[None]]:
+    """A worker that has started, and the task in which it runs.
+
+    Raises:
+        RatchetError: as `run`; Unreachable: the server does not answer.
+    """
+    where = str(config["target_host"])
+    client = await open_client(settings, dict(config))
+    async with clear_errors(where):
         missing = await missing_attributes(client)
     if missing:
         raise RatchetError(
             f"the namespace {client.namespace} lacks the search attributes {', '.join(missing)}; "
             "register them with `ratchet doctor --fix`, then start the worker again"
         )
-    stop = asyncio.Event()
-    for name in (signal.SIGTERM, signal.SIGINT):
-        asyncio.get_running_loop().add_signal_handler(name, stop.set)
-    async with build_worker(client, settings):
-        await stop.wait()
+    worker = build_worker(client, settings)
+    running = asyncio.create_task(worker.run())
+    try:
+        while not (worker.is_running or running.done()):  # noqa: ASYNC110  # the SDK has no event for it
+            await asyncio.sleep(0.02)
+    except asyncio.CancelledError:
+        running.cancel()
+        raise
+    if running.done():
+        async with clear_errors(where):
+            try:
+                running.result()
+            except RuntimeError as error:  # of the SDK's core, which looks for the namespace first
+                raise unreachable(where, str(error)) from error
+    found = Catalog.load(settings)
+    log.info(
+        "worker.started",
+        server=where,
+        namespace=client.namespace,
+        task_queue=worker.task_queue,
+        machines=[machine.name for machine in found.machines],
+        tools=[tool.name for tool in found.tools],
+    )
+    return worker, running
 
 
 def main() -> None:

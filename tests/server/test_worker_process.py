@@ -1,0 +1,110 @@
+"""`python worker.py` as a process: a server that is not there yet, or goes away while the worker starts."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import os
+import signal
+import socket
+import sys
+from asyncio import StreamReader, StreamWriter
+from asyncio.subprocess import PIPE, Process
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager, suppress
+from pathlib import Path
+from typing import Any
+
+from temporalio.client import Client
+
+from tests.server.conftest import ROOT
+from tests.server.trials import PATIENCE
+
+
+@asynccontextmanager
+async def worker(address: str, home: Path) -> AsyncIterator[Process]:
+    """A worker of that server; it is killed at the end."""
+    environment = {
+        **os.environ,
+        "TEMPORAL_ADDRESS": address,
+        "RATCHET_DATA_DIR": str(home),
+        "RATCHET_LOG_FORMAT": "json",
+    }
+    process = await asyncio.create_subprocess_exec(
+        sys.executable, "worker.py", cwd=ROOT, env=environment, stderr=PIPE
+    )
+    try:
+        yield process
+    finally:
+        with suppress(ProcessLookupError):
+            process.kill()
+        await process.communicate()
+
+
+async def logged(process: Process, event: str) -> dict[str, Any]:
+    """The next line of the log about this event."""
+    assert process.stderr is not None
+    async with asyncio.timeout(PATIENCE):
+        while line := await process.stderr.readline():
+            with suppress(ValueError):
+                if (found := json.loads(line))["event"] == event:
+                    return dict(found)
+    raise AssertionError(f"the worker ended without {event}")
+
+
+async def ended(process: Process, number: signal.Signals) -> int:
+    """The exit code after this signal."""
+    process.send_signal(number)
+    async with asyncio.timeout(PATIENCE):
+        await process.communicate()
+    assert process.returncode is not None
+    return process.returncode
+
+
+class Cut:
+    """Passes connections on to a server; the first ones are cut after so many pieces from the worker."""
+
+    def __init__(self, target: str, *pieces: int) -> None:
+        self.port, self.pieces = int(target.rpartition(":")[2]), list(pieces)
+
+    async def __call__(self, reader: StreamReader, writer: StreamWriter) -> None:
+        left = self.pieces.pop(0) if self.pieces else sys.maxsize
+        with suppress(OSError):
+            inner, outer = await asyncio.open_connection("127.0.0.1", self.port)
+            back = asyncio.create_task(self._copy(inner, writer, sys.maxsize))
+            await self._copy(reader, outer, left)
+            back.cancel()
+            outer.close()
+        writer.close()
+
+    async def _copy(self, source: StreamReader, target: StreamWriter, left: int) -> None:
+        with suppress(OSError):
+            while left and (data := await source.read(65536)):
+                target.write(data)
+                await target.drain()
+                left -= 1
+
+
+async def test_server_that_goes_away_during_the_start_is_waited_for(temporal: Client, tmp_path: Path) -> None:
+    cut = Cut(temporal.service_client.config.target_host, *range(8))
+    async with await asyncio.start_server(cut, "127.0.0.1", 0) as server:
+        address = f"127.0.0.1:{server.sockets[0].getsockname()[1]}"
+        async with worker(address, tmp_path) as process:
+            waiting = await logged(process, "worker.waiting")
+            assert address in waiting["reason"]
+            started = await logged(process, "worker.started")
+            assert (started["server"], started["namespace"], started["task_queue"]) == (
+                address, temporal.namespace, "ratchet",
+            )  # fmt: skip
+            assert "react" in started["machines"]
+            assert "calculator" in started["tools"]
+            assert await ended(process, signal.SIGTERM) == 0
+
+
+async def test_worker_that_waits_for_its_server_can_be_stopped(tmp_path: Path) -> None:
+    with socket.socket() as unused:
+        unused.bind(("127.0.0.1", 0))  # nobody listens there
+        async with worker(f"127.0.0.1:{unused.getsockname()[1]}", tmp_path) as process:
+            await logged(process, "worker.waiting")
+            assert (await logged(process, "worker.waiting"))["seconds"] == 2
+            assert await ended(process, signal.SIGINT) == 0
