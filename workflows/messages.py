@@ -29,9 +29,10 @@ FACTS = {"request", "digest", "decision", "id", "by"}
 """What the log says of a decision that does not count, or came before; its arguments may be long."""
 COMMENT = 500
 """Characters of its comment."""
-AT_ONCE = 500
-"""Signals that are taken in one workflow task. Temporal takes a worker that needs 2 s for a task as stuck,
-and gives the task out again, for ever; ten thousand signals may have come while no worker ran."""
+AT_ONCE = 100
+"""Signals that are taken in one workflow task: some 20 ms. Temporal takes a worker that needs 2 s for a task
+as stuck, and gives the task out again, for ever; ten thousand signals may have come while no worker ran, or a
+busy one."""
 SOON = 0.001
 """Seconds until the next ones are taken."""
 KEPT = 20

@@ -91,6 +91,7 @@ class TemporalHost:
         self._notices: list[workflow.ActivityHandle[Any]] = []
         self._shown = _published()
         self._state, self._ended, self._waited = "", False, False
+        self._details_due = False
 
     # -- time ---------------------------------------------------------------------------------------
 
@@ -212,10 +213,14 @@ class TemporalHost:
         is_read = waits or self._waited or drive.step.exit is not None
         if records and (is_read or not workflow.unsafe.is_replaying()):
             self._waited = waits
-            text = details(
-                drive.status(), self._task.goal, self.archived.records, drive.requests.open_requests
-            )
-            workflow.set_current_details(text)
+            if not self._details_due:  # once for all that happens at once: a thousand messages, say
+                self._details_due = True
+                asyncio.get_running_loop().call_soon(self._publish_details, drive)
+
+    def _publish_details(self, drive: Drive) -> None:
+        self._details_due = False
+        text = details(drive.status(), self._task.goal, self.archived.records, drive.requests.open_requests)
+        workflow.set_current_details(text)
 
     def _publish_state(self, drive: Drive) -> None:
         updates: list[SearchAttributeUpdate[Any]] = []

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import json
 import re
+import sys
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from datetime import datetime
@@ -235,6 +236,34 @@ async def test_two_thousand_signals_at_once_are_all_in_the_log(temporal: Client,
     events = [str(record["event"]) for record in Archive(own.archive_file).records(run.id)]
     assert (result.ok, events.count("UnusableSignal")) == (True, 2000)
     assert events.index("LimitsSet") > max(n for n, event in enumerate(events) if event == "UnusableSignal")
+
+
+@pytest.mark.exhaustive
+async def test_five_thousand_commands_at_once_on_a_busy_machine_are_obeyed(
+    temporal: Client, own: Settings
+) -> None:
+    """Temporal gives up a workflow task after 2 s, and would do so again each time."""
+    run = await begin(temporal, asking(), task_queue="busy")
+    for part in range(50):
+        await asyncio.gather(
+            *(
+                run.signal("command", {"command": "limits", "limits": {"tool_calls": 7}, "id": f"{part}-{n}"})
+                for n in range(100)
+            )
+        )
+    loop = (sys.executable, "-c", "while True: pass")
+    loops = [await asyncio.create_subprocess_exec(*loop) for _ in range(8)]
+    try:
+        async with own_worker(temporal, "busy", own):
+            await until(run, lambda status: status.records > 5000)
+            await decide(run, "approve")
+            assert (await run.result()).ok
+    finally:
+        for one in loops:
+            one.kill()
+            await one.wait()
+    events = [record["event"] for record in Archive(own.archive_file).records(run.id)]
+    assert events.count("LimitsSet") == 5000
 
 
 async def test_signal_before_the_run_begins_comes_after_its_first_record(

@@ -337,7 +337,7 @@ class Commands:
             runs = self._runs if passed_down else self._runs[:1]
             contents = [signed_content(run, command, origin) for run, origin in runs]
             check_signature(command, group.keys, contents, "A command to this run")
-        if command.id and self._accepted.get(command.id, content_digest(command)) != content_digest(command):
+        if command.id in self._accepted and not self.is_repeat(command):
             raise Refused(f"Another command has the id {command.id!r}; give each its own id.")
 
     def _check_not_around_approval(self, command: Command) -> None:
@@ -352,7 +352,7 @@ class Commands:
 
     def is_repeat(self, command: Command) -> bool:
         """This command was accepted before; a command without id is always new."""
-        return bool(command.id) and self._accepted.get(command.id) == content_digest(command)
+        return command.id in self._accepted and self._accepted[command.id] == content_digest(command)
 
     def accept(self, command: Command) -> str:
         """Remember its id; who gave it, as the log shows it. Raises Refused as `check` does."""
