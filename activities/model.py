@@ -35,7 +35,8 @@ from activities.contracts import (
 )
 from activities.heartbeat import heartbeats
 from activities.provider import (
-    MAX_ARGUMENT_BYTES,
+    MAX_CALL_BYTES,
+    MAX_CALLS,
     MAX_TEXT_BYTES,
     MUST_WAIT,
     ModelCall,
@@ -50,6 +51,8 @@ __all__ = ["ModelActivities", "named_specs"]
 
 TAIL_BYTES = 2048
 """How much of the text so far a heartbeat carries, in UTF-8."""
+NAME_CHARS = 300
+"""Of a model and of a reason to end, as a server names them."""
 ERROR_TYPES = {"transient": TRANSIENT, "recoverable": RECOVERABLE, "fatal": FATAL}
 PAUSE_SECONDS = 60
 """After a provider has failed at a question behind a tool call, none is asked there for so long."""
@@ -326,6 +329,10 @@ def _storable(reply: ModelReplied, asked: ModelCall) -> ModelReplied:
     Raises `ProviderError` if it is too large.
     """
     text = _unicode(reply.text)
+    if len(text.encode()) > MAX_TEXT_BYTES:
+        raise reply_too_large("bytes of text", MAX_TEXT_BYTES)
+    if len(reply.tool_calls) > MAX_CALLS:
+        raise reply_too_large("tool calls", MAX_CALLS)
     calls: list[ToolCall] = []
     if reply.tool_calls:  # servers refuse two results of one id
         used = {call.id for message in asked.conversation for call in message.tool_calls}
@@ -335,11 +342,9 @@ def _storable(reply: ModelReplied, asked: ModelCall) -> ModelReplied:
                 id = f"call_{asked.conversation.digest[:10]}_{number}"
             used.add(id)
             calls.append(ToolCall(id=id, name=_unicode(call.name), arguments=_unicode(call.arguments)))
-    if len(text.encode()) > MAX_TEXT_BYTES:
-        raise reply_too_large("text", MAX_TEXT_BYTES)
-    if sum(len(call.arguments.encode()) for call in calls) > MAX_ARGUMENT_BYTES:
-        raise reply_too_large("tool arguments", MAX_ARGUMENT_BYTES)
-    model, reason = _unicode(reply.model), _unicode(reply.finish_reason)
+    if sum(len(f"{call.id}{call.name}{call.arguments}".encode()) for call in calls) > MAX_CALL_BYTES:
+        raise reply_too_large("bytes of tool calls", MAX_CALL_BYTES)
+    model, reason = _unicode(reply.model)[:NAME_CHARS], _unicode(reply.finish_reason)[:NAME_CHARS]
     return reply.model_copy(
         update={"text": text, "tool_calls": tuple(calls), "model": model, "finish_reason": reason}
     )

@@ -28,7 +28,8 @@ from typing import Literal, Protocol
 from activities.contracts import Conversation, Message, ModelReplied, ModelSpec, Setup
 
 __all__ = [
-    "MAX_ARGUMENT_BYTES",
+    "MAX_CALLS",
+    "MAX_CALL_BYTES",
     "MAX_TEXT_BYTES",
     "MUST_WAIT",
     "ModelCall",
@@ -43,8 +44,10 @@ MUST_WAIT = "must_wait"
 """Type of the `ProviderError` of a question that may not wait for a rate limit, or not here."""
 MAX_TEXT_BYTES = 4 * 2**20
 """The longest text of a reply, in UTF-8."""
-MAX_ARGUMENT_BYTES = 2**20
-"""The longest arguments of all tool calls of a reply together, in UTF-8."""
+MAX_CALL_BYTES = 2**20
+"""The longest ids, names and arguments of all tool calls of a reply together, in UTF-8."""
+MAX_CALLS = 1000
+"""The most tool calls of a reply."""
 
 
 def _ignore(text: str) -> None:
@@ -109,11 +112,11 @@ class ProviderError(Exception):
 
 
 def reply_too_large(what: str, limit: int) -> ProviderError:
-    """The error for a reply with more than `limit` bytes of text or tool arguments."""
+    """The error for a reply with more than `limit` of something, such as `bytes of text`."""
     return ProviderError(
         "recoverable",
         "reply_too_large",
-        f"the model's reply has more than {limit:,} bytes of {what}; ask for less, or set the model's "
+        f"the model's reply has more than {limit:,} {what}; ask for less, or set the model's "
         "max_output_tokens",
     )
 

@@ -60,6 +60,53 @@ def test_task_that_cannot_be_run_says_why(more: dict[str, Any], problem: str) ->
         program_for(task(**more), TOOLS, "t-1")
 
 
+def named(prefix: str, count: int) -> list[str]:
+    return [f"{prefix}{number}" for number in range(count)]
+
+
+@pytest.mark.parametrize(
+    ("more", "problem"),
+    [
+        (
+            {"tools": named("t", 100_000)},
+            "100,0.. values in lists and maps, most of them in `tools`; at most 50,000",
+        ),
+        ({"tools": named("t", 501)}, "tools: Tuple should have at most 500 items"),
+        (
+            {"models": {key: {} for key in named("m", 101)}},
+            "models: Dictionary should have at most 100 items",
+        ),
+        (
+            {"options": dict.fromkeys(named("o", 1001), 1)},
+            "options: Dictionary should have at most 1000 items",
+        ),
+        ({"values": dict.fromkeys(named("v", 1001), 1)}, "values: Dictionary should have at most 1000 items"),
+        ({"options": {"a": [[0] * 1000] * 60}}, "most of them in `options`"),
+        (dict.fromkeys(named("f", 60_000), 1), "60,0.. values in lists and maps; at most 50,000"),
+        (
+            {"models": {"default": {"script": [{"reply": 1}] * 10_001}}},
+            "script: Tuple should have at most 10000",
+        ),
+        ({"models": {"default": {"name": "m" * 301}}}, "name: String should have at most 300 characters"),
+        (
+            {"approvals": {"rules": [{"tools": named("t*", 300)}] * 2}},
+            "rules: they name 600 tools in all, at most 500",
+        ),
+        (
+            {"approvals": {"rules": [{"arguments": dict.fromkeys(named("a", 99), True)}] * 3}},
+            "rules: they name 297 arguments in all, at most 200",
+        ),
+        (
+            {"approvals": {"rules": [{"arguments": {"a": {"anyOf": [{"type": "string"}] * 1000}}}]}},
+            "2,002 values in the schemas, at most 1,000",
+        ),
+    ],
+)
+def test_task_too_large_to_be_checked_in_time_is_refused(more: dict[str, Any], problem: str) -> None:
+    with pytest.raises(InvalidTask, match=problem.replace("*", r"\*")):
+        parse_task([{"goal": "x", **more}])
+
+
 def test_misspelt_tool_of_a_state_is_refused_at_the_start() -> None:
     work, *others = sorted(clerk.MACHINE.states, key=lambda one: one.name is not clerk.S.WORK)
     states = [replace(work, tools=frozenset({"lok"})), *others]

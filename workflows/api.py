@@ -6,6 +6,7 @@ an inner run is made of it. What people and runs say to each other is in `workfl
 
 from __future__ import annotations
 
+from collections import Counter
 from typing import Annotated, Any, Literal
 
 from pydantic import Field, StringConstraints, field_validator, model_validator
@@ -24,12 +25,13 @@ from activities.contracts import (
 from workflows.gate.stuck import StuckSettings
 from workflows.kernel.errors import error_named
 from workflows.kernel.log import Record
-from workflows.people import Approvals, Decided, DoneCall, People
+from workflows.people import Approvals, Decided, DoneCall, People, values_in
 
 __all__ = [
     "ATTRIBUTES",
     "COUNTERS",
     "MAX_LIMIT",
+    "MAX_VALUES",
     "PAGE_BYTES",
     "RESULT_KEY",
     "TASK_QUEUE",
@@ -74,6 +76,12 @@ COUNTERS = ("model_calls", "tool_calls", "tokens", "cost_usd", "seconds")
 """Limits that are counters of the ledger; the command `limits` may name these."""
 MAX_LIMIT = 10**12
 """No limit may be set higher: larger numbers lose digits on their way through JSON."""
+
+MAX_VALUES = 50_000
+"""Values that an agent may have in all its lists and maps. A worker checks so many in a second; Temporal
+takes one that needs more than two as stuck, and the run would never begin."""
+OF_RUNS = ("fork", "carry")
+"""Fields of a task that hold runs, which may be of any length."""
 
 Name = Annotated[str, StringConstraints(pattern=r"^[A-Za-z0-9][A-Za-z0-9_.-]{0,63}$")]
 
@@ -134,10 +142,12 @@ class AgentSpec(Strict):
         description="null: the oldest that the worker has, so that a new version beside it changes no open "
         "run; `ratchet task` and the SDK name the newest",
     )
-    options: JsonObject = Field(default_factory=dict, description="of the machine")
-    models: dict[str, ModelSpec] = Field(default_factory=lambda: {"default": ModelSpec()})
+    options: JsonObject = Field(default_factory=dict, max_length=1000, description="of the machine")
+    models: dict[Annotated[str, StringConstraints(max_length=100)], ModelSpec] = Field(
+        default_factory=lambda: {"default": ModelSpec()}, max_length=100
+    )
     instructions: str = Field(default="", max_length=100_000)
-    tools: tuple[Name, ...] = ()
+    tools: tuple[Name, ...] = Field(default=(), max_length=500)
     limits: Limits = Limits()
     compaction: CompactionSettings = CompactionSettings()
     stuck: StuckSettings | None = Field(
@@ -156,6 +166,16 @@ class AgentSpec(Strict):
     on_end: OnEnd = Field(default=OnEnd(), description="whether Temporal shows Failed and Canceled")
     approvals: Approvals = Field(default=Approvals(), description="which tool calls wait for a person")
     people: People = Field(default=People(), description="who decides, how long they have, who is notified")
+
+    @model_validator(mode="before")
+    @classmethod
+    def _is_small(cls, given: object) -> object:
+        own = {k: v for k, v in given.items() if k not in OF_RUNS} if isinstance(given, dict) else {}
+        if (count := values_in(own)) > MAX_VALUES:
+            largest = max(own, key=lambda name: values_in(own[name]))
+            most = f", most of them in `{largest}`" if values_in(own[largest]) > count / 2 else ""
+            raise ValueError(f"{count:,} values in lists and maps{most}; at most {MAX_VALUES:,} are allowed")
+        return given
 
     @field_validator("models")
     @classmethod
@@ -181,7 +201,7 @@ class AgentSpec(Strict):
     @field_validator("tools")
     @classmethod
     def _named_once(cls, tools: tuple[str, ...]) -> tuple[str, ...]:
-        if twice := sorted({name for name in tools if tools.count(name) > 1}):
+        if twice := sorted(name for name, times in Counter(tools).items() if times > 1):
             raise ValueError(f"duplicate tool: {', '.join(twice)}")
         return tools
 
@@ -232,7 +252,9 @@ class AgentTask(AgentSpec):
     material: str | MaterialRef | None = Field(
         default=None, description="what the run is about, for machines that take it; long texts by reference"
     )
-    values: JsonObject = Field(default_factory=dict, description="of an outer machine that it begins with")
+    values: JsonObject = Field(
+        default_factory=dict, max_length=1000, description="of an outer machine that it begins with"
+    )
     depth: int = Field(default=0, ge=0, le=50, description="how deep this run is nested in others")
     spent_above_usd: float = Field(
         default=0, ge=0, description="what the runs above it had spent when it began; counts for `cost_above`"

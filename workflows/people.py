@@ -72,6 +72,10 @@ NAME_LIMIT = 100
 """Characters of a person's name."""
 JSON_DEPTH = 50
 """Levels of nested lists and objects."""
+CONDITION_VALUES = 1000
+"""Values in the schemas of conditions: to check one takes up to a millisecond."""
+IN_RULES = {"tools": 500, "arguments": 200, "values in schemas": CONDITION_VALUES}
+"""The most that all approval rules of an agent may name: each name is compared with each tool."""
 JSON_BYTES = 2**20
 """The most JSON that a person may give in one field."""
 INVISIBLE = re.compile(
@@ -120,6 +124,20 @@ def _fits_depth(value: object, levels: int) -> bool:
         return True
     items = value.values() if isinstance(value, dict) else value
     return levels > 0 and all(_fits_depth(item, levels - 1) for item in items)
+
+
+def values_in(given: object) -> int:
+    """How many values these lists and maps hold, at any depth."""
+    count, waiting = 0, [given]
+    while waiting:
+        value = waiting.pop()
+        if isinstance(value, dict):
+            count += len(value)
+            waiting += value.values()
+        elif isinstance(value, list | tuple):
+            count += len(value)
+            waiting += value
+    return count
 
 
 J = TypeVar("J")
@@ -171,10 +189,19 @@ CounterName = Annotated[str, StringConstraints(max_length=100)]
 Text = Annotated[str, StringConstraints(max_length=20_000)]
 Json = Annotated[JsonObject, AfterValidator(_json)]
 """JSON that can be written into the log, also when the decision is refused."""
+
+
+def _few(value: J) -> J:
+    if (count := values_in(value)) > CONDITION_VALUES:
+        raise ValueError(f"{count:,} values in the schemas, at most {CONDITION_VALUES:,} are allowed")
+    return value
+
+
 Conditions = Annotated[
     dict[Annotated[str, StringConstraints(min_length=1, max_length=200)], JsonObject | bool],
     Field(max_length=100),
     AfterValidator(_json),
+    AfterValidator(_few),
 ]
 """Argument name -> JSON schema that its value must fit; `false`: the argument must be absent.
 `gate/approvals.py` checks the schemas."""
@@ -248,7 +275,7 @@ class ApprovalRule(Strict):
     tools: tuple[ToolPattern, ...] = Field(
         default=(), max_length=1000, description="names, `*` and `?` allowed; empty: every tool"
     )
-    effects: tuple[ToolEffect, ...] = Field(default=(), description="empty: every effect")
+    effects: tuple[ToolEffect, ...] = Field(default=(), max_length=5, description="empty: every effect")
     arguments: Conditions = Field(
         default_factory=dict,
         description="argument -> JSON schema, such as {amount: {exclusiveMinimum: 100}}; false: absent",
@@ -273,6 +300,18 @@ class Approvals(Strict):
         default_factory=lambda: dict(DEFAULT_EFFECT_MODES),
         description="unsafe calls need approval unless this says otherwise",
     )
+
+    @model_validator(mode="after")
+    def _is_small(self) -> Approvals:
+        counts = (
+            sum(len(rule.tools) for rule in self.rules),
+            sum(len(rule.arguments) for rule in self.rules),
+            sum(values_in(rule.arguments) for rule in self.rules),
+        )
+        for count, (what, most) in zip(counts, IN_RULES.items(), strict=True):
+            if count > most:
+                raise ValueError(f"rules: they name {count:,} {what} in all, at most {most:,} are allowed")
+        return self
 
 
 ANYBODY = Group()
@@ -302,7 +341,9 @@ class People(Strict):
     on_stuck: Literal["stop", "ask"] = Field(
         default="ask", description="once the model was told in vain; stop: the run ends"
     )
-    notify: tuple[NoticeMoment, ...] = Field(default=(), description="when the worker's hook is called")
+    notify: tuple[NoticeMoment, ...] = Field(
+        default=(), max_length=10, description="when the worker's hook is called"
+    )
 
     def settings_for(self, kind: Kind) -> RequestSettings:
         """Settings of the requests of one kind."""

@@ -62,18 +62,20 @@ class ScriptedReply(Strict):
     """
 
     reply: JsonValue
-    expect: str | None = None
+    expect: str | None = Field(default=None, max_length=1000)
     otherwise: JsonValue = None
-    tool_calls: tuple[ToolCall, ...] = ()
+    tool_calls: tuple[ToolCall, ...] = Field(default=(), max_length=100)
     delay_seconds: float = Field(default=0.0, ge=0, le=3600)
 
 
 class ModelSpec(Strict):
     """The model of one role, as the agent file resolves it."""
 
-    provider: str = Field(default="openai", description="a provider that the worker has")
-    name: str = Field(default="gpt-5-mini", min_length=1, description="the provider's model name")
-    base_url: str | None = Field(default=None, description="an OpenAI-compatible server")
+    provider: str = Field(default="openai", max_length=100, description="a provider that the worker has")
+    name: str = Field(
+        default="gpt-5-mini", min_length=1, max_length=300, description="the provider's model name"
+    )
+    base_url: str | None = Field(default=None, max_length=2000, description="an OpenAI-compatible server")
     temperature: float | None = Field(
         default=0, ge=0, le=2, description="null: leave it to the model (some refuse the field)"
     )
@@ -97,7 +99,9 @@ class ModelSpec(Strict):
         max_length=10,
         description="names of other models of the agent, asked in this order when this one is not to be had",
     )
-    script: tuple[ScriptedReply, ...] = Field(default=(), description="for the provider `scripted`")
+    script: tuple[ScriptedReply, ...] = Field(
+        default=(), max_length=10_000, description="for the provider `scripted`"
+    )
 
     @field_validator("fallback", mode="before")
     @classmethod
@@ -170,7 +174,7 @@ class Artifact(Frozen):
 class MaterialRef(Frozen):
     """A long text in the durable store, by reference."""
 
-    digest: str
+    digest: str = Field(max_length=64)
     """Of the text in UTF-8."""
     chars: int = Field(ge=0)
     bytes: int = Field(ge=0)

@@ -240,7 +240,7 @@ def _bounded(limit: int, server: Server) -> Callable[[httpx2.Response], Awaitabl
                 event = len(seen) - end if end >= 0 else event + len(piece)
                 whole, tail = whole + len(piece), seen[-3:]
                 if event > limit or whole > EVENTS * limit:
-                    raise reply_too_large("data", limit)
+                    raise reply_too_large("bytes of data", limit)
                 yield piece
 
         async def aclose(self) -> None:

@@ -29,7 +29,7 @@ from activities.contracts import (
     ToolCall,
 )
 from activities.model import ModelActivities
-from activities.provider import MAX_ARGUMENT_BYTES, MAX_TEXT_BYTES, ModelCall
+from activities.provider import MAX_CALL_BYTES, MAX_CALLS, MAX_TEXT_BYTES, ModelCall
 from activities.providers.openai import OpenAIProvider
 from activities.providers.scripted import ScriptedProvider
 from activities.store.cache import ConversationCache
@@ -176,8 +176,10 @@ async def test_half_a_character_pair_is_replaced(cache: ConversationCache) -> No
 
 @pytest.mark.parametrize("reply", [
     ModelReplied(text="ä" * (MAX_TEXT_BYTES // 2 + 1)),
-    ModelReplied(text="", tool_calls=(ToolCall(id="a", name="f", arguments="x" * (MAX_ARGUMENT_BYTES + 1)),)),
-], ids=["text", "arguments"])  # fmt: skip
+    ModelReplied(text="", tool_calls=(ToolCall(id="a", name="f", arguments="x" * MAX_CALL_BYTES),)),
+    ModelReplied(text="", tool_calls=(ToolCall(id="a" * MAX_CALL_BYTES, name="f"),)),
+    ModelReplied(text="", tool_calls=(ToolCall(id="a", name="f"),) * (MAX_CALLS + 1)),
+], ids=["text", "arguments", "id", "calls"])  # fmt: skip
 async def test_too_large_reply_of_any_provider_is_recoverable(
     cache: ConversationCache, reply: ModelReplied
 ) -> None:

@@ -230,3 +230,11 @@ async def test_hundred_runs_at_once_queried_and_signalled_replay(working: Client
     for run in runs:
         await replayed(run, settings)
     assert scripted("x").script
+
+
+async def test_start_with_a_hundred_thousand_tools_is_refused(working: Client) -> None:
+    """Their check took minutes, and the workflow task was tried again for ever."""
+    given = {"goal": "x", "tools": [f"t{number}" for number in range(100_000)]}
+    with pytest.raises(WorkflowFailureError) as failed:
+        await (await begin(working, given)).result()
+    assert "values in lists and maps, most of them in `tools`; at most 50,000" in str(failed.value.cause)

@@ -9,6 +9,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from fnmatch import fnmatchcase
+from itertools import islice
 
 from pydantic import Field
 
@@ -106,6 +107,8 @@ def _covers(rule: ApprovalRule, spec: ToolSpec) -> bool:
 
 # -- what is wrong with a policy --------------------
 
+NAMED = 20
+"""Problems, and tools in a problem, that a text names."""
 Problem = tuple[tuple[str | int, ...], str]
 """Keys and indices from the top of the agent file, and what is wrong there, for its author."""
 
@@ -135,12 +138,13 @@ def problems(
 
 
 def problem_text(found: Iterable[Problem]) -> str:
-    """The problems in one line."""
-    return "; ".join(f"{'.'.join(map(str, place))}: {text}" for place, text in found)
+    """The first problems in one line."""
+    return "; ".join(f"{'.'.join(map(str, place))}: {text}" for place, text in islice(found, NAMED))
 
 
 def _no_tool(name: str, tools: Sequence[str]) -> str:
-    return f"no tool fits {name!r}; the agent's tools are: {', '.join(tools) or 'none'}"
+    more = f" and {len(tools) - NAMED} more" if len(tools) > NAMED else ""
+    return f"no tool fits {name!r}; the agent's tools are: {', '.join(tools[:NAMED]) or 'none'}{more}"
 
 
 def _condition_problem(rule: ApprovalRule, name: str, specs: Sequence[ToolSpec]) -> str:
