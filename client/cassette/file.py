@@ -9,7 +9,7 @@ from typing import Any, Literal
 from pydantic import Field, ValidationError
 
 from activities.contracts import JsonObject, Strict, ToolSpec
-from client.cassette.recording import INPUTS, Entry, Recorder, final_of
+from client.cassette.recording import INPUTS, Entry, Recorder, final_of, sealed
 from client.cassette.secrets import without_secrets
 from client.errors import UsageError
 from client.yaml import problem_text
@@ -69,6 +69,7 @@ def cassette_of(recorder: Recorder, **secrets: Any) -> Cassette:
         "final": recorder.final or final_of(drive),
     }
     clean, removed = without_secrets(values, **secrets)
+    clean["course"] = [sealed(entry) for entry in clean["course"]]
     try:
         return Cassette.model_validate({**clean, "removed": removed})
     except ValidationError as error:
@@ -90,7 +91,7 @@ def write_cassette(cassette: Cassette, path: Path) -> None:
 
 def cassette_text(cassette: Cassette, *, as_json: bool = False) -> str:
     """The file's text."""
-    values = cassette.model_dump(mode="json", exclude_none=True)
+    values = cassette.model_dump(mode="json")
     return json.dumps(values, ensure_ascii=False, indent=1) + "\n" if as_json else yaml_text(values)
 
 

@@ -4,7 +4,7 @@ A `Recorder` stands between a run and its host, whichever that is. Entries are J
 says what an entry is. What the run does:
 
     call     a call is begun: the activity id, the kind, and what is asked
-    log      a record of the log: `state: Event -> state by whom`
+    log      a record of the log: `state: Event -> state by whom`, and a digest of what it holds
     request  people are asked: the request's id, who may decide, about what
 
 What comes from outside, `at` so many seconds after the beginning:
@@ -16,12 +16,15 @@ What comes from outside, `at` so many seconds after the beginning:
     cancel   the run is cancelled
 
 `inner` names the inner run that an entry belongs to: its workflow id without the part of the outer run.
-`at_once` means in the same turn as the entry before it: the run sees both at once.
+`before` means that a tool had ended so many seconds earlier: a model was asked behind it. `together` means in
+the same turn as the entry before it: the run sees both at once.
 """
 
 from __future__ import annotations
 
 import asyncio
+import hashlib
+import json
 from collections.abc import Callable, Sequence
 from typing import Any, cast
 
@@ -52,7 +55,7 @@ from workflows.kernel.log import Record
 from workflows.people import Command, Decided, Decision, Request
 from workflows.run import QueuedCommand
 
-__all__ = ["ANSWERS", "INPUTS", "Entry", "Recorder", "WatchedHost", "final_of"]
+__all__ = ["ANSWERS", "INPUTS", "Entry", "Recorder", "WatchedHost", "final_of", "sealed"]
 
 Entry = JsonObject
 INPUTS = ("begin", "answer", "decide", "command", "cancel")
@@ -67,6 +70,8 @@ NOT_OF_THE_RUN = {
     "UnusableSignal", "RefusedDecision", "RepeatedDecision", "RefusedCommand", "RepeatedCommand",
 }  # fmt: skip
 """Events of messages that did not count: they are not repeated."""
+CONTENT = {"reason", "patch", "messages", "beside", "notes", "heard", "effects", "error"}
+"""What of a record must be the same; its times and digests need not."""
 OF_A_REPLY = {"conversation", "tools", "kind"}
 SESSION = "recorded:"
 """Begins the name of a code session: its content is for the sandbox alone."""
@@ -139,15 +144,15 @@ class Recorder:
         """Add what came from outside; the entry as it was added."""
         turn = (name, self._turn())
         at: Entry = {"at": round(now - self.began, 6)}
-        together: Entry = {"at_once": True} if turn == self._last else {}
+        together: Entry = {"together": True} if turn == self._last else {}
         self._last = turn
         return self.note({**entry, **at, **together}, name)
 
     def end(self) -> None:
         """Nothing that happens until the next `watch` belongs to the run."""
         self._is_deaf = True
-        if self._newest is self.drives[""]:
-            self.final = final_of(self._newest)
+        if self._newest is self.drives[""] or not self.final:
+            self.final = final_of(self.drives[""])
 
     def entries(self) -> list[Entry]:
         """All entries in order of time; no more come. A reply that no question took by now was lost."""
@@ -166,7 +171,8 @@ class Recorder:
             to = f" -> {record.to}" if record.to else ""
             who = record.by.removesuffix(" (claimed)")
             by = "" if who in ("machine", "kernel") else f" by {who}"
-            self.note({"log": f"{record.state}: {record.event}{to}{by}"}, name)
+            content = self._with_session_names(_lean(record, include=CONTENT))
+            self.note({"log": f"{record.state}: {record.event}{to}{by}", "content": content}, name)
             if record.event in ("Requested", "Escalated") and "request" in record.about:
                 request = self.drives[name].requests.get(str(record.about["request"]))
                 self.note(_asked(request), name)
@@ -180,8 +186,7 @@ class Recorder:
                 if site.reply is None:
                     early["lost"] = reply
                 else:  # the tool had ended before the model began
-                    at: Any = early["at"]
-                    early["at"] = round(max(at - reply.get("seconds", 0), 0), 6)
+                    early["before"] = reply.get("seconds", 0)
         else:
             asked = self._asked(call)
         self.note({"call": site.activity_id, **asked}, name)
@@ -224,6 +229,13 @@ class Recorder:
         if session and not session.startswith(SESSION):
             return self._sessions.setdefault(session, f"{SESSION}{len(self._sessions) + 1}")
         return session
+
+    def _with_session_names(self, value: Any) -> Any:
+        if isinstance(value, str):
+            return self._sessions.get(value, value)
+        if isinstance(value, dict):
+            return {key: self._with_session_names(item) for key, item in value.items()}
+        return [self._with_session_names(item) for item in value] if isinstance(value, list) else value
 
     # -- what comes from outside --------------------
 
@@ -318,8 +330,15 @@ class WatchedHost:
         self.recorder.note_input({"answer": place, **failed}, self.name, self.host.now())
         return result
 
+    async def wait(self, condition: Callable[[], bool], seconds: float | None, why: str) -> None:
+        """See `Host`."""
+        try:
+            await self.host.wait(condition, seconds, why)
+        except asyncio.CancelledError:
+            self.cancelled()  # it comes before what it stops
+            raise
+
     def _note_stopped(self, place: str) -> None:
-        self.cancelled()
         self.recorder.note_input({"answer": place, "stopped": True}, self.name, self.host.now())
 
 
@@ -338,11 +357,19 @@ def final_of(drive: Drive) -> JsonObject:
     return {**drive.result().model_dump(mode="json", include=fields), "spent": spent}
 
 
+def sealed(entry: Entry) -> Entry:
+    """The entry with a digest in place of its content."""
+    if "content" not in entry:
+        return entry
+    text = json.dumps(entry["content"], sort_keys=True)
+    return {**entry, "content": hashlib.sha256(text.encode()).hexdigest()[:12]}
+
+
 def _asked(request: Request) -> Entry:
     """What people are asked, and who may decide."""
     fields = {"kind", "tool", "arguments", "options", "group", "approvers", "quorum", "at_deadline"}
     asked = _lean(request, include=fields)
-    if request.kind != "approval":
+    if request.kind not in ("approval", "interrupt"):  # the text of these follows from the rest
         asked["text"] = request.text
     if request.deadline is not None:
         asked["seconds"] = round(request.deadline - request.created)

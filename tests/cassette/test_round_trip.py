@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -30,3 +32,54 @@ async def test_recorded_run_plays_from_its_file(scenario: Scenario, tmp_path: Pa
     verdict = await play(cassette)
     assert verdict.difference == ""
     assert verdict.calls == cassette.count("answer") > 0
+
+
+# -- whatever is altered is named --------------------
+
+
+def altered(cassette: Cassette, number: int, change: dict[str, Any]) -> Cassette:
+    """The cassette with another entry at that place."""
+    course = list(cassette.course)
+    course[number] = {**course[number], **change}
+    return cassette.model_copy(update={"course": tuple(course)})
+
+
+def other(value: Any) -> Any:
+    """Another value of the same kind."""
+    if isinstance(value, str):
+        return f"{value} or not"
+    if isinstance(value, dict):
+        name = next(iter(value))
+        return {**value, name: other(value[name])}
+    return [other(value[0]), *value[1:]] if isinstance(value, list) else not value
+
+
+def alterations(cassette: Cassette) -> Iterator[tuple[int, dict[str, Any]]]:
+    """Another text of each reply and result, other arguments of each call, another verb of each decision."""
+    verbs = {"approve": "reject", "reject": "approve", "edit": "approve", "resume": "abort"}
+    for number, entry in enumerate(cassette.course):
+        reply, result = entry.get("reply"), entry.get("result")
+        if isinstance(reply, dict):
+            yield number, {"reply": {**reply, "text": other(reply["text"])}}
+            if reply.get("tool_calls"):
+                yield number, {"reply": {**reply, "tool_calls": other(reply["tool_calls"])}}
+        if isinstance(result, dict):
+            read = "artifacts" if "artifacts" in result else "output"
+            yield number, {"result": {**result, read: other(result[read])}}
+        if entry.get("arguments"):
+            yield number, {"arguments": other(entry["arguments"])}
+        if "decide" in entry:
+            verb = verbs[str(entry["decision"])]
+            yield number, {"decision": verb} | ({"arguments": None} if "arguments" in entry else {})
+
+
+@pytest.mark.parametrize("scenario", SCENARIOS, ids=lambda one: one.name)
+async def test_altered_entry_is_named(scenario: Scenario) -> None:
+    cassette = await recorded(scenario)
+    changed = list(alterations(cassette))
+    passed = []
+    for number, change in changed:
+        if (await play(altered(cassette, number, change))).ok:
+            passed.append((number, change))
+    assert passed == []
+    assert changed

@@ -25,6 +25,9 @@ from activities.contracts import (
     ToolResult,
     ToolSpec,
 )
+from client.cassette.file import cassette_of
+from client.cassette.playing import play
+from client.cassette.recording import Recorder
 from tests.people import clerk
 from workflows import registry
 from workflows.api import AgentTask, Carry, Limits, RunResult
@@ -85,14 +88,13 @@ class Bench:
         people: People | None = None,
         approvals: Approvals = NOBODY_ASKED,
         tools: Sequence[ToolSpec] = (LOOK, PAY, PUT),
-        watch: Callable[[Drive], None] | None = None,
         **more: Any,
     ) -> None:
         """`script`: what models reply, as texts, answers, or functions (call -> one of these); or one
-        function for all. `hops`: the run goes on in a new execution whenever it may. `watch` is told of each
-        execution, those of inner runs included. `more` are fields of the task."""
+        function for all. `hops`: the run goes on in a new execution whenever it may. `more` are fields of
+        the task."""
         self.script: Any = script if callable(script) else list(script)
-        self.clock, self.hops, self.watch = STARTED, hops, watch
+        self.clock, self.hops, self.recorder = STARTED, hops, Recorder()
         self.specs = {spec.name: spec for spec in tools}
         self.task = AgentTask.model_validate({
             "goal": "begin", "machine": "clerk", "tools": [spec.name for spec in tools],
@@ -117,6 +119,8 @@ class Bench:
         self.noticed: list[tuple[NoticeMoment, str]] = []
         self.children: dict[str, Bench] = {}
         self.executions = 1
+        self.plays = True
+        """It plays from its cassette: all that came from outside was alone in its turn of the event loop."""
         self._last_dump: JsonObject = {}
         self.identity = Identity(RUN, "origin")
         self._task: asyncio.Task[None] | None = None
@@ -125,8 +129,7 @@ class Bench:
         """Make the drive."""
         self.program = program
         self.drive = Drive(self, self.task, self.specs, self.identity, step, carried)
-        if self.watch is not None:
-            self.watch(self.drive)
+        self.recorder.watch(self.drive)
 
     async def run(self) -> None:
         """Run to the end, through as many executions as `between` begins."""
@@ -148,11 +151,17 @@ class Bench:
         await self.settle()
         return self
 
-    async def __aexit__(self, *_: object) -> None:
+    async def __aexit__(self, problem: object, *_: object) -> None:
+        """Every run of these tests plays from its cassette."""
+        self.recorder.end()
         if self._task is not None and not self._task.done():
             self.blocked.clear()
             self._task.cancel()
             await asyncio.wait([self._task], timeout=5)
+        if problem is None and self.plays:
+            async with asyncio.timeout(4):
+                verdict = await play(cassette_of(self.recorder))
+            assert verdict.ok, verdict.difference
 
     # -- what a test does --------------------
 
@@ -294,7 +303,8 @@ class Bench:
 
     async def run_child(self, child: ChildRun) -> RunResult | EffectFailed:
         tools = [self.specs[name] for name in child.task.tools]
-        inner = Bench(self.script, tools=tools, watch=self.watch)
+        inner = Bench(self.script, tools=tools)
+        inner.recorder = self.recorder
         inner.task, inner.clock, inner.hops = child.task, self.clock, self.hops
         inner.script, inner.blocked, inner.performed = self.script, self.blocked, self.performed
         inner.ended, inner.made_twice, inner.results = self.ended, self.made_twice, self.results

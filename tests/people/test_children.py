@@ -117,7 +117,7 @@ class Failing(Bench):
 )
 async def test_failed_inner_run_is_a_failed_effect(end: Any, answer: str, done: list[str]) -> None:
     bench = Failing(brain("child inner"))
-    bench.end = end
+    bench.end, bench.plays = end, False  # the inner run never was
     async with bench:
         assert bench.result.answer == answer
         assert [call.error for call in bench.result.calls] == done
@@ -226,7 +226,7 @@ async def test_inner_runs_that_a_pause_held_back_begin_as_soon_as_others_end() -
     async with twelve() as bench:
         await bench.command("pause")
         bench.children[f"{CHILD}.9"].drive.command(Command(command="resume", by="ann"))
-        bench.children[f"{CHILD}.9"].blocked = set()
+        bench.children[f"{CHILD}.9"].blocked, bench.plays = set(), False
         await bench.settle()
         assert len(bench.children) == 10
         await bench.command("resume")

@@ -1,0 +1,136 @@
+"""Runs of the real server as cassettes: live, over, with inner runs, forgotten by Temporal."""
+
+from __future__ import annotations
+
+import asyncio
+
+import pytest
+from temporalio.api.common.v1 import WorkflowExecution
+from temporalio.api.workflowservice.v1 import DeleteWorkflowExecutionRequest
+from temporalio.client import Client
+
+from activities.settings import Settings
+from client.agent import AgentClient
+from client.cassette.export import exported
+from client.cassette.file import Cassette, cassette_text
+from client.cassette.playing import play
+from client.errors import UnknownRun
+from tests.client.asking import asking, newer, opened, talk, until
+from tests.server.trials import calls, task
+
+
+async def plays(agents: AgentClient, run: str) -> Cassette:
+    """The cassette of a run; it plays."""
+    cassette = await exported(agents, run)
+    verdict = await play(cassette)
+    assert verdict.difference == ""
+    return cassette
+
+
+async def decided(agents: AgentClient) -> str:
+    """A run in which people approve, reject, edit and steer; its id."""
+    run = await agents.start(asking("cassette-one", "cassette-two", "cassette-three"))
+    first = await opened(agents, run)
+    await agents.command(run, "steer", "be quick")
+    await agents.decide(run, first, "approve")
+    second = await until(lambda: newer(agents, run, first))
+    await agents.decide(run, second, "reject", text="not this one")
+    third = await until(lambda: newer(agents, run, second))
+    await agents.decide(run, third, "edit", arguments={"line": "cassette-other"})
+    await agents.result(run)
+    return run
+
+
+async def test_run_with_decisions_plays_although_its_tools_do_nothing(
+    agents: AgentClient, settings: Settings
+) -> None:
+    run = await decided(agents)
+    marks = settings.files_root / "marks.txt"
+    before = await asyncio.to_thread(marks.read_text)
+    cassette = await plays(agents, run)
+    assert [entry["decision"] for entry in cassette.course if "decide" in entry] == [
+        "approve",
+        "reject",
+        "edit",
+    ]
+    assert cassette.count("command") == 1
+    assert await asyncio.to_thread(marks.read_text) == before
+
+
+async def test_live_run_plays_up_to_where_it_is(agents: AgentClient) -> None:
+    run = await agents.start(asking("cassette-live"))
+    await opened(agents, run)
+    cassette = await plays(agents, run)
+    assert not cassette.is_over
+    assert cassette.final["waits_for"] == ["r1"]
+    await agents.command(run, "abort")
+    await agents.result(run)
+    assert (await plays(agents, run)).final["exit_reason"] == "aborted"
+
+
+async def test_rollback_plays(agents: AgentClient) -> None:
+    run = await agents.start(asking("cassette-back", "cassette-again"))
+    first = await opened(agents, run)
+    await agents.decide(run, first, "approve")
+    await until(lambda: newer(agents, run, first))
+    await agents.command(run, "rollback", step=0)
+    for _ in range(2):
+        await agents.decide(run, await opened(agents, run), "approve")
+        await asyncio.sleep(0)
+    await agents.result(run)
+    assert (await plays(agents, run)).count("command") == 1
+
+
+async def test_cancelled_run_plays(agents: AgentClient) -> None:
+    run = await agents.start(asking("cassette-cancelled"))
+    await opened(agents, run)
+    await agents.cancel(run)
+    await agents.result(run)
+    assert (await plays(agents, run)).final["exit_reason"] == "cancelled"
+
+
+async def test_run_that_temporal_has_forgotten_comes_from_the_archive(
+    agents: AgentClient, temporal: Client
+) -> None:
+    run = (await agents.run(talk())).workflow_id
+    before = await exported(agents, run)
+    await temporal.workflow_service.delete_workflow_execution(
+        DeleteWorkflowExecutionRequest(
+            namespace=temporal.namespace, workflow_execution=WorkflowExecution(workflow_id=run)
+        )
+    )
+
+    async def forgotten() -> bool:
+        try:
+            await agents.description(run)
+        except UnknownRun:
+            return True
+        return False
+
+    await until(forgotten)
+    assert await plays(agents, run) == before
+    with pytest.raises(UnknownRun, match="retention"):
+        await exported(agents, "nobody-has-it")
+
+
+async def test_secrets_are_removed_and_the_run_still_plays(
+    agents: AgentClient, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """By the environment, by name, by form, and by what people say."""
+    monkeypatch.setenv("OPENAI_API_KEY", "key-of-the-environment")
+    lines = [
+        "key-of-the-environment",
+        "token: tok-4711-abcd",
+        "password=hunter2hunter2",
+        "IBAN DE89370400440532013000",
+    ]
+    run = await agents.run(task(*(calls(("mark", {"line": line})) for line in lines), "done"))
+    cassette = await exported(agents, run.workflow_id, [r"DE\d{20}"])
+    text = cassette_text(cassette)
+    for secret in ("key-of-the-environment", "tok-4711-abcd", "hunter2hunter2", "DE89370400440532013000"):
+        assert secret not in text
+    assert cassette.removed == 4
+    assert (await play(cassette)).difference == ""
+
+
+# -- the command line --------------------
