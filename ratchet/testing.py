@@ -1,5 +1,6 @@
 """Cassettes in pytest. An installed Ratchet is a plugin; else write `pytest_plugins = ["ratchet.testing"]`.
 
+    @pytest.mark.cassettes
     def test_course_holds(cassette):
         cassette.check()
 
@@ -13,7 +14,7 @@ from __future__ import annotations
 import asyncio
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
     import pytest
@@ -52,16 +53,15 @@ def pytest_configure(config: pytest.Config) -> None:
 
 def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
     """One test for each cassette."""
-    if "cassette" not in metafunc.fixturenames:
+    mark = metafunc.definition.get_closest_marker("cassettes")
+    if mark is None or "cassette" not in metafunc.fixturenames:
         return
     from client.cassette.checking import cassette_files
 
-    mark: Any = metafunc.definition.get_closest_marker("cassettes")
     folder = metafunc.definition.path.parent
-    paths = mark.args if mark is not None and mark.args else ("cassettes",)
-    agent = mark.kwargs.get("agent") if mark is not None else None
+    agent = mark.kwargs.get("agent")
     if agent is not None and (folder / agent).is_file():
         agent = folder / agent
-    files = cassette_files(folder / path for path in paths)
+    files = cassette_files(folder / path for path in mark.args or ("cassettes",))
     cases = [CassetteFile(path, agent) for path in files]
     metafunc.parametrize("cassette", cases, ids=[str(path.relative_to(folder)) for path in files])

@@ -148,10 +148,12 @@ class _Player(Recorder):
         if recorded == entry:
             return
         if recorded is not None and "log" in entry and recorded.get("log") == entry["log"]:
-            self._unseen = self._unseen or (
-                f"step {self.drives[name].step.snapshot.step}, {_name(entry)}: the record holds something else "
-                "(its digest differs), although questions, calls and transitions are the same"
-            )
+            if not self._unseen and recorded != entry:
+                step = self.drives[name].step.snapshot.step
+                self._unseen = (
+                    f"step {step}, {_name(entry)}: the record holds something else (its digest differs), "
+                    "although questions, calls and transitions are the same"
+                )
             return
         if recorded is not None and self.lenient and _is_the_same_course(recorded, entry):
             self.changes.append(_diff(_name(entry), recorded, entry))

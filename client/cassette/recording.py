@@ -168,14 +168,14 @@ class Recorder:
         for record in records:
             if record.event in NOT_OF_THE_RUN:
                 continue
+            if record.event in ("Requested", "Escalated") and "request" in record.about:
+                self.note(_asked(self.drives[name].requests.get(str(record.about["request"]))), name)
+                continue
             to = f" -> {record.to}" if record.to else ""
             who = record.by.removesuffix(" (claimed)")
             by = "" if who in ("machine", "kernel") else f" by {who}"
             content = self._with_session_names(_lean(record, include=CONTENT))
             self.note({"log": f"{record.state}: {record.event}{to}{by}", "content": content}, name)
-            if record.event in ("Requested", "Escalated") and "request" in record.about:
-                request = self.drives[name].requests.get(str(record.about["request"]))
-                self.note(_asked(request), name)
 
     def note_call(self, call: Call, site: CallSite, name: str) -> None:
         """A call is begun."""

@@ -209,3 +209,15 @@ def test_file_that_is_no_archive_is_left_alone(tmp_path: Path) -> None:
     with pytest.raises(StoreUnavailable, match="backup"):
         Archive(notes).runs()
     assert notes.read_text().startswith("these are my notes")
+
+
+def test_histories_come_back_in_order_and_the_newest_of_each(archive: Archive) -> None:
+    archive.add(part(run_id="r", finished=True))
+    for execution, events in (("one", b"1"), ("two", b"2"), ("one", b"1 and more")):
+        archive.add_history("w", "r", execution, events)
+    archive.add_history("w", "other", "one", b"3")
+    assert archive.histories("w") == archive.histories("w", "r") == (b"1 and more", b"2")
+    assert archive.histories("nobody") == ()
+    change(archive, "UPDATE histories SET events=x'00'")
+    with pytest.raises(StoreError, match="damaged"):
+        archive.histories("w")

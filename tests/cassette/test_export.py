@@ -131,6 +131,3 @@ async def test_secrets_are_removed_and_the_run_still_plays(
         assert secret not in text
     assert cassette.removed == 4
     assert (await play(cassette)).difference == ""
-
-
-# -- the command line --------------------
