@@ -50,8 +50,8 @@ class Cassette(Strict):
 def cassette_of(recorder: Recorder, **secrets: Any) -> Cassette:
     """What was recorded; `secrets` are arguments of `without_secrets`. Raises UsageError for what cannot be
     taken out."""
-    drive = recorder.drives[""]
-    task = drive.task.model_copy(update={"carry": None})
+    drive, task = recorder.drives[""], recorder.task
+    assert task is not None
     models = {role: model.model_copy(update={"script": ()}) for role, model in task.models.items()}
     given = drive.step.program
     values = {

@@ -48,7 +48,7 @@ from activities.contracts import (
     ToolRequest,
     ToolResult,
 )
-from workflows.api import COUNTERS, RunResult
+from workflows.api import COUNTERS, AgentTask, RunResult
 from workflows.drive import Drive
 from workflows.host import Call, CallAnswer, CallSite, ChildRun, Host
 from workflows.kernel.log import Record
@@ -91,6 +91,8 @@ class Recorder:
         """The newest execution of each run, by name; the outer run has the empty one."""
         self.origins: dict[str, str] = {}
         """Workflow id -> run id of the first execution."""
+        self.task: AgentTask | None = None
+        """What the outer run began with."""
         self.began = 0.0
         """Of the outer run, in seconds since 1970."""
         self._prefix = ""
@@ -108,7 +110,7 @@ class Recorder:
         me = drive.identity
         began = drive.step.snapshot.began
         if not self.drives:
-            self.began, self.drives[""] = began, drive
+            self.task, self.began, self.drives[""] = drive.task, began, drive
             self._prefix = f"{me.workflow_id}/{me.origin[:8]}/"
         name = self.name_of(me.workflow_id)
         is_new, self._is_deaf = name not in self.drives, False

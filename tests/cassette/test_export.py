@@ -81,6 +81,15 @@ async def test_rollback_plays(agents: AgentClient) -> None:
     assert (await plays(agents, run)).count("command") == 1
 
 
+async def test_fork_plays(agents: AgentClient) -> None:
+    source = (await agents.run(talk())).workflow_id
+    run = await agents.fork(source, 2)
+    await agents.result(run)
+    cassette = await plays(agents, run)
+    assert cassette.task.fork is not None
+    assert cassette.count("answer") < (await exported(agents, source)).count("answer")
+
+
 async def test_cancelled_run_plays(agents: AgentClient) -> None:
     run = await agents.start(asking("cassette-cancelled"))
     await opened(agents, run)

@@ -12,6 +12,10 @@ from temporalio.client import Client, WorkflowUpdateFailedError
 
 from activities.settings import Settings
 from activities.store.archive import Archive
+from client.agent import AgentClient
+from client.cassette.export import exported
+from client.cassette.playing import play
+from client.connection import Connection
 from tests.server.conftest import TOOLS, real_server
 from tests.server.trials import (
     Run,
@@ -85,6 +89,12 @@ def latest(client: Client, run: Run) -> Run:
     return client.get_workflow_handle(run.id, result_type=RunResult)
 
 
+async def cassette_plays(client: Client, own: Settings, run: Run) -> None:
+    """All executions are one course."""
+    cassette = await exported(AgentClient(Connection(client, own, "the test server")), run.id)
+    assert (await play(cassette)).difference == ""
+
+
 async def test_long_run_has_one_log_and_repeats_no_call(short: Client, own: Settings) -> None:
     given = long_task(*steps(12, file="long.txt"), "at the end")
     run = await begin(short, given)
@@ -98,6 +108,7 @@ async def test_long_run_has_one_log_and_repeats_no_call(short: Client, own: Sett
     rebuilt = restored(program_for(given, {}, run.id), records)
     assert (rebuilt.state, rebuilt.step, len(rebuilt.conversation)) == ("DONE", 13, 2 + 12 * 2 + 1)
     await replayed(latest(short, run), own)
+    await cassette_plays(short, own, run)
 
 
 ASKED: dict[str, Any] = {"people": People(), "approvals": Approvals(), "tools": ("mark_once",)}
@@ -128,6 +139,7 @@ async def test_what_people_said_holds_in_later_executions(short: Client, own: Se
     assert [line for line, _, _ in marks(own, "paid.txt")] == [*lines[:-1], *lines[1:-1]]
     whole_log(own, run, result)
     await replayed(run, own)
+    await cassette_plays(short, own, run)
 
 
 async def asked_for(run: Run, line: str, branch: int = 0) -> Request | None:
