@@ -168,3 +168,8 @@ class Settings(BaseSettings):
     def archive_file(self) -> Path:
         """Logs of runs, for when Temporal no longer keeps them."""
         return self.data_dir / "archive.db"
+
+    @property
+    def calls_file(self) -> Path:
+        """Calls with outside effects: begun, and what came of them."""
+        return self.data_dir / "calls.db"

@@ -92,6 +92,7 @@ class RatchetPlugin(SimplePlugin):
         from activities.rate_limits import RateLimits
         from activities.store.archive import Archive, ArchiveActivities
         from activities.store.cache import ConversationCache
+        from activities.store.calls import SqliteCalls
         from activities.tools import load_tools
         from activities.tools.artifacts import ArtifactActivities
         from activities.tools.run import ToolActivities, ToolRunner
@@ -105,7 +106,7 @@ class RatchetPlugin(SimplePlugin):
             waiting = max(settings.max_activities // 2, 1)  # other slots are for what need not wait
             limits = RateLimits(settings.limits_file, settings.rate_limits, waiting)
         runner, cache = (
-            ToolRunner(load_tools(settings), settings, blobs),
+            ToolRunner(load_tools(settings), settings, blobs, SqliteCalls(settings.calls_file)),
             ConversationCache(settings.cache_file),
         )
         models = ModelActivities(providers, cache, specs=runner.specs, limits=limits)

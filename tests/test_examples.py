@@ -446,12 +446,21 @@ async def test_bank_knows_whether_a_transfer_happened(tmp_path: Path) -> None:
     tools = runner(tmp_path, "transfer.py")
     request = request_for("transfer", to="ann", cents=1990)
     question = ReconcileRequest.model_validate(request.model_dump())
-    before = await tools.reconcile_tool(question, 1)
     made = await tools.run_tool(request, 1)
-    after = await tools.reconcile_tool(question, 1)
-    assert (before.outcome, after.outcome) == ("not_happened", "happened")
-    assert after.result is not None
-    assert after.result.output == made.output == "payment 1: 1990 cents from us to ann"
+    found = await tools.reconcile_tool(question, 1)
+    assert found.result is not None
+    assert found.result.output == made.output == "payment 1: 1990 cents from us to ann"
+
+
+async def test_transfer_that_did_not_happen_cannot_happen_later(tmp_path: Path) -> None:
+    tools = runner(tmp_path, "transfer.py")
+    request = request_for("transfer", to="ann", cents=1990)
+    question = ReconcileRequest.model_validate(request.model_dump())
+    found = [(await tools.reconcile_tool(question, 1)).outcome for _ in range(2)]
+    late = await tools.run_tool(request, 1)
+    made_again = await tools.run_tool(request.model_copy(update={"key": f"{request.key}+1"}), 1)
+    assert found == ["not_happened"] * 2
+    assert (late.error, made_again.error) == ("failed", None)
 
 
 async def test_transfer_is_paid_back_once(tmp_path: Path) -> None:

@@ -45,7 +45,7 @@ from workflows.pages import (
 from workflows.people import CommandDone, Decided, EffectsPage, RequestsPage
 from workflows.perform import Performer
 from workflows.task import InvalidTask, carried_step, first_step, parse_task, program_for
-from workflows.temporal_host import TemporalHost, identity, now
+from workflows.temporal_host import TemporalHost, first_run_id, identity, now
 
 __all__ = ["AgentWorkflow"]
 
@@ -70,7 +70,7 @@ class AgentWorkflow:
     def __init__(self) -> None:
         self.task: AgentTask | None = None
         self.drive: Drive | None = None
-        self.archived = ArchivedLog(workflow.info().run_id)
+        self.archived = ArchivedLog(first_run_id(workflow.info()))
         self.messages = Messages()
         self.problem = ""
         """Why the run could not begin."""
@@ -123,7 +123,11 @@ class AgentWorkflow:
         info, carry = workflow.info(), task.carry
         specs = {spec.name: spec for spec in carry.specs} if carry else {}
         performer = Performer(task, specs, carry.held if carry else ())
-        origin = carry.origin_run_id if carry else info.run_id
+        origin = carry.origin_run_id if carry else first_run_id(info)
+        was_reset = info.run_id != info.original_execution_run_id
+        since = carry.reset_since if carry else None
+        if since is None and was_reset:
+            since = info.workflow_start_time.timestamp()
         try:
             step = self._step(task, specs)
         except ToolsUnknown:
@@ -139,7 +143,8 @@ class AgentWorkflow:
         elif task.fork:
             self.archived.records.extend(Record.model_validate(record) for record in task.fork.records)
         try:
-            drive = Drive(host, task, specs, identity(origin), step, carry.drive if carry else None)
+            me = identity(origin, since)
+            drive = Drive(host, task, specs, me, step, carry.drive if carry else None)
         except (ValueError, TypeError, KeyError, AttributeError) as error:
             raise InvalidTask("`carry` is not what a run has carried; leave it out") from error
         self.drive = host.drive = drive
@@ -164,7 +169,8 @@ class AgentWorkflow:
         if drive.host.cancelled() or drive.queue or messages.is_busy or drive.step.effect is None:
             return
         carry = Carry(
-            origin_run_id=self.archived.origin,
+            origin_run_id=drive.identity.origin,
+            reset_since=drive.identity.reset_since,
             drive=drive.dump(),
             specs=tuple(performer.specs.values()),
             log_head=self.archived.archived_head,

@@ -231,6 +231,8 @@ class Carry(Frozen):
 
     origin_run_id: str
     """Of the first execution of the chain."""
+    reset_since: float | None = None
+    """When a run began that was reset, in seconds since 1970."""
     drive: JsonObject
     """`Drive.dump()`: the run itself, its requests, and the calls that have ended."""
     specs: tuple[ToolSpec, ...] = ()

@@ -54,7 +54,7 @@ class ArchivedLog:
         try:
             found: LogRead = await workflow.execute_activity(
                 "read_log",
-                LogWanted(workflow_id=workflow.info().workflow_id, run_id=self.origin),
+                LogWanted(workflow_id=workflow.info().workflow_id, run_id=self.origin, head=self._before),
                 result_type=LogRead,
                 activity_id="read-log",
                 summary="read the log's beginning from the archive",

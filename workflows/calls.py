@@ -17,6 +17,7 @@ from typing import Any, TypeVar
 from pydantic import BaseModel, Field, ValidationError
 
 from activities.contracts import (
+    AfterReset,
     Answers,
     AskModel,
     CallTools,
@@ -148,7 +149,7 @@ def call_site(identity: Identity, step: Step, name: str, title: str, now: float,
     """Where a call is made; `now` in seconds since 1970."""
     s = step.snapshot
     activity_id = bounded(name)
-    key = f"{identity.workflow_id}/{identity.origin}/{s.branch}/{activity_id}"
+    key = f"{identity.workflow_id}/{identity.root}/{s.branch}/{activity_id}"
     left = step.ledger.at_least("seconds", now - s.began).left("seconds")
     return CallSite(activity_id, key, " ".join(title.split())[:200], left, **more)
 
@@ -295,19 +296,25 @@ class Calls:
         self.state.asked_again[name] = self.state.asked_again.get(name, 0) + 1
 
     def make_again(self, name: str) -> None:
-        """The call did not take effect: it is made again, under its own id and key."""
+        """The call did not take effect: it is made again, under an id and a key of its own. So a tool can see
+        to it that the lost one takes no effect later."""
         self._forget(name)
+        self.done[:] = [call for call in self.done if call.activity_id != bounded(self._newest(name))]
         self.state.made_again[name] = self.state.made_again.get(name, 0) + 1
         if name in self.state.reconciled:
             self.state.reconciled.remove(name)
-        self.done[:] = [call for call in self.done if call.activity_id != bounded(name)]
+
+    def _newest(self, name: str) -> str:
+        """The id of a tool call as it was made last."""
+        again = self.state.made_again.get(name, 0)
+        return f"{name}+{again}" if again else name
 
     def take_result(self, name: str, result: ToolResult) -> None:
         """A call whose outcome was unknown returned this; the report says so, too."""
         self._forget(name)
         self.state.results[name] = result
         for number, call in enumerate(self.done):
-            if call.activity_id == bounded(name):
+            if call.activity_id == bounded(self._newest(name)):
                 update = {"error": result.error, "output": result.output[:OUTPUT]}
                 self.done[number] = call.model_copy(update=update)
 
@@ -537,7 +544,9 @@ class Calls:
         )
         if spec.cache == "run" and call in self.cached:
             return self.cached[call].model_copy(update={"id": run.id, "attempts": 0, "cost_usd": 0})
-        site = self.site(step, name, run.title, next_question=self._next_question(step, name, run, effect))
+        site = self.site(
+            step, self._newest(name), run.title, next_question=self._next_question(step, name, run, effect)
+        )
         attempts = effect.attempts if spec.repeatable else 1
         request = ToolRequest(
             id=run.id,
@@ -546,6 +555,7 @@ class Calls:
             key=site.key,
             attempts=attempts,
             artifacts=run.artifacts,
+            after_reset=self._after_reset(name, run),
         )
         self._under_way[name] = run
         self._begin("tool_calls")
@@ -560,6 +570,20 @@ class Calls:
         if spec.cache == "run" and result.ok:
             self.cached[call] = result
         return self._with_edit(name, result)
+
+    def _after_reset(self, name: str, run: ToolRun) -> AfterReset | None:
+        """For a run that was reset. What is made again was looked up already."""
+        me = self.identity
+        if me.reset_since is None or name in self.state.made_again:
+            return None
+        same = (
+            c
+            for c in self.done
+            if (c.tool, c.arguments) in ((run.tool, run.arguments), (run.tool, _cut(run.arguments)))
+        )
+        return AfterReset(
+            since=me.reset_since, run=f"{me.workflow_id}/{me.root}/", keys=tuple(c.key for c in same)
+        )
 
     def _with_edit(self, name: str, result: ToolResult) -> ToolResult:
         """The model is told of arguments that a person changed. JSON stays JSON: machines may read it."""
@@ -584,7 +608,7 @@ class Calls:
             text = f"{effect.machine} cannot be run: {problem}"
             return EffectFailed(error="fatal", type="inner_machine", message=text)
         me = self.identity
-        workflow_id = bounded(f"{me.workflow_id}/{me.origin[:8]}/{name}")
+        workflow_id = bounded(f"{me.workflow_id}/{me.root[:8]}/{name}")
         parents = (*me.parents, (me.workflow_id, me.origin))
         child = ChildRun(workflow_id, task, effect.title[:200], parents, self.signed_ids())
         self.children[workflow_id] = {**task.limits.caps, "seconds": 0}
@@ -669,14 +693,16 @@ class Calls:
         spec = self.specs[run.tool]
         if name in self.state.reconciled or not spec.reconciles:
             return None
-        site = self.site(step, f"{name}?", f"find the outcome of {run.title}")
+        name_of_call = self._newest(name)
+        site = self.site(step, f"{name_of_call}?", f"find the outcome of {run.title}")
         request = ReconcileRequest(
             id=run.id,
             tool=run.tool,
             arguments=run.arguments,
-            key=self.site(step, name).key,
+            key=self.site(step, name_of_call).key,
             attempts=RETRIES,
             artifacts=run.artifacts,
+            after_reset=self._after_reset(name, run),
         )
         found = await self.host.perform(request, site)
         self.state.reconciled.append(name)

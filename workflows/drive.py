@@ -38,7 +38,6 @@ from workflows.compaction import Part
 from workflows.fallback import ModelChange
 from workflows.gate import texts
 from workflows.gate.approvals import RequiredApproval
-from workflows.gate.decisions import Refused
 from workflows.kernel.errors import MachineError
 from workflows.kernel.ledger import Breach, plain_number
 from workflows.kernel.log import Record
@@ -46,8 +45,8 @@ from workflows.kernel.machine import Interrupt
 from workflows.kernel.rollback import rolled_back
 from workflows.kernel.snapshot import Step
 from workflows.kernel.step import advance, leave_interrupt, refuse, resume, steer, with_caps, with_credit
-from workflows.people import Command, CommandDone, Decided, Decision, Request
-from workflows.run import LOGGED, OF_THE_MACHINE, LiveRun, Preempted, QueuedCommand
+from workflows.people import Command, CommandDone, Request
+from workflows.run import LOGGED, LiveRun, Preempted, QueuedCommand
 from workflows.task import broken
 
 __all__ = ["Drive"]
@@ -386,7 +385,9 @@ class Drive(LiveRun):
         # Who may let a call happen may say whether it did.
         required = None if "outcome" in self.people.kinds else self._approval_of(name)
         times = self.calls.state.made_again.get(name, 0)
-        request = await self.ask(texts.outcome_unknown(run), _again(name, times), required)
+        request = await self.ask(
+            texts.outcome_unknown(run, self.calls.state.results[name].output), _again(name, times), required
+        )
         if request is None or self.end_if_decided(request):
             return False
         if request.outcome == "retried":
@@ -770,38 +771,15 @@ class Drive(LiveRun):
 
     # -- what people send --------------------
 
-    def check_decision(self, decision: Decision) -> None:
-        """Raises Refused for a decision that would not count."""
-        self._check_live()
-        self.requests.check(decision, self.host.now())
-
-    def decide(self, decision: Decision) -> Decided:
-        """Count a decision; the state of its request afterwards. Raises Refused.
-
-        An abort ends the run whatever else it waits for, also when it is paused; of a machine's own question
-        it is the answer.
-        """
-        self._check_live()
-        was_open = any(request.id == decision.request for request in self.requests.open_requests)
-        decided = self.requests.decide(decision, self.host.now())
-        self.log_requests()
-        if was_open and decided.outcome == "aborted" and decided.kind not in OF_THE_MACHINE:
-            request = self.requests.get(decided.request)
-            abort = Command(command="abort")
-            queued = QueuedCommand(abort, texts.decided_by(request), reason=texts.abort_reason(request))
-            self.queue.insert(0, queued)
-        self.host.publish(())
-        return decided
-
     def check_command(self, command: Command) -> None:
         """Raises Refused for a command that would not count."""
-        self._check_live()
+        self.check_live()
         if not self.commands.is_repeat(command):
             self.commands.check(command)
 
     def command(self, command: Command) -> QueuedCommand:
         """Put a command into the queue; a repeat is the command that came before. Raises Refused."""
-        self._check_live()
+        self.check_live()
         if self.commands.is_repeat(command):
             return self._by_id.get(command.id) or self._obeyed_before(command)
         queued = QueuedCommand(command, self.commands.accept(command))
@@ -820,10 +798,6 @@ class Drive(LiveRun):
         else:
             self._done(queued, "It was obeyed before.")
         return queued
-
-    def _check_live(self) -> None:
-        if self.step.exit is not None:
-            raise Refused("The run is over; nothing can be decided or commanded any more.")
 
 
 def _again(name: str, times: int) -> str:

@@ -50,11 +50,19 @@ class Identity:
 
     workflow_id: str
     origin: str
-    """Run id of the first execution of the chain."""
+    """Run id of the first execution of the chain. A reset keeps it."""
     parents: tuple[tuple[str, str], ...] = ()
     """The runs above a child run, outermost first: workflow id and origin of each."""
     old_command_ids: tuple[str, ...] = ()
     """Ids of signed commands that those had accepted when it began."""
+    reset_since: float | None = None
+    """A run that was reset: when it began, in seconds since 1970."""
+
+    @property
+    def root(self) -> str:
+        """Origin of the outermost run. A child that is begun again after a reset has another origin, but the
+        same workflow id and the same root."""
+        return self.parents[0][1] if self.parents else self.origin
 
 
 @dataclass(frozen=True, slots=True)
@@ -62,11 +70,11 @@ class CallSite:
     """Which call of the run this is."""
 
     activity_id: str
-    """`<state>#<visit>:<effect>`, with `.<n>` for one of several, `+<n>` for a question that is asked again,
-    `~compact` for a summary that comes before it; at most 800 bytes. Calls with the same id are never under
-    way together."""
+    """`<state>#<visit>:<effect>`, with `.<n>` for one of several, `+<n>` for a question or tool call that is
+    asked or made again, `~compact` for a summary that comes before it; at most 800 bytes. Calls with the
+    same id are never under way together."""
     key: str
-    """Idempotency key: `<workflow id>/<origin>/<branch>/<activity id>`."""
+    """Idempotency key: `<workflow id>/<root>/<branch>/<activity id>`."""
     title: str
     """For people: the summary in Temporal's UI; one line, at most 200 characters."""
     seconds: float

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Callable, Iterable, Mapping
+from contextlib import suppress
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -17,7 +18,7 @@ from workflows.api import AgentTask, RunResult, RunStatus
 from workflows.calls import Calls, CallState
 from workflows.gate import texts
 from workflows.gate.approvals import ApprovalPolicy, RequiredApproval
-from workflows.gate.decisions import Commands
+from workflows.gate.decisions import Commands, Refused
 from workflows.gate.requests import Position, Requests
 from workflows.gate.stuck import StuckGuard
 from workflows.host import Host, Identity
@@ -25,7 +26,7 @@ from workflows.kernel.ledger import Breach
 from workflows.kernel.machine import Exit
 from workflows.kernel.snapshot import Step, dump
 from workflows.kernel.step import close, log_event
-from workflows.people import Command, CommandDone, DoneCall, Request
+from workflows.people import Command, CommandDone, Decided, Decision, DoneCall, Request
 
 __all__ = ["LiveRun", "Preempted", "QueuedCommand"]
 
@@ -33,11 +34,14 @@ LOGGED = 500
 """Characters of an output or a refused command in the log, where no machine was given it."""
 COUNTED = ("model_calls", "tool_calls")
 """Counters of calls."""
+EARLY = 100
+"""Decisions that are kept until what they are about is asked."""
 SHOWN = 2000
 """Characters of answer and error in a status; the result has the whole."""
 OF_THE_MACHINE = {"question", "escalation"}
 """Kinds of request whose `abort` is an answer to the machine that asked."""
 _DONE: TypeAdapter[list[DoneCall]] = TypeAdapter(list[DoneCall])
+_DECISIONS: TypeAdapter[tuple[Decision, ...]] = TypeAdapter(tuple[Decision, ...])
 _RESULTS: TypeAdapter[dict[str, ToolResult]] = TypeAdapter(dict[str, ToolResult])
 
 
@@ -91,6 +95,9 @@ class LiveRun:
         """The highest number of steps at which the run was paused: `interrupt_every` asks once for each."""
         self.performing = False
         """An effect is under way."""
+        self.early: tuple[Decision, ...] = ()
+        """Decisions about what this run has not asked, the newest ones. They count once it asks just that:
+        only a run that was reset has asked it before."""
         self._by_id: dict[str, QueuedCommand] = {}
         self._unpublished = step.records
         """Of the run's beginning: what a person sends before the loop runs comes after them."""
@@ -111,6 +118,7 @@ class LiveRun:
     def _load(self, values: Any, me: dict[str, str]) -> None:
         self.requests = Requests.load(values["requests"], self.requests.policy, **me)
         self.commands.load(values["commands"])
+        self.early = _DECISIONS.validate_python(values["early_decisions"])
         self.paused, self.interrupted_at = bool(values["paused"]), int(values["interrupted_at"])
         self.calls.state = CallState.model_validate(values["calls"])
         self.calls.done = _DONE.validate_python(values["done"])
@@ -127,6 +135,7 @@ class LiveRun:
             "paused": self.paused,
             "interrupted_at": self.interrupted_at,
             "requests": self.requests.dump(),
+            "early_decisions": _DECISIONS.dump_python(self.early, mode="json"),
             "commands": self.commands.dump(),
             "calls": self.calls.state.model_dump(mode="json"),
             "done": _DONE.dump_python(self.calls.done, mode="json"),
@@ -192,10 +201,59 @@ class LiveRun:
             self.settle(calls)
         return breach
 
+    # -- decisions --------------------
+
+    def check_decision(self, decision: Decision) -> None:
+        """Raises Refused for a decision that would not count. In a run that was reset it may come before its
+        request: Temporal hands it on from the history that was cut off."""
+        self.check_live()
+        if self.identity.reset_since is None or self.requests.knows(decision.digest):
+            self.requests.check(decision, self.host.now())
+
+    def decide(self, decision: Decision) -> Decided:
+        """Count a decision; the state of its request afterwards. Raises Refused; one that comes before its
+        request is refused and kept, and counts then.
+
+        An abort ends the run whatever else it waits for, also when it is paused; of a machine's own question
+        it is the answer.
+        """
+        self.check_live()
+        if decision.digest and not self.requests.knows(decision.digest):
+            self.early = (*self.early, decision)[-EARLY:]
+        was_open = any(request.id == decision.request for request in self.requests.open_requests)
+        try:
+            decided = self.requests.decide(decision, self.host.now())
+        except Refused as refused:
+            if decision in self.early:
+                raise Refused(f"{refused.reason} It is kept, and counts if the run asks just that.") from None
+            raise
+        self.log_requests()
+        if was_open and decided.outcome == "aborted" and decided.kind not in OF_THE_MACHINE:
+            request = self.requests.get(decided.request)
+            abort = Command(command="abort")
+            queued = QueuedCommand(abort, texts.decided_by(request), reason=texts.abort_reason(request))
+            self.queue.insert(0, queued)
+        self.host.publish(())
+        return decided
+
+    def _decide_early(self) -> None:
+        """Count the decisions that came before what they are about was asked."""
+        for decision in self.early:
+            if self.requests.knows(decision.digest):
+                self.early = tuple(one for one in self.early if one is not decision)
+                with suppress(Refused):
+                    self.decide(decision)
+
+    def check_live(self) -> None:
+        """Raises Refused when the run is over."""
+        if self.step.exit is not None:
+            raise Refused("The run is over; nothing can be decided or commanded any more.")
+
     # -- waiting for people --------------------
 
     async def wait_until(self, condition: Callable[[], bool], why: str) -> None:
         """Wait, and keep the deadlines of requests. Raises Preempted when a command comes."""
+        self._decide_early()
         while not condition():
             if self.host.cancelled():
                 raise asyncio.CancelledError
@@ -208,6 +266,7 @@ class LiveRun:
                 await self.host.wait(lambda: condition() or bool(self.queue), seconds, why)
             self.requests.keep_deadlines(self.host.now())
             self.log_requests()
+            self._decide_early()  # about the request as an escalation has changed it
             if not condition():
                 await self.host.between()
 

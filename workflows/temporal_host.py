@@ -59,7 +59,13 @@ def now() -> float:
     return workflow.now().timestamp()
 
 
-def identity(origin: str) -> Identity:
+def first_run_id(info: workflow.Info) -> str:
+    """Of the chain: what its keys, digests and archived log are bound to. A reset keeps it, and so does
+    Temporal's retry of a run that failed; the runs of a cron schedule are each the first of its own."""
+    return info.original_execution_run_id if info.cron_schedule else info.first_execution_run_id
+
+
+def identity(origin: str, reset_since: float | None) -> Identity:
     """Which run this is; the memo of a child run names those above it. A foreign memo counts as none."""
     memo = workflow.memo()
     try:
@@ -69,7 +75,7 @@ def identity(origin: str) -> Identity:
         )
     except ValidationError:
         parents, ids = (), ()
-    return Identity(workflow.info().workflow_id, origin, parents, ids)
+    return Identity(workflow.info().workflow_id, origin, parents, ids, reset_since)
 
 
 class TemporalHost:

@@ -18,6 +18,7 @@ __all__ = [
     "RECOVERABLE",
     "TRANSIENT",
     "UNKNOWN_TOOLS",
+    "AfterReset",
     "ArchiveRequest",
     "CompensateRequest",
     "Compensated",
@@ -130,6 +131,17 @@ class ToolsDescribed(Frozen):
     tools: tuple[ToolSpec, ...]
 
 
+class AfterReset(Frozen):
+    """What a run that was reset, and has forgotten calls, says of itself."""
+
+    since: float
+    """When it began, in seconds since 1970."""
+    run: str
+    """How the keys of its calls begin."""
+    keys: tuple[str, ...] = ()
+    """Keys under which it knows that it has made the same call, with the same arguments."""
+
+
 class ToolRequest(Frozen):
     """Input of the activity `call_tool`."""
 
@@ -137,11 +149,13 @@ class ToolRequest(Frozen):
     tool: str
     arguments: JsonObject
     key: str
-    """Idempotency key: stable over attempts, crashes and continue-as-new."""
+    """Idempotency key: stable over attempts, crashes, continue-as-new and resets."""
     attempts: int = 3
     """As in `ModelRequest`; 1 for tools that must not be repeated."""
     artifacts: tuple[ArtifactSpec, ...] = ()
     """Named results to keep whole in the durable store."""
+    after_reset: AfterReset | None = None
+    """The run was reset: its history does not tell whether the call was made."""
 
 
 class ReconcileRequest(ToolRequest):
@@ -229,6 +243,8 @@ class LogWanted(Frozen):
     workflow_id: str
     run_id: str
     """Of the first execution of the chain."""
+    head: str
+    """Hash of the last record that is wanted."""
 
 
 class LogRead(Frozen):

@@ -3,6 +3,9 @@
 One SQLite file, one row per record and one per run. A run is named by its workflow id and the run id
 of its first execution, so a chain goes on through continue-as-new. Each record's hash is made from
 the hash before it and the record's JSON text, exactly as the kernel's log does it.
+
+A run that was reset writes another end of its log. The chain that it replaces stays whole, under the run id
+with `~1`, `~2`, ... at its end.
 """
 
 from __future__ import annotations
@@ -13,7 +16,7 @@ import json
 import os
 import sqlite3
 import zlib
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import closing, contextmanager
 from pathlib import Path
 from typing import Any
@@ -22,12 +25,11 @@ import structlog
 from pydantic_core import to_json
 from temporalio import activity
 from temporalio.api.history.v1 import History
-from temporalio.exceptions import ApplicationError
 
 from activities.contracts import ArchiveRequest, JsonObject, LogRead, LogWanted
 from activities.store.blobs import StoreError, StoreUnavailable
 
-__all__ = ["CONFLICT", "Archive", "ArchiveActivities"]
+__all__ = ["Archive", "ArchiveActivities"]
 
 SCHEMA = """
 CREATE TABLE IF NOT EXISTS runs(
@@ -40,9 +42,14 @@ CREATE TABLE IF NOT EXISTS histories(
     workflow_id TEXT NOT NULL, run_id TEXT NOT NULL, execution TEXT NOT NULL, events BLOB NOT NULL,
     PRIMARY KEY (workflow_id, run_id, execution));
 """
-CONFLICT = "ArchiveConflict"
-"""Error type: the archive already holds another history or result of this run."""
 ONE = "workflow_id=? AND run_id=?"
+UP_TO = (
+    "SELECT one.seq, one.hash, one.json FROM records AS one JOIN"
+    " (SELECT workflow_id, run_id, seq FROM records"
+    " WHERE workflow_id=? AND (run_id=? OR run_id GLOB ?) AND hash=? ORDER BY length(run_id) LIMIT 1) AS last"
+    " ON one.workflow_id=last.workflow_id AND one.run_id=last.run_id AND one.seq<=last.seq"
+)
+"""The rows of a run's chain, be it a replaced one, up to the record with a hash."""
 BUSY_SECONDS = 30
 """How long a writer waits for the writer of another process."""
 
@@ -66,22 +73,25 @@ class Archive:
     def add(self, part: ArchiveRequest) -> str:
         """Write the next part of a run's log; returns the hash of its last record. Safe to repeat.
 
-        Raises `ApplicationError` of type `ArchiveConflict` when the archive holds something else.
+        Where the archive holds something else, both are kept: see the top of this file.
         """
         run, head = (part.workflow_id, part.run_id), part.after
         result = None if part.result is None else _canonical(part.result)
+        rows: list[tuple[Any, ...]] = []
+        for record in part.records:
+            text = _canonical(record)
+            head = _next_hash(head, text)
+            rows.append((*run, record["seq"], head, text))
         with self._explained():
             self._make()
             with closing(self._connect()) as file, file:
                 file.execute("BEGIN IMMEDIATE")
-                for record in part.records:
-                    text = _canonical(record)
-                    head = _next_hash(head, text)
-                    row = (*run, record["seq"], head, text)
-                    file.execute("INSERT INTO records VALUES(?,?,?,?,?) ON CONFLICT DO NOTHING", row)
-                    kept = file.execute(f"SELECT hash FROM records WHERE {ONE} AND seq=?", row[:3])
-                    if kept.fetchone() != (head,):
-                        raise _conflict(f"record {record['seq']}", run)
+                if _differs(file, run, rows, result):
+                    if _was_replaced(file, run, head):  # a late repeat
+                        return head
+                    _replace(file, run, part.after)
+                insert = "INSERT INTO records VALUES(?,?,?,?,?) ON CONFLICT DO NOTHING"
+                file.executemany(insert, rows)
                 # The newest record's hash: a late retry of an early part must not put the head back.
                 newest = file.execute(f"SELECT hash FROM records WHERE {ONE} ORDER BY seq DESC LIMIT 1", run)
                 file.execute(
@@ -89,9 +99,6 @@ class Archive:
                     "SET head=excluded.head, result=coalesce(result, excluded.result)",
                     (*run, *(newest.fetchone() or (head,)), result),
                 )
-                kept = file.execute(f"SELECT result FROM runs WHERE {ONE}", run)
-                if result is not None and kept.fetchone() != (result,):
-                    raise _conflict("result", run)
         return head
 
     def add_history(self, workflow_id: str, run_id: str, execution: str, events: bytes) -> None:
@@ -125,6 +132,12 @@ class Archive:
     def records(self, workflow_id: str, run_id: str | None = None) -> tuple[JsonObject, ...]:
         """The records in order, as JSON objects."""
         rows = self._chain(workflow_id, run_id)
+        return tuple(_object(text, f"record {seq}", workflow_id) for seq, _, text in rows)
+
+    def records_up_to(self, head: str, workflow_id: str, run_id: str) -> tuple[JsonObject, ...]:
+        """The records of a run up to the one with this hash, also of a chain that was replaced; empty where
+        there is none."""
+        rows = self._rows(f"{UP_TO} ORDER BY one.seq", (workflow_id, run_id, f"{run_id}~*", head))
         return tuple(_object(text, f"record {seq}", workflow_id) for seq, _, text in rows)
 
     def result(self, workflow_id: str, run_id: str | None = None) -> JsonObject | None:
@@ -216,7 +229,7 @@ class ArchiveActivities:
     async def archive_log(self, request: ArchiveRequest) -> str:
         """Write the next part of a run's log; returns the hash of its last record. Safe to repeat.
 
-        Raises `StoreUnavailable` (worth a retry) and `ApplicationError` of type `ArchiveConflict`.
+        Raises `StoreUnavailable`, which is worth a retry.
         """
         head = await asyncio.to_thread(self.archive.add, request)
         await self._keep_history(request)
@@ -238,10 +251,9 @@ class ArchiveActivities:
 
     @activity.defn(name="read_log")
     async def read_log(self, wanted: LogWanted) -> LogRead:
-        """The records that the archive has of a run, in order. Raises `StoreError`."""
-        return LogRead(
-            records=await asyncio.to_thread(self.archive.records, wanted.workflow_id, wanted.run_id)
-        )
+        """The records of a run up to the one that is wanted, in order. Raises `StoreError`."""
+        read = self.archive.records_up_to
+        return LogRead(records=await asyncio.to_thread(read, wanted.head, wanted.workflow_id, wanted.run_id))
 
 
 def _object(text: object, what: str, workflow_id: str) -> JsonObject:
@@ -268,10 +280,32 @@ def _next_hash(previous: str, text: str) -> str:
     return hashlib.sha256(f"{previous}\n{text}".encode()).hexdigest()
 
 
-def _conflict(what: str, run: Run) -> ApplicationError:
-    return ApplicationError(
-        f"the archive holds another {what} of run {run[0]} ({run[1]}) and keeps it. "
-        "Verify the archive, to see whether it or this run was changed.",
-        type=CONFLICT,
-        non_retryable=True,
+def _differs(file: sqlite3.Connection, run: Run, rows: Sequence[tuple[Any, ...]], result: str | None) -> bool:
+    """The archive holds other records in their place, or another result."""
+    for row in rows:
+        kept = file.execute(f"SELECT hash FROM records WHERE {ONE} AND seq=?", row[:3]).fetchone()
+        if kept not in (None, (row[3],)):
+            return True
+    kept = file.execute(f"SELECT result FROM runs WHERE {ONE}", run).fetchone()
+    return result is not None and kept not in (None, (None,), (result,))
+
+
+def _was_replaced(file: sqlite3.Connection, run: Run, head: str) -> bool:
+    """A chain that was replaced has a record with this hash."""
+    query = "SELECT 1 FROM records WHERE workflow_id=? AND run_id GLOB ? AND hash=?"
+    return file.execute(query, (run[0], f"{run[1]}~*", head)).fetchone() is not None
+
+
+def _replace(file: sqlite3.Connection, run: Run, after: str) -> None:
+    """Put a run's chain aside, and begin another with its records up to the one with the hash `after`."""
+    (count,) = file.execute(
+        "SELECT count(*) FROM runs WHERE workflow_id=? AND run_id GLOB ?", (run[0], f"{run[1]}~*")
+    ).fetchone()
+    for table in ("records", "runs"):
+        file.execute(f"UPDATE {table} SET run_id=? WHERE {ONE}", (f"{run[1]}~{count + 1}", *run))
+    log.warning("archive.replaced", workflow_id=run[0], run_id=run[1], kept_as=f"{run[1]}~{count + 1}")
+    values = (*run, run[0], run[1], f"{run[1]}~*", after)
+    columns = "SELECT ?, ?, one.seq, one.hash, one.json"
+    file.execute(
+        f"INSERT INTO records {UP_TO.replace('SELECT one.seq, one.hash, one.json', columns)}", values
     )

@@ -11,7 +11,9 @@ from __future__ import annotations
 import asyncio
 import concurrent.futures
 import contextvars
+import hashlib
 import inspect
+import json
 import os
 import re
 import threading
@@ -19,6 +21,7 @@ import time
 import traceback
 from collections.abc import Awaitable, Callable, Mapping
 from dataclasses import dataclass, replace
+from datetime import UTC, datetime
 from typing import Any, Literal, TypeVar
 
 import httpx2
@@ -46,7 +49,8 @@ from activities.handover import with_early_reply
 from activities.heartbeat import heartbeats
 from activities.model import ModelActivities, named_specs
 from activities.settings import Settings
-from activities.store.blobs import BlobStore
+from activities.store.blobs import BlobStore, StoreError, StoreUnavailable
+from activities.store.calls import CallStore, KnownCall
 from activities.text import problems_text, readable
 from activities.tools import (
     Happened,
@@ -61,6 +65,10 @@ from activities.tools.artifacts import Output, artifacts_of, encode, shown
 
 __all__ = ["ToolActivities", "ToolRunner"]
 
+OUTSIDE = ("keyed", "unsafe")
+"""Effects of tools whose calls the call store knows."""
+TITLE = 300
+"""Characters of a call's arguments, in words for people."""
 SMALL = 20_000
 """Characters of an output that is encoded at once: a thread costs more."""
 GRACE_SECONDS = 2.0
@@ -94,6 +102,10 @@ class Outcome:
     marks: tuple[str, ...] = ()
     happened: bool | None = None
     """What `reconcile` found; None: nothing."""
+    begun: bool = False
+    """The call store knows that the call was begun, and is to get its result."""
+    known: JsonObject | None = None
+    """The call was made before: its result, as the call store has it."""
 
     @property
     def text(self) -> str:
@@ -110,38 +122,69 @@ def _no_heartbeat(text: str) -> None:
 
 
 class ToolRunner:
-    """Runs the `tools`, by name. `blobs` keeps whole outputs and artifacts.
+    """Runs the `tools`, by name. `blobs` keeps whole outputs and artifacts, `calls` knows which calls with
+    outside effects were made.
 
     Each method makes one attempt, counted from 1. It raises `TransientError` when another should follow.
     """
 
     def __init__(
-        self, tools: Mapping[str, Tool[Any]], settings: Settings, blobs: BlobStore | None = None
+        self,
+        tools: Mapping[str, Tool[Any]],
+        settings: Settings,
+        blobs: BlobStore | None = None,
+        calls: CallStore | None = None,
     ) -> None:
         self.tools = tools
         self.specs = {name: tool.spec() for name, tool in tools.items()}
         self.settings = settings
         self.blobs = blobs
+        self.calls = calls
 
     async def run_tool(
         self, request: ToolRequest, attempt: int = 1, heartbeat: Heartbeat = _no_heartbeat
     ) -> ToolResult:
-        """What the tool returned, or what went wrong."""
+        """What the tool returned, or what went wrong. A call that is known to have been made is not made
+        again."""
         started = time.monotonic()
         outcome = await self._outcome("run", request, attempt, heartbeat)
+        if outcome.known is not None:
+            return ToolResult.model_validate({**outcome.known, "id": request.id})
         if outcome.error == "transient":
             times = "1 attempt" if attempt == 1 else f"{attempt} attempts"
             outcome = replace(outcome, output=encode(f"Error after {times}: {outcome.output.text}"))
         result = await self._result(request, outcome, attempt)
         seconds = time.monotonic() - started
         log.info("tool.returned", tool=request.tool[:64], seconds=round(seconds, 3), error=outcome.error)
-        return result.model_copy(update={"seconds": seconds})
+        result = result.model_copy(update={"seconds": seconds})
+        await self._end(request.key, outcome, result)
+        return result
 
     async def reconcile_tool(
         self, request: ReconcileRequest, attempt: int = 1, heartbeat: Heartbeat = _no_heartbeat
     ) -> Reconciled:
-        """Whether a call took effect, as far as the tool can tell."""
+        """Whether a call took effect, as far as the tool can tell.
+
+        That it did not is believed when the time of the lost attempt is over: until then a worker that
+        nobody hears may go on with it.
+        """
+        try:
+            known = await self._known(request)
+        except StoreError as error:
+            return Reconciled(outcome="unknown", text=str(error)[:TEXT_CHARS])
+        if known is not None and (known.key, known.call) != (request.key, _digest(request)):
+            return Reconciled(
+                outcome="unknown", text=f"another call was made here: {known.title}"[:TEXT_CHARS]
+            )
         outcome = await self._outcome("reconcile", request, attempt, heartbeat)
+        if outcome.happened is False and self.calls is not None:
+            begun = known.begun if known is not None else time.time()
+            over = begun + self.tools[request.tool].timeout_seconds
+            if (seconds := over - time.time()) > 0:
+                at = datetime.fromtimestamp(over, UTC).strftime("%H:%M:%S UTC")
+                heartbeat(f"the lost call of {request.tool} may go on until {at}; then it is looked up again")
+                await asyncio.sleep(seconds)
+                outcome = await self._outcome("reconcile", request, attempt, heartbeat)
         if outcome.happened:
             result = await self._result(request, outcome, 1)
             found = Reconciled(outcome="happened", result=result, text="the call took effect")
@@ -158,33 +201,30 @@ class ToolRunner:
     ) -> Compensated:
         """What the tool did to undo a call."""
         outcome = await self._outcome("compensate", request, attempt, heartbeat)
+        if outcome.known is not None:
+            return Compensated.model_validate(outcome.known)
         log.info("tool.compensated", tool=request.tool[:64], ok=outcome.error is None)
         text = "undone" if outcome.text in ("", "null") else outcome.text
         if outcome.error is not None:
             text = f"{request.tool}: {text}"[:TEXT_CHARS]
-        return Compensated(ok=outcome.error is None, text=text, cost_usd=outcome.cost_usd)
+        done = Compensated(ok=outcome.error is None, text=text, cost_usd=outcome.cost_usd)
+        await self._end(request.key + UNDO, outcome, done)
+        return done
 
     async def _outcome(self, part: Part, request: Request, attempt: int, heartbeat: Heartbeat) -> Outcome:
         """How one attempt of a tool's function ended."""
-        tool = self.tools.get(request.tool)
-        if tool is None:
-            return _error("unknown_tool", f"Unknown tool: {request.tool}")
-        function = getattr(tool, part)
-        if function is None:
-            return _error("failed", f"{tool.name} declares no `{part}`")
+        ready = self._ready(part, request, attempt)
+        if isinstance(ready, Outcome):
+            return ready
+        tool, function, params = ready
         repeatable = tool.repeatable or part == "reconcile"
-        if attempt > 1 and not repeatable:
-            return _error(
-                "unknown_outcome",
-                f"The outcome of this call is unknown: `{part}` of {tool.name} was started before and its "
-                "worker was lost. It was not run again.",
-            )
-        params = _params(tool, request.arguments)
-        if isinstance(params, str):
-            return _error("bad_arguments", f"{params}. The tool was not run.")
+        key = request.key + UNDO if part == "compensate" else request.key
+        begins = self.calls is not None and part != "reconcile" and tool.effect in OUTSIDE
+        if begins and (before := await self._before(key, request, tool)) is not None:
+            return before
         ended = threading.Event()
         call = ToolCallContext(
-            key=request.key + UNDO if part == "compensate" else request.key,
+            key=key,
             settings=self.settings,
             attempt=attempt,
             heartbeat=lambda text: heartbeat(readable(str(text)[:500])),
@@ -205,7 +245,73 @@ class ToolRunner:
         if outcome.error == "transient" and repeatable and attempt < request.attempts:
             log.info("tool.retried", tool=tool.name, attempt=attempt)
             raise TransientError(outcome.text)
-        return outcome
+        return replace(outcome, begun=begins and (outcome.error is None or not repeatable))
+
+    def _ready(
+        self, part: Part, request: Request, attempt: int
+    ) -> tuple[Tool[Any], Callable[..., object], BaseModel] | Outcome:
+        """The tool, its function and its arguments; an Outcome: it cannot be called."""
+        tool = self.tools.get(request.tool)
+        if tool is None:
+            return _error("unknown_tool", f"Unknown tool: {request.tool}")
+        function = getattr(tool, part)
+        if function is None:
+            return _error("failed", f"{tool.name} declares no `{part}`")
+        if attempt > 1 and not (tool.repeatable or part == "reconcile"):
+            return _error(
+                "unknown_outcome",
+                f"The outcome of this call is unknown: `{part}` of {tool.name} was started before and its "
+                "worker was lost. It was not run again.",
+            )
+        params = _params(tool, request.arguments)
+        if isinstance(params, str):
+            return _error("bad_arguments", f"{params}. The tool was not run.")
+        return tool, function, params
+
+    async def _before(self, key: str, request: Request, tool: Tool[Any]) -> Outcome | None:
+        """Write down that the call begins; not None: why it is not made."""
+        try:
+            known = await self._known(request, key)
+        except StoreUnavailable as error:
+            return _error("transient", f"The call was not made: {error}")
+        except StoreError as error:
+            return _error(
+                "unknown_outcome", f"The call was not made: {error}. Look up whether it was before."
+            )
+        if known is None:
+            return None
+        at = datetime.fromtimestamp(known.begun, UTC).strftime("%Y-%m-%d %H:%M:%S UTC")
+        if (known.key, known.call) != (key, _digest(request)):
+            where = "in its place" if known.key == key else f"as {known.key}"
+            return _error(
+                "unknown_outcome",
+                f"The call was not made: at {at}, before the run was reset, it made {known.title} {where}. "
+                "Shall this one be made as well?",
+            )
+        if known.result is None and not tool.repeatable:
+            return _error(
+                "unknown_outcome",
+                f"The outcome of this call is unknown: it was begun at {at}. It was not made again.",
+            )
+        return None if known.result is None else Outcome(encode(""), known=known.result)
+
+    async def _known(self, request: Request, key: str = "") -> KnownCall | None:
+        """What the store knows of the call; from now on it was begun. Raises `StoreError`."""
+        if self.calls is None:
+            return None
+        reset = None if isinstance(request, CompensateRequest) else request.after_reset
+        title = f"{request.tool}({readable(json.dumps(request.arguments, ensure_ascii=False))[:TITLE]})"
+        return await asyncio.to_thread(self.calls.begin, key or request.key, _digest(request), title, reset)
+
+    async def _end(self, key: str, outcome: Outcome, result: BaseModel) -> None:
+        """Write down what came of a call. The tool has run, so its answer must not be lost: where this fails,
+        the outcome is unknown to those who ask the store."""
+        if self.calls is None or not outcome.begun or outcome.error == "unknown_outcome":
+            return
+        try:
+            await asyncio.to_thread(self.calls.end, key, result.model_dump(mode="json"))
+        except StoreError as error:
+            log.error("tool.result_not_written", error=str(error))
 
     async def _result(self, request: ToolRequest, outcome: Outcome, attempt: int) -> ToolResult:
         output, specs = outcome.output, request.artifacts if outcome.error is None else ()
@@ -276,6 +382,12 @@ async def _attempted(function: Callable[[Q, int, Heartbeat], Awaitable[R]], requ
             return await function(request, activity.info().attempt, lambda text: newest.__setitem__(0, text))
         except TransientError as error:
             raise ApplicationError(str(error), type=TRANSIENT) from None
+
+
+def _digest(request: Request) -> str:
+    """Of what is called."""
+    called = json.dumps([request.tool, request.arguments], sort_keys=True)
+    return hashlib.sha256(called.encode()).hexdigest()
 
 
 def _params(tool: Tool[Any], arguments: JsonObject) -> BaseModel | str:

@@ -10,11 +10,10 @@ from pathlib import Path
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from temporalio.exceptions import ApplicationError
 from temporalio.testing import ActivityEnvironment
 
 from activities.contracts import ArchiveRequest, LogRead, LogWanted, Message
-from activities.store.archive import CONFLICT, Archive, ArchiveActivities
+from activities.store.archive import Archive, ArchiveActivities
 from activities.store.blobs import StoreError, StoreUnavailable
 from activities.store.converter import StrictConverter
 from workflows.kernel.log import Record, chain
@@ -92,7 +91,7 @@ async def test_log_is_written_and_read(archive: Archive) -> None:
     assert [Record.model_validate(record) for record in archive.records("w")] == list(RECORDS)
     assert archive.result("w") == RESULT
     assert archive.broken_at("w") is None
-    read = await run(activities.read_log, LogWanted(workflow_id="w", run_id="r"))
+    read = await run(activities.read_log, LogWanted(workflow_id="w", run_id="r", head=chain(RECORDS)))
     assert read == LogRead(records=archive.records("w"))
     assert archive.path.stat().st_mode & 0o077 == 0
 
@@ -105,24 +104,32 @@ def test_repeated_and_late_parts_change_nothing(archive: Archive) -> None:
     assert archive.broken_at("w", "r") is None
 
 
-def test_other_history_of_a_run_is_refused(archive: Archive) -> None:
-    archive.add(part())
-    forged = RECORDS[3].model_copy(update={"reason": "forged"}).model_dump(mode="json")
-    new = RECORDS[4].model_copy(update={"seq": 5}).model_dump(mode="json")
-    request = ArchiveRequest(workflow_id="w", run_id="r", after=chain(RECORDS[:3]), records=(new, forged))
-    with pytest.raises(ApplicationError, match="record 3 of run w") as caught:
-        archive.add(request)
-    assert (caught.value.type, caught.value.non_retryable) == (CONFLICT, True)
-    assert archive.broken_at("w") is None
-    assert len(archive.records("w")) == 5
+def other(first: int, last: int, why: str, finished: bool = False) -> tuple[ArchiveRequest, str]:
+    """A part that a reset run writes behind the same beginning, and its head."""
+    records = [record.model_copy(update={"reason": why}) for record in RECORDS[first:last]]
+    head = chain(records, chain(RECORDS[:first]))
+    values = tuple(record.model_dump(mode="json") for record in records)
+    result = {"answer": why, "log_head": head} if finished else None
+    return part(first, last).model_copy(update={"records": values, "result": result}), head
 
 
-def test_other_result_of_a_run_is_refused(archive: Archive) -> None:
-    archive.add(part(finished=True))
-    with pytest.raises(ApplicationError, match="result of run w") as caught:
-        archive.add(part().model_copy(update={"result": {**RESULT, "answer": "forged"}}))
-    assert (caught.value.type, caught.value.non_retryable) == (CONFLICT, True)
-    assert archive.result("w") == RESULT
+def test_log_of_a_reset_run_replaces_none(archive: Archive) -> None:
+    archive.add(part(0, 2))
+    archive.add(part(2, 5, finished=True))
+    second, head = other(3, 5, "second", finished=True)
+    for one in (second, part(2, 5, finished=True), second):  # the first one's last part comes late once more
+        archive.add(one)
+    archive.add(other(1, 4, "third")[0])
+    assert archive.runs() == (("w", "r~1"), ("w", "r~2"), ("w", "r"))
+    reasons = [[record["reason"] for record in archive.records("w", one)] for _, one in archive.runs()]
+    first = [record.reason for record in RECORDS]
+    assert reasons == [first, [*first[:3], "second", "second"], [first[0], "third", "third", "third"]]
+    assert [archive.result("w", one) for _, one in archive.runs()] == [
+        RESULT, {"answer": "second", "log_head": head}, None,
+    ]  # fmt: skip
+    assert {archive.broken_at(*one) for one in archive.runs()} == {None}
+    assert [record["reason"] for record in archive.records_up_to(head, "w", "r")] == reasons[1]
+    assert archive.result("w") is None, "the newest is the run's"
 
 
 @pytest.mark.parametrize(

@@ -28,7 +28,7 @@ TOPICS = {
     "question": Topic(kind="question", text="Which?", options=("resume", "answer", "abort")),
     "interrupt": interrupt("act", 3, "thought"),
     "limit": limit("cost_usd", 2, 2.5),
-    "outcome": outcome_unknown(call(amount=5)),
+    "outcome": outcome_unknown(call(amount=5), "its worker stopped"),
     "trouble": trouble(FAILURE),
 }
 

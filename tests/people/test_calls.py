@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from activities.contracts import AskModel, EffectFailed, Reconciled, ToolResult
+from activities.contracts import AskModel, EffectFailed, Reconciled, ToolRequest, ToolResult
 from tests.people.bench import LOOK, PAY, PUT, Bench, brain, failed, replied
 from workflows.api import Limits
 from workflows.gate.decisions import Refused
@@ -155,7 +155,10 @@ async def test_person_says_whether_call_took_effect(verb: Any) -> None:
             assert bench.calls.count("pay 3") == 1
             assert "it is paid" in bench.question()
         elif verb == "retry":
-            assert [name for name, _ in bench.performed].count("work#2:0.0") == 2
+            made = [(name, one.key) for name, one in bench.performed if isinstance(one, ToolRequest)]
+            names = [name for name, _ in made if name.startswith("work#2:0.0")]
+            assert names == ["work#2:0.0", "work#2:0.0+1"]
+            assert len({key for _, key in made}) == len(made), "each has a key of its own"
             assert bench.result.answer == "ok pay 3 | ok look a"
         else:
             assert bench.result.exit_reason == "aborted"

@@ -98,7 +98,7 @@ async def play(
 
     def perform(call: Call, site: CallSite) -> Any:
         both = site.key.removesuffix(f"/{site.activity_id}").rpartition("/")[0]
-        workflow_id = both[: len(both) // 2]  # in memory a run's origin is its own id
+        workflow_id = both.removesuffix(f"/{run_id}")  # in memory a run's origin is its own id
         answer = left.pop(0)
         known[*_names(workflow_id), site.activity_id] = given = _given(answer, call)
         return given

@@ -20,12 +20,14 @@ from tests.server.conftest import TOOLS, real_server
 from tests.server.trials import (
     Run,
     begin,
+    boundaries,
     calls,
     command,
     decide,
     eventually,
     open_request,
     replayed,
+    reset,
     task,
     until,
 )
@@ -109,6 +111,22 @@ async def test_long_run_has_one_log_and_repeats_no_call(short: Client, own: Sett
     assert (rebuilt.state, rebuilt.step, len(rebuilt.conversation)) == ("DONE", 13, 2 + 12 * 2 + 1)
     await replayed(latest(short, run), own)
     await cassette_plays(short, own, run)
+
+
+async def test_reset_of_an_execution_goes_on_with_the_chain(short: Client, own: Settings) -> None:
+    """The first execution, and a later one: their calls and those behind them are made once."""
+    file = "reset.txt"
+    replies = [calls((("pay", "mark_once")[n % 2], {"line": f"n{n}", "file": file})) for n in range(12)]
+    run = await begin(short, long_task(*replies, "all", tools=("pay", "mark_once"), fuse="off"))
+    first = await latest(short, run).result()
+    last = short.get_workflow_handle(run.id, run_id=await run_id(latest(short, run)), result_type=RunResult)
+    for execution in (run, last):
+        for event in (await boundaries(execution))[1::6]:
+            await reset(execution, short, event)
+            result = await latest(short, run).result()
+            assert (result.answer, result.run_id) == (first.answer, first.run_id)
+            assert [line for line, _, _ in marks(own, file)] == [f"n{n}" for n in range(12)]
+            whole_log(own, run, result)
 
 
 ASKED: dict[str, Any] = {"people": People(), "approvals": Approvals(), "tools": ("mark_once",)}

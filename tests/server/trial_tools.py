@@ -3,8 +3,12 @@
 from __future__ import annotations
 
 import asyncio
+import dataclasses
+import importlib.util
+import sys
 from pathlib import Path
-from typing import Literal
+from types import ModuleType
+from typing import Any, Literal
 
 from pydantic import BaseModel, Field
 
@@ -103,7 +107,33 @@ def _cancel(params: Booked, output: str, call: ToolCallContext) -> str:
     return f"{params.line} is cancelled"
 
 
+def _example(name: str) -> ModuleType:
+    """An example's module."""
+    path = Path(__file__).parents[2] / "examples" / "tools" / f"{name}.py"
+    spec = importlib.util.spec_from_file_location(f"trial_{name}", path)
+    assert spec is not None
+    assert spec.loader is not None
+    module = importlib.util.module_from_spec(spec)
+    sys.modules[module.__name__] = module
+    spec.loader.exec_module(module)
+    return module
+
+
+bank = _example("transfer")
+
+
+def order(params: Any, call: ToolCallContext) -> str:
+    """Pay at the example's bank; files tell that the order is on its way, and that the bank refused it."""
+    (call.files_root / "ordered.txt").touch()
+    try:
+        return str(bank.run(params, call))
+    except ValueError:
+        (call.files_root / "refused.txt").touch()
+        raise
+
+
 TOOLS = [
+    dataclasses.replace(bank.TOOL, run=order),
     Tool(name="mark", params=Marked, run=mark, effect="idempotent"),
     Tool(name="mark_once", params=Marked, run=mark, effect="unsafe"),
     Tool(name="pay", params=Marked, run=pay, effect="keyed"),

@@ -9,6 +9,8 @@ from collections.abc import Awaitable, Callable
 from contextlib import suppress
 from typing import Any, TypeVar
 
+from temporalio.api.common.v1 import WorkflowExecution
+from temporalio.api.workflowservice.v1 import ResetWorkflowExecutionRequest
 from temporalio.client import Client, WorkflowHandle, WorkflowQueryFailedError
 from temporalio.service import RPCError
 from temporalio.worker import Replayer
@@ -31,6 +33,7 @@ __all__ = [
     "FREELY",
     "UNATTENDED",
     "begin",
+    "boundaries",
     "calls",
     "command",
     "decide",
@@ -39,6 +42,7 @@ __all__ = [
     "log_of",
     "open_request",
     "replayed",
+    "reset",
     "scripted",
     "task",
     "until",
@@ -177,3 +181,25 @@ async def replayed(run: Run, settings: Any) -> None:
     """The run's history replays; raises what does not."""
     history = await run.fetch_history()
     await Replayer(workflows=[], plugins=[RatchetPlugin(settings)]).replay_workflow(history)
+
+
+async def reset(run: Run, client: Client, event: int) -> Run:
+    """Reset an execution, as Temporal's UI and command line do."""
+    answer = await client.workflow_service.reset_workflow_execution(
+        ResetWorkflowExecutionRequest(
+            namespace=client.namespace,
+            workflow_execution=WorkflowExecution(
+                workflow_id=run.id, run_id=run.run_id or run.first_execution_run_id or ""
+            ),
+            reason="a test",
+            workflow_task_finish_event_id=event,
+            request_id=uuid.uuid4().hex,
+        )
+    )
+    return client.get_workflow_handle(run.id, run_id=answer.run_id, result_type=RunResult)
+
+
+async def boundaries(run: Run) -> list[int]:
+    """Events to which a run can be reset."""
+    events = (await run.fetch_history()).events
+    return [one.event_id for one in events if one.HasField("workflow_task_completed_event_attributes")]

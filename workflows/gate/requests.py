@@ -244,6 +244,10 @@ class Requests:
 
     # -- deciding --------------------
 
+    def knows(self, digest: str) -> bool:
+        """A request has this digest, or had it."""
+        return any(digest in (one.request.digest, one.first_digest) for one in self._states.values())
+
     def check(self, decision: Decision, now: float) -> None:
         """Raises Refused, with the reason, for a decision that would not count. A repeat passes. Changes
         nothing."""

@@ -81,13 +81,14 @@ def limit(counter: str, spent: float, cap: float) -> Topic:
     )
 
 
-def outcome_unknown(run: ToolRun) -> Topic:
+def outcome_unknown(run: ToolRun, why: str) -> Topic:
     """Did the call take effect?"""
     return Topic(
         kind="outcome",
         text=(
             f"Outcome unknown: {run.title} was interrupted, and may have taken effect or not. Look it up. "
             "If it took effect, answer with its result. If it did not, retry: the call is made now. Or abort."
+            f"\n{_cut(why)}"
         ),
         options=("answer", "retry", "abort"),
         tool=run.tool,

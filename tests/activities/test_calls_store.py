@@ -1,0 +1,171 @@
+"""What workers know of calls: one that was made is not made again, and a store that cannot know says so."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+from pydantic import BaseModel
+
+from activities.contracts import AfterReset, CompensateRequest, ReconcileRequest, ToolRequest
+from activities.settings import Settings
+from activities.store.calls import SqliteCalls
+from activities.tools import NotHappened, Tool
+from activities.tools.run import ToolRunner
+
+
+class Pay(BaseModel):
+    """Pay."""
+
+    cents: int = 1
+
+
+Made = Callable[..., tuple[ToolRunner, list[int]]]
+
+
+@pytest.fixture
+def calls_file(tmp_path: Path) -> Path:
+    return tmp_path / "sub" / "calls.db"
+
+
+@pytest.fixture
+def runner(tmp_path: Path, calls_file: Path) -> Made:
+    """A runner with a tool of this effect, and what the tool has paid."""
+
+    def make(effect: Any = "unsafe", **more: Any) -> tuple[ToolRunner, list[int]]:
+        paid: list[int] = []
+
+        def run(params: Pay) -> str:
+            paid.append(params.cents)
+            if params.cents < 0:
+                raise ValueError("less than nothing")
+            return f"paid {params.cents}"
+
+        def undo(params: Pay, output: str) -> str:
+            paid.append(-params.cents)
+            return "paid back"
+
+        tool = Tool(name="pay", params=Pay, run=run, effect=effect, compensate=undo)
+        return ToolRunner(
+            {"pay": replace(tool, **more)}, Settings(data_dir=tmp_path), calls=SqliteCalls(calls_file)
+        ), paid
+
+    return make
+
+
+def request(cents: int = 5, key: str = "w/r/0/a", **more: Any) -> ToolRequest:
+    return ToolRequest(id="c1", tool="pay", arguments={"cents": cents}, key=key, **more)
+
+
+def reset(*keys: str, since: float = 0) -> AfterReset:
+    return AfterReset(since=since, run="w/r/", keys=keys)
+
+
+@pytest.mark.parametrize("effect", ["keyed", "unsafe"])
+async def test_call_that_was_made_returns_its_result(runner: Made, effect: str) -> None:
+    tools, paid = runner(effect)
+    first = await tools.run_tool(request())
+    again = await tools.run_tool(request().model_copy(update={"id": "c2"}))
+    assert paid == [5]
+    assert again == first.model_copy(update={"id": "c2"})
+
+
+async def test_failed_unsafe_call_is_not_made_again_and_a_failed_keyed_one_is(runner: Made) -> None:
+    for effect, times in (("unsafe", 1), ("keyed", 2)):
+        tools, tried = runner(effect)
+        results = [await tools.run_tool(request(-1, key=effect)) for _ in range(2)]
+        assert [one.error for one in results] == ["failed"] * 2
+        assert len(tried) == times
+
+
+async def test_compensation_that_was_made_is_not_made_again(runner: Made) -> None:
+    tools, paid = runner()
+    undo = CompensateRequest(tool="pay", arguments={"cents": 5}, key="w/r/0/a")
+    assert [(await tools.compensate_tool(undo)).text for _ in range(2)] == ["paid back"] * 2
+    assert paid == [-5]
+
+
+async def test_unsafe_call_that_was_only_begun_is_unknown(runner: Made, calls_file: Path) -> None:
+    tools, paid = runner()
+    await tools.run_tool(request(key="other"))
+    SqliteCalls(calls_file).begin("w/r/0/a", _digest_of(calls_file, "other"), "pay(5)")
+    result = await tools.run_tool(request())
+    assert (result.error, paid) == ("unknown_outcome", [5])
+    assert "begun" in result.output
+
+
+async def test_other_call_in_the_place_of_one_that_was_made_is_asked_about(runner: Made) -> None:
+    """The model decided otherwise after a reset."""
+    for effect in ("keyed", "unsafe"):
+        tools, paid = runner(effect)
+        await tools.run_tool(request(5, key=effect))
+        result = await tools.run_tool(request(6, key=effect))
+        assert (result.error, paid) == ("unknown_outcome", [5])
+        assert 'pay({"cents": 5})' in result.output
+
+
+async def test_same_call_in_another_place_is_asked_about_after_a_reset(runner: Made) -> None:
+    tools, paid = runner()
+    await tools.run_tool(request(key="w/r/1/a"))
+    elsewhere = await tools.run_tool(request(key="w/r/0/b", after_reset=reset(since=9e12)))
+    meant = await tools.run_tool(request(key="w/r/0/b", after_reset=reset("w/r/1/a", since=9e12)))
+    assert (elsewhere.error, meant.error, paid) == ("unknown_outcome", None, [5, 5])
+
+
+async def test_store_that_was_lost_knows_no_calls_of_a_reset_run(runner: Made) -> None:
+    tools, paid = runner()
+    result = await tools.run_tool(request(after_reset=reset(since=1.0)))
+    assert (result.error, paid) == ("unknown_outcome", [])
+    assert "younger than the run" in result.output
+
+
+@pytest.fixture
+def damaged(calls_file: Path) -> Path:
+    """Something else is where the store should be."""
+    calls_file.parent.mkdir()
+    calls_file.write_text("these are my notes, not a database " * 40)
+    return calls_file
+
+
+@pytest.mark.parametrize("effect", ["keyed", "unsafe"])
+async def test_call_is_not_made_where_it_cannot_be_written_down(
+    runner: Made, damaged: Path, effect: str
+) -> None:
+    tools, paid = runner(effect)
+    result = await tools.run_tool(request(attempts=1))
+    assert (result.error, paid) == ("transient", [])
+    assert "was not made" in result.output
+    assert str(damaged) in result.output
+
+
+async def test_tool_without_effects_outside_needs_no_store(runner: Made, damaged: Path) -> None:
+    tools, paid = runner("idempotent")
+    for _ in range(2):
+        await tools.run_tool(request())
+    assert paid == [5, 5]
+
+
+async def test_call_that_did_not_happen_is_believed_when_its_time_is_over(runner: Made) -> None:
+    looks: list[float] = []
+    said: list[str] = []
+
+    def look(key: str, params: Pay) -> NotHappened:
+        looks.append(1)
+        return NotHappened()
+
+    tools, paid = runner(reconcile=look, timeout_seconds=0.5)
+    question = ReconcileRequest.model_validate(request().model_dump())
+    found = await tools.reconcile_tool(question, heartbeat=said.append)
+    late = await tools.run_tool(request())
+    assert (found.outcome, len(looks)) == ("not_happened", 2)
+    assert "may go on until" in said[0]
+    assert (late.error, paid) == ("unknown_outcome", []), "an attempt that begins later is too late"
+
+
+def _digest_of(file: Path, key: str) -> str:
+    known = SqliteCalls(file).begin(key, "", "")
+    assert known is not None
+    return known.call

@@ -1,0 +1,174 @@
+"""Temporal's reset: a run begins again from any event of its history, and nothing is done or asked twice."""
+
+from __future__ import annotations
+
+import asyncio
+from collections import Counter
+from typing import Any
+
+from temporalio.client import Client
+
+from activities.settings import Settings
+from activities.store.archive import Archive
+from tests.server.trials import (
+    Run,
+    begin,
+    boundaries,
+    calls,
+    command,
+    decide,
+    eventually,
+    failed_tasks,
+    open_request,
+    replayed,
+    reset,
+    task,
+    until,
+)
+from workflows.api import PageQuery
+from workflows.people import Approvals, People, RequestsPage
+
+CAREFUL: dict[str, Any] = {"people": People(), "approvals": Approvals(effects={"unsafe": "always"})}
+
+
+def written(settings: Settings, file: str) -> Counter[str]:
+    """How often each line was written by a tool."""
+    path = settings.files_root / file
+    return Counter(line.split()[0] for line in path.read_text().splitlines()) if path.exists() else Counter()
+
+
+async def look_after(run: Run, settings: Settings) -> list[str]:
+    """A person who approves, and says of an unknown outcome what is written. What was asked."""
+    asked: list[str] = []
+    while (await until(run, lambda s: s.requests > 0 or s.finished is not None)).finished is None:
+        request = await open_request(run)
+        asked.append(request.kind)
+        if request.kind == "approval":
+            await decide(run, "approve", request)
+            continue
+        arguments: dict[str, Any] = request.arguments or {}
+        is_made = written(settings, arguments["file"])[arguments["line"]]
+        await decide(
+            run, "answer" if is_made else "retry", request, **({"text": "it is written"} if is_made else {})
+        )
+    return asked
+
+
+async def by_signal(run: Run, verb: str) -> None:
+    """Decide the open request by a signal."""
+    request = await open_request(run)
+    decision = {"request": request.id, "digest": request.digest, "decision": verb, "by": "ann"}
+    await run.signal("decide", decision)
+
+
+async def next_request(run: Run, earlier: str) -> Any:
+    """The open request behind this one."""
+
+    async def found() -> Any:
+        page: RequestsPage = await run.query("requests", PageQuery(), result_type=RequestsPage)
+        return next((one for one in page.open if one.id != earlier), None)
+
+    return await eventually(found)
+
+
+async def test_reset_to_any_event_repeats_no_effect_and_loses_no_approval(
+    working: Client, settings: Settings
+) -> None:
+    """A keyed call, and unsafe ones that were approved by update and by signal."""
+    given = task(
+        calls(("pay", {"line": "keyed", "file": "reset.txt"})),
+        calls(("mark_once", {"line": "updated", "file": "reset.txt"})),
+        calls(("mark_once", {"line": "signalled", "file": "reset.txt"})),
+        "done",
+        tools=("pay", "mark_once"),
+        **CAREFUL,
+    )
+    run = await begin(working, given)
+    request = await open_request(run)
+    await decide(run, "approve", request)
+    await next_request(run, request.id)
+    await by_signal(run, "approve")
+    first = await run.result()
+    heads = {first.log_head}
+    for event in await boundaries(run):
+        again = await reset(run, working, event)
+        result = await asyncio.wait_for(again.result(), 60)
+        heads.add(result.log_head)
+        assert (result.answer, result.exit_reason) == (first.answer, first.exit_reason)
+        assert [one.outcome for one in result.decisions] == ["approved", "approved"]
+        assert written(settings, "reset.txt") == {"keyed": 1, "updated": 1, "signalled": 1}
+        assert await failed_tasks(again) == 1, "the reset itself is one"
+        assert result.archived
+        await replayed(again, settings)
+    archive = Archive(settings.archive_file)
+    kept = [run_id for workflow_id, run_id in archive.runs() if workflow_id == run.id]
+    assert {archive.broken_at(run.id, one) for one in kept} == {None}
+    assert {(archive.result(run.id, one) or {})["log_head"] for one in kept} == heads, "no log is lost"
+
+
+async def test_reset_to_any_event_of_a_run_that_was_rolled_back(working: Client, settings: Settings) -> None:
+    """A rollback that Temporal hands on comes at another moment, so a person may be asked."""
+    file = "rolled.txt"
+    given = task(
+        calls(("pay", {"line": "keyed", "file": file})),
+        calls(("mark_once", {"line": "unsafe", "file": file})),
+        calls(("pay", {"line": "last", "file": file, "seconds": 0.1})),
+        "done",
+        tools=("pay", "mark_once"),
+        **CAREFUL,
+    )
+    run = await begin(working, given)
+    request = await open_request(run)
+    await decide(run, "approve", request)
+    await until(run, lambda status: status.step == 2)
+    await command(run, "rollback", step=1)
+    await by_signal(run, "approve")
+    first = await run.result()
+    before = written(settings, file)
+    assert before["unsafe"] == 2
+    for event in await boundaries(run):
+        again = await reset(run, working, event)
+        await look_after(again, settings)
+        result = await again.result()
+        assert (result.answer, result.exit_reason) == (first.answer, first.exit_reason)
+        assert written(settings, file) == before
+
+
+async def test_reset_in_the_middle_of_an_unsafe_call_asks_a_person(
+    working: Client, settings: Settings
+) -> None:
+    file = "middle.txt"
+    call = calls(("mark_once", {"line": "unsafe", "file": file, "seconds": 3600}))
+    run = await begin(working, task(call, "done", tools=("mark_once",), people=People()))
+
+    async def is_begun() -> bool:
+        return bool(written(settings, file))
+
+    await eventually(is_begun)
+    again = await reset(run, working, (await boundaries(run))[0])
+    assert await look_after(again, settings) == ["outcome"]
+    assert (await again.result()).ok
+    assert written(settings, file) == {"unsafe": 1}
+
+
+async def test_reset_of_an_outer_run_repeats_no_call_of_its_inner_run(
+    working: Client, settings: Settings
+) -> None:
+    file = "inner.txt"
+    script = (
+        calls(("pay", {"line": "keyed", "file": file})),
+        calls(("mark_once", {"line": "unsafe", "file": file})),
+        "done",
+    )
+    inner = {"machine": "tools", "goal": "inside", "give": ["pay", "mark_once"]}
+    given = task(
+        *script, tools=("pay", "mark_once"), machine="nester", options={"inner": [inner]}, people=People()
+    )
+    run = await begin(working, given)
+    first = await run.result()
+    assert first.ok
+    for event in await boundaries(run):
+        again = await reset(run, working, event)
+        result = await asyncio.wait_for(again.result(), 60)
+        assert (result.ok, result.answer) == (True, first.answer)
+        assert written(settings, file) == {"keyed": 1, "unsafe": 1}
