@@ -8,11 +8,12 @@ from contextlib import suppress
 from datetime import timedelta
 
 from temporalio import workflow
-from temporalio.common import RetryPolicy
+from temporalio.common import RawValue, RetryPolicy
 from temporalio.exceptions import ActivityError, is_cancelled_exception
 
 from activities.contracts import ArchiveRequest, JsonObject, LogRead, LogWanted
 from workflows.kernel.log import Record, chain
+from workflows.perform import answer_of
 
 __all__ = ["ArchivedLog"]
 
@@ -52,15 +53,16 @@ class ArchivedLog:
 
     async def _read(self) -> list[Record]:
         try:
-            found: LogRead = await workflow.execute_activity(
+            raw: RawValue | None = await workflow.execute_activity(
                 "read_log",
                 LogWanted(workflow_id=workflow.info().workflow_id, run_id=self.origin, head=self._before),
-                result_type=LogRead,
+                result_type=RawValue,
                 activity_id="read-log",
                 summary="read the log's beginning from the archive",
                 start_to_close_timeout=timedelta(seconds=60),
                 retry_policy=RetryPolicy(maximum_attempts=5),
             )
+            found = answer_of(raw, LogRead, "read_log", "read-log")
         except ActivityError as error:
             if is_cancelled_exception(error):
                 raise
@@ -88,6 +90,7 @@ class ArchivedLog:
                 records=self.unarchived,
                 result=result,
             ),
+            result_type=RawValue,  # whoever completes it, with whatever
             activity_id=f"archive:{upto}",
             summary="archive the log",
             start_to_close_timeout=timedelta(seconds=60),

@@ -12,7 +12,7 @@ from typing import Any, TypeVar
 
 from pydantic import BaseModel
 from temporalio import workflow
-from temporalio.common import RetryPolicy
+from temporalio.common import RawValue, RetryPolicy
 from temporalio.exceptions import ActivityError, ApplicationError, TimeoutError, is_cancelled_exception
 
 from activities.contracts import (
@@ -52,7 +52,7 @@ from workflows.api import AgentTask
 from workflows.host import Call, CallAnswer, CallSite
 from workflows.task import InvalidTask
 
-__all__ = ["CRASHES", "Performer", "retries"]
+__all__ = ["CRASHES", "Performer", "answer_of", "retries"]
 
 R = TypeVar("R")
 
@@ -153,15 +153,16 @@ class Performer:
         replay (design 6).
         """
         try:
-            found: ToolsDescribed = await workflow.execute_activity(
+            raw: RawValue | None = await workflow.execute_activity(
                 "describe_tools",
                 ToolsWanted(names=self.task.tools),
-                result_type=ToolsDescribed,
+                result_type=RawValue,
                 activity_id="describe-tools",
                 start_to_close_timeout=timedelta(seconds=30),
                 retry_policy=RetryPolicy(maximum_attempts=3),
                 summary="describe the agent's tools",
             )
+            found = answer_of(raw, ToolsDescribed, "describe_tools", "describe-tools")
         except ActivityError as error:
             if is_cancelled_exception(error):
                 raise
@@ -331,11 +332,12 @@ class Performer:
     ) -> R:
         """`seconds` for one attempt; `limited`: what the run's limit leaves is a limit for all of them."""
         within = site.seconds if limited else math.inf
-        answer: R = await workflow.execute_activity(
+        named = activity_id or site.activity_id
+        raw: RawValue | None = await workflow.execute_activity(
             name,
             request,
-            result_type=result,
-            activity_id=activity_id or site.activity_id,
+            result_type=RawValue,
+            activity_id=named,
             summary=site.title[:200],
             schedule_to_close_timeout=None if within == math.inf else timedelta(seconds=max(within, 0.1)),
             start_to_close_timeout=timedelta(seconds=seconds),
@@ -343,7 +345,24 @@ class Performer:
             heartbeat_timeout=None if name == "read_artifacts" else self._heartbeat,
             retry_policy=retries(attempts),
         )
-        return answer
+        return answer_of(raw, result, name, named)
+
+
+def answer_of(raw: RawValue | None, wanted: type[R], name: str, activity_id: str) -> R:
+    """What an activity returned. Anybody can complete one, with anything (`temporal activity complete`): what
+    is no answer is a failure of the activity. Raises ActivityError."""
+    try:
+        if raw is None:
+            raise ValueError("it is empty")
+        answer: R = workflow.payload_converter().from_payloads([raw.payload], [wanted])[0]
+    except Exception as error:  # noqa: BLE001  # a converter may raise anything
+        text = f"it was completed with what is no {wanted.__name__}: {getattr(error, 'message', error)}"
+        failed = ActivityError(
+            text, scheduled_event_id=0, started_event_id=0, identity="", activity_type=name,
+            activity_id=activity_id, retry_state=None,
+        )  # fmt: skip
+        raise failed from ApplicationError(text, type="WrongAnswer", non_retryable=True)
+    return answer
 
 
 def _asking_seconds(task: AgentTask) -> float:
@@ -409,11 +428,14 @@ def tool_failure(request: ToolRequest, spec: ToolSpec, error: ActivityError) -> 
         raise error
     if not spec.repeatable:
         # The activity answers what an unsafe tool did. When the activity itself failed, its worker was
-        # lost or stopped in the middle of the call.
-        text = (
-            f"outcome unknown: the worker stopped while running {request.tool}. The tool is `unsafe`, "
-            "so it is not run again"
+        # lost or stopped in the middle of the call, or somebody ended the activity from outside.
+        ended = error.cause.message if isinstance(error.cause, ApplicationError) else ""
+        happened = (
+            f"{request.tool} was ended from outside: {ended}"
+            if ended
+            else (f"the worker stopped while running {request.tool}")
         )
+        text = f"outcome unknown: {happened}. The tool is `unsafe`, so it is not run again"
         return ToolResult(id=request.id, tool=request.tool, output=text, error="unknown_outcome")
     cause = error.cause
     if isinstance(cause, ApplicationError):

@@ -11,7 +11,7 @@ from typing import Any
 
 from pydantic import TypeAdapter, ValidationError
 from temporalio import workflow
-from temporalio.common import SearchAttributeKey, SearchAttributeUpdate
+from temporalio.common import RawValue, SearchAttributeKey, SearchAttributeUpdate
 from temporalio.exceptions import (
     ApplicationError,
     ChildWorkflowError,
@@ -20,7 +20,7 @@ from temporalio.exceptions import (
 )
 from temporalio.workflow import ChildWorkflowCancellationType, ParentClosePolicy
 
-from activities.contracts import EffectFailed, Notice, Noticed, NoticeMoment
+from activities.contracts import EffectFailed, Notice, NoticeMoment
 from workflows.api import WORKFLOW_TYPE, AgentTask, RunResult
 from workflows.archived_log import ArchivedLog
 from workflows.drive import Drive
@@ -270,7 +270,7 @@ class TemporalHost:
         handle: workflow.ActivityHandle[Any] = workflow.start_activity(
             "notify",
             notice,
-            result_type=Noticed,
+            result_type=RawValue,  # whoever completes it, with whatever
             # A group may be asked twice while the first notice is still under way.
             activity_id=f"notify:{request.id}:{moment}:{len(request.escalate_to)}",
             summary=f"tell people: {request.id} {moment}",

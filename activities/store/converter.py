@@ -18,17 +18,20 @@ import structlog
 from google.protobuf.message import Message
 from pydantic import BaseModel, SecretStr, ValidationError
 from temporalio.api.common.v1 import Payload
+from temporalio.api.failure.v1 import Failure
 from temporalio.api.sdk.v1.external_storage_pb2 import ExternalStorageReference
 from temporalio.common import RawValue
 from temporalio.contrib.pydantic import PydanticJSONPlainPayloadConverter
 from temporalio.converter import (
     CompositePayloadConverter,
     DataConverter,
+    DefaultFailureConverter,
     DefaultPayloadConverter,
     EncodingPayloadConverter,
     ExternalStorage,
     JSONPlainPayloadConverter,
     JSONProtoPayloadConverter,
+    PayloadConverter,
     StorageDriver,
     StorageDriverClaim,
     StorageDriverRetrieveContext,
@@ -78,7 +81,11 @@ def data_converter(blobs: BlobStore | None, secret: SecretStr | None = None) -> 
     if blobs is not None:
         driver = BlobDriver(blobs, StoreSecret(blobs.folder, secret))
         storage = ExternalStorage(drivers=[driver], payload_size_threshold=THRESHOLD)
-    return ClaimsChecked(payload_converter_class=StrictConverter, external_storage=storage)
+    return ClaimsChecked(
+        payload_converter_class=StrictConverter,
+        failure_converter_class=WithoutPlaces,
+        external_storage=storage,
+    )
 
 
 class ClaimsChecked(DataConverter):
@@ -116,6 +123,23 @@ def _is_claim(payload: Payload) -> bool:
 def _unsigned() -> Payload:
     log.warning("store.claim_refused", reason=UNSIGNED_TEXT)
     return Payload(metadata={"encoding": UNSIGNED})
+
+
+class WithoutPlaces(DefaultFailureConverter):
+    """Failures without stack traces: those hold paths of the worker's files, and whoever can read a history,
+    or send an update that is refused, would see them. The worker's log has them."""
+
+    def to_failure(
+        self, exception: BaseException, payload_converter: PayloadConverter, failure: Failure
+    ) -> None:
+        """See `FailureConverter`."""
+        super().to_failure(exception, payload_converter, failure)
+        part = failure
+        while True:
+            part.stack_trace = ""
+            if not part.HasField("cause"):
+                return
+            part = part.cause
 
 
 class BlobDriver(StorageDriver):
