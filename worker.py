@@ -16,7 +16,14 @@ from typing import Any
 
 import structlog
 from temporalio.client import Client
-from temporalio.worker import PollerBehaviorAutoscaling, ResourceBasedSlotConfig, Worker, WorkerTuner
+from temporalio.common import VersioningBehavior, WorkerDeploymentVersion
+from temporalio.worker import (
+    PollerBehaviorAutoscaling,
+    ResourceBasedSlotConfig,
+    Worker,
+    WorkerDeploymentConfig,
+    WorkerTuner,
+)
 
 from activities.extensions import ExtensionError
 from activities.logs import configure
@@ -52,6 +59,18 @@ def build_worker(client: Client, settings: Settings, queue: str = TASK_QUEUE) ->
         # after this time without its worker a run is offered to the others; by default 10 s
         sticky_queue_schedule_to_start_timeout=timedelta(seconds=3),
         graceful_shutdown_timeout=timedelta(seconds=settings.shutdown_seconds),
+        deployment_config=_deployment(settings),
+    )
+
+
+def _deployment(settings: Settings) -> WorkerDeploymentConfig | None:
+    """Which build the worker is (docs/versions.md); None: any worker may take its runs."""
+    if settings.build_id is None:
+        return None
+    return WorkerDeploymentConfig(
+        version=WorkerDeploymentVersion(settings.deployment, settings.build_id),
+        use_worker_versioning=True,
+        default_versioning_behavior=VersioningBehavior[settings.versioning.upper()],
     )
 
 

@@ -137,6 +137,20 @@ class Settings(BaseSettings):
     shutdown_seconds: float = Field(
         default=30, ge=0, le=3600, description="time for calls to end when the worker is stopped"
     )
+    deployment: str = Field(
+        default="ratchet", min_length=1, description="name of the workers' deployment; used with a build_id"
+    )
+    build_id: str | None = Field(
+        default=None,
+        min_length=1,
+        description="tells workers of different builds apart (Temporal's worker versioning); unset: any "
+        "worker takes any run",
+    )
+    versioning: Literal["pinned", "auto_upgrade"] = Field(
+        default="pinned",
+        description="with a build_id: `pinned` runs stay with their build and go to the current one before a "
+        "step; `auto_upgrade` runs go to the current one at once and are replayed there",
+    )
     notify_url: Address | None = Field(default=None, description="webhook for requests to people, by POST")
     notify_secret: SecretStr | None = Field(default=None, description="signs what the webhook is sent")
     notify_command: Names = Field(

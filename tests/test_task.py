@@ -157,7 +157,7 @@ async def test_carried_run_of_another_machine_is_refused() -> None:
         assert isinstance(dump["step"], dict)
         dump["step"]["state"] = "elsewhere"
         with pytest.raises(InvalidTask, match="elsewhere"):
-            carried_step(bench.program, Carry(origin_run_id="origin", drive=dump))
+            carried_step(bench.program, Carry(origin_run_id="origin", drive=dump), now=0)
 
 
 # -- the registry --------------------

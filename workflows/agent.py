@@ -54,6 +54,7 @@ AT_THE_END = 10
 """Seconds that a run which is over waits for its notifications."""
 IMPURE = "ImpureMachine"
 """Event and error type of a machine that uses what Temporal's sandbox refuses."""
+NEWEST_BUILD = workflow.ContinueAsNewVersioningBehavior.AUTO_UPGRADE
 MESSAGE = 2000
 """Characters of an error's message; the result has the whole."""
 
@@ -87,6 +88,8 @@ class AgentWorkflow:
                 self.task = parse_task(inputs)
                 host = await self._begin(self.task)
             except InvalidTask as error:
+                if workflow.info().continued_run_id:
+                    raise  # nothing is lost: this worker lacks what the run's last worker had
                 raise self._ended_early("refused", str(error)) from None
             except BaseException as error:
                 if is_cancelled_exception(error):
@@ -136,7 +139,7 @@ class AgentWorkflow:
         if not (performer.knows_tools or step.asked is None or isinstance(step.asked, AskModel)):
             await performer.describe_tools()
         self._publish(task, step.program.machine.name, step.program.machine.version)
-        host = TemporalHost(task, performer, self.archived, lambda: self._continue_as_new(performer))
+        host = TemporalHost(task, performer, self.archived, lambda: self._continue_as_new(host, performer))
         if carry:
             records = [Record.model_validate(record) for record in carry.records]
             self.archived = host.archived = ArchivedLog(origin, carry.log_head, records)
@@ -154,10 +157,13 @@ class AgentWorkflow:
     def _step(self, task: AgentTask, specs: Mapping[str, ToolSpec]) -> Step:
         """The first step, or the one that was carried. Raises InvalidTask or ToolsUnknown."""
         program = program_for(task, specs, workflow.info().workflow_id)
-        return carried_step(program, task.carry) if task.carry else first_step(task, program, now=now())
+        if task.carry:
+            return carried_step(program, task.carry, task.machine_version, now=now())
+        return first_step(task, program, now=now())
 
-    async def _continue_as_new(self, performer: Performer) -> None:
-        """A run has no maximum length: between two effects it may go on with an empty history."""
+    async def _continue_as_new(self, host: TemporalHost, performer: Performer) -> None:
+        """A run has no maximum length, and outlives the build of its worker: between two effects it may go on
+        with an empty history."""
         drive, messages = self.drive, self.messages
         assert drive is not None
         assert self.task is not None
@@ -181,7 +187,11 @@ class AgentWorkflow:
         fork = self.task.fork.model_copy(update={"records": ()}) if self.task.fork else None
         version = drive.step.program.machine.version
         update = {"machine_version": version, "carry": carry, "fork": fork}
-        workflow.continue_as_new(self.task.model_copy(update=update))
+        workflow.continue_as_new(
+            self.task.model_copy(update=update),
+            # else a run that is pinned to its worker's build stays with it
+            initial_versioning_behavior=NEWEST_BUILD if host.may_change_build else None,
+        )
 
     # -- the end ------------------------------------------------------------------------------------
 
@@ -223,8 +233,11 @@ class AgentWorkflow:
         if missing := [key.value_set(value) for key, value in keys.items() if present.get(key) != value]:
             workflow.upsert_search_attributes(missing)
         memo = workflow.memo()
-        facts = {"machine": f"{machine} {version}", "goal": " ".join(task.goal.split())[:200]}
-        if new := {name: value for name, value in facts.items() if name not in memo}:
+        facts = {
+            "machine": f"{machine} {version}",
+            "goal": memo.get("goal", " ".join(task.goal.split())[:200]),
+        }
+        if new := {name: value for name, value in facts.items() if memo.get(name) != value}:
             workflow.upsert_memo(new)
 
     # -- messages -----------------------------------------------------------------------------------

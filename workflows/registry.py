@@ -157,13 +157,17 @@ def machines() -> tuple[Machine, ...]:
 def machine(name: str, version: str | None = None, *, newest: bool = True) -> Machine:
     """The machine of this name, as its default options make it; without a version the newest or the oldest.
 
-    Raises ValueError naming what there is. A run must take the oldest: a version that is loaded beside it
-    later must not change its course.
+    A version that is not loaded is served by the newest one that has a migration from it. Raises ValueError
+    naming what there is. A run must take the oldest: a version that is loaded beside it later must not change
+    its course.
     """
-    found = [one for one in machines() if one.name == name and version in (None, one.version)]
+    named = [one for one in machines() if one.name == name]
+    found = [one for one in named if version in (None, one.version)]
+    if not found and (later := [one for one in named if version in one.migrations]):
+        return max(later, key=_age)
     if found:
         return sorted(found, key=_age)[-1 if newest else 0]
-    known = [one for one in machines() if one.name == name] or machines()
+    known = named or machines()
     listed = ", ".join(f"{one.name} (version {one.version})" for one in known)
     close = difflib.get_close_matches(name, [one.name for one in machines()], 1)
     hint = f"; did you mean {close[0]}?" if close and close[0] != name else ""

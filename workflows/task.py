@@ -19,7 +19,7 @@ from workflows.kernel.errors import DefinitionError, MachineError
 from workflows.kernel.ledger import Ledger
 from workflows.kernel.log import Record
 from workflows.kernel.machine import Exit, Machine, RunInput, RunTools, state_name
-from workflows.kernel.rollback import forked
+from workflows.kernel.rollback import forked, migrated
 from workflows.kernel.snapshot import Program, Snapshot, Step
 from workflows.kernel.step import load, start, steer
 from workflows.people import People
@@ -174,7 +174,12 @@ def first_step(task: AgentTask, program: Program, *, now: float) -> Step:
 
     A machine that breaks a rule at once gives a step that has ended. Raises InvalidTask.
     """
-    ledger = Ledger(caps=task.limits.caps)
+    ledger, machine = Ledger(caps=task.limits.caps), program.machine
+    if task.fork is None and task.machine_version not in (None, machine.version):
+        raise InvalidTask(
+            f"machine {machine.name} of version {task.machine_version} is not loaded; version "
+            f"{machine.version} goes on with runs of it, but begins none"
+        )
     try:
         if task.fork is None:
             return start(program, now=now, ledger=ledger)
@@ -206,10 +211,14 @@ def broken(error: MachineError) -> Step:
     return replace(step, asked=None, breach=None, live=None, exit=exit_)
 
 
-def carried_step(program: Program, carry: Carry) -> Step:
-    """The run as the execution before left it. Raises InvalidTask for what is not a dump of it."""
+def carried_step(program: Program, carry: Carry, version: str | None = None, *, now: float) -> Step:
+    """The run as the execution before left it. `version` is that of its machine there; None: the program's.
+
+    Raises InvalidTask for what is not a dump of it, and for one that cannot be brought to this version."""
     try:
         step: Any = carry.drive["step"]
+        if version not in (None, program.machine.version):
+            return migrated(program, step, str(version), now=now)
         return load(program, step)
     except (ValueError, KeyError, TypeError, MachineError) as error:
         raise InvalidTask(

@@ -26,6 +26,7 @@ from workflows.archived_log import ArchivedLog
 from workflows.drive import Drive
 from workflows.host import Call, CallAnswer, CallSite, ChildRun, Identity
 from workflows.kernel.log import Record
+from workflows.kernel.machine import state_name
 from workflows.pages import details
 from workflows.people import Command, Request
 from workflows.perform import Performer, retries
@@ -127,9 +128,20 @@ class TemporalHost:
         except TimeoutError:
             return
 
+    @property
+    def may_change_build(self) -> bool:
+        """Workers of another build take runs now, and this one stands where another version of its machine
+        can go on: before a step, with nothing asked of people."""
+        if self.drive is None or not workflow.info().is_target_worker_deployment_version_changed():
+            return False
+        snapshot, machine = self.drive.step.snapshot, self.drive.step.program.machine
+        is_begun = bool(snapshot.moments or snapshot.calls or snapshot.interrupted)
+        at_step = machine.step is None or snapshot.state == state_name(machine.step)
+        return at_step and not is_begun and not self.drive.requests.open_requests
+
     async def between(self) -> None:
-        """Continue as new when the server suggests it."""
-        if self.is_full and self.drive is not None:
+        """Continue as new when the server suggests it, or workers of another build take the run over."""
+        if (self.is_full or self.may_change_build) and self.drive is not None:
             await self.end_notices(lambda: bool(self.drive and self.drive.queue))
             if not self.drive.queue:
                 await self._continue_as_new()

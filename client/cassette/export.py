@@ -12,7 +12,7 @@ from client.cassette.recording import Recorder
 from client.cassette.secrets import secrets_of_environment
 from client.errors import RatchetError, UnknownRun, clear_errors
 from client.history.recorded import Execution, archived_executions, executions_of
-from client.history.replayer import explained, replayed
+from client.history.replayer import explained, plugin_of, replayed
 from client.reading import RunReader
 from client.workerconfig import register_modules
 
@@ -43,7 +43,7 @@ async def exported(agents: RunReader, run: str, remove: Sequence[str] = ()) -> C
 async def _record(agents: RunReader, recorder: Recorder, run: str) -> None:
     executions = await _executions(agents, run)
     for execution in executions:
-        found = await replayed(agents.temporal, execution.history, recorder)
+        found = await replayed(plugin_of(agents.temporal), execution.history, recorder)
         if found.failure is not None:
             raise RatchetError(
                 f"run {run} cannot be replayed here, so it cannot be exported: {explained(found.failure)}. "

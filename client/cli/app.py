@@ -58,6 +58,7 @@ COMMANDS = {
     "steps": ("history", "List a run's steps: what each did, and which of them it can go back to."),
     "fork": ("history", "Start a new run from a step of another one."),
     "replay": ("history", "Run it again from its history: would today's code do the same?"),
+    "check": ("history", "Before a deploy: would today's code break a run that is not over?"),
     "export": ("cassette", "Write a run as one file that `ratchet test` plays."),
     "test": ("cassette", "Play runs from files, offline; name the first difference."),
     "compare": ("history", "Show two runs side by side by step, and where they differ first."),

@@ -1,9 +1,11 @@
-"""Commands about a run's past: steps, show --step, fork, replay, compare."""
+"""Commands about a run's past: steps, show --step, fork, replay, check, compare."""
 
 from __future__ import annotations
 
+import re
 from collections.abc import AsyncIterator, Sequence
 from contextlib import AsyncExitStack, asynccontextmanager
+from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
@@ -24,6 +26,7 @@ from workflows.api import AgentSpec
 
 if TYPE_CHECKING:
     from client.agent import AgentClient
+    from client.history.check import Checked
     from client.history.checkpoints import Source
     from client.history.fork import ForkChanges, PastEffects
 
@@ -79,6 +82,69 @@ async def replay(
     else:
         render.out().print(render.replay_block(found))
     return 0 if found.same and not found.notes else 1
+
+
+@command(app)
+async def check(
+    common: CommonOptions,
+    files: Annotated[
+        list[Path] | None,
+        typer.Argument(help="Histories in files, in place of the runs of the server.", metavar="FILE"),
+    ] = None,
+    save: Annotated[
+        Path | None, typer.Option("--save", help="Keep the histories of the server's runs in this folder.")
+    ] = None,
+    as_json: Json = False,
+) -> int:
+    """Would a deploy of today's code break a run that is not over? Nothing is called, and nothing changes.
+
+    Runs that any worker may take are replayed. Those that are pinned to a build stay there until a step ends,
+    so state and data of each must fit today's machine. Exit code 0: all go on; 1: one breaks, or is unknown.
+    """
+    found: list[Checked] = []
+    async for checked in _checks(common, files or (), save):
+        found.append(checked)
+        if as_json:
+            render.print_json(checked, indent=None)
+        else:
+            render.out().print(render.checked_line(checked))
+    good = sum(one.verdict == "goes on" for one in found)
+    if not as_json:
+        render.note(f"{good} of {render.counted(len(found), 'run')} would go on with today's code")
+    return 0 if good == len(found) else 1
+
+
+async def _checks(common: CommonOptions, files: Sequence[Path], save: Path | None) -> AsyncIterator[Checked]:
+    """Raises UsageError."""
+    from client.cli.logs import log_to_file
+    from client.embedded import data_directory
+    from client.history.check import check_history, check_runs, history_json, read_history
+    from client.plugin import RatchetPlugin
+
+    settings = common.worker_settings(Allowed())
+    if files and save:
+        raise UsageError("--save keeps histories of the server's runs; leave out the files")
+    if files:
+        data_directory(settings.data_dir)
+        with log_to_file(settings):
+            for path in files:
+                yield await check_history(RatchetPlugin(settings), read_history(path))
+        return
+    async with common.client(settings) as client:
+        async for checked, history in check_runs(client):
+            if save:
+                text = await history_json(client.temporal.data_converter, history)
+                _write(save, f"{checked.run}.json", text)
+            yield checked
+
+
+def _write(folder: Path, name: str, text: str) -> None:
+    path = folder / re.sub(r"[^\w.-]", "_", name)
+    try:
+        folder.mkdir(parents=True, exist_ok=True)
+        path.write_text(text + "\n", encoding="utf-8")
+    except OSError as error:
+        raise UsageError(f"{path} cannot be written: {error.strerror or error}") from error
 
 
 @command(app)

@@ -35,6 +35,7 @@ from workflows.people import (
 
 if TYPE_CHECKING:  # these import temporalio
     from activities.contracts import JsonObject
+    from client.history.check import Checked
     from client.history.checkpoints import CheckpointLine, StepSnapshot
     from client.history.compare import Comparison, Side, StepOf
     from client.history.differences import Difference
@@ -47,7 +48,7 @@ if TYPE_CHECKING:  # these import temporalio
     AnyRequest = Request | RequestSummary
 
 __all__ = [
-    "DECISIONS", "WIDE", "change_block", "checkpoint_table", "choices", "command_text",
+    "DECISIONS", "WIDE", "change_block", "checked_line", "checkpoint_table", "choices", "command_text",
     "comparison_block", "counted", "decision_commands", "decision_text", "escaped", "inbox_table",
     "next_step", "note", "note_effects", "notes", "one_line", "out", "pairs", "plain", "print_json",
     "print_lines", "record_block", "replay_block", "request_block", "request_line", "request_reason",
@@ -667,6 +668,19 @@ def _value(value: object) -> str:
 def _happened(record: Record) -> str:
     head = f"{record.state}: {record.event}{f' → {record.to}' if record.to else ''}"
     return f"{head}\n{one_line(record.error or record.reason, SHORT)}".rstrip("\n")
+
+
+def checked_line(checked: Checked) -> Text:
+    """What would become of a run."""
+    colour = {"goes on": "green", "breaks": "bold red", "unknown": "yellow"}[checked.verdict]
+    line = Text(f"{checked.verdict:8}", style=colour).append(f" {plain(checked.run)}", style="default")
+    version = f" {checked.version}" if checked.version else ""
+    state = f", in {checked.state}" if checked.state else ""
+    build = f", pinned to {checked.build}" if checked.build else ""
+    line.append(plain(f"  {checked.machine}{version}{state}{build}"), style="dim")
+    if checked.reason:
+        line.append(f"\n         {one_line(checked.reason, LONG)}", style="default")
+    return line
 
 
 def replay_block(found: ReplayResult) -> Group:

@@ -8,7 +8,7 @@ from functools import cached_property
 from activities.contracts import Frozen, JsonObject
 from client.errors import NoWorker, RatchetError, UnknownRun, UsageError, clear_errors
 from client.history.recorded import beginning_of, by_number, executions_of
-from client.history.replayer import replayed
+from client.history.replayer import plugin_of, replayed
 from client.reading import RunReader
 from client.workerconfig import register_modules
 from workflows.api import AgentTask, StepLine
@@ -137,7 +137,7 @@ async def _records(agents: RunReader, run: str) -> tuple[Record, ...]:
     except NoWorker:
         async with clear_errors(agents.where, run):
             executions = await executions_of(agents.temporal, run)
-        logs = [await replayed(agents.temporal, execution.history) for execution in executions]
+        logs = [await replayed(plugin_of(agents.temporal), execution.history) for execution in executions]
         if executions[0].beginning.continues or any(log.failure for log in logs):
             raise
         found = by_number(*(log.records for log in logs))

@@ -12,7 +12,7 @@ from activities.contracts import JsonObject, ModelSpec, Strict
 from client.errors import NoWorker, RatchetError, UnknownRun, UsageError, clear_errors
 from client.history.checkpoints import Source
 from client.history.recorded import beginning_of, executions_of
-from client.history.replayer import replayed
+from client.history.replayer import plugin_of, replayed
 from client.people import RunCommander
 from client.yaml import problem_text
 from workflows.api import AgentTask, Fork, Origin
@@ -144,7 +144,7 @@ async def _own_calls(agents: RunCommander, run: str, step: int) -> tuple[tuple[D
     except NoWorker:
         async with clear_errors(agents.where, run):
             newest = (await executions_of(agents.temporal, run))[-1]
-        found = await replayed(agents.temporal, newest.history)
+        found = await replayed(plugin_of(agents.temporal), newest.history)
         if found.failure is not None or found.instance is None or found.instance.drive is None:
             raise
         drive = found.instance.drive

@@ -10,6 +10,7 @@ from temporalio.api.common.v1 import Payload
 from temporalio.api.enums.v1 import EventType
 from temporalio.api.history.v1 import History, HistoryEvent
 from temporalio.client import Client, WorkflowHistory
+from temporalio.converter import DataConverter
 from temporalio.service import RPCError, RPCStatusCode
 
 from activities.contracts import ArchiveRequest
@@ -19,8 +20,8 @@ from workflows.api import AgentTask
 from workflows.kernel.log import Record
 
 __all__ = [
-    "Beginning", "Execution", "archived_executions", "beginning_of", "by_number", "executions_of",
-    "recorded_log",
+    "Beginning", "Execution", "archived_executions", "beginning_of", "begun", "by_number", "executions_of",
+    "newest_execution", "recorded_log", "workflow_id_of",
 ]  # fmt: skip
 
 ARCHIVE = "archive_log"
@@ -63,13 +64,20 @@ def by_number(*logs: Iterable[Record]) -> dict[int, Record]:
     return {record.seq: record for log in reversed(logs) for record in log}
 
 
+def workflow_id_of(history: WorkflowHistory) -> str:
+    """The id of the run that a history is of."""
+    return history.events[0].workflow_execution_started_event_attributes.workflow_id
+
+
 async def recorded_log(temporal: Client, executions: Iterable[Execution]) -> dict[int, Record]:
     """The log by sequence number, as far as these executions have sent it to the archive."""
     found: dict[int, Record] = {}
     for event in (event for execution in executions for event in execution.history.events):
         call = event.activity_task_scheduled_event_attributes
         if call.activity_type.name == ARCHIVE:
-            request: ArchiveRequest = await _value(temporal, call.input.payloads, ArchiveRequest)
+            request: ArchiveRequest = await _value(
+                temporal.data_converter, call.input.payloads, ArchiveRequest
+            )
             found |= by_number(map(Record.model_validate, request.records))
     return dict(sorted(found.items()))
 
@@ -77,8 +85,16 @@ async def recorded_log(temporal: Client, executions: Iterable[Execution]) -> dic
 async def beginning_of(temporal: Client, run: str) -> Beginning:
     """How the newest execution of a run began. Raises RPCError."""
     async for event in temporal.get_workflow_handle(run).fetch_history_events(page_size=1):
-        return await _beginning(temporal, event)
+        return await begun(temporal.data_converter, event)
     raise RatchetError(f"the history of run {run} is empty, so there is nothing to read")
+
+
+async def newest_execution(temporal: Client, run: str) -> Execution:
+    """The execution that a run is in. Raises RPCError."""
+    history = await temporal.get_workflow_handle(run).fetch_history()
+    if not history.events:
+        raise RatchetError(f"the history of run {run} is empty, so there is nothing to read")
+    return Execution(await begun(temporal.data_converter, history.events[0]), history)
 
 
 async def executions_of(temporal: Client, run: str) -> tuple[Execution, ...]:
@@ -95,7 +111,7 @@ async def executions_of(temporal: Client, run: str) -> tuple[Execution, ...]:
             break  # its retention is over
         if not history.events:
             raise RatchetError(f"the history of run {run} is empty, so there is nothing to read")
-        found.insert(0, Execution(await _beginning(temporal, history.events[0]), history))
+        found.insert(0, Execution(await begun(temporal.data_converter, history.events[0]), history))
         run_id = found[0].beginning.continues
     return tuple(found)
 
@@ -105,15 +121,16 @@ async def archived_executions(temporal: Client, archive: ArchivedRuns, run: str)
     found = []
     for content in await archive.histories(run):
         history = WorkflowHistory(run, list(History.FromString(content).events))
-        found.append(Execution(await _beginning(temporal, history.events[0]), history))
+        found.append(Execution(await begun(temporal.data_converter, history.events[0]), history))
     return tuple(found)
 
 
-async def _beginning(temporal: Client, event: HistoryEvent) -> Beginning:
+async def begun(converter: DataConverter, event: HistoryEvent) -> Beginning:
+    """How an execution began, by its first event."""
     started = event.workflow_execution_started_event_attributes
     task: AgentTask | None = None
     try:
-        task = await _value(temporal, started.input.payloads, AgentTask)
+        task = await _value(converter, started.input.payloads, AgentTask)
     except Exception:  # noqa: BLE001  # whatever is wrong with it: the run itself was refused for it
         task = None
     return Beginning(
@@ -123,6 +140,6 @@ async def _beginning(temporal: Client, event: HistoryEvent) -> Beginning:
     )
 
 
-async def _value(temporal: Client, payloads: Sequence[Payload], kind: type) -> Any:
-    values = await temporal.data_converter.decode(payloads, [kind])
+async def _value(converter: DataConverter, payloads: Sequence[Payload], kind: type) -> Any:
+    values = await converter.decode(payloads, [kind])
     return values[0] if values else None

@@ -43,6 +43,7 @@ __all__ = [
     "Watcher",
     "explained",
     "first_changed",
+    "plugin_of",
     "replay",
     "replayed",
 ]
@@ -123,7 +124,8 @@ async def replay(agents: RunReader, run: str, before: int | None = None) -> Repl
     recorded, notes = await _recorded(agents, run, executions)
     if executions[0].beginning.continues:
         notes = (*notes, "Temporal has the run's later executions only; the earlier ones were not replayed")
-    found = [await replayed(agents.temporal, execution.history) for execution in executions]
+    plugin = plugin_of(agents.temporal)
+    found = [await replayed(plugin, execution.history) for execution in executions]
     today = by_number(*(one.records for one in found))
     failed = next((one for one in found if one.failure), None)
     if before is not None and max(today, default=-1) + 1 >= before:
@@ -152,15 +154,22 @@ class Watcher(Protocol):
         """The history is at its end, and the run as it was there."""
 
 
-async def replayed(temporal: Client, history: WorkflowHistory, watcher: Watcher | None = None) -> Replayed:
+def plugin_of(temporal: Client) -> RatchetPlugin:
+    """What a client was made with. Raises RatchetError."""
+    for one in temporal.config()["plugins"]:
+        if isinstance(one, RatchetPlugin):
+            return one
+    raise RatchetError("the Temporal client has no `RatchetPlugin`; make it by `AgentClient.connect`")
+
+
+async def replayed(
+    plugin: RatchetPlugin, history: WorkflowHistory, watcher: Watcher | None = None
+) -> Replayed:
     """Replay one execution with today's code. It does not raise for what the code does."""
     found = Replayed(watcher)
-    plugins = [one for one in temporal.config()["plugins"] if isinstance(one, RatchetPlugin)]
-    if not plugins:
-        raise RatchetError("the Temporal client has no `RatchetPlugin`; make it by `AgentClient.connect`")
     replayer = Replayer(
         workflows=[],
-        plugins=plugins,
+        plugins=[plugin],
         interceptors=[_InstanceFinder(found)],
         # The sandbox would give the workflow copies of our modules, which cannot be compared with ours.
         workflow_runner=_Runner(found),

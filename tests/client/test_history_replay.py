@@ -16,7 +16,7 @@ from client.connection import Connection
 from client.errors import RatchetError, UnknownRun, UsageError
 from client.history.differences import first_difference
 from client.history.fork import ForkChanges
-from client.history.replayer import first_changed, replayed
+from client.history.replayer import first_changed, plugin_of, replayed
 from tests.client.asking import asking, opened, talk, until, without_worker
 from tests.server.conftest import TOOLS, real_server
 from tests.server.trials import scripted, task
@@ -59,7 +59,7 @@ async def test_changed_answer_is_found_with_its_step(agents: AgentClient) -> Non
         for payload in done.result.payloads:
             payload.data = payload.data.replace(b"done one", b"done six")
     recorded = {record.seq: record for record in await agents.records(run, full=True)}
-    found = await replayed(agents.temporal, history)
+    found = await replayed(plugin_of(agents.temporal), history)
     difference, _ = first_changed(recorded, {one.seq: one for one in found.records}, whole=True)
     assert difference is not None
     assert difference.step == 1
@@ -77,7 +77,7 @@ async def test_changed_call_fails_with_both_names(agents: AgentClient) -> None:
         if event.HasField("activity_task_scheduled_event_attributes")
     ]
     scheduled[2].activity_id = "elsewhere#9:9"
-    found = await replayed(agents.temporal, history)
+    found = await replayed(plugin_of(agents.temporal), history)
     assert "elsewhere#9:9" in str(found.failure)
 
 

@@ -138,7 +138,7 @@ class Bench:
                 await self.drive.run()
             except _NewExecution:
                 dump = json.loads(json.dumps(self.drive.dump()))
-                step = carried_step(self.program, Carry(origin_run_id="origin", drive=dump))
+                step = carried_step(self.program, Carry(origin_run_id="origin", drive=dump), now=0)
                 self.begin(self.program, step, dump)
                 self.executions += 1
             else:

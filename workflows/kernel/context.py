@@ -28,6 +28,7 @@ __all__ = [
     "differences",
     "patched",
     "to_json",
+    "whole",
 ]
 
 Patch = Mapping[str, Any]
@@ -170,6 +171,11 @@ def differences(old: Context, new: Context) -> dict[str, Any]:
         return {}
     found = {name: difference(getattr(old, name), getattr(new, name)) for name in type(old).model_fields}
     return {name: change for name, change in found.items() if change is not None}
+
+
+def whole(context: Context) -> dict[str, Any]:
+    """Field -> difference from nothing."""
+    return {name: {"set": value} for name, value in context.model_dump(mode="json").items()}
 
 
 def difference(old: Any, new: Any) -> dict[str, Any] | None:

@@ -17,9 +17,11 @@ from activities.contracts import Frozen, JsonObject, Message
 __all__ = [
     "CLOSED",
     "FORKED",
+    "MIGRATED",
     "ROLLED_BACK",
     "STARTED",
     "STEERED",
+    "VERSION",
     "Record",
     "chain",
     "lineage",
@@ -28,6 +30,11 @@ __all__ = [
 
 STARTED = "Started"
 """Event of the first record; its patch is the whole first context."""
+MIGRATED = "Migrated"
+"""Event of a record by which another version of the machine goes on with the run."""
+VERSION = "machine_version"
+"""In `about` of a record: the version in whose form the context is from here on. The record's patch is then
+the whole context: of the first record, and of each by which a run comes to another version."""
 STEERED = "Steered"
 """Event of a record that holds a person's message."""
 CLOSED = "Closed"

@@ -243,6 +243,8 @@ def state_name(state: Enum | str) -> str:
 
 
 Begin = Callable[[RunInput, Any], Context | tuple[Context, Sequence[Message]]]
+Migration = Callable[[str, JsonObject], tuple[str, JsonObject]]
+"""(state, context as JSON) of a run, in an older version's form -> both in the form of the machine's own."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -295,6 +297,9 @@ class Machine:
     takes_material: bool = False
     exits: Mapping[str, str] = field(default_factory=dict)
     """Exit reason -> what it means, beyond `COMMON_EXITS`."""
+    migrations: Mapping[str, Migration] = field(default_factory=dict)
+    """Older version -> how its runs go on with this one, at the beginning of a visit. A worker that has both
+    versions leaves each run its own."""
 
     rows: Mapping[str, Mapping[type[Event], str]] = field(init=False, repr=False)
     """The table by names."""
@@ -319,6 +324,26 @@ class Machine:
         object.__setattr__(self, "final", frozenset(by_name) - rows.keys())
         _verify(self)
 
+    def migrated(self, version: str, state: str, context: JsonObject) -> tuple[str, Context]:
+        """State and context of a run of an older version, as this one has them. Raises ValueError."""
+        migration, name = self.migrations.get(version), f"machine {self.name}"
+        if migration is None:
+            raise ValueError(f"{name} of version {self.version} has no migration from version {version}")
+        new_state, values = migration(state, dict(context))
+        if new_state not in self.rows:
+            raise ValueError(
+                f"{name}: the migration from version {version} leads from {state} to {new_state}, which is "
+                f"no state to go on from; there are: {_names(self.rows)}"
+            )
+        try:
+            return new_state, self.context.model_validate(values)
+        except ValidationError as error:
+            problems = "; ".join(f"{'.'.join(map(str, e['loc']))}: {e['msg']}" for e in error.errors())
+            raise ValueError(
+                f"{name}: the migration from version {version} gives no context of version {self.version}: "
+                f"{problems}"
+            ) from error
+
     def read_options(self, values: Any) -> Any:
         """The options, validated. Raises ValidationError, also for a name that the machine does not have: a
         misspelt option must not be dropped in silence."""
@@ -334,6 +359,8 @@ class Machine:
 
 
 def _verify(m: Machine) -> None:
+    if m.version in m.migrations:
+        raise DefinitionError(f"machine {m.name}: `migrations` names its own version {m.version}")
     for problem in (*_wrong_states(m), *_wrong_paths(m), *_wrong_fields(m)):
         raise DefinitionError(f"machine {m.name}: {problem}")
 

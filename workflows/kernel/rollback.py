@@ -1,19 +1,20 @@
-"""A run's past: rebuild it from its log, roll it back, fork it."""
+"""A run's past: rebuild it from its log, roll it back, fork it, go on with another version of its machine."""
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
+from typing import Any
 
 from activities.contracts import Conversation, JsonObject, Message
-from workflows.kernel.context import apply_difference
+from workflows.kernel.context import Context, apply_difference
 from workflows.kernel.ledger import Ledger
-from workflows.kernel.log import FORKED, ROLLED_BACK, STARTED, Record, lineage
-from workflows.kernel.machine import state_name
-from workflows.kernel.snapshot import Program, Shown, Snapshot, Step
+from workflows.kernel.log import FORKED, MIGRATED, ROLLED_BACK, STARTED, VERSION, Record, lineage
+from workflows.kernel.machine import Machine, state_name
+from workflows.kernel.snapshot import Program, Shown, Snapshot, Step, step_from
 from workflows.kernel.step import Turn
 
-__all__ = ["Checkpoint", "checkpoints", "forked", "restored", "rolled_back"]
+__all__ = ["Checkpoint", "checkpoints", "forked", "migrated", "restored", "rolled_back"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -45,23 +46,21 @@ def checkpoints(program: Program, records: Sequence[Record]) -> tuple[Checkpoint
 
 
 def restored(program: Program, records: Iterable[Record]) -> Snapshot:
-    """The run after these records, at the beginning of its newest visit, with what was said and kept since.
+    """The run after these records, at the beginning of its newest visit, with what was said and kept since;
+    in the form of the program's machine, also where an older version of it wrote them.
 
     Raises ValueError for a log without a first record, or values that the machine does not take.
     """
-    kept = lineage(records)
+    machine, kept = program.machine, lineage(records)
     if not kept or kept[0].event != STARTED:
         raise ValueError("the log does not begin with `Started`; the archive may lack its first part")
-    values: dict[str, object] = {}
     said: list[Message] = []
     notes: list[Message] = []
     heard = 0
     counts: dict[str, int] = {}
     state, visit, step, transitions, entered, entry = "", 0, 0, 0, kept[0].at, kept[0]
-    begins = state_name(program.machine.step) if program.machine.step else None
+    begins = state_name(machine.step) if machine.step else None
     for record in kept:
-        for name, change in record.patch.items():
-            values[name] = apply_difference(values.get(name), change)
         said += record.messages
         notes += record.notes
         heard += record.heard
@@ -70,12 +69,12 @@ def restored(program: Program, records: Iterable[Record]) -> Snapshot:
             continue
         state, visit, entered, entry = record.to, record.visit + 1, record.at, record
         step = record.step + (state == begins)
-        if record.event in {ROLLED_BACK, FORKED}:
+        if record.event in {ROLLED_BACK, FORKED, MIGRATED}:
             continue  # the state was entered before, by a record that holds
         transitions += record.event != STARTED
-        if counter := program.machine.by_name[state].counts:
+        if state in machine.by_name and (counter := machine.by_name[state].counts):
             counts[counter] = counts.get(counter, 0) + 1
-    context = program.machine.context.model_validate(values)
+    state, context = _restored_context(machine, kept, state)
     ledger = Ledger(spent=entry.counters)
     shown = Shown(entered, len(said), len(notes), heard, ledger)
     return Snapshot(
@@ -83,6 +82,18 @@ def restored(program: Program, records: Iterable[Record]) -> Snapshot:
         began=kept[0].at, opening=len(kept[0].messages), notes=tuple(notes), heard=heard, counts=counts,
         visit=visit, step=step, transitions=transitions, seq=kept[-1].seq + 1, branch=kept[-1].branch,
     )  # fmt: skip
+
+
+def _restored_context(machine: Machine, kept: Sequence[Record], state: str) -> tuple[str, Context]:
+    values: JsonObject = {}
+    for record in kept:
+        if VERSION in record.about:
+            values = {}
+        for name, change in record.patch.items():
+            values[name] = apply_difference(values.get(name), change)
+    if (version := _version(kept)) == machine.version:
+        return state, machine.context.model_validate(values)
+    return machine.migrated(version, state, values)
 
 
 def rolled_back(  # noqa: PLR0913  # who, when and why beside where
@@ -111,7 +122,10 @@ def rolled_back(  # noqa: PLR0913  # who, when and why beside where
         notes=(*then.notes, *unheard),
     )  # fmt: skip
     turn = Turn(step.program, back, step.ledger, now)
-    return turn.go_back(ROLLED_BACK, then, point.seq, live, by=by, reason=reason, about=about or {})
+    return turn.go_back(
+        ROLLED_BACK, then, point.seq, live, by=by, reason=reason, about=about or {},
+        migrated=_is_older(step.program, records, point),
+    )  # fmt: skip
 
 
 def forked(  # noqa: PLR0913  # who, when and why beside where
@@ -134,7 +148,41 @@ def forked(  # noqa: PLR0913  # who, when and why beside where
     then = restored(program, kept)
     back = replace(then, seq=point.seq + 1, began=now)
     turn = Turn(program, back, ledger or Ledger(), now)
-    return turn.go_back(FORKED, then, point.seq, then, by=by, reason=reason, about=about or {})
+    return turn.go_back(
+        FORKED, then, point.seq, then, by=by, reason=reason, about=about or {},
+        migrated=_is_older(program, records, point),
+    )  # fmt: skip
+
+
+def migrated(program: Program, data: Mapping[str, Any], version: str, *, now: float) -> Step:
+    """Go on from a `dump` of an older version of the machine: its state is entered again.
+
+    Raises ValueError in the middle of a visit, whose answers are the older version's alone, and where the
+    machine has no migration or it does not fit; MachineError for a broken rule.
+    """
+    machine, state = program.machine, data["state"]
+    if data["moments"] or data["calls"] or data["interrupted"]:
+        raise ValueError(
+            f"the run is in the middle of {state}, which only version {version} can end; let a worker that "
+            f"has it go on"
+        )
+    entered, context = machine.migrated(version, state, data["context"])
+    step = step_from(program, {**data, "state": entered, "context": context.model_dump(mode="json")})
+    turn = Turn(program, step.snapshot, step.ledger, now)
+    return turn.go_back(
+        MIGRATED, step.snapshot, None, replace(step.snapshot, state=state), by="kernel", migrated=True,
+        reason=f"from version {version} to {machine.version}", about={},
+    )  # fmt: skip
+
+
+def _version(kept: Sequence[Record]) -> str:
+    """The version of the machine in whose form the context is after these records."""
+    return str(next(record.about[VERSION] for record in reversed(kept) if VERSION in record.about))
+
+
+def _is_older(program: Program, records: Sequence[Record], point: Checkpoint) -> bool:
+    kept = lineage(record for record in records if record.seq <= point.seq)
+    return _version(kept) != program.machine.version
 
 
 def _checkpoint(program: Program, records: Sequence[Record], step: int) -> Checkpoint:

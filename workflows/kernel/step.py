@@ -27,7 +27,7 @@ from activities.contracts import (
     Together,
 )
 from activities.text import readable
-from workflows.kernel.context import Context, Misfit, Patch, View, differences, move, patched
+from workflows.kernel.context import Context, Misfit, Patch, View, differences, move, patched, whole
 from workflows.kernel.errors import (
     AgentError,
     BadPatch,
@@ -42,7 +42,7 @@ from workflows.kernel.errors import (
     UndeclaredAccess,
 )
 from workflows.kernel.ledger import Breach, Ledger
-from workflows.kernel.log import CLOSED, ROLLED_BACK, STARTED, STEERED, Record
+from workflows.kernel.log import CLOSED, ROLLED_BACK, STARTED, STEERED, VERSION, Record
 from workflows.kernel.machine import Event, Exit, Interrupt, Outcome, Run, State, state_name
 from workflows.kernel.snapshot import ENDED, Live, Moment, Program, Shown, Snapshot, Step, step_from
 
@@ -73,10 +73,10 @@ def start(program: Program, *, now: float, ledger: Ledger | None = None) -> Step
     shown = Shown(float(now), len(conversation), 0, 0, ledger or Ledger())
     snapshot = Snapshot(state, context, conversation, shown, context, float(now), len(conversation))
     turn = Turn(program, snapshot, ledger or Ledger(), now)
-    values = {name: {"set": value} for name, value in context.model_dump(mode="json").items()}
     turn.write(Record(
-        seq=0, machine=machine.name, state=state, event=STARTED, to=state, patch=values, messages=opening,
-        by="kernel", started=now, at=now, counters=turn.ledger.spent,
+        seq=0, machine=machine.name, state=state, event=STARTED, to=state, patch=whole(context),
+        messages=opening, by="kernel", started=now, at=now, counters=turn.ledger.spent,
+        about={VERSION: machine.version},
     ))  # fmt: skip
     return turn.run(lambda: turn.enter(state, interrupt=True))
 
@@ -352,19 +352,22 @@ class Turn:
         self,
         event: str,
         then: Snapshot,
-        back_to: int,
+        back_to: int | None,
         left: Snapshot,
         *,
         by: str,
         reason: str,
         about: JsonObject,
+        migrated: bool = False,
     ) -> Step:
-        """Enter the state of an earlier snapshot again: a rollback or a fork. Nobody is asked before it."""
+        """Enter the state of an earlier snapshot again: a rollback, a fork, a migration. Nobody is asked
+        before it. `migrated`: the snapshot comes from a log of another version of the machine."""
         machine, declared = self.machine, self.machine.by_name[then.state]
         begins = machine.step is not None and then.state == state_name(machine.step)
         counts = dict(then.counts)
         if declared.counts:
-            counts[declared.counts] -= 1  # it is counted again
+            # it is counted again; of a state that an older version named otherwise, no entry is known
+            counts[declared.counts] = counts.get(declared.counts, 1) - 1
         context = then.context
         if event == ROLLED_BACK and machine.on_rollback:
             context = self.own_patch(context, machine.on_rollback(context, left.context))
@@ -372,9 +375,10 @@ class Turn:
         s = self.snapshot
         self.write(Record(
             seq=s.seq, branch=s.branch, machine=machine.name, state=left.state, event=event, to=then.state,
-            step=s.step, visit=s.visit, patch=differences(then.context, context), counters=self.ledger.spent,
+            step=s.step, visit=s.visit, counters=self.ledger.spent,
+            patch=whole(context) if migrated else differences(then.context, context),
             notes=s.notes[len(then.notes) :], started=self.now, at=self.now, back_to=back_to, by=by,
-            reason=reason, about=about,
+            reason=reason, about={**about, VERSION: machine.version} if migrated else about,
         ))  # fmt: skip
         return self.run(lambda: self.enter(then.state))
 
