@@ -7,10 +7,11 @@ import json
 import os
 import signal
 import sys
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import AsyncExitStack, asynccontextmanager
 from functools import reduce
 from pathlib import Path
+from typing import TypeVar
 
 import pytest
 from temporalio.api.enums.v1 import RoutingConfigUpdateState
@@ -27,6 +28,7 @@ from tests.server.trials import Run, begin, command, decide, eventually, open_re
 from workflows.api import AgentTask, RunResult
 from workflows.people import People
 
+T = TypeVar("T")
 TOLD = "system.enableSendTargetVersionChanged=true"
 """Pinned runs are told that another build is the current one."""
 NOT_YET = {RPCStatusCode.NOT_FOUND, RPCStatusCode.FAILED_PRECONDITION, RPCStatusCode.RESOURCE_EXHAUSTED}
@@ -122,19 +124,30 @@ async def make_current(client: Client, name: str) -> None:
     )
     ask = DescribeWorkerDeploymentRequest(namespace=client.namespace, deployment_name="ratchet")
 
-    async def is_set() -> bool:
-        try:
-            await client.workflow_service.set_worker_deployment_current_version(request)
-            found = await client.workflow_service.describe_worker_deployment(ask)
-        except RPCError as error:
-            if error.status not in NOT_YET:
-                raise
-            await asyncio.sleep(0.5)  # the server takes few of these in a second
-            return False
+    service = client.workflow_service
+    await _taken(lambda: service.set_worker_deployment_current_version(request))
+
+    async def is_known() -> bool:
+        found = await _taken(lambda: service.describe_worker_deployment(ask))
         state = found.worker_deployment_info.routing_config_update_state
         return state == RoutingConfigUpdateState.ROUTING_CONFIG_UPDATE_STATE_COMPLETED
 
-    await eventually(is_set)
+    await eventually(is_known)
+
+
+async def _taken(call: Callable[[], Awaitable[T]]) -> T:
+    """The server's answer, once it knows the build; it takes few of these calls in a second."""
+
+    async def answer() -> T | None:
+        await asyncio.sleep(0.5)
+        try:
+            return await call()
+        except RPCError as error:
+            if error.status not in NOT_YET:
+                raise
+            return None
+
+    return await eventually(answer)
 
 
 async def checked(client: Client, home: Path, machine: str, *words: str) -> dict[str, tuple[str, ...]]:
