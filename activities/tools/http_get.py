@@ -7,7 +7,7 @@ import codecs
 import socket
 from collections.abc import Awaitable, Callable, Iterable
 from functools import cache
-from ipaddress import IPv4Address, ip_address
+from ipaddress import IPv4Address, ip_address, ip_network
 from typing import TYPE_CHECKING
 
 from pydantic import BaseModel, Field
@@ -52,6 +52,19 @@ def any_address(address: str) -> bool:
     return True
 
 
+NOT_PUBLIC = tuple(
+    map(
+        ip_network,
+        (
+            "192.0.0.0/24", "192.88.99.0/24",  # protocol assignments, 6to4 relays
+            "::/96", "64:ff9b::/96", "64:ff9b:1::/48", "2001::/23", "2002::/16",  # carry IPv4, and the like
+            "100::/64", "100:0:0:1::/64", "3fff::/20", "5f00::/16", "fec0::/10",
+        ),
+    )
+)  # fmt: skip
+"""Of the IANA special-purpose registries, what `is_global` lets through in some version of Python."""
+
+
 def is_public(address: str) -> bool:
     """Whether the address, in its canonical text form, belongs to the public Internet.
 
@@ -61,9 +74,9 @@ def is_public(address: str) -> bool:
     ip = ip_address(address)
     if not ip.is_global or ip.is_multicast or ip.is_reserved or ip.is_unspecified:
         return False
-    if isinstance(ip, IPv4Address):
-        return True
-    return not (ip.ipv4_mapped or ip.sixtofour or ip.teredo or ip.is_site_local)
+    if any(ip in network for network in NOT_PUBLIC):
+        return False
+    return isinstance(ip, IPv4Address) or ip.ipv4_mapped is None
 
 
 async def looked_up(host: str, port: int) -> list[str]:

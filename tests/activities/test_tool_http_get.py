@@ -259,6 +259,31 @@ async def test_public_name_with_a_private_address_is_refused(site: Site) -> None
     assert (site.asked, answers) == ([], [])
 
 
+NOT_PUBLIC = """
+0.0.0.0 0.1.2.3 10.1.1.1 100.64.0.1 127.0.0.1 169.254.169.254 172.16.0.1 192.0.0.1 192.0.0.9 192.0.0.10
+192.0.0.170 192.0.2.1 192.88.99.1 192.168.1.1 198.18.0.1 198.51.100.1 203.0.113.1 224.0.0.1 240.0.0.1
+255.255.255.255
+:: ::1 ::7f00:1 ::ffff:10.0.0.1 ::ffff:8.8.8.8 64:ff9b::a00:1 64:ff9b:1::a00:1 100::1 100:0:0:1::1 2001::1
+2001:0:4136:e378:8000:63bf:3fff:fdd2 2001:2::1 2001:10::1 2001:20::1 2001:db8::1 2002:a00:1::1 3fff::1
+3fff:fff::1 5f00::1 fc00::1 fd12::1 fe80::1 fec0::1 ff02::1
+"""
+"""Of each block in the IANA special-purpose registries, and of those that carry IPv4 addresses."""
+PUBLIC = """
+8.8.8.8 1.1.1.1 192.0.1.1 192.88.98.1 198.20.0.1 2606:4700:4700::1111 2001:4860:4860::8888 2a00:1450::1
+3ffe::1
+"""
+
+
+@pytest.mark.parametrize("address", NOT_PUBLIC.split())
+def test_special_purpose_address_is_not_public(address: str) -> None:
+    assert not is_public(address)
+
+
+@pytest.mark.parametrize("address", PUBLIC.split())
+def test_address_beside_those_is_public(address: str) -> None:
+    assert is_public(address)
+
+
 async def test_dns_that_is_down_is_transient() -> None:
     async def resolve(host: str, port: int) -> list[str]:
         raise socket.gaierror(socket.EAI_AGAIN, "try again")
