@@ -10,7 +10,6 @@ the amount follows from the order, a policy says whether a person has to approve
 
 from __future__ import annotations
 
-import re
 from collections.abc import Generator
 from datetime import date
 from enum import Enum
@@ -256,8 +255,8 @@ def sort(c: Desk, run: Run) -> Visit:
         Message(role="user", content=c.ticket.text),
     )
     reply = yield from do(AskModel(say=say, beside=True, with_notes=True, label=f"sort {c.ticket.id}"))
-    found = re.search(r"\{.*\}", reply.text, re.DOTALL)
-    for sign in parsed(SIGNS, found[0] if found else reply.text, RecoverableError).get("signs", ()):
+    found = reply.text[max(reply.text.find("{"), 0) : reply.text.rfind("}") + 1]
+    for sign in parsed(SIGNS, found or reply.text, RecoverableError).get("signs", ()):
         if len(sign.quote.split()) >= 3 and sign.quote in c.ticket.text:
             return {"case": Case(kind=sign.kind)}, Found(f'{sign.kind}: "{sign.quote}"')
     return parked(c, "the ticket does not say why money should be paid back")
