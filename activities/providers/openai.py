@@ -22,7 +22,7 @@ from weakref import WeakKeyDictionary
 import structlog
 from pydantic import SecretStr
 
-from activities.contracts import JsonObject, Message, ModelReplied, ModelSpec, Usage
+from activities.contracts import JsonObject, Message, ModelReplied, ModelSpec, ToolCall, Usage
 from activities.pricing import cost_of, estimated_usage
 from activities.provider import ModelCall, ProviderError, reply_too_large
 from activities.providers.openai_errors import Server, problem_of, with_plain_errors, without_secrets
@@ -103,7 +103,7 @@ class OpenAIProvider:
                 raise
             hint = await self._available_models(server)
             raise ProviderError(error.error, error.type, f"{error.message}{hint}") from None
-        return _answer(reply, call, server.url)
+        return _answer(reply, call, server)
 
     async def check(self, model: ModelSpec) -> str | None:
         """What is wrong with key, base URL, server or model name; None when all is well."""
@@ -278,11 +278,16 @@ async def _post(client: AsyncOpenAI, content: bytes, call: ModelCall, server: Se
 
 
 async def _streamed(stream: AsyncStream[object], call: ModelCall, server: Server) -> Reply:
-    reply = Reply()
+    reply, secrets, waiting = Reply(), server.long_secrets, ""
     async for event in stream:
-        piece = reply.add(Piece.model_validate(event))
-        if piece:
-            call.on_text(piece)
+        waiting = server.without_keys(waiting + reply.add(Piece.model_validate(event)))
+        # what may be the beginning of a key waits for more
+        kept = max((n for s in secrets for n in range(1, len(s)) if waiting.endswith(s[:n])), default=0)
+        shown, waiting = waiting[: len(waiting) - kept], waiting[len(waiting) - kept :]
+        if shown:
+            call.on_text(shown)
+    if waiting:
+        call.on_text(waiting)
     if reply.finish_reason is None:  # the library takes a stream that was cut for a complete one
         raise server.error("transient", "stream_cut", "the stream ended in the middle of a reply")
     return reply
@@ -304,19 +309,22 @@ def _whole(text: str, server: Server) -> Reply:
     return reply
 
 
-def _answer(reply: Reply, call: ModelCall, url: str) -> ModelReplied:
-    """The reply with what it cost."""
-    model, calls = call.model, reply.tool_calls
-    usage = reply.usage
+def _answer(reply: Reply, call: ModelCall, server: Server) -> ModelReplied:
+    """The reply with what it cost, and without the key."""
+    model, usage, clean = call.model, reply.usage, server.without_keys
+    calls = tuple(
+        ToolCall(id=clean(one.id), name=clean(one.name), arguments=clean(one.arguments))
+        for one in reply.tool_calls
+    )
     if usage is None:
         usage = estimated_usage(call.messages, reply.text, calls)
         log.warning("model.usage_estimated", model=model.name)
-    cost, known = cost_of(model, usage, reply.model, url)
+    cost, known = cost_of(model, usage, reply.model, server.url)
     return ModelReplied(
-        text=reply.text,
+        text=clean(reply.text),
         tool_calls=calls,
-        finish_reason="refusal" if reply.refused else reply.finish_reason or "stop",
-        model=reply.model or model.name,
+        finish_reason="refusal" if reply.refused else clean(reply.finish_reason or "stop"),
+        model=clean(reply.model) or model.name,
         usage=usage,
         cost_usd=cost,
         cost_known=known and reply.usage is not None,

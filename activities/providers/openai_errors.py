@@ -6,10 +6,11 @@ Messages carry what the server said, cut and without the key: servers do repeat 
 from __future__ import annotations
 
 import re
+from base64 import b64encode, urlsafe_b64encode
 from collections.abc import Awaitable, Mapping
 from dataclasses import dataclass, field
 from typing import Literal, TypeVar
-from urllib.parse import urlsplit, urlunsplit
+from urllib.parse import quote, urlsplit, urlunsplit
 
 from pydantic import ValidationError
 
@@ -19,6 +20,7 @@ from activities.text import problems_text
 
 __all__ = ["Problem", "Server", "problem_of", "with_plain_errors", "without_secrets"]
 
+SECRET_CHARS = 16
 LONGEST_WAIT = 3600.0
 """Seconds; a server that wants a longer pause is asked again after this one."""
 TOO_LONG = re.compile(
@@ -93,6 +95,33 @@ class Server:
         """What no error may repeat."""
         return [secret for secret in (urlsplit(self.url).password, self.key) if secret]
 
+    @property
+    def secret_forms(self) -> list[str]:
+        """The secrets as they are, and as they are often written."""
+        found = []
+        for secret in self.secrets:
+            data = secret.encode()
+            basic = b64encode(data).decode().rstrip("=")
+            found += [
+                secret,
+                quote(secret, safe=""),
+                basic,
+                urlsafe_b64encode(data).decode().rstrip("="),
+                data.hex(),
+            ]
+        return list(dict.fromkeys(found))
+
+    @property
+    def long_secrets(self) -> list[str]:
+        """Those that no reply may repeat: a short one, such as `ollama`, is a word that a model may use."""
+        return [secret for secret in self.secret_forms if len(secret) >= SECRET_CHARS]
+
+    def without_keys(self, text: str) -> str:
+        """The text of a reply without the key; history keeps it."""
+        for secret in self.long_secrets:
+            text = text.replace(secret, "[key]")
+        return text
+
     def error(
         self, error: ErrorClass, cause: str, text: str, retry_after_seconds: float | None = None
     ) -> ProviderError:
@@ -125,7 +154,7 @@ class Server:
 
     def redacted(self, text: str, limit: int = 300) -> str:
         """A server's words on one line, cut, without the key or any larger part of it."""
-        for secret in self.secrets:
+        for secret in self.secret_forms:
             text = text.replace(secret, "[key]")
         line = " ".join("[key]" if self._shows_a_key(word) else word for word in text.split())
         return line if len(line) <= limit else line[: limit - 1] + "…"

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import base64
 import json
 import os
 import sys
@@ -12,6 +13,7 @@ import zlib
 from typing import Any, ClassVar
 
 import pytest
+from pydantic import SecretStr
 
 from activities.contracts import Conversation, Message, ModelSpec, Price, Setup, ToolCall, ToolSpec, Usage
 from activities.provider import ModelCall
@@ -295,6 +297,30 @@ async def test_event_of_a_stream_is_bounded_and_the_stream_is_not(server: FakeOp
     for text in (f"data: {'x' * 400_000}\n\n", "data: x\n" * 50_000):
         server.queue(Answer(body=text, content_type="text/event-stream"))
         assert (await failure(provider, setup("m"))).type == "reply_too_large"
+    await provider.close()
+
+
+@BOTH
+async def test_key_that_the_server_repeats_is_in_no_part_of_the_reply(
+    provider: OpenAIProvider, server: FakeOpenAI, stream: bool
+) -> None:
+    forms = [KEY, base64.b64encode(KEY.encode()).decode(), KEY.encode().hex()]
+    pieces = [{"content": KEY[:7]}, {"content": f"{KEY[7:]} and sk-"}, {"content": f" {' '.join(forms)}"}]
+    made = [call(f"id {KEY}", f"tool {KEY}", json.dumps({"a": forms}))]
+    streams = streamed(*pieces, {"tool_calls": made})
+    content = "".join(piece["content"] for piece in pieces)
+    server.queue(streams if stream else whole({"content": content, "tool_calls": made}, model=f"m {KEY}"))
+    shown: list[str] = []
+    reply = await ask(provider, setup("m", stream), on_text=shown.append)
+    assert reply.text.startswith("[key] and sk- [key] [key]")
+    assert "".join(shown) == (reply.text if stream else "")
+    assert (reply.tool_calls[0].id, reply.tool_calls[0].name) == ("id [key]", "tool [key]")
+    assert not any(form.rstrip("=") in reply.model_dump_json() for form in forms)
+
+
+async def test_short_key_is_a_word_like_any_other(server: FakeOpenAI) -> None:
+    provider = OpenAIProvider(SecretStr("ollama"), server.base_url)
+    assert (await ask(provider, setup("say:ollama is a llama"))).text == "ollama is a llama"
     await provider.close()
 
 
