@@ -23,6 +23,7 @@ from workflows.api import AgentSpec, AgentTask, RunResult
 from workflows.drive import Drive
 from workflows.gate.decisions import Refused
 from workflows.host import Call, CallAnswer, CallSite, ChildRun
+from workflows.kernel.errors import bug_text
 from workflows.kernel.machine import Machine
 from workflows.local import LocalRuns
 from workflows.people import Command, Decision, Group, People
@@ -191,7 +192,12 @@ class _Player(Recorder):
             await self._pass_time(None)
             return self.difference or self._end()
         except InvalidTask as error:
-            return f"today's code refuses the task: {error}"
+            return (
+                f"today's code refuses the task: {error}. Machines, rules and tools of your own come from "
+                "RATCHET_MODULES"
+            )
+        except Exception as error:  # noqa: BLE001  # a bug in a machine of today is a difference
+            return f"today's code fails: {bug_text(error)}"
         finally:
             await self._close()
 

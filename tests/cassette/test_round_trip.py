@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -11,9 +12,12 @@ import pytest
 from client.cassette.file import Cassette, cassette_of, read_cassette, write_cassette
 from client.cassette.playing import play
 from client.cassette.recording import Recorder
+from tests.people import clerk
+from tests.people.bench import Bench, brain
 from tests.server import fakes
 from tests.server.fakes import FakeWorld, Scenario
 from tests.server.scenarios import SCENARIOS
+from workflows.kernel.machine import Run, Visit, state
 
 
 async def recorded(scenario: Scenario) -> Cassette:
@@ -32,6 +36,27 @@ async def test_recorded_run_plays_from_its_file(scenario: Scenario, tmp_path: Pa
     verdict = await play(cassette)
     assert verdict.difference == ""
     assert verdict.calls == cassette.count("answer") > 0
+
+
+async def test_bug_of_todays_machine_is_named() -> None:
+    async with Bench(brain("tools look a")) as bench:
+        await bench.settle()
+
+    def fails(c: clerk.Notes, run: Run) -> Visit:
+        raise ZeroDivisionError("by zero")
+
+    think = state(clerk.S.THINK, writes={"todo"}, counts="steps")(fails)
+    machine = dataclasses.replace(clerk.MACHINE, states=(think, clerk.work))
+    verdict = await play(cassette_of(bench.recorder), machine=machine)
+    assert "ZeroDivisionError: by zero" in verdict.difference
+
+
+async def test_machine_that_is_not_here_is_named() -> None:
+    cassette = await recorded(SCENARIOS[0])
+    task = cassette.task.model_copy(update={"machine": "nowhere"})
+    verdict = await play(cassette.model_copy(update={"task": task}))
+    assert "nowhere" in verdict.difference
+    assert "RATCHET_MODULES" in verdict.difference
 
 
 # -- whatever is altered is named --------------------
