@@ -10,6 +10,7 @@ from __future__ import annotations
 import asyncio
 from collections import deque
 from collections.abc import Sequence
+from contextlib import suppress
 from typing import Any, TypeVar
 
 from pydantic import BaseModel, ValidationError
@@ -33,6 +34,8 @@ AT_ONCE = 100
 """Signals that are taken in one workflow task: some 20 ms. Temporal takes a worker that needs 2 s for a task
 as stuck, and gives the task out again, for ever; ten thousand signals may have come while no worker ran, or a
 busy one."""
+EARLY_SECONDS = 1.0
+"""How long a decision waits for the request that it is about."""
 SOON = 0.001
 """Seconds until the next ones are taken."""
 KEPT = 20
@@ -129,8 +132,13 @@ class Messages:
             raise _refusal(str(refused)) from None
 
     async def decide(self, inputs: Sequence[Any]) -> Decided:
-        """Count a decision; the state of its request afterwards."""
+        """Count a decision; the state of its request afterwards. One that may be early waits a moment."""
         decision, drive = _read(Decision, inputs), await self._begun()
+        if drive.may_be_early(decision):
+            with suppress(TimeoutError):
+                await workflow.wait_condition(
+                    lambda: self._over or not drive.may_be_early(decision), timeout=EARLY_SECONDS
+                )
         try:
             return drive.decide(decision)
         except Refused as refused:

@@ -204,11 +204,17 @@ class LiveRun:
     # -- decisions --------------------
 
     def check_decision(self, decision: Decision) -> None:
-        """Raises Refused for a decision that would not count. In a run that was reset it may come before its
-        request: Temporal hands it on from the history that was cut off."""
+        """Raises Refused for a decision that would not count, and for none that cannot be judged yet."""
         self.check_live()
-        if self.identity.reset_since is None or self.requests.knows(decision.digest):
+        if not self.may_be_early(decision):
             self.requests.check(decision, self.host.now())
+
+    def may_be_early(self, decision: Decision) -> bool:
+        """It may come before its request is opened: in a run that was reset, and where a worker had shown the
+        request when its workflow task was lost. Temporal hands the decision on, and a workflow hears messages
+        first."""
+        is_possible = self.identity.reset_since is not None or self.requests.is_next(decision.request)
+        return bool(decision.digest) and is_possible and not self.requests.knows(decision.digest)
 
     def decide(self, decision: Decision) -> Decided:
         """Count a decision; the state of its request afterwards. Raises Refused; one that comes before its

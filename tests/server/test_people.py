@@ -7,7 +7,7 @@ import json
 import re
 import sys
 from collections.abc import AsyncIterator
-from contextlib import asynccontextmanager
+from contextlib import asynccontextmanager, suppress
 from datetime import datetime
 from pathlib import Path
 from typing import Any
@@ -15,7 +15,7 @@ from typing import Any
 import pytest
 from pydantic import SecretStr
 from temporalio.api.sdk.v1 import WorkflowMetadata
-from temporalio.client import Client
+from temporalio.client import Client, WorkflowUpdateFailedError
 from temporalio.worker import Worker
 
 from activities.settings import Settings
@@ -34,10 +34,12 @@ from tests.server.trials import (
     log_of,
     open_request,
     replayed,
+    scripted,
     task,
     until,
 )
 from workflows.api import AgentTask
+from workflows.gate.canonical import digest_of
 from workflows.kernel.log import chain
 from workflows.people import Approvals, Group, People, RequestSettings
 
@@ -295,3 +297,19 @@ async def test_run_that_no_worker_has_in_memory_hears_people(temporal: Client, o
     assert [one.outcome for one in result.decisions] == ["approved", "edited"]
     assert [call.arguments["line"] for call in result.calls] == ["paid", "edited"]
     await replayed(run, own)
+
+
+async def test_decision_that_is_heard_before_its_request_counts(working: Client) -> None:
+    """As where a worker shows a request and is lost before Temporal has its workflow task."""
+    shown = await begin(working, asking())
+    request = await open_request(shown)
+    slowly = calls(("mark_once", {"line": "paid"})).model_copy(update={"delay_seconds": 0.3})
+    run = await begin(working, asking(models={"default": scripted(slowly, "done")}))
+    origin = str((await run.describe()).run_id)
+    digest = digest_of([run.id, origin, request.activity_id, "approval", "mark_once", request.arguments])
+    decision = {"request": "r1", "digest": digest, "decision": "approve", "by": "ann"}
+    with suppress(WorkflowUpdateFailedError):  # on a busy machine the request comes later: it is kept
+        await run.execute_update("decide", decision)
+    assert [one.outcome for one in (await run.result()).decisions] == ["approved"]
+    await decide(shown, "reject", request)
+    await shown.result()

@@ -244,6 +244,10 @@ class Requests:
 
     # -- deciding --------------------
 
+    def is_next(self, request_id: str) -> bool:
+        """The request that is opened next will have this id."""
+        return request_id == f"r{self._opened + 1}"
+
     def knows(self, digest: str) -> bool:
         """A request has this digest, or had it."""
         return any(digest in (one.request.digest, one.first_digest) for one in self._states.values())
