@@ -19,7 +19,11 @@ from temporalio.worker import Worker
 from activities.contracts import EarlyReply, ScriptedReply, ToolRequest, ToolResult, added
 from activities.handover import with_early_reply
 from activities.settings import Settings
+from client.agent import AgentClient
 from client.agentfile import load_agent
+from client.cassette.export import exported
+from client.cassette.playing import play as play_cassette
+from client.connection import Connection
 from tests.server.conftest import ROOT, TOOLS, Workers, real_server
 from tests.server.fakes import FakeActivities, FakeWorld, decision, fake_worker, play
 from tests.server.scenarios import SCENARIOS
@@ -102,6 +106,8 @@ async def test_log_of_a_real_run_is_the_same_in_fewer_activities(
             logs.append(same(await log_of(run), run.id))
             asked.append((await activities_of(run))["ask_model"])
             await replayed(run, own)
+            cassette = await exported(AgentClient(Connection(quiet, own, "the test server")), run.id)
+            assert (await play_cassette(cassette)).difference == ""
     assert (results[0].ok, results[1].answer) == (True, results[0].answer)
     assert logs[0] == logs[1]
     assert asked[1] == asked[0] if name == "code" else asked[1] < asked[0]
@@ -152,6 +158,9 @@ async def test_reply_to_another_question_is_dropped_and_paid(quiet: Client, own:
     paid = added(alone.result.counters, *(early.cost for early in world.replies))
     assert {**result.counters, "seconds": 0} == pytest.approx({**paid, "seconds": 0})
     assert spoken(log) == spoken(alone.records)
+    cassette = await exported(AgentClient(Connection(quiet, own, "the test server")), run_id)
+    assert cassette.count("lost") == 3
+    assert (await play_cassette(cassette)).difference == ""
 
 
 def spoken(log: Iterable[Record]) -> list[Any]:
