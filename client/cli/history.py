@@ -110,7 +110,8 @@ async def check(
             render.out().print(render.checked_line(checked))
     good = sum(one.verdict == "goes on" for one in found)
     if not as_json:
-        render.note(f"{good} of {render.counted(len(found), 'run')} would go on with today's code")
+        runs = f"{good} of {render.counted(len(found), 'run')} would go on with today's code"
+        render.note(runs if found else "no run is under way, so a deploy breaks none")
     return 0 if good == len(found) else 1
 
 
