@@ -152,7 +152,3 @@ async def test_worker_refuses_a_bare_namespace(tmp_path: Path) -> None:
         _, stderr = await worker.communicate()
     assert worker.returncode == 1
     assert b"AgentName" in stderr
-    worker = await start_worker(address, tmp_path)
-    _, stderr = await worker.communicate()
-    assert worker.returncode == 1
-    assert address.encode() in stderr
