@@ -23,6 +23,7 @@ import re2  # type: ignore[import-untyped]  # google-re2 ships no types
 
 from activities.contracts import MaterialRef
 from activities.store.blobs import BlobStore
+from activities.store.encryption import is_sealed
 
 __all__ = [
     "Material",
@@ -185,9 +186,9 @@ class Materials:
         """The file's bytes, compared with the digest once."""
         with suppress(OSError, ValueError), self.blobs.path(digest).open("rb") as file:
             data = mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ)
-            if hashlib.sha256(data).hexdigest() == digest:
+            if not is_sealed(data) and hashlib.sha256(data).hexdigest() == digest:
                 return data
-        return self.blobs.get(digest)  # missing, damaged, or empty: the store says which
+        return self.blobs.get(digest)  # encrypted, empty, or missing or damaged: the store says which
 
 
 USAGE = {

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import base64
 import json
+import re
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Annotated, Literal, Self
@@ -19,7 +21,11 @@ from pydantic import (
 )
 from pydantic_settings import BaseSettings, NoDecode, SettingsConfigDict
 
-__all__ = ["RateLimit", "Settings"]
+__all__ = ["KEY_BYTES", "KEY_NAME", "RateLimit", "Settings"]
+
+KEY_BYTES = 64
+"""Of an encryption key: AES-256-SIV takes two keys of 256 bits as one."""
+KEY_NAME = re.compile(r"[A-Za-z0-9._-]{1,40}")
 
 
 def _json(kind: type, expected: str) -> BeforeValidator:
@@ -52,6 +58,35 @@ def _of_models(name: str) -> str:
     return name
 
 
+def _keys(value: object) -> object:
+    """The keys' JSON: the text itself, or the content of the file that it names."""
+    if not isinstance(value, str) or value.lstrip().startswith("{"):
+        return value
+    try:
+        return Path(value).read_text()
+    except (OSError, ValueError) as error:
+        reason = getattr(error, "strerror", None) or "it is not text"
+        raise ValueError(f"the file {value} cannot be read: {reason}") from error
+
+
+def _key_name(name: str) -> str:
+    if not KEY_NAME.fullmatch(name):
+        raise ValueError("a key's name has 1 to 40 letters, digits and . _ -")
+    return name
+
+
+def _key(key: SecretStr) -> SecretStr:
+    try:
+        size = len(base64.b64decode(key.get_secret_value(), validate=True))
+    except ValueError:
+        size = 0
+    if size != KEY_BYTES:
+        raise ValueError(
+            f"expected {KEY_BYTES} random bytes in base 64; `ratchet key encryption FILE` makes a key"
+        )
+    return key
+
+
 class RateLimit(BaseModel):
     """What the models of one name may be asked, all together."""
 
@@ -73,6 +108,12 @@ LimitsByName = Annotated[
     NoDecode,
     _json(dict, 'a JSON object, such as {"openai/gpt-5-mini": {"requests_per_minute": 500}}'),
 ]
+KeysByName = Annotated[
+    Mapping[Annotated[str, AfterValidator(_key_name)], Annotated[SecretStr, AfterValidator(_key)]],
+    NoDecode,
+    _json(dict, 'a JSON object, such as {"2026-11": "<64 bytes in base 64>"}, or a file that holds it'),
+    BeforeValidator(_keys),
+]
 Address = Annotated[SecretStr, AfterValidator(_http)]
 """A secret, because the path of a webhook often is its password."""
 
@@ -93,6 +134,12 @@ class Settings(BaseSettings):
         min_length=16,
         description="signs what history holds of blobs, the same for all workers and clients; default: the "
         "file store.secret of data_dir",
+    )
+    encryption_keys: KeysByName = Field(
+        default={},
+        description="keys by name (JSON object, 64 bytes in base 64 each), or the file that holds them; the "
+        "first encrypts what Temporal's server and data_dir get, all decrypt; the same for all workers and "
+        "clients",
     )
     files_root: Path = Field(default=Path(), description="file tools stay below this folder")
     write_any_name: bool = Field(

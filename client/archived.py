@@ -5,7 +5,6 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Callable
 from functools import cached_property
-from pathlib import Path
 from typing import TYPE_CHECKING, TypeVar
 
 from pydantic import ValidationError
@@ -15,6 +14,7 @@ from workflows.api import AgentTask, RunResult
 from workflows.kernel.log import Record
 
 if TYPE_CHECKING:
+    from activities.settings import Settings
     from activities.store.archive import Archive
 
 __all__ = ["ArchivedRuns"]
@@ -23,19 +23,20 @@ T = TypeVar("T")
 
 
 class ArchivedRuns:
-    """Read access to an archive file; a file that does not exist is an empty archive.
+    """Read access to the archive of a data directory; one that does not exist is empty.
 
     Every method may raise `RatchetError`: the file cannot be read, or its content is damaged.
     """
 
-    def __init__(self, path: Path) -> None:
-        self._path = path
+    def __init__(self, settings: Settings) -> None:
+        self._settings = settings
 
     @cached_property
     def _archive(self) -> Archive:
         from activities.store.archive import Archive  # with its log library 0.15 s: not before it is read
+        from activities.store.encryption import Keys
 
-        return Archive(self._path)
+        return Archive(self._settings.archive_file, Keys(self._settings.encryption_keys))
 
     async def records(self, run: str) -> tuple[Record, ...]:
         """All records of a run, in order; empty when the archive does not know it."""

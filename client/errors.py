@@ -105,11 +105,14 @@ async def clear_errors(where: str, run_id: str = "") -> AsyncIterator[None]:
     from temporalio.service import RPCError
 
     from activities.store.blobs import StoreError
+    from activities.store.encryption import KeyMissing, NotDecrypted
 
     try:
         yield
     except RPCError as error:
         raise _translated(error, where, run_id) from error
+    except (KeyMissing, NotDecrypted) as error:
+        raise RatchetError(f"what Temporal has of run {run_id} cannot be read here: {error}") from error
     except StoreError as error:
         raise StoreNotShared(
             f"the answer of run {run_id} is too long for a message and lies in the store of its workers, "

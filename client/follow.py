@@ -9,11 +9,13 @@ from typing import Self
 
 from temporalio.api.common.v1 import WorkflowExecution
 from temporalio.api.enums.v1 import EventType
+from temporalio.api.failure.v1 import Failure
 from temporalio.api.workflowservice.v1 import (
     DescribeWorkflowExecutionResponse,
     GetWorkflowExecutionHistoryReverseRequest,
 )
 from temporalio.client import Client
+from temporalio.exceptions import FailureError
 
 __all__ = ["Follower", "Heartbeat", "bug_in", "heartbeat_in"]
 
@@ -89,7 +91,7 @@ async def heartbeat_in(temporal: Client, description: DescribeWorkflowExecutionR
     text = ""
     for pending in description.pending_activities:
         if pending.HasField("last_failure"):
-            words = " ".join(pending.last_failure.message.split())[:300]
+            words = " ".join((await _message(temporal, pending.last_failure)).split())[:300]
             return Heartbeat(failure=f"{pending.activity_id} failed and is tried again: {words}")
         with suppress(Exception):  # another version's heartbeat: nothing to show
             details = await temporal.data_converter.decode(pending.heartbeat_details.payloads, [str])
@@ -113,6 +115,16 @@ async def bug_in(temporal: Client, run: str) -> str | None:
     for event in page.history.events:
         if event.event_type == EventType.EVENT_TYPE_WORKFLOW_TASK_COMPLETED:
             return None
-        if failure := event.workflow_task_failed_event_attributes.failure.message:
-            return failure
+        failed = event.workflow_task_failed_event_attributes
+        if failed.HasField("failure"):
+            return await _message(temporal, failed.failure)
     return None
+
+
+async def _message(temporal: Client, failure: Failure) -> str:
+    """What a failure says; with encryption its message is a payload."""
+    try:
+        found = await temporal.data_converter.decode_failure(failure)
+    except Exception as error:  # noqa: BLE001  # whatever is wrong with its details
+        return f"{failure.message} ({error})"
+    return found.message if isinstance(found, FailureError) else str(found)

@@ -1,22 +1,31 @@
-"""A person's Ed25519 key: created, read from a file, and who signs from this process."""
+"""A person's Ed25519 key: created, read from a file, and who signs from this process; keys that encrypt."""
 
 from __future__ import annotations
 
 import base64
 import getpass
+import json
 import os
+import secrets
 import shlex
 import stat
+from collections.abc import Mapping
 from dataclasses import dataclass
+from datetime import UTC, datetime
 from pathlib import Path
 
 from cryptography.exceptions import UnsupportedAlgorithm
 from cryptography.hazmat.primitives import serialization
 from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
+from pydantic import SecretStr, ValidationError
 
+from activities.settings import KEY_BYTES, Settings
 from client.errors import UsageError
+from client.workerconfig import write_private
 
-__all__ = ["PASSPHRASE", "Signer", "new_key", "public_key", "signer", "warning_if_exposed"]
+__all__ = [
+    "PASSPHRASE", "Signer", "new_encryption_key", "new_key", "public_key", "signer", "warning_if_exposed",
+]  # fmt: skip
 
 PASSPHRASE = "RATCHET_KEY_PASSPHRASE"
 """Name of the environment variable with the passphrase of an encrypted key file."""
@@ -66,6 +75,35 @@ def new_key(path: Path) -> str:
     except OSError as error:
         raise UsageError(f"{path} cannot be written: {error.strerror or error}") from error
     return public_key(key)
+
+
+def new_encryption_key(path: Path) -> str:
+    """Add a key to a file for RATCHET_ENCRYPTION_KEYS, at its end; gives the key's name, which is the date.
+
+    At the end it only decrypts, so that all can have it before the first one encrypts with it.
+
+    Raises:
+        UsageError: the file holds something else, or cannot be written.
+    """
+    keys: dict[str, str] = {}
+    if path.exists():
+        keys = {name: key.get_secret_value() for name, key in _encryption_keys(path).items()}
+    day = datetime.now(UTC).date().isoformat()
+    name = next(name for name in (day, *(f"{day}.{n}" for n in range(2, 1000))) if name not in keys)
+    keys[name] = base64.b64encode(secrets.token_bytes(KEY_BYTES)).decode()
+    try:
+        write_private(path, json.dumps(keys, indent=2))
+    except OSError as error:
+        raise UsageError(f"{path} cannot be written: {error.strerror or error}") from error
+    return name
+
+
+def _encryption_keys(path: Path) -> Mapping[str, SecretStr]:
+    """The keys of a file. Raises UsageError."""
+    try:
+        return Settings(encryption_keys=str(path)).encryption_keys
+    except ValidationError as error:
+        raise UsageError(f"{path} holds no encryption keys: {error.errors()[0]['msg']}") from error
 
 
 def public_key(key: Ed25519PrivateKey) -> str:

@@ -200,11 +200,12 @@ class _World:
         from activities.code import Pool
         from activities.material import Materials
         from activities.store.blobs import BlobStore
+        from activities.store.encryption import Keys, SealedBlobs
         from activities.tools.run import ToolRunner
 
         self._ask = ask
         self._folder = tempfile.TemporaryDirectory(prefix="ratchet-")
-        self._blobs = BlobStore(Path(self._folder.name))
+        self._blobs = SealedBlobs(BlobStore(Path(self._folder.name)), Keys(settings.encryption_keys))
         self._runner = ToolRunner(tools, settings, self._blobs)
         self._materials, self._pool = Materials(self._blobs), Pool()
 

@@ -29,6 +29,7 @@ from temporalio.workflow import SandboxImportNotificationPolicy
 from activities.settings import Settings
 from activities.store.blobs import BlobStore
 from activities.store.converter import data_converter
+from activities.store.encryption import Keys, SealedBlobs
 from client.workerconfig import register_modules
 from workflows.api import WORKFLOW_TYPE
 
@@ -51,11 +52,12 @@ class RatchetPlugin(SimplePlugin):
 
     def __init__(self, settings: Settings) -> None:
         self.settings = settings
+        self.keys = Keys(settings.encryption_keys)
         self.blobs = BlobStore(settings.blobs_dir)
         self._closing: list[Callable[[], Awaitable[None]]] = []
         super().__init__(
             "ratchet",
-            data_converter=data_converter(self.blobs, settings.store_secret),
+            data_converter=data_converter(self.blobs, settings.store_secret, self.keys),
             workflows=_workflows,
             activities=self._activities,
             workflow_runner=_runner,
@@ -97,7 +99,8 @@ class RatchetPlugin(SimplePlugin):
         from activities.tools.artifacts import ArtifactActivities
         from activities.tools.run import ToolActivities, ToolRunner
 
-        settings, blobs = self.settings, self.blobs
+        settings, keys = self.settings, self.keys
+        blobs = SealedBlobs(self.blobs, keys)
         providers = load_providers(settings)
         pool = Pool()
         self._closing += [lambda: close_providers(providers.values()), pool.close]
@@ -106,12 +109,12 @@ class RatchetPlugin(SimplePlugin):
             waiting = max(settings.max_activities // 2, 1)  # other slots are for what need not wait
             limits = RateLimits(settings.limits_file, settings.rate_limits, waiting)
         runner, cache = (
-            ToolRunner(load_tools(settings), settings, blobs, SqliteCalls(settings.calls_file)),
-            ConversationCache(settings.cache_file),
+            ToolRunner(load_tools(settings), settings, blobs, SqliteCalls(settings.calls_file, keys)),
+            ConversationCache(settings.cache_file, keys=keys),
         )
         models = ModelActivities(providers, cache, specs=runner.specs, limits=limits)
         tools = ToolActivities(runner, models)
-        archive = ArchiveActivities(Archive(settings.archive_file))
+        archive = ArchiveActivities(Archive(settings.archive_file, keys))
         ours: list[Callable[..., Any]] = [
             models.ask_model,
             tools.describe_tools,

@@ -69,7 +69,7 @@ class RunReader:
 
     def __init__(self, connection: Connection) -> None:
         self.connection = connection
-        self.archive = ArchivedRuns(connection.settings.archive_file)
+        self.archive = ArchivedRuns(connection.settings)
         """Finished runs, also those that Temporal has forgotten."""
         self._queues: dict[str, str] = {}
 

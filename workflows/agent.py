@@ -204,18 +204,19 @@ class AgentWorkflow:
         archived = await self.archived.write({**result.model_dump(mode="json"), "task": task})
         await workflow.wait_condition(workflow.all_handlers_finished)
         result = result.model_copy(update={"archived": archived})
-        how, whole = drive.task.on_end, result.model_dump(mode="json")
+        how = drive.task.on_end
         if workflow.cancellation_reason() is not None and result.exit_reason == "cancelled":
             if how.cancelled == "complete" or drive.task.depth:
                 return result
-            workflow.upsert_memo({RESULT_KEY: whole})  # Temporal takes no details of a cancellation
+            # Temporal takes no details of a cancellation
+            workflow.upsert_memo({RESULT_KEY: result.model_dump(mode="json")})
             raise asyncio.CancelledError
         if result.raises or (not result.ok and how.failed == "fail_workflow"):
             # The machine's way to fail (spec 7.5): the whole result goes with the error. A message is no
             # payload: a long one would pass no limit of the server.
             text = (result.error or result.exit_reason)[:MESSAGE]
             kind = result.raises or result.exit_reason
-            raise ApplicationError(text, whole, type=kind, non_retryable=True)
+            raise ApplicationError(text, result, type=kind, non_retryable=True)
         return result
 
     def _ended_early(self, reason: str, problem: str) -> ApplicationError:

@@ -7,7 +7,7 @@ an inner run is made of it. What people and runs say to each other is in `workfl
 from __future__ import annotations
 
 from collections import Counter
-from typing import Annotated, Any, Literal
+from typing import Annotated, Any, ClassVar, Literal
 
 from pydantic import Field, StringConstraints, field_validator, model_validator
 
@@ -344,6 +344,8 @@ class RunStatus(RunSummary):
 class RunResult(RunSummary):
     """What came out of a run, also of one that was ended early."""
 
+    read_by_others: ClassVar[bool] = True
+    """By programs without access to the store: it stays in Temporal's history up to about 100 kB."""
     ok: bool
     """The goal was achieved, as the machine understands it."""
     exit_reason: str

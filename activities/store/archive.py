@@ -1,8 +1,9 @@
 """The archive: logs of runs that outlive Temporal's retention, in chains that show tampering.
 
-One SQLite file, one row per record and one per run. A run is named by its workflow id and the run id
-of its first execution, so a chain goes on through continue-as-new. Each record's hash is made from
-the hash before it and the record's JSON text, exactly as the kernel's log does it.
+One SQLite file, one row per record and one per run; where there are keys, records, results and histories
+are encrypted. A run is named by its workflow id and the run id of its first execution, so a chain goes on
+through continue-as-new. Each record's hash is made from the hash before it and the record's plain JSON text,
+exactly as the kernel's log does it.
 
 A run that was reset writes another end of its log. The chain that it replaces stays whole, under the run id
 with `~1`, `~2`, ... at its end.
@@ -28,6 +29,7 @@ from temporalio.api.history.v1 import History
 
 from activities.contracts import ArchiveRequest, JsonObject, LogRead, LogWanted
 from activities.store.blobs import StoreError, StoreUnavailable
+from activities.store.encryption import KeyMissing, Keys, NotDecrypted
 
 __all__ = ["Archive", "ArchiveActivities"]
 
@@ -67,8 +69,8 @@ class Archive:
     `StoreError` that names it.
     """
 
-    def __init__(self, path: Path) -> None:
-        self.path = Path(path)
+    def __init__(self, path: Path, keys: Keys | None = None) -> None:
+        self.path, self._keys = Path(path), keys or Keys()
 
     def add(self, part: ArchiveRequest) -> str:
         """Write the next part of a run's log; returns the hash of its last record. Safe to repeat.
@@ -81,12 +83,12 @@ class Archive:
         for record in part.records:
             text = _canonical(record)
             head = _next_hash(head, text)
-            rows.append((*run, record["seq"], head, text))
+            rows.append((*run, record["seq"], head, self._keys.seal_text(text)))
         with self._explained():
             self._make()
             with closing(self._connect()) as file, file:
                 file.execute("BEGIN IMMEDIATE")
-                if _differs(file, run, rows, result):
+                if _differs(file, run, rows) or not self._has_result(file, run, result):
                     if _was_replaced(file, run, head):  # a late repeat
                         return head
                     _replace(file, run, part.after)
@@ -97,9 +99,14 @@ class Archive:
                 file.execute(
                     "INSERT INTO runs VALUES(?,?,?,?) ON CONFLICT DO UPDATE "
                     "SET head=excluded.head, result=coalesce(result, excluded.result)",
-                    (*run, *(newest.fetchone() or (head,)), result),
+                    (*run, *(newest.fetchone() or (head,)), result and self._keys.seal_text(result)),
                 )
         return head
+
+    def _has_result(self, file: sqlite3.Connection, run: Run, result: str | None) -> bool:
+        """The archive holds this result, or none."""
+        kept = file.execute(f"SELECT result FROM runs WHERE {ONE}", run).fetchone()
+        return result is None or kept in (None, (None,)) or self._keys.unseal_text(kept[0]) == result
 
     def add_history(self, workflow_id: str, run_id: str, execution: str, events: bytes) -> None:
         """Keep Temporal's history of one execution of a run; a longer one takes its place."""
@@ -108,7 +115,7 @@ class Archive:
             with closing(self._connect()) as file:
                 file.execute(
                     "INSERT INTO histories VALUES(?,?,?,?) ON CONFLICT DO UPDATE SET events=excluded.events",
-                    (workflow_id, run_id, execution, zlib.compress(events)),
+                    (workflow_id, run_id, execution, self._keys.seal(zlib.compress(events))),
                 )
 
     def histories(self, workflow_id: str, run_id: str | None = None) -> tuple[bytes, ...]:
@@ -119,7 +126,7 @@ class Archive:
             (workflow_id, found[0] if found else run_id),
         )
         try:
-            return tuple(zlib.decompress(events) for (events,) in rows)
+            return tuple(zlib.decompress(self._keys.unseal(events)) for (events,) in rows)
         except zlib.error as error:
             raise StoreError(
                 f"a history of run {workflow_id} in the archive is damaged. Restore archive.db from a backup."
@@ -132,18 +139,25 @@ class Archive:
     def records(self, workflow_id: str, run_id: str | None = None) -> tuple[JsonObject, ...]:
         """The records in order, as JSON objects."""
         rows = self._chain(workflow_id, run_id)
-        return tuple(_object(text, f"record {seq}", workflow_id) for seq, _, text in rows)
+        return self._records(rows, workflow_id)
 
     def records_up_to(self, head: str, workflow_id: str, run_id: str) -> tuple[JsonObject, ...]:
         """The records of a run up to the one with this hash, also of a chain that was replaced; empty where
         there is none."""
         rows = self._rows(f"{UP_TO} ORDER BY one.seq", (workflow_id, run_id, f"{run_id}~*", head))
-        return tuple(_object(text, f"record {seq}", workflow_id) for seq, _, text in rows)
+        return self._records(rows, workflow_id)
+
+    def _records(self, rows: Sequence[tuple[Any, ...]], workflow_id: str) -> tuple[JsonObject, ...]:
+        return tuple(
+            _object(self._keys.unseal_text(str(text)), f"record {seq}", workflow_id) for seq, _, text in rows
+        )
 
     def result(self, workflow_id: str, run_id: str | None = None) -> JsonObject | None:
         """The run's result; None while there is no result."""
         found = self._run(workflow_id, run_id)
-        return _object(found[2], "the result", workflow_id) if found and found[2] else None
+        if not found or not found[2]:
+            return None
+        return _object(self._keys.unseal_text(str(found[2])), "the result", workflow_id)
 
     def broken_at(self, workflow_id: str, run_id: str | None = None) -> int | None:
         """The sequence number of the first record that is missing, changed or out of place.
@@ -154,14 +168,19 @@ class Archive:
         rows = self._chain(workflow_id, run_id)
         head = ""
         for expected, (seq, stored, text) in enumerate(rows):
-            head = _next_hash(head, str(text))
+            try:
+                head = _next_hash(head, self._keys.unseal_text(str(text)))
+            except NotDecrypted:
+                return expected
             if (seq, stored) != (expected, head):
                 return expected
         found = self._run(workflow_id, run_id)
         if found is None:
             return 0 if rows else None
         try:
-            result = _object(found[2], "the result", workflow_id) if found[2] else {}
+            result = self.result(workflow_id, found[0]) or {}
+        except KeyMissing:
+            raise
         except StoreError:
             return len(rows)
         whole = {head, found[1], result.get("log_head") or head} == {head}
@@ -280,14 +299,13 @@ def _next_hash(previous: str, text: str) -> str:
     return hashlib.sha256(f"{previous}\n{text}".encode()).hexdigest()
 
 
-def _differs(file: sqlite3.Connection, run: Run, rows: Sequence[tuple[Any, ...]], result: str | None) -> bool:
-    """The archive holds other records in their place, or another result."""
+def _differs(file: sqlite3.Connection, run: Run, rows: Sequence[tuple[Any, ...]]) -> bool:
+    """The archive holds other records in their place."""
     for row in rows:
         kept = file.execute(f"SELECT hash FROM records WHERE {ONE} AND seq=?", row[:3]).fetchone()
         if kept not in (None, (row[3],)):
             return True
-    kept = file.execute(f"SELECT result FROM runs WHERE {ONE}", run).fetchone()
-    return result is not None and kept not in (None, (None,), (result,))
+    return False
 
 
 def _was_replaced(file: sqlite3.Connection, run: Run, head: str) -> bool:

@@ -1,9 +1,9 @@
 """The cache of conversations, setups and tool outputs: one SQLite file that may be deleted at any time.
 
 A workflow refers to a conversation by its digest and sends only new messages; the file holds the
-messages that came before. Each row is one addition: new messages and the digest before them. What
-the cache does not have, the workflow sends again as a whole. So nothing here raises because of the
-file: a cache that cannot be used is an empty one, with a warning in the log.
+messages that came before. Each row is one addition: new messages and the digest before them; where there
+are keys, it is encrypted. What the cache does not have, the workflow sends again as a whole. So nothing here
+raises because of the file: a cache that cannot be used is an empty one, with a warning in the log.
 """
 
 from __future__ import annotations
@@ -16,7 +16,9 @@ import structlog
 from pydantic import TypeAdapter
 
 from activities.contracts import EMPTY_DIGEST, Conversation, Message, Setup, text_digest
+from activities.store.blobs import StoreError
 from activities.store.disposable import DisposableFile
+from activities.store.encryption import Keys
 
 __all__ = ["ConversationCache"]
 
@@ -42,8 +44,8 @@ class ConversationCache:
     It belongs to one thread: the calls are small, below a millisecond when memory has the answer.
     """
 
-    def __init__(self, path: Path, remembered: int = REMEMBERED) -> None:
-        self._remembered = remembered
+    def __init__(self, path: Path, remembered: int = REMEMBERED, keys: Keys | None = None) -> None:
+        self._remembered, self._keys = remembered, keys or Keys()
         self._memory: OrderedDict[str, Conversation | Setup | str] = OrderedDict()
         self._file = DisposableFile(path, SCHEMA, BUSY_SECONDS)
 
@@ -51,9 +53,9 @@ class ConversationCache:
         """The setup of a digest; None when the workflow has to send it."""
         known = self._memory.get(digest)
         if not isinstance(known, Setup):
-            rows = self._execute("SELECT setup FROM setups WHERE digest=?", digest)
+            row = self._row("SELECT setup FROM setups WHERE digest=?", digest)
             try:
-                known = Setup.model_validate_json(rows[0][0]) if rows else None
+                known = Setup.model_validate_json(row[0]) if row else None
             except ValueError:
                 return None
             if known is None or known.digest != digest:
@@ -65,7 +67,7 @@ class ConversationCache:
         """Keep a setup under its digest."""
         digest = setup.digest
         if digest not in self._memory:
-            self._execute("INSERT OR REPLACE INTO setups VALUES(?,?)", digest, setup.model_dump_json())
+            self._insert("setups", digest, setup.model_dump_json())
         self._remember(digest, setup)
 
     def output(self, digest: str) -> str | None:
@@ -73,14 +75,14 @@ class ConversationCache:
         known = self._memory.get(digest)
         if isinstance(known, str):
             return known
-        rows = self._execute("SELECT output FROM outputs WHERE digest=?", digest)
-        return rows[0][0] if rows and text_digest(rows[0][0]) == digest else None
+        row = self._row("SELECT output FROM outputs WHERE digest=?", digest)
+        return row[0] if row and text_digest(row[0]) == digest else None
 
     def save_output(self, output: str) -> None:
         """Keep a tool's output for the question that brings it."""
         digest = text_digest(output)
         if digest not in self._memory:
-            self._execute("INSERT OR REPLACE INTO outputs VALUES(?,?)", digest, output)
+            self._insert("outputs", digest, output)
         self._remember(digest, output)
 
     def load(self, digest: str) -> Conversation | None:
@@ -91,14 +93,14 @@ class ConversationCache:
         additions: dict[str, tuple[Message, ...]] = {}
         at = digest
         while (known := self._known(at)) is None:
-            rows = self._execute("SELECT base, messages FROM additions WHERE digest=?", at)
-            if not rows or at in additions:  # a damaged file may lead in a circle
+            row = self._row("SELECT base, messages FROM additions WHERE digest=?", at)
+            if not row or at in additions:  # a damaged file may lead in a circle
                 return None
             try:
-                additions[at] = Messages.validate_json(rows[0][1])
+                additions[at] = Messages.validate_json(row[1])
             except ValueError:
                 return None
-            at = rows[0][0]
+            at = row[0]
         for expected, messages in reversed(additions.items()):
             known = known.add(*messages)
             if known.digest != expected:
@@ -115,11 +117,11 @@ class ConversationCache:
             raise ValueError(f"{base} is not the digest of a prefix of {conversation!r}")
         if base != conversation.digest:
             # An addition to something that is not in the file could never be read.
-            kept = self._execute("SELECT 1 FROM additions WHERE digest=?", base)
+            kept = self._execute("SELECT 1 FROM additions WHERE digest=?", self._keys.name_of(base))
             start = base if kept else EMPTY_DIGEST
             new = Messages.dump_json(conversation.messages[conversation.digests.index(start) :]).decode()
             # Replace: an old row of this digest may follow one that was lost.
-            self._execute("INSERT OR REPLACE INTO additions VALUES(?,?,?)", conversation.digest, start, new)
+            self._insert("additions", conversation.digest, start, new)
             self._memory.pop(base, None)  # a run goes on from its newest conversation
         self._remember(conversation.digest, conversation)
 
@@ -136,6 +138,21 @@ class ConversationCache:
         self._memory.move_to_end(digest)
         while len(self._memory) > self._remembered:
             self._memory.popitem(last=False)
+
+    def _insert(self, table: str, digest: str, *values: str) -> None:
+        sealed = map(self._keys.seal_text, values)
+        places = ",?" * len(values)
+        self._execute(
+            f"INSERT OR REPLACE INTO {table} VALUES(?{places})", self._keys.name_of(digest), *sealed
+        )
+
+    def _row(self, sql: str, digest: str) -> list[str]:
+        """The row of a digest; empty when there is none, or none that can be read here."""
+        rows = self._execute(sql, self._keys.name_of(digest))
+        try:
+            return [self._keys.unseal_text(value) for value in rows[0]] if rows else []
+        except StoreError:  # another key
+            return []
 
     def _execute(self, sql: str, *values: str) -> list[tuple[str, ...]]:
         """The rows; none when the file cannot be used."""

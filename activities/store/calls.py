@@ -2,7 +2,7 @@
 
 A history that is reset forgets the calls behind its new end, and a worker that is lost tells nobody what it
 did. So a worker writes down each such call before it is performed, and what came of it afterwards. Who is
-about to perform a call looks here first.
+about to perform a call looks here first. Where there are keys, all but the calls' keys is encrypted.
 """
 
 from __future__ import annotations
@@ -19,6 +19,7 @@ from typing import Protocol
 
 from activities.contracts import AfterReset, JsonObject
 from activities.store.blobs import StoreError, StoreUnavailable
+from activities.store.encryption import Keys
 
 __all__ = ["CallStore", "CallsForgotten", "KnownCall", "SqliteCalls"]
 
@@ -68,8 +69,8 @@ class CallStore(Protocol):
 class SqliteCalls:
     """A `CallStore` in one SQLite file, for workers that share a data directory."""
 
-    def __init__(self, path: Path) -> None:
-        self.path = Path(path)
+    def __init__(self, path: Path, keys: Keys | None = None) -> None:
+        self.path, self._keys = Path(path), keys or Keys()
 
     def begin(self, key: str, call: str, title: str, reset: AfterReset | None = None) -> KnownCall | None:
         """See `CallStore`."""
@@ -77,23 +78,28 @@ class SqliteCalls:
             query = "SELECT key, call, title, begun, result FROM calls WHERE "
             rows = file.execute(f"{query} key=?", (key,)).fetchall()
             if not rows and reset is not None:
-                rows = file.execute(f"{query} call=?", (call,)).fetchall()
+                names = self._keys.names_of(call)
+                marks = ",".join("?" * len(names))
+                rows = file.execute(f"{query} call IN ({marks}) ORDER BY rowid", names).fetchall()
                 rows = [row for row in rows if row[0].startswith(reset.run) and row[0] not in reset.keys]
             if rows:
-                found, call, title, begun, result = rows[-1]
-                return KnownCall(found, call, title, begun, json.loads(result) if result else None)
+                found, name, title, begun, result = rows[-1]
+                call = call if name in self._keys.names_of(call) else name
+                result = json.loads(self._keys.unseal_text(result)) if result else None
+                return KnownCall(found, call, self._keys.unseal_text(title), begun, result)
             made = file.execute("SELECT at FROM made").fetchone()
             if reset is not None and (made is None or made[0] > reset.since):
                 raise CallsForgotten(
                     f"{self.path} is younger than the run, so it does not say whether the call was made"
                 )
-            file.execute("INSERT INTO calls VALUES(?,?,?,?,NULL)", (key, call, title, time.time()))
+            row = (key, self._keys.name_of(call), self._keys.seal_text(title), time.time())
+            file.execute("INSERT INTO calls VALUES(?,?,?,?,NULL)", row)
         return None
 
     def end(self, key: str, result: JsonObject) -> None:
         """See `CallStore`."""
         with self._open() as file:
-            text = json.dumps(result, ensure_ascii=False)
+            text = self._keys.seal_text(json.dumps(result, ensure_ascii=False))
             file.execute("UPDATE calls SET result=coalesce(result, ?) WHERE key=?", (text, key))
 
     @contextmanager

@@ -1,4 +1,5 @@
-"""How values become Temporal payloads: strict JSON through pydantic, large ones in the blob store.
+"""How values become Temporal payloads: strict JSON through pydantic, encrypted where there are keys, large
+ones in the blob store.
 
 A value that does not fit its model fails the run or the update at once, with a message for a
 person; Temporal's default retries the workflow task for ever (facts/temporal.md, 1). Messages name
@@ -35,12 +36,14 @@ from temporalio.converter import (
     StorageDriver,
     StorageDriverClaim,
     StorageDriverRetrieveContext,
+    StorageDriverSelectContext,
     StorageDriverStoreContext,
 )
 from temporalio.exceptions import ApplicationError
 
 from activities.contracts import Frozen, ModelReplied, ModelRequest, ToolRequest, ToolResult
 from activities.store.blobs import BlobStore, StoreError
+from activities.store.encryption import INLINE, STRANGE, UNREADABLE, Codec, Keys
 from activities.store.secret import StoreSecret
 from activities.text import problems_text
 
@@ -48,6 +51,8 @@ __all__ = ["StrictConverter", "data_converter"]
 
 THRESHOLD = 16 * 1024
 """Payloads of this many bytes or more are kept in the blob store."""
+INLINE_BYTES = 100_000
+"""The same for what programs of others read, such as a run's result: they have no access to the store."""
 DRIVER = "ratchet-blobs"
 """Name of the driver in the claims that history holds; it must never change."""
 CLAIM_BYTES = 1000
@@ -63,6 +68,10 @@ UNSIGNED_TEXT = (
     "or clients made the claim, let it use the same data directory, or set the same RATCHET_STORE_SECRET "
     "everywhere"
 )
+REPLACED = {UNSIGNED: UNSIGNED_TEXT, UNREADABLE: STRANGE}
+"""Encodings of what takes the place of something forged, and what to say of it."""
+ENCODED = "Encoded failure"
+"""What the SDK writes in the place of a message that is a payload."""
 SHORT = (ModelRequest, ModelReplied, ToolRequest, ToolResult)
 """Written without the fields that have their default. Their unions need none of those to be read."""
 PROTOBUF = (b"json/protobuf", b"binary/protobuf")
@@ -71,19 +80,29 @@ MOST_ERRORS = 20
 log = structlog.get_logger(__name__)
 
 
-def data_converter(blobs: BlobStore | None, secret: SecretStr | None = None) -> DataConverter:
+def data_converter(
+    blobs: BlobStore | None, secret: SecretStr | None = None, keys: Keys | None = None
+) -> DataConverter:
     """Temporal's data converter for clients, workers and replayers.
 
     Without `blobs` every payload stays in history. Claims are signed with `secret`; without one, with that
-    of the file `store.secret` beside the blobs' folder.
+    of the file `store.secret` beside the blobs' folder. With `keys` payloads are encrypted, blobs among them,
+    and so are messages and stack traces of failures.
     """
-    storage = None
-    if blobs is not None:
-        driver = BlobDriver(blobs, StoreSecret(blobs.folder, secret))
-        storage = ExternalStorage(drivers=[driver], payload_size_threshold=THRESHOLD)
+    if blobs is None:
+        return ClaimsChecked(payload_converter_class=StrictConverter, failure_converter_class=WithoutPlaces)
+    keys, signing = keys or Keys(), StoreSecret(blobs.folder, secret)
+    driver = BlobDriver(blobs, signing)
+
+    def chosen(_: StorageDriverSelectContext, payload: Payload) -> StorageDriver | None:
+        return None if INLINE in payload.metadata and payload.ByteSize() < INLINE_BYTES else driver
+
+    storage = ExternalStorage(drivers=[driver], driver_selector=chosen, payload_size_threshold=THRESHOLD)
     return ClaimsChecked(
         payload_converter_class=StrictConverter,
-        failure_converter_class=WithoutPlaces,
+        # always: what was encrypted must not be taken for an invalid value where the keys are missing
+        payload_codec=Codec(keys, signing),
+        failure_converter_class=Encoded if keys.active else WithoutPlaces,
         external_storage=storage,
     )
 
@@ -129,6 +148,9 @@ class WithoutPlaces(DefaultFailureConverter):
     """Failures without stack traces: those hold paths of the worker's files, and whoever can read a history,
     or send an update that is refused, would see them. The worker's log has them."""
 
+    encodes = False
+    """Messages are payloads, so that they are encrypted."""
+
     def to_failure(
         self, exception: BaseException, payload_converter: PayloadConverter, failure: Failure
     ) -> None:
@@ -137,9 +159,19 @@ class WithoutPlaces(DefaultFailureConverter):
         part = failure
         while True:
             part.stack_trace = ""
+            if self.encodes and part.message != ENCODED:
+                (payload,) = payload_converter.to_payloads([{"message": part.message}])
+                part.encoded_attributes.CopyFrom(payload)
+                part.message = ENCODED
             if not part.HasField("cause"):
                 return
             part = part.cause
+
+
+class Encoded(WithoutPlaces):
+    """The same with encrypted messages."""
+
+    encodes = True
 
 
 class BlobDriver(StorageDriver):
@@ -204,7 +236,10 @@ class _StrictJson(PydanticJSONPlainPayloadConverter):
     def to_payload(self, value: Any) -> Payload | None:
         """The value as JSON."""
         if not isinstance(value, SHORT):
-            return super().to_payload(value)
+            payload = super().to_payload(value)
+            if payload is not None and getattr(value, "read_by_others", False):
+                payload.metadata[INLINE] = b"true"
+            return payload
         data = value.__pydantic_serializer__.to_json(value, exclude_defaults=True)
         return Payload(metadata={"encoding": self.encoding.encode()}, data=data)
 
@@ -255,10 +290,11 @@ def _readable(number: int, payload: Payload, hint: type | None) -> Payload:
         return payload
     if encoding == b"binary/plain" and hint in (None, bytes):
         return payload
-    if encoding == UNSIGNED:
+    if encoding in REPLACED:
+        problem = f"argument {number} is {REPLACED[encoding]}"
         if any(isinstance(kind, type) and issubclass(kind, Frozen) for kind in (hint, *get_args(hint))):
-            raise StoreError(f"argument {number} is {UNSIGNED_TEXT}")
-        raise _refusal(f"argument {number} is {UNSIGNED_TEXT}", [])
+            raise StoreError(problem)
+        raise _refusal(problem, [])
     if encoding == b"binary/null":
         return Payload(metadata={"encoding": b"json/plain"}, data=b"null")
     shown = encoding.decode(errors="replace")[:80] or "none"

@@ -54,7 +54,10 @@ COMMANDS = {
     "abort": ("decide", "End a run where it is; its result has the exit reason `aborted`."),
     "limits": ("decide", "Set limits of a run that is not over."),
     "rollback": ("decide", "Take a run back to the beginning of a step; shows what was done since."),
-    "key": ("key", "Make a key that decisions are signed with, or show its public half."),
+    "key": (
+        "key",
+        "Make a key that signs decisions, show its public half, or make one that encrypts.",
+    ),
     "steps": ("history", "List a run's steps: what each did, and which of them it can go back to."),
     "fork": ("history", "Start a new run from a step of another one."),
     "replay": ("history", "Run it again from its history: would today's code do the same?"),

@@ -132,15 +132,23 @@ def _tools(settings: Settings, wanted: Sequence[str]) -> Check:
 def _store(settings: Settings) -> Check:
     from activities.store.archive import Archive
     from activities.store.blobs import StoreError
+    from activities.store.encryption import Keys
     from activities.store.secret import StoreSecret
 
+    keys = settings.encryption_keys
     try:
         home = data_directory(settings.data_dir)
-        runs = Archive(settings.archive_file).runs()
+        runs = Archive(settings.archive_file, Keys(keys)).runs()
         StoreSecret(settings.blobs_dir, settings.store_secret).signature("")
     except (RatchetError, StoreError) as error:
         return Check("store", False, str(error))
-    return Check("store", True, f"{home} can be written; runs in the archive: {len(runs)}")
+    active, *others = keys or ["(none)"]
+    also = f", and decrypts with {', '.join(others)}" if others else ""
+    return Check(
+        "store",
+        True,
+        f"{home} can be written; runs in the archive: {len(runs)}; encryption key: {active}{also}",
+    )
 
 
 async def _models(settings: Settings, models: Sequence[ModelSpec], *, needed: bool) -> AsyncIterator[Check]:

@@ -1,4 +1,4 @@
-"""`ratchet key`: keys that decisions are signed with."""
+"""`ratchet key`: keys that decisions are signed with, and keys that encrypt."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from typing import Annotated, Literal
 import typer
 
 from client.cli.options import By, CommonOptions, command
-from client.keys import new_key, public_key, signer, warning_if_exposed
+from client.keys import new_encryption_key, new_key, public_key, signer, warning_if_exposed
 
 __all__ = ["app"]
 
@@ -19,11 +19,23 @@ app = typer.Typer(rich_markup_mode=None)
 @command(app)
 async def key(
     common: CommonOptions,
-    action: Annotated[Literal["new", "show"], typer.Argument(help="Make one, or show its public half.")],
-    file: Annotated[Path, typer.Argument(help="Of the private key.")],
+    action: Annotated[
+        Literal["new", "show", "encryption"],
+        typer.Argument(help="Make one, show its public half, or add one to the encryption keys of a file."),
+    ],
+    file: Annotated[Path, typer.Argument(help="Of the private key, or of the encryption keys.")],
     by: By = None,
 ) -> None:
-    """Print the line for the agent file, under people.groups.GROUP.keys."""
+    """Print the line for the agent file, under people.groups.GROUP.keys; of an encryption key the name."""
+    if action == "encryption":
+        name = new_encryption_key(file)
+        typer.echo(
+            f"wrote {file}, which only you may read; name it with RATCHET_ENCRYPTION_KEYS. The file's first "
+            f"key encrypts, all decrypt",
+            err=True,
+        )
+        typer.echo(name)
+        return
     if action == "new":
         name, public = signer(by).name, new_key(file)
         typer.echo(f"wrote {file}, which only you may read; sign with --key {file}, or RATCHET_KEY", err=True)

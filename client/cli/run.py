@@ -144,7 +144,7 @@ async def task(
     ] = False,
 ) -> None:
     """Print the input of a run, for `temporal workflow start --input-file`."""
-    from activities.store.blobs import BlobStore
+    from activities.store.encryption import blobs_of
 
     chosen, draft = which.chosen().finish()
     settings = common.worker_settings(Allowed.of(chosen.modules, chosen.models.values()))
@@ -153,7 +153,7 @@ async def task(
     made = pinned(chosen.task(await read_text(goal, "goal")))
     if which.material is not None:
         _check_takes_material(made)
-        found = await material_for(which.material, BlobStore(settings.blobs_dir))
+        found = await material_for(which.material, blobs_of(settings))
         made = made.model_copy(update={"material": found})
     render.print_json(made)
 

@@ -239,3 +239,14 @@ async def test_key_is_made_for_its_owner_and_never_overwritten(say: Say, tmp_pat
     assert made.out.startswith('"Ada Łęcka": ')
     assert (await say("key", "show", str(path), "--by", "Ada Łęcka")).out == made.out
     assert (await say("key", "new", str(path))).code == 2
+
+
+async def test_encryption_key_is_added_behind_the_one_that_encrypts(say: Say, tmp_path: Path) -> None:
+    path = tmp_path / "keys.json"
+    names = [(await say("key", "encryption", str(path))).out.strip() for _ in range(2)]
+    assert stat.S_IMODE(path.stat().st_mode) == 0o600
+    assert list(json.loads(path.read_text())) == names
+    assert list(Settings(encryption_keys=str(path)).encryption_keys) == names
+    path.write_text("[]")
+    assert (await say("key", "encryption", str(path))).code == 2
+    assert path.read_text() == "[]"

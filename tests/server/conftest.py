@@ -42,12 +42,14 @@ def settings(tmp_path_factory: pytest.TempPathFactory) -> Settings:
 
 
 @asynccontextmanager
-async def real_server(settings: Settings, *more: str) -> AsyncIterator[Client]:
-    """A client of a real server in memory, tuned like the embedded one; `more` is dynamic configuration."""
+async def real_server(settings: Settings, *more: str, database: Path | None = None) -> AsyncIterator[Client]:
+    """A client of a real server in memory, or with a file, tuned like the embedded one; `more` is dynamic
+    configuration."""
     flags = [word for value in (*DYNAMIC_CONFIG, *more) for word in ("--dynamic-config-value", value)]
     settings.data_dir.mkdir(exist_ok=True)
     async with await WorkflowEnvironment.start_local(
         dev_server_existing_path=str(temporal_binary()),
+        dev_server_database_filename=None if database is None else str(database),
         dev_server_extra_args=flags,
         dev_server_log_level="error",
         dev_server_startup_timeout=STARTS_WITHIN,

@@ -1,0 +1,213 @@
+"""Encryption of what reaches Temporal's server and the disk: AES-SIV (RFC 5297) under keys with names.
+
+It is deterministic: the same value under the same key gives the same bytes. Replay stores every payload
+again, and only equal bytes are one blob. So whoever reads the server sees how long values are and which are
+equal, and nothing else of them. The first key encrypts, all decrypt.
+
+What is authenticated with a value is the purpose and the key's name, not the place: values move between runs
+by right (fork, continue-as-new, child runs), and a codec server is told of none of them.
+"""
+
+from __future__ import annotations
+
+import base64
+import hashlib
+import hmac
+import mmap
+from collections.abc import Mapping, Sequence
+
+import structlog
+from cryptography.exceptions import InvalidTag
+from cryptography.hazmat.primitives.ciphers.aead import AESSIV
+from pydantic import SecretStr
+from temporalio.api.common.v1 import Payload
+from temporalio.converter import PayloadCodec
+
+from activities.settings import Settings
+from activities.store.blobs import BlobStore, StoreUnavailable
+from activities.store.secret import StoreSecret
+
+__all__ = [
+    "INLINE", "STRANGE", "UNREADABLE", "Codec", "KeyMissing", "Keys", "NotDecrypted", "SealedBlobs",
+    "blobs_of", "is_encrypted", "is_sealed",
+]  # fmt: skip
+
+ENCRYPTED = b"binary/encrypted"
+"""Encoding of an encrypted payload, as in Temporal's own samples; so is `KEY_ID`."""
+KEY_ID = "encryption-key-id"
+SIGNATURE = "signature"
+UNREADABLE = b"ratchet/unreadable"
+"""Encoding of what takes the place of an encrypted payload that this store's processes did not make."""
+STRANGE = (
+    "an encrypted value that this store's workers and clients did not make. Send the value itself. If one of "
+    "your own workers or clients made it, let it use the same data directory, or set the same "
+    "RATCHET_STORE_SECRET and RATCHET_ENCRYPTION_KEYS everywhere"
+)
+INLINE = "ratchet-inline"
+"""Key of the metadata of a payload that stays in history although it is large."""
+MAGIC = b"\x8bRatchet sealed 1\n"
+"""What encrypted bytes at rest begin with, then the key's name and a line's end. Neither JSON, nor zlib, nor
+UTF-8 text begins so. Of a length that base 64 encodes by itself."""
+MAGIC_TEXT = base64.b64encode(MAGIC).decode()
+VARIABLE = "RATCHET_ENCRYPTION_KEYS"
+
+log = structlog.get_logger(__name__)
+
+
+class KeyMissing(StoreUnavailable):
+    """What is encrypted with a key that this process does not have. It can be read once the key is there."""
+
+
+class NotDecrypted(StoreUnavailable):
+    """This process has a key of that name, but it does not fit: it is another key, or the bytes were
+    changed."""
+
+
+class Keys:
+    """Keys by name, 64 bytes in base 64 each. Without any, all is left as it is; what is encrypted is then
+    refused, never taken for a value."""
+
+    def __init__(self, keys: Mapping[str, SecretStr] | None = None) -> None:
+        secrets = {name: base64.b64decode(key.get_secret_value()) for name, key in (keys or {}).items()}
+        self._ciphers = {name: AESSIV(secret) for name, secret in secrets.items()}
+        self.active = next(iter(secrets), None)
+        """Name of the key that encrypts; None: nothing is encrypted."""
+        self._naming = [hmac.digest(secret, b"ratchet names", "sha256") for secret in secrets.values()]
+
+    def encrypt(self, data: bytes, purpose: bytes) -> bytes:
+        """The data under the active key, which must be there."""
+        assert self.active is not None
+        return self._ciphers[self.active].encrypt(data, [purpose, self.active.encode()])
+
+    def decrypt(self, name: str, data: bytes, purpose: bytes) -> bytes:
+        """The data again. Raises `KeyMissing` or `NotDecrypted`."""
+        cipher = self._ciphers.get(name)
+        if cipher is None:
+            have = f"it has {', '.join(self._ciphers)}" if self._ciphers else "it has none"
+            raise KeyMissing(
+                f"it is encrypted with the key {name[:80]!r}, which this process lacks ({have}): add it to "
+                f"{VARIABLE} and start it again. Runs that need it wait"
+            )
+        try:
+            return cipher.decrypt(data, [purpose, name.encode()])
+        except InvalidTag:
+            raise NotDecrypted(
+                f"it cannot be decrypted with the key {name!r} of this process: either it was changed, or "
+                f"it was encrypted with another key of that name; compare {VARIABLE} of all workers and "
+                "clients. Runs that need it wait"
+            ) from None
+
+    def seal(self, data: bytes) -> bytes:
+        """For the disk: the data encrypted, with the key's name in front; without keys the data."""
+        if self.active is None:
+            return data
+        return MAGIC + self.active.encode() + b"\n" + self.encrypt(data, b"at rest")
+
+    def unseal(self, data: bytes) -> bytes:
+        """What `seal` was given, under whichever key. Raises `KeyMissing` or `NotDecrypted`."""
+        if not is_sealed(data):
+            return data
+        name, _, content = data[len(MAGIC) :].partition(b"\n")
+        return self.decrypt(name.decode(errors="replace"), content, b"at rest")
+
+    def seal_text(self, text: str) -> str:
+        """As `seal`, as text."""
+        return text if self.active is None else base64.b64encode(self.seal(text.encode())).decode()
+
+    def unseal_text(self, text: str) -> str:
+        """As `unseal`, of a text. Raises `KeyMissing` or `NotDecrypted`."""
+        if not text.startswith(MAGIC_TEXT):
+            return text
+        try:
+            sealed = base64.b64decode(text, validate=True)
+        except ValueError:
+            raise NotDecrypted("what was encrypted is damaged: it is not base 64") from None
+        return self.unseal(sealed).decode()
+
+    def name_of(self, digest: str) -> str:
+        """The name of a row on the disk. It hides the digest, by which a short text can be guessed."""
+        return self.names_of(digest)[0]
+
+    def names_of(self, digest: str) -> tuple[str, ...]:
+        """Its names under all keys, the one that encrypts first, and without any."""
+        return *(hmac.digest(key, digest.encode(), "sha256").hex() for key in self._naming), digest
+
+
+class SealedBlobs(BlobStore):
+    """Blobs that are encrypted before they are stored; a digest is that of the stored bytes.
+
+    Every method may raise `KeyMissing` or `NotDecrypted`, too.
+    """
+
+    def __init__(self, blobs: BlobStore, keys: Keys) -> None:
+        super().__init__(blobs.folder)
+        self._blobs, self._keys = blobs, keys
+
+    def put(self, data: bytes) -> str:
+        """See `BlobStore`."""
+        return self._blobs.put(self._keys.seal(data))
+
+    def get(self, digest: str) -> bytes:
+        """See `BlobStore`."""
+        return self._keys.unseal(self._blobs.get(digest))
+
+
+def blobs_of(settings: Settings) -> SealedBlobs:
+    """What the durable store of a data directory keeps of our own: material, whole outputs, sessions."""
+    return SealedBlobs(BlobStore(settings.blobs_dir), Keys(settings.encryption_keys))
+
+
+class Codec(PayloadCodec):
+    """Encrypts payloads on their way to Temporal. What comes back unencrypted passes: a signal typed in the
+    Web UI, and all that was written before there were keys.
+
+    An encrypted payload is signed with the store's secret. So one that cannot be decrypted is either genuine,
+    and whoever needs it waits for the key, or it was sent by a stranger, and is replaced by something that
+    the run refuses, because it would wait for ever.
+    """
+
+    def __init__(self, keys: Keys, secret: StoreSecret) -> None:
+        self._keys, self._secret = keys, secret
+
+    async def encode(self, payloads: Sequence[Payload]) -> list[Payload]:
+        """The payloads encrypted, one for one."""
+        if self._keys.active is None:
+            return list(payloads)
+        return [self._encrypted(payload, self._keys.active) for payload in payloads]
+
+    async def decode(self, payloads: Sequence[Payload]) -> list[Payload]:
+        """The payloads decrypted, one for one. Raises `KeyMissing` or `NotDecrypted` for a genuine one."""
+        return [self._decrypted(one) if is_encrypted(one) else one for one in payloads]
+
+    def _encrypted(self, payload: Payload, key: str) -> Payload:
+        # Deterministic: the same value must be the same blob on every replay.
+        data = self._keys.encrypt(payload.SerializeToString(deterministic=True), b"payload")
+        metadata = {"encoding": ENCRYPTED, KEY_ID: key.encode(), SIGNATURE: self._signature(key, data)}
+        if INLINE in payload.metadata:
+            metadata[INLINE] = payload.metadata[INLINE]
+        return Payload(metadata=metadata, data=data)
+
+    def _decrypted(self, payload: Payload) -> Payload:
+        key = payload.metadata.get(KEY_ID, b"").decode(errors="replace")
+        try:
+            return Payload.FromString(self._keys.decrypt(key, payload.data, b"payload"))
+        except (KeyMissing, NotDecrypted) as error:
+            signature = payload.metadata.get(SIGNATURE, b"")
+            if hmac.compare_digest(signature, self._signature(key, payload.data)):
+                log.error("store.not_decrypted", error=str(error))
+                raise
+            log.warning("store.payload_refused", reason=STRANGE, error=str(error))
+            return Payload(metadata={"encoding": UNREADABLE})
+
+    def _signature(self, key: str, data: bytes) -> bytes:
+        return self._secret.signature(f"{key}:{hashlib.sha256(data).hexdigest()}").encode()
+
+
+def is_sealed(data: bytes | mmap.mmap) -> bool:
+    """These bytes on the disk are encrypted."""
+    return data[: len(MAGIC)] == MAGIC
+
+
+def is_encrypted(payload: Payload) -> bool:
+    """The payload came from a codec like ours."""
+    return payload.metadata.get("encoding") == ENCRYPTED

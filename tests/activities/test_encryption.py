@@ -1,0 +1,208 @@
+"""Encryption: nothing plain is kept, equal values stay equal, keys change, a missing key is named."""
+
+from __future__ import annotations
+
+import base64
+import json
+import os
+from pathlib import Path
+
+import pytest
+from pydantic import SecretStr, ValidationError
+from temporalio.api.common.v1 import Payload
+from temporalio.api.failure.v1 import Failure
+from temporalio.converter import DataConverter
+from temporalio.exceptions import ApplicationError
+
+from activities.contracts import EMPTY_DIGEST, ArchiveRequest, Conversation, MaterialRef, Message
+from activities.material import Materials
+from activities.settings import Settings
+from activities.store.archive import Archive
+from activities.store.blobs import BlobStore
+from activities.store.cache import ConversationCache
+from activities.store.converter import data_converter
+from activities.store.encryption import KeyMissing, Keys, NotDecrypted, SealedBlobs
+
+MARKER = "the marker text"
+OLD, NEW = [SecretStr(base64.b64encode(os.urandom(64)).decode()) for _ in range(2)]
+BEFORE = Keys({"2025": OLD})
+ROTATED = Keys({"2026": NEW, "2025": OLD})
+WITHOUT = Keys({"2026": NEW})
+SAME_NAME = Keys({"2025": NEW})
+SECRET = SecretStr("one secret for all")
+
+
+@pytest.fixture
+def blobs(tmp_path: Path) -> BlobStore:
+    return BlobStore(tmp_path / "blobs")
+
+
+def converter(blobs: BlobStore, keys: Keys | None = BEFORE, secret: SecretStr = SECRET) -> DataConverter:
+    return data_converter(blobs, secret, keys)
+
+
+def files(folder: Path) -> list[bytes]:
+    return [path.read_bytes() for path in folder.rglob("*") if path.is_file()]
+
+
+async def encoded(converter: DataConverter, value: object) -> Payload:
+    (payload,) = await converter.encode([value])
+    return payload
+
+
+@pytest.mark.parametrize("size", [1, 50_000], ids=["in history", "in the store"])
+async def test_value_is_encrypted_alike_each_time(size: int, blobs: BlobStore) -> None:
+    first, second = [await encoded(converter(blobs), MARKER * size) for _ in range(2)]
+    assert first == second
+    assert await converter(blobs).decode([first], [str]) == [MARKER * size]
+    kept = [first.SerializeToString(), *files(blobs.folder)]
+    assert len(kept) == 1 + (size > 1)
+    assert not any(MARKER.encode() in one for one in kept)
+
+
+async def test_failure_is_encrypted(blobs: BlobStore) -> None:
+    failure = Failure()
+    try:
+        raise ApplicationError(MARKER, {"detail": MARKER}, type="Kind")
+    except ApplicationError as error:
+        await converter(blobs).encode_failure(error, failure)
+    assert MARKER.encode() not in failure.SerializeToString()
+    found = await converter(blobs).decode_failure(failure)
+    assert isinstance(found, ApplicationError)
+    assert (found.message, found.type, found.details[0]) == (MARKER, "Kind", {"detail": MARKER})
+
+
+async def test_unencrypted_value_passes(blobs: BlobStore) -> None:
+    typed = Payload(metadata={"encoding": b"json/plain"}, data=b'{"a": 1}')
+    large = await encoded(converter(blobs, None), "x" * 50_000)
+    assert await converter(blobs).decode([typed, large]) == [{"a": 1}, "x" * 50_000]
+
+
+async def test_after_rotation_old_values_are_read_and_new_ones_need_the_new_key(blobs: BlobStore) -> None:
+    old = await encoded(converter(blobs), MARKER)
+    new = await encoded(converter(blobs, ROTATED), MARKER)
+    assert (old.metadata["encryption-key-id"], new.metadata["encryption-key-id"]) == (b"2025", b"2026")
+    assert await converter(blobs, ROTATED).decode([old, new]) == [MARKER, MARKER]
+    assert await converter(blobs, WITHOUT).decode([new]) == [MARKER]
+
+
+@pytest.mark.parametrize(
+    ("keys", "error", "problem"),
+    [
+        pytest.param(WITHOUT, KeyMissing, "key '2025', which this process lacks .it has 2026", id="dropped"),
+        pytest.param(None, KeyMissing, "it has none.: add it to RATCHET_ENCRYPTION_KEYS", id="no keys"),
+        pytest.param(SAME_NAME, NotDecrypted, "another key of that name", id="other key of that name"),
+    ],
+)
+async def test_own_value_waits_for_its_key(
+    keys: Keys | None, error: type[Exception], problem: str, blobs: BlobStore
+) -> None:
+    payload = await encoded(converter(blobs), MARKER)
+    with pytest.raises(error, match=problem):
+        await converter(blobs, keys).decode([payload])
+    sealed = SealedBlobs(blobs, BEFORE).put(MARKER.encode())
+    with pytest.raises(error, match=problem):
+        SealedBlobs(blobs, keys or Keys()).get(sealed)
+
+
+async def test_strangers_encrypted_value_is_refused_at_once(blobs: BlobStore) -> None:
+    genuine = await encoded(converter(blobs), MARKER)
+    changed = Payload(metadata=genuine.metadata, data=genuine.data[:-1] + b"x")
+    foreign = await encoded(converter(blobs, SAME_NAME, SecretStr("a secret of somebody else")), MARKER)
+    unknown = Payload(metadata={**foreign.metadata, "encryption-key-id": b"x"}, data=b"")
+    for payload in (changed, foreign, unknown, Payload(metadata={"encoding": b"binary/encrypted"})):
+        with pytest.raises(ApplicationError, match="encrypted value that this store") as caught:
+            await converter(blobs).decode([payload])
+        assert caught.value.non_retryable
+
+
+def test_blobs_of_our_own_are_sealed(blobs: BlobStore) -> None:
+    sealed = SealedBlobs(blobs, BEFORE)
+    digests = {sealed.put(MARKER.encode()) for _ in range(2)}
+    assert len(digests) == 1
+    assert not any(MARKER.encode() in one for one in files(blobs.folder))
+    plain = blobs.put(MARKER.encode())
+    assert {SealedBlobs(blobs, ROTATED).get(digest) for digest in (*digests, plain)} == {MARKER.encode()}
+    assert sealed.get(sealed.put(b"")) == b""
+
+
+async def test_sealed_material_is_read(blobs: BlobStore) -> None:
+    sealed, text = SealedBlobs(blobs, BEFORE), "ä line\n" * 5000
+    ref = MaterialRef(digest=sealed.put(text.encode()), chars=len(text), bytes=len(text.encode()))
+    material = await Materials(SealedBlobs(blobs, ROTATED)).open(ref)
+    assert (material.chars, material.slice(0, 6)) == (len(text), "ä line")
+
+
+def test_cache_is_sealed_and_empty_for_other_keys(tmp_path: Path) -> None:
+    talk = Conversation([Message(role="user", content=MARKER)])
+    first = ConversationCache(tmp_path / "cache.db", keys=BEFORE)
+    first.save(talk, EMPTY_DIGEST)
+    first.save_output(MARKER)
+    first.close()
+    shown = b"".join(files(tmp_path))
+    assert not any(text.encode() in shown for text in (MARKER, talk.digest))
+    for keys, found in ((BEFORE, talk), (WITHOUT, None), (SAME_NAME, None), (Keys(), None)):
+        other = ConversationCache(tmp_path / "cache.db", keys=keys)
+        assert other.load(talk.digest) == found
+        other.close()
+
+
+def archived(path: Path, keys: Keys) -> Archive:
+    archive = Archive(path, keys)
+    archive.add(
+        ArchiveRequest(
+            workflow_id="w", run_id="r", after="", records=({"seq": 0, "text": MARKER},), result={"a": MARKER}
+        )
+    )
+    archive.add_history("w", "r", "e", MARKER.encode())
+    return archive
+
+
+def test_archive_is_sealed_and_its_chain_is_that_of_the_plain_records(tmp_path: Path) -> None:
+    plain, sealed = [
+        archived(tmp_path / name / "a.db", keys) for name, keys in (("p", Keys()), ("s", BEFORE))
+    ]
+    assert sealed.add(ArchiveRequest(workflow_id="w", run_id="r", after="x", records=())) == "x"
+    rotated = archived(sealed.path, ROTATED)  # a repeat under another key is the same part
+    for archive in (plain, rotated):
+        assert archive.records("w") == ({"seq": 0, "text": MARKER},)
+        assert (archive.result("w"), archive.histories("w")) == ({"a": MARKER}, (MARKER.encode(),))
+        assert archive.broken_at("w") is None
+    assert MARKER.encode() not in sealed.path.read_bytes()
+    with pytest.raises(KeyMissing, match="'2025'"):
+        Archive(sealed.path, WITHOUT).broken_at("w")
+    assert Archive(sealed.path, SAME_NAME).broken_at("w") == 0
+
+
+GOOD = {"2026-11": OLD.get_secret_value()}
+
+
+@pytest.mark.parametrize(
+    ("value", "problem"),
+    [
+        ("[]", "the file [] cannot be read"),
+        ('{"a": ', "expected a JSON object"),
+        ('{"a": "c2hvcnQ="}', "64 random bytes in base 64; `ratchet key encryption FILE` makes a key"),
+        (json.dumps({"a b": GOOD["2026-11"]}), "letters, digits"),
+        ("/no/such/file", "the file /no/such/file cannot be read: No such file"),
+    ],
+)
+def test_wrong_keys_are_named_and_never_shown(
+    value: str, problem: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("RATCHET_ENCRYPTION_KEYS", value)
+    with pytest.raises(ValidationError) as caught:
+        Settings()
+    assert problem in str(caught.value)
+    assert "c2hvcnQ" not in str(caught.value)
+
+
+def test_keys_come_from_the_variable_or_the_file_that_it_names(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    file = tmp_path / "keys.json"
+    file.write_text(json.dumps(GOOD))
+    for value in (json.dumps(GOOD), str(file)):
+        monkeypatch.setenv("RATCHET_ENCRYPTION_KEYS", value)
+        assert Keys(Settings().encryption_keys).active == "2026-11"
+    assert GOOD["2026-11"] not in repr(Settings())

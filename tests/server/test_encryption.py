@@ -1,0 +1,210 @@
+"""Encryption on a real server: nothing plain on the disk, keys change under a run, a missing one is named."""
+
+from __future__ import annotations
+
+import base64
+import os
+from collections.abc import AsyncIterator, Iterable
+from pathlib import Path
+
+import pytest
+from pydantic import SecretStr
+from temporalio.api.common.v1 import Payload
+from temporalio.client import Client
+from temporalio.common import RawValue
+from temporalio.converter import DataConverter
+
+from activities.settings import Settings
+from activities.store.encryption import blobs_of
+from client.follow import bug_in
+from client.material import material_for
+from client.plugin import RatchetPlugin
+from tests.server.conftest import real_server
+from tests.server.trials import (
+    FREELY,
+    Run,
+    begin,
+    calls,
+    command,
+    decide,
+    eventually,
+    log_of,
+    open_request,
+    replayed,
+    scripted,
+    task,
+)
+from worker import build_worker
+from workflows.api import AgentTask, OnEnd, RunResult
+from workflows.people import Approvals, People
+
+OLD, NEW = [SecretStr(base64.b64encode(os.urandom(64)).decode()) for _ in range(2)]
+TOOLS = '''
+from pydantic import BaseModel
+from activities.tools import Tool, TransientError
+
+class Words(BaseModel):
+    """Say something secret."""
+    text: str
+    times: int = 1
+
+async def say(params: Words) -> str:
+    return f"Marker-{'output'} {params.text} " * params.times
+
+async def fail(params: Words) -> str:
+    raise TransientError(f"Marker-{'failure'}")
+
+TOOLS = [
+    Tool(name="say_secret", params=Words, run=say, effect="unsafe"),
+    Tool(name="fail_secret", params=Words, run=fail, effect="read"),
+]
+'''
+MARKERS = ("goal", "material", "argument", "output", "failure", "reply", "decision", "steering")
+CODE = """```repl
+print(context_slice(0, 30))
+FINAL(len(context_slice(0, 9)))
+```"""
+
+
+def settings_of(home: Path, **keys: SecretStr) -> Settings:
+    """Of a worker with these keys."""
+    tools = home / "secret_tools.py"
+    tools.write_text(TOOLS)
+    return Settings(
+        data_dir=home / ".ratchet",
+        files_root=home,
+        modules=(str(tools),),
+        shutdown_seconds=1,
+        encryption_keys=keys,
+    )
+
+
+async def client_of(server: Client, settings: Settings) -> Client:
+    """Of a process with these settings."""
+    address = server.service_client.config.target_host
+    return await Client.connect(address, plugins=[RatchetPlugin(settings)])
+
+
+async def two_runs(client: Client, settings: Settings) -> list[Run]:
+    """Runs in which each marker appears, small and large."""
+    asks = {"people": People(), "approvals": Approvals(effects={"unsafe": "always"})}
+    told = await begin(
+        client,
+        task(
+            calls(("fail_secret", {"text": "Marker-argument"})),
+            calls(("say_secret", {"text": "Marker-argument", "times": 2000})),
+            "Marker-reply " * 10,
+            tools=("say_secret", "fail_secret"),
+            goal="Marker-goal " * 5,
+            on_end=OnEnd(failed="fail_workflow"),
+            **asks,
+        ),
+        static_summary="Marker-goal",
+    )
+    request = await open_request(told)
+    await command(told, "steer", text="Marker-steering")
+    await decide(told, "approve", request, text="Marker-decision")
+    text = "Marker-material\n" * 20_000
+    read = await begin(
+        client,
+        AgentTask(
+            goal="Marker-goal",
+            machine="code",
+            material=await material_for(text, blobs_of(settings)),
+            models={"default": scripted(CODE, "Marker-reply"), "sub": scripted("Marker-reply")},
+            approvals=FREELY,
+        ),
+    )
+    return [told, read]
+
+
+def shown(home: Path) -> set[str]:
+    """The markers that are somewhere below the folder in the clear."""
+    files: Iterable[Path] = (one for one in home.rglob("*") if one.is_file() and one.suffix != ".py")
+    content = b"".join(one.read_bytes() for one in files)
+    return {one for one in MARKERS if f"Marker-{one}".encode() in content}
+
+
+@pytest.mark.parametrize("keys", [{}, {"k2026": NEW}], ids=["plain", "encrypted"])
+async def test_disk_holds_nothing_plain(keys: dict[str, SecretStr], tmp_path: Path) -> None:
+    settings = settings_of(tmp_path, **keys)
+    database = tmp_path / "temporal.db"
+    async with real_server(settings, database=database) as client, build_worker(client, settings):
+        for run in await two_runs(client, settings):
+            assert (await run.result()).archived
+            blobs = sorted(settings.blobs_dir.rglob("*"))
+            await replayed(run, settings)
+            assert sorted(settings.blobs_dir.rglob("*")) == blobs
+    assert {path.name for path in settings.data_dir.iterdir()} > {"archive.db", "cache.db", "blobs"}
+    assert shown(tmp_path) == (set() if keys else set(MARKERS))
+
+
+@pytest.fixture(scope="module")
+def home(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return tmp_path_factory.mktemp("rotation")
+
+
+@pytest.fixture(scope="module")
+async def server(home: Path) -> AsyncIterator[Client]:
+    """A server, and a client with the old key."""
+    async with real_server(settings_of(home, k2025=OLD)) as client:
+        yield client
+
+
+async def waiting_run(server: Client, settings: Settings) -> Run:
+    """A run that waits for an approval; its worker is gone."""
+    asks = {"people": People(), "approvals": Approvals(effects={"unsafe": "always"})}
+    script = calls(("say_secret", {"text": "it", "times": 2000})), "done"
+    async with build_worker(server, settings):
+        run = await begin(server, task(*script, tools=("say_secret",), **asks))
+        await open_request(run)
+    return run
+
+
+async def test_run_goes_on_under_a_new_key_and_waits_for_one_that_is_missing(
+    server: Client, home: Path
+) -> None:
+    run = await waiting_run(server, settings_of(home, k2025=OLD))
+    for keys, problem in (({"k2026": NEW}, "'k2025', which this process lacks (it has k2026)"), ({}, "none")):
+        hasty = settings_of(home, **keys)
+        client = await client_of(server, hasty)
+        async with build_worker(client, hasty):
+            await client.get_workflow_handle(run.id).signal("nothing")
+
+            async def named(client: Client = client, problem: str = problem) -> bool:
+                return problem in (await bug_in(client, run.id) or "")
+
+            await eventually(named)
+    rotated = settings_of(home, k2026=NEW, k2025=OLD)
+    client = await client_of(server, rotated)
+    async with build_worker(client, rotated):
+        run = client.get_workflow_handle(run.id, result_type=RunResult)
+        await decide(run, "approve")
+        assert (await run.result()).answer == "done"
+    await replayed(run, rotated)
+    history = (await run.fetch_history()).to_json()
+    assert all(base64.b64encode(name).decode() in history for name in (b"k2025", b"k2026"))
+
+
+async def test_messages_in_the_clear_count_and_strangers_encrypted_ones_are_recorded(
+    server: Client, home: Path
+) -> None:
+    settings = settings_of(home, k2025=OLD)
+    run = await waiting_run(server, settings)
+    plain = Client(server.service_client, data_converter=DataConverter.default).get_workflow_handle(run.id)
+    async with build_worker(server, settings):
+        marks = {"encoding": b"binary/encrypted", "encryption-key-id": b"k2030"}
+        await plain.signal("command", RawValue(Payload(metadata=marks, data=b"x" * 50)))
+        await plain.signal("command", {"command": "abort", "text": "typed in the UI"})
+        assert (await run.result()).exit_reason == "aborted"
+        (record,) = [one for one in await log_of(run) if one.event == "UnusableSignal"]
+        assert "an encrypted value that this store's workers and clients did not make" in str(record.error)
+
+
+async def test_history_without_encryption_replays_with_keys(server: Client, home: Path) -> None:
+    plain = settings_of(home)
+    client = await client_of(server, plain)
+    async with build_worker(client, plain):
+        run = await begin(client, task("done", tools=("say_secret",)))
+        await run.result()
+    await replayed(run, settings_of(home, k2025=OLD))
