@@ -141,6 +141,9 @@ class Settings(BaseSettings):
         "first encrypts what Temporal's server and data_dir get, all decrypt; the same for all workers and "
         "clients",
     )
+    codec_token: SecretStr | None = Field(
+        default=None, min_length=16, description="what a codec server wants to be given by who asks it"
+    )
     files_root: Path = Field(default=Path(), description="file tools stay below this folder")
     write_any_name: bool = Field(
         default=False,

@@ -98,6 +98,11 @@ class ServerRecord(BaseModel):
         """Address of Temporal's Web UI."""
         return f"http://127.0.0.1:{self.ui_port}"
 
+    @property
+    def origins(self) -> tuple[str, ...]:
+        """The Web UI's pages, by each of its names."""
+        return self.ui, f"http://localhost:{self.ui_port}"
+
 
 class EmbeddedServer:
     """One user's hold on the server of a data directory; an async context manager."""

@@ -44,7 +44,7 @@ STRANGE = (
     "RATCHET_STORE_SECRET and RATCHET_ENCRYPTION_KEYS everywhere"
 )
 INLINE = "ratchet-inline"
-"""Key of the metadata of a payload that stays in history although it is large."""
+"""Key of the metadata of a payload that shall stay in history although it is large; never seen there."""
 MAGIC = b"\x8bRatchet sealed 1\n"
 """What encrypted bytes at rest begin with, then the key's name and a line's end. Neither JSON, nor zlib, nor
 UTF-8 text begins so. Of a length that base 64 encodes by itself."""
@@ -181,11 +181,12 @@ class Codec(PayloadCodec):
 
     def _encrypted(self, payload: Payload, key: str) -> Payload:
         # Deterministic: the same value must be the same blob on every replay.
-        data = self._keys.encrypt(payload.SerializeToString(deterministic=True), b"payload")
+        plain = Payload()
+        plain.CopyFrom(payload)
+        inline = plain.metadata.pop(INLINE, None)
+        data = self._keys.encrypt(plain.SerializeToString(deterministic=True), b"payload")
         metadata = {"encoding": ENCRYPTED, KEY_ID: key.encode(), SIGNATURE: self._signature(key, data)}
-        if INLINE in payload.metadata:
-            metadata[INLINE] = payload.metadata[INLINE]
-        return Payload(metadata=metadata, data=data)
+        return Payload(metadata=metadata | ({INLINE: inline} if inline else {}), data=data)
 
     def _decrypted(self, payload: Payload) -> Payload:
         key = payload.metadata.get(KEY_ID, b"").decode(errors="replace")

@@ -54,6 +54,7 @@ COMMANDS = {
     "abort": ("decide", "End a run where it is; its result has the exit reason `aborted`."),
     "limits": ("decide", "Set limits of a run that is not over."),
     "rollback": ("decide", "Take a run back to the beginning of a step; shows what was done since."),
+    "codec": ("codec", "Decode for Temporal's UI, CLI and other SDKs what is encrypted or large."),
     "key": (
         "key",
         "Make a key that signs decisions, show its public half, or make one that encrypts.",

@@ -6,9 +6,10 @@ import base64
 import json
 import os
 from pathlib import Path
+from typing import ClassVar
 
 import pytest
-from pydantic import SecretStr, ValidationError
+from pydantic import BaseModel, SecretStr, ValidationError
 from temporalio.api.common.v1 import Payload
 from temporalio.api.failure.v1 import Failure
 from temporalio.converter import DataConverter
@@ -70,6 +71,25 @@ async def test_failure_is_encrypted(blobs: BlobStore) -> None:
     found = await converter(blobs).decode_failure(failure)
     assert isinstance(found, ApplicationError)
     assert (found.message, found.type, found.details[0]) == (MARKER, "Kind", {"detail": MARKER})
+
+
+class Result(BaseModel):
+    """What programs of others read."""
+
+    read_by_others: ClassVar[bool] = True
+    text: str
+
+
+@pytest.mark.parametrize("keys", [None, BEFORE], ids=["plain", "encrypted"])
+@pytest.mark.parametrize(("size", "inline"), [(1, True), (60_000, True), (200_000, False)])
+async def test_result_stays_in_history_up_to_its_bound(
+    size: int, inline: bool, keys: Keys | None, blobs: BlobStore
+) -> None:
+    payload = await encoded(converter(blobs, keys), Result(text="x" * size))
+    assert bool(files(blobs.folder)) is not inline
+    assert await converter(blobs, keys).decode([payload], [Result]) == [Result(text="x" * size)]
+    if inline and keys is None:  # as Temporal's command line shows it without a codec server
+        assert payload == Payload(metadata={"encoding": b"json/plain"}, data=payload.data)
 
 
 async def test_unencrypted_value_passes(blobs: BlobStore) -> None:

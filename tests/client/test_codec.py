@@ -1,0 +1,179 @@
+"""The codec server: it decodes what is encrypted or large for those who may ask, and nothing for others."""
+
+from __future__ import annotations
+
+import base64
+import json
+import os
+import subprocess
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import httpx2 as httpx
+import pytest
+from google.protobuf.json_format import MessageToDict, ParseDict
+from pydantic import SecretStr
+from temporalio.api.common.v1 import Payload, Payloads
+from temporalio.client import Client
+from temporalio.converter import DataConverter
+
+from activities.settings import Settings
+from activities.store.blobs import BlobStore
+from activities.store.converter import data_converter
+from activities.store.encryption import Keys
+from client.codec import REQUEST_BYTES, CodecServer
+from client.embedded import temporal_binary
+from client.errors import UsageError
+
+KEYS = {name: SecretStr(base64.b64encode(os.urandom(64)).decode()) for name in ("k1", "k2")}
+UI = "http://localhost:8233"
+LARGE = "a large value " * 2000
+
+
+@pytest.fixture
+def coded(tmp_path: Path) -> Settings:
+    return Settings(data_dir=tmp_path / ".ratchet", encryption_keys={"k1": KEYS["k1"]})
+
+
+def converter(coded: Settings) -> DataConverter:
+    return data_converter(BlobStore(coded.blobs_dir), None, Keys(coded.encryption_keys))
+
+
+@pytest.fixture
+def server(coded: Settings) -> Iterator[CodecServer]:
+    with CodecServer(coded, origins=[UI]) as server:
+        yield server
+
+
+def post(server: CodecServer, payloads: Any, path: str = "/decode", **headers: str) -> httpx.Response:
+    content = payloads if isinstance(payloads, (str, bytes)) else json.dumps({"payloads": payloads})
+    return httpx.post(server.url + path, content=content, headers={"X-Namespace": "default", **headers})
+
+
+def sent(payloads: list[Payload]) -> list[Any]:
+    found: list[Any] = MessageToDict(Payloads(payloads=payloads))["payloads"]
+    return found
+
+
+def received(answer: httpx.Response) -> list[Payload]:
+    assert answer.status_code == 200, answer.text
+    return list(ParseDict(answer.json(), Payloads()).payloads)
+
+
+async def test_encrypted_large_and_plain_values_are_decoded(server: CodecServer, coded: Settings) -> None:
+    plain = Payload(metadata={"encoding": b"json/plain"}, data=b'"typed"')
+    made = await converter(coded).encode(["small", LARGE])
+    found = received(post(server, sent([*made, plain])))
+    assert [json.loads(one.data) for one in found] == ["small", LARGE, "typed"]
+    assert {one.metadata["encoding"] for one in found} == {b"json/plain"}
+
+
+async def test_encoded_values_are_those_of_a_worker(server: CodecServer, coded: Settings) -> None:
+    plain = data_converter(None).payload_converter.to_payloads(["small", LARGE])
+    encoded = received(post(server, sent(plain), "/encode"))
+    assert encoded == await converter(coded).encode(["small", LARGE])
+    assert received(post(server, sent(encoded[:1]), "/encode")) == encoded[:1]
+    assert received(post(server, sent(encoded), "/some-namespace/decode")) == plain
+
+
+async def test_what_cannot_be_decoded_is_left_as_it_is(server: CodecServer, coded: Settings) -> None:
+    other = coded.model_copy(update={"encryption_keys": {"k2": KEYS["k2"]}})
+    strange, lost = await converter(other).encode(["small", LARGE])
+    for blob in coded.blobs_dir.glob("*/*"):
+        blob.unlink()
+    forged = Payload()
+    forged.CopyFrom(lost)
+    forged.data = lost.data.replace(b'"signature":"', b'"signature":"0')
+    (good,) = await converter(coded).encode(["good"])
+    found = received(post(server, sent([strange, lost, forged, good])))
+    assert found[:3] == [strange, lost, forged]
+    assert json.loads(found[3].data) == "good"
+
+
+def test_page_of_the_ui_may_ask_and_others_may_not(server: CodecServer) -> None:
+    wanted = {
+        "Access-Control-Request-Method": "POST",
+        "Access-Control-Request-Headers": "authorization,content-type,x-namespace",
+    }
+    asked = httpx.options(server.url + "/decode", headers={"Origin": UI, **wanted})
+    assert asked.status_code == 204
+    assert asked.headers["Access-Control-Allow-Origin"] == UI
+    assert asked.headers["Access-Control-Allow-Headers"] == wanted["Access-Control-Request-Headers"]
+    assert post(server, [], Origin=UI).headers["Access-Control-Allow-Origin"] == UI
+    for strange in ({"Origin": "http://evil.example"}, {"Origin": "null"}, {"Host": "evil.example"}):
+        for answer in (
+            post(server, [], **strange),
+            httpx.options(server.url + "/decode", headers={**wanted, **strange}),
+        ):
+            assert answer.status_code == 403
+            assert "Access-Control-Allow-Origin" not in answer.headers
+
+
+def test_token_is_asked_for_where_there_is_one(coded: Settings) -> None:
+    guarded = coded.model_copy(update={"codec_token": SecretStr("a-long-enough-token")})
+    with CodecServer(guarded) as server:
+        assert post(server, []).status_code == 401
+        assert post(server, [], Authorization="Bearer another token").status_code == 401
+        assert post(server, [], Authorization="Bearer a-long-enough-token").status_code == 200
+        assert post(server, [], "/a-long-enough-token/decode").status_code == 200
+
+
+def test_others_are_not_served_without_a_token(coded: Settings) -> None:
+    with pytest.raises(UsageError, match="set RATCHET_CODEC_TOKEN"):
+        CodecServer(coded, ("0.0.0.0", 0))
+    CodecServer(coded.model_copy(update={"codec_token": SecretStr("x" * 16)}), ("0.0.0.0", 0)).server_close()
+
+
+@pytest.mark.parametrize(
+    ("body", "path", "status"),
+    [
+        ("{", "/decode", 400),
+        ('{"payloads": 7}', "/decode", 400),
+        (b"\xff", "/decode", 400),
+        ("{}", "/other", 404),
+        ("{}", "/", 404),
+        (b" " * (REQUEST_BYTES + 1), "/decode", 413),
+        ("{}", "/decode", 200),
+    ],
+)
+def test_wrong_requests_are_named(body: str | bytes, path: str, status: int, server: CodecServer) -> None:
+    try:
+        answer = post(server, body, path)
+    except httpx.TransportError:  # it does not wait for the rest of a long one
+        assert status == 413
+    else:
+        assert (answer.status_code, bool(answer.text)) == (status, True)
+
+
+def test_port_in_use_is_named(server: CodecServer, coded: Settings) -> None:
+    with pytest.raises(UsageError, match=r"cannot listen at 127.0.0.1:.*in use"):
+        CodecServer(coded, ("127.0.0.1", int(server.server_address[1])))
+
+
+async def test_temporals_command_line_reads_and_sends_through_it(
+    temporal: Client, server: CodecServer, tmp_path: Path
+) -> None:
+    """A run that is encrypted and large: started, shown and signalled by `temporal`."""
+    file = tmp_path / "input.json"
+    file.write_text(json.dumps({"goal": LARGE}))
+    address = temporal.service_client.config.target_host
+
+    def cli(*words: str) -> str:
+        command = [temporal_binary(), "workflow", *words, "--codec-endpoint", server.url]
+        done = subprocess.run(
+            [*command, "--address", address, "-o", "json"], capture_output=True, text=True, check=True
+        )
+        return done.stdout
+
+    cli("start", "--type", "Nobody", "-t", "nowhere", "-w", "through-codec", "--input-file", str(file))
+    cli("signal", "-w", "through-codec", "--name", "told", "--input", '"the signal"')
+    run = temporal.get_workflow_handle("through-codec")
+    raw = b"".join(event.SerializeToString() for event in (await run.fetch_history()).events)
+    assert b"a large value" not in raw
+    assert b"the signal" not in raw
+    events = json.loads(cli("show", "-w", "through-codec"))["events"]
+    inputs = [part["input"] for event in events for part in event.values() if "input" in part]
+    values = [json.loads(base64.b64decode(one["payloads"][0]["data"])) for one in inputs]
+    assert values == [{"goal": LARGE}, "the signal"]
+    await run.terminate()
