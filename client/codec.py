@@ -1,8 +1,9 @@
 """A codec server: Temporal's Web UI, its CLI and SDKs of other languages ask it what they show and send.
 
-Temporal's protocol: POST `.../decode` or `.../encode`, both ways `{"payloads": [...]}` as protobuf's JSON. It
-decrypts, and fetches large values from the store, as a worker would; whoever may ask it may read all runs. So
-it answers on this machine alone unless there is a token, and to web pages alone whose addresses it was given.
+Temporal's protocol: POST `.../decode`, `.../download` or `.../encode`, both ways `{"payloads": [...]}` as
+protobuf's JSON. It decrypts, and fetches large values from the store, as a worker would; whoever may ask it
+may read all runs. So it answers on this machine alone unless there is a token, and to web pages alone whose
+addresses it was given.
 """
 
 from __future__ import annotations
@@ -14,6 +15,7 @@ import re
 import threading
 from collections.abc import Callable, Coroutine, Iterable, Sequence
 from contextlib import suppress
+from functools import partial
 from http import HTTPStatus
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from typing import Any
@@ -33,7 +35,9 @@ __all__ = ["CodecServer"]
 
 REQUEST_BYTES = 16 * 2**20
 ANSWER_BYTES = 64 * 2**20
-"""Large values beyond are left as the references that they are."""
+"""Values beyond are left as they are."""
+SHOWN_BYTES = 2**20
+"""Larger ones are left as references where the Web UI asks for that: it has a button that downloads them."""
 AT_A_TIME = 8
 """Requests; others wait."""
 IDLE_SECONDS = 30
@@ -97,12 +101,15 @@ class CodecServer(ThreadingHTTPServer):
         self.shutdown()
         self.server_close()
 
-    async def decoded(self, payloads: Sequence[Payload]) -> list[Payload]:
+    async def decoded(self, payloads: Sequence[Payload], most: int = ANSWER_BYTES) -> list[Payload]:
         """The payloads, one for one. One that cannot be decoded is left as it is: the reader of a language
         would take an explanation for the value. The log has the reason."""
         found, size = list(payloads), 0
         for number, payload in enumerate(payloads):
-            size += payload.ByteSize() + sum(one.size_bytes for one in payload.external_payloads)
+            stored = sum(one.size_bytes for one in payload.external_payloads)
+            if stored > most:
+                continue
+            size += payload.ByteSize() + stored
             if size > ANSWER_BYTES:
                 break
             with suppress(StoreError):
@@ -145,13 +152,20 @@ class _Handler(BaseHTTPRequestHandler):
     def do_POST(self) -> None:
         """Decode or encode."""
         kinds: dict[str, Callable[[Sequence[Payload]], Coroutine[Any, Any, list[Payload]]]]
-        kinds = {"decode": self.server.decoded, "encode": self.server.encoded}
+        kinds = {
+            "decode": self.server.decoded,
+            "download": self.server.decoded,
+            "encode": self.server.encoded,
+        }
         try:
             self._check_page()
-            *before, kind = urlsplit(self.path).path.strip("/").split("/")
+            parts = urlsplit(self.path)
+            *before, kind = parts.path.strip("/").split("/")
+            if parts.query == "preserveStorageRefs=true":
+                kinds["decode"] = partial(self.server.decoded, most=SHOWN_BYTES)
             self._check_token(before)
             if kind not in kinds:
-                raise _Refused(HTTPStatus.NOT_FOUND, "a codec server has /decode and /encode")
+                raise _Refused(HTTPStatus.NOT_FOUND, "a codec server has /decode, /download and /encode")
             payloads = self._payloads()
             with self.server.places:
                 made = asyncio.run(kinds[kind](payloads))

@@ -73,6 +73,8 @@ class Ports:
 
     grpc: int | None = None
     ui: int | None = None
+    codec: bool = False
+    """The one who starts the server runs a codec server for its Web UI, too (`client/codec.py`)."""
 
 
 class ServerRecord(BaseModel):
@@ -85,6 +87,8 @@ class ServerRecord(BaseModel):
     """Where the process runs: a pid means nothing on another host or in another container."""
     port: int = Field(ge=1, le=65535)
     ui_port: int = Field(ge=1, le=65535)
+    codec_port: int = Field(default=0, ge=0, le=65535)
+    """Where the Web UI expects a codec server; 0: nowhere."""
     stopped: bool = False
     """Somebody stopped it: its end is no accident."""
 
@@ -351,11 +355,12 @@ async def _start(home: Path, ports: Ports) -> ServerRecord:
     of the UI stay good."""
     before = _read(home)
     last, ui_port = (before.port, before.ui_port) if before else (0, 0)
+    codec = (_free(before.codec_port if before else 0) or _free(0)) if ports.codec else 0
     attempt = 1
     while True:
         port = _port("--port", ports.grpc, last)
         with await _ui_socket(ports.ui, ui_port) as ui:
-            record = _launch(home, port, ui)
+            record = _launch(home, port, ui, codec)
         _write(home, record)
         try:
             await _wait_ready(home, record)
@@ -368,7 +373,7 @@ async def _start(home: Path, ports: Ports) -> ServerRecord:
             return record
 
 
-def _launch(home: Path, port: int, ui: socket.socket) -> ServerRecord:
+def _launch(home: Path, port: int, ui: socket.socket, codec: int) -> ServerRecord:
     """Start the server, and what stands in front of its UI (`client/ui.py`). The server inherits its lock."""
     from workflows.api import ATTRIBUTES
 
@@ -376,6 +381,8 @@ def _launch(home: Path, port: int, ui: socket.socket) -> ServerRecord:
     command += ["--port", str(port), "--ui-disable-news-fetch"]
     hidden = next(filter(_free, random.sample(UNREACHABLE, len(UNREACHABLE))), 0)
     command += ["--ui-port", str(hidden)] if hidden else ["--headless"]
+    if codec:
+        command += ["--ui-codec-endpoint", f"http://127.0.0.1:{codec}"]
     command += ["--db-filename", str(home / DATABASE)]
     command += ["--sqlite-pragma", "journal_mode=wal", "--sqlite-pragma", "synchronous=normal"]
     for setting in DYNAMIC_CONFIG:
@@ -397,7 +404,8 @@ def _launch(home: Path, port: int, ui: socket.socket) -> ServerRecord:
     finally:
         os.close(lifeline)
         os.close(held)
-    return ServerRecord(pid=pid, host=socket.gethostname(), port=port, ui_port=ui.getsockname()[1])
+    host, ui_port = socket.gethostname(), ui.getsockname()[1]
+    return ServerRecord(pid=pid, host=host, port=port, ui_port=ui_port, codec_port=codec)
 
 
 def _spawn(command: list[str], home: Path, log: BinaryIO, inherited: list[int]) -> int:

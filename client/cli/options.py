@@ -112,9 +112,14 @@ class CommonOptions:
 
     @asynccontextmanager
     async def client(
-        self, settings: Settings | None = None, logs: Literal["file", "terminal"] = "file"
+        self,
+        settings: Settings | None = None,
+        logs: Literal["file", "terminal"] = "file",
+        *,
+        codec: bool = False,
     ) -> AsyncIterator[AgentClient]:
-        """A client without a worker; `logs` says where this process writes its log. Raises RatchetError."""
+        """A client without a worker; `logs` says where this process writes its log, `codec` whether it runs a
+        codec server for the embedded server's Web UI. Raises RatchetError."""
         from client.agent import AgentClient
         from client.cli.logs import log_to_file, log_to_terminal
         from client.connection import connected
@@ -124,7 +129,7 @@ class CommonOptions:
         settings = settings or load_settings(self.data_dir)
         data_directory(settings.data_dir)
         log = log_to_file if logs == "file" else log_to_terminal
-        ports = Ports(self.port, self.ui_port)
+        ports = Ports(self.port, self.ui_port, codec)
         with log(settings):
             async with connected(settings=settings, remote=self.remote(), ports=ports) as connection:
                 yield AgentClient(connection)

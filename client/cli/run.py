@@ -108,18 +108,33 @@ async def dev(common: CommonOptions, agent: AgentName = None, base_url: BaseUrl 
     note = render.notes()
     try:
         async with AsyncExitStack() as stack:
-            client = await stack.enter_async_context(common.client(settings, "terminal"))
+            client = await stack.enter_async_context(common.client(settings, "terminal", codec=True))
             await remember_for_workers(client, settings, allowed)
             await stack.enter_async_context(own_worker(client, settings))
             note.print(f"Temporal  {client.where}   task queue {TASK_QUEUE}")
             if client.ui:
-                note.print(f"Web UI    {client.ui}")
+                note.print(f"Web UI    {client.ui}{_decode_for_ui(settings, stack)}")
                 note.print(f"for Temporal's own command line: export TEMPORAL_ADDRESS={client.where}")
             note.print("A worker runs here until Ctrl-C. Runs that are not over continue next time.")
             await asyncio.Event().wait()
     except asyncio.CancelledError:
         note.print("stopped")
     return 0
+
+
+def _decode_for_ui(settings: Settings, stack: AsyncExitStack) -> str:
+    """Run a codec server for the Web UI of the embedded server; a remark if there can be none."""
+    from client.codec import CodecServer
+    from client.embedded import running_server
+
+    record = running_server(settings.data_dir)
+    if record is None or not record.codec_port:
+        return "   (large and encrypted values are shown after `ratchet down`)"
+    address = ("127.0.0.1", record.codec_port)
+    open_to_ui = settings.model_copy(update={"codec_token": None})  # a person cannot give the UI a token
+    with suppress(UsageError):  # another process of this directory serves there
+        stack.enter_context(CodecServer(open_to_ui, address, origins=record.origins))
+    return ""
 
 
 @command(app)

@@ -8,6 +8,7 @@ import signal
 import subprocess
 from pathlib import Path
 
+import httpx2 as httpx
 import pytest
 
 from client.embedded import running_server
@@ -89,6 +90,20 @@ async def test_interrupted_run_is_kept_and_its_server_stopped(data_dir: Path, tm
         assert process.wait(120) == 130
     assert "kept is kept" in err
     assert running_server(data_dir) is None
+
+
+def test_web_ui_reads_through_the_codec_server_of_dev(data_dir: Path, tmp_path: Path) -> None:
+    cli = Cli(data_dir, tmp_path)
+    with running("dev", **cli.variables) as worker:
+        _polls(worker)
+        server = running_server(data_dir)
+        assert server is not None
+        wanted = httpx.get(f"{server.ui}/api/v1/settings").json()["Codec"]["Endpoint"]
+        for origin, status in ((server.ui, 200), ("http://127.0.0.1:1", 403)):
+            headers = {"Origin": origin, "X-Namespace": "default"}
+            answer = httpx.post(f"{wanted}/decode", json={"payloads": []}, headers=headers)
+            assert answer.status_code == status
+        assert cli("codec", "--listen", wanted.removeprefix("http://")).code == 2
 
 
 def test_run_for_other_workers_is_refused_beside_one_without_its_modules(

@@ -69,6 +69,18 @@ async def test_encrypted_large_and_plain_values_are_decoded(server: CodecServer,
     assert {one.metadata["encoding"] for one in found} == {b"json/plain"}
 
 
+async def test_huge_values_wait_for_their_download_where_the_ui_wants_it(
+    server: CodecServer, coded: Settings
+) -> None:
+    small, huge = made = await converter(coded).encode([LARGE, "x" * 2_000_000])
+    found = received(post(server, sent(made), "/decode?preserveStorageRefs=true"))
+    assert (json.loads(found[0].data), found[1]) == (LARGE, huge)
+    assert (
+        len(received(post(server, sent([huge]), "/download?preserveStorageRefs=true"))[0].data) == 2_000_002
+    )
+    assert small.external_payloads
+
+
 async def test_encoded_values_are_those_of_a_worker(server: CodecServer, coded: Settings) -> None:
     plain = data_converter(None).payload_converter.to_payloads(["small", LARGE])
     encoded = received(post(server, sent(plain), "/encode"))
