@@ -3,7 +3,7 @@
 The embedded server continues the runs in a directory's database, so a directory that came with somebody
 else's files (a cloned repository, an archive) would bring runs of theirs. Each directory has a random id in
 its file `id`; those of the user's own are kept in the user's state folder. A moved or copied directory keeps
-its id.
+its id. What git keeps is never the user's own: a pull replaces ignored files without a word.
 """
 
 from __future__ import annotations
@@ -11,6 +11,7 @@ from __future__ import annotations
 import os
 import re
 import secrets
+import subprocess
 from datetime import UTC, datetime
 from pathlib import Path
 
@@ -21,6 +22,8 @@ __all__ = ["DATABASE", "adopt", "claim"]
 
 DATABASE = "temporal.db"
 ID = re.compile(r"[0-9a-f]{32}")
+OURS = (":(glob)*.db*", "store.secret", "id", "blobs")
+"""As git names them from within the directory."""
 
 
 def claim(home: Path) -> None:
@@ -31,6 +34,12 @@ def claim(home: Path) -> None:
     Raises:
         UsageError: the database is a stranger's, or others may have changed it; or the id cannot be kept.
     """
+    if kept := _kept_by_git(home):
+        raise UsageError(
+            f"git keeps {kept} of {home}: a pull may replace it, and the runs of others would continue here "
+            "with your tools and keys. Use another directory with --data-dir; or, if it came with the "
+            f"repository, delete {home}, and if it is yours, take it out by `git rm --cached` there"
+        )
     database = list(home.glob(f"{DATABASE}*"))
     if database and (reason := _doubt(home)):
         newest = max(path.lstat().st_mtime for path in database)
@@ -68,6 +77,17 @@ def _doubt(home: Path) -> str:
     if home.stat().st_mode & 0o022:
         return "other users may write there"
     return ""
+
+
+def _kept_by_git(home: Path) -> str:
+    """Names of our files in the index of the repository around the directory, the first ones; mostly none."""
+    # a repository's own settings could name programs that git runs
+    command = ["git", "-c", "core.fsmonitor=false", "-C", str(home), "ls-files", "-z", "--", *OURS]
+    try:
+        found = subprocess.run(command, capture_output=True, stdin=subprocess.DEVNULL, check=False)
+    except OSError:  # no git, so no pull
+        return ""
+    return ", ".join(os.fsdecode(found.stdout).split("\0")[:-1][:3])
 
 
 def _is_known(home: Path) -> bool:

@@ -6,9 +6,11 @@ import asyncio
 import http.client
 import json
 import os
+import re
 import shutil
 import signal
 import socket
+import subprocess
 import sys
 from asyncio.subprocess import PIPE
 from collections.abc import AsyncIterator
@@ -272,6 +274,22 @@ async def test_link_to_the_id_of_an_own_directory_is_no_id(own: Path, tmp_path: 
     (cloned / "temporal.db").write_bytes((own / "temporal.db").read_bytes())
     (cloned / "id").symlink_to(own / "id")
     await refused(cloned)
+
+
+@pytest.mark.parametrize("name", ["temporal.db", "temporal.db-wal", "calls.db", "store.secret"])
+async def test_database_that_git_keeps_is_refused(own: Path, name: str) -> None:
+    """A pull replaces files that git ignores, without a word: the next command would continue its runs."""
+    git(own, "init", "--quiet", "..")
+    await (await EmbeddedServer.attach(own)).release()
+    (own / name).touch()
+    git(own, "add", "--force", name)
+    await refused(own, rf"git keeps {re.escape(name)}.*git rm --cached")
+    git(own, "rm", "--cached", "--quiet", "--force", name)
+    await (await EmbeddedServer.attach(own)).release()
+
+
+def git(folder: Path, *words: str) -> None:
+    subprocess.run(["git", "-C", str(folder), *words], check=True)
 
 
 async def test_moved_or_copied_directory_stays_known(own: Path, tmp_path: Path) -> None:
