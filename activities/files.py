@@ -9,6 +9,7 @@ from __future__ import annotations
 import os
 import secrets
 import stat
+import sys
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass
@@ -32,8 +33,11 @@ RUN_BY_NAME = (
     "conftest.py", "sitecustomize.py", "usercustomize.py", "*.pth", "setup.py", "setup.cfg", "pyproject.toml",
     "pytest.ini", "tox.ini", "noxfile.py", "venv", "site-packages", "__pycache__", "package.json",
     "node_modules", "makefile", "gnumakefile", "*.mk", "justfile", "rakefile", "cmakelists.txt", "build.rs",
-    "build.gradle*", "gradlew*", "jenkinsfile*", "azure-pipelines*", "bitbucket-pipelines*", "dockerfile*",
-    "compose.y*ml", "docker-compose*.y*ml", "*.code-workspace",
+    "build.gradle*", "settings.gradle*", "gradlew*", "pom.xml", "mvnw*", "gemfile", "*.gemspec",
+    "gruntfile.*", "gulpfile.*", "*.config.*js", "*.config.*ts", "taskfile.y*ml", "vagrantfile",
+    "jenkinsfile*", "action.y*ml", "appveyor.y*ml", "azure-pipelines*", "bitbucket-pipelines*",
+    "buildspec.y*ml", "cloudbuild.y*ml", "dockerfile*", "containerfile*", "compose.y*ml",
+    "docker-compose*.y*ml", "*.code-workspace",
 )  # fmt: skip
 """Besides names that begin with a dot, files and folders whose content programs run because of their names:
 not written for a model unless the configuration says so (docs/tools.md)."""
@@ -145,10 +149,14 @@ class FilesRoot:
         parts = self.parts(path)
         if not parts:
             raise PathError(f"{path!r} is a folder; give the name of a file")
-        if not self.write_any_name and (name := next(filter(_runs_by_name, parts), None)):
+        name = next(filter(_runs_by_name, parts), "")
+        if not self.write_any_name and (name or _is_code_of_ours(self.root.joinpath(*parts))):
+            runs = (
+                f"programs run what is in {name!r} by themselves" if name else "the worker runs what is there"
+            )
             raise PathError(
-                f"{path[:200]!r} is not open to writing: programs run what is in {name!r} by themselves; the "
-                "operator may allow such names (RATCHET_WRITE_ANY_NAME)"
+                f"{path[:200]!r} is not open to writing: {runs}; the operator may allow such names "
+                "(RATCHET_WRITE_ANY_NAME)"
             )
         with _explained(path), self._folder(parts[:-1], make=True) as folder:
             mode = _mode_of_old(path, parts[-1], folder)
@@ -194,6 +202,20 @@ def _folded(part: str) -> str:
 def _runs_by_name(part: str) -> bool:
     name = _folded(part)
     return name.startswith(".") or any(fnmatchcase(name, pattern) for pattern in RUN_BY_NAME)
+
+
+def _is_code_of_ours(path: Path) -> bool:
+    """This process has loaded a module from there, or finds modules of a package there: so will the next."""
+    above = [(one.name.casefold(), one) for one in (path, *path.parents) if os.path.exists(one)]
+    for module in tuple(sys.modules.values()):
+        known = getattr(module, "__dict__", {})
+        for place in (known.get("__file__"), *(known.get("__path__") or ())):
+            if isinstance(place, str) and place:
+                called = os.path.basename(place).casefold()
+                with suppress(OSError):
+                    if any(name == called and os.path.samefile(place, one) for name, one in above):
+                        return True
+    return False
 
 
 def _entry(folder: Parts, found: os.DirEntry[str]) -> Entry:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import socket
 import stat
+import sys
 import tempfile
 import threading
 from collections.abc import Iterator
@@ -16,6 +17,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from activities.extensions import load_modules
 from activities.files import MAX_FILE_BYTES, FilesRoot, PathError
 from activities.settings import Settings
 from activities.tools import list_files, read_file, search_files, write_file
@@ -264,7 +266,9 @@ def test_root_that_is_the_workers_store_has_no_files(tmp_path: Path) -> None:
         ".venv/lib/x.py", "a/.VENV/x.py", "src/__pycache__/x.pyc", ".envrc", "lib/evil.pth", "a/conftest.py",
         "ConfTest.py", "conf\u200btest.py", "sitecustomize.py", ".github/workflows/x.yml", ".gitlab-ci.yml",
         ".bashrc", ".config/autostart/x.desktop", ".vscode/tasks.json", "Makefile", "package.json",
-        "pyproject.toml", "a/./Dockerfile.dev", ".pre-commit-config.yaml", "Jenkinsfile",
+        "pyproject.toml", "a/./Dockerfile.dev", ".pre-commit-config.yaml", "Jenkinsfile", "Containerfile",
+        "eslint.config.mjs", "web/vite.config.ts", "Gemfile", "x.gemspec", "settings.gradle.kts",
+        "Gruntfile.js", "gulpfile.ts", "pom.xml", "Vagrantfile", "Taskfile.yml", "action.yml", "appveyor.yml",
     ],
 )  # fmt: skip
 def test_what_programs_run_by_its_name_is_written_only_if_allowed(tmp_path: Path, name: str) -> None:
@@ -273,6 +277,27 @@ def test_what_programs_run_by_its_name_is_written_only_if_allowed(tmp_path: Path
     assert list(tmp_path.iterdir()) == []
     FilesRoot.of(settings_on(tmp_path, write_any_name=True)).write(name, b"x")
     assert (tmp_path / name).read_text() == "x"
+
+
+@pytest.mark.parametrize("name", ["tools.py", "shop/prices.py", "shop/new.py"])
+def test_modules_of_the_worker_are_not_written(tmp_path: Path, name: str) -> None:
+    """The next worker runs them, and so it does a new file in a package."""
+    (tmp_path / "shop").mkdir()
+    (tmp_path / "shop" / "__init__.py").touch()
+    (tmp_path / "shop" / "prices.py").write_text("PRICE = 1")
+    source = f"import sys; sys.path.append({str(tmp_path)!r}); import shop.prices"
+    (tmp_path / "tools.py").write_text(source)
+    load_modules([str(tmp_path / "tools.py")])
+    try:
+        with pytest.raises(PathError, match=r"not open to writing.*RATCHET_WRITE_ANY_NAME"):
+            write(tmp_path, name)
+        assert (tmp_path / "tools.py").read_text() == source
+        FilesRoot.of(settings_on(tmp_path, write_any_name=True)).write(name, b"x")
+        write(tmp_path, "shop.py")
+    finally:
+        sys.path.remove(str(tmp_path))
+        for module in ("shop", "shop.prices"):
+            del sys.modules[module]
 
 
 @pytest.mark.parametrize("name", [".git/hooks/pre-commit", ".gi\u200ct/config", ".ratchet/x", ".ssh/rc"])
