@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import ast
 import json
 import os
 import re
@@ -42,7 +43,8 @@ from workflows.people import Kind
 
 DOCS = ROOT / "docs"
 README = (ROOT / "README.md").read_text(encoding="utf-8")
-PAGES = [ROOT / "README.md", *sorted(DOCS.glob("*.md"))]
+SECURITY = ROOT / "SECURITY.md"
+PAGES = [ROOT / "README.md", SECURITY, *sorted(DOCS.glob("*.md"))]
 WAITS = "nobody can be asked here"
 """What `ratchet run` prints without a terminal when a person must decide."""
 PATIENCE = 120
@@ -302,6 +304,7 @@ def test_every_option_of_the_pages_exists() -> None:
 def test_every_page_is_reached_from_the_readme() -> None:
     linked = set(re.findall(r"\]\(docs/([\w-]+\.md)", README))
     assert {path.name for path in DOCS.glob("*.md")} == linked
+    assert "](SECURITY.md)" in README
 
 
 def test_every_link_leads_somewhere() -> None:
@@ -320,6 +323,20 @@ def test_picture_of_the_readme_is_the_tutorials_machine(tmp_path: Path) -> None:
     file.write_text(blocks(text_of("tutorial.md"), "python")[1])
     (module,) = load_modules([str(file)])
     assert blocks(README, "mermaid") == [mermaid(module.MACHINE)]
+
+
+def test_every_line_of_the_threat_model_is_shown_by_tests() -> None:
+    text = SECURITY.read_text(encoding="utf-8")
+    rows = re.findall(r"^\| (?!-)(.+?) \| (.+?) \|$", text, re.MULTILINE)
+    lines = [shown for claim, shown in rows if shown != "shown by"]
+    assert len(lines) >= 30
+    for line in lines:
+        for reference in line.split(", "):
+            found = re.fullmatch(r"`([\w/]+\.py)::(test_\w+)`", reference)
+            assert found, reference
+            tree = ast.parse((ROOT / "tests" / found[1]).read_text(encoding="utf-8"))
+            tests = {one.name for one in tree.body if isinstance(one, ast.FunctionDef | ast.AsyncFunctionDef)}
+            assert found[2] in tests, reference
 
 
 # -- Temporal's own tools --------------------

@@ -1,0 +1,43 @@
+"""A command that is given in a stranger's folder runs nothing of it that nobody named."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+from tests.client.conftest import ROOT
+
+NAMES = (
+    "sitecustomize.py", "usercustomize.py", "client/__init__.py", "workflows/__init__.py", "worker.py",
+    "typer.py", "json.py", "temporalio.py", "conftest.py", "tools.py", "temporal", "git",
+)  # fmt: skip
+SETTINGS = (
+    'RATCHET_MODULES=["tools.py"]\nOPENAI_BASE_URL=http://evil.invalid\nTEMPORAL_ADDRESS=evil.invalid:7233\n'
+)
+
+
+def test_nothing_in_the_folder_of_a_command_is_executed(tmp_path: Path) -> None:
+    """A run with its server, its worker, its sandbox for machines, and a look at its tools."""
+    folder, mark = tmp_path / "cloned", tmp_path / "executed"
+    for name in NAMES:
+        (folder / name).parent.mkdir(parents=True, exist_ok=True)
+        (folder / name).write_text(f"#!/usr/bin/env python3\nopen({str(mark)!r}, 'a').write({name!r})\n")
+        (folder / name).chmod(0o755)
+    (folder / ".env").write_text(SETTINGS)
+    (folder / "temporal.toml").write_text('[profile.default]\naddress = "evil.invalid:7233"\n')
+    command = tmp_path / "bin" / "ratchet"  # as pip makes it
+    command.parent.mkdir()
+    command.write_text(f"#!{sys.executable}\nfrom client.start import main\n\nmain()\n")
+    ours = ("RATCHET_", "TEMPORAL_", "OPENAI_")
+    kept = {name: value for name, value in os.environ.items() if not name.startswith(ours)}
+    kept |= {"PYTHONPATH": str(ROOT), "XDG_STATE_HOME": str(tmp_path / "state")}
+    for words in (["run", "What is here?", "--model", "scripted"], ["tools"], ["down"]):
+        done = subprocess.run(
+            [sys.executable, str(command), *words], cwd=folder, env=kept, capture_output=True, check=False
+        )
+        assert done.returncode == 0, (words, done.stderr)
+        assert b"evil" not in done.stderr
+    assert not mark.exists(), mark.read_text()
+    assert (folder / ".ratchet" / "temporal.db").exists()
