@@ -19,9 +19,7 @@ from contextlib import suppress
 from itertools import accumulate
 from typing import Any
 
-import re2  # type: ignore[import-untyped]  # google-re2 ships no types
-
-from activities.contracts import MaterialRef
+from activities.contracts import MaterialRef, compiled
 from activities.store.blobs import BlobStore
 from activities.store.encryption import is_sealed
 
@@ -29,7 +27,6 @@ __all__ = [
     "Material",
     "MaterialFunctions",
     "Materials",
-    "compiled",
 ]
 
 MATCHES = 1000
@@ -46,32 +43,8 @@ STRIDE = 2**13
 """Bytes from one count of characters to the next."""
 INSIDE = bytes(range(0x80, 0xC0))
 """The bytes of UTF-8 with which no character begins."""
-PATTERN_CHARS = 1000
-PATTERN_MEMORY = 2**20
-"""Bytes. A pattern that needs more could take seconds for a few thousand characters."""
 SEARCHERS = ThreadPoolExecutor(2, thread_name_prefix="material-search")
 """Slow patterns must not take the threads that the store needs."""
-
-
-def compiled(pattern: str, *, ignore_case: bool = False) -> Any:
-    """The pattern for RE2, bounded in memory. Raises `ValueError` that says what is wrong with it."""
-    if len(pattern) > PATTERN_CHARS:
-        raise ValueError(
-            f"the pattern has {len(pattern):,} characters; at most {PATTERN_CHARS:,} are allowed"
-        )
-    options = re2.Options()
-    options.log_errors = False
-    options.max_mem = PATTERN_MEMORY
-    options.case_sensitive = not ignore_case
-    try:
-        return re2.compile(pattern, options)
-    except (re2.error, UnicodeEncodeError) as error:
-        cause = error.args[0] if error.args and isinstance(error, re2.error) else str(error)
-        text = cause.decode(errors="replace") if isinstance(cause, bytes) else str(cause)
-        raise ValueError(
-            f"the pattern {pattern[:200]!r} cannot be used: {text} "
-            "(RE2 syntax: no look-around, no back-references, repetitions up to 1000)"
-        ) from None
 
 
 def _characters(data: bytes) -> int:

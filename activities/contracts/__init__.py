@@ -5,4 +5,5 @@ from activities.contracts.conversation import *  # noqa: F403
 from activities.contracts.data import *  # noqa: F403
 from activities.contracts.effects import *  # noqa: F403
 from activities.contracts.paths import *  # noqa: F403
+from activities.contracts.patterns import *  # noqa: F403
 from activities.contracts.requests import *  # noqa: F403

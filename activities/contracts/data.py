@@ -15,6 +15,7 @@ from pydantic import (
 )
 
 from activities.contracts.conversation import ToolCall
+from activities.contracts.patterns import PATTERN_STEPS, compiled
 
 __all__ = [
     "Artifact",
@@ -56,9 +57,9 @@ class Price(Strict):
 class ScriptedReply(Strict):
     """One reply of the `scripted` provider.
 
-    `expect` is a regular expression that must match in the newest message that is not the
-    assistant's. Its named groups, and those of earlier replies, fill `{name}` in `reply`. Without a
-    match, `otherwise` is the reply if given; else the script fails.
+    `expect` is a regular expression (RE2; `^` and `$` match at each line) that must match in the newest
+    message that is not the assistant's. Its named groups, and those of earlier replies, fill `{name}` in
+    `reply`. Without a match, `otherwise` is the reply if given; else the script fails.
     """
 
     reply: JsonValue
@@ -66,6 +67,19 @@ class ScriptedReply(Strict):
     otherwise: JsonValue = None
     tool_calls: tuple[ToolCall, ...] = Field(default=(), max_length=100)
     delay_seconds: float = Field(default=0.0, ge=0, le=3600)
+
+    @field_validator("expect")
+    @classmethod
+    def _can_be_searched(cls, expect: str | None) -> str | None:
+        if expect is not None:
+            compiled(expect, lines=True, steps=PATTERN_STEPS)
+        return expect
+
+    def match(self, text: str) -> Any:
+        """What `expect` finds in the text; None if nothing, or if nothing is expected."""
+        if self.expect is None:
+            return None
+        return compiled(self.expect, lines=True, steps=PATTERN_STEPS).search(text)
 
 
 class ModelSpec(Strict):

@@ -10,12 +10,10 @@ import asyncio
 import json
 import re
 from collections.abc import Mapping
-from typing import Any
 
-import regex
 from pydantic import JsonValue
 
-from activities.contracts import Conversation, ModelReplied, ModelSpec, ScriptedReply, ToolCall
+from activities.contracts import Conversation, ModelReplied, ScriptedReply, ToolCall
 from activities.pricing import estimated_usage
 from activities.provider import ModelCall, ProviderError
 from activities.settings import Settings
@@ -26,8 +24,6 @@ MODEL = "scripted (no language model)"
 """What its replies name as the model."""
 PIECES = 20
 """In how many pieces a delayed reply appears."""
-SEARCH_SECONDS = 2.0
-"""How long an entry may search for what it expects: a bad expression must not stop the worker."""
 SHOWN_CHARACTERS = 300
 """Of the message that an entry did not expect."""
 PLACEHOLDER = re.compile(r"\{(\w+)\}")
@@ -46,7 +42,7 @@ class ScriptedProvider:
         """The next entry's reply. Raises a fatal `ProviderError` if there is none, or none fits."""
         script, delay = call.model.script, 0.0
         if script:
-            # In a thread: a search may take its whole bound of time, and the loop must go on meanwhile.
+            # In a thread: a search may take a second per MB, and the loop must go on meanwhile.
             text, calls = await asyncio.to_thread(_from_script, script, call.conversation)
             delay = script[_replies(call.conversation)].delay_seconds
         else:
@@ -59,15 +55,6 @@ class ScriptedProvider:
             model=MODEL,
             usage=estimated_usage(call.messages, text, calls),
         )
-
-    async def check(self, model: ModelSpec) -> str | None:
-        """What is wrong with the script; None when all is well."""
-        try:
-            for number, entry in enumerate(model.script, start=1):
-                _match(entry, "", number)
-        except ProviderError as error:
-            return error.message
-        return None
 
 
 PROVIDER = ScriptedProvider
@@ -106,8 +93,8 @@ def _from_script(
     entry, found = script[number], None
     names: dict[str, str] = {}
     before_replies = _before_replies(conversation)
-    for at, (earlier, text) in enumerate(zip(script, before_replies, strict=False), start=1):
-        found = _match(earlier, text, at)
+    for earlier, text in zip(script, before_replies, strict=False):
+        found = earlier.match(text)
         if found:
             names |= {name: value for name, value in found.groupdict().items() if value is not None}
     if entry.expect is None or found:
@@ -133,19 +120,6 @@ def _before_replies(conversation: Conversation) -> list[str]:
         else:
             newest = message.content
     return [*texts, newest]
-
-
-def _match(entry: ScriptedReply, text: str, number: int) -> Any:
-    """What the entry expects, found within a bound of time. `^` and `$` match at each line."""
-    if entry.expect is None:
-        return None
-    try:
-        return regex.search(entry.expect, text, regex.M, timeout=SEARCH_SECONDS, concurrent=True)
-    except regex.error as error:
-        problem = f"is not a regular expression: {error}"
-    except TimeoutError:
-        problem = f"took longer than {SEARCH_SECONDS} s; write it more simply"
-    raise _failed("bad_script", f"entry {number}: `expect` {problem}")
 
 
 def _filled(value: JsonValue, names: Mapping[str, str]) -> JsonValue:

@@ -16,7 +16,7 @@ from typing import Any
 
 from pydantic import BaseModel, Field
 
-from activities.contracts import RelativePath
+from activities.contracts import RelativePath, compiled
 from activities.files import FilesRoot, PathError
 from activities.tools import Tool, ToolCallContext
 
@@ -127,8 +127,6 @@ class Search:
 
 def run(params: Params, call: ToolCallContext) -> str:
     """The matching lines, or the counts; raises `PathError`, and `ValueError` for the pattern."""
-    from activities.material import compiled
-
     pattern = compiled(params.pattern, ignore_case=params.ignore_case)
     if params.count_by and pattern.groups == 0:
         raise ValueError(

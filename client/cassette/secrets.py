@@ -13,7 +13,7 @@ from typing import Any
 
 import re2  # type: ignore[import-untyped]  # google-re2 ships no types
 
-from activities.material import compiled
+from activities.contracts import compiled
 from client.errors import UsageError
 
 __all__ = ["secrets_of_environment", "without_secrets"]

@@ -7,8 +7,8 @@ from typing import Any
 
 import pytest
 
+from activities.contracts import compiled
 from activities.files import MAX_FILE_BYTES, FilesRoot, PathError
-from activities.material import compiled
 from activities.tools import search_files
 from tests.activities.toolkit import context_on, settings_on
 

@@ -23,8 +23,8 @@ from jsonschema import Draft202012Validator, FormatChecker, SchemaError, Validat
 from pydantic import JsonValue
 from referencing import Registry
 
-from activities.contracts import PATH_FORMATS, JsonObject, ToolSpec, normal_path
-from workflows.machines.common.json_schema import SAFE_KEYWORDS, compiled_pattern, error_text, extend
+from activities.contracts import PATH_FORMATS, PATTERN_STEPS, JsonObject, ToolSpec, compiled, normal_path
+from workflows.machines.common.json_schema import SAFE_KEYWORDS, error_text, extend
 from workflows.people import json_problem
 
 __all__ = ["Condition", "argument_names", "argument_problem", "arguments_for", "condition_problem", "fits"]
@@ -65,7 +65,7 @@ CONDITION: JsonObject = {
 }
 """JSON schema of a condition, beside the draft's own."""
 FORMATS = FormatChecker(())
-FORMATS.checks("re2", ValueError)(lambda pattern: compiled_pattern(pattern) is not None)
+FORMATS.checks("re2", ValueError)(lambda pattern: compiled(pattern, steps=PATTERN_STEPS) is not None)
 
 # -- a tool's arguments --------------------
 

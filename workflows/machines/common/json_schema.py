@@ -11,19 +11,18 @@ import json
 import re
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
-from functools import lru_cache, partial
+from functools import partial
 from typing import Any
 
-import re2  # type: ignore[import-untyped]  # google-re2 ships no types
 from jsonschema import Draft202012Validator, SchemaError, ValidationError, validators
 from referencing import Registry
 from referencing.exceptions import Unresolvable
 from referencing.jsonschema import DRAFT202012
 
-from activities.contracts import JsonObject
+from activities.contracts import PATTERN_STEPS, JsonObject, compiled
 from workflows.gate.canonical import canonical
 
-__all__ = ["SAFE_KEYWORDS", "Schema", "checked_schema", "compiled_pattern", "error_text", "extend"]
+__all__ = ["SAFE_KEYWORDS", "Schema", "checked_schema", "error_text", "extend"]
 
 SCHEMA_BYTES = 16_000
 """The longest schema as JSON."""
@@ -38,8 +37,6 @@ WORK = 1_000_000
 """Units of work for one value: less than a second (measured)."""
 KEYWORD_WORK = 20
 """Units for one keyword, and for one error; each four characters of JSON that it looks at are one more."""
-PATTERN_STEPS = 1_000
-"""Instructions of one pattern as an RE2 program. The worst search takes a second per MB (measured)."""
 DRAFT = "https://json-schema.org/draft/2020-12/schema"
 LOCAL_REFERENCE = re.compile(r"#(/\$defs/[^/]+)?")
 REFUSED = {
@@ -57,32 +54,15 @@ extend: Any = validators.extend
 # -- keywords made safe ---------------------------------------------------------------------------
 
 
-@lru_cache(maxsize=256)
-def compiled_pattern(pattern: str) -> Any:
-    """The compiled RE2 expression. Raises ValueError for one that RE2 cannot read, or that is too large."""
-    options = re2.Options()
-    options.log_errors = False
-    try:
-        compiled = re2.compile(pattern, options)
-    except (re2.error, UnicodeError) as error:
-        raise ValueError(f"{pattern[:100]!r} is not an RE2 expression: {error}") from error
-    if compiled.programsize > PATTERN_STEPS:
-        raise ValueError(
-            f"the pattern {pattern[:100]!r} has {compiled.programsize:,} steps as an RE2 program, at most "
-            f"{PATTERN_STEPS:,} are allowed; use shorter repeats"
-        )
-    return compiled
-
-
 def _matches(validator: Any, pattern: Any, instance: Any, schema: Any) -> Iterator[ValidationError]:
     """`pattern` with RE2. A tool's pattern that RE2 cannot read is left to the tool."""
     if not isinstance(instance, str):
         return
     try:
-        compiled = compiled_pattern(pattern)
+        expression = compiled(pattern, steps=PATTERN_STEPS)
     except ValueError:
         return
-    if not compiled.search(instance):
+    if not expression.search(instance):
         yield ValidationError(f"{instance[:100]!r} does not match {pattern[:100]!r}")
 
 
@@ -197,7 +177,7 @@ def _check_parts(schema: JsonObject) -> None:
         if part is not schema and any(isinstance(part.get(key), str) for key in ("$schema", "$id")):
             raise ValueError("`$schema` and `$id` are allowed at the top only")
         if isinstance(pattern := part.get("pattern"), str):
-            compiled_pattern(pattern)
+            compiled(pattern, steps=PATTERN_STEPS)
         if isinstance(reference := part.get("$ref"), str):
             _check_reference(reference, resolver)
 
