@@ -120,6 +120,7 @@ class LiveRun:
         self.commands.load(values["commands"])
         self.early = _DECISIONS.validate_python(values["early_decisions"])
         self.paused, self.interrupted_at = bool(values["paused"]), int(values["interrupted_at"])
+        self._last_reason = str(values["last_reason"])
         self.calls.state = CallState.model_validate(values["calls"])
         self.calls.done = _DONE.validate_python(values["done"])
         self.calls.cached = _RESULTS.validate_python(values["cached"])
@@ -134,6 +135,7 @@ class LiveRun:
             "step": dump(self.step),
             "paused": self.paused,
             "interrupted_at": self.interrupted_at,
+            "last_reason": self._last_reason,
             "requests": self.requests.dump(),
             "early_decisions": _DECISIONS.dump_python(self.early, mode="json"),
             "commands": self.commands.dump(),
