@@ -15,12 +15,13 @@ from temporalio.api.failure.v1 import Failure
 from temporalio.converter import DataConverter
 from temporalio.exceptions import ApplicationError
 
-from activities.contracts import EMPTY_DIGEST, ArchiveRequest, Conversation, MaterialRef, Message
+from activities.contracts import EMPTY_DIGEST, AfterReset, ArchiveRequest, Conversation, MaterialRef, Message
 from activities.material import Materials
 from activities.settings import Settings
 from activities.store.archive import Archive
 from activities.store.blobs import BlobStore
 from activities.store.cache import ConversationCache
+from activities.store.calls import SqliteCalls
 from activities.store.converter import data_converter
 from activities.store.encryption import KeyMissing, Keys, NotDecrypted, SealedBlobs
 
@@ -226,3 +227,19 @@ def test_keys_come_from_the_variable_or_the_file_that_it_names(
         monkeypatch.setenv("RATCHET_ENCRYPTION_KEYS", value)
         assert Keys(Settings().encryption_keys).active == "2026-11"
     assert GOOD["2026-11"] not in repr(Settings())
+
+
+def test_calls_are_sealed_and_found_again_under_the_next_key(tmp_path: Path) -> None:
+    path, digest = tmp_path / "calls.db", "d" * 64
+    calls = SqliteCalls(path, BEFORE)
+    assert calls.begin("w/r/1/a", digest, MARKER) is None
+    calls.end("w/r/1/a", {"output": MARKER})
+    assert not any(text.encode() in path.read_bytes() for text in (MARKER, digest))
+    rotated = SqliteCalls(path, ROTATED)
+    again = rotated.begin("w/r/1/a", digest, MARKER)
+    elsewhere = rotated.begin("w/r/0/b", digest, MARKER, AfterReset(run="w/r/", since=9e12, keys=()))
+    assert again is not None
+    assert again == elsewhere
+    assert (again.call, again.title, again.result) == (digest, MARKER, {"output": MARKER})
+    with pytest.raises(KeyMissing, match="'2025'"):
+        SqliteCalls(path, WITHOUT).begin("w/r/1/a", digest, MARKER)
