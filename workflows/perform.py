@@ -70,6 +70,8 @@ HELD = 50
 """Digests that are carried to the next execution of the chain; outputs that a question may quote."""
 WAIT = workflow.ActivityCancellationType.WAIT_CANCELLATION_COMPLETED
 """A cancelled call is told so and ends first; an answer that came before is taken."""
+STORE_ERRORS = {"KeyMissing", "NotDecrypted", "BlobMissing", "BlobDamaged", "StoreUnavailable"}
+"""Types of errors with which a worker that cannot read a value fails; see `activities/store`."""
 CLASSES: dict[str, ErrorClass] = {TRANSIENT: "transient", RECOVERABLE: "recoverable", FATAL: "fatal"}
 
 
@@ -153,7 +155,7 @@ class Performer:
         replay (design 6).
         """
         try:
-            raw: RawValue | None = await workflow.execute_activity(
+            raw: RawValue | None = await _read_activity(
                 "describe_tools",
                 ToolsWanted(names=self.task.tools),
                 result_type=RawValue,
@@ -333,7 +335,7 @@ class Performer:
         """`seconds` for one attempt; `limited`: what the run's limit leaves is a limit for all of them."""
         within = site.seconds if limited else math.inf
         named = activity_id or site.activity_id
-        raw: RawValue | None = await workflow.execute_activity(
+        raw: RawValue | None = await _read_activity(
             name,
             request,
             result_type=RawValue,
@@ -346,6 +348,28 @@ class Performer:
             retry_policy=retries(attempts),
         )
         return answer_of(raw, result, name, named)
+
+
+async def _read_activity(name: str, request: BaseModel, **more: Any) -> Any:
+    """As `workflow.execute_activity`. While its worker cannot read the request, because it lacks a key or a
+    blob, it was not begun, and is given out again."""
+    pause = 2.0
+    while True:
+        try:
+            return await workflow.execute_activity(name, request, **more)
+        except ActivityError as error:
+            if not _was_unread(error):
+                raise
+        await workflow.sleep(pause, summary="its worker cannot read the request")
+        pause = min(2 * pause, 600)
+
+
+def _was_unread(error: ActivityError) -> bool:
+    """The worker could not read what it was given, for want of a key or a blob."""
+    failed = error.cause
+    if not isinstance(failed, ApplicationError) or not failed.message.startswith("Failed decoding"):
+        return False
+    return isinstance(failed.cause, ApplicationError) and failed.cause.type in STORE_ERRORS
 
 
 def answer_of(raw: RawValue | None, wanted: type[R], name: str, activity_id: str) -> R:

@@ -9,13 +9,18 @@ from pathlib import Path
 
 import pytest
 from pydantic import SecretStr
+from temporalio import activity
 from temporalio.api.common.v1 import Payload
 from temporalio.client import Client
 from temporalio.common import RawValue
 from temporalio.converter import DataConverter
+from temporalio.worker import UnsandboxedWorkflowRunner, Worker
 
+from activities.contracts import ToolRequest, ToolResult
 from activities.settings import Settings
-from activities.store.encryption import blobs_of
+from activities.store.blobs import BlobStore
+from activities.store.converter import data_converter
+from activities.store.encryption import Keys, blobs_of
 from client.follow import bug_in
 from client.material import material_for
 from client.plugin import RatchetPlugin
@@ -35,7 +40,8 @@ from tests.server.trials import (
     task,
 )
 from worker import build_worker
-from workflows.api import AgentTask, OnEnd, RunResult
+from workflows.agent import AgentWorkflow
+from workflows.api import TASK_QUEUE, AgentTask, OnEnd, RunResult
 from workflows.people import Approvals, People
 
 OLD, NEW = [SecretStr(base64.b64encode(os.urandom(64)).decode()) for _ in range(2)]
@@ -184,6 +190,43 @@ async def test_run_goes_on_under_a_new_key_and_waits_for_one_that_is_missing(
     await replayed(run, rotated)
     history = (await run.fetch_history()).to_json()
     assert all(base64.b64encode(name).decode() in history for name in (b"k2025", b"k2026"))
+
+
+@activity.defn(name="call_tool")
+async def never_called(request: ToolRequest) -> ToolResult:
+    raise AssertionError("its worker cannot read what it is asked to do")
+
+
+async def test_call_that_its_worker_cannot_read_was_not_made_and_waits(server: Client, home: Path) -> None:
+    rotated = settings_of(home, k2026=NEW, k2025=OLD)
+    client = await client_of(server, rotated)
+    run = await waiting_run(client, rotated)
+    of_workflows, of_calls = [
+        Client(
+            server.service_client,
+            data_converter=data_converter(BlobStore(rotated.blobs_dir), None, Keys(keys)),
+        )
+        for keys in (rotated.encryption_keys, {"k2025": OLD})
+    ]
+    moves = Worker(
+        of_workflows,
+        task_queue=TASK_QUEUE,
+        workflows=[AgentWorkflow],
+        workflow_runner=UnsandboxedWorkflowRunner(),
+    )
+    async with moves, Worker(of_calls, task_queue=TASK_QUEUE, activities=[never_called]):
+        await decide(run, "approve")
+
+        async def waits() -> bool:
+            events = (await run.fetch_history()).events
+            return any(event.HasField("timer_started_event_attributes") for event in events[-3:])
+
+        await eventually(waits)
+    async with build_worker(client, rotated):
+        result = await run.result()
+    assert (result.answer, [call.tool for call in result.calls]) == ("done", ["say_secret"])
+    assert not any(one.kind == "unknown_outcome" for one in result.decisions)
+    await replayed(run, rotated)
 
 
 async def test_messages_in_the_clear_count_and_strangers_encrypted_ones_are_recorded(
