@@ -365,12 +365,14 @@ class RunReader:
 
     async def is_archived(self, run: str) -> bool:
         """The archive has the end of this very run; of any run of that id, when Temporal knows none."""
+        from activities.store.encryption import KeyMissing
+
         known = await self._first_run_id(run)
         try:
             result = await self.archive.result(run)
-        except RatchetError:
-            if known is None:
-                raise
+        except RatchetError as error:
+            if known is None or isinstance(error.__cause__, KeyMissing):
+                raise  # without its key the run cannot be read elsewhere, either
             return False  # a run that Temporal knows needs no archive
         return result is not None and known in {None, result.run_id}
 

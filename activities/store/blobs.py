@@ -14,7 +14,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
 
-__all__ = ["BlobDamaged", "BlobMissing", "BlobStore", "StoreError", "StoreUnavailable"]
+__all__ = ["DIGEST", "BlobDamaged", "BlobMissing", "BlobStore", "StoreError", "StoreUnavailable"]
 
 DIGEST = re.compile("[0-9a-f]{64}")
 PRIVATE_FOLDER = 0o700

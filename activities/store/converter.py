@@ -42,7 +42,7 @@ from temporalio.converter import (
 from temporalio.exceptions import ApplicationError
 
 from activities.contracts import Frozen, ModelReplied, ModelRequest, ToolRequest, ToolResult
-from activities.store.blobs import BlobStore, StoreError
+from activities.store.blobs import DIGEST, BlobStore, StoreError
 from activities.store.encryption import INLINE, STRANGE, UNREADABLE, Codec, Keys
 from activities.store.secret import StoreSecret
 from activities.text import problems_text
@@ -209,6 +209,8 @@ class BlobDriver(StorageDriver):
         except Exception:  # noqa: BLE001  # whatever is wrong with it
             return False
         if claim.driver_name != DRIVER or set(claim.claim_data) != {"sha256", "signature"}:
+            return False
+        if not DIGEST.fullmatch(claim.claim_data["sha256"]):  # the secret signs other texts, too
             return False
         expected = self._secret.signature(claim.claim_data["sha256"])
         return hmac.compare_digest(expected.encode(), claim.claim_data["signature"].encode())

@@ -201,6 +201,7 @@ class Codec(PayloadCodec):
             return Payload(metadata={"encoding": UNREADABLE})
 
     def _signature(self, key: str, data: bytes) -> bytes:
+        # its form is that of no digest: it must not be taken for the signature of a claim
         return self._secret.signature(f"{key}:{hashlib.sha256(data).hexdigest()}").encode()
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import base64
+import hashlib
 import json
 import os
 from pathlib import Path
@@ -135,6 +136,18 @@ async def test_strangers_encrypted_value_is_refused_at_once(blobs: BlobStore) ->
         with pytest.raises(ApplicationError, match="encrypted value that this store") as caught:
             await converter(blobs).decode([payload])
         assert caught.value.non_retryable
+
+
+async def test_signature_of_an_encrypted_value_makes_no_claim_on_stored_data(blobs: BlobStore) -> None:
+    claim, value = await encoded(converter(blobs), "x" * 50_000), await encoded(converter(blobs), MARKER)
+    body = json.loads(claim.data)
+    body["claimData"] = {
+        "sha256": f"2025:{hashlib.sha256(value.data).hexdigest()}",
+        "signature": value.metadata["signature"].decode(),
+    }
+    forged = Payload(metadata=claim.metadata, data=json.dumps(body).encode())
+    with pytest.raises(ApplicationError, match="claim on stored data that this store did not make"):
+        await converter(blobs).decode([forged])
 
 
 def test_blobs_of_our_own_are_sealed(blobs: BlobStore) -> None:

@@ -21,6 +21,9 @@ from activities.settings import Settings
 from activities.store.blobs import BlobStore
 from activities.store.converter import data_converter
 from activities.store.encryption import Keys, blobs_of
+from client.agent import AgentClient
+from client.connection import Connection
+from client.errors import RatchetError
 from client.follow import bug_in
 from client.material import material_for
 from client.plugin import RatchetPlugin
@@ -225,7 +228,7 @@ async def test_call_that_its_worker_cannot_read_was_not_made_and_waits(server: C
     async with build_worker(client, rotated):
         result = await run.result()
     assert (result.answer, [call.tool for call in result.calls]) == ("done", ["say_secret"])
-    assert not any(one.kind == "unknown_outcome" for one in result.decisions)
+    assert not any(one.kind == "outcome" for one in result.decisions)
     await replayed(run, rotated)
 
 
@@ -251,3 +254,17 @@ async def test_history_without_encryption_replays_with_keys(server: Client, home
         run = await begin(client, task("done", tools=("say_secret",)))
         await run.result()
     await replayed(run, settings_of(home, k2025=OLD))
+
+
+async def test_reader_without_the_key_is_told_which(server: Client, home: Path) -> None:
+    settings = settings_of(home, k2025=OLD)
+    async with build_worker(server, settings):
+        run = await begin(server, task("Marker-reply", tools=("say_secret",)))
+        await run.result()
+    plain = settings_of(home)
+    agents = AgentClient(Connection(await client_of(server, plain), plain, "the test server"))
+    for reading in (agents.result, agents.records, agents.status):
+        with pytest.raises(RatchetError, match="with the key 'k2025', which this process lacks"):
+            await reading(run.id)
+    (line,) = [one for one in await agents.list() if one.id == run.id]
+    assert (line.exit_reason, line.goal) == ("stop", "")
