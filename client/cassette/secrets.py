@@ -9,6 +9,7 @@ import json
 import os
 import re
 from collections.abc import Iterable, Iterator, Mapping, Sequence
+from contextlib import suppress
 from typing import Any
 
 import re2  # type: ignore[import-untyped]  # google-re2 ships no types
@@ -18,28 +19,35 @@ from client.errors import UsageError
 
 __all__ = ["secrets_of_environment", "without_secrets"]
 
-NAME = re.compile(
-    r"(^|[_\-.])(authorization|password|passwd|passphrase|secret|api[_-]?key|apikey|access[_-]?key|"
-    r"private[_-]?key|token|cookie|credentials?)s?$",
-    re.IGNORECASE,
+WORDS = (
+    r"authorization|auth[_-]?key|password|passwd|passphrase|passcode|pwd|secret|api[_-]?key|apikey|"
+    r"access[_-]?key|private[_-]?key|token|cookie"
 )
-"""Names whose texts are secrets: `Authorization`, `db_password`, `access_token`."""
+NAME = re.compile(rf"(?i)(^|[_\-. ]|(?<=[a-z0-9])(?-i:(?=[A-Z])))({WORDS}|credential)s?$")
+"""Names whose texts are secrets: `Authorization`, `db_password`, `accessToken`."""
+NAMED = rf"""\b[\w.-]*(?:{WORDS})\\?["']?\s*[:=]\s*"""
 INSIDE = re2.compile(
     "(?is)"
     + "|".join((
-        r"""\b[\w.-]*(?:authorization|password|passwd|passphrase|secret|api[_-]?key|access[_-]?key|"""
-        r"""private[_-]?key|token|cookie)\\?["']?\s*[:=]\s*\\?["']?(?:(?:bearer|basic)\s+)?"""
-        r"""([^\s"'\\,;&<>{}\[\]]{6,})""",
+        NAMED + r"""\\?"(?:(?:bearer|basic)\s+)?((?:[^"\\]|\\[^"]){6,}?)\\?["]""",
+        NAMED + r"""'((?:[^'\\]|\\.){6,})'""",
+        NAMED + r"""\\?["']?(?:(?:bearer|basic)\s+)?([^\s"'\\,;&<>{}\[\]]{6,})""",
         r"\b(?:bearer|basic)\s+([\w.~+/=-]{8,})",
-        r"\b(sk-[\w-]{16,}|gh[pousr]_\w{20,}|xox[abpr]-[\w-]{10,}|AKIA[0-9A-Z]{16}|eyJ[\w-]{10,}\.[\w-]+\.[\w-]+)",
+        r"\b(sk-[\w-]{16,}|[rs]k_(?:live|test)_\w{16,}|gh[pousr]_\w{20,}|github_pat_\w{20,}|glpat-[\w-]{16,}|"
+        r"(?:xox[abeprs]|xapp)-[\w-]{10,}|A[KS]IA[0-9A-Z]{16}|AIza[\w-]{30,}|ya29\.[\w-]{16,}|npm_\w{30,}|"
+        r"hf_\w{30,}|SG\.[\w-]{16,}\.[\w-]{16,}|eyJ[\w-]{10,}\.[\w-]+\.[\w-]+)",
+        r"\bhooks\.slack\.com/services/([\w/-]{10,})",
         r"://[^\s/:@]*:([^\s/@]{3,})@",
         r"(-----BEGIN [A-Z ]*PRIVATE KEY-----.+?-----END [A-Z ]*PRIVATE KEY-----)",
     ))
 )  # fmt: skip
 """In a text: `password=...`, `"token": "..."`, bearer tokens, keys of well-known forms, passwords in
 addresses, private keys."""
+START = re.compile(r"[{\[]")
 SHORTEST = 6
 """Characters of a secret that is found by its name: a shorter one would be found in other words, too."""
+OWN_NAME = 16
+"""Characters of a secret that is also taken out of names: a shorter one may be a name of the format."""
 OF_THE_FORMAT = {"tools", "runs", "cassette", "run"}
 """Parts that hold no values of users: descriptions and schemas of tools."""
 
@@ -75,8 +83,8 @@ def without_secrets(
     marks = {secret: f"[removed {number}]" for number, secret in enumerate(found, start=1)}
     used: set[str] = set()
 
-    def clean(text: str) -> str:
-        for secret in ordered:
+    def clean(text: str, shortest: int = 0) -> str:
+        for secret in (one for one in ordered if len(one) >= shortest):
             for form in {secret, json.dumps(secret)[1:-1], json.dumps(secret, ensure_ascii=False)[1:-1]}:
                 if form in text:
                     used.add(secret)
@@ -99,11 +107,15 @@ def _secrets_in(name: str, text: str, patterns: Sequence[Any]) -> Iterator[str]:
 
 
 def _texts(value: Any, name: str) -> Iterator[tuple[str, str]]:
-    """Every text with the name that it stands under."""
+    """Every text with the name that it stands under, also in JSON that a text has; names stand under none."""
     if isinstance(value, str):
         yield name, value
+        if begins := START.search(value):
+            with suppress(ValueError, RecursionError):
+                yield from _texts(json.JSONDecoder().raw_decode(value, begins.start())[0], name)
     elif isinstance(value, Mapping):
         for key, item in value.items():
+            yield "", str(key)
             yield from _texts(item, str(key))
     elif isinstance(value, list | tuple):
         for item in value:
@@ -114,7 +126,7 @@ def _mapped(value: Any, change: Any) -> Any:
     if isinstance(value, str):
         return change(value)
     if isinstance(value, Mapping):
-        return {key: _mapped(item, change) for key, item in value.items()}
+        return {change(key, OWN_NAME): _mapped(item, change) for key, item in value.items()}
     if isinstance(value, list | tuple):
         return [_mapped(item, change) for item in value]
     return value
