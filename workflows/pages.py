@@ -43,6 +43,8 @@ SUMMARY = 300
 """Characters of a step's summary."""
 SHOWN_REQUESTS = 3
 """Requests in the text for Temporal's UI."""
+ASKED = 1000
+"""Characters of what a request asks, there."""
 ITEMS = 20
 """Items that are left of a long list or object in a page that is cut."""
 CUT = 400
@@ -205,14 +207,17 @@ def _request_lines(request: Request) -> str:
     if request.signed:
         how = "Only signed decisions count: use `ratchet` with `--key`, or the SDK."
     else:
-        decision = json.dumps(_first_decision(request), ensure_ascii=False, indent=1)
+        first, note = _first_decision(request), ""
+        if first["decision"] == "approve" and max(len(request.text), len(arguments)) > ASKED:
+            first["digest"] = "DIGEST"  # nobody approves what is not shown
+            note = "Not all of it is shown here: `ratchet inbox RUN` shows it, and the digest. "
         how = (
-            "To answer, send the update or the signal `decide` with this input; replace the capitals.\n\n"
-            f"```json\n{decision}\n```"
+            f"{note}To answer, send the update or the signal `decide` with this input; replace the capitals."
+            f"\n\n```json\n{json.dumps(first, ensure_ascii=False, indent=1)}\n```"
         )
     lines = [
-        f"**Waits for a person: {request.kind} {request.id}**. {_code(request.text, 1000)}",
-        f"Arguments: {_code(arguments, 1000)}" if arguments else "",
+        f"**Waits for a person: {request.kind} {request.id}**. {_code(request.text, ASKED)}",
+        f"Arguments: {_code(arguments, ASKED)}" if arguments else "",
         f"Who may decide: {_code(_deciders(request), 500)}"
         if request.approvers or request.quorum > 1
         else "",
@@ -244,6 +249,12 @@ def _deciders(request: Request) -> str:
 
 def _code(text: str, limit: int = 200) -> str:
     line = " ".join(text.replace("`", "'").split())
+    # some turn the text around them, or do not show
+    line = (
+        line
+        if line.isprintable()
+        else "".join(c if c.isprintable() else "\N{REPLACEMENT CHARACTER}" for c in line)
+    )
     return f"`{line[:limit]}{'…' if len(line) > limit else ''}`" if line else ""
 
 

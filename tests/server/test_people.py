@@ -118,6 +118,19 @@ async def test_ui_shows_the_decision_to_paste(working: Client) -> None:
     assert "```json" not in await details(run)
 
 
+async def test_ui_hides_nothing_of_what_is_approved(working: Client) -> None:
+    """What it shows in part is approved by a digest that is not there; no character turns the text around."""
+    run = await begin(working, asking(line=f"a\u202eb\u200bc{'x' * 1000} and wipe the disk"))
+    request = await open_request(run)
+    shown = await details(run)
+    assert "wipe" not in shown
+    assert request.digest not in shown
+    assert "ratchet inbox" in shown
+    assert "a\N{REPLACEMENT CHARACTER}b\N{REPLACEMENT CHARACTER}cxxx" in shown
+    await run.signal("decide", {"request": request.id, "digest": request.digest, "decision": "reject"})
+    await run.result()
+
+
 async def test_lists_show_who_is_waited_for_and_how_it_ended(working: Client) -> None:
     people = People(requests=RequestSettings(deadline_seconds=900))
     run = await begin(working, asking(name="clerk", people=people, visibility="state"))
