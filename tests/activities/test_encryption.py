@@ -220,6 +220,7 @@ GOOD = {"2026-11": OLD.get_secret_value()}
         (json.dumps({"a b": GOOD["2026-11"]}), "letters, digits"),
         ("/no/such/file", "the file /no/such/file cannot be read: No such file"),
     ],
+    ids=["no object", "no JSON", "short", "name", "no file"],
 )
 def test_wrong_keys_are_named_and_never_shown(
     value: str, problem: str, monkeypatch: pytest.MonkeyPatch
