@@ -88,7 +88,7 @@ class AgentWorkflow:
                 self.task = parse_task(inputs)
                 host = await self._begin(self.task)
             except InvalidTask as error:
-                if workflow.info().continued_run_id:
+                if self.task and self.task.carry and workflow.info().continued_run_id:
                     raise  # nothing is lost: this worker lacks what the run's last worker had
                 raise self._ended_early("refused", str(error)) from None
             except BaseException as error:

@@ -132,12 +132,12 @@ class Messages:
             raise _refusal(str(refused)) from None
 
     async def decide(self, inputs: Sequence[Any]) -> Decided:
-        """Count a decision; the state of its request afterwards. One that may be early waits a moment."""
+        """Count a decision; the state of its request afterwards. One that is early waits a moment."""
         decision, drive = _read(Decision, inputs), await self._begun()
-        if drive.may_be_early(decision):
+        if drive.is_unknown(decision):
             with suppress(TimeoutError):
                 await workflow.wait_condition(
-                    lambda: self._over or not drive.may_be_early(decision), timeout=EARLY_SECONDS
+                    lambda: self._over or not drive.is_unknown(decision), timeout=EARLY_SECONDS
                 )
         try:
             return drive.decide(decision)

@@ -374,12 +374,13 @@ def _was_unread(error: ActivityError) -> bool:
 
 def answer_of(raw: RawValue | None, wanted: type[R], name: str, activity_id: str) -> R:
     """What an activity returned. Anybody can complete one, with anything (`temporal activity complete`): what
-    is no answer is a failure of the activity. Raises ActivityError."""
+    is no answer is a failure of the activity. Raises ActivityError; and the store's error, so that the task
+    is tried again, for what this worker alone cannot read."""
     try:
         if raw is None:
             raise ValueError("it is empty")
         answer: R = workflow.payload_converter().from_payloads([raw.payload], [wanted])[0]
-    except Exception as error:  # noqa: BLE001  # a converter may raise anything
+    except (ApplicationError, ValueError, TypeError, LookupError, RuntimeError) as error:
         text = f"it was completed with what is no {wanted.__name__}: {getattr(error, 'message', error)}"
         failed = ActivityError(
             text, scheduled_event_id=0, started_event_id=0, identity="", activity_type=name,

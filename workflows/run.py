@@ -34,8 +34,8 @@ LOGGED = 500
 """Characters of an output or a refused command in the log, where no machine was given it."""
 COUNTED = ("model_calls", "tool_calls")
 """Counters of calls."""
-EARLY = 100
-"""Decisions that are kept until what they are about is asked."""
+EARLY, EARLY_BYTES = 100, 16_384
+"""Decisions that are kept until what they are about is asked, and the most bytes of each as JSON."""
 SHOWN = 2000
 """Characters of answer and error in a status; the result has the whole."""
 OF_THE_MACHINE = {"question", "escalation"}
@@ -214,9 +214,15 @@ class LiveRun:
     def may_be_early(self, decision: Decision) -> bool:
         """It may come before its request is opened: in a run that was reset, and where a worker had shown the
         request when its workflow task was lost. Temporal hands the decision on, and a workflow hears messages
-        first."""
+        first.
+
+        Only before it is accepted: a replay outside of a worker does not know that the run was reset."""
         is_possible = self.identity.reset_since is not None or self.requests.is_next(decision.request)
-        return bool(decision.digest) and is_possible and not self.requests.knows(decision.digest)
+        return is_possible and self.is_unknown(decision)
+
+    def is_unknown(self, decision: Decision) -> bool:
+        """It names a digest that no request has had so far."""
+        return bool(decision.digest) and not self.requests.knows(decision.digest)
 
     def decide(self, decision: Decision) -> Decided:
         """Count a decision; the state of its request afterwards. Raises Refused; one that comes before its
@@ -226,7 +232,7 @@ class LiveRun:
         it is the answer.
         """
         self.check_live()
-        if decision.digest and not self.requests.knows(decision.digest):
+        if self.is_unknown(decision) and len(decision.model_dump_json()) <= EARLY_BYTES:
             self.early = (*self.early, decision)[-EARLY:]
         was_open = any(request.id == decision.request for request in self.requests.open_requests)
         try:

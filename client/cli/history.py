@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-import re
 from collections.abc import AsyncIterator, Sequence
 from contextlib import AsyncExitStack, asynccontextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
+from urllib.parse import quote
 
 import typer
 
@@ -135,14 +135,13 @@ async def _checks(common: CommonOptions, files: Sequence[Path], save: Path | Non
         async for checked, history in check_runs(client):
             if save:
                 text = await history_json(client.temporal.data_converter, history)
-                _write(save, f"{checked.run}.json", text)
+                _write(save / f"{quote(checked.run, safe='')}.json", text)
             yield checked
 
 
-def _write(folder: Path, name: str, text: str) -> None:
-    path = folder / re.sub(r"[^\w.-]", "_", name)
+def _write(path: Path, text: str) -> None:
     try:
-        folder.mkdir(parents=True, exist_ok=True)
+        path.parent.mkdir(parents=True, exist_ok=True)
         path.write_text(text + "\n", encoding="utf-8")
     except OSError as error:
         raise UsageError(f"{path} cannot be written: {error.strerror or error}") from error

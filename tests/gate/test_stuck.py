@@ -53,10 +53,11 @@ def call(name: str = "look", x: object = 1, output: str = "same", **more: Any) -
     return CallTools(runs=(run,)), ToolsReturned(results=(result,))
 
 
-def reply(text: str, tool: str = "", *, beside: bool = False) -> Fact:
+def reply(text: str, tool: str = "", *, beside: bool = False, asked: str = "") -> Fact:
     """A reply, perhaps with a native call."""
     calls = (ToolCall(id=f"call_{next(ids)}", name=tool, arguments="{}"),) if tool else ()
-    return AskModel(beside=beside), ModelReplied(text=text, tool_calls=calls, seconds=next(ids))
+    say = (Message(role="user", content=asked),) if asked else ()
+    return AskModel(beside=beside, say=say), ModelReplied(text=text, tool_calls=calls, seconds=next(ids))
 
 
 def guard(facts: Iterable[Fact] = (), **settings: Any) -> StuckGuard:
@@ -90,6 +91,8 @@ def stuck(facts: Sequence[Fact]) -> bool:
         ([reply("", tool="look") for _ in range(11)], True),
         ([reply(f"thought {n}") for n in range(50)], False),
         ([fact for n in range(20) for fact in (reply("more"), call(x=n))], False),
+        ([reply("spam", asked=f"mail {n}") for n in range(50)], False),
+        ([reply("spam", asked="mail") for n in range(11)], True),
     ],
 )
 def test_run_is_stuck_when_nothing_new_comes(facts: list[Fact], is_stuck: bool) -> None:

@@ -170,3 +170,10 @@ def test_migration_that_does_not_fit_is_named(migrations: Any, culprit: str) -> 
 def test_machine_cannot_migrate_from_itself() -> None:
     with pytest.raises(DefinitionError, match="own version 2"):
         new(migrations={"2": to_new})
+
+
+def test_log_that_names_no_version_is_refused() -> None:
+    _, log = counted_once()
+    first = log[0].model_copy(update={"about": {}})
+    with pytest.raises(ValueError, match="version"):
+        restored(program(new()), [first, *log[1:]])

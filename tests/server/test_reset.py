@@ -6,6 +6,7 @@ import asyncio
 from collections import Counter
 from typing import Any
 
+import pytest
 from temporalio.client import Client
 
 from activities.settings import Settings
@@ -71,14 +72,16 @@ async def next_request(run: Run, earlier: str) -> Any:
     return await eventually(found)
 
 
+@pytest.mark.parametrize("way", ["signal", "update"])
 async def test_reset_to_any_event_repeats_no_effect_and_loses_no_approval(
-    working: Client, settings: Settings
+    working: Client, settings: Settings, way: str
 ) -> None:
-    """A keyed call, and unsafe ones that were approved by update and by signal."""
+    """A keyed call, and unsafe ones that were approved, the second one by signal or by update."""
+    file = f"reset-{way}.txt"
     given = task(
-        calls(("pay", {"line": "keyed", "file": "reset.txt"})),
-        calls(("mark_once", {"line": "updated", "file": "reset.txt"})),
-        calls(("mark_once", {"line": "signalled", "file": "reset.txt"})),
+        calls(("pay", {"line": "keyed", "file": file})),
+        calls(("mark_once", {"line": "first", "file": file})),
+        calls(("mark_once", {"line": "second", "file": file})),
         "done",
         tools=("pay", "mark_once"),
         **CAREFUL,
@@ -86,8 +89,8 @@ async def test_reset_to_any_event_repeats_no_effect_and_loses_no_approval(
     run = await begin(working, given)
     request = await open_request(run)
     await decide(run, "approve", request)
-    await next_request(run, request.id)
-    await by_signal(run, "approve")
+    second = await next_request(run, request.id)
+    await (by_signal(run, "approve") if way == "signal" else decide(run, "approve", second))
     first = await run.result()
     heads = {first.log_head}
     for event in await boundaries(run):
@@ -96,7 +99,7 @@ async def test_reset_to_any_event_repeats_no_effect_and_loses_no_approval(
         heads.add(result.log_head)
         assert (result.answer, result.exit_reason) == (first.answer, first.exit_reason)
         assert [one.outcome for one in result.decisions] == ["approved", "approved"]
-        assert written(settings, "reset.txt") == {"keyed": 1, "updated": 1, "signalled": 1}
+        assert written(settings, file) == {"keyed": 1, "first": 1, "second": 1}
         assert await failed_tasks(again) == 1, "the reset itself is one"
         assert result.archived
         await replayed(again, settings)

@@ -123,7 +123,9 @@ class StuckGuard:
             case AskPerson():
                 self.start_anew()
             case AskModel() if effect.brings_notes:
-                is_new = self._is_new(_digest(["reply", _without(answer)]))
+                # to another question the same reply is no repetition
+                asked = [[message.role, message.content] for message in effect.say]
+                is_new = self._is_new(_digest(["reply", asked, _without(answer)]))
                 self._replies = 0 if is_new else self._replies + 1
             case AskModel() | RunCode() | RunMachine():
                 parts = effect.model_dump(mode="json", include=PARTS[type(effect)])

@@ -177,7 +177,10 @@ def migrated(program: Program, data: Mapping[str, Any], version: str, *, now: fl
 
 def _version(kept: Sequence[Record]) -> str:
     """The version of the machine in whose form the context is after these records."""
-    return str(next(record.about[VERSION] for record in reversed(kept) if VERSION in record.about))
+    version = next((record.about[VERSION] for record in reversed(kept) if VERSION in record.about), None)
+    if version is None:
+        raise ValueError("the log's first record names no version of the machine")
+    return str(version)
 
 
 def _is_older(program: Program, records: Sequence[Record], point: Checkpoint) -> bool:
