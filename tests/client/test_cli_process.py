@@ -106,6 +106,17 @@ def test_web_ui_reads_through_the_codec_server_of_dev(data_dir: Path, tmp_path: 
         assert cli("codec", "--listen", wanted.removeprefix("http://")).code == 2
 
 
+def test_codec_server_says_where_it_answers(data_dir: Path, tmp_path: Path) -> None:
+    cli = Cli(data_dir, tmp_path)
+    with running("codec", "--listen", "127.0.0.1:0", **cli.variables) as server:
+        assert server.stderr is not None
+        (url,) = re.findall(r"http://\S+", server.stderr.readline())
+        assert httpx.post(f"{url}/decode", json={"payloads": []}).status_code == 200
+        server.send_signal(signal.SIGINT)
+        assert server.wait(120) in (0, 130)
+    assert cli("codec", "--listen", "8888").code == 2
+
+
 def test_run_for_other_workers_is_refused_beside_one_without_its_modules(
     data_dir: Path, tmp_path: Path
 ) -> None:

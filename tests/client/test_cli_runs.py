@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import base64
 import json
 import re
 from collections.abc import AsyncIterator
@@ -250,6 +251,11 @@ def test_doctor_says_what_to_do(cli: Cli) -> None:
     ill = cli("doctor", "--agent", "ollama", "--json", "--address", "127.0.0.1:1")
     bad = {check["name"]: check["text"] for check in ill.lines if not check["ok"]}
     assert (ill.code, "127.0.0.1:1" in bad["server"]) == (1, True)
+    keys = json.dumps({name: base64.b64encode(bytes(64)).decode() for name in ("new", "old")})
+    sealed = {
+        check["name"]: check["text"] for check in cli("doctor", "--json", RATCHET_ENCRYPTION_KEYS=keys).lines
+    }
+    assert sealed["store"].endswith("encryption key: new, and decrypts with old")
 
 
 def test_doctor_adopts_a_directory_that_came_with_a_repository(tmp_path: Path) -> None:
