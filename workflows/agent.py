@@ -126,7 +126,7 @@ class AgentWorkflow:
         info, carry = workflow.info(), task.carry
         specs = {spec.name: spec for spec in carry.specs} if carry else {}
         performer = Performer(task, specs, carry.held if carry else ())
-        origin = carry.origin_run_id if carry else first_run_id(info)
+        origin = _origin(info, carry)
         was_reset = info.run_id != info.original_execution_run_id
         since = carry.reset_since if carry else None
         if since is None and was_reset:
@@ -329,6 +329,18 @@ def _bugs_named() -> Iterator[None]:
     except Exception as error:
         text = f"{bug_text(error)}. Fix it and restart the workers; the run goes on by itself."
         raise Bug(text) from error
+
+
+def _origin(info: workflow.Info, carry: Carry | None) -> str:
+    """Run id of the first execution of the run's chain. Raises InvalidTask for what another run has carried:
+    with it came that run's decisions, and its calls' keys."""
+    first = first_run_id(info)
+    if carry is None:
+        return first
+    is_ours = carry.origin_run_id == first or info.cron_schedule  # each run of a schedule is its own chain
+    if not info.continued_run_id or not is_ours:
+        raise InvalidTask("`carry` is not of this run, but what another one took over; leave it out")
+    return carry.origin_run_id
 
 
 def _impure_text(error: RestrictedWorkflowAccessError) -> str:

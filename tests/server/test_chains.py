@@ -8,7 +8,7 @@ from contextlib import asynccontextmanager, contextmanager
 from typing import Any
 
 import pytest
-from temporalio.client import Client, WorkflowUpdateFailedError
+from temporalio.client import Client, WorkflowFailureError, WorkflowUpdateFailedError
 
 from activities.settings import Settings
 from activities.store.archive import Archive
@@ -95,6 +95,22 @@ async def cassette_plays(client: Client, own: Settings, run: Run) -> None:
     """All executions are one course."""
     cassette = await exported(AgentClient(Connection(client, own, "the test server")), run.id)
     assert (await play(cassette)).difference == ""
+
+
+async def test_nobody_begins_a_run_with_what_another_has_carried(short: Client, own: Settings) -> None:
+    """It would have that run's decisions, and its calls the keys of that run's calls."""
+    run = await begin(short, long_task(*steps(9, file="carried.txt"), "at the end"))
+    await latest(short, run).result()
+    history = await latest(short, run).fetch_history()
+    given = history.events[0].workflow_execution_started_event_attributes.input.payloads
+    (carried,) = await short.data_converter.decode(given, [AgentTask])
+    assert carried.carry.origin_run_id == run.result_run_id
+    forged = await begin(short, carried)
+    with pytest.raises(WorkflowFailureError) as refused:
+        await forged.result()
+    assert "`carry` is not of this run" in str(refused.value.cause)
+    written = marks(own, "carried.txt")
+    assert [line for line, _, _ in written] == [f"step{n}" for n in range(9)]
 
 
 async def test_long_run_has_one_log_and_repeats_no_call(short: Client, own: Settings) -> None:
