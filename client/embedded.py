@@ -397,7 +397,7 @@ def _launch(home: Path, port: int, ui: socket.socket, codec: int) -> ServerRecor
         with open(path, "xb", opener=_private) as log, _opened(home / "server.lock") as lock:
             fcntl.flock(lock, fcntl.LOCK_EX)
             pid = _spawn(command, home, log, [lock.fileno(), held])
-            front = [sys.executable, "-I", ui_program, *map(str, (hidden, ui.fileno(), lifeline))]
+            front = [sys.executable, "-I", ui_program, f"127.0.0.1:{hidden}", str(ui.fileno()), str(lifeline)]
             _spawn(front, home, log, [ui.fileno(), lifeline])
     except (OSError, subprocess.CalledProcessError) as error:
         raise ServerError(f"the embedded server cannot be started ({command[0]}): {error}") from error

@@ -4,7 +4,8 @@ The UI answers any Host and asks nobody who they are: a page whose name was made
 rebinding) could read all runs and send signals. So the UI itself is on a port to which no browser connects
 (`UNREACHABLE`), and this process passes on what a person or the UI's own pages ask of its own address.
 
-A program of its own, of the standard library alone: `python -I ui.py PORT LISTENER LIFELINE`. It inherits the
+A program of its own, of the standard library alone. `python -I ui.py UI PORT` listens on all addresses, for a
+container; UI is `HOST:PORT`. The embedded server's is `python -I ui.py UI LISTENER LIFELINE`: it inherits the
 listening socket, and ends with the server, which holds the other end of the pipe LIFELINE.
 """
 
@@ -59,7 +60,7 @@ def _check(method: str, fields: Fields) -> None:
         raise ValueError("the request comes from another web page")
 
 
-async def _answer(port: int, reader: StreamReader, writer: StreamWriter) -> None:
+async def _answer(ui: tuple[str, int], reader: StreamReader, writer: StreamWriter) -> None:
     """Pass one request on; the connection ends with it, so that each request is checked."""
     with suppress(OSError, asyncio.IncompleteReadError, asyncio.LimitOverrunError, TimeoutError):
         async with asyncio.timeout(HEAD_SECONDS):
@@ -67,7 +68,7 @@ async def _answer(port: int, reader: StreamReader, writer: StreamWriter) -> None
         try:
             line, method, fields = _parsed(head)
             _check(method, fields)
-            inner, outer = await asyncio.open_connection("127.0.0.1", port)
+            inner, outer = await asyncio.open_connection(*ui)
         except (ValueError, OSError) as error:
             status = "403 Forbidden" if isinstance(error, ValueError) else "502 Bad Gateway"
             text = f"This is Temporal's Web UI of Ratchet; {error}.\n".encode()
@@ -94,15 +95,20 @@ async def _copy(source: StreamReader, target: StreamWriter) -> None:
             await target.drain()
 
 
-async def _serve(port: int, listener: int, lifeline: int) -> None:
-    sock = socket.socket(fileno=listener)
+async def _serve(ui: str, listener: int, lifeline: int | None = None) -> None:
+    host, _, port = ui.rpartition(":")
+    answer = partial(_answer, (host, int(port)))
+    if lifeline is None:
+        server = await asyncio.start_server(answer, port=listener, limit=HEAD_BYTES)
+        await server.serve_forever()
+        return
     end = StreamReader()
     loop = asyncio.get_running_loop()
     await loop.connect_read_pipe(lambda: asyncio.StreamReaderProtocol(end), os.fdopen(lifeline, "rb"))
-    await asyncio.start_server(partial(_answer, port), sock=sock, limit=HEAD_BYTES)
+    await asyncio.start_server(answer, sock=socket.socket(fileno=listener), limit=HEAD_BYTES)
     await end.read()
     os._exit(0)
 
 
 if __name__ == "__main__":
-    asyncio.run(_serve(*map(int, sys.argv[1:])))
+    asyncio.run(_serve(sys.argv[1], *map(int, sys.argv[2:])))

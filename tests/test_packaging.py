@@ -12,9 +12,15 @@ import shutil
 import socket
 import subprocess
 import sys
+import threading
+import time
 import tomllib
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Callable
+from contextlib import suppress
 from datetime import UTC, datetime, timedelta
+from functools import partial
+from http.client import HTTPConnection
+from http.server import SimpleHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
 from typing import Any
 
@@ -84,6 +90,43 @@ def test_ports_are_open_on_this_host_alone() -> None:
     ports = [port for service in SERVICES.values() for port in service.get("ports", ())]
     assert ports
     assert [port for port in ports if not port.startswith("127.0.0.1:")] == []
+
+
+def test_ui_is_behind_what_refuses_other_web_pages(tmp_path: Path) -> None:
+    """Temporal's own answers any Host: a page whose name was made to lead to this machine reads all runs."""
+    assert "ports" not in SERVICES["temporal-ui"]
+    front = SERVICES["ui"]
+    *command, where, port = front["command"]
+    assert [f"127.0.0.1:${{TEMPORAL_UI_PORT:-8080}}:{port}"] == front["ports"]
+    assert (command, where) == (["python", "-I", "client/ui.py"], "temporal-ui:8080")
+    (tmp_path / "index.html").write_text("the UI")
+    serve = partial(SimpleHTTPRequestHandler, directory=tmp_path)
+    with ThreadingHTTPServer(("127.0.0.1", 0), serve) as ui, socket.create_server(("127.0.0.1", 0)) as taken:
+        threading.Thread(target=ui.serve_forever).start()
+        port = taken.getsockname()[1]
+        taken.close()
+        words = [sys.executable, *command[1:-1], ROOT / command[-1], f"localhost:{ui.server_port}", str(port)]
+        with subprocess.Popen(words) as process:
+            try:
+                assert until(lambda: status_of(port, "localhost:8080")) == 200
+                assert status_of(port, "evil.example") == 403
+            finally:
+                process.terminate()
+                ui.shutdown()
+
+
+def until(value: Callable[[], int]) -> int:
+    """What it returns once it can be had."""
+    while True:
+        with suppress(ConnectionError):
+            return value()
+        time.sleep(0.05)
+
+
+def status_of(port: int, host: str) -> int:
+    connection = HTTPConnection("127.0.0.1", port, timeout=60)
+    connection.request("GET", "/index.html", headers={"Host": host})
+    return connection.getresponse().status
 
 
 def test_mounts_exist_and_files_are_read_only() -> None:
