@@ -71,7 +71,6 @@ class RunReader:
         self.connection = connection
         self.archive = ArchivedRuns(connection.settings)
         """Finished runs, also those that Temporal has forgotten."""
-        self._queues: dict[str, str] = {}
 
     @property
     def temporal(self) -> Client:
@@ -89,11 +88,8 @@ class RunReader:
         return self.connection.ui
 
     async def has_worker(self, run: str | None = None) -> bool:
-        """A worker polls the task queue of this run, which never changes; default: that which all share."""
-        queue = TASK_QUEUE
-        if run is not None:
-            queue = self._queues.get(run) or (await self.description(run)).task_queue
-            self._queues[run] = queue
+        """A worker polls the task queue of this run; default: the one that all share."""
+        queue = TASK_QUEUE if run is None else (await self.description(run)).task_queue
         if queue in self.connection.queues:
             return True
         async with clear_errors(self.where):

@@ -246,6 +246,15 @@ async def test_run_is_listed_and_found_without_a_worker(tmp_path: Path) -> None:
         assert (await agents.status(run)).finished  # from the archive
 
 
+async def test_id_that_is_used_again_has_another_worker(agents: AgentClient) -> None:
+    """A client keeps nothing about the runs that it has seen: it would grow with each of them."""
+    run = (await agents.run(talk())).workflow_id
+    assert await agents.has_worker(run)
+    again = await agents.temporal.start_workflow("AgentWorkflow", talk(), id=run, task_queue="nobody")
+    assert not await agents.has_worker(run)
+    await again.terminate()
+
+
 async def test_watch_and_replay_go_on_through_continue_as_new(tmp_path: Path) -> None:
     modules = (str(Path(__file__).parents[1] / "server" / "trial_tools.py"),)
     settings = Settings(data_dir=tmp_path / "data", files_root=tmp_path, modules=modules)
