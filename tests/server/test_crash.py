@@ -200,17 +200,16 @@ async def test_worker_that_stood_still_does_not_pay_as_well(
     """SIGSTOP in the middle of a payment: another worker finds none and pays, then the first one wakes up."""
     order = calls(("transfer", {"to": "Harbour Realty", "cents": 48000}))
     given = task(order, "done", tools=("transfer",), people=People())
-    with closing(sqlite3.connect(own.files_root / "bank.sqlite", isolation_level=None)) as bank:
-        bank.execute("BEGIN EXCLUSIVE")  # it lets nobody in
-        await workers.start()
-        run = await begin(quiet, given)
-        await eventually(lambda: there_is(own, "ordered.txt"))
-        os.kill(workers.pid, signal.SIGSTOP)
-        bank.execute("ROLLBACK")
-        async with build_worker(quiet, own):
-            result = await run.result()
-            os.kill(workers.pid, signal.SIGCONT)
-            await eventually(lambda: there_is(own, "refused.txt"))
+    await workers.start()
+    run = await begin(quiet, given)
+    await eventually(lambda: there_is(own, "ordered.txt"))
+    os.kill(workers.pid, signal.SIGSTOP)
+    (own.files_root / "open.txt").touch()
+    async with build_worker(quiet, own):
+        result = await run.result()
+        os.kill(workers.pid, signal.SIGCONT)
+        await eventually(lambda: there_is(own, "refused.txt"))
+    with closing(sqlite3.connect(own.files_root / "bank.sqlite")) as bank:
         paid = bank.execute("SELECT cents FROM statement").fetchall()
     assert (result.ok, result.decisions) == (True, ())
     assert paid == [(48000,)]

@@ -183,9 +183,7 @@ async def test_reset_of_an_outer_run_begins_its_open_inner_run_again(
     file = "open_inner.txt"
     call = calls(("mark_once", {"line": "unsafe", "file": file}))
     inner = {"machine": "tools", "goal": "inside", "give": ["mark_once"]}
-    given = task(
-        call, "done", tools=("mark_once",), machine="nester", options={"inner": [inner]}, **CAREFUL
-    )
+    given = task(call, "done", tools=("mark_once",), machine="nester", options={"inner": [inner]}, **CAREFUL)
     run = await begin(working, given)
     status = await until(run, lambda status: bool(status.children))
     inside: Run = working.get_workflow_handle(status.children[0])

@@ -6,6 +6,7 @@ import asyncio
 import dataclasses
 import importlib.util
 import sys
+import time
 from pathlib import Path
 from types import ModuleType
 from typing import Any, Literal
@@ -123,8 +124,11 @@ bank = _example("transfer")
 
 
 def order(params: Any, call: ToolCallContext) -> str:
-    """Pay at the example's bank; files tell that the order is on its way, and that the bank refused it."""
+    """Pay at the example's bank once it is open; files tell that the order is on its way, and that the bank
+    refused it."""
     (call.files_root / "ordered.txt").touch()
+    while not (call.files_root / "open.txt").exists():
+        time.sleep(0.05)
     try:
         return str(bank.run(params, call))
     except ValueError:
