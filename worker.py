@@ -28,6 +28,7 @@ from temporalio.worker import (
 from activities.extensions import ExtensionError
 from activities.logs import configure
 from activities.settings import Settings
+from activities.store.blobs import StoreError
 from client.catalog import Catalog
 from client.connection import open_client, remote_config
 from client.errors import RatchetError, Unreachable, clear_errors, unreachable
@@ -167,7 +168,7 @@ def main() -> None:
         settings = settings_from_environment()
         configure(settings)
         asyncio.run(run(settings))
-    except (RatchetError, ExtensionError, OSError, ValueError) as error:
+    except (RatchetError, StoreError, ExtensionError, OSError, ValueError) as error:
         sys.stderr.write(f"worker: {error}\n")
         code = 1
     sys.stderr.flush()

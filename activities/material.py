@@ -11,6 +11,7 @@ import asyncio
 import hashlib
 import inspect
 import mmap
+import tempfile
 from bisect import bisect_right
 from collections import OrderedDict
 from collections.abc import Callable
@@ -156,8 +157,15 @@ class Materials:
         return found
 
     def _data(self, digest: str) -> bytes | mmap.mmap:
-        """The file's bytes, compared with the digest once."""
-        with suppress(OSError, ValueError), self.blobs.path(digest).open("rb") as file:
+        """The bytes, compared with the digest once: a file's, or a copy in one that nobody else sees."""
+        path = self.blobs.path(digest)
+        if path is None:
+            content = self.blobs.get(digest)
+            with tempfile.TemporaryFile() as copy:
+                copy.write(content)
+                copy.flush()
+                return content and mmap.mmap(copy.fileno(), 0, access=mmap.ACCESS_READ)
+        with suppress(OSError, ValueError), path.open("rb") as file:
             data = mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ)
             if not is_sealed(data) and hashlib.sha256(data).hexdigest() == digest:
                 return data

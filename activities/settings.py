@@ -17,6 +17,8 @@ from pydantic import (
     ConfigDict,
     Field,
     SecretStr,
+    ValidationInfo,
+    field_validator,
     model_validator,
 )
 from pydantic_settings import BaseSettings, NoDecode, SettingsConfigDict
@@ -49,6 +51,22 @@ def _http(address: SecretStr) -> SecretStr:
     parts = urlsplit(address.get_secret_value())
     if parts.scheme not in ("http", "https") or not parts.hostname:
         raise ValueError("expected an address such as https://host/path")
+    return address
+
+
+def _postgresql(address: SecretStr) -> SecretStr:
+    if urlsplit(address.get_secret_value()).scheme not in ("postgresql", "postgres"):
+        raise ValueError("expected an address such as postgresql://user:password@host/database")
+    return address
+
+
+def _bucket(address: str) -> str:
+    parts = urlsplit(address)
+    if parts.scheme != "s3" or not parts.hostname or "@" in parts.netloc:
+        raise ValueError(
+            "expected an address such as s3://bucket/prefix?endpoint=https://host&region=eu-central-1; the "
+            "keys are AWS_ACCESS_KEY_ID and AWS_SECRET_ACCESS_KEY in the environment"
+        )
     return address
 
 
@@ -129,11 +147,22 @@ class Settings(BaseSettings):
     )
 
     data_dir: Path = Field(default=Path(".ratchet"), description="blobs, cache and archive")
+    store: Annotated[SecretStr, AfterValidator(_postgresql)] | None = Field(
+        default=None,
+        description="PostgreSQL database (postgresql://...) that keeps blobs and archive for workers of "
+        "several hosts; default: files in data_dir",
+    )
+    blobs: Annotated[str, AfterValidator(_bucket)] | None = Field(
+        default=None,
+        description="bucket of an S3-compatible store (s3://bucket/prefix?endpoint=...&region=...) that "
+        "keeps blobs, in the place of store",
+    )
     store_secret: SecretStr | None = Field(
         default=None,
+        validate_default=True,
         min_length=16,
         description="signs what history holds of blobs, the same for all workers and clients; default: the "
-        "file store.secret of data_dir",
+        "file store.secret of data_dir; required with store or blobs",
     )
     encryption_keys: KeysByName = Field(
         default={},
@@ -212,6 +241,16 @@ class Settings(BaseSettings):
     log_level: Literal["debug", "info", "warning", "error"] = Field(
         default="info", description="the least important lines that are written"
     )
+
+    @field_validator("store_secret")
+    @classmethod
+    def _shared_stores_have_a_secret(cls, secret: SecretStr | None, info: ValidationInfo) -> SecretStr | None:
+        if secret is None and (info.data.get("store") or info.data.get("blobs")):
+            raise ValueError(
+                "missing; RATCHET_STORE and RATCHET_BLOBS need it (16 characters or more), the same for all "
+                "workers and clients"
+            )
+        return secret
 
     @property
     def blobs_dir(self) -> Path:

@@ -128,7 +128,6 @@ class AgentClient(RunCommander):
         return run
 
     async def _with_material(self, task: AgentTask, material: str | bytes | Path) -> AgentTask:
-        from activities.store.encryption import blobs_of
         from client.material import material_for
         from workflows import registry
 
@@ -137,7 +136,7 @@ class AgentClient(RunCommander):
                 raise UsageError(
                     f"machine {task.machine} takes no material; put it into the goal, or let a tool read it"
                 )
-        found = await material_for(material, blobs_of(self.connection.settings))
+        found = await material_for(material, self.connection.stores.sealed)
         return task.model_copy(update={"material": found})
 
     async def run(

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Callable
-from functools import cached_property
 from typing import TYPE_CHECKING, TypeVar
 
 from pydantic import ValidationError
@@ -14,8 +13,8 @@ from workflows.api import AgentTask, RunResult
 from workflows.kernel.log import Record
 
 if TYPE_CHECKING:
-    from activities.settings import Settings
     from activities.store.archive import Archive
+    from activities.store.stores import Stores
 
 __all__ = ["ArchivedRuns"]
 
@@ -23,20 +22,17 @@ T = TypeVar("T")
 
 
 class ArchivedRuns:
-    """Read access to the archive of a data directory; one that does not exist is empty.
+    """Read access to the archive.
 
-    Every method may raise `RatchetError`: the file cannot be read, or its content is damaged.
+    Every method may raise `RatchetError`: the archive cannot be read, or its content is damaged.
     """
 
-    def __init__(self, settings: Settings) -> None:
-        self._settings = settings
+    def __init__(self, stores: Stores) -> None:
+        self._stores = stores
 
-    @cached_property
+    @property
     def _archive(self) -> Archive:
-        from activities.store.archive import Archive  # with its log library 0.15 s: not before it is read
-        from activities.store.encryption import Keys
-
-        return Archive(self._settings.archive_file, Keys(self._settings.encryption_keys))
+        return self._stores.archive
 
     async def records(self, run: str) -> tuple[Record, ...]:
         """All records of a run, in order; empty when the archive does not know it."""
@@ -76,5 +72,5 @@ async def _read(read: Callable[[], T]) -> T:
     except ValidationError as error:
         raise RatchetError(
             "the archive cannot be read: what it has of the run is damaged, or another release wrote it "
-            f"({error.title}, {problems_text(error, 1)}); restore archive.db from a backup"
+            f"({error.title}, {problems_text(error, 1)}); restore the archive from a backup"
         ) from error

@@ -26,9 +26,10 @@ from temporalio.api.common.v1 import Payload, Payloads
 from temporalio.common import RawValue
 
 from activities.settings import Settings
-from activities.store.blobs import BlobStore, StoreError
+from activities.store.blobs import StoreError
 from activities.store.converter import data_converter
-from activities.store.encryption import Keys, is_encrypted
+from activities.store.encryption import is_encrypted
+from activities.store.stores import Stores
 from client.errors import UsageError
 
 __all__ = ["CodecServer"]
@@ -76,9 +77,8 @@ class CodecServer(ThreadingHTTPServer):
                 "RATCHET_CODEC_TOKEN (16 characters or more), or listen at 127.0.0.1"
             )
         self.origins, self.hosts = frozenset(origins), frozenset((*LOCAL, address[0], *hosts))
-        self.converter = data_converter(
-            BlobStore(settings.blobs_dir), settings.store_secret, Keys(settings.encryption_keys)
-        )
+        stores = Stores(settings)
+        self.converter = data_converter((stores.blobs, stores.secret), stores.keys)
         self.places = threading.BoundedSemaphore(AT_A_TIME)
         try:
             super().__init__(address, _Handler)

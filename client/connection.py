@@ -8,6 +8,7 @@ from collections.abc import AsyncIterator
 from contextlib import AsyncExitStack, asynccontextmanager
 from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
+from functools import cached_property
 from typing import Any
 
 from temporalio.api.enums.v1 import TaskQueueType, WorkerStatus
@@ -18,6 +19,8 @@ from temporalio.envconfig import ClientConfig
 from temporalio.service import RPCError
 
 from activities.settings import Settings
+from activities.store.blobs import StoreError
+from activities.store.stores import Stores
 from client.embedded import EmbeddedServer, Ports, data_directory
 from client.errors import RatchetError, ServerError, UsageError, unreachable
 from client.workerconfig import load_settings
@@ -42,6 +45,11 @@ class Connection:
     """Address of Temporal's Web UI; known of the embedded server only."""
     queues: tuple[str, ...] = ()
     """Task queues that a worker of this process polls."""
+
+    @cached_property
+    def stores(self) -> Stores:
+        """What is kept beside Temporal."""
+        return Stores(self.settings)
 
     @asynccontextmanager
     async def working(self, *queues: str) -> AsyncIterator[None]:
@@ -81,11 +89,11 @@ def remote_config(address: str | None = None, namespace: str | None = None) -> d
     return config if config.get("target_host") else None
 
 
-async def open_client(settings: Settings, config: dict[str, Any]) -> Client:
+async def open_client(settings: Settings, config: dict[str, Any], stores: Stores | None = None) -> Client:
     """A Temporal client with Ratchet's plugin; `config` is what `remote_config` gave.
 
     Raises:
-        UsageError: the address is wrong.
+        UsageError: the address is wrong, or that of a store.
         Unreachable: the server does not answer.
     """
     from client.plugin import RatchetPlugin
@@ -93,9 +101,10 @@ async def open_client(settings: Settings, config: dict[str, Any]) -> Client:
     where = str(config["target_host"])
     data_directory(settings.data_dir)
     try:
-        return await Client.connect(
-            **{"connect_timeout": CONNECT_TIMEOUT, **config}, plugins=[RatchetPlugin(settings)]
-        )
+        plugin = RatchetPlugin(settings, stores)
+        return await Client.connect(**{"connect_timeout": CONNECT_TIMEOUT, **config}, plugins=[plugin])
+    except StoreError as error:
+        raise UsageError(str(error)) from error
     except (ValueError, TypeError) as error:
         raise UsageError(
             f"cannot connect to a Temporal server at {where!r}: {error}; expected HOST:PORT "
@@ -137,8 +146,11 @@ async def connected(
             server = await stack.enter_async_context(await EmbeddedServer.attach(settings.data_dir, ports))
             await stack.enter_async_context(while_alive(server))
             remote, ui = {"target_host": server.record.address}, server.record.ui
-        temporal = await open_client(settings, remote)
+        stores = Stores(settings)
+        stack.callback(stores.close)
+        temporal = await open_client(settings, remote, stores)
         connection = Connection(temporal, settings, str(remote["target_host"]), ui)
+        connection.stores = stores
         if worker:
             await stack.enter_async_context(connection.working())
         yield connection

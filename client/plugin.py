@@ -8,11 +8,14 @@ Give it to the client; workers and replayers made from that client inherit it:
 
 from __future__ import annotations
 
+import asyncio
 import dataclasses
+import functools
 from collections.abc import Awaitable, Callable, Sequence
 from contextlib import AsyncExitStack
 from typing import Any
 
+from temporalio.api.workflowservice.v1 import DescribeNamespaceRequest
 from temporalio.plugin import SimplePlugin
 from temporalio.worker import (
     ReplayerConfig,
@@ -27,14 +30,15 @@ from temporalio.worker.workflow_sandbox import RestrictedWorkflowAccessError, Sa
 from temporalio.workflow import SandboxImportNotificationPolicy
 
 from activities.settings import Settings
-from activities.store.blobs import BlobStore
 from activities.store.converter import data_converter
-from activities.store.encryption import Keys, SealedBlobs
+from activities.store.stores import Stores
 from client.workerconfig import register_modules
 from workflows.api import WORKFLOW_TYPE
 
 __all__ = ["PASSED_THROUGH", "RatchetPlugin"]
 
+OUTPUTS_SECONDS = 30 * 86_400
+"""Older tool outputs in the cache are forgotten when a worker starts; a question brings one within days."""
 PASSED_THROUGH = (
     "activities", "ratchet", "workflows", "cryptography", "jsonschema", "re2", "referencing", "rpds",
 )  # fmt: skip
@@ -50,14 +54,13 @@ class RatchetPlugin(SimplePlugin):
     machines and no tools.
     """
 
-    def __init__(self, settings: Settings) -> None:
+    def __init__(self, settings: Settings, stores: Stores | None = None) -> None:
         self.settings = settings
-        self.keys = Keys(settings.encryption_keys)
-        self.blobs = BlobStore(settings.blobs_dir)
+        self.stores = stores or Stores(settings)
         self._closing: list[Callable[[], Awaitable[None]]] = []
         super().__init__(
             "ratchet",
-            data_converter=data_converter(self.blobs, settings.store_secret, self.keys),
+            data_converter=data_converter((self.stores.blobs, self.stores.secret), self.stores.keys),
             workflows=_workflows,
             activities=self._activities,
             workflow_runner=_runner,
@@ -76,7 +79,10 @@ class RatchetPlugin(SimplePlugin):
         return super().configure_replayer(config)
 
     async def run_worker(self, worker: Worker, next: Callable[[Worker], Awaitable[None]]) -> None:
-        """Run it as the SDK does; what its activities opened is closed with it."""
+        """Run it as the SDK does; what its activities opened is closed with it. Raises `StoreError`."""
+        asked = DescribeNamespaceRequest(namespace=worker.client.namespace)
+        described = (await worker.client.workflow_service.describe_namespace(asked)).namespace_info
+        await asyncio.to_thread(self.stores.add_namespace, described.id, described.name)
         async with AsyncExitStack() as stack:
             for close in self._closing:
                 stack.push_async_callback(close)
@@ -92,29 +98,29 @@ class RatchetPlugin(SimplePlugin):
         from activities.provider import close_providers
         from activities.providers import load_providers
         from activities.rate_limits import RateLimits
-        from activities.store.archive import Archive, ArchiveActivities
+        from activities.store.archive import ArchiveActivities
         from activities.store.cache import ConversationCache
-        from activities.store.calls import SqliteCalls
         from activities.tools import load_tools
         from activities.tools.artifacts import ArtifactActivities
         from activities.tools.run import ToolActivities, ToolRunner
 
-        settings, keys = self.settings, self.keys
-        blobs = SealedBlobs(self.blobs, keys)
+        settings, blobs = self.settings, self.stores.sealed
         providers = load_providers(settings)
         pool = Pool()
-        self._closing += [lambda: close_providers(providers.values()), pool.close]
+        close_stores = functools.partial(asyncio.to_thread, self.stores.close)
+        self._closing += [lambda: close_providers(providers.values()), pool.close, close_stores]
         limits = None
         if settings.rate_limits:
             waiting = max(settings.max_activities // 2, 1)  # other slots are for what need not wait
             limits = RateLimits(settings.limits_file, settings.rate_limits, waiting)
         runner, cache = (
-            ToolRunner(load_tools(settings), settings, blobs, SqliteCalls(settings.calls_file, keys)),
-            ConversationCache(settings.cache_file, keys=keys),
+            ToolRunner(load_tools(settings), settings, blobs, self.stores.calls),
+            ConversationCache(settings.cache_file, keys=self.stores.keys),
         )
+        cache.trim(OUTPUTS_SECONDS)
         models = ModelActivities(providers, cache, specs=runner.specs, limits=limits)
         tools = ToolActivities(runner, models)
-        archive = ArchiveActivities(Archive(settings.archive_file, keys))
+        archive = ArchiveActivities(self.stores.archive)
         ours: list[Callable[..., Any]] = [
             models.ask_model,
             tools.describe_tools,

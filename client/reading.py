@@ -69,7 +69,7 @@ class RunReader:
 
     def __init__(self, connection: Connection) -> None:
         self.connection = connection
-        self.archive = ArchivedRuns(connection.settings)
+        self.archive = ArchivedRuns(connection.stores)
         """Finished runs, also those that Temporal has forgotten."""
 
     @property

@@ -5,8 +5,12 @@ from __future__ import annotations
 import os
 import signal
 import sys
+from collections.abc import Iterator
 
+import pytest
 from hypothesis import HealthCheck, settings
+
+from tests import storekit
 
 settings.register_profile("quick", max_examples=25, derandomize=True, deadline=None)
 settings.register_profile(
@@ -31,3 +35,30 @@ def pytest_sessionstart() -> None:
             of_pytest(caught)
 
     sys.unraisablehook = hook
+
+
+@pytest.fixture(scope="session")
+def postgres_server() -> Iterator[str]:
+    """Address of a PostgreSQL server."""
+    with storekit.postgres_server() as address:
+        yield address
+
+
+@pytest.fixture
+def postgres(postgres_server: str) -> Iterator[str]:
+    """Address of an empty database."""
+    with storekit.new_database(postgres_server) as address:
+        yield address
+
+
+@pytest.fixture(scope="session")
+def s3_server() -> Iterator[str]:
+    """Address of a bucket."""
+    with storekit.s3_server() as address:
+        yield address
+
+
+@pytest.fixture
+def bucket(s3_server: str) -> str:
+    """Address of an empty prefix of a bucket."""
+    return storekit.new_prefix(s3_server)

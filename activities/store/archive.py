@@ -1,6 +1,6 @@
 """The archive: logs of runs that outlive Temporal's retention, in chains that show tampering.
 
-One SQLite file, one row per record and one per run; where there are keys, records, results and histories
+One database, one row per record and one per run; where there are keys, records, results and histories
 are encrypted. A run is named by its workflow id and the run id of its first execution, so a chain goes on
 through continue-as-new. Each record's hash is made from the hash before it and the record's plain JSON text,
 exactly as the kernel's log does it.
@@ -14,11 +14,8 @@ from __future__ import annotations
 import asyncio
 import hashlib
 import json
-import os
-import sqlite3
 import zlib
-from collections.abc import Iterator, Sequence
-from contextlib import closing, contextmanager
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
@@ -28,33 +25,31 @@ from temporalio import activity
 from temporalio.api.history.v1 import History
 
 from activities.contracts import ArchiveRequest, JsonObject, LogRead, LogWanted
-from activities.store.blobs import StoreError, StoreUnavailable
+from activities.store.blobs import StoreError
+from activities.store.database import Database, Execute, SqliteFile
 from activities.store.encryption import KeyMissing, Keys, NotDecrypted
 
-__all__ = ["Archive", "ArchiveActivities"]
+__all__ = ["SCHEMA", "Archive", "ArchiveActivities", "Run"]
 
 SCHEMA = """
 CREATE TABLE IF NOT EXISTS runs(
     workflow_id TEXT NOT NULL, run_id TEXT NOT NULL, head TEXT NOT NULL, result TEXT,
-    PRIMARY KEY (workflow_id, run_id));
+    {rowid} PRIMARY KEY (workflow_id, run_id));
 CREATE TABLE IF NOT EXISTS records(
     workflow_id TEXT NOT NULL, run_id TEXT NOT NULL, seq INTEGER NOT NULL,
     hash TEXT NOT NULL, json TEXT NOT NULL, PRIMARY KEY (workflow_id, run_id, seq));
 CREATE TABLE IF NOT EXISTS histories(
-    workflow_id TEXT NOT NULL, run_id TEXT NOT NULL, execution TEXT NOT NULL, events BLOB NOT NULL,
-    PRIMARY KEY (workflow_id, run_id, execution));
+    workflow_id TEXT NOT NULL, run_id TEXT NOT NULL, execution TEXT NOT NULL, events {bytes} NOT NULL,
+    {rowid} PRIMARY KEY (workflow_id, run_id, execution));
 """
 ONE = "workflow_id=? AND run_id=?"
 UP_TO = (
     "SELECT one.seq, one.hash, one.json FROM records AS one JOIN"
     " (SELECT workflow_id, run_id, seq FROM records"
-    " WHERE workflow_id=? AND (run_id=? OR run_id GLOB ?) AND hash=? ORDER BY length(run_id) LIMIT 1) AS last"
+    " WHERE workflow_id=? AND (run_id=? OR run_id LIKE ?) AND hash=? ORDER BY length(run_id) LIMIT 1) AS last"
     " ON one.workflow_id=last.workflow_id AND one.run_id=last.run_id AND one.seq<=last.seq"
 )
 """The rows of a run's chain, be it a replaced one, up to the record with a hash."""
-BUSY_SECONDS = 30
-"""How long a writer waits for the writer of another process."""
-
 Run = tuple[str, str]
 """Workflow id, and run id of the first execution."""
 
@@ -62,15 +57,16 @@ log = structlog.get_logger(__name__)
 
 
 class Archive:
-    """The archive file `path`. A file that does not exist is an empty archive.
+    """The archive in a database, or in the file `path`. A file that does not exist is an empty archive.
 
     Without a run id, a method takes the run of the workflow id that was archived last. The calls
     block for the disk. Every one may raise `StoreUnavailable`; one that meets a damaged row raises a
     `StoreError` that names it.
     """
 
-    def __init__(self, path: Path, keys: Keys | None = None) -> None:
-        self.path, self._keys = Path(path), keys or Keys()
+    def __init__(self, database: Path | Database, keys: Keys | None = None) -> None:
+        self.database: Database = SqliteFile(database, SCHEMA) if isinstance(database, Path) else database
+        self._keys = keys or Keys()
 
     def add(self, part: ArchiveRequest) -> str:
         """Write the next part of a run's log; returns the hash of its last record. Safe to repeat.
@@ -84,44 +80,40 @@ class Archive:
             text = _canonical(record)
             head = _next_hash(head, text)
             rows.append((*run, record["seq"], head, self._keys.seal_text(text)))
-        with self._explained():
-            self._make()
-            with closing(self._connect()) as file, file:
-                file.execute("BEGIN IMMEDIATE")
-                if _differs(file, run, rows) or not self._has_result(file, run, result):
-                    if _was_replaced(file, run, head):  # a late repeat
-                        return head
-                    _replace(file, run, part.after)
-                insert = "INSERT INTO records VALUES(?,?,?,?,?) ON CONFLICT DO NOTHING"
-                file.executemany(insert, rows)
-                # The newest record's hash: a late retry of an early part must not put the head back.
-                newest = file.execute(f"SELECT hash FROM records WHERE {ONE} ORDER BY seq DESC LIMIT 1", run)
-                file.execute(
-                    "INSERT INTO runs VALUES(?,?,?,?) ON CONFLICT DO UPDATE "
-                    "SET head=excluded.head, result=coalesce(result, excluded.result)",
-                    (*run, *(newest.fetchone() or (head,)), result and self._keys.seal_text(result)),
-                )
+        with self.database.writing(_lock(run)) as execute:
+            if _differs(execute, run, rows) or not self._has_result(execute, run, result):
+                if _was_replaced(execute, run, head):  # a late repeat
+                    return head
+                _replace(execute, run, part.after)
+            for row in rows:
+                execute("INSERT INTO records VALUES(?,?,?,?,?) ON CONFLICT DO NOTHING", row)
+            # The newest record's hash: a late retry of an early part must not put the head back.
+            newest = execute(f"SELECT hash FROM records WHERE {ONE} ORDER BY seq DESC LIMIT 1", run)
+            execute(
+                "INSERT INTO runs VALUES(?,?,?,?) ON CONFLICT (workflow_id, run_id) DO UPDATE "
+                "SET head=excluded.head, result=coalesce(runs.result, excluded.result)",
+                (*run, newest[0][0] if newest else head, result and self._keys.seal_text(result)),
+            )
         return head
 
-    def _has_result(self, file: sqlite3.Connection, run: Run, result: str | None) -> bool:
+    def _has_result(self, execute: Execute, run: Run, result: str | None) -> bool:
         """The archive holds this result, or none."""
-        kept = file.execute(f"SELECT result FROM runs WHERE {ONE}", run).fetchone()
-        return result is None or kept in (None, (None,)) or self._keys.unseal_text(kept[0]) == result
+        kept = execute(f"SELECT result FROM runs WHERE {ONE} AND result IS NOT NULL", run)
+        return result is None or not kept or self._keys.unseal_text(kept[0][0]) == result
 
     def add_history(self, workflow_id: str, run_id: str, execution: str, events: bytes) -> None:
         """Keep Temporal's history of one execution of a run; a longer one takes its place."""
-        with self._explained():
-            self._make()
-            with closing(self._connect()) as file:
-                file.execute(
-                    "INSERT INTO histories VALUES(?,?,?,?) ON CONFLICT DO UPDATE SET events=excluded.events",
-                    (workflow_id, run_id, execution, self._keys.seal(zlib.compress(events))),
-                )
+        with self.database.writing(_lock((workflow_id, run_id))) as execute:
+            execute(
+                "INSERT INTO histories VALUES(?,?,?,?) ON CONFLICT (workflow_id, run_id, execution) "
+                "DO UPDATE SET events=excluded.events",
+                (workflow_id, run_id, execution, self._keys.seal(zlib.compress(events))),
+            )
 
     def histories(self, workflow_id: str, run_id: str | None = None) -> tuple[bytes, ...]:
         """Temporal's histories of a run's executions, the first one first."""
         found = self._run(workflow_id, run_id)
-        rows = self._rows(
+        rows = self.database.rows(
             f"SELECT events FROM histories WHERE {ONE} ORDER BY rowid",
             (workflow_id, found[0] if found else run_id),
         )
@@ -129,12 +121,35 @@ class Archive:
             return tuple(zlib.decompress(self._keys.unseal(events)) for (events,) in rows)
         except zlib.error as error:
             raise StoreError(
-                f"a history of run {workflow_id} in the archive is damaged. Restore archive.db from a backup."
+                f"a history of run {workflow_id} in the archive is damaged. Restore the archive from a "
+                "backup."
             ) from error
 
     def runs(self) -> tuple[Run, ...]:
         """All runs, in the order in which they were first archived."""
-        return tuple(self._rows("SELECT workflow_id, run_id FROM runs ORDER BY rowid"))
+        return tuple(self.database.rows("SELECT workflow_id, run_id FROM runs ORDER BY rowid"))
+
+    def ended_before(self, time: float) -> tuple[Run, ...]:
+        """Runs with a result whose last record is older (seconds since 1970)."""
+        ended = self.database.rows(
+            "SELECT workflow_id, run_id FROM runs WHERE result IS NOT NULL AND run_id NOT LIKE ?", ("%~%",)
+        )
+        newest = f"SELECT seq, hash, json FROM records WHERE {ONE} ORDER BY seq DESC LIMIT 1"
+        last = {run: self.database.rows(newest, run) for run in map(tuple, ended)}
+        return tuple(
+            run
+            for run, rows in last.items()
+            if rows and float(str(self._records(rows, run[0])[0]["at"])) < time
+        )
+
+    def delete(self, workflow_id: str, run_id: str) -> None:
+        """Forget a run, and the chains of it that were replaced."""
+        with self.database.writing(_lock((workflow_id, run_id))) as execute:
+            for table in ("records", "histories", "runs"):
+                execute(
+                    f"DELETE FROM {table} WHERE workflow_id=? AND (run_id=? OR run_id LIKE ?)",
+                    (workflow_id, run_id, f"{run_id}~%"),
+                )
 
     def records(self, workflow_id: str, run_id: str | None = None) -> tuple[JsonObject, ...]:
         """The records in order, as JSON objects."""
@@ -144,7 +159,7 @@ class Archive:
     def records_up_to(self, head: str, workflow_id: str, run_id: str) -> tuple[JsonObject, ...]:
         """The records of a run up to the one with this hash, also of a chain that was replaced; empty where
         there is none."""
-        rows = self._rows(f"{UP_TO} ORDER BY one.seq", (workflow_id, run_id, f"{run_id}~*", head))
+        rows = self.database.rows(f"{UP_TO} ORDER BY one.seq", (workflow_id, run_id, f"{run_id}~%", head))
         return self._records(rows, workflow_id)
 
     def _records(self, rows: Sequence[tuple[Any, ...]], workflow_id: str) -> tuple[JsonObject, ...]:
@@ -188,7 +203,7 @@ class Archive:
 
     def _run(self, workflow_id: str, run_id: str | None) -> tuple[Any, ...] | None:
         """Run id, head and result of one run."""
-        rows = self._rows(
+        rows = self.database.rows(
             "SELECT run_id, head, result FROM runs "
             "WHERE workflow_id=? AND run_id=coalesce(?,run_id) ORDER BY rowid DESC LIMIT 1",
             (workflow_id, run_id),
@@ -198,44 +213,10 @@ class Archive:
     def _chain(self, workflow_id: str, run_id: str | None) -> list[tuple[Any, ...]]:
         """Number, hash and text of each record."""
         found = self._run(workflow_id, run_id)
-        return self._rows(
+        return self.database.rows(
             f"SELECT seq, hash, json FROM records WHERE {ONE} ORDER BY seq",
             (workflow_id, found[0] if found else run_id),
         )
-
-    def _rows(self, sql: str, values: tuple[object, ...] = ()) -> list[tuple[Any, ...]]:
-        with self._explained():
-            if not self.path.exists():  # reading must not make the file
-                return []
-            with closing(self._connect()) as file:
-                return file.execute(sql, values).fetchall()
-
-    def _make(self) -> None:
-        """The file, readable to its owner alone, with its tables."""
-        self.path.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
-        os.close(os.open(self.path, os.O_CREAT | os.O_RDWR, 0o600))
-        with closing(self._connect()) as file:
-            file.executescript(SCHEMA)
-
-    def _connect(self) -> sqlite3.Connection:
-        """A connection for one call: a run is archived once or a few times, and read rarely."""
-        file = sqlite3.connect(self.path, timeout=BUSY_SECONDS, isolation_level=None)
-        file.execute("PRAGMA synchronous=FULL")
-        return file
-
-    @contextmanager
-    def _explained(self) -> Iterator[None]:
-        try:
-            yield
-        except (sqlite3.Error, OSError) as error:
-            code = int(getattr(error, "sqlite_errorcode", 0)) & 0xFF
-            if code in (sqlite3.SQLITE_CORRUPT, sqlite3.SQLITE_NOTADB):
-                advice = "The file is damaged or is not an archive. Restore it from a backup."
-            else:
-                advice = (
-                    "Check that its folder exists, is writable and has space (RATCHET_DATA_DIR names it)."
-                )
-            raise StoreUnavailable(f"{self.path}: {error}. {advice}") from error
 
 
 class ArchiveActivities:
@@ -275,6 +256,10 @@ class ArchiveActivities:
         return LogRead(records=await asyncio.to_thread(read, wanted.head, wanted.workflow_id, wanted.run_id))
 
 
+def _lock(run: Run) -> str:
+    return "archive " + " ".join(run)
+
+
 def _object(text: object, what: str, workflow_id: str) -> JsonObject:
     """What a row holds. Raises `StoreError` for a damaged one."""
     try:
@@ -284,7 +269,7 @@ def _object(text: object, what: str, workflow_id: str) -> JsonObject:
     if not isinstance(value, dict):
         raise StoreError(
             f"{what} of run {workflow_id} in the archive is damaged: it is not a JSON object. "
-            "Restore archive.db from a backup."
+            "Restore the archive from a backup."
         )
     return value
 
@@ -299,31 +284,27 @@ def _next_hash(previous: str, text: str) -> str:
     return hashlib.sha256(f"{previous}\n{text}".encode()).hexdigest()
 
 
-def _differs(file: sqlite3.Connection, run: Run, rows: Sequence[tuple[Any, ...]]) -> bool:
+def _differs(execute: Execute, run: Run, rows: Sequence[tuple[Any, ...]]) -> bool:
     """The archive holds other records in their place."""
     for row in rows:
-        kept = file.execute(f"SELECT hash FROM records WHERE {ONE} AND seq=?", row[:3]).fetchone()
-        if kept not in (None, (row[3],)):
+        if execute(f"SELECT hash FROM records WHERE {ONE} AND seq=?", row[:3]) not in ([], [(row[3],)]):
             return True
     return False
 
 
-def _was_replaced(file: sqlite3.Connection, run: Run, head: str) -> bool:
+def _was_replaced(execute: Execute, run: Run, head: str) -> bool:
     """A chain that was replaced has a record with this hash."""
-    query = "SELECT 1 FROM records WHERE workflow_id=? AND run_id GLOB ? AND hash=?"
-    return file.execute(query, (run[0], f"{run[1]}~*", head)).fetchone() is not None
+    query = "SELECT 1 FROM records WHERE workflow_id=? AND run_id LIKE ? AND hash=?"
+    return bool(execute(query, (run[0], f"{run[1]}~%", head)))
 
 
-def _replace(file: sqlite3.Connection, run: Run, after: str) -> None:
+def _replace(execute: Execute, run: Run, after: str) -> None:
     """Put a run's chain aside, and begin another with its records up to the one with the hash `after`."""
-    (count,) = file.execute(
-        "SELECT count(*) FROM runs WHERE workflow_id=? AND run_id GLOB ?", (run[0], f"{run[1]}~*")
-    ).fetchone()
+    replaced = "SELECT count(*) FROM runs WHERE workflow_id=? AND run_id LIKE ?"
+    aside = f"{run[1]}~{execute(replaced, (run[0], f'{run[1]}~%'))[0][0] + 1}"
     for table in ("records", "runs"):
-        file.execute(f"UPDATE {table} SET run_id=? WHERE {ONE}", (f"{run[1]}~{count + 1}", *run))
-    log.warning("archive.replaced", workflow_id=run[0], run_id=run[1], kept_as=f"{run[1]}~{count + 1}")
-    values = (*run, run[0], run[1], f"{run[1]}~*", after)
+        execute(f"UPDATE {table} SET run_id=? WHERE {ONE}", (aside, *run))
+    log.warning("archive.replaced", workflow_id=run[0], run_id=run[1], kept_as=aside)
     columns = "SELECT ?, ?, one.seq, one.hash, one.json"
-    file.execute(
-        f"INSERT INTO records {UP_TO.replace('SELECT one.seq, one.hash, one.json', columns)}", values
-    )
+    insert = f"INSERT INTO records {UP_TO.replace('SELECT one.seq, one.hash, one.json', columns)}"
+    execute(insert, (*run, *run, f"{run[1]}~%", after))

@@ -26,7 +26,9 @@ SCHEMA = """
 CREATE TABLE IF NOT EXISTS additions(
     digest TEXT PRIMARY KEY, base TEXT NOT NULL, messages TEXT NOT NULL) WITHOUT ROWID;
 CREATE TABLE IF NOT EXISTS setups(digest TEXT PRIMARY KEY, setup TEXT NOT NULL) WITHOUT ROWID;
-CREATE TABLE IF NOT EXISTS outputs(digest TEXT PRIMARY KEY, output TEXT NOT NULL) WITHOUT ROWID;
+CREATE TABLE IF NOT EXISTS tool_outputs(
+    digest TEXT PRIMARY KEY, output TEXT NOT NULL, at INTEGER NOT NULL DEFAULT (strftime('%s','now')))
+    WITHOUT ROWID;
 """
 BUSY_SECONDS = 0.5
 """The event loop waits with it, so not for long: sending again costs less."""
@@ -75,15 +77,19 @@ class ConversationCache:
         known = self._memory.get(digest)
         if isinstance(known, str):
             return known
-        row = self._row("SELECT output FROM outputs WHERE digest=?", digest)
+        row = self._row("SELECT output FROM tool_outputs WHERE digest=?", digest)
         return row[0] if row and text_digest(row[0]) == digest else None
 
     def save_output(self, output: str) -> None:
         """Keep a tool's output for the question that brings it."""
         digest = text_digest(output)
         if digest not in self._memory:
-            self._insert("outputs", digest, output)
+            self._insert("tool_outputs(digest, output)", digest, output)
         self._remember(digest, output)
+
+    def trim(self, seconds: float) -> None:
+        """Forget the tools' outputs that are older: whoever still needs one sends it again."""
+        self._execute("DELETE FROM tool_outputs WHERE at < strftime('%s','now') - ?", seconds)
 
     def load(self, digest: str) -> Conversation | None:
         """The conversation of a digest; None when the workflow has to send it, also when it is damaged.
@@ -154,7 +160,7 @@ class ConversationCache:
         except StoreError:  # another key
             return []
 
-    def _execute(self, sql: str, *values: str) -> list[tuple[str, ...]]:
+    def _execute(self, sql: str, *values: str | float) -> list[tuple[str, ...]]:
         """The rows; none when the file cannot be used."""
         try:
             return self._file.opened().execute(sql, values).fetchall()

@@ -17,7 +17,7 @@ from typing import Any, TypeGuard, get_args
 
 import structlog
 from google.protobuf.message import Message
-from pydantic import BaseModel, SecretStr, ValidationError
+from pydantic import BaseModel, ValidationError
 from temporalio.api.common.v1 import Payload
 from temporalio.api.failure.v1 import Failure
 from temporalio.api.sdk.v1.external_storage_pb2 import ExternalStorageReference
@@ -80,19 +80,18 @@ MOST_ERRORS = 20
 log = structlog.get_logger(__name__)
 
 
-def data_converter(
-    blobs: BlobStore | None, secret: SecretStr | None = None, keys: Keys | None = None
-) -> DataConverter:
+def data_converter(store: tuple[BlobStore, StoreSecret] | None, keys: Keys | None = None) -> DataConverter:
     """Temporal's data converter for clients, workers and replayers.
 
-    Without `blobs` every payload stays in history. Claims are signed with `secret`; without one, with that
-    of the file `store.secret` beside the blobs' folder. With `keys` payloads are encrypted, blobs among them,
-    and so are messages and stack traces of failures.
+    Args:
+        store: what keeps large payloads, and what signs the claims on them; None: every payload stays in
+            history.
+        keys: with them payloads are encrypted, blobs among them, and so are messages and stack traces of
+            failures.
     """
-    if blobs is None:
+    if store is None:
         return ClaimsChecked(payload_converter_class=StrictConverter, failure_converter_class=WithoutPlaces)
-    keys, signing = keys or Keys(), StoreSecret(blobs.folder, secret)
-    driver = BlobDriver(blobs, signing)
+    keys, driver = keys or Keys(), BlobDriver(*store)
 
     def chosen(_: StorageDriverSelectContext, payload: Payload) -> StorageDriver | None:
         # taken off again: Temporal's command line shows JSON only without marks
@@ -103,7 +102,7 @@ def data_converter(
     return ClaimsChecked(
         payload_converter_class=StrictConverter,
         # always: what was encrypted must not be taken for an invalid value where the keys are missing
-        payload_codec=Codec(keys, signing),
+        payload_codec=Codec(keys, store[1]),
         failure_converter_class=Encoded if keys.active else WithoutPlaces,
         external_storage=storage,
     )

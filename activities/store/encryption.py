@@ -23,13 +23,12 @@ from pydantic import SecretStr
 from temporalio.api.common.v1 import Payload
 from temporalio.converter import PayloadCodec
 
-from activities.settings import Settings
 from activities.store.blobs import BlobStore, StoreUnavailable
 from activities.store.secret import StoreSecret
 
 __all__ = [
     "INLINE", "STRANGE", "UNREADABLE", "Codec", "KeyMissing", "Keys", "NotDecrypted", "SealedBlobs",
-    "blobs_of", "is_encrypted", "is_sealed",
+    "is_encrypted", "is_sealed",
 ]  # fmt: skip
 
 ENCRYPTED = b"binary/encrypted"
@@ -140,7 +139,7 @@ class SealedBlobs(BlobStore):
     """
 
     def __init__(self, blobs: BlobStore, keys: Keys) -> None:
-        super().__init__(blobs.folder)
+        super().__init__(blobs.objects)
         self._blobs, self._keys = blobs, keys
 
     def put(self, data: bytes) -> str:
@@ -150,11 +149,6 @@ class SealedBlobs(BlobStore):
     def get(self, digest: str) -> bytes:
         """See `BlobStore`."""
         return self._keys.unseal(self._blobs.get(digest))
-
-
-def blobs_of(settings: Settings) -> SealedBlobs:
-    """What the durable store of a data directory keeps of our own: material, whole outputs, sessions."""
-    return SealedBlobs(BlobStore(settings.blobs_dir), Keys(settings.encryption_keys))
 
 
 class Codec(PayloadCodec):

@@ -50,7 +50,7 @@ from activities.heartbeat import heartbeats
 from activities.model import ModelActivities, named_specs
 from activities.settings import Settings
 from activities.store.blobs import BlobStore, StoreError, StoreUnavailable
-from activities.store.calls import CallStore, KnownCall
+from activities.store.calls import CallsMade, KnownCall
 from activities.text import problems_text, readable
 from activities.tools import (
     Happened,
@@ -133,7 +133,7 @@ class ToolRunner:
         tools: Mapping[str, Tool[Any]],
         settings: Settings,
         blobs: BlobStore | None = None,
-        calls: CallStore | None = None,
+        calls: CallsMade | None = None,
     ) -> None:
         self.tools = tools
         self.specs = {name: tool.spec() for name, tool in tools.items()}

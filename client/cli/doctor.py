@@ -130,25 +130,23 @@ def _tools(settings: Settings, wanted: Sequence[str]) -> Check:
 
 
 def _store(settings: Settings) -> Check:
-    from activities.store.archive import Archive
     from activities.store.blobs import StoreError
-    from activities.store.encryption import Keys
-    from activities.store.secret import StoreSecret
+    from activities.store.stores import Stores
 
-    keys = settings.encryption_keys
+    stores = Stores(settings)
     try:
-        home = data_directory(settings.data_dir)
-        runs = Archive(settings.archive_file, Keys(keys)).runs()
-        StoreSecret(settings.blobs_dir, settings.store_secret).signature("")
+        data_directory(settings.data_dir)
+        stores.secret.signature("")
+        stores.blobs.get(stores.blobs.put(b"written by ratchet doctor"))
+        runs = len(stores.archive.runs())
     except (RatchetError, StoreError) as error:
         return Check("store", False, str(error))
-    active, *others = keys or ["(none)"]
+    finally:
+        stores.close()
+    where = f"blobs in {stores.blobs.objects.where}, archive in {stores.archive.database.where}"
+    active, *others = settings.encryption_keys or ["(none)"]
     also = f", and decrypts with {', '.join(others)}" if others else ""
-    return Check(
-        "store",
-        True,
-        f"{home} can be written; runs in the archive: {len(runs)}; encryption key: {active}{also}",
-    )
+    return Check("store", True, f"{where}; runs in the archive: {runs}; encryption key: {active}{also}")
 
 
 async def _models(settings: Settings, models: Sequence[ModelSpec], *, needed: bool) -> AsyncIterator[Check]:

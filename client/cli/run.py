@@ -159,7 +159,7 @@ async def task(
     ] = False,
 ) -> None:
     """Print the input of a run, for `temporal workflow start --input-file`."""
-    from activities.store.encryption import blobs_of
+    from activities.store.stores import Stores
 
     chosen, draft = which.chosen().finish()
     settings = common.worker_settings(Allowed.of(chosen.modules, chosen.models.values()))
@@ -168,7 +168,7 @@ async def task(
     made = pinned(chosen.task(await read_text(goal, "goal")))
     if which.material is not None:
         _check_takes_material(made)
-        found = await material_for(which.material, blobs_of(settings))
+        found = await material_for(which.material, Stores(settings).sealed)
         made = made.model_copy(update={"material": found})
     render.print_json(made)
 

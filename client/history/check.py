@@ -76,7 +76,9 @@ async def check_history(plugin: RatchetPlugin, history: WorkflowHistory) -> Chec
         UsageError: a module of the settings cannot be loaded.
     """
     tools = {tool.name for tool in Catalog.load(plugin.settings).tools}
-    task = (await begun(data_converter(plugin.blobs), history.events[0])).task
+    stores = plugin.stores
+    converter = data_converter((stores.blobs, stores.secret), stores.keys)
+    task = (await begun(converter, history.events[0])).task
     found = await replayed(plugin, history)
     return _by_replay(history.workflow_id, task, found, _lacks(task, tools))
 

@@ -13,7 +13,7 @@ from temporalio.testing import ActivityEnvironment
 from activities.code import CodeActivities, Pool
 from activities.contracts import CodeAnswer, CodeCall, CodeLimits, CodeStepped, MaterialRef, RunCode
 from activities.material import Materials
-from activities.store.blobs import BlobStore
+from activities.store.blobs import BlobStore, Files
 
 SHORT = CodeLimits(seconds=1, memory_bytes=64 * 2**20)
 """Limits for tests that reach them."""
@@ -32,10 +32,21 @@ class Sandbox:
     """The activity over a store of its own; keeps the session and the calls of the last block."""
 
     activities: CodeActivities
-    blobs: BlobStore
+    files: Files
     limits: CodeLimits = SHORT
     session: str = ""
     calls: tuple[CodeCall, ...] = ()
+
+    @property
+    def blobs(self) -> BlobStore:
+        """The store of its sessions."""
+        return BlobStore(self.files)
+
+    @property
+    def file(self) -> Path:
+        """Where its session is."""
+        digest = self.session.removeprefix("digest:")
+        return self.files.path(f"{digest[:2]}/{digest[2:]}")
 
     @property
     def pool(self) -> Pool:
@@ -65,9 +76,9 @@ class Sandbox:
 @asynccontextmanager
 async def sandbox_in(folder: Path, limits: CodeLimits = SHORT) -> AsyncIterator[Sandbox]:
     """A sandbox with its store and its fence in the folder."""
-    blobs = BlobStore(folder / "blobs")
-    activities = CodeActivities(Materials(blobs), Pool())
-    yield Sandbox(activities, blobs, limits)
+    files = Files(folder / "blobs")
+    activities = CodeActivities(Materials(BlobStore(files)), Pool())
+    yield Sandbox(activities, files, limits)
     await activities.pool.close()
 
 

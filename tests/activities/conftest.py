@@ -1,15 +1,19 @@
-"""Fixtures for the activities: a fake model server and the openai provider in front of it."""
+"""Fixtures for the activities: a fake model server, the openai provider in front of it, stores."""
 
 from __future__ import annotations
 
 from collections.abc import AsyncIterator, Iterator
+from pathlib import Path
 
 import pytest
 from pydantic import SecretStr
 
 from activities.providers.openai import OpenAIProvider
+from activities.store.blobs import BlobStore
+from activities.store.remote import Rows
 from tests.activities.modelkit import KEY
 from tests.fake_openai import FakeOpenAI
+from tests.storekit import opened_blobs
 
 
 @pytest.fixture(scope="session")
@@ -31,3 +35,20 @@ async def provider(server: FakeOpenAI) -> AsyncIterator[OpenAIProvider]:
     provider = OpenAIProvider(SecretStr(KEY), server.base_url)
     yield provider
     await provider.close()
+
+
+@pytest.fixture(params=["files", "postgres", "s3"])
+def blobs_place(request: pytest.FixtureRequest, tmp_path: Path) -> str:
+    """Where blobs are kept; there are none yet."""
+    if request.param == "files":
+        return str(tmp_path / "sub" / "blobs")
+    return str(request.getfixturevalue({"postgres": "postgres", "s3": "bucket"}[request.param]))
+
+
+@pytest.fixture
+def blobs(blobs_place: str) -> Iterator[BlobStore]:
+    """An empty store of each kind."""
+    blobs = opened_blobs(blobs_place)
+    yield blobs
+    if isinstance(blobs.objects, Rows):
+        blobs.objects.database.close()

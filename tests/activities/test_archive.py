@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-import sqlite3
 import subprocess
 import sys
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
@@ -16,6 +16,7 @@ from activities.contracts import ArchiveRequest, LogRead, LogWanted, Message
 from activities.store.archive import Archive, ArchiveActivities
 from activities.store.blobs import StoreError, StoreUnavailable
 from activities.store.converter import StrictConverter
+from tests.storekit import opened_archive
 from workflows.kernel.log import Record, chain
 
 ROOT = Path(__file__).parents[2]
@@ -46,16 +47,24 @@ def part(first: int = 0, last: int = 5, run_id: str = "r", finished: bool = Fals
     )
 
 
+@pytest.fixture(params=["file", "postgres"])
+def where(request: pytest.FixtureRequest, tmp_path: Path) -> str:
+    """Where an archive is that does not exist yet."""
+    if request.param == "postgres":
+        return str(request.getfixturevalue("postgres"))
+    return str(tmp_path / "sub" / "archive.db")
+
+
 @pytest.fixture
-def archive(tmp_path: Path) -> Archive:
-    return Archive(tmp_path / "sub" / "archive.db")
+def archive(where: str) -> Iterator[Archive]:
+    archive = opened_archive(where)
+    yield archive
+    archive.database.close()
 
 
-def change(archive: Archive, sql: str) -> None:
-    connection = sqlite3.connect(archive.path)
-    with connection:
-        connection.execute(sql)
-    connection.close()
+def change(archive: Archive, sql: str, *values: object) -> None:
+    with archive.database.writing("test") as execute:
+        execute(sql, values)
 
 
 json_values = st.recursive(
@@ -93,7 +102,11 @@ async def test_log_is_written_and_read(archive: Archive) -> None:
     assert archive.broken_at("w") is None
     read = await run(activities.read_log, LogWanted(workflow_id="w", run_id="r", head=chain(RECORDS)))
     assert read == LogRead(records=archive.records("w"))
-    assert archive.path.stat().st_mode & 0o077 == 0
+
+
+def test_file_is_readable_to_its_owner_alone(tmp_path: Path) -> None:
+    Archive(tmp_path / "archive.db").add(part())
+    assert (tmp_path / "archive.db").stat().st_mode & 0o077 == 0
 
 
 def test_repeated_and_late_parts_change_nothing(archive: Archive) -> None:
@@ -169,19 +182,19 @@ def test_damaged_row_is_named_and_the_others_are_read(archive: Archive, text: st
 
 WRITER = """
 import sys
-from pathlib import Path
-from activities.store.archive import Archive
 from tests.activities.test_archive import part
-archive = Archive(Path(sys.argv[1]))
+from tests.storekit import opened_archive
+archive = opened_archive(sys.argv[1])
 for n in range(8):
     for parts in (part(0, 2), part(2, 5, finished=True)):
         archive.add(parts.model_copy(update={"workflow_id": f"shared {n}"}))
         archive.add(parts.model_copy(update={"workflow_id": f"{sys.argv[2]} {n}"}))
+archive.database.close()
 """
 
 
-def test_several_writers_at_once_keep_every_chain_whole(archive: Archive) -> None:
-    command = [sys.executable, "-c", WRITER, str(archive.path)]
+def test_several_writers_at_once_keep_every_chain_whole(archive: Archive, where: str) -> None:
+    command = [sys.executable, "-c", WRITER, where]
     writers = [subprocess.Popen([*command, name], cwd=ROOT) for name in "abc"]
     assert [writer.wait() for writer in writers] == [0, 0, 0]
     runs = archive.runs()
@@ -199,8 +212,7 @@ def test_newest_run_of_a_workflow_id_is_taken(archive: Archive) -> None:
     assert archive.result("w") is None
 
 
-def test_missing_archive_is_empty_and_not_made(tmp_path: Path) -> None:
-    archive = Archive(tmp_path / "archive.db")
+def test_missing_archive_is_empty_and_not_made(archive: Archive, tmp_path: Path) -> None:
     assert archive.runs() == ()
     assert archive.records("w") == ()
     assert archive.result("w") is None
@@ -225,6 +237,6 @@ def test_histories_come_back_in_order_and_the_newest_of_each(archive: Archive) -
     archive.add_history("w", "other", "one", b"3")
     assert archive.histories("w") == archive.histories("w", "r") == (b"1 and more", b"2")
     assert archive.histories("nobody") == ()
-    change(archive, "UPDATE histories SET events=x'00'")
+    change(archive, "UPDATE histories SET events=?", b"0")
     with pytest.raises(StoreError, match="damaged"):
         archive.histories("w")

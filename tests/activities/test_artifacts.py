@@ -145,7 +145,7 @@ def test_text_has_no_paths_and_bytes_no_text() -> None:
 async def test_lost_or_damaged_body_is_a_problem_of_its_own_text(tmp_path: Path) -> None:
     blobs = BlobStore(tmp_path)
     good, bad = blobs.put(b"good"), blobs.put(b"bad")
-    blobs.path(bad).write_bytes(b"evil")
+    blobs.objects.write(f"{bad[:2]}/{bad[2:]}", b"evil")
     request = wanted(("0" * 64, ""), (good, ""), (bad, ""))
     lost, fine, changed = (
         await ActivityEnvironment().run(ArtifactActivities(blobs).read_artifacts, request)

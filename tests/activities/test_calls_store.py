@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -12,9 +12,10 @@ from pydantic import BaseModel
 
 from activities.contracts import AfterReset, CompensateRequest, ReconcileRequest, ToolRequest
 from activities.settings import Settings
-from activities.store.calls import SqliteCalls
+from activities.store.calls import CallsMade
 from activities.tools import NotHappened, Tool
 from activities.tools.run import ToolRunner
+from tests.storekit import opened_calls
 
 
 class Pay(BaseModel):
@@ -24,36 +25,54 @@ class Pay(BaseModel):
 
 
 Made = Callable[..., tuple[ToolRunner, list[int]]]
+Making = Callable[[CallsMade], Made]
+
+
+@pytest.fixture(params=["file", "postgres"])
+def place(request: pytest.FixtureRequest, tmp_path: Path) -> str:
+    """Where calls are written down; there are none yet."""
+    if request.param == "postgres":
+        return str(request.getfixturevalue("postgres"))
+    return str(tmp_path / "sub" / "calls.db")
 
 
 @pytest.fixture
-def calls_file(tmp_path: Path) -> Path:
-    return tmp_path / "sub" / "calls.db"
+def known(place: str) -> Iterator[CallsMade]:
+    known = opened_calls(place)
+    yield known
+    known.database.close()
 
 
 @pytest.fixture
-def runner(tmp_path: Path, calls_file: Path) -> Made:
-    """A runner with a tool of this effect, and what the tool has paid."""
+def making(tmp_path: Path) -> Making:
+    """Runners over a store, with a tool of some effect, and what the tool has paid."""
 
-    def make(effect: Any = "unsafe", **more: Any) -> tuple[ToolRunner, list[int]]:
-        paid: list[int] = []
+    def over(known: CallsMade) -> Made:
+        def make(effect: Any = "unsafe", **more: Any) -> tuple[ToolRunner, list[int]]:
+            paid: list[int] = []
 
-        def run(params: Pay) -> str:
-            paid.append(params.cents)
-            if params.cents < 0:
-                raise ValueError("less than nothing")
-            return f"paid {params.cents}"
+            def run(params: Pay) -> str:
+                paid.append(params.cents)
+                if params.cents < 0:
+                    raise ValueError("less than nothing")
+                return f"paid {params.cents}"
 
-        def undo(params: Pay, output: str) -> str:
-            paid.append(-params.cents)
-            return "paid back"
+            def undo(params: Pay, output: str) -> str:
+                paid.append(-params.cents)
+                return "paid back"
 
-        tool = Tool(name="pay", params=Pay, run=run, effect=effect, compensate=undo)
-        return ToolRunner(
-            {"pay": replace(tool, **more)}, Settings(data_dir=tmp_path), calls=SqliteCalls(calls_file)
-        ), paid
+            tool = Tool(name="pay", params=Pay, run=run, effect=effect, compensate=undo)
+            settings = Settings(data_dir=tmp_path)
+            return ToolRunner({"pay": replace(tool, **more)}, settings, calls=known), paid
 
-    return make
+        return make
+
+    return over
+
+
+@pytest.fixture
+def runner(making: Making, known: CallsMade) -> Made:
+    return making(known)
 
 
 def request(cents: int = 5, key: str = "w/r/0/a", **more: Any) -> ToolRequest:
@@ -88,10 +107,12 @@ async def test_compensation_that_was_made_is_not_made_again(runner: Made) -> Non
     assert paid == [-5]
 
 
-async def test_unsafe_call_that_was_only_begun_is_unknown(runner: Made, calls_file: Path) -> None:
+async def test_unsafe_call_that_was_only_begun_is_unknown(runner: Made, known: CallsMade) -> None:
     tools, paid = runner()
     await tools.run_tool(request(key="other"))
-    SqliteCalls(calls_file).begin("w/r/0/a", _digest_of(calls_file, "other"), "pay(5)")
+    made = known.begin("other", "", "")
+    assert made is not None
+    known.begin("w/r/0/a", made.call, "pay(5)")
     result = await tools.run_tool(request())
     assert (result.error, paid) == ("unknown_outcome", [5])
     assert "begun" in result.output
@@ -122,27 +143,28 @@ async def test_store_that_was_lost_knows_no_calls_of_a_reset_run(runner: Made) -
     assert "younger than the run" in result.output
 
 
-@pytest.fixture
-def damaged(calls_file: Path) -> Path:
-    """Something else is where the store should be."""
-    calls_file.parent.mkdir()
-    calls_file.write_text("these are my notes, not a database " * 40)
-    return calls_file
+@pytest.fixture(params=["file", "postgres"])
+def damaged(request: pytest.FixtureRequest, tmp_path: Path) -> CallsMade:
+    """Something else is where the store should be, or nothing."""
+    if request.param == "postgres":
+        return opened_calls("postgresql://ratchet@127.0.0.1:1/ratchet")
+    (tmp_path / "calls.db").write_text("these are my notes, not a database " * 40)
+    return CallsMade(tmp_path / "calls.db")
 
 
 @pytest.mark.parametrize("effect", ["keyed", "unsafe"])
 async def test_call_is_not_made_where_it_cannot_be_written_down(
-    runner: Made, damaged: Path, effect: str
+    making: Making, damaged: CallsMade, effect: str
 ) -> None:
-    tools, paid = runner(effect)
+    tools, paid = making(damaged)(effect)
     result = await tools.run_tool(request(attempts=1))
     assert (result.error, paid) == ("transient", [])
     assert "was not made" in result.output
-    assert str(damaged) in result.output
+    assert damaged.database.where in result.output
 
 
-async def test_tool_without_effects_outside_needs_no_store(runner: Made, damaged: Path) -> None:
-    tools, paid = runner("idempotent")
+async def test_tool_without_effects_outside_needs_no_store(making: Making, damaged: CallsMade) -> None:
+    tools, paid = making(damaged)("idempotent")
     for _ in range(2):
         await tools.run_tool(request())
     assert paid == [5, 5]
@@ -163,9 +185,3 @@ async def test_call_that_did_not_happen_is_believed_when_its_time_is_over(runner
     assert (found.outcome, len(looks)) == ("not_happened", 2)
     assert "may go on until" in said[0]
     assert (late.error, paid) == ("unknown_outcome", []), "an attempt that begins later is too late"
-
-
-def _digest_of(file: Path, key: str) -> str:
-    known = SqliteCalls(file).begin(key, "", "")
-    assert known is not None
-    return known.call

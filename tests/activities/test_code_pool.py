@@ -52,7 +52,7 @@ async def test_waiting_for_a_place_can_be_cancelled(sandbox: Sandbox) -> None:
 
 async def test_step_with_hanging_store_is_given_up(sandbox: Sandbox) -> None:
     await sandbox.run(LARGE_STATE)
-    blob = sandbox.blobs.path(sandbox.session.removeprefix("digest:"))
+    blob = sandbox.file
     blob.unlink()
     os.mkfifo(blob)  # whoever reads it waits for a writer
     effect = RunCode(block="1", session=sandbox.session, before="inline:before", limits=QUICK)

@@ -27,7 +27,7 @@ async def test_small_session_is_inline_and_large_one_a_digest(sandbox: Sandbox) 
     await sandbox.run("x = 1")
     assert sandbox.session.startswith("inline:")
     assert len(sandbox.session) < 4200
-    assert not sandbox.blobs.folder.exists()
+    assert not sandbox.files.folder.exists()
     await sandbox.run(LARGE_STATE)
     assert sandbox.session.startswith("digest:")
     assert len(sandbox.session) == 7 + 64
@@ -70,8 +70,7 @@ async def test_forged_session_is_refused_for_good(sandbox: Sandbox, kind: str) -
 
 async def test_session_with_changed_bytes_is_never_loaded(sandbox: Sandbox) -> None:
     await sandbox.run(LARGE_STATE)
-    path = sandbox.blobs.path(sandbox.session.removeprefix("digest:"))
-    path.write_bytes(path.read_bytes()[:-1] + b"x")
+    sandbox.file.write_bytes(sandbox.file.read_bytes()[:-1] + b"x")
     with pytest.raises(ApplicationError, match="have changed") as raised:
         await sandbox.step(block="print(1)", session=sandbox.session)
     assert raised.value.type == "Fatal"
@@ -89,7 +88,7 @@ async def test_waiting_state_under_wrong_head_is_refused(sandbox: Sandbox) -> No
 
 
 async def test_unusable_store_is_tried_again(sandbox: Sandbox) -> None:
-    sandbox.blobs.folder.write_text("a file in the place of the folder")
+    sandbox.files.folder.write_text("a file in the place of the folder")
     with pytest.raises(ApplicationError) as raised:
         await sandbox.step(block=LARGE_STATE)
     assert (raised.value.type, raised.value.non_retryable) == ("Transient", False)

@@ -26,12 +26,18 @@ class Text(BaseModel):
 
 
 @pytest.fixture
-def blobs(tmp_path: Path) -> BlobStore:
-    return BlobStore(tmp_path / "blobs")
+def folder(tmp_path: Path) -> Path:
+    return tmp_path / "blobs"
 
 
-def count(blobs: BlobStore) -> int:
-    return sum(path.is_file() for path in blobs.folder.rglob("*"))
+def storing(folder: Path, secret: str | None = None) -> DataConverter:
+    """A converter that keeps large payloads in this folder."""
+    given = None if secret is None else SecretStr(secret)
+    return data_converter((BlobStore(folder), StoreSecret(folder, given)))
+
+
+def count(folder: Path) -> int:
+    return sum(path.is_file() for path in folder.rglob("*"))
 
 
 def json_payload(text: str) -> Payload:
@@ -105,56 +111,56 @@ async def encoded(converter: DataConverter, value: Any) -> Payload:
     return payload
 
 
-async def test_small_payload_stays_readable_in_history(blobs: BlobStore) -> None:
-    payload = await encoded(data_converter(blobs), Text(text="x" * 16_000))
+async def test_small_payload_stays_readable_in_history(folder: Path) -> None:
+    payload = await encoded(storing(folder), Text(text="x" * 16_000))
     assert payload.data.startswith(b'{"text":"xxx')
-    assert count(blobs) == 0
+    assert count(folder) == 0
 
 
-async def test_large_payload_leaves_a_claim(blobs: BlobStore) -> None:
-    converter = data_converter(blobs)
+async def test_large_payload_leaves_a_claim(folder: Path) -> None:
+    converter = storing(folder)
     request = ModelRequest(role="r", setup="s", messages=(Message(role="user", content="ä" * 20_000),))
     payload = await encoded(converter, request)
     assert payload.ByteSize() < 1000
     assert await converter.decode([payload], [ModelRequest]) == [request]
 
 
-async def test_encoding_again_on_replay_adds_nothing(blobs: BlobStore) -> None:
-    converter = data_converter(blobs)
+async def test_encoding_again_on_replay_adds_nothing(folder: Path) -> None:
+    converter = storing(folder)
     first, second = [await encoded(converter, Text(text="x" * 50_000)) for _ in range(2)]
     assert first == second
-    assert count(blobs) == 1
+    assert count(folder) == 1
 
 
-async def test_lost_blob_is_named(blobs: BlobStore, tmp_path: Path) -> None:
-    payload = await encoded(data_converter(blobs), Text(text="x" * 50_000))
+async def test_lost_blob_is_named(folder: Path, tmp_path: Path) -> None:
+    payload = await encoded(storing(folder), Text(text="x" * 50_000))
     with pytest.raises(BlobMissing, match="other has no blob"):
-        await data_converter(BlobStore(tmp_path / "other")).decode([payload], [Text])
+        await storing(tmp_path / "other").decode([payload], [Text])
 
 
-async def test_answer_with_unsigned_claim_is_not_given_up(blobs: BlobStore) -> None:
-    answer = await encoded(data_converter(blobs, SecretStr("another worker's secret")), ["x" * 50_000])
+async def test_answer_with_unsigned_claim_is_not_given_up(folder: Path) -> None:
+    answer = await encoded(storing(folder, "another worker's secret"), ["x" * 50_000])
     with pytest.raises(StoreError, match="set the same RATCHET_STORE_SECRET everywhere"):
-        await data_converter(blobs).decode([answer], [ToolResult])
+        await storing(folder).decode([answer], [ToolResult])
 
 
-async def test_stores_with_one_secret_read_each_other(blobs: BlobStore) -> None:
-    first, second = [data_converter(blobs, SecretStr("one secret for all")) for _ in range(2)]
+async def test_stores_with_one_secret_read_each_other(folder: Path) -> None:
+    first, second = [storing(folder, "one secret for all") for _ in range(2)]
     assert await second.decode([await encoded(first, ["x" * 50_000])]) == [["x" * 50_000]]
 
 
-def test_secret_is_made_once_for_its_owner_alone(blobs: BlobStore) -> None:
+def test_secret_is_made_once_for_its_owner_alone(folder: Path) -> None:
     with ThreadPoolExecutor(8) as pool:
-        signatures = set(pool.map(lambda _: StoreSecret(blobs.folder).signature("a"), range(50)))
-    assert signatures == {StoreSecret(blobs.folder).signature("a")}
-    (path,) = blobs.folder.parent.iterdir()
+        signatures = set(pool.map(lambda _: StoreSecret(folder).signature("a"), range(50)))
+    assert signatures == {StoreSecret(folder).signature("a")}
+    (path,) = folder.parent.iterdir()
     assert (path.name, path.stat().st_mode & 0o777) == ("store.secret", 0o600)
 
 
-def test_damaged_secret_is_named(blobs: BlobStore) -> None:
-    blobs.folder.with_name("store.secret").write_bytes(b"short")
+def test_damaged_secret_is_named(folder: Path) -> None:
+    folder.with_name("store.secret").write_bytes(b"short")
     with pytest.raises(StoreError, match=r"store.secret is damaged: it has 5 bytes"):
-        StoreSecret(blobs.folder).signature("a")
+        StoreSecret(folder).signature("a")
 
 
 async def test_without_store_everything_stays_in_payload() -> None:

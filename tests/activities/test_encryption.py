@@ -20,11 +20,12 @@ from activities.contracts import EMPTY_DIGEST, AfterReset, ArchiveRequest, Conve
 from activities.material import Materials
 from activities.settings import Settings
 from activities.store.archive import Archive
-from activities.store.blobs import BlobStore
+from activities.store.blobs import BlobStore, Files
 from activities.store.cache import ConversationCache
-from activities.store.calls import SqliteCalls
+from activities.store.calls import CallsMade
 from activities.store.converter import data_converter
 from activities.store.encryption import KeyMissing, Keys, NotDecrypted, SealedBlobs
+from activities.store.secret import StoreSecret
 
 MARKER = "the marker text"
 OLD, NEW = [SecretStr(base64.b64encode(os.urandom(64)).decode()) for _ in range(2)]
@@ -41,7 +42,12 @@ def blobs(tmp_path: Path) -> BlobStore:
 
 
 def converter(blobs: BlobStore, keys: Keys | None = BEFORE, secret: SecretStr = SECRET) -> DataConverter:
-    return data_converter(blobs, secret, keys)
+    return data_converter((blobs, StoreSecret(folder_of(blobs), secret)), keys)
+
+
+def folder_of(blobs: BlobStore) -> Path:
+    assert isinstance(blobs.objects, Files)
+    return blobs.objects.folder
 
 
 def files(folder: Path) -> list[bytes]:
@@ -58,7 +64,7 @@ async def test_value_is_encrypted_alike_each_time(size: int, blobs: BlobStore) -
     first, second = [await encoded(converter(blobs), MARKER * size) for _ in range(2)]
     assert first == second
     assert await converter(blobs).decode([first], [str]) == [MARKER * size]
-    kept = [first.SerializeToString(), *files(blobs.folder)]
+    kept = [first.SerializeToString(), *files(folder_of(blobs))]
     assert len(kept) == 1 + (size > 1)
     assert not any(MARKER.encode() in one for one in kept)
 
@@ -88,7 +94,7 @@ async def test_result_stays_in_history_up_to_its_bound(
     size: int, inline: bool, keys: Keys | None, blobs: BlobStore
 ) -> None:
     payload = await encoded(converter(blobs, keys), Result(text="x" * size))
-    assert bool(files(blobs.folder)) is not inline
+    assert bool(files(folder_of(blobs))) is not inline
     assert await converter(blobs, keys).decode([payload], [Result]) == [Result(text="x" * size)]
     if inline and keys is None:  # as Temporal's command line shows it without a codec server
         assert payload == Payload(metadata={"encoding": b"json/plain"}, data=payload.data)
@@ -154,7 +160,7 @@ def test_blobs_of_our_own_are_sealed(blobs: BlobStore) -> None:
     sealed = SealedBlobs(blobs, BEFORE)
     digests = {sealed.put(MARKER.encode()) for _ in range(2)}
     assert len(digests) == 1
-    assert not any(MARKER.encode() in one for one in files(blobs.folder))
+    assert not any(MARKER.encode() in one for one in files(folder_of(blobs)))
     plain = blobs.put(MARKER.encode())
     assert {SealedBlobs(blobs, ROTATED).get(digest) for digest in (*digests, plain)} == {MARKER.encode()}
     assert sealed.get(sealed.put(b"")) == b""
@@ -197,15 +203,15 @@ def test_archive_is_sealed_and_its_chain_is_that_of_the_plain_records(tmp_path: 
         archived(tmp_path / name / "a.db", keys) for name, keys in (("p", Keys()), ("s", BEFORE))
     ]
     assert sealed.add(ArchiveRequest(workflow_id="w", run_id="r", after="x", records=())) == "x"
-    rotated = archived(sealed.path, ROTATED)  # a repeat under another key is the same part
+    rotated = archived(Path(sealed.database.where), ROTATED)  # a repeat under another key is the same part
     for archive in (plain, rotated):
         assert archive.records("w") == ({"seq": 0, "text": MARKER},)
         assert (archive.result("w"), archive.histories("w")) == ({"a": MARKER}, (MARKER.encode(),))
         assert archive.broken_at("w") is None
-    assert MARKER.encode() not in sealed.path.read_bytes()
+    assert MARKER.encode() not in Path(sealed.database.where).read_bytes()
     with pytest.raises(KeyMissing, match="'2025'"):
-        Archive(sealed.path, WITHOUT).broken_at("w")
-    assert Archive(sealed.path, SAME_NAME).broken_at("w") == 0
+        Archive(Path(sealed.database.where), WITHOUT).broken_at("w")
+    assert Archive(Path(sealed.database.where), SAME_NAME).broken_at("w") == 0
 
 
 GOOD = {"2026-11": OLD.get_secret_value()}
@@ -245,15 +251,15 @@ def test_keys_come_from_the_variable_or_the_file_that_it_names(
 
 def test_calls_are_sealed_and_found_again_under_the_next_key(tmp_path: Path) -> None:
     path, digest = tmp_path / "calls.db", "d" * 64
-    calls = SqliteCalls(path, BEFORE)
+    calls = CallsMade(path, BEFORE)
     assert calls.begin("w/r/1/a", digest, MARKER) is None
     calls.end("w/r/1/a", {"output": MARKER})
     assert not any(text.encode() in path.read_bytes() for text in (MARKER, digest))
-    rotated = SqliteCalls(path, ROTATED)
+    rotated = CallsMade(path, ROTATED)
     again = rotated.begin("w/r/1/a", digest, MARKER)
     elsewhere = rotated.begin("w/r/0/b", digest, MARKER, AfterReset(run="w/r/", since=9e12, keys=()))
     assert again is not None
     assert again == elsewhere
     assert (again.call, again.title, again.result) == (digest, MARKER, {"output": MARKER})
     with pytest.raises(KeyMissing, match="'2025'"):
-        SqliteCalls(path, WITHOUT).begin("w/r/1/a", digest, MARKER)
+        CallsMade(path, WITHOUT).begin("w/r/1/a", digest, MARKER)

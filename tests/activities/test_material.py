@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import asyncio
 import time
-from pathlib import Path
 from typing import Any
 
 import pytest
@@ -26,11 +25,6 @@ from activities.store.blobs import BlobDamaged, BlobMissing, BlobStore
 from tests.activities.codekit import kept
 
 
-@pytest.fixture
-def blobs(tmp_path: Path) -> BlobStore:
-    return BlobStore(tmp_path)
-
-
 @pytest.mark.parametrize("chars", [0, 1, STRIDE - 1, STRIDE, STRIDE + 1, 3 * STRIDE + 5])
 async def test_kept_text_comes_back(blobs: BlobStore, chars: int) -> None:
     text = ("aé😀\n" * chars)[:chars]
@@ -50,7 +44,7 @@ async def test_lost_or_changed_text_is_reported_by_the_store(blobs: BlobStore) -
     with pytest.raises(BlobMissing):
         await Materials(blobs).open(MaterialRef(digest="0" * 64, chars=3, bytes=3))
     damaged = kept("abc", blobs)
-    blobs.path(damaged.digest).write_bytes(b"abd")
+    blobs.objects.write(f"{damaged.digest[:2]}/{damaged.digest[2:]}", b"abd")
     with pytest.raises(BlobDamaged):
         await Materials(blobs).open(damaged)
 

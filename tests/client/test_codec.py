@@ -19,9 +19,8 @@ from temporalio.client import Client
 from temporalio.converter import DataConverter
 
 from activities.settings import Settings
-from activities.store.blobs import BlobStore
 from activities.store.converter import data_converter
-from activities.store.encryption import Keys
+from activities.store.stores import Stores
 from client.codec import REQUEST_BYTES, CodecServer
 from client.embedded import temporal_binary
 from client.errors import UsageError
@@ -37,7 +36,8 @@ def coded(tmp_path: Path) -> Settings:
 
 
 def converter(coded: Settings) -> DataConverter:
-    return data_converter(BlobStore(coded.blobs_dir), None, Keys(coded.encryption_keys))
+    stores = Stores(coded)
+    return data_converter((stores.blobs, stores.secret), stores.keys)
 
 
 @pytest.fixture

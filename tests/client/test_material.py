@@ -19,17 +19,18 @@ def blobs(tmp_path: Path) -> BlobStore:
     return BlobStore(tmp_path / "blobs")
 
 
-async def test_long_material_travels_by_reference(blobs: BlobStore) -> None:
+async def test_long_material_travels_by_reference(blobs: BlobStore, tmp_path: Path) -> None:
     assert await material_for("x" * SHORT_BYTES, blobs) == "x" * SHORT_BYTES
     assert await material_for("é" * SHORT_BYTES, blobs) == MaterialRef(
-        digest=(await reference("é" * SHORT_BYTES, blobs)).digest, chars=SHORT_BYTES, bytes=2 * SHORT_BYTES
+        digest=(await reference("é" * SHORT_BYTES, blobs, tmp_path)).digest,
+        chars=SHORT_BYTES,
+        bytes=2 * SHORT_BYTES,
     )
 
 
-async def reference(text: str, blobs: BlobStore) -> MaterialRef:
+async def reference(text: str, blobs: BlobStore, folder: Path) -> MaterialRef:
     """The reference to the same text from a file with a byte order mark."""
-    path = blobs.folder / "long.txt"
-    path.parent.mkdir(exist_ok=True)
+    path = folder / "long.txt"
     path.write_bytes(b"\xef\xbb\xbf" + text.encode())
     found = await material_for(path, blobs)
     assert isinstance(found, MaterialRef)

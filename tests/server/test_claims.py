@@ -19,8 +19,9 @@ from temporalio.common import RawValue
 from temporalio.converter import DataConverter
 
 from activities.settings import Settings
-from activities.store.blobs import BlobStore
+from activities.store.blobs import BlobStore, Files
 from activities.store.converter import data_converter
+from activities.store.secret import StoreSecret
 from client.follow import bug_in
 from tests.logs import captured_logs
 from tests.server.trials import Run, begin, calls, eventually, log_of, open_request, replayed, task, until
@@ -88,8 +89,8 @@ FORGED: dict[str, Forge] = {
 @pytest.fixture(scope="module")
 async def forger(settings: Settings, tmp_path_factory: pytest.TempPathFactory) -> Forger:
     """It has claims of the tests' store, and of one of its own."""
-    own = data_converter(BlobStore(settings.blobs_dir))
-    foreign = data_converter(BlobStore(tmp_path_factory.mktemp("foreign") / "blobs"))
+    folders = (settings.blobs_dir, tmp_path_factory.mktemp("foreign") / "blobs")
+    own, foreign = [data_converter((BlobStore(one), StoreSecret(one))) for one in folders]
     genuine, other, strange = [
         (await one.encode([{"command": "abort", "text": letter * 20_000}]))[0]
         for one, letter in ((own, "a"), (own, "b"), (foreign, "a"))
@@ -162,7 +163,7 @@ async def test_genuine_claim_waits_until_its_data_are_restored(
     forger: Forger, plain: Client, working: Client, settings: Settings
 ) -> None:
     digest = forger.digest
-    path = BlobStore(settings.blobs_dir).path(digest)
+    path = Files(settings.blobs_dir).path(f"{digest[:2]}/{digest[2:]}")
     aside = path.rename(Path(f"{path}.lost"))
     run = await begin(working, task(calls(("mark", {"line": "x", "seconds": 1})), "done"))
     with captured_logs() as lines:
@@ -170,6 +171,6 @@ async def test_genuine_claim_waits_until_its_data_are_restored(
         problem = await eventually(lambda: bug_in(working, run.id))
     assert digest in next(line["error"] for line in lines if line["event"] == "store.blob_unusable")
     assert f"no blob {digest}" in problem
-    assert "restore the folder from a backup" in problem
+    assert "restore it from a backup" in problem
     aside.rename(path)
     await until(run, lambda status: status.exit_reason == "aborted")

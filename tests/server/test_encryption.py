@@ -18,9 +18,8 @@ from temporalio.worker import UnsandboxedWorkflowRunner, Worker
 
 from activities.contracts import ToolRequest, ToolResult
 from activities.settings import Settings
-from activities.store.blobs import BlobStore
 from activities.store.converter import data_converter
-from activities.store.encryption import Keys, blobs_of
+from activities.store.stores import Stores
 from client.agent import AgentClient
 from client.connection import Connection
 from client.errors import RatchetError
@@ -119,7 +118,7 @@ async def two_runs(client: Client, settings: Settings) -> list[Run]:
         AgentTask(
             goal="Marker-goal",
             machine="code",
-            material=await material_for(text, blobs_of(settings)),
+            material=await material_for(text, Stores(settings).sealed),
             models={"default": scripted(CODE, "Marker-reply"), "sub": scripted("Marker-reply")},
             approvals=FREELY,
         ),
@@ -207,9 +206,9 @@ async def test_call_that_its_worker_cannot_read_was_not_made_and_waits(server: C
     of_workflows, of_calls = [
         Client(
             server.service_client,
-            data_converter=data_converter(BlobStore(rotated.blobs_dir), None, Keys(keys)),
+            data_converter=data_converter((stores.blobs, stores.secret), stores.keys),
         )
-        for keys in (rotated.encryption_keys, {"k2025": OLD})
+        for stores in (Stores(rotated), Stores(settings_of(home, k2025=OLD)))
     ]
     moves = Worker(
         of_workflows,
