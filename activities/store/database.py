@@ -23,8 +23,9 @@ if TYPE_CHECKING:
 __all__ = ["Database", "Execute", "Postgres", "SqliteFile", "missing_library"]
 
 BUSY_SECONDS = 30
-"""How long a writer waits for another one, and for a connection."""
+"""How long a writer of a file waits for another one."""
 CONNECT_SECONDS = 10
+"""How long a call waits for a connection: it holds a thread meanwhile."""
 CONNECTIONS = 8
 """The most of one process."""
 IDLE_SECONDS = 60
@@ -183,7 +184,7 @@ class Postgres:
                     kwargs={"connect_timeout": CONNECT_SECONDS, "prepare_threshold": None},
                     min_size=0,
                     max_size=CONNECTIONS,
-                    timeout=BUSY_SECONDS,
+                    timeout=CONNECT_SECONDS,
                     max_idle=IDLE_SECONDS,
                     check=ConnectionPool.check_connection,
                     name="ratchet",

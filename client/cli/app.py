@@ -70,6 +70,7 @@ COMMANDS = {
     "tools": ("catalog", "List tools: what they do, their arguments, what a second call would do."),
     "machines": ("catalog", "List machines; with a NAME its options, states and exit reasons."),
     "diagram": ("catalog", "Print a machine as a Mermaid state diagram or as a table."),
+    "gc": ("gc", "Delete stored data that no run needs any more."),
     "doctor": ("doctor", "Check server, namespace, search attributes, worker, provider, tools, store."),
 }
 """Command -> its module, and what it does."""

@@ -4,12 +4,14 @@ from __future__ import annotations
 
 import base64
 import json
+import os
 import re
 from collections.abc import AsyncIterator
 from pathlib import Path
 
 import pytest
 
+from activities.store.blobs import BlobStore
 from client.embedded import EmbeddedServer
 from client.workerconfig import memory_file
 from tests.client.commandline import Cli, agent_file, until
@@ -256,6 +258,31 @@ def test_doctor_says_what_to_do(cli: Cli) -> None:
         check["name"]: check["text"] for check in cli("doctor", "--json", RATCHET_ENCRYPTION_KEYS=keys).lines
     }
     assert sealed["store"].endswith("encryption key: new, and decrypts with old")
+
+
+def test_doctor_names_a_store_that_is_away(cli: Cli) -> None:
+    away = {"RATCHET_STORE": "postgresql://me:pass-word@127.0.0.1:1/x"}
+    found = cli("doctor", "--json", **away, RATCHET_STORE_SECRET="one secret for all hosts")
+    store = next(one for one in found.lines if one["name"] == "store")
+    assert (found.code, store["ok"]) == (1, False)
+    assert "PostgreSQL 127.0.0.1/x" in store["text"]
+    assert "pass-word" not in found.out + found.err
+    assert "RATCHET_STORE_SECRET: " in cli("list", **away).err
+
+
+def test_gc_shows_what_would_go_and_then_deletes_it(cli: Cli, done: str) -> None:
+    blobs = BlobStore(Path(cli.variables["RATCHET_DATA_DIR"]) / "blobs")
+    digest = blobs.put(b"nobody needs it")
+    path = blobs.path(digest)
+    assert path is not None
+    os.utime(path, (0, 0))
+    found = cli("gc", "--dry-run")
+    assert (found.code, path.exists()) == (0, True), found.err
+    assert "would delete blobs: 1 (15 bytes, the oldest of 1970-01-01 00:00:00+00:00)" in found.out
+    assert cli("gc", "--older-than", "12w", "--json").json["bytes"] == 15
+    assert not path.exists()
+    assert cli("result", done).code == 0
+    assert (cli("gc", "--older-than", "5h").code, cli("gc", "--older-than", "soon").code) == (2, 2)
 
 
 def test_doctor_adopts_a_directory_that_came_with_a_repository(tmp_path: Path) -> None:

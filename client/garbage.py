@@ -1,0 +1,268 @@
+"""Deleting what no run needs any more: blobs by age and by what refers to them, old runs of the archive.
+
+A blob is needed if its digest is written in the history, the memo or a pending call of any run that Temporal
+still knows (open, or closed and not past its retention), in a schedule, in the archive, or in a blob that is
+needed itself. Everything that looks like a digest counts as one: that keeps too much rather than too little.
+
+A blob that is put, and whose digest is not in any history yet, is protected by its age: a blob that is put
+again counts as new (`BlobStore.put`). So the least age is a day.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import re
+import time
+from collections.abc import AsyncIterator, Awaitable, Callable, Collection, Iterator, Sequence
+from contextlib import asynccontextmanager, contextmanager, suppress
+from dataclasses import dataclass
+from datetime import timedelta
+from itertools import accumulate
+from typing import TYPE_CHECKING, TypeVar
+
+from google.protobuf.message import DecodeError, Message
+from pydantic_core import to_json
+from temporalio.api.common.v1 import Payload
+from temporalio.api.history.v1 import History
+from temporalio.api.workflowservice.v1 import DescribeNamespaceRequest
+from temporalio.client import Client, WorkflowExecution, WorkflowExecutionStatus
+from temporalio.converter import PayloadCodec
+from temporalio.service import RPCError, RPCStatusCode
+
+from activities.store.blobs import KeptBlob, StoreError
+from activities.store.stores import Stores
+from client.errors import RatchetError, clear_errors
+
+if TYPE_CHECKING:
+    from activities.store.archive import Run
+
+__all__ = ["LEAST_AGE", "Garbage", "delete_garbage", "find_garbage"]
+
+LEAST_AGE = timedelta(days=1)
+DIGESTS = re.compile(rb"(?=([0-9a-f]{64}))")
+"""At every place: a digest may follow other hexadecimal digits."""
+AT_ONCE = 16
+"""Histories and blobs that are read at a time."""
+
+T = TypeVar("T")
+
+
+@dataclass(frozen=True)
+class Garbage:
+    """What nothing needs any more, and what was looked at."""
+
+    before: float
+    """Seconds since 1970: what was written later is kept."""
+    blobs: tuple[KeptBlob, ...]
+    archived: tuple[Run, ...]
+    """Runs of the archive."""
+    calls: tuple[str, ...]
+    """Keys of calls that were written down, of runs that Temporal no longer knows."""
+    kept: int
+    """Other blobs."""
+    kept_bytes: int
+    executions: int
+    """Of runs that Temporal knows."""
+    forgotten: tuple[str, ...]
+    """Ids of namespaces that are gone."""
+
+
+async def find_garbage(
+    temporal: Client,
+    stores: Stores,
+    older_than: timedelta,
+    *,
+    archive: bool = False,
+    forget: Collection[str] = (),
+) -> Garbage:
+    """What nothing needs and is older than this; deletes nothing.
+
+    Args:
+        archive: runs of the archive count as garbage, too, if they ended before and Temporal knows none of
+            their workflow id.
+        forget: ids of namespaces whose runs need nothing any more.
+
+    Raises:
+        RatchetError: the server or a store cannot be used, a blob is damaged, or the stores hold what runs of
+            another server may need.
+    """
+    before = time.time() - older_than.total_seconds()
+    async with _clear_errors(temporal):
+        # in this order: what is put after the list was made is not in the list
+        blobs = {one.digest: one for one in await asyncio.to_thread(lambda: list(stores.blobs.list()))}
+        search = _Search(stores, blobs, temporal.data_converter.payload_codec)
+        known: set[str] = set()
+        for client in await _namespaces(temporal, stores, forget):
+            known |= await search.read_namespace(client)
+        ended = await asyncio.to_thread(stores.archive.ended_before, before) if archive else ()
+        archived = tuple(run for run in ended if run[0] not in known)
+        calls = await search.read_databases(archived, known, before)
+        await search.read_blobs()
+    unused = tuple(one for one in blobs.values() if one.at < before and one.digest not in search.needed)
+    return Garbage(
+        before=before,
+        blobs=tuple(sorted(unused, key=lambda one: one.at)),
+        archived=archived,
+        calls=calls,
+        kept=len(blobs) - len(unused),
+        kept_bytes=sum(one.size for one in blobs.values()) - sum(one.size for one in unused),
+        executions=search.executions,
+        forgotten=tuple(forget),
+    )
+
+
+async def delete_garbage(stores: Stores, garbage: Garbage) -> int:
+    """Delete it; the bytes of the blobs that were. What was put again meanwhile is kept.
+
+    Raises `RatchetError`: a store cannot be used. What was deleted until then is garbage all the same.
+    """
+
+    def delete() -> int:
+        for namespace_id in garbage.forgotten:
+            stores.forget_namespace(namespace_id)
+        for key in garbage.calls:
+            stores.calls.forget(key)
+        for run in garbage.archived:
+            stores.archive.delete(*run)
+        return sum(one.size for one in garbage.blobs if stores.blobs.delete(one.digest, garbage.before))
+
+    try:
+        return await asyncio.to_thread(delete)
+    except StoreError as error:
+        raise RatchetError(f"stopped before the end: {error}") from error
+
+
+@asynccontextmanager
+async def _clear_errors(temporal: Client) -> AsyncIterator[None]:
+    async with clear_errors(temporal.service_client.config.target_host):
+        try:
+            yield
+        except StoreError as error:
+            raise RatchetError(f"nothing was deleted: {error}") from error
+
+
+async def _namespaces(temporal: Client, stores: Stores, forget: Collection[str]) -> list[Client]:
+    """A client for each namespace whose workers used the stores, and for that of `temporal`."""
+    found = {temporal.namespace: temporal}
+    marks = await asyncio.to_thread(stores.namespaces)
+    for namespace_id, name in marks.items():
+        if namespace_id in forget:
+            continue
+        try:
+            described = await temporal.workflow_service.describe_namespace(
+                DescribeNamespaceRequest(id=namespace_id)
+            )
+        except RPCError as error:
+            if error.status is not RPCStatusCode.NOT_FOUND:
+                raise
+            raise RatchetError(
+                f"nothing was deleted: workers of another Temporal server used {stores.blobs.objects.where} "
+                f"(namespace {name}, {namespace_id}), and their runs may need what is there. If that server "
+                f"is gone, say so with --forget {namespace_id}"
+            ) from error
+        own = described.namespace_info.name
+        other = Client(temporal.service_client, namespace=own, data_converter=temporal.data_converter)
+        found.setdefault(own, other)
+    return list(found.values())
+
+
+class _Search:
+    """What is needed, as far as it was found."""
+
+    def __init__(self, stores: Stores, blobs: Collection[str], codec: PayloadCodec | None) -> None:
+        self.needed: set[str] = set()
+        self.executions = 0
+        self._unread: list[str] = []
+        self._stores, self._blobs, self._codec = stores, frozenset(blobs), codec
+
+    async def read_namespace(self, client: Client) -> set[str]:
+        """Everything there that refers to blobs; the workflow ids of its runs."""
+        runs = [run async for run in client.list_workflows()]
+        schedules = [one.id async for one in await client.list_schedules()]
+        await _in_batches(runs, lambda run: self._read_run(client, run))
+        await _in_batches(schedules, lambda name: self._read_schedule(client, name))
+        self.executions += len(runs)
+        return {run.id for run in runs}
+
+    async def read_databases(
+        self, left_out: Collection[Run], known: set[str], before: float
+    ) -> tuple[str, ...]:
+        """What the archive keeps, but for these runs, and what came of calls: a run that was reset takes it
+        from there. Gives the keys of calls that were begun before, of workflow ids that are not known."""
+        archive = self._stores.archive
+        for run in await asyncio.to_thread(archive.runs):
+            if (run[0], run[1].partition("~")[0]) not in left_out:  # ~: a chain of it that was replaced
+                result = await asyncio.to_thread(archive.result, *run)
+                self._need(to_json([result, await asyncio.to_thread(archive.records, *run)]))
+                for events in await asyncio.to_thread(archive.histories, *run):
+                    await self._read_message(History.FromString(events))
+        forgotten = []
+        for key, begun, text in await asyncio.to_thread(lambda: list(self._stores.calls.all())):
+            if begun < before and known.isdisjoint(accumulate(key.split("/"), "{}/{}".format)):
+                forgotten.append(key)
+            else:
+                self._need(text.encode())
+        return tuple(forgotten)
+
+    async def read_blobs(self) -> None:
+        """What needed blobs refer to, and so on."""
+        while self._unread:
+            batch, self._unread = self._unread, []
+            await _in_batches(batch, self._read_blob)
+
+    async def _read_run(self, client: Client, run: WorkflowExecution) -> None:
+        handle = client.get_workflow_handle(run.id, run_id=run.run_id)
+        with _may_be_gone():
+            if run.status is WorkflowExecutionStatus.RUNNING:  # the memo, calls that are tried again
+                await self._read_message((await handle.describe()).raw_description)
+            async for event in handle.fetch_history_events():
+                await self._read_message(event)
+
+    async def _read_schedule(self, client: Client, name: str) -> None:
+        with _may_be_gone():
+            await self._read_message((await client.get_schedule_handle(name).describe()).raw_description)
+
+    async def _read_blob(self, digest: str) -> None:
+        data = await asyncio.to_thread(self._stores.blobs.get, digest)
+        self._need(data)
+        if self._codec is not None:
+            with suppress(DecodeError):  # no payload
+                await self._read_message(Payload.FromString(data))
+
+    async def _read_message(self, message: Message) -> None:
+        self._need(message.SerializeToString())
+        if self._codec is not None:
+            for payload in await self._codec.decode(list(_payloads(message))):
+                self._need(payload.data)
+
+    def _need(self, text: bytes) -> None:
+        found = {match.decode() for match in DIGESTS.findall(text)} & self._blobs
+        self._unread += found - self.needed
+        self.needed |= found
+
+
+@contextmanager
+def _may_be_gone() -> Iterator[None]:
+    try:
+        yield
+    except RPCError as error:
+        if error.status is not RPCStatusCode.NOT_FOUND:  # its retention is over
+            raise
+
+
+def _payloads(message: Message) -> Iterator[Payload]:
+    """Every payload in a message."""
+    if isinstance(message, Payload):
+        yield message
+        return
+    for field, value in message.ListFields():
+        if field.message_type is not None:
+            is_map = field.message_type.GetOptions().map_entry
+            for one in value.values() if is_map else value if field.is_repeated else [value]:
+                if isinstance(one, Message):
+                    yield from _payloads(one)
+
+
+async def _in_batches(items: Sequence[T], work: Callable[[T], Awaitable[None]]) -> None:
+    for start in range(0, len(items), AT_ONCE):
+        await asyncio.gather(*map(work, items[start : start + AT_ONCE]))
