@@ -12,7 +12,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from activities.contracts import EMPTY_DIGEST, Conversation, Message, ModelSpec, Setup, ToolCall
+from activities.contracts import EMPTY_DIGEST, Conversation, Message, ModelSpec, Setup, ToolCall, text_digest
 from activities.store.cache import ConversationCache
 
 HELLO = Message(role="user", content="hello")
@@ -175,3 +175,12 @@ def test_several_workers_share_one_cache_from_the_first_moment(path: Path) -> No
         assert loaded(path, said.digest) in (said, None), "what the file was too busy for is sent again"
     assert execute(path, "SELECT count(*) FROM additions") > [(0,)]
     assert execute(path, "PRAGMA integrity_check") == [("ok",)]
+
+
+def test_old_tool_outputs_are_forgotten(tmp_path: Path) -> None:
+    cache = ConversationCache(tmp_path / "cache.db")
+    cache.save_output("long ago")
+    cache.trim(600)
+    assert ConversationCache(tmp_path / "cache.db").output(text_digest("long ago")) == "long ago"
+    cache.trim(-600)
+    assert ConversationCache(tmp_path / "cache.db").output(text_digest("long ago")) is None
