@@ -198,6 +198,7 @@ class AgentWorkflow:
     async def _end(self, host: TemporalHost, drive: Drive) -> RunResult:
         """Notify, archive, and return the result; or fail with it where the machine raises, and where the
         agent wants Temporal to show how it ended."""
+        await self.archived.write_full_parts(ending=True)
         result = drive.result(self.archived.head)
         await host.end_notices(seconds=AT_THE_END)
         task = self.task.model_dump(mode="json", exclude={"carry", "fork"}) if self.task else {}

@@ -12,10 +12,14 @@ from temporalio.common import RawValue, RetryPolicy
 from temporalio.exceptions import ActivityError, is_cancelled_exception
 
 from activities.contracts import ArchiveRequest, JsonObject, LogRead, LogWanted
-from workflows.kernel.log import Record, chain
+from workflows.kernel.log import Record, chain, next_hash
 from workflows.perform import answer_of
 
 __all__ = ["ArchivedLog"]
+
+PART_CHARS = 4 * 2**20
+"""A part of the log ends where its JSON has this length. Temporal gives a workflow task two seconds; for
+100 Mi it is not enough (measured)."""
 
 
 class ArchivedLog:
@@ -38,7 +42,10 @@ class ArchivedLog:
     @property
     def unarchived(self) -> tuple[JsonObject, ...]:
         """The records that the archive lacks, as JSON values."""
-        return tuple(record.model_dump(mode="json") for record in self.records[self._archived :])
+        return self._values(len(self.records))
+
+    def _values(self, upto: int) -> tuple[JsonObject, ...]:
+        return tuple(record.model_dump(mode="json") for record in self.records[self._archived : upto])
 
     async def whole(self) -> list[Record]:
         """All records of the run; those of earlier executions come from the archive.
@@ -80,14 +87,36 @@ class ArchivedLog:
         A failure never fails the run, and a cancellation does not stop it: the log is the evidence. A
         finished run waits for a failing archive for a second only.
         """
-        upto, head = len(self.records), self.head
+        ending = result is not None
+        if not await self.write_full_parts(ending=ending):
+            return False
+        return await self._write(len(self.records), self.head, result, ending=ending)
+
+    async def write_full_parts(self, *, ending: bool) -> bool:
+        """Write all but the last part, one in each workflow task. False: the archive cannot be written."""
+        while (part := self._full_part()) is not None:
+            if not await self._write(*part, ending=ending):
+                return False
+        return True
+
+    def _full_part(self) -> tuple[int, str] | None:
+        """Up to which record the next part goes, and that record's hash; None: what is new is the last."""
+        size, head = 0, self.archived_head
+        for number in range(self._archived, len(self.records)):
+            if size >= PART_CHARS:
+                return number, head
+            text = self.records[number].model_dump_json()
+            size, head = size + len(text), next_hash(head, text)
+        return None
+
+    async def _write(self, upto: int, head: str, result: JsonObject | None = None, *, ending: bool) -> bool:
         writing = workflow.start_activity(
             "archive_log",
             ArchiveRequest(
                 workflow_id=workflow.info().workflow_id,
                 run_id=self.origin,
                 after=self.archived_head,
-                records=self.unarchived,
+                records=self._values(upto),
                 result=result,
             ),
             result_type=RawValue,  # whoever completes it, with whatever
@@ -95,7 +124,7 @@ class ArchivedLog:
             summary="archive the log",
             start_to_close_timeout=timedelta(seconds=60),
             retry_policy=RetryPolicy(
-                initial_interval=timedelta(seconds=0.2 if result else 1), maximum_attempts=3 if result else 5
+                initial_interval=timedelta(seconds=0.2 if ending else 1), maximum_attempts=3 if ending else 5
             ),
         )
         while not writing.done():

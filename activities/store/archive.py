@@ -280,7 +280,7 @@ def _canonical(value: object) -> str:
 
 
 def _next_hash(previous: str, text: str) -> str:
-    """The same as `record_hash` of the kernel's log, from the record's text."""
+    """The same as `next_hash` of the kernel's log."""
     return hashlib.sha256(f"{previous}\n{text}".encode()).hexdigest()
 
 

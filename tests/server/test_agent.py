@@ -11,6 +11,7 @@ from temporalio.exceptions import ApplicationError
 
 from activities.contracts import ModelSpec
 from activities.settings import Settings
+from activities.store.archive import Archive
 from tests.server.trials import (
     begin,
     calls,
@@ -25,7 +26,7 @@ from tests.server.trials import (
 )
 from workflows.api import LogPage, PageQuery, RunResult, StepsPage, TranscriptPage
 from workflows.gate.stuck import StuckSettings
-from workflows.kernel.log import chain
+from workflows.kernel.log import Record, chain
 from workflows.people import Approvals, People
 
 MARK = calls(("mark", {"line": "one"}))
@@ -52,6 +53,19 @@ async def test_run_ends_with_answer_and_replays(working: Client, settings: Setti
     transcript: TranscriptPage = await run.query("transcript", PageQuery(), result_type=TranscriptPage)
     assert [m.role for m in transcript.messages] == ["system", "user", "assistant", "tool", "assistant"]
     assert "DONE" in await run.query("diagram", result_type=str)
+    await replayed(run, settings)
+
+
+async def test_long_log_is_archived_in_parts(working: Client, settings: Settings) -> None:
+    """Of 4 MiB each and the rest: all at once would be too much for a workflow task."""
+    long = [MARK.model_copy(update={"reply": f"{number} " * 2**20}) for number in range(4)]
+    run = await begin(working, task(*long, "done"))
+    result = await run.result()
+    archive = Archive(settings.archive_file)
+    assert (result.ok, result.archived, archive.broken_at(run.id)) == (True, True, None)
+    assert chain(Record.model_validate(one) for one in archive.records(run.id)) == result.log_head
+    scheduled = [event.activity_task_scheduled_event_attributes async for event in run.fetch_history_events()]
+    assert [one.activity_type.name for one in scheduled].count("archive_log") == 3
     await replayed(run, settings)
 
 

@@ -25,7 +25,7 @@ __all__ = [
     "Record",
     "chain",
     "lineage",
-    "record_hash",
+    "next_hash",
 ]
 
 STARTED = "Started"
@@ -119,13 +119,13 @@ def lineage(records: Iterable[Record]) -> list[Record]:
     return kept
 
 
-def record_hash(previous: str, record: Record) -> str:
-    """The hash of a record in its chain: 64 hexadecimal characters."""
-    return hashlib.sha256(f"{previous}\n{record.model_dump_json()}".encode()).hexdigest()
+def next_hash(previous: str, text: str) -> str:
+    """The hash of a record in its chain, from its JSON: 64 hexadecimal characters."""
+    return hashlib.sha256(f"{previous}\n{text}".encode()).hexdigest()
 
 
 def chain(records: Iterable[Record], head: str = "") -> str:
     """The hash of the last of these records; `head` is the hash before the first."""
     for record in records:
-        head = record_hash(head, record)
+        head = next_hash(head, record.model_dump_json())
     return head
