@@ -81,10 +81,17 @@ def _doubt(home: Path) -> str:
 
 def _kept_by_git(home: Path) -> str:
     """Names of our files in the index of the repository around the directory, the first ones; mostly none."""
-    # a repository's own settings could name programs that git runs
+    # the settings of a repository may have come with it, and name programs: to watch files, to fetch some
     command = ["git", "-c", "core.fsmonitor=false", "-C", str(home), "ls-files", "-z", "--", *OURS]
+    harmless = {"GIT_ALLOW_PROTOCOL": "none", "GIT_NO_LAZY_FETCH": "1", "GIT_OPTIONAL_LOCKS": "0"}
     try:
-        found = subprocess.run(command, capture_output=True, stdin=subprocess.DEVNULL, check=False)
+        found = subprocess.run(
+            command,
+            capture_output=True,
+            stdin=subprocess.DEVNULL,
+            env={**os.environ, **harmless},
+            check=False,
+        )
     except OSError:  # no git, so no pull
         return ""
     return ", ".join(os.fsdecode(found.stdout).split("\0")[:-1][:3])

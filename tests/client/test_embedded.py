@@ -288,6 +288,29 @@ async def test_database_that_git_keeps_is_refused(own: Path, name: str) -> None:
     await (await EmbeddedServer.attach(own)).release()
 
 
+async def test_nothing_that_a_repository_names_is_run(own: Path) -> None:
+    """Its settings may have come with it, and git runs programs of them, as to fetch what the index lacks."""
+    mark = own.parent / "executed"
+    (own / "left out").mkdir()
+    (own / "left out" / "file").write_text("text")
+    git(own, "init", "--quiet", "..")
+    git(own, "add", "--force", "left out")
+    git(own.parent, "-c", "user.name=a", "-c", "user.email=a@b.example", "commit", "--quiet", "-m", "all")
+    git(own.parent, "sparse-checkout", "set", "--cone", "--sparse-index", f"{own.name}/kept")
+    for tree in (own.parent / ".git" / "objects").glob("??/*"):
+        tree.unlink()
+    settings = {
+        "core.repositoryFormatVersion": "1", "extensions.partialClone": "origin",
+        "remote.origin.promisor": "true", "remote.origin.url": "ssh://x/y",
+        "remote.origin.fetch": "+refs/heads/*:refs/remotes/origin/*",
+        "core.sshCommand": f"touch '{mark}'; false", "core.fsmonitor": f"touch '{mark}'; false",
+    }  # fmt: skip
+    for name, value in settings.items():
+        git(own.parent, "config", name, value)
+    await (await EmbeddedServer.attach(own)).release()
+    assert not mark.exists()
+
+
 def git(folder: Path, *words: str) -> None:
     subprocess.run(["git", "-C", str(folder), *words], check=True)
 
