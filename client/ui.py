@@ -28,7 +28,7 @@ UNREACHABLE = (
 """Ports that browsers refuse (WHATWG Fetch, section "Port blocking"), and that others rarely use."""
 HEAD_BYTES, HEAD_SECONDS = 2**16, 30
 REQUEST = re.compile(r"(?P<method>[A-Z]+) /\S* HTTP/1\.[01]")
-FIELD = re.compile(r"([!#-'*+\-.0-9A-Z^-z|~]+):[ \t]*([^\r\n\0]*?)[ \t]*")
+FIELD = re.compile(r"([!#-'*+\-.0-9A-Z^-z|~]+):([^\r\n\0]*)")
 HOST = re.compile(r"(localhost|127\.0\.0\.1)(:\d{1,5})?")
 OF_A_CONNECTION = ("connection", "keep-alive", "upgrade")
 
@@ -41,7 +41,7 @@ def _parsed(head: str) -> tuple[str, str, Fields]:
     request, fields = REQUEST.fullmatch(line), [FIELD.fullmatch(one) for one in rest]
     if request is None or None in fields:
         raise ValueError("the request is malformed")
-    return line, request["method"], [(one[1].lower(), one[2]) for one in fields if one]
+    return line, request["method"], [(one[1].lower(), one[2].strip(" \t")) for one in fields if one]
 
 
 def _check(method: str, fields: Fields) -> None:

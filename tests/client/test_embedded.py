@@ -395,6 +395,14 @@ def test_other_web_pages_reach_nothing_of_the_ui(
         assert (status, "Web UI of Ratchet; it" in text or "another web page" in text) == (403, True)
 
 
+@pytest.mark.parametrize("field", ["X: a%sb\0", "X: %s\0"])
+def test_no_header_holds_the_ui_up(served: ServerRecord, field: str) -> None:
+    """To be checked, one of 60,000 blanks took minutes, in which nobody else was answered."""
+    with socket.create_connection(("127.0.0.1", served.ui_port), timeout=30) as raw:
+        raw.sendall(f"GET / HTTP/1.1\r\nHost: localhost\r\n{field % (' ' * 60_000)}\r\n\r\n".encode())
+        assert raw.recv(100).startswith(b"HTTP/1.1 403")
+
+
 @pytest.mark.parametrize(
     "fields",
     [
