@@ -279,11 +279,13 @@ async def _post(client: AsyncOpenAI, content: bytes, call: ModelCall, server: Se
 
 async def _streamed(stream: AsyncStream[object], call: ModelCall, server: Server) -> Reply:
     reply, secrets, waiting = Reply(), server.long_secrets, ""
+    longest = max(map(len, secrets), default=0)
     async for event in stream:
         waiting = server.without_keys(waiting + reply.add(Piece.model_validate(event)))
         # what may be the beginning of a key waits for more
-        kept = max((n for s in secrets for n in range(1, len(s)) if waiting.endswith(s[:n])), default=0)
-        shown, waiting = waiting[: len(waiting) - kept], waiting[len(waiting) - kept :]
+        ends = range(max(len(waiting) - longest, 0), len(waiting))
+        kept = next((n for n in ends if any(s.startswith(waiting[n:]) for s in secrets)), len(waiting))
+        shown, waiting = waiting[:kept], waiting[kept:]
         if shown:
             call.on_text(shown)
     if waiting:

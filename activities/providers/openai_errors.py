@@ -9,6 +9,7 @@ import re
 from base64 import b64encode, urlsafe_b64encode
 from collections.abc import Awaitable, Mapping
 from dataclasses import dataclass, field
+from functools import cached_property
 from typing import Literal, TypeVar
 from urllib.parse import quote, urlsplit, urlunsplit
 
@@ -74,7 +75,7 @@ def without_secrets(url: str) -> str:
     return urlunsplit((parts.scheme, parts.netloc.rpartition("@")[2], parts.path, "", ""))
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True)
 class Server:
     """Where a call goes, for which model and with which key. Its errors name the first two and repeat no
     secret."""
@@ -111,7 +112,7 @@ class Server:
             ]
         return list(dict.fromkeys(found))
 
-    @property
+    @cached_property
     def long_secrets(self) -> list[str]:
         """Those that no reply may repeat: a short one, such as `ollama`, is a word that a model may use."""
         return [secret for secret in self.secret_forms if len(secret) >= SECRET_CHARS]
