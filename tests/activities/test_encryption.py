@@ -24,7 +24,7 @@ from activities.store.blobs import BlobStore, Files
 from activities.store.cache import ConversationCache
 from activities.store.calls import CallsMade
 from activities.store.converter import data_converter
-from activities.store.encryption import KeyMissing, Keys, NotDecrypted, SealedBlobs
+from activities.store.encryption import MAGIC, KeyMissing, Keys, NotDecrypted, SealedBlobs
 from activities.store.secret import StoreSecret
 
 MARKER = "the marker text"
@@ -79,6 +79,14 @@ async def test_failure_is_encrypted(blobs: BlobStore) -> None:
     found = await converter(blobs).decode_failure(failure)
     assert isinstance(found, ApplicationError)
     assert (found.message, found.type, found.details[0]) == (MARKER, "Kind", {"detail": MARKER})
+
+
+@pytest.mark.parametrize("keys", [Keys(), BEFORE], ids=["plain", "encrypted"])
+def test_bytes_that_look_encrypted_come_back(keys: Keys, blobs: BlobStore) -> None:
+    """A tool may have fetched them from anywhere: who reads them must not wait for a key."""
+    evil = MAGIC + b"evil\nkey"
+    for data in (evil, MAGIC + b"\n" + evil, MAGIC):
+        assert SealedBlobs(blobs, keys).get(SealedBlobs(blobs, keys).put(data)) == data
 
 
 class Result(BaseModel):
