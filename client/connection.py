@@ -62,11 +62,11 @@ class Connection:
         async with AsyncExitStack() as stack:
             for queue in queues:
                 await stack.enter_async_context(build_worker(self.temporal, settings, queue))
-            self.queues = queues
+            self.queues += queues
             try:
                 yield
             finally:
-                self.queues = ()
+                self.queues = tuple(queue for queue in self.queues if queue not in queues)
 
 
 def remote_config(address: str | None = None, namespace: str | None = None) -> dict[str, Any] | None:

@@ -10,6 +10,8 @@ from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from typing import TYPE_CHECKING
 
+from workflows.api import TASK_QUEUE
+
 if TYPE_CHECKING:
     from temporalio.client import WorkflowFailureError
     from temporalio.service import RPCError
@@ -167,12 +169,21 @@ def unknown_run(where: str, run_id: str) -> UnknownRun:
     return UnknownRun(f"there is no run {run_id} at {where}; `ratchet list` shows the runs")
 
 
-def no_worker(where: str) -> NoWorker:
-    """The error for a query that only a worker can answer."""
-    return NoWorker(
-        f"no worker serves this run at {where}, so it cannot go on or answer; start a worker with "
-        "`ratchet dev` or `python worker.py`, or continue interrupted runs with `ratchet run --resume`"
-    )
+def no_worker(where: str, queue: str = "") -> NoWorker:
+    """The error for a query that only a worker can answer.
+
+    Args:
+        queue: task queue of the run, where it is known.
+    """
+    todo = "start a worker with `ratchet dev` or `python worker.py`"
+    if queue.startswith(f"{TASK_QUEUE}-"):
+        todo = (
+            "`ratchet run --resume` continues it, without --address and TEMPORAL_ADDRESS (its task queue "
+            f"{queue!r} is its own; `python worker.py` polls {TASK_QUEUE!r})"
+        )
+    elif not queue:
+        todo += ", or continue interrupted runs with `ratchet run --resume`"
+    return NoWorker(f"no worker serves this run at {where}, so it cannot go on or answer; {todo}")
 
 
 def run_failed(run_id: str, error: WorkflowFailureError) -> RunFailed:

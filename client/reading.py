@@ -89,7 +89,9 @@ class RunReader:
 
     async def has_worker(self, run: str | None = None) -> bool:
         """A worker polls the task queue of this run; default: the one that all share."""
-        queue = TASK_QUEUE if run is None else (await self.description(run)).task_queue
+        return await self._is_polled(TASK_QUEUE if run is None else (await self.description(run)).task_queue)
+
+    async def _is_polled(self, queue: str) -> bool:
         if queue in self.connection.queues:
             return True
         async with clear_errors(self.where):
@@ -292,8 +294,9 @@ class RunReader:
 
     async def _check_worker(self, run: str) -> None:
         """Raise NoWorker; UnknownRun where that is the reason."""
-        if not await self.has_worker(run):
-            raise no_worker(self.where)
+        queue = (await self.description(run)).task_queue
+        if not await self._is_polled(queue):
+            raise no_worker(self.where, queue)
 
     # -- following --------------------
 

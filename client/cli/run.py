@@ -8,7 +8,7 @@ import secrets
 from collections.abc import AsyncIterator, Iterable, Iterator, Sequence
 from contextlib import AsyncExitStack, aclosing, asynccontextmanager, contextmanager, nullcontext, suppress
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import TYPE_CHECKING, Annotated, Any, Never
 
 import typer
 
@@ -27,6 +27,7 @@ from client.cli.options import (
     command,
     read_text,
 )
+from client.connection import has_worker
 from client.errors import MachineBug, NoWorker, RatchetError, RunFailed, RunRefused, UsageError, clear_errors
 from client.history.recorded import beginning_of
 from client.material import material_for
@@ -48,6 +49,8 @@ __all__ = ["Starting", "app", "check_worker", "follow", "own_worker", "remember_
 app = typer.Typer(rich_markup_mode=None)
 SHOWN = 10
 """Runs that a message names."""
+LOOK_SECONDS = 3.0
+"""How often `ratchet dev` looks for runs whose command has stopped."""
 BEGUN_SECONDS = 10
 """How long `--detach` waits for a worker to begin the run."""
 OTHER_WORKERS = (
@@ -116,7 +119,7 @@ async def dev(common: CommonOptions, agent: AgentName = None, base_url: BaseUrl 
                 note.print(f"Web UI    {client.ui}{_decode_for_ui(settings, stack)}")
                 note.print(f"for Temporal's own command line: export TEMPORAL_ADDRESS={client.where}")
             note.print("A worker runs here until Ctrl-C. Runs that are not over continue next time.")
-            await asyncio.Event().wait()
+            await _continue_stopped(client, settings)
     except asyncio.CancelledError:
         note.print("stopped")
     return 0
@@ -501,6 +504,39 @@ async def own_worker(client: AgentClient, settings: Settings, queue: str = TASK_
         queues |= {line.task_queue for line in lines}
     async with client.connection.working(*queues):
         yield
+
+
+async def _continue_stopped(client: AgentClient, settings: Settings) -> Never:
+    """Continue runs whose own command stops, with a worker for the task queue of each; until cancelled.
+
+    A command that was killed counts as running for 90 seconds more.
+    """
+    workers: dict[str, AsyncExitStack] = {}
+    idle: set[str] = set()
+    refused: set[str] = set()
+    async with AsyncExitStack() as stack:
+        while True:
+            await asyncio.sleep(LOOK_SECONDS)
+            with suppress(RatchetError):  # without a server this command ends, too
+                lines = await client.list(running=True) if client.ui else ()
+                queues = {line.task_queue for line in lines}
+                for queue in workers.keys() - queues:
+                    await workers.pop(queue).aclose()
+                before = idle
+                async with clear_errors(client.where):
+                    others = queues - refused - {*client.connection.queues}
+                    idle = {queue for queue in others if not await has_worker(client.temporal, queue)}
+                for queue in idle & before:  # at one look, the worker of a new run may not poll yet
+                    stopped = [line for line in lines if line.task_queue == queue]
+                    try:
+                        await _check_waiting(client, settings, stopped)
+                    except UsageError as error:
+                        refused.add(queue)
+                        render.note(str(error))
+                        continue
+                    _name_unfinished(stopped, "continued by this worker")
+                    workers[queue] = await stack.enter_async_context(AsyncExitStack())
+                    await workers[queue].enter_async_context(client.connection.working(queue))
 
 
 async def _check_waiting(client: AgentClient, settings: Settings, lines: Iterable[RunLine]) -> None:

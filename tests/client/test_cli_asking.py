@@ -99,6 +99,7 @@ def test_interrupt_leaves_the_run_waiting_and_names_the_command(cli: Cli, tmp_pa
         terminal.type("\x03")
         terminal.until("ratchet approve kept r1")
         assert terminal.end() == 130
+        assert "`ratchet run --resume` continues it" in cli("show", "kept").err
         sent = cli("approve", "kept", "--json")  # no worker runs now
         assert sent.json["sent"]["body"]["decision"] == "approve"
         resumed = cli("run", "--resume", "--json")

@@ -165,6 +165,23 @@ def test_unfinished_runs_continue_only_when_told(
         assert worker.wait(120) == 0
 
 
+def test_dev_that_runs_already_continues_runs_that_are_interrupted(data_dir: Path, tmp_path: Path) -> None:
+    cli = Cli(data_dir, tmp_path)
+    agent = agent_file(tmp_path, "one")
+    with running("dev", "--agent", agent, **cli.variables) as worker:
+        _polls(worker)
+        with running("run", "--agent", agent, "--id", "one", "--json", "go", **cli.variables) as stopped:
+            assert stopped.stdout is not None
+            next(line for line in stopped.stdout if json.loads(line)["event"] == "Requested")
+            stopped.send_signal(signal.SIGINT)
+            assert stopped.wait(120) == 130
+        assert cli("approve", "one", "--signal").code == 0
+        assert worker.stderr is not None
+        next(line for line in worker.stderr if line.startswith("  one  agent marks: go"))
+        assert cli("watch", "one").code == 0
+    assert cli.marks() == ["one"]
+
+
 def _polls(worker: subprocess.Popen[str]) -> str:
     """Wait until `ratchet dev` says that it works."""
     assert worker.stderr is not None
