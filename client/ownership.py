@@ -12,6 +12,7 @@ import os
 import re
 import secrets
 import subprocess
+from contextlib import suppress
 from datetime import UTC, datetime
 from pathlib import Path
 
@@ -24,6 +25,8 @@ DATABASE = "temporal.db"
 ID = re.compile(r"[0-9a-f]{32}")
 OURS = (":(glob)*.db*", "store.secret", "id", "blobs")
 """As git names them from within the directory."""
+ACCEPTED = "open to others, accepted"
+"""In the user's record of a directory whose mode `chmod` does not change."""
 
 
 def claim(home: Path) -> None:
@@ -50,19 +53,28 @@ def claim(home: Path) -> None:
             "continue here with your tools and keys. If it came with somebody else's files, delete it, or "
             "use another directory with --data-dir. If it is yours, `ratchet doctor --adopt` makes it known"
         )
-    adopt(home)
+    _make_known(home)
 
 
 def adopt(home: Path) -> None:
-    """Make the directory known as the user's own, and close it to others. Raises UsageError."""
-    try:
+    """Make the directory known as the user's own, and close it to others; where a mount fixes its mode, take
+    it as it is. Raises UsageError."""
+    _make_known(home, as_it_is=True)
+
+
+def _make_known(home: Path, *, as_it_is: bool = False) -> None:
+    with suppress(OSError):  # mounts that fix modes refuse it, or do nothing
         home.chmod(0o700)
-        if _is_known(home):
-            return
-        folder, name = _known_folder(), secrets.token_hex(16)
+    known = _known_name(home)
+    accepted = as_it_is and _is_open(home)
+    if known and not accepted:
+        return
+    folder, name = _known_folder(), known or secrets.token_hex(16)
+    try:
         folder.mkdir(mode=0o700, parents=True, exist_ok=True)
-        write_private(folder / name, str(home))
-        write_private(home / "id", name)
+        write_private(folder / name, f"{home}\n{ACCEPTED}" if accepted else str(home))
+        if not known:
+            write_private(home / "id", name)
     except OSError as error:
         raise UsageError(
             f"the id of {home} cannot be kept in {_known_folder()}: {error.strerror or error}; make it "
@@ -72,11 +84,16 @@ def adopt(home: Path) -> None:
 
 def _doubt(home: Path) -> str:
     """Why the directory may not be the user's own; empty when it is."""
-    if not _is_known(home):
+    name = _known_name(home)
+    if not name:
         return f"no earlier command of yours has made it (its id is not in {_known_folder()})"
-    if home.stat().st_mode & 0o022:
-        return "other users may write there"
+    if _is_open(home) and not (_known_folder() / name).read_text().endswith(f"\n{ACCEPTED}\n"):
+        return "other users may write there (some mounts, as of WSL and SMB, show that of every folder)"
     return ""
+
+
+def _is_open(home: Path) -> bool:
+    return bool(home.stat().st_mode & 0o022)
 
 
 def _kept_by_git(home: Path) -> str:
@@ -97,14 +114,15 @@ def _kept_by_git(home: Path) -> str:
     return ", ".join(os.fsdecode(found.stdout).split("\0")[:-1][:3])
 
 
-def _is_known(home: Path) -> bool:
+def _known_name(home: Path) -> str:
+    """The directory's id where the user's state folder has it, else empty."""
     try:
         # a link could lead to the id of another directory of the user
         with open(home / "id", opener=lambda path, flags: os.open(path, flags | os.O_NOFOLLOW)) as file:
             name = file.read(64).strip()
     except (OSError, UnicodeDecodeError):
-        return False
-    return ID.fullmatch(name) is not None and (_known_folder() / name).is_file()
+        return ""
+    return name if ID.fullmatch(name) and (_known_folder() / name).is_file() else ""
 
 
 def _known_folder() -> Path:

@@ -26,7 +26,7 @@ from temporalio.client import Client
 from client.embedded import EmbeddedServer, Ports, ServerRecord, data_directory, running_server, stop_server
 from client.errors import ServerError, UsageError
 from client.namespace import RETENTION, missing_attributes
-from client.ownership import adopt
+from client.ownership import adopt, claim
 from client.ui import UNREACHABLE
 from tests.client.conftest import ROOT
 
@@ -259,6 +259,22 @@ async def test_database_that_came_with_other_files_is_refused_until_adopted(
     await refused(own)
     adopt(own)
     await (await EmbeddedServer.attach(own)).release()
+
+
+class FixedMode(type(Path())):  # type: ignore[misc]  # the class depends on the system
+    """A directory on a mount of WSL or SMB: `chmod` changes nothing."""
+
+    def chmod(self, mode: int, *, follow_symlinks: bool = True) -> None: ...
+
+
+def test_directory_whose_mode_is_fixed_is_refused_until_adopted(own: Path) -> None:
+    own.chmod(0o777)
+    home = FixedMode(own)
+    with pytest.raises(UsageError, match="adopt"):
+        claim(home)
+    adopt(home)
+    claim(home)
+    assert os.stat(own).st_mode & 0o777 == 0o777
 
 
 @pytest.mark.parametrize("text", ["", "../../known", "0" * 32, "\udcff", "x" * 10_000])
