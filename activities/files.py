@@ -16,7 +16,7 @@ from dataclasses import dataclass
 from fnmatch import fnmatch, fnmatchcase
 from pathlib import Path
 from typing import BinaryIO, Literal
-from unicodedata import category
+from unicodedata import category, normalize
 
 from activities.contracts import normal_path
 from activities.settings import Settings
@@ -83,7 +83,9 @@ class FilesRoot:
     def parts(self, path: str) -> Parts:
         """The parts of the path below the root; raises `PathError`, also where a symlink is on the way."""
         try:
-            named = self.root / normal_path(path)
+            named = self.root
+            for part in normal_path(path).split("/"):
+                named /= _name_in(named, part)
             real = named.resolve()
         except (OSError, RuntimeError, ValueError) as error:
             raise PathError(f"no usable path: {error}") from None
@@ -194,9 +196,25 @@ class FilesRoot:
             os.close(here)
 
 
+def _name_in(folder: Path, name: str) -> str:
+    """A name in composed form as the folder has it: it may have the same letters in another form alone.
+
+    What is judged is the composed form, which one file in the folder has at most: its own name counts first.
+    Raises `ValueError`.
+    """
+    if os.path.lexists(folder / name):
+        return name
+    same = []
+    with suppress(OSError):  # there is no such folder: said when it is opened
+        same = [one for one in os.listdir(folder) if normalize("NFC", one) == name]
+    if len(same) > 1:
+        raise ValueError(f"{len(same)} names in the folder have the letters of {name!r}; rename all but one")
+    return same[0] if same else name
+
+
 def _folded(part: str) -> str:
     """A name without case, and without characters that do not show: some file systems ignore both."""
-    return "".join(one for one in part.casefold() if category(one) != "Cf")
+    return "".join(one for one in normalize("NFC", part).casefold() if category(one) != "Cf")
 
 
 def _runs_by_name(part: str) -> bool:

@@ -349,3 +349,40 @@ def test_folder_that_becomes_a_link_meanwhile_leads_nowhere(tmp_path: Path) -> N
         over.set()
         swapping.join()
     assert seen == {"inside"}
+
+
+# -- names in other Unicode forms --------------------
+
+COMPOSED, DECOMPOSED = "caf\u00e9", "cafe\u0301"
+
+
+def test_files_with_decomposed_names_are_read_and_written(tmp_path: Path) -> None:
+    (tmp_path / DECOMPOSED).mkdir()
+    (tmp_path / DECOMPOSED / f"{DECOMPOSED}.txt").write_text("old")
+    (shown,) = listed(tmp_path, path=COMPOSED)
+    path = shown.partition("\t")[0]
+    assert path == f"{DECOMPOSED}/{DECOMPOSED}.txt"
+    for form in (path, f"{COMPOSED}/{COMPOSED}.txt"):
+        assert read(tmp_path, form).endswith("1\told")
+    write_file.run(write_file.Params(path=f"{COMPOSED}/{COMPOSED}.txt", content="new"), context_on(tmp_path))
+    assert [one.read_text() for one in (tmp_path / DECOMPOSED).iterdir()] == ["new"]
+    found = search_files.run(search_files.Params(pattern="new"), context_on(tmp_path))
+    assert f"{path}:1: new" in found
+
+
+@pytest.mark.skipif(sys.platform == "darwin", reason="its file systems hold one of these names")
+def test_no_other_file_is_opened_under_a_composed_name(tmp_path: Path) -> None:
+    twice = "a\u0323\u0302"  # three forms: these two marks, one composed with the first, and all in one
+    (tmp_path / twice).write_text("hidden")
+    (tmp_path / "\u1ea1\u0302").write_text("hidden too")
+    with pytest.raises(PathError, match="2 names"):
+        read(tmp_path, twice)
+    (tmp_path / "\u1ead").write_text("named")
+    assert read(tmp_path, twice).endswith("1\tnamed")
+
+
+@pytest.mark.skipif(sys.platform == "darwin", reason="its file systems hold one of these names")
+def test_link_with_a_decomposed_name_leads_nowhere(root: Path) -> None:
+    (root / f"{DECOMPOSED}-link").symlink_to("../secret.txt")
+    with pytest.raises(PathError, match="outside"):
+        read(root, f"{COMPOSED}-link")
