@@ -167,8 +167,8 @@ class Drive(LiveRun):
 
     async def _unstick(self, problem: str) -> None:
         """The run goes round in circles: tell the model; when it does so again ask people, or end the run."""
-        if not self.stuck.told:
-            self.stuck.tell()
+        if not self.stuck.warned:
+            self.stuck.warn()
             self._steer(texts.told_stuck(problem), by="kernel", about={"stuck": problem})
             return
         request = None
@@ -179,13 +179,13 @@ class Drive(LiveRun):
         if request is None or (request.outcome != "resumed" and request.expiry != "approve"):
             self.close("stuck", problem, by=texts.decided_by(request) if request else "kernel")
             return
-        self.stuck.start_anew()
+        self.stuck.reset()
         self._hear(request)
 
     def _hear(self, request: Request | None) -> None:
         """What a person wrote to a request goes to the model."""
         if request is not None and request.deciding_vote and (text := request.deciding_vote.text):
-            self.stuck.start_anew()
+            self.stuck.reset()
             self._steer(text, by=texts.decided_by(request), about={"request": request.id})
 
     async def _approvals(self, effect: Effect[Any]) -> None:
@@ -674,7 +674,7 @@ class Drive(LiveRun):
             # The question was begun, and changes: it is another call.
             self.requests.withdraw(self.host.now(), "a person's message has changed the question")
             self.calls.ask_again(self.place)
-        self.stuck.start_anew()
+        self.stuck.reset()
         self.requests.withdraw(self.host.now(), "a person's message has come", kind="stuck")
         self._steer(text, by=queued.by, about=_about(queued.command))
         children = ", ".join(self.calls.children)
@@ -736,7 +736,7 @@ class Drive(LiveRun):
         self.leave(f"the run is rolled back to step {to_step}")
         undone = await self._compensated(to_step, queued.by) if queued.command.compensate else ()
         self.calls.reset()
-        self.stuck.start_anew()
+        self.stuck.reset()
         self.adopt(self._at_step(queued, records))
         self._done(queued, f"Back at the beginning of step {to_step}.", undone)
 

@@ -1,7 +1,7 @@
 """Which model is asked in place of one that failed for good. Pure.
 
 A model's `fallback` names others of the agent, in the order in which they are asked. The next one is asked
-when a model is not to be had: no answer in any of its attempts, a refused key, no such model, no credit. A
+when a model is unavailable: no answer in any of its attempts, a refused key, no such model, no credit. A
 question that was itself refused would be refused by another model, too, or should be; the machine is told.
 """
 
@@ -113,7 +113,7 @@ class Fallbacks:
 
 
 def is_unavailable(failure: EffectFailed) -> bool:
-    """The model is not to be had; another one may be."""
+    """The model is unavailable; another one may not be."""
     if failure.type in NO_FAILURE:
         return False
     return failure.error == "transient" or (failure.error == "fatal" and failure.type not in OF_THE_QUESTION)

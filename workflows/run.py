@@ -206,17 +206,18 @@ class LiveRun:
     # -- decisions --------------------
 
     def check_decision(self, decision: Decision) -> None:
-        """Raises Refused for a decision that would not count, and for none that cannot be judged yet."""
+        """Raise Refused for a decision that would not count; one that may be early cannot be judged yet."""
         self.check_live()
         if not self.may_be_early(decision):
             self.requests.check(decision, self.host.now())
 
     def may_be_early(self, decision: Decision) -> bool:
-        """It may come before its request is opened: in a run that was reset, and where a worker had shown the
-        request when its workflow task was lost. Temporal hands the decision on, and a workflow hears messages
-        first.
+        """Whether a decision may be about a request that the run has not opened yet.
 
-        Only before it is accepted: a replay outside of a worker does not know that the run was reset."""
+        That happens in a run that was reset, and where a worker showed the request but lost its workflow
+        task: the repeated task hears the decision before it opens the request. Asked only before a decision
+        is accepted: a replay outside of a worker does not know that the run was reset.
+        """
         is_possible = self.identity.reset_since is not None or self.requests.is_next(decision.request)
         return is_possible and self.is_unknown(decision)
 
@@ -225,11 +226,14 @@ class LiveRun:
         return bool(decision.digest) and not self.requests.knows(decision.digest)
 
     def decide(self, decision: Decision) -> Decided:
-        """Count a decision; the state of its request afterwards. Raises Refused; one that comes before its
-        request is refused and kept, and counts then.
+        """Count a decision; the state of its request afterwards.
 
-        An abort ends the run whatever else it waits for, also when it is paused; of a machine's own question
-        it is the answer.
+        An abort ends the run, also while it is paused or waits for something else. To a machine's own
+        question it is just the answer.
+
+        Raises:
+            Refused: the decision does not count. One that came before its request is kept, and counts once
+                the request is open.
         """
         self.check_live()
         if self.is_unknown(decision) and len(decision.model_dump_json()) <= EARLY_BYTES:
@@ -251,7 +255,7 @@ class LiveRun:
         return decided
 
     def _decide_early(self) -> None:
-        """Count the decisions that came before what they are about was asked."""
+        """Count the decisions that came before their requests, which are open now."""
         for decision in self.early:
             if self.requests.knows(decision.digest):
                 self.early = tuple(one for one in self.early if one is not decision)

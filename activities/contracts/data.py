@@ -111,7 +111,7 @@ class ModelSpec(Strict):
     fallback: tuple[Annotated[str, StringConstraints(max_length=64)], ...] = Field(
         default=(),
         max_length=10,
-        description="names of other models of the agent, asked in this order when this one is not to be had",
+        description="names of other models of the agent, asked in this order when this one is unavailable",
     )
     script: tuple[ScriptedReply, ...] = Field(
         default=(), max_length=10_000, description="for the provider `scripted`"

@@ -134,15 +134,15 @@ def test_rules_can_be_switched_off() -> None:
 
 def test_model_that_was_told_gets_another_try_until_it_makes_a_new_call() -> None:
     one = guard([call() for _ in range(5)])
-    one.tell()
-    assert (one.problem, one.told) == ("", True)
+    one.warn()
+    assert (one.problem, one.warned) == ("", True)
     one.learn(*reply("I will do it otherwise"))
-    assert one.told
+    assert one.warned
     for _ in range(5):
         one.learn(*call())
-    assert (bool(one.problem), one.told) == (True, True)
+    assert (bool(one.problem), one.warned) == (True, True)
     one.learn(*call(x=2))
-    assert (one.problem, one.told) == ("", False)
+    assert (one.problem, one.warned) == ("", False)
 
 
 def test_what_a_person_does_begins_the_count_anew() -> None:
@@ -165,10 +165,10 @@ def test_guard_that_goes_on_elsewhere_finds_the_same(facts: list[Any], hop: int)
     here, there = guard(), guard()
     for number, fact in enumerate(facts):
         for one in (here, there):
-            one.tell() if fact == "tell" else one.learn(*fact)
+            one.warn() if fact == "tell" else one.learn(*fact)
         if number == hop:
             there = guard().load(json.loads(json.dumps(there.dump())))
-        assert (there.problem, there.told) == (here.problem, here.told)
+        assert (there.problem, there.warned) == (here.problem, here.warned)
 
 
 @given(st.lists(st.integers(), min_size=KNOWN + 50, max_size=KNOWN + 80, unique=True))

@@ -1,4 +1,4 @@
-"""A model that is not to be had: the next one is asked, and people see which and why."""
+"""A model that is unavailable: the next one is asked, and people see which and why."""
 
 from __future__ import annotations
 

@@ -1,8 +1,8 @@
-"""Does a run go round in circles? What its calls and its model bring is compared with what is known. Pure.
+"""Does a run go round in circles? Its calls and replies are compared with earlier ones. Pure.
 
-A call is its tool and arguments, as they were sent, together with its result; a block of code, an inner run
-and a question beside the conversation are calls, too. A call is new if it is not among the newest `KNOWN`
-ones. The count begins anew with each new call, and with what people say.
+A call is its tool and arguments, as they were sent, together with its result. Blocks of code, inner runs and
+questions beside the conversation are calls, too. A call is new if it is not among the newest `KNOWN` ones.
+Each new call resets the count, and so does what people say.
 """
 
 from __future__ import annotations
@@ -69,7 +69,7 @@ class _Dump(Frozen):
     counts: dict[str, int] = {}
     repeated: str = ""
     replies: int = 0
-    told: bool = False
+    warned: bool = False
 
 
 class StuckGuard:
@@ -78,10 +78,10 @@ class StuckGuard:
     def __init__(self, settings: StuckSettings | None, specs: Mapping[str, ToolSpec]) -> None:
         """`settings`: None watches nothing. `specs` by name, filled when they are known."""
         self._settings, self._specs = settings or StuckSettings(repeats=None, replies=None), specs
-        self.start_anew()
+        self.reset()
 
-    def start_anew(self) -> None:
-        """People have said something: nothing is known any more, and the model was told nothing."""
+    def reset(self) -> None:
+        """Forget everything: people have said something."""
         self._known: dict[str, None] = {}
         """Digests of calls and replies, the newest last."""
         self._counts: dict[str, int] = {}
@@ -90,13 +90,13 @@ class StuckGuard:
         """The call that was made most often, in words."""
         self._replies = 0
         """Known replies in a row."""
-        self.told = False
-        """The model was told, and has made no new call since."""
+        self.warned = False
+        """The model was warned, and has made no new call since."""
 
-    def tell(self) -> None:
-        """The model is told: it gets another try."""
+    def warn(self) -> None:
+        """Note that the model was warned: it gets another try."""
         self._counts.clear()
-        self._replies, self.told = 0, True
+        self._replies, self.warned = 0, True
 
     @property
     def problem(self) -> str:
@@ -109,7 +109,7 @@ class StuckGuard:
         return ""
 
     def learn(self, effect: Effect[Any], answer: Any) -> None:
-        """Take over what the performed effect has brought."""
+        """Count a performed effect and its answer."""
         match effect:
             case Together():
                 for one, its in zip(effect.effects, answer.answers, strict=False):
@@ -121,7 +121,7 @@ class StuckGuard:
                     found = "" if news == "never" else _without(result)
                     self._called(["call", run.tool, run.arguments, found], run.title, news)
             case AskPerson():
-                self.start_anew()
+                self.reset()
             case AskModel() if effect.brings_notes:
                 # to another question the same reply is no repetition
                 asked = [[message.role, message.content] for message in effect.say]
@@ -135,7 +135,7 @@ class StuckGuard:
         digest = _digest(call)
         if (self._is_new(digest) and news != "never") or news == "always":
             self._counts.clear()
-            self._replies, self.told = 0, False
+            self._replies, self.warned = 0, False
         self._counts[digest] = times = self._counts.get(digest, 0) + (news != "always")
         if times == max(self._counts.values()):
             self._repeated = title
@@ -157,14 +157,14 @@ class StuckGuard:
         """All that `load` needs, as JSON."""
         return _Dump(
             known=tuple(self._known), counts=self._counts, repeated=self._repeated, replies=self._replies,
-            told=self.told,
+            warned=self.warned,
         ).model_dump(mode="json")  # fmt: skip
 
     def load(self, dump: JsonObject) -> Self:
         """Go on as the execution before. Raises ValueError for what is no dump."""
         found = _Dump.model_validate(dump)
         self._known, self._counts = dict.fromkeys(found.known), dict(found.counts)
-        self._repeated, self._replies, self.told = found.repeated, found.replies, found.told
+        self._repeated, self._replies, self.warned = found.repeated, found.replies, found.warned
         return self
 
 
