@@ -460,7 +460,13 @@ def test_call_that_people_refuse_makes_nothing(error: Any) -> None:
 
 def test_artifact_that_the_tool_did_not_give_has_an_error() -> None:
     run = contract(call("a", "b"), made("x"))
-    assert run.context.artifacts["b"].artifact.error == "the tool gave no such artifact"
+    assert run.context.artifacts["b"].artifact.error == "the tool gave no such artifact; its result: ran"
+
+
+def test_model_hears_what_a_person_reported_of_a_call() -> None:
+    """Who looks up an outcome makes no artifact: without the report the model would make the call again."""
+    run = contract(call(), ran("(Reported by ann:) it is sent"))
+    assert "(Reported by ann:) it is sent" in run.newest
 
 
 @pytest.mark.parametrize(

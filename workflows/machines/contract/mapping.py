@@ -59,7 +59,9 @@ def new_artifacts(
 ) -> dict[str, KeptArtifact]:
     """What a call made, under ids of their own. A failed call gives artifacts with its error (spec 5.12)."""
     returned = {artifact.name: artifact for artifact in result.artifacts} if result.ok else {}
-    problem = "the tool gave no such artifact" if result.ok else result.output[:500]
+    problem = result.output[:500]
+    if result.ok:  # a person who looked a call up has no artifacts, but says what became of it
+        problem = f"the tool gave no such artifact; its result: {problem}"
     new: dict[str, KeptArtifact] = {}
     for spec in specs:
         artifact = returned.get(spec.name) or Artifact(**spec.model_dump(), error=problem)
