@@ -15,7 +15,7 @@ COMPILE := compile --universal --generate-hashes --no-emit-index-url --no-header
 # Commands and tests start many processes: none should compile every module again, as some images do.
 export PYTHONDONTWRITEBYTECODE :=
 
-.PHONY: run test test-all check lock docs bench profile clean
+.PHONY: run test test-all chaos check lock docs bench profile clean
 
 run: $(STAMP)
 	@$(BIN)/ratchet run --agent examples/agents/log_detective.yaml \
@@ -26,6 +26,11 @@ test: check
 
 test-all: check
 	HYPOTHESIS_PROFILE=thorough $(BIN)/pytest -n 3 --dist loadfile
+
+# `make chaos SEED=7 FAULTS=300 PAUSE=2`: docs/operations.md says what it does.
+chaos: $(STAMP)
+	$(BIN)/python -m tests.chaos.harness $(if $(SEED),--seed $(SEED)) $(if $(FAULTS),--faults $(FAULTS)) \
+		$(if $(PAUSE),--pause $(PAUSE))
 
 check: $(STAMP)
 	$(BIN)/ruff format --check .

@@ -40,7 +40,7 @@ from dataclasses import dataclass, field, replace
 from datetime import UTC, datetime, timedelta
 from email.utils import format_datetime
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
-from typing import Any
+from typing import Any, Self
 
 __all__ = ["Answer", "FakeOpenAI", "RecordedRequest"]
 
@@ -142,7 +142,7 @@ class FakeOpenAI:
         name, _, argument = names[min(number, len(names) - 1)].partition(":")
         return BEHAVIOURS.get(name, _echo)(request, argument)
 
-    def __enter__(self) -> FakeOpenAI:
+    def __enter__(self) -> Self:
         self._thread.start()
         return self
 

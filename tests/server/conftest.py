@@ -21,7 +21,7 @@ from activities.settings import Settings
 from client.embedded import DYNAMIC_CONFIG, temporal_binary
 from client.plugin import RatchetPlugin
 from worker import build_worker
-from workflows.api import ATTRIBUTES
+from workflows.api import ATTRIBUTES, TASK_QUEUE
 
 ROOT = Path(__file__).parents[2]
 NESTER = Path(__file__).with_name("nester.py")
@@ -80,34 +80,39 @@ async def working(temporal: Client, settings: Settings) -> AsyncIterator[Client]
 
 
 class Workers:
-    """Worker processes, one at a time."""
+    """Worker processes that can be killed."""
 
     def __init__(self, process: asyncio.subprocess.Process) -> None:
         self.process, self.pid = process, 0
+        """Of the newest."""
+        self._starting = asyncio.Lock()
 
-    async def start(self) -> None:
-        """Start one."""
+    async def start(self, queue: str = TASK_QUEUE) -> int:
+        """Start one; its process id."""
         assert self.process.stdin is not None
         assert self.process.stdout is not None
-        self.process.stdin.write(b"\n")
-        await self.process.stdin.drain()
-        self.pid = int(await self.process.stdout.readline())
+        async with self._starting:
+            self.process.stdin.write(f"{queue}\n".encode())
+            await self.process.stdin.drain()
+            self.pid = int(await self.process.stdout.readline())
+            return self.pid
 
     def kill(self) -> None:
-        """kill -9."""
+        """kill -9 the newest."""
         if self.pid:
             os.kill(self.pid, signal.SIGKILL)
             self.pid = 0
 
 
-@pytest.fixture
-async def workers(quiet: Client, own: Settings) -> AsyncIterator[Workers]:
-    """None runs yet."""
-    command = (sys.executable, "-m", "tests.server.crash_worker")
-    address = quiet.service_client.config.target_host
+@asynccontextmanager
+async def worker_processes(
+    address: str, home: Path, *modules: Path, **environment: str
+) -> AsyncIterator[Workers]:
+    """None runs yet; in the end all are killed."""
+    command = (sys.executable, "-m", "tests.server.crash_worker", address, str(home), *map(str, modules))
     pipe, nothing = asyncio.subprocess.PIPE, asyncio.subprocess.DEVNULL
     process = await asyncio.create_subprocess_exec(
-        *command, address, str(own.files_root), cwd=ROOT, stdin=pipe, stdout=pipe, stderr=nothing,
+        *command, cwd=ROOT, env={**os.environ, **environment}, stdin=pipe, stdout=pipe, stderr=nothing,
         start_new_session=True,
     )  # fmt: skip
     try:
@@ -115,3 +120,11 @@ async def workers(quiet: Client, own: Settings) -> AsyncIterator[Workers]:
     finally:
         os.killpg(process.pid, signal.SIGKILL)
         await process.communicate()
+
+
+@pytest.fixture
+async def workers(quiet: Client, own: Settings) -> AsyncIterator[Workers]:
+    """None runs yet."""
+    address = quiet.service_client.config.target_host
+    async with worker_processes(address, own.files_root, TOOLS) as processes:
+        yield processes

@@ -1,40 +1,55 @@
-"""Workers to be killed: `python -m tests.server.crash_worker ADDRESS HOME`.
+"""Workers to be killed: `python -m tests.server.crash_worker ADDRESS HOME MODULE...`.
 
-For each line on its input it forks a worker that has imported everything, and prints its process id.
+For each line on its input, a task queue, it forks a worker that has imported everything, and prints its
+process id.
 """
 
 from __future__ import annotations
 
 import asyncio
 import os
+import signal
+import subprocess
 import sys
 from pathlib import Path
 
+from activities.logs import configure
 from activities.settings import Settings
 from client.connection import open_client
-from tests.server.conftest import TOOLS
+from client.errors import RatchetError
 from worker import build_worker
 
 
-async def work(address: str, home: Path) -> None:
-    """Work until killed."""
-    settings = Settings(data_dir=home / ".ratchet", files_root=home, modules=(str(TOOLS),))
-    client = await open_client(settings, {"target_host": address})
-    async with build_worker(client, settings):
-        await asyncio.Event().wait()
+async def work(address: str, settings: Settings, queue: str) -> None:
+    """Work until killed; wait for a server that is away, as `python worker.py` does."""
+    while True:
+        try:
+            client = await open_client(settings, {"target_host": address})
+            async with build_worker(client, settings, queue):
+                await asyncio.Event().wait()
+        except (RatchetError, RuntimeError) as error:
+            print(f"begins again: {error}", flush=True)
+            await asyncio.sleep(0.5)
 
 
-def main(address: str, home: Path) -> None:
-    """Fork workers; each is waited for when the next one is wanted."""
-    for _ in sys.stdin:
+def main(address: str, home: Path, *modules: str) -> None:
+    """Fork workers; the system takes away those that were killed."""
+    with (home / "workers.log").open("ab") as file:  # through a pipe: a worker's disk may be full
+        log = subprocess.Popen(["cat"], stdin=subprocess.PIPE, stdout=file).stdin
+    assert log is not None
+    settings = Settings(data_dir=home / ".ratchet", files_root=home, modules=modules)
+    signal.signal(signal.SIGCHLD, signal.SIG_IGN)
+    for line in sys.stdin:
         pid = os.fork()
         if pid == 0:
-            os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())  # the worker's log
-            asyncio.run(work(address, home))
+            signal.signal(signal.SIGCHLD, signal.SIG_DFL)
+            os.dup2(log.fileno(), sys.stdout.fileno())
+            os.dup2(log.fileno(), sys.stderr.fileno())
+            configure(settings)
+            asyncio.run(work(address, settings, line.strip()))
             os._exit(0)
         print(pid, flush=True)
-        os.waitpid(pid, 0)
 
 
 if __name__ == "__main__":
-    main(sys.argv[1], Path(sys.argv[2]))
+    main(sys.argv[1], Path(sys.argv[2]), *sys.argv[3:])

@@ -10,7 +10,6 @@ import sqlite3
 from collections import Counter
 from collections.abc import AsyncIterator
 from contextlib import closing
-from functools import partial
 from typing import Any
 
 import pytest
@@ -163,21 +162,6 @@ async def test_killed_worker_repeats_no_keyed_and_no_unsafe_call(
     assert (await in_keyed.result()).ok
     for file in ("mark_once.txt", "pay.txt"):
         assert await lines_of(own, file) == {"killed": 1}
-
-
-@pytest.mark.exhaustive
-async def test_run_whose_worker_is_killed_ten_times_repeats_nothing(
-    quiet: Client, own: Settings, workers: Workers
-) -> None:
-    run = await begin(quiet, paying("often"))
-    person = asyncio.create_task(look_after(run, own))
-    for kill in range(10):
-        await workers.start()
-        await eventually(partial(came_to, run, 30 + 15 * kill))
-        workers.kill()
-    await workers.start()
-    await paid_once(run, own, "often", 10)
-    await person
 
 
 async def test_unsafe_call_whose_worker_was_stopped_ends_in_a_question(quiet: Client, own: Settings) -> None:

@@ -277,22 +277,6 @@ async def test_killed_worker_changes_no_fused_run(quiet: Client, own: Settings, 
 SUNNY = ScriptedReply(reply="sunny " * 200, delay_seconds=6)
 
 
-@pytest.mark.exhaustive
-async def test_kill_at_each_event_changes_no_fused_run(
-    quiet: Client, own: Settings, workers: Workers
-) -> None:
-    await workers.start()
-    log, events = await log_without_kills(quiet, own)
-    for event in range(2, events, 3):  # the server writes two or three at a time
-        name = uuid.uuid4().hex[:8]
-        run = await begin(quiet, paid(name))
-        await eventually(partial(came_to, run, event))
-        workers.kill()
-        await workers.start()
-        await look_after(run, own)
-        await assert_as_without_kills(run, own, name, log)
-
-
 async def test_worker_that_has_no_workflows_asks_no_question_behind_a_call(
     quiet: Client, own: Settings, workers: Workers
 ) -> None:

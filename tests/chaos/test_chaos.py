@@ -1,0 +1,153 @@
+"""Nothing twice, nothing lost: a short chaos, a kill at each event of each machine, and a guard removed."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import re
+import shutil
+import signal
+import subprocess
+import sys
+from functools import partial
+from itertools import pairwise
+from pathlib import Path
+
+import pytest
+from temporalio.api.enums.v1 import EventType
+
+from activities.settings import Settings
+from client.listing import WAITING
+from tests.chaos import tools
+from tests.chaos.harness import People, Runs, Verdict, judge_effects
+from tests.chaos.runs import KINDS, answer_of, names_in, task_of
+from tests.chaos.world import World
+from tests.server.conftest import NESTER, ROOT, Workers, real_server, worker_processes
+from tests.server.test_fused_steps import same
+from tests.server.trials import Run, eventually, log_of
+from workflows.api import WORKFLOW_TYPE, RunResult
+
+AT_ONCE = 8
+"""Runs that are killed side by side, each with a worker of its own."""
+
+
+def chaos(home: Path, root: Path = ROOT, *, seed: int, faults: int) -> subprocess.CompletedProcess[str]:
+    """The harness as people run it, over this copy of the source."""
+    command = (sys.executable, "-m", "tests.chaos.harness", f"--seed={seed}", f"--faults={faults}")
+    environment = {**os.environ, "TMPDIR": str(home), "PYTHONPATH": str(root)}
+    return subprocess.run(
+        command, cwd=root, env=environment, capture_output=True, text=True, check=False, timeout=1200
+    )
+
+
+@pytest.mark.exhaustive
+def test_nothing_is_done_twice_and_nothing_is_lost(tmp_path: Path) -> None:
+    """The short version of `make chaos`."""
+    ended = chaos(tmp_path, seed=1, faults=40)
+    assert ended.returncode == 0, ended.stdout + ended.stderr
+
+
+GUARDS = {
+    "activities/tools/__init__.py": ('return self.effect != "unsafe"', "return True"),
+    "activities/contracts/data.py": ('return self.effect != "unsafe"', "return True"),
+}
+"""What keeps an unsafe call from being made again, on the worker's side and in the workflow."""
+
+
+@pytest.mark.exhaustive
+def test_chaos_is_red_where_unsafe_calls_are_tried_again(tmp_path: Path) -> None:
+    source = tmp_path / "source"
+    shutil.copytree(ROOT, source, ignore=shutil.ignore_patterns(".git", ".*_cache", "__pycache__", ".venv"))
+    for file, (guard, nothing) in GUARDS.items():
+        text = (source / file).read_text()
+        assert text.count(guard) == 1
+        (source / file).write_text(text.replace(guard, nothing))
+    ended = chaos(tmp_path, source, seed=1, faults=40)
+    assert ended.returncode == 1, ended.stderr
+    assert "repeated unsafe: " in ended.stdout
+
+
+async def came_to_or_ended(run: Run, events: int) -> bool:
+    """The run's history is so long, or as long as it gets: retries and fused steps make it vary."""
+    described = await run.describe()
+    return described.history_length >= events or described.close_time is not None
+
+
+ALONE = re.compile(
+    "WORKFLOW_TASK_(STARTED|COMPLETED)|ACTIVITY_TASK_STARTED|SIGNALED|TIMER_FIRED"
+    "|CHILD_WORKFLOW_EXECUTION_(STARTED|COMPLETED)"
+)
+"""Events that the server does not write together with the one before."""
+
+
+async def lengths(run: Run) -> list[int]:
+    """All lengths that its history has had."""
+    events = (await run.fetch_history()).events
+    return [one.event_id for one, next in pairwise(events) if ALONE.search(EventType.Name(next.event_type))]
+
+
+class Kills:
+    """Runs of one kind whose workers are killed once they have come to a certain event."""
+
+    def __init__(self, workers: Workers, people: People, world: World) -> None:
+        self.workers, self.people, self.world = workers, people, world
+        self.slots = asyncio.Semaphore(AT_ONCE)
+
+    async def run(self, name: str, event: int | None = None) -> tuple[Run, str]:
+        """A run, and its log; empty if a person was asked what happened. The worker dies when the history is
+        so long."""
+        kind = name.partition("-")[0]
+        async with self.slots:
+            pid = await self.workers.start(name)
+            run: Run = await self.people.client.start_workflow(
+                WORKFLOW_TYPE, task_of(kind, name), id=name, task_queue=name, result_type=RunResult
+            )
+            person = asyncio.create_task(self.look_after(name))
+            if event is not None:
+                await eventually(partial(came_to_or_ended, run, event))
+                os.kill(pid, signal.SIGKILL)
+                pid = await self.workers.start(name)
+            result = await run.result()
+            await person
+            log = same(await log_of(run), name)
+            os.kill(pid, signal.SIGKILL)
+        assert result.ok
+        assert all(answer_of(one) in (result.answer or "") for one in names_in(kind, name))
+        found = Verdict()
+        judge_effects({name: result}, self.world, found)
+        assert found.is_clean, found
+        return run, "" if any(one.kind == "outcome" for one in result.decisions) else log
+
+    async def look_after(self, name: str) -> None:
+        """Decide what the run and its inner runs ask, until it ends."""
+        client, runs = self.people.client, [name]
+        while runs:
+            described = await asyncio.gather(*(client.get_workflow_handle(run).describe() for run in runs))
+            for one in described:
+                if one.typed_search_attributes.get(WAITING):
+                    await self.people.look_after(one.id)
+            children = [one.workflow_id for one in described[0].raw_description.pending_children]
+            runs = [name, *children] if described[0].close_time is None else []
+            await asyncio.sleep(0.1)
+
+
+@pytest.mark.exhaustive
+@pytest.mark.parametrize("kind", [kind for kind in KINDS if kind not in ("long", "rolled")])
+async def test_kill_at_each_event_changes_nothing(kind: str, tmp_path: Path) -> None:
+    """The same answer, each effect once, and the same log where no person had to be asked what happened."""
+    settings = Settings(data_dir=tmp_path / ".ratchet", files_root=tmp_path)
+    with World("kills", tmp_path / "effects.txt") as world:
+        async with real_server(settings) as client:
+            address = client.service_client.config.target_host
+            keys = {"OPENAI_BASE_URL": world.base_url, "OPENAI_API_KEY": "chaos"}
+            async with worker_processes(address, tmp_path, Path(tools.__file__), NESTER, **keys) as workers:
+                people = People(client, world, Runs(client, iter(())), "kills", odd_part=0)
+                kills = Kills(workers, people, world)
+                first, log = await kills.run(f"{kind}-0")
+                async with asyncio.TaskGroup() as all_kills:
+                    killed = [
+                        all_kills.create_task(kills.run(f"{kind}-{event}", event))
+                        for event in await lengths(first)
+                    ]
+    assert {task.result()[1] for task in killed} <= {"", log}
+    assert not people.lost
