@@ -220,7 +220,7 @@ class ToolRunner:
         repeatable = tool.repeatable or part == "reconcile"
         key = request.key + UNDO if part == "compensate" else request.key
         begins = self.calls is not None and part != "reconcile" and tool.effect in OUTSIDE
-        if begins and (before := await self._before(key, request, tool)) is not None:
+        if begins and (before := await self._before(key, request, tool, attempt)) is not None:
             return before
         ended = threading.Event()
         call = ToolCallContext(
@@ -268,13 +268,14 @@ class ToolRunner:
             return _error("bad_arguments", f"{params}. The tool was not run.")
         return tool, function, params
 
-    async def _before(self, key: str, request: Request, tool: Tool[Any]) -> Outcome | None:
+    async def _before(self, key: str, request: Request, tool: Tool[Any], attempt: int) -> Outcome | None:
         """Write down that the call begins; not None: why it is not made."""
+        is_first = attempt == 1 and getattr(request, "after_reset", None) is None
         try:
             known = await self._known(request, key)
-        except StoreUnavailable as error:
-            return _error("transient", f"The call was not made: {error}")
         except StoreError as error:
+            if is_first and isinstance(error, StoreUnavailable):
+                return _error("transient", f"The call was not made: {error}")
             return _error(
                 "unknown_outcome", f"The call was not made: {error}. Look up whether it was before."
             )

@@ -163,6 +163,17 @@ async def test_call_is_not_made_where_it_cannot_be_written_down(
     assert damaged.database.where in result.output
 
 
+@pytest.mark.parametrize(("attempt", "after"), [(2, None), (1, reset())], ids=["retried", "reset"])
+async def test_call_that_may_have_been_made_is_unknown_where_the_store_cannot_say(
+    making: Making, damaged: CallsMade, attempt: int, after: AfterReset | None
+) -> None:
+    """The store was whole when it was made: told that it was not made, a model would ask for it again."""
+    tools, made = making(damaged)("keyed")
+    result = await tools.run_tool(request(after_reset=after), attempt)
+    assert (result.error, made) == ("unknown_outcome", [])
+    assert damaged.database.where in result.output
+
+
 async def test_tool_without_effects_outside_needs_no_store(making: Making, damaged: CallsMade) -> None:
     tools, paid = making(damaged)("idempotent")
     for _ in range(2):
