@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import json
 from collections.abc import Awaitable, Callable, Coroutine, Iterator, Sequence
-from contextlib import contextmanager, suppress
+from contextlib import contextmanager
 from datetime import UTC, datetime, timedelta
 from typing import Any
 
@@ -53,8 +53,6 @@ _OLD_IDS = "old_command_ids"
 _RUNS: TypeAdapter[tuple[tuple[str, str], ...]] = TypeAdapter(tuple[tuple[str, str], ...])
 _IDS: TypeAdapter[tuple[str, ...]] = TypeAdapter(tuple[str, ...])
 _NO_RUN = "ExternalWorkflowExecutionNotFound"
-_LEFTOVER_SECONDS = 1
-"""How long a cancelled run may take to end, before it is looked for again."""
 
 
 def now() -> float:
@@ -164,15 +162,7 @@ class TemporalHost:
         self._performer.stop_early_questions()
 
     async def run_child(self, child: ChildRun) -> RunResult | EffectFailed:
-        """As a child workflow. One that an execution has left at work which was reset is ended first."""
-        while (ended := await self._child(child)) is None:
-            with suppress(ApplicationError):  # it has ended meanwhile
-                await workflow.get_external_workflow_handle(child.workflow_id).cancel()
-            await workflow.sleep(_LEFTOVER_SECONDS)
-        return ended
-
-    async def _child(self, child: ChildRun) -> RunResult | EffectFailed | None:
-        """How it ended; None: it is at work since before a reset."""
+        """As a child workflow."""
         seconds = child.task.limits.seconds
         # One that people can be asked in may wait longer; it keeps its own limit.
         limited = seconds is not None and child.task.people.unattended
@@ -195,8 +185,6 @@ class TemporalHost:
             self._children[child.workflow_id] = handle
             return await handle
         except WorkflowAlreadyStartedError:
-            if self.drive is not None and self.drive.identity.reset_since is not None:
-                return None
             text = f"a run {child.workflow_id} exists already; end it, or start this run under another id"
             return EffectFailed(error="fatal", type="child_exists", message=text)
         except ChildWorkflowError as error:

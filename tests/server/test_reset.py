@@ -175,28 +175,3 @@ async def test_reset_of_an_outer_run_repeats_no_call_of_its_inner_run(
         result = await asyncio.wait_for(again.result(), 60)
         assert (result.ok, result.answer) == (True, first.answer)
         assert written(settings, file) == {"keyed": 1, "unsafe": 1}
-
-
-async def test_reset_of_an_outer_run_begins_its_open_inner_run_again(
-    working: Client, settings: Settings
-) -> None:
-    file = "open_inner.txt"
-    call = calls(("mark_once", {"line": "unsafe", "file": file}))
-    inner = {"machine": "tools", "goal": "inside", "give": ["mark_once"]}
-    given = task(call, "done", tools=("mark_once",), machine="nester", options={"inner": [inner]}, **CAREFUL)
-    run = await begin(working, given)
-    status = await until(run, lambda status: bool(status.children))
-    inside: Run = working.get_workflow_handle(status.children[0])
-    earlier = await open_request(inside)
-    first = (await inside.describe()).run_id
-    again = await reset(run, working, (await boundaries(run))[0])
-
-    async def is_another() -> bool:
-        return (await inside.describe()).run_id != first
-
-    await eventually(is_another)
-    await decide(inside, "approve", await open_request(inside))
-    assert earlier.kind == "approval"
-    result = await asyncio.wait_for(again.result(), 60)
-    assert (result.ok, result.answer) == (True, "stop: done")
-    assert written(settings, file) == {"unsafe": 1}
