@@ -610,7 +610,8 @@ class Calls:
         me = self.identity
         workflow_id = bounded(f"{me.workflow_id}/{me.root[:8]}/{name}")
         parents = (*me.parents, (me.workflow_id, me.origin))
-        child = ChildRun(workflow_id, task, effect.title[:200], parents, self.signed_ids())
+        title, ids = effect.title[:200], self.signed_ids()
+        child = ChildRun(workflow_id, task, title, parents, ids, me.reset_since)
         self.children[workflow_id] = {**task.limits.caps, "seconds": 0}
         try:
             result = await self.host.run_child(child)

@@ -56,7 +56,7 @@ class Identity:
     old_command_ids: tuple[str, ...] = ()
     """Ids of signed commands that those had accepted when it began."""
     reset_since: float | None = None
-    """A run that was reset: when it began, in seconds since 1970."""
+    """A run that was reset, or one above it: when that began, in seconds since 1970."""
 
     @property
     def root(self) -> str:
@@ -108,6 +108,8 @@ class ChildRun:
     parents: tuple[tuple[str, str], ...]
     """For its `Identity`."""
     old_command_ids: tuple[str, ...]
+    reset_since: float | None
+    """For its `Identity`. After a reset one of the same id may still run: it is ended."""
 
 
 class Host(Protocol):

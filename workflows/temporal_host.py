@@ -11,7 +11,7 @@ from typing import Any
 
 from pydantic import TypeAdapter, ValidationError
 from temporalio import workflow
-from temporalio.common import RawValue, SearchAttributeKey, SearchAttributeUpdate
+from temporalio.common import RawValue, SearchAttributeKey, SearchAttributeUpdate, WorkflowIDReusePolicy
 from temporalio.exceptions import (
     ApplicationError,
     ChildWorkflowError,
@@ -50,8 +50,11 @@ _PARENTS = "parents"
 """Memo of a child run: the runs above it, outermost first."""
 _OLD_IDS = "old_command_ids"
 """Memo of a child run: signed commands that the runs above had accepted when it began."""
+_RESET = "reset_since"
+"""Memo of a child run: for its `Identity`."""
 _RUNS: TypeAdapter[tuple[tuple[str, str], ...]] = TypeAdapter(tuple[tuple[str, str], ...])
 _IDS: TypeAdapter[tuple[str, ...]] = TypeAdapter(tuple[str, ...])
+_TIME: TypeAdapter[float | None] = TypeAdapter(float | None)
 _NO_RUN = "ExternalWorkflowExecutionNotFound"
 
 
@@ -70,13 +73,15 @@ def identity(origin: str, reset_since: float | None) -> Identity:
     """Which run this is; the memo of a child run names those above it. A foreign memo counts as none."""
     memo = workflow.memo()
     try:
-        parents, ids = (
+        parents, ids, above = (
             _RUNS.validate_python(memo.get(_PARENTS, ())),
             _IDS.validate_python(memo.get(_OLD_IDS, ())),
+            _TIME.validate_python(memo.get(_RESET)),
         )
     except ValidationError:
-        parents, ids = (), ()
-    return Identity(workflow.info().workflow_id, origin, parents, ids, reset_since)
+        parents, ids, above = (), (), None
+    since = reset_since if above is None else above
+    return Identity(workflow.info().workflow_id, origin, parents, ids, since)
 
 
 class TemporalHost:
@@ -166,6 +171,10 @@ class TemporalHost:
         seconds = child.task.limits.seconds
         # One that people can be asked in may wait longer; it keeps its own limit.
         limited = seconds is not None and child.task.people.unattended
+        same_id = WorkflowIDReusePolicy.ALLOW_DUPLICATE
+        if child.reset_since is not None:  # the one from before the reset may still run
+            same_id = WorkflowIDReusePolicy.TERMINATE_IF_RUNNING
+        memo = {_PARENTS: child.parents, _OLD_IDS: child.old_command_ids, _RESET: child.reset_since}
         self._children[child.workflow_id] = None
         try:
             with _plain_cancellation():
@@ -174,12 +183,13 @@ class TemporalHost:
                         WORKFLOW_TYPE,
                         child.task,
                         id=child.workflow_id,
+                        id_reuse_policy=same_id,
                         result_type=RunResult,
                         cancellation_type=ChildWorkflowCancellationType.WAIT_CANCELLATION_COMPLETED,
                         parent_close_policy=ParentClosePolicy.REQUEST_CANCEL,
                         execution_timeout=timedelta(seconds=(seconds or 0) + 60) if limited else None,
                         static_summary=child.title[:200],
-                        memo={_PARENTS: child.parents, _OLD_IDS: child.old_command_ids},
+                        memo=memo,
                     )
                 )
             self._children[child.workflow_id] = handle

@@ -26,7 +26,7 @@ from tests.server.trials import (
     task,
     until,
 )
-from workflows.api import PageQuery
+from workflows.api import PageQuery, RunResult
 from workflows.people import Approvals, People, RequestsPage
 
 CAREFUL: dict[str, Any] = {"people": People(), "approvals": Approvals(effects={"unsafe": "always"})}
@@ -175,3 +175,64 @@ async def test_reset_of_an_outer_run_repeats_no_call_of_its_inner_run(
         result = await asyncio.wait_for(again.result(), 60)
         assert (result.ok, result.answer) == (True, first.answer)
         assert written(settings, file) == {"keyed": 1, "unsafe": 1}
+
+
+async def inner_run(run: Run, client: Client) -> Run:
+    """The execution of its inner run, once that is started."""
+
+    async def found() -> Run | None:
+        started = [
+            one.child_workflow_execution_started_event_attributes.workflow_execution
+            for one in (await run.fetch_history()).events
+            if one.HasField("child_workflow_execution_started_event_attributes")
+        ]
+        if not started:
+            return None
+        last = started[-1]
+        return client.get_workflow_handle(last.workflow_id, run_id=last.run_id, result_type=RunResult)
+
+    return await eventually(found)
+
+
+def nested(file: str, seconds: float = 0, **more: Any) -> Any:
+    """A run whose inner run's inner run writes one line."""
+    inner = {"machine": "tools", "goal": "inside", "give": ["mark_once"]}
+    middle = {"machine": "nester", "goal": "between", "give": ["mark_once"], "options": {"inner": [inner]}}
+    call = calls(("mark_once", {"line": "unsafe", "file": file, "seconds": seconds}))
+    options = {"inner": [middle]}
+    return task(call, "done", tools=("mark_once",), machine="nester", options=options, **more)
+
+
+async def test_reset_ends_inner_runs_under_way_and_begins_them_again(
+    working: Client, settings: Settings
+) -> None:
+    """From before they began, and from behind that; they wait for an approval."""
+    for number, which in enumerate((0, -1)):
+        file = f"waiting{number}.txt"
+        run = await begin(working, nested(file, **CAREFUL))
+        await open_request(await inner_run(await inner_run(run, working), working))
+        first = await inner_run(run, working)
+        again = await reset(run, working, (await boundaries(run))[which])
+        innermost = await inner_run(await inner_run(again, working), working)
+        await decide(innermost, "approve", await open_request(innermost))
+        result = await asyncio.wait_for(again.result(), 60)
+        assert (result.ok, result.answer) == (True, "ran: stop: done")
+        assert written(settings, file) == {"unsafe": 1}
+        assert (await first.describe()).close_time is not None, "no inner run is left alone"
+
+
+async def test_reset_while_an_inner_run_makes_a_call_asks_a_person(
+    working: Client, settings: Settings
+) -> None:
+    file = "inner-middle.txt"
+    run = await begin(working, nested(file, seconds=3600, people=People()))
+
+    async def is_begun() -> bool:
+        return bool(written(settings, file))
+
+    await eventually(is_begun)
+    again = await reset(run, working, (await boundaries(run))[0])
+    innermost = await inner_run(await inner_run(again, working), working)
+    assert await look_after(innermost, settings) == ["outcome"]
+    assert (await asyncio.wait_for(again.result(), 60)).answer == "ran: stop: done"
+    assert written(settings, file) == {"unsafe": 1}
