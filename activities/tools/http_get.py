@@ -57,21 +57,25 @@ NOT_PUBLIC = tuple(
         ip_network,
         (
             "192.0.0.0/24", "192.88.99.0/24",  # protocol assignments, 6to4 relays
-            "::/96", "64:ff9b::/96", "64:ff9b:1::/48", "2001::/23", "2002::/16",  # carry IPv4, and the like
+            "::/96", "64:ff9b:1::/48", "2001::/23", "2002::/16",  # carry IPv4, and the like
             "100::/64", "100:0:0:1::/64", "3fff::/20", "5f00::/16", "fec0::/10",
         ),
     )
 )  # fmt: skip
 """Of the IANA special-purpose registries, what `is_global` lets through in some version of Python."""
+NAT64 = ip_network("64:ff9b::/96")
+"""RFC 6052: an IPv6-only network with DNS64 reaches the IPv4 address at the end by it."""
 
 
 def is_public(address: str) -> bool:
     """Whether the address, in its canonical text form, belongs to the public Internet.
 
     False for private, loopback, link-local, multicast, reserved and unspecified addresses, and for
-    IPv6 addresses that carry an IPv4 address: that could be a private one.
+    IPv6 addresses that carry an IPv4 address: that could be a private one. Of NAT64's it is judged.
     """
     ip = ip_address(address)
+    if ip in NAT64:
+        ip = IPv4Address(ip.packed[-4:])
     if not ip.is_global or ip.is_multicast or ip.is_reserved or ip.is_unspecified:
         return False
     if any(ip in network for network in NOT_PUBLIC):
