@@ -154,8 +154,8 @@ class ToolSpec(Frozen):
     compensates: bool = False
     """The tool can undo a call."""
     news: Literal["result", "always", "never"] = "result"
-    """When a call brings the run something new: `result`, when call or result differ from those before;
-    `always`, of a tool that is asked until something has happened; `never`, of a clock."""
+    """When a call counts as new. `result`: when the call or its result differs from earlier ones. `always`:
+    for a tool that is called until something happens. `never`: for a clock."""
 
     @property
     def repeatable(self) -> bool:

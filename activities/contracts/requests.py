@@ -132,12 +132,12 @@ class ToolsDescribed(Frozen):
 
 
 class AfterReset(Frozen):
-    """What a run that was reset, and has forgotten calls, says of itself."""
+    """What a run that was reset, and so has forgotten calls, sends with a call."""
 
     since: float
     """When it began, in seconds since 1970."""
     run: str
-    """How the keys of its calls begin."""
+    """The keys of its calls begin with this."""
     keys: tuple[str, ...] = ()
     """Keys under which it knows that it has made the same call, with the same arguments."""
 
@@ -244,7 +244,7 @@ class LogWanted(Frozen):
     run_id: str
     """Of the first execution of the chain."""
     head: str
-    """Hash of the last record that is wanted."""
+    """Hash of the last wanted record."""
 
 
 class LogRead(Frozen):

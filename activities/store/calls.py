@@ -45,7 +45,7 @@ class KnownCall:
     begun: float
     """Seconds since 1970."""
     result: JsonObject | None
-    """What came of it; None: unknown."""
+    """Its result; None: unknown."""
 
 
 class CallsMade:

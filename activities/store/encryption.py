@@ -54,7 +54,7 @@ log = structlog.get_logger(__name__)
 
 
 class KeyMissing(StoreUnavailable):
-    """What is encrypted with a key that this process does not have. It can be read once the key is there."""
+    """A value is encrypted with a key that this process lacks. With the key it can be read."""
 
 
 class NotDecrypted(StoreUnavailable):
@@ -131,7 +131,7 @@ class Keys:
         return self.names_of(digest)[0]
 
     def names_of(self, digest: str) -> tuple[str, ...]:
-        """Its names under all keys, the one that encrypts first, and without any."""
+        """Its names under all keys, first the key that encrypts, and at last without a key."""
         return *(hmac.digest(key, digest.encode(), "sha256").hex() for key in self._naming), digest
 
 

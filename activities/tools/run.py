@@ -103,7 +103,7 @@ class Outcome:
     happened: bool | None = None
     """What `reconcile` found; None: nothing."""
     begun: bool = False
-    """The call store knows that the call was begun, and is to get its result."""
+    """The call store has noted that the call was begun, and will get its result."""
     known: JsonObject | None = None
     """The call was made before: its result, as the call store has it."""
 
@@ -297,7 +297,7 @@ class ToolRunner:
         return None if known.result is None else Outcome(encode(""), known=known.result)
 
     async def _known(self, request: Request, key: str = "") -> KnownCall | None:
-        """What the store knows of the call; from now on it was begun. Raises `StoreError`."""
+        """What the store knows of the call; notes that it was begun. Raises `StoreError`."""
         if self.calls is None:
             return None
         reset = None if isinstance(request, CompensateRequest) else request.after_reset
@@ -305,8 +305,8 @@ class ToolRunner:
         return await asyncio.to_thread(self.calls.begin, key or request.key, _digest(request), title, reset)
 
     async def _end(self, key: str, outcome: Outcome, result: BaseModel) -> None:
-        """Write down what came of a call. The tool has run, so its answer must not be lost: where this fails,
-        the outcome is unknown to those who ask the store."""
+        """Write down the answer of a call. A failure is only logged, because the tool has run and its answer
+        must not be lost; later the store counts the outcome as unknown."""
         if self.calls is None or not outcome.begun or outcome.error == "unknown_outcome":
             return
         try:
@@ -386,7 +386,7 @@ async def _attempted(function: Callable[[Q, int, Heartbeat], Awaitable[R]], requ
 
 
 def _digest(request: Request) -> str:
-    """Of what is called."""
+    """Digest of tool and arguments."""
     called = json.dumps([request.tool, request.arguments], sort_keys=True)
     return hashlib.sha256(called.encode()).hexdigest()
 

@@ -55,7 +55,7 @@ async def played(
 
 
 def _tools_of(agent: AgentFile, settings: Settings) -> tuple[ToolSpec, ...]:
-    """Specs of the agent's tools, as far as they are here; of the others the recording has them."""
+    """Specs of the agent's tools that this process knows; the recording has those of the others."""
     from activities.tools import load_tools
 
     known = load_tools(settings)

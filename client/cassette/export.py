@@ -20,7 +20,7 @@ __all__ = ["exported"]
 
 
 async def exported(agents: RunReader, run: str, remove: Sequence[str] = ()) -> Cassette:
-    """A run, live or over, with its inner runs; from Temporal, or once it has forgotten it from the archive.
+    """A run, live or over, with its inner runs: from Temporal, or the archive if Temporal has forgotten it.
 
     Args:
         remove: patterns of more secrets, see `without_secrets`.

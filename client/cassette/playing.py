@@ -1,4 +1,4 @@
-"""A cassette played: the run again in this process, with the recorded answers, decisions and commands.
+"""Plays a cassette: repeats the run in this process with the recorded answers, decisions and commands.
 
 The engine is that of `Local`. No server is asked, no model, no tool. What the run does is held against the
 recording as it happens: each question, call, request and record of the log, and the end. Time is the
@@ -32,23 +32,23 @@ from workflows.task import InvalidTask
 __all__ = ["Verdict", "play"]
 
 QUIET = 40
-"""Turns of the event loop without any news after which a run waits for something from outside."""
+"""After so many turns of the event loop without news, a run counts as waiting for something from outside."""
 ASKED = {
     "ask_model": None,
     "run_code": {"names", "constants", "material"},
     "run_machine": {"options", "tools"},
 }
-"""Kind of call -> what of it is a question, which another agent may put in another way; None: all of it."""
+"""Kind of call -> its fields that another agent may word differently; None: all of them."""
 
 
 @dataclass(frozen=True)
 class Verdict:
-    """What came of playing a cassette."""
+    """The verdict on a cassette that was played."""
 
     difference: str = ""
     """The first difference, for a person; empty: the run took the recorded course."""
     changes: tuple[str, ...] = ()
-    """Questions that were put in another way, where another agent was given."""
+    """Questions that another agent words differently."""
     calls: int = 0
     """How many recorded calls have ended."""
     decisions: int = 0
@@ -56,7 +56,7 @@ class Verdict:
 
     @property
     def ok(self) -> bool:
-        """Nothing differs that must not."""
+        """There is no difference, except of questions where another agent was given."""
         return not self.difference
 
 
@@ -96,7 +96,7 @@ def _unsigned(people: People) -> People:
 
 @dataclass
 class _Call:
-    """A call that is under way in the run of today."""
+    """A call that is under way in the repeated run."""
 
     request: Any
     end: asyncio.Future[Any] = field(default_factory=lambda: asyncio.get_running_loop().create_future())
@@ -240,7 +240,7 @@ class _Player(Recorder):
         return any(due in (one.deadline, one.warn_at) for one in asked)
 
     async def _give(self, entry: Entry) -> str:
-        """Give the run what came from outside; why that cannot be, or nothing."""
+        """Give the run what came from outside; returns why that is impossible, or nothing."""
         problem = self._given(entry)
         if problem and entry.get("together"):  # what it is about comes of the entry before
             await self.settle()
@@ -321,7 +321,7 @@ class _Player(Recorder):
     # -- where it differs --------------------
 
     def _cannot_go_on(self, entry: Entry, problem: str) -> None:
-        """The run has not come to where the recording goes on."""
+        """The run did not reach the point at which the recording goes on."""
         name = _inner(entry)
         left = self._expected.get(name)
         recorded = left[0] if left else None
@@ -341,7 +341,7 @@ class _Player(Recorder):
         return f"today the run is in state {status.state}, at {status.doing or 'nothing'}{waits}"
 
     def _end(self) -> str:
-        """Whether all that was recorded has come, and the same end."""
+        """Whether everything that was recorded has happened, with the same end."""
         for name, left in self._expected.items():
             if left:
                 self._differs(_name(left[0]), left[0], None, name if name in self.drives else "")
@@ -414,7 +414,7 @@ class _PlayedHost(WatchedHost):
         return drive is not None and drive.step.exit is None
 
     async def _end(self, place: str, call: _Call) -> Any:
-        """What the recording says that came of the call; it says so also of one that is being stopped."""
+        """The recorded answer of the call, also while the call is being stopped."""
         self.player.calls[self.name, place] = call
         while not call.end.done():
             try:

@@ -122,12 +122,12 @@ class Recorder:
         drive.host = drive.calls.host = cast(Host, self.host_for(drive, name))
 
     def name_of(self, workflow_id: str) -> str:
-        """What entries call an inner run; empty: the outer run."""
+        """Name of an inner run in the entries; empty: the outer run."""
         is_outer = workflow_id == self.drives[""].identity.workflow_id
         return "" if is_outer else workflow_id.removeprefix(self._prefix)
 
     def host_for(self, drive: Drive, name: str) -> WatchedHost:
-        """What stands between that run and its host."""
+        """A host for that run which records what passes through it."""
         return WatchedHost(drive.host, self, name)
 
     def add(self, entry: Entry) -> None:
@@ -151,13 +151,13 @@ class Recorder:
         return self.note({**entry, **at, **together}, name)
 
     def end(self) -> None:
-        """Nothing that happens until the next `watch` belongs to the run."""
+        """Ignore everything until the next `watch`: it does not belong to the run."""
         self._is_deaf = True
         if self._newest is self.drives[""] or not self.final:
             self.final = final_of(self.drives[""])
 
     def entries(self) -> list[Entry]:
-        """All entries in order of time; no more come. A reply that no question took by now was lost."""
+        """All entries in order of time, once no more come. A reply that no question has taken was lost."""
         for entry in self._early.values():
             entry["lost"] = entry.pop("early")
         self._early.clear()
@@ -166,7 +166,7 @@ class Recorder:
     # -- what the run does --------------------
 
     def note_records(self, records: Sequence[Record], name: str) -> None:
-        """Records of its log, and the requests that they tell of."""
+        """Records of its log, and the requests that they name."""
         for record in records:
             if record.event in NOT_OF_THE_RUN:
                 continue
@@ -194,7 +194,7 @@ class Recorder:
         self.note({"call": site.activity_id, **asked}, name)
 
     def note_child(self, child: ChildRun, name: str) -> str:
-        """An inner run is begun; what entries call it."""
+        """An inner run is begun; its name in the entries."""
         place = self.name_of(child.workflow_id)
         fields = {"machine", "goal", "instructions", "tools", "options", "values", "material"}
         self.note({"call": place, "kind": "run_machine", **_lean(child.task, include=fields)}, name)

@@ -130,7 +130,10 @@ async def make_current(client: Client, name: str) -> None:
     async def is_known() -> bool:
         found = await _taken(lambda: service.describe_worker_deployment(ask))
         state = found.worker_deployment_info.routing_config_update_state
-        return state == RoutingConfigUpdateState.ROUTING_CONFIG_UPDATE_STATE_COMPLETED
+        known = state == RoutingConfigUpdateState.ROUTING_CONFIG_UPDATE_STATE_COMPLETED
+        if not known:
+            await asyncio.sleep(0.2)
+        return known
 
     await eventually(is_known)
 
@@ -139,12 +142,12 @@ async def _taken(call: Callable[[], Awaitable[T]]) -> T:
     """The server's answer, once it knows the build; it takes few of these calls in a second."""
 
     async def answer() -> T | None:
-        await asyncio.sleep(0.5)
         try:
             return await call()
         except RPCError as error:
             if error.status not in NOT_YET:
                 raise
+            await asyncio.sleep(0.2)
             return None
 
     return await eventually(answer)

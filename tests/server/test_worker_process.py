@@ -10,11 +10,12 @@ import socket
 import sys
 from asyncio import StreamReader, StreamWriter
 from asyncio.subprocess import PIPE, Process
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Iterable
 from contextlib import asynccontextmanager, suppress
 from pathlib import Path
 from typing import Any
 
+import pytest
 from temporalio.client import Client
 
 from tests.server.conftest import ROOT
@@ -85,8 +86,14 @@ class Cut:
                 left -= 1
 
 
-async def test_server_that_goes_away_during_the_start_is_waited_for(temporal: Client, tmp_path: Path) -> None:
-    cut = Cut(temporal.service_client.config.target_host, *range(8))
+@pytest.mark.parametrize(
+    "pieces",
+    [pytest.param((1, 5), id="twice"), pytest.param(range(8), id="anywhere", marks=pytest.mark.exhaustive)],
+)
+async def test_server_that_goes_away_during_the_start_is_waited_for(
+    temporal: Client, tmp_path: Path, pieces: Iterable[int]
+) -> None:
+    cut = Cut(temporal.service_client.config.target_host, *pieces)
     async with await asyncio.start_server(cut, "127.0.0.1", 0) as server:
         address = f"127.0.0.1:{server.sockets[0].getsockname()[1]}"
         async with worker(address, tmp_path) as process:

@@ -137,7 +137,7 @@ def order(params: Any, call: ToolCallContext) -> str:
 
 
 TOOLS = [
-    dataclasses.replace(bank.TOOL, run=order),
+    dataclasses.replace(bank.TOOL, run=order, timeout_seconds=5),
     Tool(name="mark", params=Marked, run=mark, effect="idempotent"),
     Tool(name="mark_once", params=Marked, run=mark, effect="unsafe"),
     Tool(name="pay", params=Marked, run=pay, effect="keyed"),
