@@ -12,7 +12,7 @@ import asyncio
 import dataclasses
 import functools
 from collections.abc import Awaitable, Callable, Sequence
-from contextlib import AsyncExitStack
+from contextlib import AsyncExitStack, suppress
 from typing import Any
 
 from temporalio.api.workflowservice.v1 import DescribeNamespaceRequest
@@ -30,6 +30,7 @@ from temporalio.worker.workflow_sandbox import RestrictedWorkflowAccessError, Sa
 from temporalio.workflow import SandboxImportNotificationPolicy
 
 from activities.settings import Settings
+from activities.store.blobs import StoreError
 from activities.store.converter import data_converter
 from activities.store.stores import Stores
 from client.workerconfig import register_modules
@@ -83,6 +84,8 @@ class RatchetPlugin(SimplePlugin):
         asked = DescribeNamespaceRequest(namespace=worker.client.namespace)
         described = (await worker.client.workflow_service.describe_namespace(asked)).namespace_info
         await asyncio.to_thread(self.stores.add_namespace, described.id, described.name)
+        with suppress(StoreError):  # left to the calls that need it
+            await asyncio.to_thread(self.stores.calls.make)
         async with AsyncExitStack() as stack:
             for close in self._closing:
                 stack.push_async_callback(close)

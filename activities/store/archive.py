@@ -302,7 +302,7 @@ def _replace(execute: Execute, run: Run, after: str) -> None:
     """Put a run's chain aside, and begin another with its records up to the one with the hash `after`."""
     replaced = "SELECT count(*) FROM runs WHERE workflow_id=? AND run_id LIKE ?"
     aside = f"{run[1]}~{execute(replaced, (run[0], f'{run[1]}~%'))[0][0] + 1}"
-    for table in ("records", "runs"):
+    for table in ("records", "runs", "histories"):
         execute(f"UPDATE {table} SET run_id=? WHERE {ONE}", (aside, *run))
     log.warning("archive.replaced", workflow_id=run[0], run_id=run[1], kept_as=aside)
     columns = "SELECT ?, ?, one.seq, one.hash, one.json"

@@ -27,6 +27,7 @@ CREATE TABLE IF NOT EXISTS calls(
     result TEXT);
 CREATE INDEX IF NOT EXISTS same_calls ON calls(call);
 """
+MADE = "INSERT INTO made VALUES(1,?) ON CONFLICT (one) DO NOTHING"
 
 
 class CallsForgotten(StoreError):
@@ -58,6 +59,11 @@ class CallsMade:
         self.database: Database = SqliteFile(database, SCHEMA) if isinstance(database, Path) else database
         self._keys = keys or Keys()
 
+    def make(self) -> None:
+        """Make the store where it is missing, so that it is older than the first run."""
+        with self.database.writing("made") as execute:
+            execute(MADE, (time.time(),))
+
     def begin(self, key: str, call: str, title: str, reset: AfterReset | None = None) -> KnownCall | None:
         """Write down that a call begins, durably. Not None: it was begun before, and nothing is written.
 
@@ -66,7 +72,7 @@ class CallsMade:
         than that run and knows no such call."""
         with self.database.writing(f"call {call}") as execute:
             now = time.time()
-            execute("INSERT INTO made VALUES(1,?) ON CONFLICT (one) DO NOTHING", (now,))
+            execute(MADE, (now,))
             query = "SELECT key, call, title, begun, result FROM calls WHERE "
             rows = execute(f"{query} key=?", (key,))
             if not rows and reset is not None:

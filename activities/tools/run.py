@@ -208,7 +208,8 @@ class ToolRunner:
         if outcome.error is not None:
             text = f"{request.tool}: {text}"[:TEXT_CHARS]
         done = Compensated(ok=outcome.error is None, text=text, cost_usd=outcome.cost_usd)
-        await self._end(request.key + UNDO, outcome, done)
+        # one that failed can be tried again, once its cause is gone
+        await self._end(request.key + UNDO, outcome, done if done.ok else None)
         return done
 
     async def _outcome(self, part: Part, request: Request, attempt: int, heartbeat: Heartbeat) -> Outcome:
@@ -269,11 +270,14 @@ class ToolRunner:
         return tool, function, params
 
     async def _before(self, key: str, request: Request, tool: Tool[Any], attempt: int) -> Outcome | None:
-        """Write down that the call begins; not None: why it is not made."""
+        """Write down that the call begins; not None: why it is not made. Raises TransientError where another
+        attempt should follow."""
         is_first = attempt == 1 and getattr(request, "after_reset", None) is None
         try:
             known = await self._known(request, key)
         except StoreError as error:
+            if tool.repeatable and attempt < request.attempts and isinstance(error, StoreUnavailable):
+                raise TransientError(str(error)) from error
             if is_first and isinstance(error, StoreUnavailable):
                 return _error("transient", f"The call was not made: {error}")
             return _error(
@@ -304,13 +308,16 @@ class ToolRunner:
         title = f"{request.tool}({readable(json.dumps(request.arguments, ensure_ascii=False))[:TITLE]})"
         return await asyncio.to_thread(self.calls.begin, key or request.key, _digest(request), title, reset)
 
-    async def _end(self, key: str, outcome: Outcome, result: BaseModel) -> None:
-        """Write down the answer of a call. A failure is only logged, because the tool has run and its answer
-        must not be lost; later the store counts the outcome as unknown."""
+    async def _end(self, key: str, outcome: Outcome, result: BaseModel | None) -> None:
+        """Write down the answer of a call; None: it may be made again. A failure is only logged, because the
+        tool has run and its answer must not be lost; later the store counts the outcome as unknown."""
         if self.calls is None or not outcome.begun or outcome.error == "unknown_outcome":
             return
         try:
-            await asyncio.to_thread(self.calls.end, key, result.model_dump(mode="json"))
+            if result is None:
+                await asyncio.to_thread(self.calls.forget, key)
+            else:
+                await asyncio.to_thread(self.calls.end, key, result.model_dump(mode="json"))
         except StoreError as error:
             log.error("tool.result_not_written", error=str(error))
 

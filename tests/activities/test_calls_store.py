@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import time
 from collections.abc import Callable, Iterator
 from dataclasses import replace
 from pathlib import Path
@@ -13,7 +14,7 @@ from pydantic import BaseModel
 from activities.contracts import AfterReset, CompensateRequest, ReconcileRequest, ToolRequest
 from activities.settings import Settings
 from activities.store.calls import CallsMade
-from activities.tools import NotHappened, Tool
+from activities.tools import NotHappened, Tool, TransientError
 from activities.tools.run import ToolRunner
 from tests.storekit import opened_calls
 
@@ -107,6 +108,40 @@ async def test_compensation_that_was_made_is_not_made_again(runner: Made) -> Non
     assert paid == [-5]
 
 
+async def test_compensation_that_failed_can_be_tried_again(runner: Made) -> None:
+    """Once its cause is gone."""
+    problems: list[Exception] = [ValueError("account closed"), ValueError("try later")]
+    undone: list[int] = []
+
+    def undo(params: Pay, output: str) -> str:
+        if problems:
+            raise problems.pop()
+        undone.append(params.cents)
+        return "paid back"
+
+    tools, _ = runner(compensate=undo)
+    request = CompensateRequest(tool="pay", arguments={"cents": 5}, key="w/r/0/a")
+    results = [await tools.compensate_tool(request) for _ in range(4)]
+    assert [one.ok for one in results] == [False, False, True, True]
+    assert undone == [5]
+
+
+async def test_keyed_call_is_tried_again_where_the_store_is_away(making: Making, damaged: CallsMade) -> None:
+    tools, paid = making(damaged)("keyed")
+    with pytest.raises(TransientError):
+        await tools.run_tool(request(attempts=2))
+    assert paid == []
+
+
+async def test_store_that_a_worker_made_at_its_start_knows_of_all_calls_of_later_runs(
+    runner: Made, known: CallsMade
+) -> None:
+    known.make()
+    tools, paid = runner()
+    result = await tools.run_tool(request(after_reset=reset(since=time.time())))
+    assert (result.error, paid) == (None, [5])
+
+
 async def test_unsafe_call_that_was_only_begun_is_unknown(runner: Made, known: CallsMade) -> None:
     tools, paid = runner()
     await tools.run_tool(request(key="other"))
@@ -169,7 +204,7 @@ async def test_call_that_may_have_been_made_is_unknown_where_the_store_cannot_sa
 ) -> None:
     """The store was whole when it was made: told that it was not made, a model would ask for it again."""
     tools, made = making(damaged)("keyed")
-    result = await tools.run_tool(request(after_reset=after), attempt)
+    result = await tools.run_tool(request(attempts=attempt, after_reset=after), attempt)
     assert (result.error, made) == ("unknown_outcome", [])
     assert damaged.database.where in result.output
 
