@@ -173,6 +173,12 @@ class Settings(BaseSettings):
     codec_token: SecretStr | None = Field(
         default=None, min_length=16, description="what a codec server wants to be given by who asks it"
     )
+    history_seconds: float = Field(
+        default=10,
+        ge=0,
+        le=25,
+        description="time to fetch Temporal's history of a run for the archive; 0: keep none",
+    )
     files_root: Path = Field(default=Path(), description="file tools stay below this folder")
     write_any_name: bool = Field(
         default=False,

@@ -123,7 +123,7 @@ class RatchetPlugin(SimplePlugin):
         cache.trim(OUTPUTS_SECONDS)
         models = ModelActivities(providers, cache, specs=runner.specs, limits=limits)
         tools = ToolActivities(runner, models)
-        archive = ArchiveActivities(self.stores.archive)
+        archive = ArchiveActivities(self.stores.archive, settings.history_seconds)
         ours: list[Callable[..., Any]] = [
             models.ask_model,
             tools.describe_tools,

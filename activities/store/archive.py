@@ -220,10 +220,11 @@ class Archive:
 
 
 class ArchiveActivities:
-    """The activities `archive_log` and `read_log` around one archive."""
+    """The activities `archive_log` and `read_log` around one archive; `history_seconds` is the time to fetch
+    Temporal's history of a run, 0 for none."""
 
-    def __init__(self, archive: Archive) -> None:
-        self.archive = archive
+    def __init__(self, archive: Archive, history_seconds: float = 10) -> None:
+        self.archive, self._history_seconds = archive, history_seconds
 
     @activity.defn(name="archive_log")
     async def archive_log(self, request: ArchiveRequest) -> str:
@@ -232,22 +233,24 @@ class ArchiveActivities:
         Raises `StoreUnavailable`, which is worth a retry.
         """
         head = await asyncio.to_thread(self.archive.add, request)
-        await self._keep_history(request)
+        if self._history_seconds:
+            await self._keep_history(request)
         log.info("archive.written", workflow_id=request.workflow_id, records=len(request.records))
         return head
 
     async def _keep_history(self, request: ArchiveRequest) -> None:
         """Keep what Temporal has of this execution up to now: all but its end. A failure harms nothing."""
-        info = activity.info()
+        workflow_id, execution = request.workflow_id, str(activity.info().workflow_run_id)
         try:
-            run = activity.client().get_workflow_handle(request.workflow_id, run_id=info.workflow_run_id)
-            events = History(events=(await run.fetch_history()).events).SerializeToString()
-            execution = str(info.workflow_run_id)
-            await asyncio.to_thread(
-                self.archive.add_history, request.workflow_id, request.run_id, execution, events
-            )
+            async with asyncio.timeout(self._history_seconds):
+                run = activity.client().get_workflow_handle(workflow_id, run_id=execution)
+                events = History(events=(await run.fetch_history()).events).SerializeToString()
+                await asyncio.to_thread(
+                    self.archive.add_history, workflow_id, request.run_id, execution, events
+                )
         except Exception as error:  # noqa: BLE001  # the log is written: this is more than a run needs
-            log.warning("archive.history_not_kept", workflow_id=request.workflow_id, error=str(error))
+            text = str(error) or f"it did not come within {self._history_seconds:g} s"
+            log.warning("archive.history_not_kept", workflow_id=workflow_id, error=text)
 
     @activity.defn(name="read_log")
     async def read_log(self, wanted: LogWanted) -> LogRead:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import asyncio
+import socket
 import subprocess
 import sys
 from collections.abc import Iterator
@@ -10,6 +12,7 @@ from pathlib import Path
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from temporalio.client import Client
 from temporalio.testing import ActivityEnvironment
 
 from activities.contracts import ArchiveRequest, LogRead, LogWanted, Message
@@ -107,6 +110,22 @@ async def test_log_is_written_and_read(archive: Archive) -> None:
 def test_file_is_readable_to_its_owner_alone(tmp_path: Path) -> None:
     Archive(tmp_path / "archive.db").add(part())
     assert (tmp_path / "archive.db").stat().st_mode & 0o077 == 0
+
+
+async def test_history_that_does_not_come_holds_up_no_log(archive: Archive) -> None:
+    """The server takes connections and says nothing; with no time for it, it is not asked."""
+    with socket.create_server(("127.0.0.1", 0)) as silent:
+        silent.setblocking(False)
+        client = await Client.connect(f"127.0.0.1:{silent.getsockname()[1]}", lazy=True)
+        run = ActivityEnvironment(client=client).run
+        async with asyncio.timeout(5):
+            await run(ArchiveActivities(archive, history_seconds=0).archive_log, part(0, 2))
+            with pytest.raises(BlockingIOError):
+                silent.accept()
+            await run(ArchiveActivities(archive, history_seconds=0.3).archive_log, part(2, 5))
+            silent.accept()[0].close()
+    assert archive.broken_at("w") is None
+    assert len(archive.records("w")) == 5
 
 
 def test_repeated_and_late_parts_change_nothing(archive: Archive) -> None:
