@@ -190,7 +190,7 @@ def _code(name: str, left: Left, text: str) -> Answer:
     if not left:
         return Answer(f"FINAL({answer_of(name)})")
     calls = "\n".join(
-        f"print({tool}(line={line!r}, chars={_arguments(line).get('chars', 0)})[:60])"
+        f"print({tool}(line={line!r}, chars={_arguments(line).get('chars', 0)})[:200])"
         for tool, line in left[0]
     )
     return Answer(f'```repl\nprint(llm_query("a word for {name}"))\n{calls}\n```')
