@@ -292,7 +292,15 @@ async def test_link_to_the_id_of_an_own_directory_is_no_id(own: Path, tmp_path: 
     await refused(cloned)
 
 
-@pytest.mark.parametrize("name", ["temporal.db", "temporal.db-wal", "calls.db", "store.secret"])
+@pytest.mark.parametrize(
+    "name",
+    [
+        "temporal.db-wal",
+        "store.secret",
+        pytest.param("temporal.db", marks=pytest.mark.exhaustive),
+        pytest.param("calls.db", marks=pytest.mark.exhaustive),
+    ],
+)
 async def test_database_that_git_keeps_is_refused(own: Path, name: str) -> None:
     """A pull replaces files that git ignores, without a word: the next command would continue its runs."""
     git(own, "init", "--quiet", "..")
