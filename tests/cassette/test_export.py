@@ -5,17 +5,16 @@ from __future__ import annotations
 import asyncio
 
 import pytest
-from temporalio.api.common.v1 import WorkflowExecution
-from temporalio.api.workflowservice.v1 import DeleteWorkflowExecutionRequest
-from temporalio.client import Client
 
 from activities.settings import Settings
 from client.agent import AgentClient
 from client.cassette.export import exported
 from client.cassette.file import Cassette, cassette_text
 from client.cassette.playing import play
+from client.connection import Connection
 from client.errors import UnknownRun
 from tests.client.asking import asking, newer, opened, talk, until
+from tests.server.conftest import real_server
 from tests.server.trials import calls, task
 
 
@@ -99,27 +98,15 @@ async def test_cancelled_run_plays(agents: AgentClient) -> None:
 
 
 async def test_run_that_temporal_has_forgotten_comes_from_the_archive(
-    agents: AgentClient, temporal: Client
+    agents: AgentClient, settings: Settings
 ) -> None:
     run = (await agents.run(talk())).workflow_id
     before = await exported(agents, run)
-    await temporal.workflow_service.delete_workflow_execution(
-        DeleteWorkflowExecutionRequest(
-            namespace=temporal.namespace, workflow_execution=WorkflowExecution(workflow_id=run)
-        )
-    )
-
-    async def forgotten() -> bool:
-        try:
-            await agents.description(run)
-        except UnknownRun:
-            return True
-        return False
-
-    await until(forgotten)
-    assert await plays(agents, run) == before
-    with pytest.raises(UnknownRun, match="retention"):
-        await exported(agents, "nobody-has-it")
+    async with real_server(settings) as empty:
+        later = AgentClient(Connection(empty, settings, "a server that knows no run"))
+        assert await plays(later, run) == before
+        with pytest.raises(UnknownRun, match="retention"):
+            await exported(later, "nobody-has-it")
 
 
 async def test_secrets_are_removed_and_the_run_still_plays(

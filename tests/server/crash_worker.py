@@ -1,7 +1,7 @@
 """Workers to be killed: `python -m tests.server.crash_worker ADDRESS HOME MODULE...`.
 
-For each line on its input, a task queue, it forks a worker that has imported everything, and prints its
-process id.
+For each line on its input, a task queue and perhaps another address, it forks a worker that has imported
+everything, and prints its process id.
 """
 
 from __future__ import annotations
@@ -46,7 +46,8 @@ def main(address: str, home: Path, *modules: str) -> None:
             os.dup2(log.fileno(), sys.stdout.fileno())
             os.dup2(log.fileno(), sys.stderr.fileno())
             configure(settings)
-            asyncio.run(work(address, settings, line.strip()))
+            queue, _, other = line.strip().partition(" ")
+            asyncio.run(work(other or address, settings, queue))
             os._exit(0)
         print(pid, flush=True)
 

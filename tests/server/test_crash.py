@@ -17,7 +17,7 @@ from temporalio.client import Client
 
 from activities.contracts import ScriptedReply
 from activities.settings import Settings
-from tests.server.conftest import TOOLS, Workers, real_server
+from tests.server.conftest import TOOLS, Cut, Workers, real_server
 from tests.server.trials import (
     FREELY,
     Run,
@@ -183,16 +183,18 @@ async def test_worker_that_stood_still_does_not_pay_as_well(
 ) -> None:
     """SIGSTOP in the middle of a payment: another worker finds none and pays, then the first one wakes up."""
     order = calls(("transfer", {"to": "Harbour Realty", "cents": 48000}))
-    given = task(order, "done", tools=("transfer",), people=People())
-    await workers.start()
-    run = await begin(quiet, given)
-    await eventually(lambda: there_is(own, "ordered.txt"))
-    os.kill(workers.pid, signal.SIGSTOP)
-    (own.files_root / "open.txt").touch()
-    async with build_worker(quiet, own):
-        result = await run.result()
-        os.kill(workers.pid, signal.SIGCONT)
-        await eventually(lambda: there_is(own, "refused.txt"))
+    given = task(order, "done", tools=("transfer",), people=People(), heartbeat_seconds=3)
+    async with Cut(quiet.service_client.config.target_host) as cut:
+        await workers.start(address=cut.address)
+        run = await begin(quiet, given)
+        await eventually(lambda: there_is(own, "ordered.txt"))
+        os.kill(workers.pid, signal.SIGSTOP)
+        cut.cut()  # else the server gives it tasks, and waits for each until it times out
+        (own.files_root / "open.txt").touch()
+        async with build_worker(quiet, own):
+            result = await run.result()
+            os.kill(workers.pid, signal.SIGCONT)
+            await eventually(lambda: there_is(own, "refused.txt"))
     with closing(sqlite3.connect(own.files_root / "bank.sqlite")) as bank:
         paid = bank.execute("SELECT cents FROM statement").fetchall()
     assert (result.ok, result.decisions) == (True, ())

@@ -8,7 +8,6 @@ import os
 import signal
 import socket
 import sys
-from asyncio import StreamReader, StreamWriter
 from asyncio.subprocess import PIPE, Process
 from collections.abc import AsyncIterator, Iterable
 from contextlib import asynccontextmanager, suppress
@@ -18,7 +17,7 @@ from typing import Any
 import pytest
 from temporalio.client import Client
 
-from tests.server.conftest import ROOT
+from tests.server.conftest import ROOT, Cut
 from tests.server.trials import PATIENCE
 
 
@@ -62,30 +61,6 @@ async def ended(process: Process, number: signal.Signals) -> int:
     return process.returncode
 
 
-class Cut:
-    """Passes connections on to a server; the first ones are cut after so many pieces from the worker."""
-
-    def __init__(self, target: str, *pieces: int) -> None:
-        self.port, self.pieces = int(target.rpartition(":")[2]), list(pieces)
-
-    async def __call__(self, reader: StreamReader, writer: StreamWriter) -> None:
-        left = self.pieces.pop(0) if self.pieces else sys.maxsize
-        with suppress(OSError):
-            inner, outer = await asyncio.open_connection("127.0.0.1", self.port)
-            back = asyncio.create_task(self._copy(inner, writer, sys.maxsize))
-            await self._copy(reader, outer, left)
-            back.cancel()
-            outer.close()
-        writer.close()
-
-    async def _copy(self, source: StreamReader, target: StreamWriter, left: int) -> None:
-        with suppress(OSError):
-            while left and (data := await source.read(65536)):
-                target.write(data)
-                await target.drain()
-                left -= 1
-
-
 @pytest.mark.parametrize(
     "pieces",
     [pytest.param((1, 5), id="twice"), pytest.param(range(8), id="anywhere", marks=pytest.mark.exhaustive)],
@@ -93,19 +68,17 @@ class Cut:
 async def test_server_that_goes_away_during_the_start_is_waited_for(
     temporal: Client, tmp_path: Path, pieces: Iterable[int]
 ) -> None:
-    cut = Cut(temporal.service_client.config.target_host, *pieces)
-    async with await asyncio.start_server(cut, "127.0.0.1", 0) as server:
-        address = f"127.0.0.1:{server.sockets[0].getsockname()[1]}"
-        async with worker(address, tmp_path) as process:
-            waiting = await logged(process, "worker.waiting")
-            assert address in waiting["reason"]
-            started = await logged(process, "worker.started")
-            assert (started["server"], started["namespace"], started["task_queue"]) == (
-                address, temporal.namespace, "ratchet",
-            )  # fmt: skip
-            assert "react" in started["machines"]
-            assert "calculator" in started["tools"]
-            assert await ended(process, signal.SIGTERM) == 0
+    target = temporal.service_client.config.target_host
+    async with Cut(target, *pieces) as cut, worker(cut.address, tmp_path) as process:
+        waiting = await logged(process, "worker.waiting")
+        assert cut.address in waiting["reason"]
+        started = await logged(process, "worker.started")
+        assert (started["server"], started["namespace"], started["task_queue"]) == (
+            cut.address, temporal.namespace, "ratchet",
+        )  # fmt: skip
+        assert "react" in started["machines"]
+        assert "calculator" in started["tools"]
+        assert await ended(process, signal.SIGTERM) == 0
 
 
 async def test_worker_that_waits_for_its_server_can_be_stopped(tmp_path: Path) -> None:
