@@ -181,7 +181,7 @@ def no_worker(where: str, queue: str = "") -> NoWorker:
             "`ratchet run --resume` continues it, without --address and TEMPORAL_ADDRESS (its task queue "
             f"{queue!r} is its own; `python worker.py` polls {TASK_QUEUE!r})"
         )
-    elif not queue:
+    else:
         todo += ", or continue interrupted runs with `ratchet run --resume`"
     return NoWorker(f"no worker serves this run at {where}, so it cannot go on or answer; {todo}")
 
