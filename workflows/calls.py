@@ -79,7 +79,7 @@ LONG_VISIT = 20
 event loop: after a thousand calls of one block of code that takes 50 ms for each."""
 TOO_LONG = "context_too_long"
 """Type of the failure of a question that the model's window cannot take in."""
-NOT_MADE = {"rejected", "expired", "unknown_tool", "bad_arguments"}
+NOT_MADE = {"rejected", "expired", "unknown_tool", "bad_arguments", "not_made"}
 HARMLESS = {"pure", "read"}
 
 

@@ -125,9 +125,10 @@ class EarlyReply(Frozen):
 
 ToolError = Literal[
     "unknown_tool", "bad_arguments", "failed", "transient", "timeout", "unknown_outcome", "rejected",
-    "expired",
+    "expired", "not_made",
 ]  # fmt: skip
-"""rejected: a person said no. expired: nobody decided in time. Neither was run."""
+"""rejected: a person said no. expired: nobody decided in time. not_made: it could not be written down. None
+of these was run."""
 
 
 class ToolResult(Frozen):

@@ -279,7 +279,7 @@ class ToolRunner:
             if tool.repeatable and attempt < request.attempts and isinstance(error, StoreUnavailable):
                 raise TransientError(str(error)) from error
             if is_first and isinstance(error, StoreUnavailable):
-                return _error("transient", f"The call was not made: {error}")
+                return _error("not_made", f"The call was not made: {error}")
             return _error(
                 "unknown_outcome", f"The call was not made: {error}. Look up whether it was before."
             )

@@ -193,7 +193,10 @@ async def test_call_is_not_made_where_it_cannot_be_written_down(
 ) -> None:
     tools, paid = making(damaged)(effect)
     result = await tools.run_tool(request(attempts=1))
-    assert (result.error, paid) == ("transient", [])
+    assert (result.error, paid) == ("not_made", [])
+    again = await tools.run_tool(request(attempts=2), attempt=2)
+    reset_run = await tools.run_tool(request(attempts=1, after_reset=reset()))
+    assert "not_made" not in (again.error, reset_run.error), "an earlier attempt may have been"
     assert "was not made" in result.output
     assert damaged.database.where in result.output
 

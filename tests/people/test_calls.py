@@ -192,6 +192,15 @@ async def test_unattended_run_reports_unknown_outcome_to_machine() -> None:
         assert bench.result.calls[0].error == "unknown_outcome"
 
 
+async def test_call_that_was_not_made_is_not_reported_as_done() -> None:
+    """Nobody shall undo it."""
+    bench = Bench(brain("tools pay 3; look a"), people=People(unattended=True))
+    bench.results["pay"] = UNKNOWN.model_copy(update={"error": "not_made"})
+    async with bench:
+        assert bench.result.answer == "not_made its worker died | ok look a"
+        assert bench.result.calls == ()
+
+
 # -- models that fail --------------------
 
 
