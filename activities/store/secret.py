@@ -4,16 +4,14 @@ from __future__ import annotations
 
 import hashlib
 import hmac
-import os
 import secrets
-import tempfile
-from contextlib import suppress
 from functools import cached_property
 from pathlib import Path
 
+from filelock import FileLock
 from pydantic import SecretStr
 
-from activities.store.blobs import StoreError, StoreUnavailable
+from activities.store.blobs import Files, StoreError, StoreUnavailable
 
 __all__ = ["StoreSecret"]
 
@@ -61,10 +59,7 @@ class StoreSecret:
         """A new secret; that of another process if it was faster."""
         folder = self.path.parent
         folder.mkdir(mode=0o700, parents=True, exist_ok=True)
-        with tempfile.NamedTemporaryFile(dir=folder, prefix="draft-") as draft:  # its owner's alone
-            draft.write(secrets.token_bytes(SECRET_BYTES))
-            draft.flush()
-            os.fsync(draft.fileno())
-            with suppress(FileExistsError):
-                os.link(draft.name, self.path)
+        with FileLock(folder / "store.secret.lock", mode=0o600):
+            if not self.path.exists():
+                Files(folder).write(self.path.name, secrets.token_bytes(SECRET_BYTES))
         return self._read()

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import subprocess
+import sys
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
@@ -153,8 +155,30 @@ def test_secret_is_made_once_for_its_owner_alone(folder: Path) -> None:
     with ThreadPoolExecutor(8) as pool:
         signatures = set(pool.map(lambda _: StoreSecret(folder).signature("a"), range(50)))
     assert signatures == {StoreSecret(folder).signature("a")}
-    (path,) = folder.parent.iterdir()
-    assert (path.name, path.stat().st_mode & 0o777) == ("store.secret", 0o600)
+    path = folder.with_name("store.secret")
+    assert {one.name for one in folder.parent.iterdir()} <= {path.name, "store.secret.lock"}
+    assert path.stat().st_mode & 0o777 == 0o600
+
+
+NO_LINKS = """
+import errno, pathlib, sys
+from activities.store.secret import StoreSecret
+
+def refuse(event, _):
+    if event == "os.link":
+        raise OSError(errno.EOPNOTSUPP, "Operation not supported")
+
+sys.addaudithook(refuse)
+print(StoreSecret(pathlib.Path(sys.argv[1])).signature("a"))
+"""
+
+
+def test_secret_is_made_where_the_disk_has_no_hard_links(folder: Path) -> None:
+    made = subprocess.run(
+        [sys.executable, "-c", NO_LINKS, str(folder)], capture_output=True, text=True, check=False,
+        cwd=Path(__file__).parents[2],
+    )  # fmt: skip
+    assert made.stdout.strip() == StoreSecret(folder).signature("a"), made.stderr
 
 
 def test_damaged_secret_is_named(folder: Path) -> None:
