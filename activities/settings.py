@@ -132,6 +132,19 @@ KeysByName = Annotated[
     _json(dict, 'a JSON object, such as {"2026-11": "<64 bytes in base 64>"}, or a file that holds it'),
     BeforeValidator(_keys),
 ]
+
+
+def _one_or_more(value: object) -> object:
+    """A JSON list; any other text is the only entry."""
+    return value if not isinstance(value, str) or value.lstrip().startswith("[") else (value,)
+
+
+Secrets = Annotated[
+    tuple[Annotated[SecretStr, Field(min_length=16)], ...],
+    NoDecode,
+    _json(list, "a JSON list of secrets, the one that signs first"),
+    BeforeValidator(_one_or_more),
+]
 Address = Annotated[SecretStr, AfterValidator(_http)]
 """A secret, because the path of a webhook often is its password."""
 
@@ -157,12 +170,12 @@ class Settings(BaseSettings):
         description="bucket of an S3-compatible store (s3://bucket/prefix?endpoint=...&region=...) that "
         "keeps blobs, in the place of store",
     )
-    store_secret: SecretStr | None = Field(
-        default=None,
+    store_secret: Secrets = Field(
+        default=(),
         validate_default=True,
-        min_length=16,
-        description="signs what history holds of blobs, the same for all workers and clients; default: the "
-        "file store.secret of data_dir; required with store or blobs",
+        description="signs what history holds of blobs, the same for all workers and clients; of several "
+        "(JSON list) the first signs and all count; default: the file store.secret of data_dir; required "
+        "with store or blobs",
     )
     encryption_keys: KeysByName = Field(
         default={},
@@ -250,13 +263,15 @@ class Settings(BaseSettings):
 
     @field_validator("store_secret")
     @classmethod
-    def _shared_stores_have_a_secret(cls, secret: SecretStr | None, info: ValidationInfo) -> SecretStr | None:
-        if secret is None and (info.data.get("store") or info.data.get("blobs")):
+    def _shared_stores_have_a_secret(
+        cls, secrets: tuple[SecretStr, ...], info: ValidationInfo
+    ) -> tuple[SecretStr, ...]:
+        if not secrets and (info.data.get("store") or info.data.get("blobs")):
             raise ValueError(
                 "missing; RATCHET_STORE and RATCHET_BLOBS need it (16 characters or more), the same for all "
                 "workers and clients"
             )
-        return secret
+        return secrets
 
     @property
     def blobs_dir(self) -> Path:

@@ -10,7 +10,6 @@ from __future__ import annotations
 
 import asyncio
 import functools
-import hmac
 from collections.abc import Sequence
 from itertools import chain, repeat
 from typing import Any, TypeGuard, get_args
@@ -211,8 +210,7 @@ class BlobDriver(StorageDriver):
             return False
         if not DIGEST.fullmatch(claim.claim_data["sha256"]):  # the secret signs other texts, too
             return False
-        expected = self._secret.signature(claim.claim_data["sha256"])
-        return hmac.compare_digest(expected.encode(), claim.claim_data["signature"].encode())
+        return self._secret.signed(claim.claim_data["sha256"], claim.claim_data["signature"])
 
     async def retrieve(
         self, context: StorageDriverRetrieveContext, claims: Sequence[StorageDriverClaim]

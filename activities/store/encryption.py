@@ -182,7 +182,8 @@ class Codec(PayloadCodec):
         plain.CopyFrom(payload)
         inline = plain.metadata.pop(INLINE, None)
         data = self._keys.encrypt(plain.SerializeToString(deterministic=True), b"payload")
-        metadata = {"encoding": ENCRYPTED, KEY_ID: key.encode(), SIGNATURE: self._signature(key, data)}
+        signature = self._secret.signature(_signed_text(key, data)).encode()
+        metadata = {"encoding": ENCRYPTED, KEY_ID: key.encode(), SIGNATURE: signature}
         return Payload(metadata=metadata | ({INLINE: inline} if inline else {}), data=data)
 
     def _decrypted(self, payload: Payload) -> Payload:
@@ -190,16 +191,17 @@ class Codec(PayloadCodec):
         try:
             return Payload.FromString(self._keys.decrypt(key, payload.data, b"payload"))
         except (KeyMissing, NotDecrypted) as error:
-            signature = payload.metadata.get(SIGNATURE, b"")
-            if hmac.compare_digest(signature, self._signature(key, payload.data)):
+            signature = payload.metadata.get(SIGNATURE, b"").decode(errors="replace")
+            if self._secret.signed(_signed_text(key, payload.data), signature):
                 log.error("store.not_decrypted", error=str(error))
                 raise
             log.warning("store.payload_refused", reason=STRANGE, error=str(error))
             return Payload(metadata={"encoding": UNREADABLE})
 
-    def _signature(self, key: str, data: bytes) -> bytes:
-        # its form is that of no digest: it must not be taken for the signature of a claim
-        return self._secret.signature(f"{key}:{hashlib.sha256(data).hexdigest()}").encode()
+
+def _signed_text(key: str, data: bytes) -> str:
+    # its form is that of no digest: it must not be taken for what the signature of a claim signs
+    return f"{key}:{hashlib.sha256(data).hexdigest()}"
 
 
 def is_sealed(data: bytes | mmap.mmap) -> bool:

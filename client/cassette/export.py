@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from itertools import chain
 
 from pydantic import SecretStr
 from temporalio import workflow
@@ -36,7 +37,8 @@ async def exported(agents: RunReader, run: str, remove: Sequence[str] = ()) -> C
     if not recorder.drives:
         raise RatchetError(f"run {run} never began, so there is nothing to export; `ratchet show {run}`")
     values = (getattr(settings, name) for name in type(settings).model_fields)
-    own = [value.get_secret_value() for value in values if isinstance(value, SecretStr)]
+    several = chain.from_iterable(value if isinstance(value, tuple) else (value,) for value in values)
+    own = [value.get_secret_value() for value in several if isinstance(value, SecretStr)]
     return cassette_of(recorder, known=(*secrets_of_environment(), *own), patterns=remove)
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import base64
 import subprocess
 import sys
 from concurrent.futures import ThreadPoolExecutor
@@ -18,6 +19,7 @@ from temporalio.exceptions import ApplicationError
 from activities.contracts import Message, ModelRequest, ModelSpec, ToolResult
 from activities.store.blobs import BlobMissing, BlobStore, StoreError
 from activities.store.converter import StrictConverter, data_converter
+from activities.store.encryption import KeyMissing, Keys
 from activities.store.secret import StoreSecret
 
 
@@ -32,10 +34,9 @@ def folder(tmp_path: Path) -> Path:
     return tmp_path / "blobs"
 
 
-def storing(folder: Path, secret: str | None = None) -> DataConverter:
+def storing(folder: Path, *secrets: str, keys: Keys | None = None) -> DataConverter:
     """A converter that keeps large payloads in this folder."""
-    given = None if secret is None else SecretStr(secret)
-    return data_converter((BlobStore(folder), StoreSecret(folder, given)))
+    return data_converter((BlobStore(folder), StoreSecret(folder, [*map(SecretStr, secrets)])), keys)
 
 
 def count(folder: Path) -> int:
@@ -149,6 +150,28 @@ async def test_answer_with_unsigned_claim_is_not_given_up(folder: Path) -> None:
 async def test_stores_with_one_secret_read_each_other(folder: Path) -> None:
     first, second = [storing(folder, "one secret for all") for _ in range(2)]
     assert await second.decode([await encoded(first, ["x" * 50_000])]) == [["x" * 50_000]]
+
+
+async def test_secret_is_introduced_and_changed_while_runs_are_open(folder: Path) -> None:
+    """The first signs, all count, that of the file too; one that was dropped does not."""
+    values = [["x" * 50_000]]
+    old, new = "old" * 8, "new" * 8
+    file, first, both, last = [storing(folder, *one) for one in ((), (old,), (new, old), (new,))]
+    written = [await encoded(one, values[0]) for one in (file, first, both)]
+    assert [await both.decode([payload]) for payload in written] == [values] * 3
+    assert await last.decode([written[0]]) == await last.decode([written[2]]) == values
+    with pytest.raises(ApplicationError, match="did not make"):
+        await last.decode([written[1]])
+
+
+async def test_encrypted_value_waits_for_its_key_whichever_secret_signed_it(folder: Path) -> None:
+    keys = Keys({"k": SecretStr(base64.b64encode(bytes(64)).decode())})
+    old, new = "old" * 8, "new" * 8
+    payload = await encoded(storing(folder, old, keys=keys), "small")
+    with pytest.raises(KeyMissing):
+        await storing(folder, new, old).decode([payload])
+    with pytest.raises(ApplicationError, match="did not make"):
+        await storing(folder, new).decode([payload])
 
 
 def test_secret_is_made_once_for_its_owner_alone(folder: Path) -> None:

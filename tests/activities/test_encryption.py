@@ -42,7 +42,7 @@ def blobs(tmp_path: Path) -> BlobStore:
 
 
 def converter(blobs: BlobStore, keys: Keys | None = BEFORE, secret: SecretStr = SECRET) -> DataConverter:
-    return data_converter((blobs, StoreSecret(folder_of(blobs), secret)), keys)
+    return data_converter((blobs, StoreSecret(folder_of(blobs), [secret])), keys)
 
 
 def folder_of(blobs: BlobStore) -> Path:

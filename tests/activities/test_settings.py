@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import os
 import subprocess
 import sys
@@ -31,6 +32,17 @@ def read(**environment: str) -> str:
         check=True,
     )
     return done.stdout
+
+
+def test_stores_secret_is_one_or_several() -> None:
+    plain, old = "a secret of some length", "[but no list of anything"
+    for value, count in ((plain, 1), (json.dumps([plain, old]), 2)):
+        shown = json.loads(read(RATCHET_STORE_SECRET=value))
+        assert shown["store_secret"] == ["**********"] * count
+    for value in (old, json.dumps([plain, "sh0rt"]), "sh0rt"):
+        refused = read(RATCHET_STORE_SECRET=value)
+        assert refused.startswith("store_secret: ")
+        assert value not in refused
 
 
 def test_lists_are_json_and_empty_values_are_unset() -> None:
