@@ -51,9 +51,9 @@ class ArchivedRuns:
         except ValidationError:
             return None
 
-    async def histories(self, run: str) -> tuple[bytes, ...]:
-        """Temporal's histories of a run's executions, the first one first, as its protocol writes them; empty
-        when the archive has none."""
+    async def histories(self, run: str) -> dict[str, bytes]:
+        """Temporal's histories of a run's executions, by execution, the first one first, as its protocol
+        writes them; empty when the archive has none. Of a run that was reset also those of before."""
         return await _read(lambda: self._archive.histories(run))
 
     async def broken_at(self, run: str) -> int | None:

@@ -194,7 +194,7 @@ class _Search:
             if (run[0], run[1].partition("~")[0]) not in left_out:  # ~: a chain of it that was replaced
                 result = await asyncio.to_thread(archive.result, *run)
                 self._need(to_json([result, await asyncio.to_thread(archive.records, *run)]))
-                for events in await asyncio.to_thread(archive.histories, *run):
+                for events in (await asyncio.to_thread(archive.histories, *run)).values():
                     await self._read_message(History.FromString(events))
         forgotten = []
         for key, begun, text in await asyncio.to_thread(lambda: list(self._stores.calls.all())):

@@ -110,15 +110,16 @@ class Archive:
                 (workflow_id, run_id, execution, self._keys.seal(zlib.compress(events))),
             )
 
-    def histories(self, workflow_id: str, run_id: str | None = None) -> tuple[bytes, ...]:
-        """Temporal's histories of a run's executions, the first one first."""
+    def histories(self, workflow_id: str, run_id: str | None = None) -> dict[str, bytes]:
+        """Temporal's histories of a run's executions, by execution, the first one first. Of a run that was
+        reset also those of before."""
         found = self._run(workflow_id, run_id)
         rows = self.database.rows(
-            f"SELECT events FROM histories WHERE {ONE} ORDER BY rowid",
+            f"SELECT execution, events FROM histories WHERE {ONE} ORDER BY rowid",
             (workflow_id, found[0] if found else run_id),
         )
         try:
-            return tuple(zlib.decompress(self._keys.unseal(events)) for (events,) in rows)
+            return {execution: zlib.decompress(self._keys.unseal(events)) for execution, events in rows}
         except zlib.error as error:
             raise StoreError(
                 f"a history of run {workflow_id} in the archive is damaged. Restore the archive from a "
@@ -305,7 +306,7 @@ def _replace(execute: Execute, run: Run, after: str) -> None:
     """Put a run's chain aside, and begin another with its records up to the one with the hash `after`."""
     replaced = "SELECT count(*) FROM runs WHERE workflow_id=? AND run_id LIKE ?"
     aside = f"{run[1]}~{execute(replaced, (run[0], f'{run[1]}~%'))[0][0] + 1}"
-    for table in ("records", "runs", "histories"):
+    for table in ("records", "runs"):
         execute(f"UPDATE {table} SET run_id=? WHERE {ONE}", (aside, *run))
     log.warning("archive.replaced", workflow_id=run[0], run_id=run[1], kept_as=aside)
     columns = "SELECT ?, ?, one.seq, one.hash, one.json"

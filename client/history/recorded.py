@@ -117,11 +117,14 @@ async def executions_of(temporal: Client, run: str) -> tuple[Execution, ...]:
 
 
 async def archived_executions(temporal: Client, archive: ArchivedRuns, run: str) -> tuple[Execution, ...]:
-    """The executions whose histories the archive has, the first one first."""
-    found = []
-    for content in await archive.histories(run):
-        history = WorkflowHistory(run, list(History.FromString(content).events))
-        found.append(Execution(await begun(temporal.data_converter, history.events[0]), history))
+    """The executions of a run's chain whose histories the archive has, the first one first; not those that a
+    reset has replaced."""
+    kept, found = await archive.histories(run), list[Execution]()
+    run_id = next(reversed(kept), "")
+    while run_id in kept:
+        history = WorkflowHistory(run, list(History.FromString(kept[run_id]).events))
+        found.insert(0, Execution(await begun(temporal.data_converter, history.events[0]), history))
+        run_id = found[0].beginning.continues
     return tuple(found)
 
 

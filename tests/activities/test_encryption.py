@@ -214,7 +214,7 @@ def test_archive_is_sealed_and_its_chain_is_that_of_the_plain_records(tmp_path: 
     rotated = archived(Path(sealed.database.where), ROTATED)  # a repeat under another key is the same part
     for archive in (plain, rotated):
         assert archive.records("w") == ({"seq": 0, "text": MARKER},)
-        assert (archive.result("w"), archive.histories("w")) == ({"a": MARKER}, (MARKER.encode(),))
+        assert (archive.result("w"), archive.histories("w")) == ({"a": MARKER}, {"e": MARKER.encode()})
         assert archive.broken_at("w") is None
     assert MARKER.encode() not in Path(sealed.database.where).read_bytes()
     with pytest.raises(KeyMissing, match="'2025'"):

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 
 import pytest
+from temporalio.client import Client
 
 from activities.settings import Settings
 from client.agent import AgentClient
@@ -15,7 +16,7 @@ from client.connection import Connection
 from client.errors import UnknownRun
 from tests.client.asking import asking, newer, opened, talk, until
 from tests.server.conftest import real_server
-from tests.server.trials import calls, task
+from tests.server.trials import Run, boundaries, calls, reset, task
 
 
 async def plays(agents: AgentClient, run: str) -> Cassette:
@@ -107,6 +108,19 @@ async def test_run_that_temporal_has_forgotten_comes_from_the_archive(
         assert await plays(later, run) == before
         with pytest.raises(UnknownRun, match="retention"):
             await exported(later, "nobody-has-it")
+
+
+async def test_forgotten_run_that_was_reset_is_exported_without_what_was_replaced(
+    agents: AgentClient, temporal: Client, settings: Settings
+) -> None:
+    run = (await agents.run(talk())).workflow_id
+    first: Run = temporal.get_workflow_handle(run, run_id=(await agents.description(run)).run_id)
+    await (await reset(first, temporal, (await boundaries(first))[0])).result()
+    before = await exported(agents, run)
+    async with real_server(settings) as empty:
+        assert (
+            await plays(AgentClient(Connection(empty, settings, "a server that knows no run")), run) == before
+        )
 
 
 async def test_secrets_are_removed_and_the_run_still_plays(
