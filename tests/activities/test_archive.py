@@ -249,6 +249,15 @@ def test_file_that_is_no_archive_is_left_alone(tmp_path: Path) -> None:
     assert notes.read_text().startswith("these are my notes")
 
 
+def test_histories_of_before_a_reset_stay_with_the_run(archive: Archive) -> None:
+    """The execution of the reset may continue them."""
+    archive.add(part(0, 5))
+    archive.add_history("w", "r", "one", b"1")
+    archive.add(other(1, 4, "second")[0])
+    archive.add_history("w", "r", "again", b"2")
+    assert archive.histories("w", "r") == {"one": b"1", "again": b"2"}
+
+
 def test_histories_come_back_in_order_and_the_newest_of_each(archive: Archive) -> None:
     archive.add(part(run_id="r", finished=True))
     for execution, events in (("one", b"1"), ("two", b"2"), ("one", b"1 and more")):
