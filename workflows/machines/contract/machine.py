@@ -272,8 +272,8 @@ def execute(c: Contract, run: Run) -> Visit:
     result = returned.results[0]
     if result.error == "unknown_outcome":
         return failure(f"{result.tool}: {result.output}")
-    # A call that people did not let through costs the round, as a violation does (spec 5.6).
-    ran = result.error not in ("rejected", "expired")
+    # A call that was not made costs the round, as a violation does (spec 5.6).
+    ran = result.error not in ("rejected", "expired", "not_made")
     new = new_artifacts(c, call.artifacts, result) if ran else {}
     writes = c.round.strategy == "render" or (ran and result.tool in run.options.write_tools)
     event = log_entry(

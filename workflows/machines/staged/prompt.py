@@ -34,8 +34,8 @@ _LAST_THOUGHT = "This is the last pass: no tools can be used any more; leave sug
 _LAST_OBSERVATION = "This is the last pass: give your best final answer with what is known."
 _OBJECT = "Answer with one JSON object and nothing else:"
 _OBSERVATION_WORDS = '{"summary": "...", "final_answer": "... or empty", "need_loop": true or false}'
-_DECLINED = ("rejected", "expired")
-"""Errors of calls that people did not let through."""
+_NOT_RUN = ("rejected", "expired", "not_made")
+"""Errors of calls that were not made."""
 
 
 # -- the two messages of a call -------------------------------------------------------------------
@@ -157,7 +157,7 @@ def _action(action: Action) -> str:
         requested = action.requested_tools[number : number + 1]
         given = f" {json.dumps(requested[0].arguments, ensure_ascii=False)}" if requested else ""
         ended = f"failed ({output.error})" if output.error else "returned"
-        ended = "was not run" if output.error in _DECLINED else ended
+        ended = "was not run" if output.error in _NOT_RUN else ended
         shown.append(f"{output.tool}{given} {ended}:\n{output.output}")
     return "\n\n".join(["tools:", *shown])
 
