@@ -28,6 +28,8 @@ MAX_FILE_BYTES = 64 * 1024 * 1024
 
 HIDDEN = (".git", ".ratchet", ".env", ".ssh", ".aws", ".gnupg", ".netrc")
 """Never shown to a model: the worker's store, hooks that run by themselves, and usual places of keys."""
+NAME_KEYS = ("RATCHET_ENCRYPTION_KEYS", "RATCHET_KEY")
+"""Variables that name files of keys: those are hidden, too, wherever they are."""
 PACKAGES = ("__pycache__", "node_modules")
 RUN_BY_NAME = (
     "conftest.py", "sitecustomize.py", "usercustomize.py", "*.pth", "setup.py", "setup.cfg", "pyproject.toml",
@@ -51,6 +53,15 @@ Parts = tuple[str, ...]
 
 class PathError(Exception):
     """A path that a tool may not use, or that does not exist."""
+
+
+def _holds_keys(path: Path) -> bool:
+    """The path leads to a file of keys of the worker, under whatever name."""
+    for name in filter(None, map(os.environ.get, NAME_KEYS)):
+        with suppress(OSError, ValueError):
+            if path.samefile(name):
+                return True
+    return False
 
 
 @dataclass(frozen=True, slots=True)
@@ -100,7 +111,7 @@ class FilesRoot:
                 "the operator must set RATCHET_DATA_DIR to another folder"
             )
         parts = real.relative_to(self.root).parts
-        if self._hidden(parts):
+        if self._hidden(parts) or _holds_keys(real):
             raise PathError(f"{path[:200]!r} is not open to tools")
         return parts
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from itertools import chain
 
 from pydantic import SecretStr
@@ -37,7 +37,10 @@ async def exported(agents: RunReader, run: str, remove: Sequence[str] = ()) -> C
     if not recorder.drives:
         raise RatchetError(f"run {run} never began, so there is nothing to export; `ratchet show {run}`")
     values = (getattr(settings, name) for name in type(settings).model_fields)
-    several = chain.from_iterable(value if isinstance(value, tuple) else (value,) for value in values)
+    several = chain.from_iterable(
+        value.values() if isinstance(value, Mapping) else value if isinstance(value, tuple) else (value,)
+        for value in values
+    )
     own = [value.get_secret_value() for value in several if isinstance(value, SecretStr)]
     return cassette_of(recorder, known=(*secrets_of_environment(), *own), patterns=remove)
 

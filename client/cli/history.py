@@ -142,6 +142,7 @@ async def _checks(common: CommonOptions, files: Sequence[Path], save: Path | Non
 def _write(path: Path, text: str) -> None:
     try:
         path.parent.mkdir(parents=True, exist_ok=True)
+        path.touch(mode=0o600)  # what is encrypted in the server is not here
         path.write_text(text + "\n", encoding="utf-8")
     except OSError as error:
         raise UsageError(f"{path} cannot be written: {error.strerror or error}") from error

@@ -316,6 +316,21 @@ def test_files_that_hold_keys_are_not_open_to_tools(tmp_path: Path, name: str) -
         root.open(name)
 
 
+def test_file_of_the_workers_keys_is_not_open_to_tools(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    keys = tmp_path / "some-name.json"
+    keys.write_text("{}")
+    (tmp_path / "other-name.json").hardlink_to(keys)
+    monkeypatch.setenv("RATCHET_ENCRYPTION_KEYS", str(keys))
+    root = FilesRoot.of(settings_on(tmp_path))
+    for name in ("some-name.json", "other-name.json"):
+        with pytest.raises(PathError, match="not open to tools"):
+            root.open(name)
+        with pytest.raises(PathError, match="not open to tools"):
+            root.write(name, b"{}")
+
+
 def test_replaced_file_loses_set_user_id(tmp_path: Path) -> None:
     program = tmp_path / "program"
     program.write_text("old")

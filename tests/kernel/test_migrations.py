@@ -172,6 +172,13 @@ def test_machine_cannot_migrate_from_itself() -> None:
         new(migrations={"2": to_new})
 
 
+def test_call_that_was_not_made_is_not_counted() -> None:
+    step, _ = counted_once()
+    dump: Any = carried(step)
+    dump["ledger"]["spent"]["model_calls"] = 1.0
+    assert migrated(program(new()), dump, "1", now=1).ledger.used("model_calls") == 0
+
+
 def test_log_that_names_no_version_is_refused() -> None:
     _, log = counted_once()
     first = log[0].model_copy(update={"about": {}})
