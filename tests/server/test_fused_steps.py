@@ -247,6 +247,7 @@ async def log_after(run: Run) -> list[Record]:
     return await log_of(run)
 
 
+@pytest.mark.exhaustive  # tests/chaos kills fused runs, too
 async def test_killed_worker_changes_no_fused_run(quiet: Client, own: Settings, workers: Workers) -> None:
     """One kill meets five runs: in a tool, while the model answers, and at three events."""
     await workers.start()

@@ -135,6 +135,7 @@ async def test_schedule_keeps_the_task_of_its_runs(quiet: Client, stores: Stores
     assert list(stores.blobs.list())
 
 
+@pytest.mark.exhaustive  # the server takes half a minute to delete a run
 async def test_archive_keeps_what_it_refers_to_until_it_is_asked_for(
     quiet: Client, own: Settings, stores: Stores
 ) -> None:
