@@ -32,6 +32,7 @@ from temporalio.service import RPCError, RPCStatusCode
 from activities.store.blobs import KeptBlob, StoreError
 from activities.store.stores import Stores
 from client.errors import RatchetError, clear_errors
+from client.history.recorded import payloads_in
 
 if TYPE_CHECKING:
     from activities.store.archive import Run
@@ -232,7 +233,7 @@ class _Search:
     async def _read_message(self, message: Message) -> None:
         self._need(message.SerializeToString())
         if self._codec is not None:
-            for payload in await self._codec.decode(list(_payloads(message))):
+            for payload in await self._codec.decode(list(payloads_in(message))):
                 self._need(payload.data)
 
     def _need(self, text: bytes) -> None:
@@ -248,19 +249,6 @@ def _may_be_gone() -> Iterator[None]:
     except RPCError as error:
         if error.status is not RPCStatusCode.NOT_FOUND:  # its retention is over
             raise
-
-
-def _payloads(message: Message) -> Iterator[Payload]:
-    """Every payload in a message."""
-    if isinstance(message, Payload):
-        yield message
-        return
-    for field, value in message.ListFields():
-        if field.message_type is not None:
-            is_map = field.message_type.GetOptions().map_entry
-            for one in value.values() if is_map else value if field.is_repeated else [value]:
-                if isinstance(one, Message):
-                    yield from _payloads(one)
 
 
 async def _in_batches(items: Sequence[T], work: Callable[[T], Awaitable[None]]) -> None:

@@ -169,7 +169,7 @@ class Drive(LiveRun):
         """The run goes round in circles: tell the model; when it does so again ask people, or end the run."""
         if not self.stuck.warned:
             self.stuck.warn()
-            self._steer(texts.told_stuck(problem), by="kernel", about={"stuck": problem})
+            self._steer(texts.stuck_warning(problem), by="kernel", about={"stuck": problem})
             return
         request = None
         if self.people.on_stuck == "ask":

@@ -250,11 +250,7 @@ def _deciders(request: Request) -> str:
 def _code(text: str, limit: int = 200) -> str:
     line = " ".join(text.replace("`", "'").split())
     # some turn the text around them, or do not show
-    line = (
-        line
-        if line.isprintable()
-        else "".join(c if c.isprintable() else "\N{REPLACEMENT CHARACTER}" for c in line)
-    )
+    line = "".join(c if c.isprintable() else "\N{REPLACEMENT CHARACTER}" for c in line)
     return f"`{line[:limit]}{'…' if len(line) > limit else ''}`" if line else ""
 
 

@@ -1,7 +1,7 @@
 """Content-addressed blobs: bytes that Temporal's history refers to by digest.
 
 A blob is durable before its digest is known to anybody, because a run cannot go on without it. Several
-processes share the store. Nothing is ever changed; `activities/store/garbage.py` deletes what no run needs.
+processes share the store. Nothing is ever changed; `client/garbage.py` deletes what no run needs.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ NAME = re.compile("[0-9a-f]{2}/[0-9a-f]{62}")
 PRIVATE_FOLDER = 0o700
 """Blobs hold conversations: they are for their owner alone."""
 REFRESHED_AFTER = 12 * 3600
-"""Seconds after which a blob that is put again is written again: what is deleted goes by the time of that."""
+"""Seconds after which a blob that is put again is also written again. Deletion looks at the newest write."""
 
 
 class StoreError(Exception):

@@ -153,7 +153,7 @@ class ConversationCache:
         )
 
     def _row(self, sql: str, digest: str) -> list[str]:
-        """The row of a digest; empty when there is none, or none that can be read here."""
+        """The row of a digest; empty where it is missing or cannot be read."""
         rows = self._execute(sql, self._keys.name_of(digest))
         try:
             return [self._keys.unseal_text(value) for value in rows[0]] if rows else []

@@ -112,7 +112,7 @@ class ClaimsChecked(DataConverter):
 
     The SDK looks up a claim before the workflow sees the message that holds it, and fails the workflow task
     when it cannot: one forged claim in a signal would stop the run for ever. It has no public place for a
-    check before that, hence the method with an underscore; `test_any_signals.py` sees when it moves.
+    check before that, hence the method with an underscore; `tests/server/test_claims.py` fails when it moves.
     """
 
     async def _decode_reference_payload_sequence(self, payloads: Sequence[Payload]) -> list[Payload]:

@@ -5,7 +5,7 @@ again, and only equal bytes are one blob. So whoever reads the server sees how l
 equal, and nothing else of them. The first key encrypts, all decrypt.
 
 What is authenticated with a value is the purpose and the key's name, not the place: values move between runs
-by right (fork, continue-as-new, child runs), and a codec server is told of none of them.
+by right (fork, continue-as-new, child runs), and a codec server does not know which run a value is of.
 """
 
 from __future__ import annotations
@@ -143,15 +143,15 @@ class SealedBlobs(BlobStore):
 
     def __init__(self, blobs: BlobStore, keys: Keys) -> None:
         super().__init__(blobs.objects)
-        self._blobs, self._keys = blobs, keys
+        self._keys = keys
 
     def put(self, data: bytes) -> str:
         """See `BlobStore`."""
-        return self._blobs.put(self._keys.seal(data))
+        return super().put(self._keys.seal(data))
 
     def get(self, digest: str) -> bytes:
         """See `BlobStore`."""
-        return self._keys.unseal(self._blobs.get(digest))
+        return self._keys.unseal(super().get(digest))
 
 
 class Codec(PayloadCodec):

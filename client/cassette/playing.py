@@ -1,8 +1,8 @@
 """Plays a cassette: repeats the run in this process with the recorded answers, decisions and commands.
 
-The engine is that of `Local`. No server is asked, no model, no tool. What the run does is held against the
-recording as it happens: each question, call, request and record of the log, and the end. Time is the
-recording's, so nothing is waited for.
+The engine is that of `Local`. It asks no server and no model, and runs no tool. Each question, call, request
+and record of the log is compared with the recording as it happens, and so is the end. The clock is the
+recording's, so it waits for nothing.
 """
 
 from __future__ import annotations
@@ -135,7 +135,7 @@ class _Player(Recorder):
     def host_for(self, drive: Drive, name: str) -> WatchedHost:
         return _PlayedHost(drive, self, name)
 
-    # -- what the run does, held against the recording --------------------
+    # -- what the run does, compared with the recording --------------------
 
     def add(self, entry: Entry) -> None:
         name = _inner(entry)
@@ -168,7 +168,7 @@ class _Player(Recorder):
     # -- playing --------------------
 
     async def play(self, task: AgentTask, specs: dict[str, ToolSpec], machine: Machine | None) -> str:
-        """The first difference; empty: there is none."""
+        """The first difference, or an empty text."""
         given = {name: specs[name] for name in task.tools if name in specs}
         if missing := [name for name in task.tools if name not in given]:
             return (

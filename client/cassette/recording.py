@@ -96,7 +96,7 @@ class Recorder:
         self.began = 0.0
         """Of the outer run, in seconds since 1970."""
         self._prefix = ""
-        self._is_deaf = False
+        self._is_ignoring = False
         self._turn = turn
         self._last: object = None
         self._known: dict[str, str] = {}
@@ -113,7 +113,7 @@ class Recorder:
             self.task, self.began, self.drives[""] = drive.task, began, drive
             self._prefix = f"{me.workflow_id}/{me.origin[:8]}/"
         name = self.name_of(me.workflow_id)
-        is_new, self._is_deaf = name not in self.drives, False
+        is_new, self._is_ignoring = name not in self.drives, False
         self.drives[name] = self._newest = drive
         if is_new:
             self.note_input({"begin": name}, name, began)
@@ -132,7 +132,7 @@ class Recorder:
 
     def add(self, entry: Entry) -> None:
         """Take the next entry."""
-        if not self._is_deaf:
+        if not self._is_ignoring:
             name = str(entry.get("inner", ""))
             self._entries.append((self.drives[name].host.now(), entry))
 
@@ -152,7 +152,7 @@ class Recorder:
 
     def end(self) -> None:
         """Ignore everything until the next `watch`: it does not belong to the run."""
-        self._is_deaf = True
+        self._is_ignoring = True
         if self._newest is self.drives[""] or not self.final:
             self.final = final_of(self.drives[""])
 

@@ -7,13 +7,11 @@ worker's build stays there, and comes to today's code before a step: state and d
 from __future__ import annotations
 
 import json
-from collections.abc import AsyncIterator, Iterable, Iterator
+from collections.abc import AsyncIterator, Iterable
 from pathlib import Path
-from typing import Any, Literal
+from typing import Literal
 
-from google.protobuf.message import Message
 from pydantic import ValidationError
-from temporalio.api.common.v1 import Payload
 from temporalio.api.enums.v1 import VersioningBehavior
 from temporalio.client import WorkflowExecution, WorkflowHistory
 from temporalio.common import RawValue
@@ -22,9 +20,10 @@ from temporalio.converter import DataConverter
 from activities.contracts import Frozen
 from activities.store.blobs import StoreError
 from activities.store.converter import data_converter
+from activities.text import problems_text
 from client.catalog import Catalog
 from client.errors import NoWorker, RatchetError, StoreNotShared, UsageError, clear_errors
-from client.history.recorded import begun, newest_execution, workflow_id_of
+from client.history.recorded import begun, newest_execution, payloads_in, workflow_id_of
 from client.history.replayer import Replayed, explained, plugin_of, replayed
 from client.listing import list_filter
 from client.plugin import RatchetPlugin
@@ -135,8 +134,7 @@ def _misfit(run: str, task: AgentTask | None, records: Iterable[Record]) -> str:
     except (InvalidTask, KernelError) as error:
         return str(error)
     except ValidationError as error:
-        problems = "; ".join(f"{'.'.join(map(str, one['loc']))}: {one['msg']}" for one in error.errors())
-        return f"its data does not fit today's {task.machine}: {problems}"
+        return f"its data does not fit today's {task.machine}: {problems_text(error)}"
     except (ValueError, KeyError) as error:
         return f"its log does not fit today's {task.machine}: {error}"
     if snapshot.state not in program.machine.rows:
@@ -198,24 +196,9 @@ async def history_json(converter: DataConverter, history: WorkflowHistory) -> st
     """
     try:
         for event in history.events:
-            for payload in _payloads(event):
+            for payload in payloads_in(event):
                 (raw,) = await converter.decode([payload], [RawValue])
                 payload.CopyFrom(raw.payload)
     except (StoreError, RuntimeError) as error:
         raise RatchetError(f"the history of {history.workflow_id} is not whole: {error}") from error
     return json.dumps(history.to_json_dict(), indent=1)
-
-
-def _payloads(message: Message) -> Iterator[Payload]:
-    """All payloads in a message."""
-    if isinstance(message, Payload):
-        yield message
-        return
-    for field, value in message.ListFields():
-        values: Iterable[Any] = [value]
-        if field.is_repeated:
-            is_map = field.message_type is not None and field.message_type.GetOptions().map_entry
-            values = value.values() if is_map else value
-        for one in values:
-            if isinstance(one, Message):
-                yield from _payloads(one)

@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any
 
+from google.protobuf.message import Message
 from temporalio.api.common.v1 import Payload
 from temporalio.api.enums.v1 import EventType
 from temporalio.api.history.v1 import History, HistoryEvent
@@ -21,7 +22,7 @@ from workflows.kernel.log import Record
 
 __all__ = [
     "Beginning", "Execution", "archived_executions", "beginning_of", "begun", "by_number", "executions_of",
-    "newest_execution", "recorded_log", "workflow_id_of",
+    "newest_execution", "payloads_in", "recorded_log", "workflow_id_of",
 ]  # fmt: skip
 
 ARCHIVE = "archive_log"
@@ -146,3 +147,16 @@ async def begun(converter: DataConverter, event: HistoryEvent) -> Beginning:
 async def _value(converter: DataConverter, payloads: Sequence[Payload], kind: type) -> Any:
     values = await converter.decode(payloads, [kind])
     return values[0] if values else None
+
+
+def payloads_in(message: Message) -> Iterator[Payload]:
+    """Every payload in a message."""
+    if isinstance(message, Payload):
+        yield message
+        return
+    for field, value in message.ListFields():
+        if field.message_type is not None:
+            is_map = field.message_type.GetOptions().map_entry
+            for one in value.values() if is_map else value if field.is_repeated else [value]:
+                if isinstance(one, Message):
+                    yield from payloads_in(one)

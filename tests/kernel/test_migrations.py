@@ -176,6 +176,7 @@ def test_call_that_was_not_made_is_not_counted() -> None:
     step, _ = counted_once()
     dump: Any = carried(step)
     dump["ledger"]["spent"]["model_calls"] = 1.0
+    dump["reserved"] = {"model_calls": 1}
     assert migrated(program(new()), dump, "1", now=1).ledger.used("model_calls") == 0
 
 

@@ -23,7 +23,7 @@ __all__ = [
     "rejection",
     "result_without_call",
     "stuck",
-    "told_stuck",
+    "stuck_warning",
     "trouble",
     "unattended_text",
 ]
@@ -120,7 +120,7 @@ def stuck(problem: str) -> Topic:
     )
 
 
-def told_stuck(problem: str) -> str:
+def stuck_warning(problem: str) -> str:
     """The same for the model."""
     return (
         f"(From the system that runs you, not from a person:) You are going round in circles: {problem}. "

@@ -29,6 +29,7 @@ from activities.contracts import (
     Say,
     ToolSpec,
 )
+from activities.text import problems_text
 from workflows.kernel.context import RESERVED, Context, Patch
 from workflows.kernel.errors import AgentError, DefinitionError, MachineError
 from workflows.kernel.ledger import Ledger
@@ -338,10 +339,9 @@ class Machine:
         try:
             return new_state, self.context.model_validate(values)
         except ValidationError as error:
-            problems = "; ".join(f"{'.'.join(map(str, e['loc']))}: {e['msg']}" for e in error.errors())
             raise ValueError(
                 f"{name}: the migration from version {version} gives no context of version {self.version}: "
-                f"{problems}"
+                f"{problems_text(error)}"
             ) from error
 
     def read_options(self, values: Any) -> Any:

@@ -168,10 +168,7 @@ def migrated(program: Program, data: Mapping[str, Any], version: str, *, now: fl
         )
     entered, context = machine.migrated(version, state, data["context"])
     step = step_from(program, {**data, "state": entered, "context": context.model_dump(mode="json")})
-    # what the visit had reserved for its first call, which was not made
-    before = step.snapshot.entered.ledger.spent
-    calls = {name: before.get(name, 0.0) for name in step.ledger.spent if name.endswith("_calls")}
-    ledger = step.ledger.model_copy(update={"spent": {**step.ledger.spent, **calls}})
+    ledger = step.ledger.refund(data["reserved"])  # the visit's first call was not made
     turn = Turn(program, step.snapshot, ledger, now)
     return turn.go_back(
         MIGRATED, step.snapshot, None, replace(step.snapshot, state=state), by="kernel", migrated=True,

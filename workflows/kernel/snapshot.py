@@ -168,6 +168,11 @@ class Step:
     live: Live | None = field(default=None, compare=False, repr=False)
 
     @property
+    def reserved(self) -> dict[str, float]:
+        """What of the ledger stands for the pending effect, by counter."""
+        return {} if self.breach or self.asked is None else self.asked.price
+
+    @property
     def effect(self) -> Effect[Any] | None:
         """What to perform next; None when the run is over. A question to the conversation brings the
         messages from people, after leading tool results."""
@@ -206,6 +211,7 @@ def dump(step: Step) -> JsonObject:
         "entered": _dump_shown(s.entered, Ledger()),
         "moments": moments,
         "ledger": step.ledger.model_dump(mode="json"),
+        "reserved": step.reserved,
         "breach": step.breach.model_dump(mode="json") if step.breach else None,
     }
 

@@ -137,9 +137,8 @@ def resume(step: Step, *, now: float) -> Step:
     """Ask for the pending effect again, as the ledger is now: after a top-up, or in another process."""
     if step.exit is not None or step.snapshot.interrupted:
         return replace(step, records=())
-    reserved = {} if step.breach or step.asked is None else step.asked.price
     turn = Turn.of(step, now)
-    turn.ledger = turn.ledger.refund(reserved)
+    turn.ledger = turn.ledger.refund(step.reserved)
     return turn.run(turn.run_visit)
 
 
