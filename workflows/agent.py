@@ -33,7 +33,7 @@ from workflows.kernel.errors import bug_place, bug_text
 from workflows.kernel.log import Record
 from workflows.kernel.machine import ToolsUnknown
 from workflows.kernel.snapshot import Step
-from workflows.messages import Messages
+from workflows.messages import Messages, plain
 from workflows.pages import (
     effects_page,
     log_page,
@@ -57,6 +57,12 @@ IMPURE = "ImpureMachine"
 NEWEST_BUILD = workflow.ContinueAsNewVersioningBehavior.AUTO_UPGRADE
 MESSAGE = 2000
 """Characters of an error's message; the result has the whole."""
+
+
+DECIDE = """answer a request: {"request": "r1", "digest": "...", "decision": "approve", "by": "ann"}
+The query `requests` has its id, its digest, and the decisions that it takes."""
+COMMAND = """{"command": "pause", "by": "ann"}
+One of pause, resume, steer (text), abort (text), rollback (step), limits (limits)."""
 
 
 class Bug(Exception):
@@ -85,7 +91,7 @@ class AgentWorkflow:
         """
         with _bugs_named():
             try:
-                self.task = parse_task(inputs)
+                self.task = parse_task([plain(value) for value in inputs])
                 host = await self._begin(self.task)
             except InvalidTask as error:
                 if self.task and self.task.carry and workflow.info().continued_run_id:
@@ -244,13 +250,23 @@ class AgentWorkflow:
 
     # -- messages -----------------------------------------------------------------------------------
 
-    @workflow.signal(dynamic=True)
+    @workflow.signal(name="decide", description=DECIDE)
+    def on_decide(self, *inputs: Any) -> None:
+        """A signal that cannot be used is in the log and never harms the run; a typed handler would be
+        poisoned by a missing input (facts/temporal.md, 2)."""
+        self.messages.signal("decide", inputs)
+
+    @workflow.signal(name="command", description=COMMAND)
+    def on_command(self, *inputs: Any) -> None:
+        """As `on_decide`."""
+        self.messages.signal("command", inputs)
+
+    @workflow.signal(dynamic=True, description="unknown signals are recorded and ignored")
     def on_signal(self, name: str, inputs: Sequence[RawValue]) -> None:
-        """`decide` and `command`, for Temporal's own CLI and UI. What cannot be used is in the log and never
-        harms the run: a typed handler would be poisoned by a missing input (facts/temporal.md, 2)."""
+        """Any other signal, as somebody may send by mistake."""
         self.messages.signal(name, inputs)
 
-    @workflow.update(name="decide")
+    @workflow.update(name="decide", description=DECIDE)
     async def decide(self, *inputs: Any) -> Decided:
         """Answer a request by one Decision; refused with the reason when it does not count.
 
@@ -262,7 +278,7 @@ class AgentWorkflow:
     def _check_decision(self, *inputs: Any) -> None:
         self.messages.check_decision(inputs)
 
-    @workflow.update(name="command")
+    @workflow.update(name="command", description=COMMAND)
     async def command(self, *inputs: Any) -> CommandDone:
         """By one Command: pause, resume, abort, steer, rollback, limits; answered when it is done."""
         return await self.messages.command(inputs)

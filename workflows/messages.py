@@ -23,7 +23,7 @@ from workflows.gate.decisions import Refused
 from workflows.people import Command, CommandDone, Decided, Decision
 from workflows.task import faults
 
-__all__ = ["Messages"]
+__all__ = ["Messages", "plain"]
 
 M = TypeVar("M", bound=BaseModel)
 FACTS = {"request", "digest", "decision", "id", "by"}
@@ -49,7 +49,7 @@ class Messages:
         self.drive: Drive | None = None
         self.unusable: list[str] = []
         self._over = False
-        self._waiting: deque[tuple[str, Sequence[RawValue]]] = deque()
+        self._waiting: deque[tuple[str, Sequence[Any]]] = deque()
         self._later: asyncio.Task[None] | None = None
         self._taken = (-1, 0)
         """The workflow task, named by the history's length, and how many signals were taken in it."""
@@ -70,7 +70,7 @@ class Messages:
 
     # -- signals ------------------------------------------------------------------------------------
 
-    def signal(self, name: str, inputs: Sequence[RawValue]) -> None:
+    def signal(self, name: str, inputs: Sequence[Any]) -> None:
         """A signal of any name with any number of values."""
         self._waiting.append((name, inputs))
         if self.drive is not None and self._later is None:
@@ -93,7 +93,7 @@ class Messages:
             self._take()
         self._later = None
 
-    def _take_one(self, name: str, inputs: Sequence[RawValue]) -> None:
+    def _take_one(self, name: str, inputs: Sequence[Any]) -> None:
         if self._over or self.drive is None:
             return
         try:
@@ -195,12 +195,17 @@ def _claimed(by: str) -> str:
     return f"{by or 'somebody'} (claimed)"
 
 
+def plain(value: Any) -> Any:
+    """The value that somebody sent. Raises ApplicationError for one that could not be read."""
+    if isinstance(value, RawValue):
+        return workflow.payload_converter().from_payloads([value.payload], [object])[0]
+    return value
+
+
 def _only_value(inputs: Sequence[Any]) -> Any:
     if len(inputs) != 1:
         raise ValueError(f"expected one JSON object as input, got {len(inputs)} values")
-    value = inputs[0]
-    if isinstance(value, RawValue):
-        value = workflow.payload_converter().from_payload(value.payload)
+    value = plain(inputs[0])
     if not isinstance(value, dict):
         raise ValueError(f"expected one JSON object as input, got a {type(value).__name__}")
     return value
@@ -210,6 +215,8 @@ def _read(kind: type[M], inputs: Sequence[Any]) -> M:
     """The message of an update. Raises ApplicationError of type `Refused`."""
     try:
         return kind.model_validate(_only_value(inputs))
+    except ApplicationError:
+        raise
     except ValidationError as error:
         raise _refusal(f"not a valid {kind.__name__.lower()}: {faults(error)}") from None
     except ValueError as error:

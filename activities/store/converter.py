@@ -273,10 +273,19 @@ class StrictConverter(CompositePayloadConverter):
         super().__init__(*_encodings())
 
     def from_payloads(self, payloads: Sequence[Payload], type_hints: list[type] | None = None) -> list[Any]:
-        """The values. Raises `ApplicationError` for encodings that cannot give the wanted type."""
+        """The values. Raises `ApplicationError` for encodings that cannot give the wanted type.
+
+        Who takes anything (no types) gets what cannot be read as `RawValue`: the SDK drops a signal whose
+        values raise, and nobody would know of it.
+        """
         hints = chain(type_hints or (), repeat(None))
         pairs = enumerate(zip(payloads, hints, strict=False), start=1)
-        return super().from_payloads([_readable(number, *pair) for number, pair in pairs], type_hints)
+        try:
+            return super().from_payloads([_readable(number, *pair) for number, pair in pairs], type_hints)
+        except (ApplicationError, RuntimeError):  # the latter: broken JSON
+            if type_hints is not None:
+                raise
+            return [RawValue(payload) for payload in payloads]
 
 
 def _readable(number: int, payload: Payload, hint: type | None) -> Payload:

@@ -8,6 +8,7 @@ from typing import Any
 
 import pytest
 from temporalio.api.enums.v1 import PendingActivityState
+from temporalio.api.sdk.v1 import WorkflowMetadata
 from temporalio.client import Client, WorkflowFailureError, WorkflowUpdateFailedError
 from temporalio.exceptions import FailureError
 from temporalio.service import RPCError
@@ -192,6 +193,14 @@ async def pausing(settings: Settings) -> AsyncIterator[Client]:
         build_worker(client, settings),
     ):
         yield client
+
+
+async def test_web_ui_offers_the_messages_of_a_run(pausing: Client) -> None:
+    run = await begin(pausing, stuck("mark_once", people=People(), approvals=Approvals()))
+    await open_request(run)
+    offered = (await run.query("__temporal_workflow_metadata", result_type=WorkflowMetadata)).definition
+    for messages in (offered.signal_definitions, offered.update_definitions):
+        assert {"decide", "command"} <= {one.name for one in messages if '"by": "ann"' in one.description}
 
 
 async def test_paused_workflow_hears_when_it_is_unpaused(pausing: Client) -> None:
