@@ -358,7 +358,7 @@ async def _start(home: Path, ports: Ports) -> ServerRecord:
     codec = (_free(before.codec_port if before else 0) or _free(0)) if ports.codec else 0
     attempt = 1
     while True:
-        port = _port("--port", ports.grpc, last)
+        port = await _port("--port", ports.grpc, last)
         with await _ui_socket(ports.ui, ui_port) as ui:
             record = _launch(home, port, ui, codec)
         _write(home, record)
@@ -476,8 +476,9 @@ async def _terminate(record: ServerRecord, server: BinaryIO) -> None:
             await asyncio.sleep(0.02)
 
 
-def _port(option: str, wanted: int | None, before: int) -> int:
+async def _port(option: str, wanted: int | None, before: int) -> int:
     """The port that is wanted, else that of the last time, else any free one."""
+    await _until_free(wanted or before)
     if wanted is None:
         return _free(before) or _free(0)
     if not _free(wanted):
@@ -494,14 +495,18 @@ def _taken(option: str, port: int) -> UsageError:
 
 async def _ui_socket(wanted: int | None, before: int) -> socket.socket:
     """What listens for the UI's users: at the port that is wanted, else that of the last time, else any."""
-    deadline = time.monotonic() + STOP_SECONDS
-    # what stood in front of the last server ends a moment after it
-    while not _free(wanted or before) and time.monotonic() < deadline:  # noqa: ASYNC110  # another process
-        await asyncio.sleep(0.02)
+    await _until_free(wanted or before)
     for port in (before, 0) if wanted is None else (wanted,):
         with contextlib.suppress(OSError):
             return socket.create_server(("127.0.0.1", port), backlog=100)
     raise _taken("--ui-port", wanted or 0)
+
+
+async def _until_free(port: int) -> None:
+    """Wait a moment: a killed process gives up its lock before its ports, and the UI's process ends last."""
+    deadline = time.monotonic() + STOP_SECONDS
+    while not _free(port) and time.monotonic() < deadline:  # noqa: ASYNC110  # another process
+        await asyncio.sleep(0.02)
 
 
 def _free(port: int) -> int:

@@ -52,7 +52,7 @@ SHOWN = 10
 LOOK_SECONDS = 3.0
 """How often `ratchet dev` looks for runs whose command has stopped."""
 BEGUN_SECONDS = 10
-"""How long `--detach` waits for a worker to begin the run."""
+"""How long `--detach` waits for a worker to begin the run, and `dev` until the server knows its worker."""
 OTHER_WORKERS = (
     "Stop the other worker, or start it with `ratchet dev --agent FILE` (elsewhere with RATCHET_MODULES); or "
     "use another directory with --data-dir."
@@ -114,6 +114,7 @@ async def dev(common: CommonOptions, agent: AgentName = None, base_url: BaseUrl 
             client = await stack.enter_async_context(common.client(settings, "terminal", codec=True))
             await remember_for_workers(client, settings, allowed)
             await stack.enter_async_context(own_worker(client, settings))
+            await _until_seen(client)
             note.print(f"Temporal  {client.where}   task queue {TASK_QUEUE}")
             if client.ui:
                 note.print(f"Web UI    {client.ui}{_decode_for_ui(settings, stack)}")
@@ -504,6 +505,14 @@ async def own_worker(client: AgentClient, settings: Settings, queue: str = TASK_
         queues |= {line.task_queue for line in lines}
     async with client.connection.working(*queues):
         yield
+
+
+async def _until_seen(client: AgentClient) -> None:
+    """Other commands ask the server which workers there are; it hears of this one with its first poll."""
+    with suppress(TimeoutError):
+        async with asyncio.timeout(BEGUN_SECONDS):
+            while not await has_worker(client.temporal):  # noqa: ASYNC110  # the server tells nobody
+                await asyncio.sleep(0.05)
 
 
 async def _continue_stopped(client: AgentClient, settings: Settings) -> Never:
