@@ -15,9 +15,7 @@ COPY activities activities
 COPY client client
 COPY ratchet ratchet
 COPY workflows workflows
-COPY examples/agents examples/agents
-COPY examples/machines examples/machines
-COPY examples/tools examples/tools
+COPY examples examples
 COPY deploy/worker_health.py deploy/
 # editable: the sources stay in /app, beside the example agents, as in a checkout
 RUN /venv/bin/pip install --no-deps --no-build-isolation --no-index --editable . \

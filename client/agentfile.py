@@ -16,9 +16,12 @@ from client.errors import UsageError
 from client.yaml import KeyPath, Problem, YamlFile, dotted, nearest, parse, problem_text, problems
 from workflows.api import AgentSpec, AgentTask
 
-__all__ = ["AgentFile", "Choice", "Draft", "find_agent", "load_agent", "shipped_agents"]
+__all__ = ["EXAMPLES", "AgentFile", "Choice", "Draft", "find_agent", "load_agent", "shipped_agents"]
 
-SHIPPED = Path(__file__).resolve().parents[1] / "examples" / "agents"
+EXAMPLES = Path(__file__).with_name("examples").resolve()
+if not EXAMPLES.is_dir():  # this is a checkout, not an installed package
+    EXAMPLES = EXAMPLES.parents[1] / "examples"
+SHIPPED = EXAMPLES / "agents"
 """The agents that come with Ratchet, found by name."""
 SCRIPTED = "scripted"
 """The provider whose name is enough for a model."""

@@ -23,6 +23,7 @@ from http.client import HTTPConnection
 from http.server import SimpleHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
 from typing import Any
+from zipfile import ZipFile
 
 import pytest
 from packaging.requirements import Requirement
@@ -201,6 +202,15 @@ def test_locks_fit_the_declared_dependencies() -> None:
 def test_script_is_executable_and_parses(script: Path) -> None:
     assert os.access(script, os.X_OK)
     subprocess.run(["bash" if script.name == "run" else "sh", "-n", str(script)], check=True)
+
+
+def test_wheel_has_the_examples_and_their_data(tmp_path: Path) -> None:
+    build = [sys.executable, "-m", "hatchling", "build", "-t", "wheel", "-d", str(tmp_path)]
+    subprocess.run(build, cwd=ROOT, capture_output=True, check=True)
+    (wheel,) = tmp_path.iterdir()
+    packed = {name for name in ZipFile(wheel).namelist() if name.startswith("client/examples/")}
+    files = {path.relative_to(ROOT) for path in (ROOT / "examples").rglob("*.*") if path.suffix != ".pyc"}
+    assert {f"client/{file}" for file in files} == packed
 
 
 @pytest.mark.exhaustive

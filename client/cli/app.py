@@ -30,6 +30,8 @@ EXIT_CODES = (
     "130 interrupted."
 )
 COMMANDS = {
+    "init": ("new", "Write an agent, a tool, a test and a `.gitignore` to begin with."),
+    "new": ("new", "Write a tool or a machine with a test, to be changed."),
     "run": ("run", "Run an agent and show what it does as it happens."),
     "dev": ("run", "Run the embedded server and a worker until Ctrl-C."),
     "down": ("run", "Stop the embedded server of this directory; its runs are kept."),

@@ -1,0 +1,59 @@
+"""The machine `my_machine`: write, check, done. docs/own-machine.md says what else one can be told."""
+
+from enum import Enum
+
+from pydantic import BaseModel, Field
+
+from ratchet import AskModel, Context, Event, Exit, Machine, Message, Outcome, Run, Visit, do, state
+
+
+class S(Enum):
+    WRITE, CHECK, DONE = "write", "check", "done"
+
+
+class Written(Event): ...
+
+
+class Fits(Event): ...
+
+
+class TooLong(Event): ...
+
+
+class Options(BaseModel, frozen=True, extra="forbid"):
+    words: int = Field(default=20, ge=1, description="the most words of the answer")
+
+
+class Memory(Context):
+    goal: str
+    draft: str = ""
+    problem: str = ""
+
+
+@state(S.WRITE, asks={AskModel}, reads={"goal", "problem"}, writes={"draft"}, counts="drafts")
+def write(c: Memory, run: Run) -> Visit:
+    text = c.problem or f"In at most {run.options.words} words: {c.goal}"
+    reply = yield from do(AskModel(say=(Message(role="user", content=text),)))
+    return {"draft": reply.text}, Written(reply.text)
+
+
+@state(S.CHECK, reads={"draft"}, writes={"problem"})
+def check(c: Memory, run: Run) -> Outcome:
+    words, most = len(c.draft.split()), run.options.words
+    if words <= most:
+        return {"problem": ""}, Fits(f"{words} words")
+    return {"problem": f"{words} words are too many: write at most {most}."}, TooLong(f"{words} words")
+
+
+MACHINE = Machine(
+    name="my_machine",
+    description="Answer in few words; code counts them.",
+    options=Options,
+    context=Memory,
+    begin=lambda given, options: Memory(goal=given.goal),
+    initial=S.WRITE,
+    table={S.WRITE: {Written: S.CHECK}, S.CHECK: {Fits: S.DONE, TooLong: S.WRITE}},
+    states=[write, check],
+    step=S.WRITE,
+    result=lambda c, run: Exit(reason="too_long" if c.problem else "fits", ok=not c.problem, answer=c.draft),
+)

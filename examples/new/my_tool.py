@@ -1,0 +1,21 @@
+"""The tool `my_tool`: docs/tools.md says what else one can be told."""
+
+from pydantic import BaseModel, Field
+
+from ratchet import Tool, ToolCallContext
+
+
+class Params(BaseModel):
+    """Write a line into the notebook."""
+
+    text: str = Field(min_length=1, max_length=1_000, description="The line.")
+
+
+def run(params: Params, call: ToolCallContext) -> str:
+    with (call.files_root / "notebook.txt").open("a", encoding="utf-8") as notebook:
+        notebook.write(f"{params.text}\n")
+    return "written"
+
+
+# unsafe: never repeated by itself, and a person approves each call; others: pure, read, idempotent, keyed
+TOOL = Tool(name="my_tool", params=Params, run=run, effect="unsafe")

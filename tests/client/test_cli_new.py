@@ -1,0 +1,88 @@
+"""`ratchet init` and `ratchet new`: what they write works as it is."""
+
+from __future__ import annotations
+
+import re
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from tests.client.commandline import Cli, environment
+from tests.client.conftest import ROOT
+
+
+@pytest.fixture
+def cli(data_dir: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Cli:
+    """Commands in an empty folder."""
+    folder = tmp_path / "folder"
+    folder.mkdir()
+    monkeypatch.chdir(folder)
+    return Cli(data_dir, folder)
+
+
+def passed(folder: Path) -> str:
+    """How pytest ends in this folder."""
+    command = [sys.executable, "-m", "pytest", "-q", "-p", "no:cacheprovider", "-W", "ignore"]
+    done = subprocess.run(command, cwd=folder, env=environment(), capture_output=True, text=True, check=False)
+    assert done.returncode == 0, done.stdout
+    return done.stdout.splitlines()[-1]
+
+
+def test_new_agent_runs_without_a_key_and_its_test_passes(cli: Cli) -> None:
+    made = cli("init")
+    assert made.code == 0, made.err
+    first, second, third = made.out.partition("next:\n")[2].splitlines()
+    assert "--model" in second
+    assert "pytest" in third
+    goal = re.findall(r'"(.*)"', first)[0]
+    words = len(Path("agent.yaml").read_text().split())
+    assert f"agent.yaml has {words} words." in cli("run", "--agent", "agent.yaml", goal).out
+    assert ".ratchet/" in Path(".gitignore").read_text().splitlines()
+    assert passed(cli.files).startswith("1 passed")
+
+
+def test_new_machine_runs_and_its_test_and_a_tools_test_pass(cli: Cli) -> None:
+    assert cli("new", "machine", "brief_writer").code == cli("new", "tool", "jot_down").code == 0
+    assert len(Path("brief_writer.py").read_text().splitlines()) <= 60
+    ran = cli("run", "--agent", "brief_writer.yaml", "Why do ships float?")
+    assert "answer: The water that they push aside" in ran.out, ran.err
+    assert "check --> write: TooLong" in cli("diagram", "brief_writer", "--agent", "brief_writer.yaml").out
+    assert passed(cli.files).startswith("2 passed")
+    assert not [path for path in cli.files.iterdir() if "my_" in path.read_text()]
+
+
+@pytest.mark.parametrize(
+    ("words", "file"),
+    [("init", "agent.yaml"), ("new tool mine", "mine.py"), ("new machine mine", "mine.yaml")],
+)
+def test_file_that_is_there_is_kept_and_nothing_written(cli: Cli, words: str, file: str) -> None:
+    Path(file).write_text("mine")
+    found = cli(*words.split())
+    assert (found.code, Path(file).read_text()) == (2, "mine")
+    assert file in found.err
+    assert [path.name for path in cli.files.iterdir()] == [file]
+
+
+def test_agent_in_another_folder_keeps_its_gitignore(cli: Cli) -> None:
+    Path("made").mkdir()
+    Path("made/.gitignore").write_text("dist/\n")
+    made = cli("init", "made")
+    assert "add the line .ratchet/" in made.out
+    assert "cd made" in made.out
+    assert Path("made/.gitignore").read_text() == "dist/\n"
+
+
+@pytest.mark.parametrize("name", ["json", "client", "react", "Two", "a-b", "class", "../x"])
+def test_name_that_cannot_work_is_refused(cli: Cli, name: str) -> None:
+    found = cli("new", "machine", name)
+    assert (found.code, list(cli.files.iterdir())) == (2, [])
+    assert name in found.err
+
+
+def test_examples_come_with_their_data(cli: Cli) -> None:
+    assert cli("init", "--examples").code == 0
+    shipped = {path.name for path in (ROOT / "examples" / "agents").iterdir()}
+    assert {path.name for path in Path("examples/agents").iterdir()} == shipped
+    assert "payments" in cli("run", "--agent", "log_detective", "Which service fails most?").out
