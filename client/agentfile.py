@@ -5,6 +5,7 @@ Whatever is wrong is said before anything starts: each fault with file, line, co
 
 from __future__ import annotations
 
+import difflib
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -101,11 +102,23 @@ class Draft:
         for end in range(len(where), 0, -1):
             if where[:end] in self._origins:
                 return self._origins[where[:end]]
+        for below, origin in self._origins.items():  # a key of its own that the option has made
+            if below[: len(where)] == where and not (self._file and where in self._file.places):
+                return origin
         return self._file.place(where) if self._file else "agent"
 
     def message(self, found: Iterable[Problem]) -> str:
         """The message for what is wrong: one line for each problem, with its place and key."""
-        return "\n".join(f"{self.place(where)}: {dotted(where)}: {what}" for where, what in found)
+        return "\n".join(
+            f"{self.place(where)}: {dotted(where)}: {what}{self._meant(where, what)}" for where, what in found
+        )
+
+    def _meant(self, where: KeyPath, what: str) -> str:
+        """The agent's key that was meant by an option which the machine does not have."""
+        if len(where) != 2 or where[0] != "options" or not what.startswith("unknown key"):
+            return ""
+        close = difflib.get_close_matches(str(where[1]), AgentFile.model_fields, 1, 0.75)
+        return f"; or did you mean the agent's key `{close[0]}`?" if close else ""
 
     def finish(self) -> AgentFile:
         """The agent, checked as far as it can be without knowing its machine and tools.
@@ -155,25 +168,27 @@ class Choice:
         if self.tools:
             tools = dict.fromkeys([*(draft.values.get("tools") or ()), *self.tools])
             draft.set(("tools",), list(tools), f"--tool {', '.join(self.tools)}")
-        if self.model is not None:
-            self._set_model(draft, self.model)
-        if self.base_url is not None:
-            draft.set(("models", "default", "base_url"), self.base_url, f"--base-url {self.base_url}")
+        if self.model is not None or self.base_url is not None:
+            self._set_models(draft)
         for assignment in self.settings:
             draft.assign(assignment)
         return draft
 
-    def _set_model(self, draft: Draft, name: str) -> None:
-        """Another name with the same settings. `scripted` keeps the script of an agent file that has one;
-        any other name keeps nothing of a script."""
+    def _set_models(self, draft: Draft) -> None:
+        """Another name and server for every role, with the same settings. `scripted` keeps the scripts of an
+        agent file; any other name keeps nothing of a script, and a server leaves scripts as they are."""
         models = _models(draft.values.get("models"))
-        before = models.get("default") if isinstance(models, dict) else None
-        before = before if isinstance(before, dict) else {}
-        has_script = before.get("provider") == SCRIPTED
-        if name == SCRIPTED and has_script:
-            return
-        kept = {} if has_script or name == SCRIPTED else before
-        draft.set(("models", "default"), {**kept, **_model(name)}, f"--model {name}")
+        known = models if isinstance(models, dict) else {}
+        for role in dict.fromkeys(("default", *known)):
+            before = known.get(role)
+            before = before if isinstance(before, dict) else {}
+            is_script = before.get("provider") == SCRIPTED
+            if self.model is not None and not (is_script and self.model == SCRIPTED):
+                kept = {} if is_script or self.model == SCRIPTED else before
+                draft.set(("models", role), {**kept, **_model(self.model)}, f"--model {self.model}")
+                is_script = self.model == SCRIPTED
+            if self.base_url is not None and not (is_script and known):
+                draft.set(("models", role, "base_url"), self.base_url, f"--base-url {self.base_url}")
 
     def finish(self) -> tuple[AgentFile, Draft]:
         """The agent, and the draft for later messages about it. Raises UsageError."""

@@ -22,7 +22,10 @@ from workflows.kernel.machine import COMMON_EXITS, Extensions, Machine, state_na
 if TYPE_CHECKING:
     from activities.provider import Provider
 
-__all__ = ["Catalog", "check_key", "machine_facts", "without_broken_modules"]
+__all__ = ["Catalog", "check_key", "check_servers", "machine_facts", "without_broken_modules"]
+
+SERVER_SECONDS = 5
+"""How long a model server may take to accept a connection, and to say anything."""
 
 
 @dataclass(frozen=True)
@@ -181,6 +184,27 @@ def check_key(models: Iterable[ModelSpec]) -> None:
                 "as --base-url http://localhost:11434/v1 --model llama3.2. `--model scripted` needs neither, "
                 "but is not a language model"
             )
+
+
+async def check_servers(models: Iterable[ModelSpec]) -> None:
+    """Raise a UsageError when a server that was named for a model of provider `openai` is not there: the run
+    would try again for half a minute. OpenAI's own is not asked."""
+    import httpx2
+
+    configured = os.environ.get("OPENAI_BASE_URL", "").strip() or None
+    servers = {spec.base_url or configured: spec.name for spec in models if spec.provider == "openai"}
+    async with httpx2.AsyncClient(timeout=SERVER_SECONDS) as client:
+        for url, name in servers.items():
+            try:
+                if url is not None:
+                    await client.get(url)
+            except (httpx2.ConnectError, httpx2.ConnectTimeout) as error:
+                raise UsageError(
+                    f"the model server {url} of {name} does not answer ({error or type(error).__name__}), so "
+                    "nothing was started; start it, or name another one with --base-url"
+                ) from error
+            except httpx2.HTTPError:
+                pass  # it is there; what it says to a run shows
 
 
 def _no_script(machine: str) -> str:

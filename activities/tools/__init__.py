@@ -209,7 +209,14 @@ def parameter_count(function: Function) -> int:
 
 
 class _Untitled(GenerateJsonSchema):
-    """Leaves out titles that only repeat field names: the model pays for every token."""
+    """Leaves out titles that only repeat field names: the model pays for every token. A model class that does
+    not say what it does with other names has none: what it would drop was meant by the one who calls."""
+
+    def model_schema(self, schema: Any) -> Any:
+        made = super().model_schema(schema)
+        if "extra" not in schema["cls"].model_config and "properties" in made:
+            made.setdefault("additionalProperties", False)
+        return made
 
     def field_title_should_be_set(self, schema: Any) -> bool:
         return False

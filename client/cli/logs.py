@@ -4,9 +4,11 @@ from __future__ import annotations
 
 import logging
 import os
+import sysconfig
 from collections.abc import Iterator
 from contextlib import contextmanager
 from functools import cache
+from pathlib import Path
 
 from temporalio.runtime import (
     LogForwardingConfig,
@@ -16,11 +18,16 @@ from temporalio.runtime import (
     TelemetryFilter,
 )
 
+import activities
 from activities.logs import configure
 from activities.settings import Settings
+from client.cli.render import note
 from client.errors import UsageError
 
 __all__ = ["log_to_file", "log_to_terminal"]
+
+NOT_OWN = (*map(sysconfig.get_path, ("stdlib", "purelib")), str(Path(activities.__file__).parent))
+"""Folders of code that is not the user's."""
 
 
 @contextmanager
@@ -43,11 +50,24 @@ def log_to_file(settings: Settings) -> Iterator[None]:
         for output in root.handlers:
             if isinstance(output, logging.StreamHandler):
                 output.setStream(stream)
+        root.addHandler(_OwnErrors())
         _forward_core()
         try:
             yield
         finally:
             root.handlers = before
+
+
+class _OwnErrors(logging.Handler):
+    """Shows what a user's own tool raised, file and line, where the run is followed."""
+
+    def emit(self, record: logging.LogRecord) -> None:
+        event = record.msg if isinstance(record.msg, dict) else {}
+        if event.get("event") != "tool.raised":
+            return
+        own = [place for place in event["at"] if not place.startswith(NOT_OWN)]
+        if own:
+            note(f"tool raised {event['error']}\n  {own[-1]}")
 
 
 @contextmanager

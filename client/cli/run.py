@@ -14,7 +14,7 @@ import typer
 
 from client.agent import pinned
 from client.agentfile import SCRIPTED, Choice
-from client.catalog import Catalog, check_key
+from client.catalog import Catalog, check_key, check_servers
 from client.cli import render
 from client.cli.interactive import LiveView, heartbeats, listening
 from client.cli.options import (
@@ -192,6 +192,7 @@ async def _run_one(common: CommonOptions, which: AgentOptions, starting: Startin
         _use_base_url(choice)
         Catalog.load(settings).check(agent, draft)
         check_key(agent.models.values())
+        await check_servers(agent.models.values())
     if which.material is not None:
         _check_takes_material(task)
         if not which.material.is_file():
@@ -335,9 +336,14 @@ def _use_base_url(choice: Choice) -> None:
 def _introduce(client: AgentClient, task: AgentTask) -> None:
     model = task.models["default"]
     render.note(f"agent {task.name} · machine {task.machine} · model {model.name}")
-    if any(spec.provider == SCRIPTED for spec in task.models.values()):
+    scripts = [role for role, spec in task.models.items() if spec.provider == SCRIPTED]
+    if len(scripts) == len(task.models):
         render.note(
             "The model `scripted` is not a language model: it follows a script. Its tool calls are real."
+        )
+    elif scripts:
+        render.note(
+            f"{', '.join(scripts)}: no language model, but a script; `--model NAME` replaces every role"
         )
     render.note(f"Temporal {client.where}{f' · Web UI {client.ui}' if client.ui else ''}")
 

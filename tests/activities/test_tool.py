@@ -6,11 +6,12 @@ import os
 import subprocess
 import sys
 from pathlib import Path
-from typing import Any
+from typing import Any, cast
 
 import pytest
 from pydantic import BaseModel
 
+from activities.contracts import JsonObject
 from activities.extensions import ExtensionError
 from activities.settings import Settings
 from activities.tools import NOT_TOOLS, Tool, ToolReturn, load_tools
@@ -117,6 +118,25 @@ def test_specs_hold_what_a_model_needs_and_no_titles() -> None:
         assert spec.parameters["additionalProperties"] is False
     both = Tool("probe", NoParams, one, reconcile=two, compensate=lambda params, output: None).spec()
     assert (both.reconciles, both.compensates) == (True, True)
+
+
+def test_schema_says_that_there_are_no_other_names() -> None:
+    class Inner(BaseModel):
+        at: int
+
+    class Open(BaseModel, extra="allow"):
+        """Holds anything."""
+
+    class Params(BaseModel):
+        """Add."""
+
+        inner: Inner
+        other: Open
+
+    schema = Tool(name="add", params=Params, run=lambda params: "").spec().parameters
+    definitions = cast(dict[str, JsonObject], schema["$defs"])
+    assert schema["additionalProperties"] is definitions["Inner"]["additionalProperties"] is False
+    assert definitions["Open"]["additionalProperties"] is True
 
 
 async def test_users_file_adds_its_tool(tmp_path: Path) -> None:

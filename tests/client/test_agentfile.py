@@ -9,7 +9,9 @@ import pytest
 from pydantic import BaseModel, Field
 
 from activities.contracts import ModelSpec
+from activities.settings import Settings
 from client.agentfile import AgentFile, Choice, Draft, find_agent, load_agent
+from client.catalog import Catalog
 from client.errors import UsageError
 from client.options import options_of
 from client.yaml import YamlFile
@@ -173,6 +175,30 @@ def test_scripted_model_keeps_the_script_of_the_file(tmp_path: Path) -> None:
     assert Choice(agent=str(path), model="scripted").finish()[0].models["default"].script
     assert Choice(agent=str(path), model="gpt-5").finish()[0].models["default"] == ModelSpec(name="gpt-5")
     assert Choice(model="scripted").finish()[0].models["default"].provider == "scripted"
+
+
+def test_model_and_server_of_the_command_line_are_for_every_role(tmp_path: Path) -> None:
+    path = tmp_path / "a.yaml"
+    path.write_text(
+        "models: {default: {name: big, seed: 7}, judge: {provider: scripted, script: [{reply: hi}]}}\n"
+    )
+    url = "http://localhost:1/v1"
+    every, _ = Choice(agent=str(path), model="small", base_url=url).finish()
+    small = ModelSpec(name="small", base_url=url)
+    assert every.models == {"default": small.model_copy(update={"seed": 7}), "judge": small}
+    served, _ = Choice(agent=str(path), base_url=url).finish()
+    assert (served.models["default"].base_url, served.models["judge"].base_url) == (url, None)
+
+
+@pytest.mark.parametrize(
+    ("setting", "key"), [("peopel.unattended=true", "people"), ("limts={tokens: 5}", "limits")]
+)
+def test_misspelt_key_of_an_option_is_named_with_what_was_meant(setting: str, key: str) -> None:
+    agent, draft = Choice(model="scripted", settings=[setting]).finish()
+    with pytest.raises(UsageError) as refused:
+        Catalog.load(Settings()).check(agent, draft)
+    assert str(refused.value).startswith(f"--set {setting}: options.")
+    assert str(refused.value).endswith(f"did you mean the agent's key `{key}`?")
 
 
 @pytest.mark.parametrize("assignment", ["max_steps", "limits.tokens=-1", "limits.tokens=[", "a=&x [*x]"])

@@ -3,13 +3,15 @@
 from __future__ import annotations
 
 import json
+import socket
 from pathlib import Path
 
 import pytest
 
+from activities.contracts import ModelSpec
 from activities.settings import Settings
 from client.agentfile import AgentFile, Choice, Draft, shipped_agents
-from client.catalog import Catalog, check_key, machine_facts, without_broken_modules
+from client.catalog import Catalog, check_key, check_servers, machine_facts, without_broken_modules
 from client.errors import UsageError
 from client.workerconfig import Allowed, memory_file, remember
 
@@ -157,3 +159,12 @@ def test_machine_of_an_earlier_commands_file_is_named(tmp_path: Path) -> None:
         Catalog.load(Settings(data_dir=tmp_path, modules=(MODULE, str(second))))
     for named in (MODULE, str(second), "earlier command", str(memory_file(tmp_path))):
         assert named in str(caught.value)
+
+
+async def test_model_server_that_is_not_there_is_named_at_once() -> None:
+    with socket.socket() as taken:
+        taken.bind(("127.0.0.1", 0))  # bound and not listening: nobody answers here
+        url = f"http://127.0.0.1:{taken.getsockname()[1]}/v1"
+        with pytest.raises(UsageError, match=f"{url} of llama does not answer"):
+            await check_servers([ModelSpec(name="llama", base_url=url)])
+    await check_servers([ModelSpec(provider="scripted", name="scripted", base_url="http://127.0.0.1:1")])

@@ -74,3 +74,24 @@ def test_impure_machine_is_named_where_it_was_started(cli: Cli, tmp_path: Path) 
     assert found.code == 1
     assert "uses open" in found.out
     assert f"{machine}, line" in found.out
+
+
+def test_what_an_own_tool_raises_is_shown_with_file_and_line(cli: Cli, tmp_path: Path) -> None:
+    tool, agent = tmp_path / "breaks.py", tmp_path / "breaks.yaml"
+    tool.write_text(
+        "from pydantic import BaseModel\nfrom ratchet import Tool\n"
+        'class Params(BaseModel):\n    """Add."""\n    n: int\n'
+        "def run(params):\n    return {}[params.n]\n"
+        'TOOL = Tool(name="breaks", params=Params, run=run, effect="pure")\n'
+    )
+    calls = [
+        {"id": f"c{n}", "name": "breaks", "arguments": json.dumps(given)}
+        for n, given in enumerate(({"n": 1}, {"n": 1, "m": 2}))
+    ]
+    script = [*({"reply": "", "tool_calls": [call]} for call in calls), {"reply": "done"}]
+    models = {"default": {"provider": "scripted", "script": script}}
+    facts = {"machine": "tools", "modules": [tool.name], "tools": ["breaks"], "models": models}
+    agent.write_text(json.dumps(facts))
+    found = cli("run", "--agent", str(agent), "Add.")
+    assert f"KeyError: 1\n  {tool}, line 7, in run" in found.err
+    assert "('m' was unexpected); its arguments are: n" in found.out, "and the model can mend it"
