@@ -27,8 +27,8 @@ from temporalio.common import RawValue
 
 from activities.settings import Settings
 from activities.store.blobs import StoreError
+from activities.store.codec import is_encrypted
 from activities.store.converter import data_converter
-from activities.store.encryption import is_encrypted
 from activities.store.stores import Stores
 from client.errors import UsageError
 

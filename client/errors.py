@@ -10,8 +10,6 @@ from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from typing import TYPE_CHECKING
 
-from workflows.api import TASK_QUEUE
-
 if TYPE_CHECKING:
     from temporalio.client import WorkflowFailureError
     from temporalio.service import RPCError
@@ -175,6 +173,8 @@ def no_worker(where: str, queue: str = "") -> NoWorker:
     Args:
         queue: task queue of the run, where it is known.
     """
+    from workflows.api import TASK_QUEUE
+
     todo = "start a worker with `ratchet dev` or `python worker.py`"
     if queue.startswith(f"{TASK_QUEUE}-"):
         todo = (

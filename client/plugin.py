@@ -93,6 +93,7 @@ class RatchetPlugin(SimplePlugin):
             await super().run_worker(worker, next)
 
     def _activities(self, given: Sequence[Callable[..., Any]] | None) -> Sequence[Callable[..., Any]]:
+        from activities.archiving import ArchiveActivities
         from activities.code.activity import CodeActivities
         from activities.code.pool import Pool
         from activities.material import Materials
@@ -101,7 +102,6 @@ class RatchetPlugin(SimplePlugin):
         from activities.provider import close_providers
         from activities.providers import load_providers
         from activities.rate_limits import RateLimits
-        from activities.store.archive import ArchiveActivities
         from activities.store.cache import ConversationCache
         from activities.tools import load_tools
         from activities.tools.artifacts import ArtifactActivities

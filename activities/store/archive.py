@@ -11,7 +11,6 @@ with `~1`, `~2`, ... at its end.
 
 from __future__ import annotations
 
-import asyncio
 import hashlib
 import json
 import zlib
@@ -19,17 +18,14 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
-import structlog
 from pydantic_core import to_json
-from temporalio import activity
-from temporalio.api.history.v1 import History
 
-from activities.contracts import ArchiveRequest, JsonObject, LogRead, LogWanted
+from activities.contracts import ArchiveRequest, JsonObject
 from activities.store.blobs import StoreError
 from activities.store.database import Database, Execute, SqliteFile
 from activities.store.encryption import KeyMissing, Keys, NotDecrypted
 
-__all__ = ["SCHEMA", "Archive", "ArchiveActivities", "Run"]
+__all__ = ["SCHEMA", "Archive", "Run"]
 
 SCHEMA = """
 CREATE TABLE IF NOT EXISTS runs(
@@ -52,8 +48,6 @@ UP_TO = (
 """The rows of a run's chain, be it a replaced one, up to the record with a hash."""
 Run = tuple[str, str]
 """Workflow id, and run id of the first execution."""
-
-log = structlog.get_logger(__name__)
 
 
 class Archive:
@@ -220,46 +214,6 @@ class Archive:
         )
 
 
-class ArchiveActivities:
-    """The activities `archive_log` and `read_log` around one archive; `history_seconds` is the time to fetch
-    Temporal's history of a run, 0 for none."""
-
-    def __init__(self, archive: Archive, history_seconds: float = 10) -> None:
-        self.archive, self._history_seconds = archive, history_seconds
-
-    @activity.defn(name="archive_log")
-    async def archive_log(self, request: ArchiveRequest) -> str:
-        """Write the next part of a run's log; returns the hash of its last record. Safe to repeat.
-
-        Raises `StoreUnavailable`, which is worth a retry.
-        """
-        head = await asyncio.to_thread(self.archive.add, request)
-        if self._history_seconds:
-            await self._keep_history(request)
-        log.info("archive.written", workflow_id=request.workflow_id, records=len(request.records))
-        return head
-
-    async def _keep_history(self, request: ArchiveRequest) -> None:
-        """Keep what Temporal has of this execution up to now: all but its end. A failure harms nothing."""
-        workflow_id, execution = request.workflow_id, str(activity.info().workflow_run_id)
-        try:
-            async with asyncio.timeout(self._history_seconds):
-                run = activity.client().get_workflow_handle(workflow_id, run_id=execution)
-                events = History(events=(await run.fetch_history()).events).SerializeToString()
-                await asyncio.to_thread(
-                    self.archive.add_history, workflow_id, request.run_id, execution, events
-                )
-        except Exception as error:  # noqa: BLE001  # the log is written: this is more than a run needs
-            text = str(error) or f"it did not come within {self._history_seconds:g} s"
-            log.warning("archive.history_not_kept", workflow_id=workflow_id, error=text)
-
-    @activity.defn(name="read_log")
-    async def read_log(self, wanted: LogWanted) -> LogRead:
-        """The records of a run up to the one that is wanted, in order. Raises `StoreError`."""
-        read = self.archive.records_up_to
-        return LogRead(records=await asyncio.to_thread(read, wanted.head, wanted.workflow_id, wanted.run_id))
-
-
 def _lock(run: Run) -> str:
     return "archive " + " ".join(run)
 
@@ -308,6 +262,9 @@ def _replace(execute: Execute, run: Run, after: str) -> None:
     aside = f"{run[1]}~{execute(replaced, (run[0], f'{run[1]}~%'))[0][0] + 1}"
     for table in ("records", "runs"):
         execute(f"UPDATE {table} SET run_id=? WHERE {ONE}", (aside, *run))
+    import structlog  # it draws in a terminal library, and readers of the archive write no log
+
+    log = structlog.get_logger(__name__)
     log.warning("archive.replaced", workflow_id=run[0], run_id=run[1], kept_as=aside)
     columns = "SELECT ?, ?, one.seq, one.hash, one.json"
     insert = f"INSERT INTO records {UP_TO.replace('SELECT one.seq, one.hash, one.json', columns)}"

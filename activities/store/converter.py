@@ -42,7 +42,8 @@ from temporalio.exceptions import ApplicationError
 
 from activities.contracts import Frozen, ModelReplied, ModelRequest, ToolRequest, ToolResult
 from activities.store.blobs import DIGEST, BlobStore, StoreError
-from activities.store.encryption import INLINE, STRANGE, UNREADABLE, Codec, Keys
+from activities.store.codec import INLINE, STRANGE, UNREADABLE, Codec
+from activities.store.encryption import Keys
 from activities.store.secret import StoreSecret
 from activities.text import problems_text
 

@@ -59,7 +59,7 @@ class Stores:
     @cached_property
     def archive(self) -> Archive:
         """Logs of runs: RATCHET_STORE, else the data directory."""
-        from activities.store.archive import Archive  # with its log library 0.15 s: not before it is used
+        from activities.store.archive import Archive
 
         return Archive(self._postgres or self.settings.archive_file, self.keys)
 

@@ -15,8 +15,9 @@ from hypothesis import strategies as st
 from temporalio.client import Client
 from temporalio.testing import ActivityEnvironment
 
+from activities.archiving import ArchiveActivities
 from activities.contracts import ArchiveRequest, LogRead, LogWanted, Message
-from activities.store.archive import Archive, ArchiveActivities
+from activities.store.archive import Archive
 from activities.store.blobs import StoreError, StoreUnavailable
 from activities.store.converter import StrictConverter
 from tests.storekit import opened_archive

@@ -1,0 +1,56 @@
+"""The activities that write runs' logs to the archive and read them again."""
+
+from __future__ import annotations
+
+import asyncio
+
+import structlog
+from temporalio import activity
+from temporalio.api.history.v1 import History
+
+from activities.contracts import ArchiveRequest, LogRead, LogWanted
+from activities.store.archive import Archive
+
+__all__ = ["ArchiveActivities"]
+
+log = structlog.get_logger(__name__)
+
+
+class ArchiveActivities:
+    """The activities `archive_log` and `read_log` around one archive; `history_seconds` is the time to fetch
+    Temporal's history of a run, 0 for none."""
+
+    def __init__(self, archive: Archive, history_seconds: float = 10) -> None:
+        self.archive, self._history_seconds = archive, history_seconds
+
+    @activity.defn(name="archive_log")
+    async def archive_log(self, request: ArchiveRequest) -> str:
+        """Write the next part of a run's log; returns the hash of its last record. Safe to repeat.
+
+        Raises `StoreUnavailable`, which is worth a retry.
+        """
+        head = await asyncio.to_thread(self.archive.add, request)
+        if self._history_seconds:
+            await self._keep_history(request)
+        log.info("archive.written", workflow_id=request.workflow_id, records=len(request.records))
+        return head
+
+    async def _keep_history(self, request: ArchiveRequest) -> None:
+        """Keep what Temporal has of this execution up to now: all but its end. A failure harms nothing."""
+        workflow_id, execution = request.workflow_id, str(activity.info().workflow_run_id)
+        try:
+            async with asyncio.timeout(self._history_seconds):
+                run = activity.client().get_workflow_handle(workflow_id, run_id=execution)
+                events = History(events=(await run.fetch_history()).events).SerializeToString()
+                await asyncio.to_thread(
+                    self.archive.add_history, workflow_id, request.run_id, execution, events
+                )
+        except Exception as error:  # noqa: BLE001  # the log is written: this is more than a run needs
+            text = str(error) or f"it did not come within {self._history_seconds:g} s"
+            log.warning("archive.history_not_kept", workflow_id=workflow_id, error=text)
+
+    @activity.defn(name="read_log")
+    async def read_log(self, wanted: LogWanted) -> LogRead:
+        """The records of a run up to the one that is wanted, in order. Raises `StoreError`."""
+        read = self.archive.records_up_to
+        return LogRead(records=await asyncio.to_thread(read, wanted.head, wanted.workflow_id, wanted.run_id))
