@@ -34,6 +34,7 @@ from activities.contracts import (
     ToolSpec,
 )
 from activities.heartbeat import heartbeats
+from activities.pricing import cost_of, estimated_usage
 from activities.provider import (
     MAX_CALL_BYTES,
     MAX_CALLS,
@@ -165,7 +166,7 @@ class ModelActivities:
             kept = (given_back,) if given_back else ()
             async with heartbeats(lambda: (_end(tail), *kept), self.heartbeat_seconds):
                 complete = self._complete(call, began, show if waits else None)
-                reply = _storable(await complete, call)
+                reply = _counted(_storable(await complete, call), call)
         except ProviderError as error:
             if error.type != MUST_WAIT:
                 log.warning("model.failed", model=call.model.name, error=error.error, cause=error.type)
@@ -348,6 +349,17 @@ def _storable(reply: ModelReplied, asked: ModelCall) -> ModelReplied:
     return reply.model_copy(
         update={"text": text, "tool_calls": tuple(calls), "model": model, "finish_reason": reason}
     )
+
+
+def _counted(reply: ModelReplied, asked: ModelCall) -> ModelReplied:
+    """The reply of a provider that counts or prices nothing: with an estimate, and the task's own price."""
+    usage = reply.usage
+    if not usage.input_tokens + usage.output_tokens:
+        usage = estimated_usage(asked.messages, reply.text, reply.tool_calls)
+    cost = reply.cost_usd
+    if asked.model.price is not None and not cost:
+        cost, _ = cost_of(asked.model, usage)
+    return reply.model_copy(update={"usage": usage, "cost_usd": cost})
 
 
 def _unicode(text: str) -> str:

@@ -1,22 +1,8 @@
 """What a model provider is: the seam between the activity `ask_model` and whatever answers.
 
-A provider is one file with the constant `PROVIDER`: a class, or a function, that takes the worker's
-settings and returns the provider. It lies in `activities/providers/`, or it is a user's file that
-the worker's configuration names (`RATCHET_MODULES`). This is a whole one:
-
-    class Echo:
-        name = "echo"
-        description = "repeats the last message"
-
-        def __init__(self, settings: Settings) -> None: ...
-
-        async def complete(self, call: ModelCall) -> ModelReplied:
-            return ModelReplied(text=call.messages[-1].content, model="echo")
-
-    PROVIDER = Echo
-
-A provider may also have `async def check(self, model: ModelSpec) -> str | None`, which says what is
-wrong with a model before the first call, and `async def close(self) -> None`.
+A provider is one file with the constant `PROVIDER` (or `PROVIDERS`, a tuple): the provider, or a class or
+function that makes it of the worker's settings. It lies in `activities/providers/`, or it is a user's file
+named under `modules` (docs/providers.md shows a whole one).
 """
 
 from __future__ import annotations
@@ -82,7 +68,11 @@ class ModelCall:
 
 
 class Provider(Protocol):
-    """Something that answers conversations. One object serves a whole worker; calls overlap."""
+    """Something that answers conversations. One object serves a whole worker; calls overlap.
+
+    It may also have `async def check(self, model: ModelSpec) -> str | None`, which says what is wrong with a
+    model before the first call, and `async def close(self) -> None`.
+    """
 
     name: str
     """Names the provider in a task's `models`."""

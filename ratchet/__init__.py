@@ -2,6 +2,7 @@
 
 from ratchet import AskModel, Context, Event, Machine, Run, Visit, do, state      # a machine
 from ratchet import Tool                                                          # a tool
+from ratchet import ModelCall, ModelReplied, Provider, ProviderError                  # a model provider
 from ratchet import Local, ScriptedModel, load_agent                              # a test
 from ratchet import AgentClient                                                   # a program
 """
@@ -17,15 +18,21 @@ if TYPE_CHECKING:
     from activities.contracts import CallTools as CallTools
     from activities.contracts import InnerLimits as InnerLimits
     from activities.contracts import Message as Message
+    from activities.contracts import ModelReplied as ModelReplied
     from activities.contracts import ModelSpec as ModelSpec
     from activities.contracts import RelativePath as RelativePath
     from activities.contracts import RunCode as RunCode
     from activities.contracts import RunMachine as RunMachine
     from activities.contracts import Say as Say
     from activities.contracts import Together as Together
+    from activities.contracts import ToolCall as ToolCall
     from activities.contracts import ToolResult as ToolResult
     from activities.contracts import ToolRun as ToolRun
+    from activities.contracts import Usage as Usage
     from activities.contracts import do as do
+    from activities.provider import ModelCall as ModelCall
+    from activities.provider import Provider as Provider
+    from activities.provider import ProviderError as ProviderError
     from activities.settings import Settings as Settings
     from activities.tools import Happened as Happened
     from activities.tools import NotHappened as NotHappened
@@ -82,9 +89,11 @@ if TYPE_CHECKING:
 
 _HOMES = {
     "activities.contracts": (
-        "AskModel", "AskPerson", "CallTools", "InnerLimits", "Message", "ModelSpec", "RelativePath",
-        "RunCode", "RunMachine", "Say", "Together", "ToolResult", "ToolRun", "do",
+        "AskModel", "AskPerson", "CallTools", "InnerLimits", "Message", "ModelReplied", "ModelSpec",
+        "RelativePath", "RunCode", "RunMachine", "Say", "Together", "ToolCall", "ToolResult", "ToolRun",
+        "Usage", "do",
     ),
+    "activities.provider": ("ModelCall", "Provider", "ProviderError"),
     "activities.settings": ("Settings",),
     "activities.tools": (
         "Happened", "NotHappened", "Tool", "ToolCallContext", "ToolReturn", "TransientError",

@@ -187,6 +187,14 @@ def test_program_of_a_page_runs(name: str, shell: Shell) -> None:
     shell.run(f"{shlex.quote(sys.executable)} program.py")
 
 
+def test_provider_of_the_page_answers_a_run(shell: Shell) -> None:
+    text = text_of("providers.md")
+    (shell.folder / "tail.py").write_text(blocks(text, "python")[0])
+    (shell.folder / "tail.yaml").write_text(blocks(text, "yaml")[0])
+    (command,) = re.findall(r"^    (ratchet run --agent tail.yaml .*)$", text, re.MULTILINE)
+    assert "user: say something" in shell.run(command)
+
+
 def test_programs_of_the_readme_run(shell: Shell) -> None:
     shutil.copytree(ROOT / "examples" / "data", shell.folder / "examples" / "data")
     program, test = blocks(README, "python")
@@ -302,8 +310,13 @@ def test_every_option_of_the_pages_exists() -> None:
 
 
 def test_every_page_is_reached_from_the_readme() -> None:
-    linked = set(re.findall(r"\]\(docs/([\w-]+\.md)", README))
-    assert {path.name for path in DOCS.glob("*.md")} == linked
+    reached: set[str] = set()
+    found = set(re.findall(r"\]\(docs/([\w-]+\.md)", README))
+    while found:
+        reached |= found
+        links = {link for name in found for link in re.findall(r"\]\(([\w-]+\.md)", text_of(name))}
+        found = links - reached
+    assert {path.name for path in DOCS.glob("*.md")} == reached
     assert "](SECURITY.md)" in README
 
 

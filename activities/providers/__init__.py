@@ -23,11 +23,11 @@ def load_providers(settings: Settings) -> dict[str, Provider]:
     shipped = [import_module(f"{__name__}.{name}") for name in names]
     providers: dict[str, Provider] = {}
     for make, file in declared([*shipped, *load_extensions(settings.modules)], "PROVIDER"):
-        provider: Any = make(settings) if callable(make) else None
-        if not all(hasattr(provider, part) for part in ("name", "description", "complete")):
+        provider: Any = make(settings) if callable(make) else make
+        if missing := [part for part in ("name", "description", "complete") if not hasattr(provider, part)]:
             raise ExtensionError(
-                f"{file}: PROVIDER must be a class or function that takes the worker's settings and returns "
-                "a provider with `name`, `description` and `complete`"
+                f"{file}: PROVIDER must be a provider, or make one of the worker's settings; a "
+                f"{type(provider).__name__} has no `{missing[0]}`"
             )
         if provider.name in providers:
             raise ExtensionError(f"{file}: there is a provider {provider.name!r} already; rename this one")

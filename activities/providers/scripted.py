@@ -14,7 +14,6 @@ from collections.abc import Mapping
 from pydantic import JsonValue
 
 from activities.contracts import Conversation, ModelReplied, ScriptedReply, ToolCall
-from activities.pricing import estimated_usage
 from activities.provider import ModelCall, ProviderError
 from activities.settings import Settings
 
@@ -48,13 +47,8 @@ class ScriptedProvider:
         else:
             text, calls = _without_script(call)
         await _appear(text, delay, call)
-        return ModelReplied(
-            text=text,
-            tool_calls=calls,
-            finish_reason="tool_calls" if calls else "stop",
-            model=MODEL,
-            usage=estimated_usage(call.messages, text, calls),
-        )
+        reason = "tool_calls" if calls else "stop"
+        return ModelReplied(text=text, tool_calls=calls, finish_reason=reason, model=MODEL)
 
 
 PROVIDER = ScriptedProvider

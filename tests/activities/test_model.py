@@ -24,9 +24,11 @@ from activities.contracts import (
     ModelReplied,
     ModelRequest,
     ModelSpec,
+    Price,
     ScriptedReply,
     Setup,
     ToolCall,
+    Usage,
 )
 from activities.model import ModelActivities
 from activities.provider import MAX_CALL_BYTES, MAX_CALLS, MAX_TEXT_BYTES, ModelCall
@@ -218,6 +220,17 @@ async def test_failure_has_class_cause_and_delay(
     assert (error.type, error.non_retryable) == (kind, not retried)
     assert error.details[0] == {"type": cause, "message": error.message}
     assert error.next_retry_delay == (None if delay is None else timedelta(seconds=delay))
+
+
+async def test_provider_that_counts_nothing_gets_an_estimate_and_the_tasks_price(
+    cache: ConversationCache,
+) -> None:
+    own = ModelActivities({"fixed": Fixed(ModelReplied(text="yes yes!"))}, cache)
+    price = Price(input_per_million=1e6, output_per_million=1e6)
+    wanted = Setup(model=ModelSpec(provider="fixed", name="m", price=price))
+    reply = await run(own, request(wanted, GOAL))
+    assert reply.usage == Usage(input_tokens=4, output_tokens=2)
+    assert reply.cost_usd == 6
 
 
 async def test_last_attempt_is_not_retried(model: ModelActivities) -> None:

@@ -14,13 +14,13 @@ from activities.settings import Settings
 from tests.activities.modelkit import ask, setup
 
 ECHO = """
-from activities.contracts import ModelReplied
+from ratchet import ModelReplied, Provider
 
-class Echo:
+class Echo(Provider):
     name = "echo"
     description = "repeats the last message"
 
-    def __init__(self, settings):
+    def __init__(self, settings=None):
         pass
 
     async def complete(self, call):
@@ -37,8 +37,10 @@ def settings(folder: Path, **sources: str) -> Settings:
     return Settings(modules=tuple(str(folder / f"{name}.py") for name in sources))
 
 
-async def test_folder_and_modules_are_the_registry(tmp_path: Path) -> None:
-    providers = load_providers(settings(tmp_path, other="TOOL = None", mine=ECHO))
+@pytest.mark.parametrize("constant", ["PROVIDER = Echo()", "PROVIDER = Echo", "PROVIDERS = (Echo(),)"])
+async def test_folder_and_modules_are_the_registry(tmp_path: Path, constant: str) -> None:
+    mine = ECHO.replace("PROVIDER = Echo", constant)
+    providers = load_providers(settings(tmp_path, other="TOOL = None", mine=mine))
     assert set(providers) == {"openai", "scripted", "echo"}
     assert all(one.description for one in providers.values())
     assert (await ask(providers["echo"], setup("any"))).text == "one two three"
@@ -50,7 +52,7 @@ async def test_folder_and_modules_are_the_registry(tmp_path: Path) -> None:
     "source",
     [
         pytest.param(ECHO.replace('"echo"\n', '"openai"\n', 1), id="name is taken"),
-        pytest.param(ECHO.replace("PROVIDER = Echo", "PROVIDER = Echo(None)"), id="is no factory"),
+        pytest.param("PROVIDER = 'echo'", id="is no provider"),
         pytest.param("PROVIDER = lambda settings: object()", id="makes no provider"),
     ],
 )
