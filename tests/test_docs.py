@@ -195,9 +195,9 @@ def test_provider_of_the_page_answers_a_run(shell: Shell) -> None:
     assert "user: say something" in shell.run(command)
 
 
-def test_programs_of_the_readme_run(shell: Shell) -> None:
+def test_first_programs_run(shell: Shell) -> None:
     shutil.copytree(ROOT / "examples" / "data", shell.folder / "examples" / "data")
-    program, test = blocks(README, "python")
+    (program,), (test,) = blocks(text_of("python.md"), "python"), blocks(README, "python")
     (shell.folder / "program.py").write_text(program)
     (shell.folder / "test_readme.py").write_text(test)
     printed = shell.run(f"{shlex.quote(sys.executable)} program.py")
@@ -236,6 +236,13 @@ def test_agent_file_of_a_page_is_valid(name: str, number: int, tmp_path: Path) -
     if name == "rules.md":
         (tmp_path / "no_delete.py").write_text(blocks(text_of(name), "python")[0])
     assert load_agent(path)
+
+
+def test_agent_file_of_the_readme_is_valid(shell: Shell) -> None:
+    (shell.folder / "examples").symlink_to(ROOT / "examples")
+    path = shell.folder / "agent.yaml"
+    path.write_text(blocks(README, "yaml")[0])
+    assert load_agent(path).task("go").tools == ("read_file", "transfer")
 
 
 @pytest.mark.parametrize("number", range(3))
