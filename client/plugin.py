@@ -31,7 +31,7 @@ from temporalio.workflow import SandboxImportNotificationPolicy
 
 from activities.settings import Settings
 from activities.store.blobs import StoreError
-from activities.store.converter import data_converter
+from activities.store.converter import HandlersConverter, data_converter
 from activities.store.stores import Stores
 from client.workerconfig import register_modules
 from workflows.api import WORKFLOW_TYPE
@@ -174,8 +174,10 @@ class SandboxForUsersCode(WorkflowRunner):
         """See `WorkflowRunner`."""
         from workflows import registry
 
-        is_ours = det.defn.name == WORKFLOW_TYPE and not registry.has_users_code()
-        return (self.plain if is_ours else self.sandbox).create_instance(det)
+        if det.defn.name != WORKFLOW_TYPE:
+            return self.sandbox.create_instance(det)
+        det = dataclasses.replace(det, payload_converter_factory=HandlersConverter)
+        return (self.sandbox if registry.has_users_code() else self.plain).create_instance(det)
 
     def set_worker_level_failure_exception_types(self, types: Sequence[type[BaseException]]) -> None:
         """See `WorkflowRunner`."""

@@ -47,7 +47,7 @@ from activities.store.encryption import Keys
 from activities.store.secret import StoreSecret
 from activities.text import problems_text
 
-__all__ = ["StrictConverter", "data_converter"]
+__all__ = ["HandlersConverter", "StrictConverter", "data_converter"]
 
 THRESHOLD = 16 * 1024
 """Payloads of this many bytes or more are kept in the blob store."""
@@ -274,15 +274,20 @@ class StrictConverter(CompositePayloadConverter):
         super().__init__(*_encodings())
 
     def from_payloads(self, payloads: Sequence[Payload], type_hints: list[type] | None = None) -> list[Any]:
-        """The values. Raises `ApplicationError` for encodings that cannot give the wanted type.
-
-        Who takes anything (no types) gets what cannot be read as `RawValue`: the SDK drops a signal whose
-        values raise, and nobody would know of it.
-        """
+        """The values. Raises `ApplicationError` for encodings that cannot give the wanted type."""
         hints = chain(type_hints or (), repeat(None))
         pairs = enumerate(zip(payloads, hints, strict=False), start=1)
+        return super().from_payloads([_readable(number, *pair) for number, pair in pairs], type_hints)
+
+
+class HandlersConverter(StrictConverter):
+    """For the agent's workflow, whose handlers take anything: what cannot be read they get as it came. The
+    SDK would drop a signal whose values raise, and nobody would know of it."""
+
+    def from_payloads(self, payloads: Sequence[Payload], type_hints: list[type] | None = None) -> list[Any]:
+        """As `StrictConverter`; where no types are wanted, `RawValue` in place of an error."""
         try:
-            return super().from_payloads([_readable(number, *pair) for number, pair in pairs], type_hints)
+            return super().from_payloads(payloads, type_hints)
         except (ApplicationError, RuntimeError):  # the latter: broken JSON
             if type_hints is not None:
                 raise
