@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 import secrets
 from collections.abc import AsyncIterator, Iterable
 from contextlib import asynccontextmanager, suppress
@@ -16,7 +17,7 @@ from client.connection import connected, remote_config
 from client.errors import DuplicateRun, UsageError, clear_errors
 from client.listing import start_attributes, start_memo
 from client.people import RunCommander
-from client.workerconfig import Allowed, load_settings
+from client.workerconfig import Allowed, load_settings, settings_from_environment
 from workflows.api import TASK_QUEUE, WORKFLOW_TYPE, AgentTask, RunResult
 
 if TYPE_CHECKING:
@@ -74,7 +75,7 @@ class AgentClient(RunCommander):
         allowed = Allowed()
         for agent in agents:
             allowed |= Allowed.of(agent.modules, agent.models.values())
-        settings = allowed.added_to(settings or load_settings())
+        settings = allowed.added_to(settings) if settings else _remembered(allowed)
         if worker and not structlog.is_configured():  # by itself it prints, and not to the program's log
             structlog.stdlib.recreate_defaults(log_level=None)
         remote = remote_config(address, namespace)
@@ -205,6 +206,18 @@ class AgentClient(RunCommander):
         from client.history.compare import compare
 
         return await compare(self, one, other)
+
+
+def _remembered(allowed: Allowed) -> Settings:
+    """The settings of the environment, with what commands of the directory have named: without a module that
+    cannot be loaded any more, or that has what a newer one has."""
+    from client.catalog import without_broken_modules
+
+    named = (*settings_from_environment().modules, *allowed.modules)
+    settings, messages = without_broken_modules(load_settings(allowed=allowed), named)
+    for message in messages:
+        logging.getLogger(__name__).warning(message)
+    return settings
 
 
 def pinned(task: AgentTask) -> AgentTask:

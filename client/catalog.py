@@ -4,6 +4,7 @@ agent names what is there."""
 from __future__ import annotations
 
 import os
+import shlex
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import asdict, dataclass
 from typing import TYPE_CHECKING, Any
@@ -11,18 +12,19 @@ from typing import TYPE_CHECKING, Any
 from pydantic import BaseModel, ValidationError
 
 from activities.contracts import JsonObject, ModelSpec, ToolSpec
+from activities.extensions import ExtensionError, declared, load_modules
 from activities.settings import Settings
 from client.agentfile import SCRIPTED, AgentFile, Draft, shipped_agents
 from client.errors import UsageError
 from client.options import options_of, schema_of
-from client.workerconfig import memory_file, recalled, register_modules
+from client.workerconfig import register_modules
 from client.yaml import KeyPath, Problem, YamlFile, nearest, problems
 from workflows.kernel.machine import COMMON_EXITS, Extensions, Machine, state_name
 
 if TYPE_CHECKING:
     from activities.provider import Provider
 
-__all__ = ["Catalog", "check_key", "check_servers", "machine_facts", "without_broken_modules"]
+__all__ = ["Catalog", "check_key", "check_servers", "machine_facts", "module_facts", "without_broken_modules"]
 
 SERVER_SECONDS = 5
 """How long a model server may take to accept a connection, and to say anything."""
@@ -44,24 +46,13 @@ class Catalog:
         """What a worker with these settings has.
 
         Raises:
-            UsageError: a module of the settings cannot be loaded, or has a machine that another one has.
+            UsageError: a module of the settings cannot be loaded, or has what another one has.
         """
-        from activities.extensions import ExtensionError
         from activities.providers import load_providers
         from activities.tools import load_tools
         from workflows import registry
 
-        try:
-            register_modules(settings.modules)
-        except UsageError as error:
-            known = recalled(settings.data_dir).modules
-            other = next((module for module in known if f"already, in {module}" in str(error)), None)
-            if other is None:
-                raise
-            raise UsageError(
-                f"{error}. {other} comes from an earlier command in this directory: rename one of the "
-                f"machines, or delete {memory_file(settings.data_dir)} to forget all that was named"
-            ) from error
+        register_modules(settings.modules)
         try:
             tools, providers = load_tools(settings), load_providers(settings)
         except (ExtensionError, ValueError, TypeError) as error:
@@ -153,23 +144,52 @@ def machine_facts(machine: Machine) -> dict[str, Any]:
 
 
 def without_broken_modules(settings: Settings, named: Iterable[str]) -> tuple[Settings, tuple[str, ...]]:
-    """The settings without modules that an earlier command named and that cannot be loaded any more.
+    """The settings without modules that an earlier command named and that cannot be loaded any more, or that
+    have what a newer one has: a tool, machine, rule, policy or hook of the same name.
 
     A module that is `named` now, or by the environment, stays: its fault is an error for whoever loads it.
     Gives a message for each module that is left out.
     """
-    kept, messages, needed = [], [], set(named)
-    for name in settings.modules:
+    needed = tuple(named)
+    remembered = [name for name in settings.modules if name not in needed]
+    kept, messages = [name for name in settings.modules if name in needed], []
+    tools: dict[str, str] = {}
+    for name in [*kept, *reversed(remembered)]:  # the newest first
         try:
-            if name not in needed:
-                register_modules([name])
-            kept.append(name)
+            own = {tool.name: name for tool in _tools_of(name)}
+            if known := next((tool for tool in own if tool in tools and name not in needed), None):
+                raise UsageError(f"its tool {known} is also in {tools[known]}")
+            register_modules([name])
+            tools |= own
         except UsageError as error:
-            messages.append(
-                f"the module {name}, named by an earlier command in this directory, is left out: {error}. "
-                f"Fix it, or delete {memory_file(settings.data_dir)} to forget all that was named"
-            )
+            if name not in needed:
+                messages.append(
+                    f"the module {name}, named by an earlier command in this directory, is left out: "
+                    f"{error}. If it is not needed any more: ratchet modules --forget {shlex.quote(name)}"
+                )
+                continue
+        if name not in needed:
+            kept.append(name)
     return settings.model_copy(update={"modules": tuple(kept)}), tuple(messages)
+
+
+def module_facts(name: str) -> dict[str, Any]:
+    """What a user's module has, or why it cannot be loaded."""
+    try:
+        tools = [tool.name for tool in _tools_of(name)]
+        (module,) = load_modules([name])
+    except (UsageError, ExtensionError) as error:
+        return {"module": name, "error": str(error)}
+    machines = [getattr(one, "name", "") for one, _ in declared([module], "MACHINE")]
+    return {"module": name, "tools": tools, "machines": machines}
+
+
+def _tools_of(module: str) -> list[Any]:
+    """Raises UsageError."""
+    try:
+        return [one for one, _ in declared(load_modules([module]), "TOOL") if hasattr(one, "name")]
+    except ExtensionError as error:
+        raise UsageError(str(error)) from error
 
 
 def check_key(models: Iterable[ModelSpec]) -> None:

@@ -22,7 +22,7 @@ from activities.settings import Settings
 from client.errors import UsageError
 
 __all__ = [
-    "Allowed", "load_settings", "memory_file", "recalled", "register_modules", "remember",
+    "Allowed", "forget", "load_settings", "memory_file", "recalled", "register_modules", "remember",
     "settings_from_environment", "state_folder", "write_private",
 ]  # fmt: skip
 
@@ -60,12 +60,39 @@ def remember(data_dir: Path, allowed: Allowed) -> None:
         UsageError: the user's state folder cannot be written.
     """
     known = recalled(data_dir)
-    if (known | allowed) == known:
-        return
+    older = tuple(module for module in known.modules if module not in allowed.modules)
+    newest = known.model_copy(update={"modules": older}) | allowed
+    if newest != known:
+        _keep(data_dir, newest)
+
+
+def forget(data_dir: Path, names: Iterable[str] | None = None) -> tuple[str, ...]:
+    """Forget modules and model servers of a directory; None: all. Gives what was forgotten.
+
+    Raises:
+        UsageError: a name is not remembered, or the user's state folder cannot be written.
+    """
+    known = _kept(data_dir)
+    every = {*known.modules, *known.base_urls, *filter(None, [known.openai_base_url])}
+    wanted = every if names is None else set(names)
+    if unknown := sorted(wanted - every):
+        raise UsageError(f"{', '.join(unknown)}: not remembered in this directory; `ratchet modules` lists")
+    _keep(
+        data_dir,
+        Allowed(
+            modules=tuple(one for one in known.modules if one not in wanted),
+            base_urls=tuple(one for one in known.base_urls if one not in wanted),
+            openai_base_url=None if known.openai_base_url in wanted else known.openai_base_url,
+        ),
+    )
+    return tuple(sorted(wanted))
+
+
+def _keep(data_dir: Path, allowed: Allowed) -> None:
     path = memory_file(data_dir)
     try:
         path.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
-        write_private(path, (known | allowed).model_dump_json(indent=2))
+        write_private(path, allowed.model_dump_json(indent=2))
     except OSError as error:
         raise UsageError(
             f"the modules and servers of this run cannot be kept in {path.parent}: "
@@ -73,12 +100,16 @@ def remember(data_dir: Path, allowed: Allowed) -> None:
         ) from error
 
 
-def recalled(data_dir: Path) -> Allowed:
-    """What commands of this directory have named; files that are gone are left out."""
+def _kept(data_dir: Path) -> Allowed:
     try:
-        known = Allowed.model_validate_json(memory_file(data_dir).read_bytes())
+        return Allowed.model_validate_json(memory_file(data_dir).read_bytes())
     except (OSError, UsageError, ValidationError):
         return Allowed()
+
+
+def recalled(data_dir: Path) -> Allowed:
+    """What commands of this directory have named, the newest last; files that are gone are left out."""
+    known = _kept(data_dir)
     return known.model_copy(update={"modules": tuple(m for m in known.modules if Path(m).is_file())})
 
 

@@ -71,6 +71,7 @@ COMMANDS = {
     "agents": ("catalog", "List agents: those of the current folder, and those that come with Ratchet."),
     "tools": ("catalog", "List tools: what they do, their arguments, what a second call would do."),
     "machines": ("catalog", "List machines; with a NAME its options, states and exit reasons."),
+    "modules": ("catalog", "List or forget the modules that earlier commands in this directory named."),
     "diagram": ("catalog", "Print a machine as a Mermaid state diagram or as a table."),
     "gc": ("gc", "Delete stored data that no run needs any more."),
     "doctor": ("doctor", "Check server, namespace, search attributes, worker, provider, tools, store."),

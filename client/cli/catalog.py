@@ -10,8 +10,9 @@ from typing import TYPE_CHECKING, Annotated, Any, Literal
 
 import typer
 
+from client import workerconfig
 from client.agentfile import SCRIPTED, AgentFile, Choice, load_agent, shipped_agents
-from client.catalog import Catalog, machine_facts
+from client.catalog import Catalog, machine_facts, module_facts
 from client.cli import render
 from client.cli.options import AgentName, CommonOptions, Json, command
 from client.errors import UsageError
@@ -131,6 +132,46 @@ def _tool_text(tool: ToolSpec) -> str:
     """What a tool does, and its arguments, one on a line."""
     rows = [f"  {one.name}: {_option_text(one)}" for one in options_in(tool.parameters)]
     return "\n".join([tool.description, *(row.replace("\n", "; ") for row in rows)])
+
+
+@command(app)
+async def modules(
+    common: CommonOptions,
+    forget: Annotated[
+        list[str] | None, typer.Option("--forget", metavar="NAME", help="A module or server; repeatable.")
+    ] = None,
+    forget_all: Annotated[bool, typer.Option("--forget-all", help="All of them.")] = False,
+    as_json: Json = False,
+) -> None:
+    """List the modules and model servers that commands in this directory have named, or forget them.
+
+    A worker that starts here loads them, so that interrupted runs can go on. A module that is named now comes
+    before one that is remembered.
+    """
+    if forget or forget_all:
+        for name in workerconfig.forget(common.data_dir, None if forget_all else forget):
+            typer.echo(f"forgot {name}")
+        return
+    known = workerconfig.recalled(common.data_dir)
+    rows = [module_facts(name) for name in known.modules]
+    rows += [
+        {"server": url} for url in dict.fromkeys((*known.base_urls, *filter(None, [known.openai_base_url])))
+    ]
+    if as_json:
+        render.print_lines(rows)
+    elif rows:
+        render.out().print(
+            render.pairs((row.get("module") or row["server"], _module_text(row)) for row in rows)
+        )
+    else:
+        render.note("no command in this directory has named a module or a model server")
+
+
+def _module_text(row: Mapping[str, Any]) -> str:
+    parts = [f"{kind} {', '.join(row[kind])}" for kind in ("tools", "machines") if row.get(kind)]
+    return str(
+        row.get("error") or " · ".join(parts) or ("model server" if "server" in row else "rules or hooks")
+    )
 
 
 @command(app)

@@ -94,15 +94,19 @@ async def check(
     save: Annotated[
         Path | None, typer.Option("--save", help="Keep the histories of the server's runs in this folder.")
     ] = None,
+    agent: AgentName = None,
     as_json: Json = False,
 ) -> int:
     """Would a deploy of today's code break a run that is not over? Nothing is called, and nothing changes.
 
     Runs that any worker may take are replayed. Those that are pinned to a build stay there until a step ends,
-    so state and data of each must fit today's machine. Exit code 0: all go on; 1: one breaks, or is unknown.
+    so state and data of each must fit today's machine. Today's code is Ratchet's, with the modules of
+    --agent, of RATCHET_MODULES, and those that earlier commands in this directory named, in this order.
+
+    Exit code 0: all go on; 1: one breaks, or is unknown.
     """
     found: list[Checked] = []
-    async for checked in _checks(common, files or (), save):
+    async for checked in _checks(common, files or (), save, agent):
         found.append(checked)
         if as_json:
             render.print_json(checked, indent=None)
@@ -115,14 +119,18 @@ async def check(
     return 0 if good == len(found) else 1
 
 
-async def _checks(common: CommonOptions, files: Sequence[Path], save: Path | None) -> AsyncIterator[Checked]:
+async def _checks(
+    common: CommonOptions, files: Sequence[Path], save: Path | None, agent: str | None
+) -> AsyncIterator[Checked]:
     """Raises UsageError."""
     from client.cli.logs import log_to_file
     from client.embedded import data_directory
     from client.history.check import check_history, check_runs, history_json, read_history
     from client.plugin import RatchetPlugin
 
-    settings = common.worker_settings(Allowed())
+    settings = common.worker_settings(_allowed(agent))
+    if settings.modules:
+        render.note(f"with {', '.join(settings.modules)}")
     if files and save:
         raise UsageError("--save keeps histories of the server's runs; leave out the files")
     if files:

@@ -13,7 +13,7 @@ from activities.settings import Settings
 from client.agentfile import AgentFile, Choice, Draft, shipped_agents
 from client.catalog import Catalog, check_key, check_servers, machine_facts, without_broken_modules
 from client.errors import UsageError
-from client.workerconfig import Allowed, memory_file, remember
+from client.workerconfig import Allowed
 
 MODULE = str(Path(__file__).with_name("poetry.py"))
 
@@ -151,14 +151,24 @@ def test_shipped_agent_names_what_there_is(path: Path) -> None:
     assert agent.task("a goal").name == path.stem
 
 
-def test_machine_of_an_earlier_commands_file_is_named(tmp_path: Path) -> None:
-    remember(tmp_path, Allowed(modules=(MODULE,)))
-    second = tmp_path / "second.py"
-    second.write_text(Path(MODULE).read_text())
-    with pytest.raises(UsageError) as caught:
-        Catalog.load(Settings(data_dir=tmp_path, modules=(MODULE, str(second))))
-    for named in (MODULE, str(second), "earlier command", str(memory_file(tmp_path))):
-        assert named in str(caught.value)
+@pytest.mark.parametrize("part", ["TOOL", "MACHINE"])
+def test_named_module_comes_before_a_remembered_one(tmp_path: Path, part: str) -> None:
+    other = "MACHINE" if part == "TOOL" else "TOOL"
+    source = Path(MODULE).read_text().replace(f"{other} =", "UNUSED =").replace("HOOKS", "OTHER")
+    older, newer, named = (tmp_path / f"{name}.py" for name in ("older", "newer", "named"))
+    for file in (older, newer, named):
+        file.write_text(source.replace('name="poet"', f'name="poet_{part}"'))
+    settings = Settings(data_dir=tmp_path, modules=(str(older), str(newer)))
+    if part == "TOOL":  # the registry of machines is the process's
+        kept, messages = without_broken_modules(settings, ())
+        assert kept.modules == (str(newer),), "of two that are remembered the newest comes first"
+    both = settings.model_copy(update={"modules": (*settings.modules, str(named))})
+    kept, messages = without_broken_modules(both, (str(named),))
+    assert kept.modules == (str(named),)
+    assert [
+        (str(file) in text, "ratchet modules --forget" in text)
+        for file, text in zip((newer, older), messages, strict=True)
+    ] == [(True, True)] * 2
 
 
 async def test_model_server_that_is_not_there_is_named_at_once() -> None:

@@ -13,8 +13,9 @@ import pytest
 
 from activities.store.blobs import BlobStore
 from client.embedded import EmbeddedServer
-from client.workerconfig import memory_file
+from client.workerconfig import Allowed, memory_file, remember
 from tests.client.commandline import Cli, agent_file, until
+from tests.server.conftest import TOOLS
 
 QUESTION = "Which service fails most, and since when?"
 FREELY = "approvals: {effects: {unsafe: never}}"
@@ -121,6 +122,20 @@ def test_worker_without_the_module_of_a_waiting_run_is_refused(cli: Cli, tmp_pat
     assert (found.code, "needs" in found.err, "mark_once" in found.err) == (2, True, True)
     assert cli("run", "--resume").code == 0
     assert "six" in cli.marks()
+
+
+def test_remembered_modules_are_listed_and_forgotten(tmp_path: Path) -> None:
+    cli = Cli(tmp_path, tmp_path)
+    assert "no command" in cli("modules").err
+    remember(tmp_path, Allowed(modules=(str(TOOLS),), base_urls=("http://localhost:1/v1",)))
+    module, server = cli("modules", "--json").lines
+    assert (module["module"], "mark_once" in module["tools"]) == (str(TOOLS), True)
+    assert server == {"server": "http://localhost:1/v1"}
+    assert cli("modules", "--forget", "other.py").code == 2
+    assert cli("modules", "--forget", str(TOOLS)).out == f"forgot {TOOLS}\n"
+    assert "model server" in cli("modules").out
+    assert cli("modules", "--forget-all").code == 0
+    assert not cli("modules").out
 
 
 def test_material_of_a_file_is_what_the_run_is_about(cli: Cli, tmp_path: Path) -> None:

@@ -20,7 +20,7 @@ from activities.settings import Settings
 from client import connection, errors, keys
 from client.embedded import EmbeddedServer, running_server
 from client.plugin import RatchetPlugin
-from client.workerconfig import Allowed, load_settings, memory_file, remember
+from client.workerconfig import Allowed, forget, load_settings, memory_file, recalled, remember
 
 Code = RPCStatusCode
 
@@ -145,6 +145,20 @@ def test_named_modules_are_remembered_for_one_directory(tmp_path: Path) -> None:
     assert stat.S_IMODE(memory_file(home).stat().st_mode) == 0o600
     module.unlink()
     assert load_settings(home).modules == ()
+
+
+def test_module_that_is_named_again_is_the_newest_and_can_be_forgotten(tmp_path: Path) -> None:
+    one, two = (str(tmp_path / name) for name in ("one.py", "two.py"))
+    for name in (one, two, one):
+        Path(name).touch()
+        remember(tmp_path, Allowed(modules=(name,)))
+    assert recalled(tmp_path).modules == (two, one)
+    with pytest.raises(errors.UsageError, match="not remembered"):
+        forget(tmp_path, ["three.py"])
+    assert forget(tmp_path, [two]) == (two,)
+    assert recalled(tmp_path).modules == (one,)
+    assert forget(tmp_path) == (one,)
+    assert recalled(tmp_path) == Allowed()
 
 
 def test_settings_combine_all_that_is_allowed(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
