@@ -15,9 +15,9 @@ if TYPE_CHECKING:
     from temporalio.service import RPCError
 
 __all__ = [
-    "DuplicateRun", "MachineBug", "NoWorker", "NotConfirmed", "RatchetError", "Refused", "RunFailed",
-    "RunRefused", "ServerError", "StoreNotShared", "UnknownRun", "Unreachable", "UsageError",
-    "clear_errors", "no_worker", "run_failed", "unknown_run", "unreachable",
+    "CodeChanged", "DuplicateRun", "MachineBug", "NoWorker", "NotConfirmed", "RatchetError", "Refused",
+    "RunFailed", "RunRefused", "ServerError", "StoreNotShared", "UnknownRun", "Unreachable", "UsageError",
+    "clear_errors", "machine_bug", "no_worker", "run_failed", "unknown_run", "unreachable",
 ]  # fmt: skip
 
 
@@ -50,6 +50,10 @@ class MachineBug(RatchetError):
     """A bug stops a run's workflow task; the run goes on by itself once the code is fixed."""
 
     exit_code = 5
+
+
+class CodeChanged(MachineBug):
+    """Today's code asks for something else than the run did, so no worker with it can continue the run."""
 
 
 class StoreNotShared(RatchetError):
@@ -89,6 +93,9 @@ UPDATE_ABORTED = "update was aborted"
 RUN_IS_OVER = ("already completed", "closing workflow", UPDATE_ABORTED)
 """In the server's message about an update to a run that has ended, or ends before it reads the update."""
 
+NONDETERMINISM = "[TMPRL1100]"
+"""In Temporal's message when code that is replayed does something else than the history says."""
+
 TASK_FAILS = "Workflow Task in failed state"
 """How the server refuses a query while a bug fails the run's workflow task."""
 
@@ -119,6 +126,8 @@ async def clear_errors(where: str, run_id: str = "") -> AsyncIterator[None]:
             f"which cannot be read here: {error}; name its directory with --data-dir"
         ) from error
     except WorkflowQueryFailedError as error:
+        if NONDETERMINISM in str(error):
+            raise machine_bug(run_id, str(error)) from error
         raise RatchetError(f"run {run_id} refused the query: {error}") from error
 
 
@@ -167,23 +176,46 @@ def unknown_run(where: str, run_id: str) -> UnknownRun:
     return UnknownRun(f"there is no run {run_id} at {where}; `ratchet list` shows the runs")
 
 
-def no_worker(where: str, queue: str = "") -> NoWorker:
+def no_worker(where: str, queue: str = "", *, embedded: bool = False) -> NoWorker:
     """The error for a query that only a worker can answer.
 
     Args:
         queue: task queue of the run, where it is known.
+        embedded: the server is the directory's own.
     """
     from workflows.api import TASK_QUEUE
 
     todo = "start a worker with `ratchet dev` or `python worker.py`"
     if queue.startswith(f"{TASK_QUEUE}-"):
-        todo = (
-            "`ratchet run --resume` continues it, without --address and TEMPORAL_ADDRESS (its task queue "
-            f"{queue!r} is its own; `python worker.py` polls {TASK_QUEUE!r})"
-        )
+        todo = "`ratchet run --resume` continues it"
+        if not embedded:
+            todo += (
+                f", without --address and TEMPORAL_ADDRESS (its task queue {queue!r} is its own; "
+                f"`python worker.py` polls {TASK_QUEUE!r})"
+            )
     else:
         todo += ", or continue interrupted runs with `ratchet run --resume`"
     return NoWorker(f"no worker serves this run at {where}, so it cannot go on or answer; {todo}")
+
+
+def machine_bug(run_id: str, text: str, machine: str = "", state: str = "") -> MachineBug:
+    """The error for a run whose workflow task fails.
+
+    Args:
+        text: what Temporal says.
+        machine: of the run, where it is known; and its state.
+    """
+    if NONDETERMINISM not in text:
+        return MachineBug(f"run {run_id} cannot go on: {text}")
+    what = f"the machine {machine}" if machine else "its machine"
+    where = f" (the run was in state {state})" if state else ""
+    return CodeChanged(
+        f"run {run_id} cannot go on: the code was changed since it began, and {what} asks for something else "
+        f"now than it did then{where}. Bring back the code that the run began with, and give the change to a "
+        "new version of the machine beside it (docs/versions.md). `ratchet check` names all runs that "
+        "today's code breaks, and which of them a fork can continue. Temporal says: "
+        f"{text.partition(NONDETERMINISM)[2].strip().rstrip('.')}."
+    )
 
 
 def run_failed(run_id: str, error: WorkflowFailureError) -> RunFailed:

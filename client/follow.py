@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+from collections.abc import Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 from typing import Self
@@ -10,6 +11,7 @@ from typing import Self
 from temporalio.api.common.v1 import WorkflowExecution
 from temporalio.api.enums.v1 import EventType
 from temporalio.api.failure.v1 import Failure
+from temporalio.api.history.v1 import HistoryEvent
 from temporalio.api.workflowservice.v1 import (
     DescribeWorkflowExecutionResponse,
     GetWorkflowExecutionHistoryReverseRequest,
@@ -17,7 +19,7 @@ from temporalio.api.workflowservice.v1 import (
 from temporalio.client import Client
 from temporalio.exceptions import FailureError
 
-__all__ = ["Follower", "Heartbeat", "bug_in", "heartbeat_in"]
+__all__ = ["Follower", "Heartbeat", "bug_in", "heartbeat_in", "newest_state"]
 
 GROWS = EventType.EVENT_TYPE_WORKFLOW_TASK_COMPLETED
 """Only a workflow task can add to a run's log."""
@@ -107,18 +109,31 @@ async def bug_in(temporal: Client, run: str) -> str | None:
 
     While it fails the run answers no query, so the end of its history is read.
     """
-    page = await temporal.workflow_service.get_workflow_execution_history_reverse(
-        GetWorkflowExecutionHistoryReverseRequest(
-            namespace=temporal.namespace, execution=WorkflowExecution(workflow_id=run), maximum_page_size=20
-        )
-    )
-    for event in page.history.events:
+    for event in await _newest_events(temporal, run):
         if event.event_type == EventType.EVENT_TYPE_WORKFLOW_TASK_COMPLETED:
             return None
         failed = event.workflow_task_failed_event_attributes
         if failed.HasField("failure"):
             return await _message(temporal, failed.failure)
     return None
+
+
+async def newest_state(temporal: Client, run: str) -> str:
+    """The state whose call was begun last, as the ids of activities have it; empty: it is not known."""
+    for event in await _newest_events(temporal, run):
+        state, mark, _ = event.activity_task_scheduled_event_attributes.activity_id.partition("#")
+        if mark:
+            return state
+    return ""
+
+
+async def _newest_events(temporal: Client, run: str) -> Sequence[HistoryEvent]:
+    page = await temporal.workflow_service.get_workflow_execution_history_reverse(
+        GetWorkflowExecutionHistoryReverseRequest(
+            namespace=temporal.namespace, execution=WorkflowExecution(workflow_id=run), maximum_page_size=20
+        )
+    )
+    return page.history.events
 
 
 async def _message(temporal: Client, failure: Failure) -> str:

@@ -22,6 +22,7 @@ from activities.contracts import Message
 from client.archived import ArchivedRuns
 from client.connection import Connection, has_worker
 from client.errors import (
+    CodeChanged,
     MachineBug,
     NoWorker,
     RatchetError,
@@ -30,11 +31,12 @@ from client.errors import (
     UnknownRun,
     UsageError,
     clear_errors,
+    machine_bug,
     no_worker,
     run_failed,
     unknown_run,
 )
-from client.follow import Follower, Heartbeat, bug_in, heartbeat_in
+from client.follow import Follower, Heartbeat, bug_in, heartbeat_in, newest_state
 from client.history.recorded import by_number, executions_of, recorded_log
 from client.listing import RunLine, line_of, list_filter, run_with_short_id
 from workflows.api import (
@@ -270,16 +272,18 @@ class RunReader:
             async with clear_errors(self.where, run):
                 answer: Q = await handle.query(name, args=inputs, result_type=kind, rpc_timeout=timeout)
                 return answer
-        except NoWorker:
-            await self._check_bug(run)
+        except (NoWorker, CodeChanged) as error:
+            await self._check_bug(run, str(error.__cause__) if isinstance(error, CodeChanged) else "")
             raise
 
-    async def _check_bug(self, run: str) -> None:
-        """Raise MachineBug when a bug stops the run."""
+    async def _check_bug(self, run: str, text: str = "") -> None:
+        """Raise MachineBug when a bug stops the run; `text` is what Temporal says, where it is known."""
         async with clear_errors(self.where, run):
-            bug = await bug_in(self.temporal, run)
-        if bug:
-            raise MachineBug(f"run {run} cannot go on: {bug}")
+            if bug := text or await bug_in(self.temporal, run):
+                line = await self.describe(run)
+                raise machine_bug(
+                    run, bug, line.machine, line.state or await newest_state(self.temporal, run)
+                )
 
     async def raise_on_bug(self, run: str) -> None:
         """Wait until a bug has stopped the run several times from now on; then raise MachineBug. Else never
@@ -296,7 +300,7 @@ class RunReader:
         """Raise NoWorker; UnknownRun where that is the reason."""
         queue = (await self.description(run)).task_queue
         if not await self._is_polled(queue):
-            raise no_worker(self.where, queue)
+            raise no_worker(self.where, queue, embedded=self.ui is not None)
 
     # -- following --------------------
 
@@ -341,8 +345,8 @@ class RunReader:
         while True:
             try:
                 return await self._live_records(run, since)
-            except (MachineBug, NoWorker):
-                if time.monotonic() > until:
+            except (MachineBug, NoWorker) as error:
+                if isinstance(error, CodeChanged) or time.monotonic() > until:
                     raise
                 await asyncio.sleep(1)
 

@@ -22,7 +22,7 @@ from activities.store.blobs import StoreError
 from activities.store.converter import data_converter
 from activities.text import problems_text
 from client.catalog import Catalog
-from client.errors import NoWorker, RatchetError, StoreNotShared, UsageError, clear_errors
+from client.errors import MachineBug, NoWorker, RatchetError, StoreNotShared, UsageError, clear_errors
 from client.history.recorded import begun, newest_execution, payloads_in, workflow_id_of
 from client.history.replayer import Replayed, explained, plugin_of, replayed
 from client.listing import list_filter
@@ -117,7 +117,10 @@ async def _by_log(agents: RunReader, run: str, task: AgentTask | None, missing: 
     """Whether today's machine can go on from what the run's log says."""
     try:
         records = await agents.records(run, full=True)
-    except (NoWorker, StoreNotShared) as error:
+    except NoWorker:
+        text = "its state and data are not known, because no worker serves it"
+        return _verdict(run, task, "", missing or text, "breaks" if missing else "unknown")
+    except (MachineBug, StoreNotShared) as error:
         text = f"its state and data are not known: {error}"
         return _verdict(run, task, "", missing or text, "breaks" if missing else "unknown")
     state = next((record.to for record in reversed(records) if record.to), "")

@@ -95,3 +95,39 @@ def test_what_an_own_tool_raises_is_shown_with_file_and_line(cli: Cli, tmp_path:
     found = cli("run", "--agent", str(agent), "Add.")
     assert f"KeyError: 1\n  {tool}, line 7, in run" in found.err
     assert "('m' was unexpected); its arguments are: n" in found.out, "and the model can mend it"
+
+
+def test_machine_that_was_changed_is_named_with_what_to_do(cli: Cli, tmp_path: Path) -> None:
+    agent, machine = agent_with(tmp_path, "reply.text", "changed")
+    source = machine.read_text().replace(
+        "from activities.contracts import", "from activities.contracts import AskPerson,"
+    )
+    asks = 'yield AskPerson(about="question", text="Good?", options=("approve", "reject"))'
+    machine.write_text(
+        source.replace("asks={AskModel}", "asks={AskModel, AskPerson}").replace(
+            "    return {", f"    {asks}\n    return {{"
+        )
+    )
+    with running("run", "--agent", agent, "--id", "changed", "Write.", **cli.variables) as begun:
+        until(lambda: any(one["id"] == "changed" for one in cli("inbox", "--json").lines))
+        begun.send_signal(signal.SIGINT)
+        assert begun.wait(120) == 130
+    machine.write_text(
+        machine.read_text().replace(
+            '    reply = yield AskModel(label="ask")\n', "    reply = yield from ()\n"
+        )
+    )
+    machine.write_text(machine.read_text().replace("reply.text", "reply"))
+    found = cli("run", "--resume")
+    assert found.code == 5, found.err
+    for words in (
+        "the machine changed",
+        "in state ask",
+        "ratchet check",
+        "docs/versions.md",
+    ):
+        assert words in found.err, found.err
+    assert "TMPRL" not in found.err
+    checked = cli("check").out
+    assert "breaks   changed" in checked
+    assert "--address" not in checked
