@@ -97,7 +97,8 @@ def test_what_an_own_tool_raises_is_shown_with_file_and_line(cli: Cli, tmp_path:
     assert "('m' was unexpected); its arguments are: n" in found.out, "and the model can mend it"
 
 
-def test_machine_that_was_changed_is_named_with_what_to_do(cli: Cli, tmp_path: Path) -> None:
+def test_machine_that_was_changed_is_named_with_what_to_do(data_dir: Path, tmp_path: Path) -> None:
+    cli = Cli(data_dir, tmp_path)
     agent, machine = agent_with(tmp_path, "reply.text", "changed")
     source = machine.read_text().replace(
         "from activities.contracts import", "from activities.contracts import AskPerson,"
