@@ -33,6 +33,7 @@ from client.catalog import Catalog
 from client.connection import open_client, remote_config
 from client.errors import RatchetError, Unreachable, clear_errors, unreachable
 from client.namespace import missing_attributes
+from client.telemetry import set_runtime
 from client.workerconfig import settings_from_environment
 from workflows.api import TASK_QUEUE
 
@@ -167,6 +168,7 @@ def main() -> None:
     try:
         settings = settings_from_environment()
         configure(settings)
+        set_runtime(settings)
         asyncio.run(run(settings))
     except (RatchetError, StoreError, ExtensionError, OSError, ValueError) as error:
         sys.stderr.write(f"worker: {error}\n")

@@ -10,6 +10,7 @@ from temporalio.api.history.v1 import History
 
 from activities.contracts import ArchiveRequest, LogRead, LogWanted
 from activities.store.archive import Archive
+from activities.telemetry.report import Archived, Telemetry
 
 __all__ = ["ArchiveActivities"]
 
@@ -20,8 +21,11 @@ class ArchiveActivities:
     """The activities `archive_log` and `read_log` around one archive; `history_seconds` is the time to fetch
     Temporal's history of a run, 0 for none."""
 
-    def __init__(self, archive: Archive, history_seconds: float = 10) -> None:
+    def __init__(
+        self, archive: Archive, history_seconds: float = 10, telemetry: Telemetry | None = None
+    ) -> None:
         self.archive, self._history_seconds = archive, history_seconds
+        self._telemetry = telemetry or Telemetry()
 
     @activity.defn(name="archive_log")
     async def archive_log(self, request: ArchiveRequest) -> str:
@@ -29,11 +33,18 @@ class ArchiveActivities:
 
         Raises `StoreUnavailable`, which is worth a retry.
         """
-        head = await asyncio.to_thread(self.archive.add, request)
+        head = await asyncio.to_thread(self._add, request)
         if self._history_seconds:
             await self._keep_history(request)
         log.info("archive.written", workflow_id=request.workflow_id, records=len(request.records))
         return head
+
+    def _add(self, request: ArchiveRequest) -> str:
+        run = (request.workflow_id, request.run_id)
+        added = self.archive.add(request)
+        new = Archived(*run, added.records, request.result if added.ended else None)
+        self._telemetry.archived(new, lambda: self.archive.records(*run))
+        return added.head
 
     async def _keep_history(self, request: ArchiveRequest) -> None:
         """Keep what Temporal has of this execution up to now: all but its end. A failure harms nothing."""

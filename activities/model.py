@@ -47,6 +47,7 @@ from activities.provider import (
 )
 from activities.rate_limits import NoRoom, RateLimits, Use, estimated_tokens
 from activities.store.cache import ConversationCache
+from activities.telemetry.report import Telemetry
 
 __all__ = ["ModelActivities", "named_specs"]
 
@@ -77,8 +78,10 @@ class ModelActivities:
         heartbeat_seconds: float = 1.0,
         specs: Mapping[str, ToolSpec] = MappingProxyType({}),
         limits: RateLimits | None = None,
+        telemetry: Telemetry | None = None,
     ) -> None:
         """Providers and specs by name."""
+        self._telemetry = telemetry or Telemetry()
         self.providers = providers
         self.cache = cache
         self.specs = specs
@@ -176,7 +179,7 @@ class ModelActivities:
         seconds = time.monotonic() - started
         _log(reply, seconds)
         facts = {"seconds": seconds, "conversation": conversation.digest, "tools": described}
-        return reply.model_copy(update=facts)
+        return reply.model_copy(update={**facts, "requested": f"{call.model.provider}/{call.model.name}"})
 
     def _setup(self, request: ModelRequest, described: tuple[ToolSpec, ...]) -> Setup:
         if (setup := request.full_setup) is not None:
@@ -219,12 +222,11 @@ class ModelActivities:
             available = ", ".join(sorted(self.providers)) or "none"
             words = f"this worker has no model provider {model.provider!r}; it has: {available}"
             raise ProviderError("fatal", "unknown_provider", words)
-        if self.limits is None:
-            return await _reply(provider, call, began)
-        use = await self._admitted(self.limits, call, began, show)
-        reply = await _reply(provider, call, began)
+        use = None if self.limits is None else await self._admitted(self.limits, call, began, show)
+        with self._telemetry.asking(call) as asked:
+            asked.result = reply = await _reply(provider, call, began)
         tokens = reply.usage.input_tokens + reply.usage.output_tokens
-        if use is not None and tokens:  # a provider that counts nothing leaves the estimate
+        if self.limits and use is not None and tokens:  # a provider that counts nothing leaves the estimate
             await self.limits.settle(use, tokens)
         return reply
 
@@ -250,7 +252,8 @@ class ModelActivities:
         stopping = asyncio.ensure_future(activity.wait_for_worker_shutdown())
         first = asyncio.FIRST_COMPLETED
         try:
-            ended, _ = await asyncio.wait((waiting, stopping), timeout=min(left, room), return_when=first)
+            with self._telemetry.waiting(name):
+                ended, _ = await asyncio.wait((waiting, stopping), timeout=min(left, room), return_when=first)
         finally:
             waiting.cancel()
             stopping.cancel()

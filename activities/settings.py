@@ -60,6 +60,13 @@ def _postgresql(address: SecretStr) -> SecretStr:
     return address
 
 
+def _host_and_port(address: str) -> str:
+    host, _, port = address.rpartition(":")
+    if not host or not port.isdecimal() or not 0 < int(port) < 65_535:
+        raise ValueError("expected an address such as 127.0.0.1:9464")
+    return address
+
+
 def _bucket(address: str) -> str:
     parts = urlsplit(address)
     if parts.scheme != "s3" or not parts.hostname or "@" in parts.netloc:
@@ -256,6 +263,16 @@ class Settings(BaseSettings):
         description="program and arguments (JSON list) for requests to people, on standard input",
     )
     notify_seconds: float = Field(default=10, gt=0, le=25, description="time for one notice, each way")
+    metrics: Annotated[str, AfterValidator(_host_and_port)] | None = Field(
+        default=None,
+        description="address of the worker's metrics for Prometheus, such as 127.0.0.1:9464; the port above "
+        "it is used for those of Temporal's SDK",
+    )
+    trace_content: bool = Field(
+        default=False,
+        description="traces also hold what was asked, called and returned, without secrets; where they are "
+        "sent say OpenTelemetry's own variables (OTEL_EXPORTER_OTLP_ENDPOINT)",
+    )
     log_format: Literal["console", "json"] = Field(default="console", description="form of log lines")
     log_level: Literal["debug", "info", "warning", "error"] = Field(
         default="info", description="the least important lines that are written"
@@ -272,6 +289,12 @@ class Settings(BaseSettings):
                 "workers and clients"
             )
         return secrets
+
+    @property
+    def metrics_address(self) -> tuple[str, int] | None:
+        """Host and port of `metrics`."""
+        host, _, port = (self.metrics or "").rpartition(":")
+        return (host.strip("[]"), int(port)) if host else None
 
     @property
     def blobs_dir(self) -> Path:

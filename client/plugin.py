@@ -33,6 +33,8 @@ from activities.settings import Settings
 from activities.store.blobs import StoreError
 from activities.store.converter import HandlersConverter, data_converter
 from activities.store.stores import Stores
+from activities.telemetry.report import Telemetry
+from client.telemetry import showing_waiting, worker_telemetry
 from client.workerconfig import register_modules
 from workflows.api import WORKFLOW_TYPE
 
@@ -59,6 +61,9 @@ class RatchetPlugin(SimplePlugin):
         self.settings = settings
         self.stores = stores or Stores(settings)
         self._closing: list[Callable[[], Awaitable[None]]] = []
+        self._telemetry: Telemetry | None = None
+        self._watched = 0
+        """Workers that share it."""
         super().__init__(
             "ratchet",
             data_converter=data_converter((self.stores.blobs, self.stores.secret), self.stores.keys),
@@ -87,10 +92,20 @@ class RatchetPlugin(SimplePlugin):
         with suppress(StoreError):  # left to the calls that need it
             await asyncio.to_thread(self.stores.calls.make)
         async with AsyncExitStack() as stack:
+            stack.push_async_callback(self._end_telemetry)
+            if self._telemetry is not None and self._telemetry.metrics is not None:
+                stack.enter_context(showing_waiting(worker.client, self._telemetry.metrics))
             for close in self._closing:
                 stack.push_async_callback(close)
             self._closing = []
             await super().run_worker(worker, next)
+
+    async def _end_telemetry(self) -> None:
+        """With the last of the workers that share it."""
+        self._watched -= 1
+        if self._telemetry is not None and not self._watched:
+            telemetry, self._telemetry = self._telemetry, None
+            await asyncio.to_thread(telemetry.close)
 
     def _activities(self, given: Sequence[Callable[..., Any]] | None) -> Sequence[Callable[..., Any]]:
         from activities.archiving import ArchiveActivities
@@ -121,9 +136,11 @@ class RatchetPlugin(SimplePlugin):
             ConversationCache(settings.cache_file, keys=self.stores.keys),
         )
         cache.trim(OUTPUTS_SECONDS)
-        models = ModelActivities(providers, cache, specs=runner.specs, limits=limits)
-        tools = ToolActivities(runner, models)
-        archive = ArchiveActivities(self.stores.archive, settings.history_seconds)
+        self._telemetry = telemetry = self._telemetry or worker_telemetry(settings)
+        self._watched += 1
+        models = ModelActivities(providers, cache, specs=runner.specs, limits=limits, telemetry=telemetry)
+        tools = ToolActivities(runner, models, telemetry)
+        archive = ArchiveActivities(self.stores.archive, settings.history_seconds, telemetry)
         ours: list[Callable[..., Any]] = [
             models.ask_model,
             tools.describe_tools,

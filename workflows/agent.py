@@ -12,7 +12,7 @@ from temporalio.common import RawValue, SearchAttributeKey
 from temporalio.exceptions import ApplicationError, FailureError, is_cancelled_exception
 from temporalio.worker.workflow_sandbox import RestrictedWorkflowAccessError
 
-from activities.contracts import AskModel, ToolSpec
+from activities.contracts import AskModel, JsonObject, ToolSpec
 from workflows.api import (
     RESULT_KEY,
     WORKFLOW_TYPE,
@@ -208,7 +208,8 @@ class AgentWorkflow:
         result = drive.result(self.archived.head)
         await host.end_notices(seconds=AT_THE_END)
         task = self.task.model_dump(mode="json", exclude={"carry", "fork"}) if self.task else {}
-        archived = await self.archived.write({**result.model_dump(mode="json"), "task": task})
+        facts: JsonObject = {"task": task, "parents": [list(run) for run in drive.identity.parents]}
+        archived = await self.archived.write({**result.model_dump(mode="json"), **facts})
         await workflow.wait_condition(workflow.all_handlers_finished)
         result = result.model_copy(update={"archived": archived})
         how = drive.task.on_end

@@ -312,7 +312,9 @@ class RunSummary(Frozen):
     error: str | None = None
     """What went wrong, for a person; where a person ended the run, who."""
     counters: dict[str, float] = {}
-    """Spent so far: model_calls, tool_calls, input_tokens, output_tokens, tokens, cost_usd, seconds."""
+    """Spent so far: model_calls, tool_calls, input_tokens, output_tokens, tokens, cost_usd, seconds. What the
+    run's own calls have spent of it, without inner runs, is there by model and tool, too:
+    `model:openai/gpt-5-mini/cost_usd`, `tool:search/cost_usd`."""
     records: int = 0
     """How many records the log has."""
     origin: Origin | None = None

@@ -40,6 +40,7 @@ from activities.contracts import (
     ToolSpec,
     ToolsReturned,
     added,
+    cost_of_tools,
 )
 from workflows.api import AgentTask, RunResult
 from workflows.compaction import Compaction, Part
@@ -320,7 +321,7 @@ class Calls:
 
     def _forget(self, name: str) -> None:
         if result := self.state.results.pop(name, None):
-            self.unbilled = added(self.unbilled, {"cost_usd": result.cost_usd})
+            self.unbilled = added(self.unbilled, cost_of_tools((result.tool, result.cost_usd)))
 
     def take_reconciled(self, name: str, found: Reconciled) -> bool:
         """Take over what the tool found out; True: the outcome is known now."""
@@ -340,7 +341,7 @@ class Calls:
     @property
     def spent(self) -> dict[str, float]:
         """What the calls have spent that have ended; the ledger gets it with the answer."""
-        tools = {"cost_usd": sum(result.cost_usd for result in self.state.results.values())}
+        tools = cost_of_tools(*((result.tool, result.cost_usd) for result in self.state.results.values()))
         return added(tools, *(answer.cost for answer in self.state.answers.values()))
 
     def drop_early(self) -> dict[str, float]:
@@ -717,7 +718,7 @@ class Calls:
         )
         done = await self.host.perform(request, site)
         assert isinstance(done, Compensated)
-        self.unbilled = added(self.unbilled, {"cost_usd": done.cost_usd} if done.cost_usd else {})
+        self.unbilled = added(self.unbilled, cost_of_tools((call.tool, done.cost_usd)))
         text = f"{'undone' if done.ok else 'not undone'}: {done.text}"
         if done.ok:
             at = self.done.index(call)

@@ -32,6 +32,7 @@ __all__ = [
     "ToolsReturned",
     "Usage",
     "added",
+    "cost_of_tools",
 ]
 
 SHARED_COUNTERS = (
@@ -81,6 +82,8 @@ class ModelReplied(BaseAnswer):
     finish_reason: str = "stop"
     model: str = ""
     """The provider's name for the model that answered."""
+    requested: str = ""
+    """Provider and model that were asked, such as `openai/gpt-5-mini`; empty in a run without Temporal."""
     usage: Usage = Usage()
     cost_usd: float = Field(default=0.0, ge=0, allow_inf_nan=False)
     cost_known: bool = True
@@ -99,15 +102,18 @@ class ModelReplied(BaseAnswer):
 
     @property
     def cost(self) -> dict[str, float]:
-        """Tokens and USD."""
+        """Tokens and USD; once more for the model that was asked, as `model:<provider>/<name>/<counter>`."""
         used = self.usage
         amounts: dict[str, float] = {
             "input_tokens": used.input_tokens,
             "output_tokens": used.output_tokens,
-            "tokens": used.input_tokens + used.output_tokens,
             "cost_usd": self.cost_usd,
         }
-        return amounts if self.cost_known else {**amounts, "unpriced_calls": 1}
+        if not self.cost_known:
+            amounts["unpriced_calls"] = 1
+        of_model = {"model_calls": 1, **amounts} if self.requested else {}
+        amounts["tokens"] = used.input_tokens + used.output_tokens
+        return {**amounts, **{f"model:{self.requested}/{name}": n for name, n in of_model.items() if n}}
 
 
 class EarlyReply(Frozen):
@@ -159,6 +165,12 @@ class ToolResult(Frozen):
         return self.error is None
 
 
+def cost_of_tools(*costs: tuple[str, float]) -> dict[str, float]:
+    """USD by name of the tool, as amounts by counter: in all, and as `tool:<name>/cost_usd`."""
+    by_tool = added(*({f"tool:{tool}/cost_usd": usd} for tool, usd in costs if usd))
+    return {"cost_usd": sum(usd for _, usd in costs), **by_tool}
+
+
 class ToolsReturned(BaseAnswer):
     """The results of a `CallTools`, in the order of its runs; shorter if it was cut off."""
 
@@ -168,7 +180,7 @@ class ToolsReturned(BaseAnswer):
     @property
     def cost(self) -> dict[str, float]:
         """USD."""
-        return {"cost_usd": sum(result.cost_usd for result in self.results)}
+        return cost_of_tools(*((result.tool, result.cost_usd) for result in self.results))
 
 
 class PersonDecided(BaseAnswer):

@@ -16,7 +16,7 @@ import json
 import zlib
 from collections.abc import Sequence
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 from pydantic_core import to_json
 
@@ -25,7 +25,7 @@ from activities.store.blobs import StoreError
 from activities.store.database import Database, Execute, SqliteFile
 from activities.store.encryption import KeyMissing, Keys, NotDecrypted
 
-__all__ = ["SCHEMA", "Archive", "Run"]
+__all__ = ["SCHEMA", "Added", "Archive", "Run"]
 
 SCHEMA = """
 CREATE TABLE IF NOT EXISTS runs(
@@ -50,6 +50,17 @@ Run = tuple[str, str]
 """Workflow id, and run id of the first execution."""
 
 
+class Added(NamedTuple):
+    """What was written of a part of a log."""
+
+    head: str
+    """Hash of the part's last record."""
+    records: tuple[JsonObject, ...] = ()
+    """Those that the archive did not have."""
+    ended: bool = False
+    """It did not have the result either."""
+
+
 class Archive:
     """The archive in a database, or in the file `path`. A file that does not exist is an empty archive.
 
@@ -62,8 +73,8 @@ class Archive:
         self.database: Database = SqliteFile(database, SCHEMA) if isinstance(database, Path) else database
         self._keys = keys or Keys()
 
-    def add(self, part: ArchiveRequest) -> str:
-        """Write the next part of a run's log; returns the hash of its last record. Safe to repeat.
+    def add(self, part: ArchiveRequest) -> Added:
+        """Write the next part of a run's log. Safe to repeat.
 
         Where the archive holds something else, both are kept: see the top of this file.
         """
@@ -77,10 +88,13 @@ class Archive:
         with self.database.writing(_lock(run)) as execute:
             if _differs(execute, run, rows) or not self._has_result(execute, run, result):
                 if _was_replaced(execute, run, head):  # a late repeat
-                    return head
+                    return Added(head)
                 _replace(execute, run, part.after)
-            for row in rows:
-                execute("INSERT INTO records VALUES(?,?,?,?,?) ON CONFLICT DO NOTHING", row)
+            insert = "INSERT INTO records VALUES(?,?,?,?,?) ON CONFLICT DO NOTHING RETURNING seq"
+            new = tuple(
+                record for record, row in zip(part.records, rows, strict=True) if execute(insert, row)
+            )
+            known = execute(f"SELECT 1 FROM runs WHERE {ONE} AND result IS NOT NULL", run)
             # The newest record's hash: a late retry of an early part must not put the head back.
             newest = execute(f"SELECT hash FROM records WHERE {ONE} ORDER BY seq DESC LIMIT 1", run)
             execute(
@@ -88,7 +102,7 @@ class Archive:
                 "SET head=excluded.head, result=coalesce(runs.result, excluded.result)",
                 (*run, newest[0][0] if newest else head, result and self._keys.seal_text(result)),
             )
-        return head
+        return Added(head, new, result is not None and not known)
 
     def _has_result(self, execute: Execute, run: Run, result: str | None) -> bool:
         """The archive holds this result, or none."""

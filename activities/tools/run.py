@@ -22,7 +22,7 @@ import traceback
 from collections.abc import Awaitable, Callable, Mapping
 from dataclasses import dataclass, replace
 from datetime import UTC, datetime
-from typing import Any, Literal, TypeVar
+from typing import Any, TypeVar
 
 import httpx2
 import structlog
@@ -51,6 +51,7 @@ from activities.model import ModelActivities, named_specs
 from activities.settings import Settings
 from activities.store.blobs import BlobStore, StoreError, StoreUnavailable
 from activities.store.calls import CallsMade, KnownCall
+from activities.telemetry.report import Part, Telemetry, ToolAttempt
 from activities.text import problems_text, readable
 from activities.tools import (
     Happened,
@@ -83,11 +84,9 @@ TRANSIENT_ERRORS = (TransientError, ConnectionError, TimeoutError, httpx2.Transp
 """What a tool raises for a failure that goes away by itself."""
 
 log = structlog.get_logger(__name__)
-Q = TypeVar("Q")
+Q = TypeVar("Q", ToolRequest, ReconcileRequest, CompensateRequest)
 R = TypeVar("R")
 Request = ToolRequest | CompensateRequest
-Part = Literal["run", "reconcile", "compensate"]
-"""A function of a tool."""
 Heartbeat = Callable[[str], None]
 """Called with what a tool says about its progress."""
 
@@ -344,11 +343,16 @@ class ToolRunner:
 class ToolActivities:
     """The activities around a runner: attempts, heartbeats and retries are Temporal's."""
 
-    def __init__(self, runner: ToolRunner, models: ModelActivities | None = None) -> None:
+    def __init__(
+        self,
+        runner: ToolRunner,
+        models: ModelActivities | None = None,
+        telemetry: Telemetry | None = None,
+    ) -> None:
         """`models` keep outputs for the question behind a call, and ask it where the workflow has handed it
         over."""
         self.runner = runner
-        self._models = models
+        self._models, self._telemetry = models, telemetry or Telemetry()
 
     @activity.defn(name="describe_tools")
     async def describe_tools(self, wanted: ToolsWanted) -> ToolsDescribed:
@@ -361,7 +365,7 @@ class ToolActivities:
 
         Raises `ApplicationError` of type `Transient` to be called again."""
         began, models = time.monotonic(), self._models
-        result = await _attempted(self.runner.run_tool, request, request.tool)
+        result = await self._attempted("run", self.runner.run_tool, request, request.tool)
         if models is None:
             return result
         result = await with_early_reply(
@@ -375,21 +379,30 @@ class ToolActivities:
     async def reconcile_tool(self, request: ReconcileRequest) -> Reconciled:
         """Did a call take effect? Raises `ApplicationError` of type `Transient` to be called again."""
         title = f"{request.tool}: did the call take effect?"
-        return await _attempted(self.runner.reconcile_tool, request, title)
+        return await self._attempted("reconcile", self.runner.reconcile_tool, request, title)
 
     @activity.defn(name="compensate_tool")
     async def compensate_tool(self, request: CompensateRequest) -> Compensated:
         """Undo a call; raises `ApplicationError` of type `Transient` to be called again."""
-        return await _attempted(self.runner.compensate_tool, request, f"{request.tool}: undo the call")
+        title = f"{request.tool}: undo the call"
+        return await self._attempted("compensate", self.runner.compensate_tool, request, title)
 
-
-async def _attempted(function: Callable[[Q, int, Heartbeat], Awaitable[R]], request: Q, title: str) -> R:
-    newest = [title]
-    async with heartbeats(lambda: (newest[0],)):
-        try:
-            return await function(request, activity.info().attempt, lambda text: newest.__setitem__(0, text))
-        except TransientError as error:
-            raise ApplicationError(str(error), type=TRANSIENT) from None
+    async def _attempted(
+        self, part: Part, function: Callable[[Q, int, Heartbeat], Awaitable[R]], request: Q, title: str
+    ) -> R:
+        newest, number = [title], activity.info().attempt
+        attempt = ToolAttempt(
+            key=request.key, request=request, part=part, is_known=request.tool in self.runner.specs
+        )
+        async with heartbeats(lambda: (newest[0],)):
+            try:
+                with self._telemetry.calling(attempt):
+                    attempt.result = result = await function(
+                        request, number, lambda text: newest.__setitem__(0, text)
+                    )
+                    return result
+            except TransientError as error:
+                raise ApplicationError(str(error), type=TRANSIENT) from None
 
 
 def _digest(request: Request) -> str:

@@ -7,22 +7,16 @@ import os
 import sysconfig
 from collections.abc import Iterator
 from contextlib import contextmanager
-from functools import cache
 from pathlib import Path
 
-from temporalio.runtime import (
-    LogForwardingConfig,
-    LoggingConfig,
-    Runtime,
-    TelemetryConfig,
-    TelemetryFilter,
-)
+from temporalio.runtime import LogForwardingConfig, LoggingConfig, TelemetryFilter
 
 import activities
 from activities.logs import configure
 from activities.settings import Settings
 from client.cli.render import note
 from client.errors import UsageError
+from client.telemetry import set_runtime
 
 __all__ = ["log_to_file", "log_to_terminal"]
 
@@ -51,7 +45,7 @@ def log_to_file(settings: Settings) -> Iterator[None]:
             if isinstance(output, logging.StreamHandler):
                 output.setStream(stream)
         root.addHandler(_OwnErrors())
-        _forward_core()
+        _forward_core(settings)
         try:
             yield
         finally:
@@ -74,15 +68,13 @@ class _OwnErrors(logging.Handler):
 def log_to_terminal(settings: Settings) -> Iterator[None]:
     """Log to standard error."""
     configure(settings)
-    _forward_core()
+    _forward_core(settings)
     yield
 
 
-@cache
-def _forward_core() -> None:
+def _forward_core(settings: Settings) -> None:
     """Temporal's core writes to standard error by itself; let it go the way of the other logs."""
     core = logging.getLogger("temporalio.core")
     forwarding = LogForwardingConfig(logger=core, append_target_to_name=False)
     filters = TelemetryFilter(core_level="WARN", other_level="ERROR")
-    logs = LoggingConfig(filter=filters, forwarding=forwarding)
-    Runtime.set_default(Runtime(telemetry=TelemetryConfig(logging=logs)), error_if_already_set=False)
+    set_runtime(settings, LoggingConfig(filter=filters, forwarding=forwarding))

@@ -210,7 +210,7 @@ def test_archive_is_sealed_and_its_chain_is_that_of_the_plain_records(tmp_path: 
     plain, sealed = [
         archived(tmp_path / name / "a.db", keys) for name, keys in (("p", Keys()), ("s", BEFORE))
     ]
-    assert sealed.add(ArchiveRequest(workflow_id="w", run_id="r", after="x", records=())) == "x"
+    assert sealed.add(ArchiveRequest(workflow_id="w", run_id="r", after="x", records=())).head == "x"
     rotated = archived(Path(sealed.database.where), ROTATED)  # a repeat under another key is the same part
     for archive in (plain, rotated):
         assert archive.records("w") == ({"seq": 0, "text": MARKER},)

@@ -22,13 +22,14 @@ from tests.server.trials import PATIENCE
 
 
 @asynccontextmanager
-async def worker(address: str, home: Path) -> AsyncIterator[Process]:
-    """A worker of that server; it is killed at the end."""
+async def worker(address: str, home: Path, **more: str) -> AsyncIterator[Process]:
+    """A worker of that server, with more variables in its environment; it is killed at the end."""
     environment = {
         **os.environ,
         "TEMPORAL_ADDRESS": address,
         "RATCHET_DATA_DIR": str(home),
         "RATCHET_LOG_FORMAT": "json",
+        **more,
     }
     process = await asyncio.create_subprocess_exec(
         sys.executable, "worker.py", cwd=ROOT, env=environment, stderr=PIPE

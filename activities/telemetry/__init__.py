@@ -1,0 +1,1 @@
+"""Monitoring of a worker: traces by OpenTelemetry, metrics for Prometheus."""
