@@ -19,7 +19,7 @@ from workflows.people import Kind, Verb
 
 __all__ = [
     "REQUESTS_KEY", "RequestSummary", "RunLine", "line_of", "list_filter", "requests_in_memo",
-    "run_with_short_id", "start_attributes", "start_memo", "waiting_of",
+    "run_with_short_id", "start_attributes", "start_memo",
 ]  # fmt: skip
 
 Progress = Literal["running", "completed", "failed", "cancelled", "terminated", "timed out", "continued"]
@@ -114,12 +114,6 @@ async def line_of(run: WorkflowExecution) -> RunLine:
         closed=run.close_time,
         requests=await requests_in_memo(run),
     )
-
-
-def waiting_of(run: WorkflowExecution) -> tuple[str, float]:
-    """What a run waits for, and since when, in seconds since 1970."""
-    found = run.typed_search_attributes
-    return found.get(WAITING, ""), (found.get(WAITING_SINCE) or run.start_time).timestamp()
 
 
 async def requests_in_memo(run: WorkflowExecution) -> tuple[RequestSummary, ...]:

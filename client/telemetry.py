@@ -9,19 +9,22 @@ from contextlib import contextmanager, suppress
 from typing import TYPE_CHECKING, Any
 
 import structlog
-from temporalio.client import Client
+from temporalio.client import Client, WorkflowExecution
+from temporalio.common import SearchAttributeKey
 from temporalio.runtime import LoggingConfig, PrometheusConfig, Runtime, TelemetryConfig
 
 from activities.settings import Settings
 from activities.telemetry.report import Telemetry, telemetry_of
 from client.errors import UsageError
-from client.listing import list_filter, waiting_of
+from client.listing import list_filter
 
 if TYPE_CHECKING:
     from activities.telemetry.metrics import Metrics
 
 __all__ = ["set_runtime", "showing_waiting", "worker_telemetry"]
 
+WAITING = SearchAttributeKey.for_keyword("AgentWaiting")
+SINCE = SearchAttributeKey.for_datetime("AgentWaitingSince")
 PAUSE = 10
 """Seconds between two looks at what waits for people."""
 
@@ -56,10 +59,17 @@ async def _watch(client: Client, metrics: Metrics) -> None:
     while True:
         try:
             query = list_filter(running=True, waiting=True)
-            metrics.show_waiting([waiting_of(run) async for run in client.list_workflows(query)])
+            found = [run async for run in client.list_workflows(query)]
+            metrics.show_waiting(map(_waiting_of, found))
         except Exception as error:  # noqa: BLE001  # the server may be away for a while
             log.info("metrics.not_read", error=str(error))
         await asyncio.sleep(PAUSE)
+
+
+def _waiting_of(run: WorkflowExecution) -> tuple[str, float]:
+    """What a run waits for, and since when, in seconds since 1970."""
+    found = run.typed_search_attributes
+    return found.get(WAITING, ""), (found.get(SINCE) or run.start_time).timestamp()
 
 
 def set_runtime(settings: Settings, logging: LoggingConfig | None = None) -> None:

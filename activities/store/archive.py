@@ -14,7 +14,7 @@ from __future__ import annotations
 import hashlib
 import json
 import zlib
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -25,7 +25,7 @@ from activities.store.blobs import StoreError
 from activities.store.database import Database, Execute, SqliteFile
 from activities.store.encryption import KeyMissing, Keys, NotDecrypted
 
-__all__ = ["SCHEMA", "Added", "Archive", "Run"]
+__all__ = ["SCHEMA", "Added", "Archive", "ArchivedEnd", "Run"]
 
 SCHEMA = """
 CREATE TABLE IF NOT EXISTS runs(
@@ -46,6 +46,11 @@ UP_TO = (
     " ON one.workflow_id=last.workflow_id AND one.run_id=last.run_id AND one.seq<=last.seq"
 )
 """The rows of a run's chain, be it a replaced one, up to the record with a hash."""
+ENDS = """SELECT runs.workflow_id, runs.run_id, runs.result, one.json, other.json FROM runs
+    JOIN records AS one ON one.workflow_id=runs.workflow_id AND one.run_id=runs.run_id AND one.seq=0
+    JOIN records AS other ON other.workflow_id=runs.workflow_id AND other.run_id=runs.run_id AND other.seq=
+    (SELECT max(seq) FROM records WHERE workflow_id=runs.workflow_id AND run_id=runs.run_id)
+    ORDER BY runs.rowid"""
 Run = tuple[str, str]
 """Workflow id, and run id of the first execution."""
 
@@ -59,6 +64,17 @@ class Added(NamedTuple):
     """Those that the archive did not have."""
     ended: bool = False
     """It did not have the result either."""
+
+
+class ArchivedEnd(NamedTuple):
+    """One run in the archive, or a chain of it that was replaced, and how far it came."""
+
+    workflow_id: str
+    run_id: str
+    result: JsonObject | None
+    first: JsonObject
+    """Record of the log."""
+    last: JsonObject
 
 
 class Archive:
@@ -137,6 +153,14 @@ class Archive:
     def runs(self) -> tuple[Run, ...]:
         """All runs, in the order in which they were first archived."""
         return tuple(self.database.rows("SELECT workflow_id, run_id FROM runs ORDER BY rowid"))
+
+    def ends(self) -> Iterator[ArchivedEnd]:
+        """All runs, in the order in which they were first archived."""
+        for *run, result, first, last in self.database.rows(ENDS):
+            texts = ((first, "the first record"), (last, "the last record"))
+            records = (_object(self._keys.unseal_text(str(text)), what, run[0]) for text, what in texts)
+            found = result and _object(self._keys.unseal_text(str(result)), "the result", run[0])
+            yield ArchivedEnd(run[0], run[1], found or None, *records)
 
     def ended_before(self, time: float) -> tuple[Run, ...]:
         """Runs with a result whose last record is older (seconds since 1970)."""

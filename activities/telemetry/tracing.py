@@ -50,9 +50,10 @@ class Tracing:
         self._redact = redact
         self._batches = BatchSpanProcessor(_exporter())
         self._provider = TracerProvider(resource=_resource(), shutdown_on_exit=False)
-        self._provider.add_span_processor(self._batches)
         if isinstance(trace.get_tracer_provider(), trace.ProxyTracerProvider):  # the program has none
-            trace.set_tracer_provider(self._provider)
+            trace.set_tracer_provider(_OfTools(resource=_resource(), shutdown_on_exit=False))
+        if isinstance(of_tools := trace.get_tracer_provider(), _OfTools):
+            of_tools.add_span_processor(self._batches)
 
     @contextmanager
     def current(self, attempt: Attempt) -> Iterator[None]:
@@ -220,6 +221,10 @@ class Tracing:
             name: (value if isinstance(value, str) else json.dumps(value, ensure_ascii=False))[:CONTENT_CHARS]
             for name, value in found.items()
         }
+
+
+class _OfTools(TracerProvider):
+    """Takes the spans that tools and libraries make by themselves."""
 
 
 def trace_id(root: str) -> int:

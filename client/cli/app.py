@@ -73,6 +73,7 @@ COMMANDS = {
     "machines": ("catalog", "List machines; with a NAME its options, states and exit reasons."),
     "modules": ("catalog", "List or forget the modules that earlier commands in this directory named."),
     "diagram": ("catalog", "Print a machine as a Mermaid state diagram or as a table."),
+    "costs": ("costs", "Show what runs have cost, by agent, model or day."),
     "gc": ("gc", "Delete stored data that no run needs any more."),
     "doctor": ("doctor", "Check server, namespace, search attributes, worker, provider, tools, store."),
 }

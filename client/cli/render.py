@@ -35,6 +35,7 @@ from workflows.people import (
 
 if TYPE_CHECKING:  # these import temporalio
     from activities.contracts import JsonObject
+    from client.costs import CostLine
     from client.history.check import Checked
     from client.history.checkpoints import CheckpointLine, StepSnapshot
     from client.history.compare import Comparison, Side, StepOf
@@ -373,6 +374,29 @@ def run_line(line: RunLine, wide: bool) -> dict[str, str]:
         agent = line.agent if line.machine in line.agent else f"{line.agent} ({line.machine})"
         row |= {"started": _clock(line.started), "agent": plain(agent)}
     return {**row, "goal": plain(line.goal)}
+
+
+def cost_table(lines: Sequence[CostLine], by: str) -> Table:
+    """Costs, one line each, then the sum of all; numbers to the right."""
+    table = Table(box=None, padding=(0, 2, 0, 0), header_style="dim")
+    table.add_column("day (UTC)" if by == "day" else by, overflow="fold")
+    names = ("runs", "calls", "input", "output", "USD")
+    for name in names:
+        table.add_column(name, justify="right", no_wrap=True)
+    rows = [(one.runs, one.model_calls, one.input_tokens, one.output_tokens, one.cost_usd) for one in lines]
+    for line, row in zip(lines, rows, strict=True):
+        table.add_row(plain(line.name), *_amounts(row))
+    if len(lines) > 1:
+        totals = [sum(column) for column in zip(*rows, strict=True)]
+        table.add_row("all", "", *_amounts(totals)[1:], style="bold")  # a run may be in several lines
+    if unpriced := sum(line.unpriced_calls for line in lines):
+        table.caption = f"{counted(unpriced, 'call')} had no known price; `price` of the model sets one"
+        table.caption_justify = "left"
+    return table
+
+
+def _amounts(row: Sequence[float]) -> list[str]:
+    return [*(f"{number:,.0f}" for number in row[:-1]), f"{row[-1]:,.4f}"]
 
 
 def steps_table(steps: Iterable[StepLine]) -> Table:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import json
+import re
 import socket
 from collections.abc import AsyncIterator
 from contextlib import suppress
@@ -16,15 +17,28 @@ from temporalio.client import Client
 
 from activities.contracts import ModelSpec, Price, RunMachine
 from activities.settings import Settings
+from activities.store.archive import Archive
+from client.agent import AgentClient
+from client.connection import Connection
+from client.costs import CostLine, archived_spending, cost_lines, live_spending
 from tests.fake_openai import Answer, FakeOpenAI
 from tests.server.collector import Collector, Span
-from tests.server.conftest import NESTER, TOOLS, real_server
+from tests.server.conftest import NESTER, ROOT, TOOLS, real_server
 from tests.server.test_worker_process import worker
 from tests.server.trials import Run, begin, decide, eventually, open_request
 from workflows.api import AgentTask
 
 MODEL = "gpt-5-mini"
 GOAL = "Count the herons at the lake."
+METRIC = re.compile(r"\b((?:ratchet|temporal)_[a-z_]+)\b")
+LABEL = re.compile(r"[{,]\s*([a-z_]+)\s*[=!]")
+BY = re.compile(r"\bby \(([^)]*)\)")
+WITHOUT_SAMPLES = {
+    "ratchet_rate_limit_wait_seconds_sum",
+    "ratchet_waiting_runs",
+    "ratchet_waiting_since_timestamp_seconds",
+}
+"""Of what this run did not meet, or what it no longer waits for."""
 INNER = RunMachine(machine="tools", goal=GOAL, give=("mark", "mark_once"))
 
 
@@ -44,8 +58,17 @@ def free_port() -> int:
 class Watched:
     """A run that is over, the spans that came of it, and what its last worker counted."""
 
-    def __init__(self, run: Run, collector: Collector, metrics: dict[str, Metric]) -> None:
+    def __init__(
+        self,
+        run: Run,
+        collector: Collector,
+        metrics: dict[str, Metric],
+        costs: tuple[CostLine, ...],
+        costs_before: tuple[CostLine, ...],
+    ) -> None:
         self.run, self.spans, self.collector, self.metrics = run, collector.spans, collector, metrics
+        self.costs, self.costs_before = costs, costs_before
+        """By agent; and while the run waited for a person."""
 
     def one(self, name: str) -> Span:
         """The only span of this name."""
@@ -100,11 +123,15 @@ async def watched(tmp_path_factory: pytest.TempPathFactory) -> AsyncIterator[Wat
             async with worker(address, settings.data_dir, **environment):
                 inner = await eventually(lambda: inner_run(client, run))
                 await waiting(port)
+                agents = AgentClient(Connection(client, settings, "the test server"))
+                before = await live_spending(agents, timed=True, failed=pytest.fail)
                 await decide(inner, "reject", await open_request(inner), text="leave them alone")
                 await run.result()
                 await eventually(lambda: asyncio.to_thread(lambda: collector.named("invoke_agent birds")))
                 metrics = await asyncio.to_thread(scraped, port)
-        yield Watched(run, collector, metrics)
+        archive = Archive(settings.archive_file)
+        spent = archived_spending(archive, timed=False)
+        yield Watched(run, collector, metrics, cost_lines(spent, "agent"), cost_lines(before, "agent"))
 
 
 async def inner_run(client: Client, run: Run) -> Run | None:
@@ -188,5 +215,25 @@ def test_temporals_own_metrics_come_with_them(watched: Watched) -> None:
     assert watched.value("temporal_workflow_completed_total") == 2
 
 
+def test_costs_are_those_of_the_spans(watched: Watched) -> None:
+    (line,), (before,) = watched.costs, watched.costs_before
+    chats = [span.attributes for span in watched.collector.named(f"chat {MODEL}")]
+    assert (line.name, line.runs, line.model_calls) == ("birds", 1, 3)
+    assert line.cost_usd == pytest.approx(sum(one["ratchet.cost_usd"] for one in chats))
+    assert line.input_tokens == sum(one["gen_ai.usage.input_tokens"] for one in chats)
+    assert (before.name, before.model_calls) == ("birds", 2)
+
+
 def test_dashboard_asks_for_what_is_counted(watched: Watched) -> None:
-    """Each metric of deploy/grafana/ratchet.json is served; each label it names is one of the metric's."""
+    """Each metric of the dashboard is served, and has the labels that its queries name."""
+    dashboard = json.loads((ROOT / "deploy" / "grafana" / "ratchet.json").read_text())
+    queries = [target["expr"] for panel in dashboard["panels"] for target in panel.get("targets", ())]
+    assert len(queries) > 20
+    samples = {one.name: one.labels for family in watched.metrics.values() for one in family.samples}
+    for query in queries:
+        (names, wanted) = set(METRIC.findall(query)), set(LABEL.findall(query))
+        wanted |= {label.strip() for found in BY.findall(query) for label in found.split(",")}
+        assert names, query
+        for name in names - WITHOUT_SAMPLES:
+            assert wanted <= set(samples[name]), query
+    assert {name.removesuffix("_sum") for name in WITHOUT_SAMPLES} <= set(watched.metrics)

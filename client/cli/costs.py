@@ -1,0 +1,86 @@
+"""`ratchet costs`: what runs have cost."""
+
+from __future__ import annotations
+
+import re
+from datetime import UTC, datetime, timedelta
+from typing import Annotated
+
+import typer
+
+from client.cli import render
+from client.cli.options import CommonOptions, Json, command
+from client.costs import By, Spending, archived_spending, cost_lines, live_spending
+from client.errors import RatchetError, UsageError
+from client.workerconfig import load_settings
+
+__all__ = ["app"]
+
+app = typer.Typer(rich_markup_mode=None)
+
+UNITS = {"h": "hours", "d": "days", "w": "weeks"}
+
+
+@command(app)
+async def costs(
+    common: CommonOptions,
+    by: Annotated[By, typer.Option("--by", help="One line for each of these; days are UTC.")] = "agent",
+    since: Annotated[
+        str | None,
+        typer.Option("--since", help="Only what was spent since: 36h, 7d, 4w or 2026-11-01 (UTC)."),
+    ] = None,
+    as_json: Json = False,
+) -> None:
+    """Show what runs have cost: those in the archive, and those that are under way where a server runs."""
+    from activities.store.blobs import StoreError
+    from activities.store.stores import Stores
+
+    begins, timed = _time(since), by == "day" or since is not None
+    live = await _live(common, timed)
+    stores = Stores(load_settings(common.data_dir))
+    try:
+        found = [*archived_spending(stores.archive, timed=timed, live=(one.run for one in live)), *live]
+    except StoreError as error:
+        raise RatchetError(f"the archive cannot be read: {error}") from error
+    finally:
+        stores.close()
+    lines = cost_lines(found, by, begins)
+    if as_json:
+        render.print_lines({by: line.name, **line.model_dump(exclude={"name"})} for line in lines)
+    elif lines:
+        render.out().print(render.cost_table(lines, by))
+    else:
+        render.note("no run has spent anything" if since is None else f"nothing was spent since {since}")
+
+
+async def _live(common: CommonOptions, timed: bool) -> tuple[Spending, ...]:
+    """Of runs that are not over, where a server is named or runs; none is started."""
+    from client.embedded import running_server
+
+    if common.remote() is None and running_server(common.data_dir) is None:
+        return ()
+    problems: list[str] = []
+    try:
+        async with common.client() as client:
+            live = await live_spending(client, timed=timed, failed=problems.append)
+    except RatchetError as error:
+        render.note(f"runs that are under way are not counted in full: {error}")
+        return ()
+    if problems:
+        render.note(f"{len(problems)} runs that are under way are not counted in full: {problems[0]}")
+    return live
+
+
+def _time(since: str | None) -> float:
+    """In seconds since 1970. Raises UsageError."""
+    if since is None:
+        return 0
+    if read := re.fullmatch(r"(\d{1,5})([hdw])", since):
+        return (datetime.now(UTC) - timedelta(**{UNITS[read[2]]: int(read[1])})).timestamp()
+    try:
+        return datetime.fromisoformat(since).replace(tzinfo=UTC).timestamp()
+    except ValueError:
+        raise UsageError(
+            f"--since {since}: expected hours, days or weeks such as 36h, 7d or 4w, or a day such as "
+            "2026-11-01"
+        ) from None
