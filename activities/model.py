@@ -348,6 +348,8 @@ def _storable(reply: ModelReplied, asked: ModelCall) -> ModelReplied:
             calls.append(ToolCall(id=id, name=_unicode(call.name), arguments=_unicode(call.arguments)))
     if sum(len(f"{call.id}{call.name}{call.arguments}".encode()) for call in calls) > MAX_CALL_BYTES:
         raise reply_too_large("bytes of tool calls", MAX_CALL_BYTES)
+    if len(reply.kept) > MAX_CALL_BYTES:
+        raise reply_too_large("bytes of reasoning", MAX_CALL_BYTES)
     model, reason = _unicode(reply.model)[:NAME_CHARS], _unicode(reply.finish_reason)[:NAME_CHARS]
     return reply.model_copy(
         update={"text": text, "tool_calls": tuple(calls), "model": model, "finish_reason": reason}

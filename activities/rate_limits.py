@@ -234,7 +234,7 @@ def estimated_tokens(call: ModelCall) -> int:
     tools = (tool.name + tool.description + json.dumps(tool.parameters) for tool in call.setup.tools)
     texts = [*tools, json.dumps(call.setup.response_schema)]
     for message in call.messages:
-        texts += [message.content, *(one.name + one.arguments for one in message.tool_calls)]
+        texts += [message.content, message.kept, *(one.name + one.arguments for one in message.tool_calls)]
     size = sum(len(text) if text.isascii() else len(text.encode(errors="replace")) for text in texts)
     return -(-size // BYTES_PER_TOKEN)
 

@@ -1,7 +1,8 @@
 """A fake OpenAI-compatible server: real HTTP on 127.0.0.1, whose behaviour a test picks.
 
-Answers come from `server.queue(...)`, or from the model's name: a word, then an argument behind `:`.
-Several names joined by `+` mean one per call, the last for ever: `status:503+status:429@0+echo`.
+It speaks chat completions and the Responses API. Answers come from `server.queue(...)`, or from the model's
+name: a word, then an argument behind `:`. Several names joined by `+` mean one per call, the last for ever:
+`status:503+status:429@0+echo`.
 
 echo                the last message again (also for every unknown name)
 say:TEXT            that text
@@ -46,6 +47,7 @@ __all__ = ["Answer", "FakeOpenAI", "RecordedRequest"]
 
 MODELS = ("echo", "gpt-5-mini", "llama3.2:latest")
 WORD_PAUSE = 0.05
+ASKING = ("/chat/completions", "/responses")
 
 
 @dataclass(frozen=True)
@@ -62,7 +64,7 @@ class RecordedRequest:
     @property
     def last_text(self) -> str:
         """The content of the last message."""
-        messages = self.body.get("messages") or [{}]
+        messages = self.body.get("messages") or self.body.get("input") or [{}]
         return str(messages[-1].get("content") or "")
 
 
@@ -78,6 +80,10 @@ class Answer:
     """Sent as it is instead of a completion."""
     content_type: str = "application/json"
     finish_reason: str | None = "stop"
+    reasoning: tuple[dict[str, Any], ...] = ()
+    """Items of the Responses API in front of the text."""
+    refusal: bool = False
+    """The text is a refusal (Responses API)."""
     counts: bool = True
     """With token counts: one per word."""
     end: str = "whole"
@@ -112,7 +118,7 @@ class FakeOpenAI:
     @property
     def completion_requests(self) -> list[RecordedRequest]:
         """Without those for the list of models."""
-        return [one for one in self.requests if one.path.endswith("/chat/completions")]
+        return [one for one in self.requests if one.path.endswith(ASKING)]
 
     def queue(self, *answers: Answer | str) -> None:
         """Answers for the next requests, whatever the model's name says."""
@@ -131,7 +137,7 @@ class FakeOpenAI:
         """What this request gets."""
         with self._lock:
             self.requests.append(request)
-            if request.path.endswith("/chat/completions"):
+            if request.path.endswith(ASKING):
                 self.request_came.set()
                 if self._queue:
                     return self._queue.popleft()
@@ -200,7 +206,8 @@ class _Connection(BaseHTTPRequestHandler):
     def _whole(self, answer: Answer, body: Mapping[str, Any]) -> None:
         message = {"role": "assistant", "content": answer.text, "tool_calls": list(answer.tool_calls) or None}
         choice = {"index": 0, "message": message, "finish_reason": answer.finish_reason}
-        text = json.dumps({**_head(body, ""), "choices": [choice], "usage": _usage(answer, body)})
+        whole = {**_head(body, ""), "choices": [choice], "usage": _usage(answer, body)}
+        text = json.dumps(_response(answer, body) if self.path.endswith("/responses") else whole)
         missing = 99 if answer.end == "cut" else 0
         self.close_connection = bool(missing)
         self._send(replace(answer, body=text, headers={"Content-Length": str(len(text) + missing)}))
@@ -210,15 +217,16 @@ class _Connection(BaseHTTPRequestHandler):
         self.send_header("Content-Type", "text/event-stream")
         self.send_header("Connection", "close")
         self.end_headers()
-        for piece in _pieces(answer):
+        responds = self.path.endswith("/responses")
+        for piece in _events(answer, body) if responds else _pieces(answer):
             if not self._pause(answer.word_seconds):
                 return
-            self._event(json.dumps({**_head(body, ".chunk"), "choices": [piece]}))
+            self._event(json.dumps(piece if responds else {**_head(body, ".chunk"), "choices": [piece]}))
         if answer.stream_end is not None:
             self._event(answer.stream_end)
         elif answer.end == "stall":
             self._stall()
-        elif answer.end == "whole":
+        elif answer.end == "whole" and not responds:
             usage = _usage(answer, body)
             if usage and (body.get("stream_options") or {}).get("include_usage"):
                 self._event(json.dumps({**_head(body, ".chunk"), "choices": [], "usage": usage}))
@@ -285,10 +293,50 @@ def _pieces(answer: Answer) -> Iterator[dict[str, Any]]:
         yield {"index": 0, "delta": {}, "finish_reason": answer.finish_reason}
 
 
+def _output(answer: Answer) -> Iterator[dict[str, Any]]:
+    """Items of the Responses API."""
+    yield from answer.reasoning
+    if answer.text:
+        kind = "refusal" if answer.refusal else "text"
+        part = {"type": f"output_{kind}", kind: answer.text}
+        yield {"type": "message", "id": "msg_1", "role": "assistant", "content": [part]}
+    for call in answer.tool_calls:
+        yield {"type": "function_call", "id": "fc_1", "call_id": call["id"], **call["function"]}
+
+
+def _response(answer: Answer, body: Mapping[str, Any]) -> dict[str, Any]:
+    reasons = {"length": "max_output_tokens", "content_filter": "content_filter"}
+    why = reasons.get(answer.finish_reason or "")
+    usage = _usage(answer, body) or {}
+    return {
+        "id": "resp_1", "object": "response", "model": str(body.get("model")), "output": [*_output(answer)],
+        "status": "incomplete" if why else "completed",
+        "incomplete_details": {"reason": why} if why else None, "error": None,
+        "usage": {
+            "input_tokens": usage["prompt_tokens"], "output_tokens": usage["completion_tokens"] + 7,
+            "input_tokens_details": {"cached_tokens": 2}, "output_tokens_details": {"reasoning_tokens": 7},
+        } if usage else None,
+    }  # fmt: skip
+
+
+def _events(answer: Answer, body: Mapping[str, Any]) -> Iterator[dict[str, Any]]:
+    """A stream of the Responses API: the words, each item, then the whole."""
+    yield {"type": "response.created", "response": {**_response(answer, body), "output": [], "usage": None}}
+    kind = "refusal" if answer.refusal else "output_text"
+    for number, word in enumerate(answer.text.split(" ") if answer.text else []):
+        yield {"type": f"response.{kind}.delta", "delta": word if number == 0 else f" {word}"}
+    for number, item in enumerate(_output(answer)):
+        yield {"type": "response.output_item.done", "output_index": number, "item": item}
+    if answer.finish_reason is not None:
+        whole = _response(answer, body)
+        yield {"type": f"response.{whole['status']}", "response": whole}
+
+
 def _usage(answer: Answer, body: Mapping[str, Any]) -> dict[str, Any] | None:
     if not answer.counts:
         return None
-    words_in = sum(len(str(m.get("content") or "").split()) for m in body["messages"])
+    messages = body.get("messages") or body.get("input") or []
+    words_in = sum(len(str(m.get("content") or "").split()) for m in messages)
     words_out = len(answer.text.split())
     return {
         "prompt_tokens": words_in, "completion_tokens": words_out, "total_tokens": words_in + words_out,
@@ -321,7 +369,8 @@ def _tool(request: RecordedRequest, argument: str) -> Answer:
 
 
 def _schema(request: RecordedRequest, argument: str) -> Answer:
-    schema = request.body["response_format"]["json_schema"]["schema"]
+    body = request.body
+    schema = (body["text"]["format"] if "text" in body else body["response_format"]["json_schema"])["schema"]
     values = {"string": "text", "integer": 1, "number": 1.5, "boolean": True, "array": []}
     found = {name: values.get(part.get("type"), {}) for name, part in schema.get("properties", {}).items()}
     return Answer(json.dumps(found))

@@ -72,6 +72,7 @@ def size(messages: Iterable[Message]) -> int:
     return sum(
         MESSAGE_BYTES
         + len(message.content.encode())
+        + len(message.kept)
         + sum(len(call.name) + len(call.arguments.encode()) for call in message.tool_calls)
         for message in messages
     )

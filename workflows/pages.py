@@ -113,7 +113,8 @@ def transcript(records: Sequence[Record], conversation: Conversation) -> tuple[M
 
 def transcript_page(messages: Sequence[Message], query: PageQuery) -> TranscriptPage:
     """Messages from `since` on."""
-    page, end = _page(messages, query)
+    shown = [message.model_copy(update={"kept": ""}) for message in messages]
+    page, end = _page(shown, query)
     return TranscriptPage(messages=page, next=end, total=len(messages))
 
 

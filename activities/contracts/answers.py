@@ -71,6 +71,8 @@ class Usage(Frozen):
     output_tokens: int = 0
     cached_tokens: int = 0
     """How many of the input tokens the provider had cached."""
+    reasoning_tokens: int = 0
+    """How many of the output tokens were reasoning."""
 
 
 class ModelReplied(BaseAnswer):
@@ -79,6 +81,8 @@ class ModelReplied(BaseAnswer):
     kind: Literal["model_replied"] = "model_replied"
     text: str
     tool_calls: tuple[ToolCall, ...] = ()
+    kept: str = Field(default="", exclude_if=lambda kept: not kept)
+    """What the provider wants back with the message (`Message.kept`)."""
     finish_reason: str = "stop"
     model: str = ""
     """The provider's name for the model that answered."""
@@ -98,7 +102,7 @@ class ModelReplied(BaseAnswer):
     @property
     def message(self) -> Message:
         """The reply as a message; must equal what the activity stored."""
-        return Message(role="assistant", content=self.text, tool_calls=self.tool_calls)
+        return Message(role="assistant", content=self.text, tool_calls=self.tool_calls, kept=self.kept)
 
     @property
     def cost(self) -> dict[str, float]:

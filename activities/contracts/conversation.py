@@ -10,7 +10,7 @@ import hashlib
 from collections.abc import Iterable, Iterator
 from typing import Annotated, Literal
 
-from pydantic import AfterValidator, BaseModel, ConfigDict
+from pydantic import AfterValidator, BaseModel, ConfigDict, Field
 
 from activities.text import readable
 
@@ -42,6 +42,8 @@ class Message(BaseModel):
     content: Text
     tool_calls: tuple[ToolCall, ...] = ()
     tool_call_id: str | None = None
+    kept: str = Field(default="", exclude_if=lambda kept: not kept)
+    """JSON that the reply's provider wants back with it, such as encrypted reasoning; for nobody else."""
 
 
 def digest_after(previous: str, message: Message) -> str:

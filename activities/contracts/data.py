@@ -90,6 +90,12 @@ class ModelSpec(Strict):
         default="gpt-5-mini", min_length=1, max_length=300, description="the provider's model name"
     )
     base_url: str | None = Field(default=None, max_length=2000, description="an OpenAI-compatible server")
+    api: Literal["chat", "responses"] = Field(
+        default="chat", description="of the server: chat completions, or OpenAI's Responses API"
+    )
+    reasoning: str | None = Field(
+        default=None, max_length=20, description="effort of a reasoning model, such as low or high"
+    )
     temperature: float | None = Field(
         default=0, ge=0, le=2, description="null: leave it to the model (some refuse the field)"
     )

@@ -1,9 +1,9 @@
-"""Chat completions of OpenAI, or of any server that speaks the same protocol.
+"""Models of OpenAI, or of any server that speaks the same protocol: where a call goes, and one call.
 
 The client library is imported, and its client made, in a thread: a second of CPU on the worker's
 event loop costs heartbeats. The request goes out as bytes, because the library's own way walks through
-every message of the conversation: 330 ms of CPU for 2,000 messages, 10 ms this way. How replies are
-read is in `openai_reply.py`.
+every message of the conversation: 330 ms of CPU for 2,000 messages, 10 ms this way. What is posted and how
+replies are read is in `openai_chat.py` and `openai_responses.py`, what servers refuse in `openai_quirks.py`.
 """
 
 from __future__ import annotations
@@ -11,22 +11,33 @@ from __future__ import annotations
 import asyncio
 import json
 import os
-import re
 from collections.abc import AsyncIterator, Awaitable, Callable, Collection, Iterable
 from difflib import get_close_matches
 from hashlib import sha256
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Protocol
 from urllib.parse import urlsplit, urlunsplit
 from weakref import WeakKeyDictionary
 
 import structlog
 from pydantic import SecretStr
 
-from activities.contracts import JsonObject, Message, ModelReplied, ModelSpec, ToolCall, Usage
+from activities.contracts import JsonObject, ModelReplied, ModelSpec, ToolCall, Usage
 from activities.pricing import cost_of, estimated_usage
 from activities.provider import ModelCall, ProviderError, reply_too_large
+from activities.providers import openai_chat, openai_responses
+from activities.providers.openai_chat import ChatReply
 from activities.providers.openai_errors import Server, problem_of, with_plain_errors, without_secrets
-from activities.providers.openai_reply import Piece, Reply
+from activities.providers.openai_quirks import (
+    NO_TOOLS,
+    asks_by_tool,
+    complaint,
+    fitted,
+    read,
+    together,
+    unusable,
+)
+from activities.providers.openai_reply import Reply
+from activities.providers.openai_responses import ResponsesReply
 from activities.settings import Settings
 
 if TYPE_CHECKING:
@@ -38,7 +49,7 @@ if TYPE_CHECKING:
     Clients = dict[tuple[str, str], AsyncOpenAI]
     """By URL and key."""
 
-__all__ = ["PROVIDER", "OpenAIProvider", "request_body"]
+__all__ = ["PROVIDER", "OpenAIProvider"]
 
 OFFICIAL_URL = "https://api.openai.com/v1"
 PLACEHOLDER = "none-needed"
@@ -57,29 +68,19 @@ EVENT_ENDS = (b"\n\n", b"\r\n\r\n", b"\r\r")
 CONNECT_SECONDS = 10.0
 LIST_SECONDS = 10.0
 """For the list of a server's models."""
-NAME_LIMIT = 64
-"""Characters of a function's name."""
-
-OPTIONAL_FIELDS = ("temperature", "seed", "stream_options", "max_completion_tokens", "max_tokens")
-"""Fields that are left out for a model that refuses them."""
-REFUSAL_WORDS = re.compile(
-    r"not support|unsupported|unknown|unrecognized|unexpected|not permitted|not allowed"
-    r"|extra (field|input)|deprecated",
-    re.IGNORECASE,
-)
 
 log = structlog.get_logger(__name__)
 
 
 class OpenAIProvider:
-    """Answers through chat completions.
+    """Answers through chat completions, or the Responses API where a model's `api` says so.
 
     `key` and `base_url` are the worker's own; without a base URL it is OpenAI itself. The key goes to
     that one server. A task may name the servers in `allowed` too; they never see the key.
     """
 
     name = "openai"
-    description = "chat completions of OpenAI or any compatible server (Ollama, vLLM, LM Studio)"
+    description = "OpenAI or any compatible server (Ollama, vLLM, LM Studio)"
 
     def __init__(
         self,
@@ -91,19 +92,19 @@ class OpenAIProvider:
         self._key, self._base_url, self._allowed = key, base_url, tuple(allowed)
         self._max_body_bytes = max_body_bytes
         self._clients: WeakKeyDictionary[AbstractEventLoop, Clients] = WeakKeyDictionary()
-        self._left_out: dict[tuple[str, str], frozenset[str]] = {}
+        self._quirks: dict[tuple[str, str, str], frozenset[str]] = {}
+        """By URL, model and API."""
 
     async def complete(self, call: ModelCall) -> ModelReplied:
         """The next message. Raises `ProviderError`."""
         server = self._server(call.model)
         try:
-            reply = await with_plain_errors(self._ask(call, server), server)
+            return await with_plain_errors(self._ask(call, server), server)
         except ProviderError as error:
             if error.type != "model_not_found":
                 raise
             hint = await self._available_models(server)
             raise ProviderError(error.error, error.type, f"{error.message}{hint}") from None
-        return _answer(reply, call, server)
 
     async def check(self, model: ModelSpec) -> str | None:
         """What is wrong with key, base URL, server or model name; None when all is well."""
@@ -175,23 +176,38 @@ class OpenAIProvider:
 
     # -- one call ------------------------------------------------------------------------------------
 
-    async def _ask(self, call: ModelCall, server: Server) -> Reply:
-        """Ask, leaving out the fields that this model turns out to refuse (a temperature, say)."""
+    async def _ask(self, call: ModelCall, server: Server) -> ModelReplied:
+        """Ask, in another way where this model turns out to refuse something (a temperature, say)."""
         client = await self._client(server)
         from openai import APIStatusError
 
-        known = (server.url, server.model)
+        api: Api = openai_responses if call.model.api == "responses" else openai_chat
+        known, before = (server.url, server.model, api.PATH), list[ModelReplied]()
         while True:
-            left_out = self._left_out.get(known, frozenset())
-            body, content = await asyncio.to_thread(_request, call, left_out)
+            quirks = self._quirks.get(known, frozenset())
+            asked = fitted(call, quirks)
+            body, content = await asyncio.to_thread(_request, api, asked, quirks, server)
             try:
-                return await _post(client, content, call, server)
+                reply = _answer(await _post(client, api, content, call, server), asked, server)
             except APIStatusError as error:
-                refused = _refused_field(error, body)
-                if refused is None:
+                quirk = _refused(error, body, quirks, by_tool=asks_by_tool(asked, call))
+                if quirk is None:
                     raise
-                log.warning("model.field_left_out", model=call.model.name, field=refused)
-                self._left_out[known] = left_out | {refused}
+            else:
+                reply = read(reply, asked, call)
+                if (quirk := unusable(reply, asked, call)) is None:
+                    return together(reply, before)
+                before.append(reply)
+            log.warning("model.quirk", model=call.model.name, quirk=quirk)
+            self._quirks[known] = self._quirks.get(known, frozenset()) | {quirk}
+
+
+class Api(Protocol):
+    """A module for one API."""
+
+    PATH: str
+
+    def body(self, call: ModelCall, quirks: Collection[str], by: str) -> JsonObject: ...
 
 
 def _connect(server: Server, max_body_bytes: int) -> AsyncOpenAI:
@@ -252,36 +268,39 @@ def _bounded(limit: int, server: Server) -> Callable[[httpx2.Response], Awaitabl
     return bound
 
 
-async def _post(client: AsyncOpenAI, content: bytes, call: ModelCall, server: Server) -> Reply:
+async def _post(client: AsyncOpenAI, api: Api, content: bytes, call: ModelCall, server: Server) -> Reply:
     import httpx2
     from openai import AsyncStream
 
     seconds = call.model.timeout_seconds
     key = {"Idempotency-Key": sha256(call.key.encode(errors="surrogatepass")).hexdigest()} if call.key else {}
     stream = await client.post(
-        "/chat/completions",
+        api.PATH,
         content=content,
         cast_to=object,  # plain JSON: half the CPU of the library's own classes
         options={"timeout": httpx2.Timeout(seconds, connect=min(CONNECT_SECONDS, seconds)), "headers": key},
         stream=True,
         stream_cls=AsyncStream[object],
     )
+    reply: Reply = ResponsesReply() if api is openai_responses else ChatReply()
     async with stream:
         kind = stream.response.headers.get("content-type", "")
         if not call.model.stream or "json" in kind or "html" in kind:  # some servers never stream
-            reply = _whole((await stream.response.aread()).decode(errors="replace"), server)
+            _whole(reply, (await stream.response.aread()).decode(errors="replace"), server)
         else:
-            reply = await _streamed(stream, call, server)
+            await _streamed(reply, stream, call, server)
     if reply.finish_reason == "content_filter":
         raise server.error("recoverable", "content_filter", "its filter stopped the reply")
     return reply
 
 
-async def _streamed(stream: AsyncStream[object], call: ModelCall, server: Server) -> Reply:
-    reply, secrets, waiting = Reply(), server.long_secrets, ""
+async def _streamed(reply: Reply, stream: AsyncStream[object], call: ModelCall, server: Server) -> None:
+    secrets, waiting = server.long_secrets, ""
     longest = max(map(len, secrets), default=0)
     async for event in stream:
-        waiting = server.without_keys(waiting + reply.add(Piece.model_validate(event)))
+        waiting = server.without_keys(waiting + reply.add(event))
+        if reply.error is not None:
+            raise server.reported(problem_of({"error": reply.error}))
         # what may be the beginning of a key waits for more
         ends = range(max(len(waiting) - longest, 0), len(waiting))
         kept = next((n for n in ends if any(s.startswith(waiting[n:]) for s in secrets)), len(waiting))
@@ -292,23 +311,20 @@ async def _streamed(stream: AsyncStream[object], call: ModelCall, server: Server
         call.on_text(waiting)
     if reply.finish_reason is None:  # the library takes a stream that was cut for a complete one
         raise server.error("transient", "stream_cut", "the stream ended in the middle of a reply")
-    return reply
 
 
-def _whole(text: str, server: Server) -> Reply:
+def _whole(reply: Reply, text: str, server: Server) -> None:
     """A reply that came in one piece with status 200. Raises `ProviderError` for anything else."""
     try:
         body = json.loads(text)
     except ValueError:
         start = text.strip()[:120]
         raise server.bad_response(f"no JSON but {start!r}" if start else "nothing") from None
-    piece, reply = Piece.model_validate(body), Reply()
-    if piece.error is not None:
-        raise server.reported(problem_of(body))
-    reply.add(piece)
+    reply.add(body)
+    if reply.error is not None:
+        raise server.reported(problem_of({"error": reply.error}))
     if not reply.answered:
         raise server.bad_response("JSON without choices")
-    return reply
 
 
 def _answer(reply: Reply, call: ModelCall, server: Server) -> ModelReplied:
@@ -322,9 +338,11 @@ def _answer(reply: Reply, call: ModelCall, server: Server) -> ModelReplied:
         usage = estimated_usage(call.messages, reply.text, calls)
         log.warning("model.usage_estimated", model=model.name)
     cost, known = cost_of(model, usage, reply.model, server.url)
+    kept = json.dumps({"by": _by(call, server), "kept": reply.kept}) if reply.kept else ""
     return ModelReplied(
         text=clean(reply.text),
         tool_calls=calls,
+        kept=clean(kept),
         finish_reason="refusal" if reply.refused else clean(reply.finish_reason or "stop"),
         model=clean(reply.model) or model.name,
         usage=usage,
@@ -333,106 +351,25 @@ def _answer(reply: Reply, call: ModelCall, server: Server) -> ModelReplied:
     )
 
 
-# -- the request ---------------------------------------------------------------------------------------
+def _by(call: ModelCall, server: Server) -> str:
+    """Whose reply it is: nobody else understands what is kept with it."""
+    return sha256(f"{call.model.api} {server.model} {server.shown}".encode()).hexdigest()[:16]
 
 
-def _request(call: ModelCall, left_out: Collection[str]) -> tuple[JsonObject, bytes]:
-    body = request_body(call, left_out)
+def _request(api: Api, call: ModelCall, quirks: Collection[str], server: Server) -> tuple[JsonObject, bytes]:
+    found = api.body(call, quirks, _by(call, server)).items()
+    body: JsonObject = {name: value for name, value in found if value is not None and name not in quirks}
     return body, json.dumps(body, ensure_ascii=False, separators=(",", ":")).encode()
 
 
-def request_body(call: ModelCall, left_out: Collection[str] = ()) -> JsonObject:
-    """What to post, without the fields in `left_out` and those that the task leaves open."""
-    model, setup = call.model, call.setup
-    body: dict[str, Any] = {
-        "model": model.name,
-        "messages": [_message(message) for message in call.messages],
-        "temperature": model.temperature,
-        "seed": model.seed,
-        "stream": model.stream,
-        "stream_options": {"include_usage": True} if model.stream else None,
-    }
-    for name in ("max_completion_tokens", "max_tokens"):  # the second is the older name
-        if name not in left_out:
-            body[name] = model.max_output_tokens
-            break
-    if setup.tools:
-        body["tools"] = [
-            {
-                "type": "function",
-                "function": {"name": t.name, "description": t.description, "parameters": t.parameters},
-            }
-            for t in setup.tools
-        ]
-        body["tool_choice"] = call.tool_choice
-    if setup.response_schema is not None:
-        schema = setup.response_schema
-        wanted = {"name": "reply", "schema": schema, "strict": _is_closed(schema)}
-        body["response_format"] = {"type": "json_schema", "json_schema": wanted}
-    return {name: value for name, value in body.items() if value is not None and name not in left_out}
-
-
-def _message(message: Message) -> dict[str, Any]:
-    shaped: dict[str, Any] = {"role": message.role, "content": message.content}
-    if message.tool_calls:
-        shaped["content"] = message.content or None
-        shaped["tool_calls"] = [
-            {
-                "id": call.id,
-                "type": "function",
-                "function": {"name": _name(call.name), "arguments": _arguments(call.arguments)},
-            }
-            for call in message.tool_calls
-        ]
-    if message.tool_call_id is not None:
-        shaped["tool_call_id"] = message.tool_call_id
-    return shaped
-
-
-def _name(name: str) -> str:
-    """A function's name as OpenAI accepts it; a model may have made up another one."""
-    return re.sub(r"[^a-zA-Z0-9_-]", "_", name)[:NAME_LIMIT] or "unnamed"
-
-
-def _arguments(text: str) -> str:
-    """Arguments as one JSON object: vLLM, llama-server and SGLang refuse the whole conversation for
-    one slip in an old message. The model can still read what it wrote."""
-    if not text.strip():
-        return "{}"
-    try:
-        value = json.loads(text)
-        # Python reads more than JSON has: NaN, numbers without bounds, half a character pair.
-        json.dumps(value, allow_nan=False, ensure_ascii=False).encode()
-    except (ValueError, RecursionError):
-        value = None
-    return text if isinstance(value, dict) else json.dumps({"invalid": text}, ensure_ascii=False)
-
-
-def _is_closed(schema: object) -> bool:
-    """Servers enforce a schema strictly only if no object in it leaves anything open."""
-    if isinstance(schema, list):
-        return all(_is_closed(part) for part in schema)
-    if not isinstance(schema, dict):
-        return True
-    if schema.get("type") == "object" or "properties" in schema:
-        properties = schema.get("properties")
-        names = set(properties) if isinstance(properties, dict) else set()
-        if schema.get("additionalProperties") is not False or names != set(schema.get("required", [])):
-            return False
-    return all(_is_closed(part) for part in schema.values())
-
-
-def _refused_field(error: APIStatusError, body: JsonObject) -> str | None:
-    """The optional field that the server does not know or accept, if that is its complaint."""
+def _refused(error: APIStatusError, body: JsonObject, known: Collection[str], *, by_tool: bool) -> str | None:
+    """What the server does not take, if that is its complaint. llama-server says 500 of its templates."""
+    if error.status_code not in (400, 422, 500):
+        return None
     words = f"{error.message} {error.body}"
-    if error.status_code not in (400, 422):
-        return None
-    if not REFUSAL_WORDS.search(words):
-        return None
-    for name in OPTIONAL_FIELDS:
-        if name in body and (error.param == name or re.search(rf"(?<!\w){name}(?!\w)", words)):
-            return name
-    return None
+    if (found := complaint(words, error.param, body, known)) is not None:
+        return found
+    return NO_TOOLS if by_tool and "tool" in words.lower() else None
 
 
 # -- addresses and models ------------------------------------------------------------------------------

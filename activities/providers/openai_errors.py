@@ -30,6 +30,7 @@ TOO_LONG = re.compile(
     r"|reduce the length of the messages",
     re.IGNORECASE,
 )
+RETRY_DELAY = re.compile(r"retryDelay\W+(\d{1,3}(?:\.\d+)?)s")
 QUOTA = {"insufficient_quota", "billing_hard_limit_reached", "billing_not_active"}
 TOO_LONG_CODES = {"context_length_exceeded", "exceed_context_size_error", "string_above_max_length"}
 FILTER_CODES = {"content_filter", "content_policy_violation", "ResponsibleAIPolicyViolation"}
@@ -52,6 +53,8 @@ class Problem:
     kind: str = ""
     message: str = ""
     headers: Mapping[str, str] = field(default_factory=dict)
+    wait: float | None = None
+    """Seconds that the body asks for, as Google's does."""
 
     @property
     def names(self) -> tuple[str, str]:
@@ -61,12 +64,14 @@ class Problem:
 
 def problem_of(body: object, status: int | None = None, headers: Mapping[str, str] | None = None) -> Problem:
     """Read an error object in any of the shapes that servers give it."""
+    body = body[0] if isinstance(body, list) and body else body  # Google's
     inner = body.get("error", body) if isinstance(body, Mapping) else body
     if not isinstance(inner, Mapping):
         return Problem(status, message=str(inner or ""), headers=headers or {})
     message = inner.get("message") or inner.get("detail") or ""
     code, kind = str(inner.get("code") or ""), str(inner.get("type") or "")
-    return Problem(status, code, kind, str(message), headers or {})
+    wait = RETRY_DELAY.search(str(inner.get("details") or ""))
+    return Problem(status, code, kind, str(message), headers or {}, float(wait[1]) if wait else None)
 
 
 def without_secrets(url: str) -> str:
@@ -130,8 +135,8 @@ class Server:
         return ProviderError(error, cause, f"model {self.model} at {self.shown}: {text}", retry_after_seconds)
 
     def bad_response(self, what: str) -> ProviderError:
-        """The status was 200, but what came is no chat completion."""
-        advice = "expected a chat completion; does the base URL end where the API begins (often /v1)?"
+        """The status was 200, but what came is no reply."""
+        advice = "expected a model's reply; does the base URL end where the API begins (often /v1)?"
         return self.error("transient", "bad_response", f"sent {self.redacted(what)}; {advice}")
 
     def reported(self, problem: Problem) -> ProviderError:
@@ -145,7 +150,8 @@ class Server:
             error, cause, advice = known
             return self.error(error, cause, f"{text}; {advice}")
         if _worth_a_retry(problem):
-            return self.error("transient", status, text, retry_after(problem.headers, LONGEST_WAIT))
+            wait = retry_after(problem.headers, LONGEST_WAIT)
+            return self.error("transient", status, text, problem.wait if wait is None else wait)
         advice = (
             "redirects are not followed, so that the key goes nowhere else; correct the base URL"
             if problem.status and 300 <= problem.status < 400

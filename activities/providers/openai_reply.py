@@ -1,28 +1,57 @@
-"""A chat completion as it arrives, whole or in pieces, read leniently: servers differ in detail.
+"""A reply as it arrives, whole or in pieces, whichever the API: what both ways of reading have in common.
 
-The client library's own accumulator cannot do it. It raises where a server sends no `index` or does
-not begin at 0; it joins two calls into one where all have the index 0; it repeats an id that comes
-with every piece; and it takes a stream that was cut for one that ended.
+Everything is read leniently, since servers differ in detail: docs/providers.md has a table of what differs.
 """
 
 from __future__ import annotations
 
 import json
-from dataclasses import dataclass, field
-from typing import Annotated, Any
+from typing import Annotated, Any, Protocol
 
-from pydantic import BaseModel, BeforeValidator
+from pydantic import BeforeValidator
 
-from activities.contracts import ToolCall, Usage
+from activities.contracts import JsonObject, Message, ToolCall, Usage
 
-__all__ = ["Piece", "Reply"]
+__all__ = ["Arguments", "Counts", "Name", "Reply", "arguments_as_object", "is_closed", "kept_of"]
 
 
-def _joined_parts(value: object) -> object:
-    """Some servers send a list of parts instead of a text."""
-    if isinstance(value, list):
-        return "".join(str(part.get("text", "")) for part in value if isinstance(part, dict))
-    return value
+class Reply(Protocol):
+    """A reply that arrives: `add` takes the next event, or the whole body, and gives its text."""
+
+    finish_reason: str | None
+    model: str
+    usage: Usage | None
+    answered: bool
+    """Something that may be a reply came."""
+    error: Any
+    """What the server says went wrong, inside a reply with status 200."""
+
+    @property
+    def refused(self) -> bool:
+        """The text is the model's refusal to answer in the wanted form."""
+        ...
+
+    @property
+    def text(self) -> str: ...
+
+    @property
+    def tool_calls(self) -> tuple[ToolCall, ...]:
+        """All calls so far; ids as the server gave them, or empty."""
+        ...
+
+    @property
+    def kept(self) -> JsonObject:
+        """What the server wants back with the message."""
+        ...
+
+    def add(self, event: object) -> str: ...
+
+
+def kept_of(message: Message, by: str) -> JsonObject:
+    """What the model and server named by `by` want back with the message; others are sent none of it."""
+    found = json.loads(message.kept) if message.kept else {}
+    kept: JsonObject = found.get("kept", {}) if isinstance(found, dict) and found.get("by") == by else {}
+    return kept
 
 
 def _as_json(value: object) -> object:
@@ -45,118 +74,54 @@ def _count(value: object) -> int | None:
 
 
 def _usage(value: object) -> Usage | None:
+    """Token counts under the names of either API; None for none, and for zeros."""
     if not isinstance(value, dict):
         return None
-    details = value.get("prompt_tokens_details")
-    cached = _count(details.get("cached_tokens")) if isinstance(details, dict) else None
-    used, made = _count(value.get("prompt_tokens")), _count(value.get("completion_tokens"))
-    if used is None or made is None:
+    used = _count(value.get("prompt_tokens", value.get("input_tokens")))
+    made = _count(value.get("completion_tokens", value.get("output_tokens")))
+    if used is None or made is None or not used + made:
         return None
-    return Usage(input_tokens=used, output_tokens=made, cached_tokens=cached or 0)
+    of_input = value.get("prompt_tokens_details", value.get("input_tokens_details"))
+    of_output = value.get("completion_tokens_details", value.get("output_tokens_details"))
+    cached = _count(of_input.get("cached_tokens")) if isinstance(of_input, dict) else None
+    reasoned = _count(of_output.get("reasoning_tokens")) if isinstance(of_output, dict) else None
+    total = _count(value.get("total_tokens")) or 0  # Google counts reasoning nowhere else
+    return Usage(
+        input_tokens=used,
+        output_tokens=max(made, total - used),
+        cached_tokens=cached or 0,
+        reasoning_tokens=reasoned or max(total - used - made, 0),
+    )
 
 
 Name = Annotated[str | None, BeforeValidator(_as_text)]
+Arguments = Annotated[str | None, BeforeValidator(_as_json)]
+Counts = Annotated[Usage | None, BeforeValidator(_usage)]
 
 
-class Function(BaseModel):
-    name: Name = None
-    arguments: Annotated[str | None, BeforeValidator(_as_json)] = None
+def arguments_as_object(text: str) -> str:
+    """Arguments as one JSON object: vLLM, llama-server and SGLang refuse the whole conversation for
+    one slip in an old message. The model can still read what it wrote."""
+    if not text.strip():
+        return "{}"
+    try:
+        value = json.loads(text)
+        # Python reads more than JSON has: NaN, numbers without bounds, half a character pair.
+        json.dumps(value, allow_nan=False, ensure_ascii=False).encode()
+    except (ValueError, RecursionError):
+        value = None
+    return text if isinstance(value, dict) else json.dumps({"invalid": text}, ensure_ascii=False)
 
 
-class CallPiece(BaseModel):
-    index: int | None = None
-    id: Name = None
-    function: Function = Function()
-
-
-class Content(BaseModel):
-    content: Annotated[str | None, BeforeValidator(_joined_parts)] = None
-    refusal: str | None = None
-    tool_calls: list[CallPiece] | None = None
-
-
-class Choice(BaseModel):
-    delta: Content | None = None
-    message: Content | None = None
-    finish_reason: Name = None
-
-
-class Piece(BaseModel):
-    """A whole completion, or one chunk of a stream, as far as it is used. Servers differ in detail."""
-
-    choices: list[Choice] | None = None
-    usage: Annotated[Usage | None, BeforeValidator(_usage)] = None
-    model: Name = None
-    error: Any = None
-
-
-@dataclass(slots=True)
-class PartialCall:
-    """A tool call that has not come to its end."""
-
-    id: str = ""
-    name: str = ""
-    arguments: list[str] = field(default_factory=list)
-
-
-class Reply:
-    """A reply that arrives whole or in pieces."""
-
-    def __init__(self) -> None:
-        self.finish_reason: str | None = None
-        self.model = ""
-        self.usage: Usage | None = None
-        self.answered = False
-        """At least one choice came."""
-        self.refused = False
-        """The text is the model's refusal to answer in the wanted form."""
-        self._texts: list[str] = []
-        self._calls: list[PartialCall] = []
-        self._by_index: dict[int, PartialCall] = {}
-
-    @property
-    def text(self) -> str:
-        """All text so far."""
-        return "".join(self._texts)
-
-    @property
-    def tool_calls(self) -> tuple[ToolCall, ...]:
-        """All calls so far; ids as the server gave them, or empty."""
-        return tuple(ToolCall(id=c.id, name=c.name, arguments="".join(c.arguments)) for c in self._calls)
-
-    def add(self, piece: Piece) -> str:
-        """Take in a whole completion or the next chunk; gives its text."""
-        self.model = piece.model or self.model
-        self.usage = piece.usage or self.usage
-        if not piece.choices:
-            return ""
-        choice = piece.choices[0]
-        self.answered = True
-        self.finish_reason = choice.finish_reason or self.finish_reason
-        if choice.delta is None and choice.message is not None:
-            for number, call in enumerate(choice.message.tool_calls or ()):
-                call.index = number  # each call of a whole message is complete
-        return self._add_content(choice.delta or choice.message or Content())
-
-    def _add_content(self, content: Content) -> str:
-        text = (content.content or "") + (content.refusal or "")
-        self.refused = self.refused or bool(content.refusal)
-        self._texts.append(text)
-        for piece in content.tool_calls or ():
-            call = self._call_of(piece)
-            call.id = call.id or piece.id or ""
-            call.name = call.name or piece.function.name or ""
-            call.arguments.append(piece.function.arguments or "")
-        return text
-
-    def _call_of(self, piece: CallPiece) -> PartialCall:
-        """The call that the piece continues. Some servers give no index, or always 0."""
-        call = self._calls[-1] if self._calls else None
-        if piece.index is not None:
-            call = self._by_index.get(piece.index)
-        if call is None or (piece.id and call.id and piece.id != call.id):
-            call = PartialCall()
-            self._calls.append(call)
-        if piece.index is not None:
-            self._by_index[piece.index] = call
-        return call
+def is_closed(schema: object) -> bool:
+    """Servers enforce a schema strictly only if no object in it leaves anything open."""
+    if isinstance(schema, list):
+        return all(is_closed(part) for part in schema)
+    if not isinstance(schema, dict):
+        return True
+    if schema.get("type") == "object" or "properties" in schema:
+        properties = schema.get("properties")
+        names = set(properties) if isinstance(properties, dict) else set()
+        if schema.get("additionalProperties") is not False or names != set(schema.get("required", [])):
+            return False
+    return all(is_closed(part) for part in schema.values())

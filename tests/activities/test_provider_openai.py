@@ -17,7 +17,8 @@ from pydantic import SecretStr
 
 from activities.contracts import Conversation, Message, ModelSpec, Price, Setup, ToolCall, ToolSpec, Usage
 from activities.provider import ModelCall
-from activities.providers.openai import OpenAIProvider, request_body
+from activities.providers import openai_chat
+from activities.providers.openai import OpenAIProvider
 from tests.activities.modelkit import BOTH, CONVERSATION, KEY, ask, failure, setup
 from tests.fake_openai import Answer, FakeOpenAI
 from tests.logs import captured_logs
@@ -113,7 +114,7 @@ async def test_refused_field_is_left_out_from_then_on(
         for _ in range(2):
             assert (await ask(provider, wanted)).text == "one two three"
     assert [name in one.body for one in server.completion_requests] == [True, False, False]
-    assert [line["field"] for line in logs if line["event"] == "model.field_left_out"] == [name]
+    assert [line["quirk"] for line in logs if line["event"] == "model.quirk"] == [name]
     if name == "max_completion_tokens":
         assert server.completion_requests[-1].body["max_tokens"] == 5
 
@@ -121,7 +122,7 @@ async def test_refused_field_is_left_out_from_then_on(
 def sent_function(call: ToolCall) -> dict[str, str]:
     """A call of an old message as it is sent."""
     conversation = Conversation([Message(role="assistant", content="", tool_calls=(call,))])
-    body: dict[str, Any] = request_body(ModelCall(Setup(model=ModelSpec(name="m")), conversation))
+    body: dict[str, Any] = openai_chat.body(ModelCall(Setup(model=ModelSpec(name="m")), conversation))
     function: dict[str, str] = body["messages"][0]["tool_calls"][0]["function"]
     return function
 

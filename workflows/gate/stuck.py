@@ -41,7 +41,7 @@ PARTS: dict[type[Effect[Any]], set[str]] = {
 VARIES: Any = {
     **dict.fromkeys((
         "id", "attempts", "attempt", "seconds", "cost_usd", "cost_known", "usage", "spent", "early",
-        "workflow_id", "session", "conversation", "model", "tools", "finish_reason",
+        "workflow_id", "session", "conversation", "model", "tools", "finish_reason", "kept",
     ), True),
     "tool_calls": {"__all__": {"id"}},
 }  # fmt: skip
