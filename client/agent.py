@@ -146,10 +146,16 @@ class AgentClient(RunCommander):
         """Start a run and wait for its result; see `start` and `result`."""
         return await self.result(await self.start(task, run, material=material))
 
-    async def cancel(self, run: str) -> None:
-        """Ask a run to stop; it still gives a result, with the exit reason `cancelled`."""
+    async def cancel(self, run: str, *, force: bool = False) -> None:
+        """Ask a run to stop; it still gives a result, with the exit reason `cancelled`.
+
+        Args:
+            force: end it at once, without a result and without the end of its log: for a run that cannot go
+                on. What its calls did is then unknown.
+        """
         async with clear_errors(self.where, run):
-            await self.temporal.get_workflow_handle(run).cancel()
+            handle = self.temporal.get_workflow_handle(run)
+            await (handle.terminate("ended by force") if force else handle.cancel())
 
     # -- the past of a run --------------------
 

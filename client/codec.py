@@ -68,7 +68,8 @@ class CodecServer(ThreadingHTTPServer):
             hosts: names by which this machine is called, besides `localhost`.
 
         Raises:
-            UsageError: the address cannot be used, or others reach it and there is no token.
+            UsageError: the address cannot be used, others reach it and there is no token, a key is wrong, or
+                the store cannot be used.
         """
         self.token = settings.codec_token.get_secret_value() if settings.codec_token else ""
         if not self.token and not _is_local(address[0]):
@@ -78,6 +79,10 @@ class CodecServer(ThreadingHTTPServer):
             )
         self.origins, self.hosts = frozenset(origins), frozenset((*LOCAL, address[0], *hosts))
         stores = Stores(settings)
+        try:
+            stores.check_keys()
+        except StoreError as error:
+            raise UsageError(str(error)) from error
         self.converter = data_converter((stores.blobs, stores.secret), stores.keys)
         self.places = threading.BoundedSemaphore(AT_A_TIME)
         try:
@@ -178,8 +183,11 @@ class _Handler(BaseHTTPRequestHandler):
 
     def _check_page(self) -> None:
         """Raise `_Refused` for what another web page sends, or one whose name was made to lead here."""
-        host = urlsplit(f"//{self.headers.get('Host', '')}").hostname
-        if host not in self.server.hosts:
+        host = self.headers.get("Host", "")
+        name = None
+        with suppress(ValueError):  # brackets that are no IPv6 address
+            name = urlsplit(f"//{host}").hostname
+        if name not in self.server.hosts:
             raise _Refused(HTTPStatus.FORBIDDEN, f"this codec server is not called {host!r}; see --host")
         origin = self.headers.get("Origin")
         if origin is not None and origin not in self.server.origins:

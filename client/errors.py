@@ -16,8 +16,8 @@ if TYPE_CHECKING:
 
 __all__ = [
     "CodeChanged", "DuplicateRun", "MachineBug", "NoWorker", "NotConfirmed", "RatchetError", "Refused",
-    "RunFailed", "RunRefused", "ServerError", "StoreNotShared", "UnknownRun", "Unreachable", "UsageError",
-    "clear_errors", "machine_bug", "no_worker", "run_failed", "unknown_run", "unreachable",
+    "RunFailed", "RunRefused", "ServerError", "StoreNotShared", "UnknownRun", "Unreachable", "Unreadable",
+    "UsageError", "clear_errors", "machine_bug", "no_worker", "run_failed", "unknown_run", "unreachable",
 ]  # fmt: skip
 
 
@@ -58,6 +58,10 @@ class CodeChanged(MachineBug):
 
 class StoreNotShared(RatchetError):
     """A run's answer is too long for a message and lies in a store that this client cannot read."""
+
+
+class Unreadable(RatchetError):
+    """What Temporal has of a run is encrypted, and this process lacks the key."""
 
 
 class UnknownRun(RatchetError):
@@ -108,7 +112,6 @@ async def clear_errors(where: str, run_id: str = "") -> AsyncIterator[None]:
         where: address of the server, for the message.
         run_id: workflow id, where the call is about one run.
     """
-    from temporalio.client import WorkflowQueryFailedError
     from temporalio.service import RPCError
 
     from activities.store.blobs import StoreError
@@ -119,16 +122,13 @@ async def clear_errors(where: str, run_id: str = "") -> AsyncIterator[None]:
     except RPCError as error:
         raise _translated(error, where, run_id) from error
     except (KeyMissing, NotDecrypted) as error:
-        raise RatchetError(f"what Temporal has of run {run_id} cannot be read here: {error}") from error
+        what = f"of run {run_id}" if run_id else f"at {where}"
+        raise Unreadable(f"what Temporal has {what} cannot be read here: {error}") from error
     except StoreError as error:
         raise StoreNotShared(
             f"the answer of run {run_id} is too long for a message and lies in the store of its workers, "
             f"which cannot be read here: {error}; name its directory with --data-dir"
         ) from error
-    except WorkflowQueryFailedError as error:
-        if NONDETERMINISM in str(error):
-            raise machine_bug(run_id, str(error)) from error
-        raise RatchetError(f"run {run_id} refused the query: {error}") from error
 
 
 def _translated(error: RPCError, where: str, run_id: str) -> RatchetError:

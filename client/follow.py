@@ -19,6 +19,8 @@ from temporalio.api.workflowservice.v1 import (
 from temporalio.client import Client
 from temporalio.exceptions import FailureError
 
+from activities.store.encryption import KeyMissing, NotDecrypted
+
 __all__ = ["Follower", "Heartbeat", "bug_in", "heartbeat_in", "newest_state"]
 
 GROWS = EventType.EVENT_TYPE_WORKFLOW_TASK_COMPLETED
@@ -140,6 +142,8 @@ async def _message(temporal: Client, failure: Failure) -> str:
     """What a failure says; with encryption its message is a payload."""
     try:
         found = await temporal.data_converter.decode_failure(failure)
+    except (KeyMissing, NotDecrypted) as error:
+        return f"the reason is encrypted: {error}"
     except Exception as error:  # noqa: BLE001  # whatever is wrong with its details
         return f"{failure.message} ({error})"
     return found.message if isinstance(found, FailureError) else str(found)

@@ -13,7 +13,7 @@ from __future__ import annotations
 import asyncio
 import re
 import time
-from collections.abc import AsyncIterator, Awaitable, Callable, Collection, Iterator, Sequence
+from collections.abc import AsyncIterator, Awaitable, Callable, Collection, Iterator, Mapping, Sequence
 from contextlib import asynccontextmanager, contextmanager, suppress
 from dataclasses import dataclass
 from datetime import timedelta
@@ -30,6 +30,7 @@ from temporalio.converter import PayloadCodec
 from temporalio.service import RPCError, RPCStatusCode
 
 from activities.store.blobs import KeptBlob, StoreError
+from activities.store.encryption import KeyMissing, NotDecrypted
 from activities.store.stores import Stores
 from client.errors import RatchetError, clear_errors
 from client.history.recorded import payloads_in
@@ -81,20 +82,21 @@ async def find_garbage(
     Args:
         archive: runs of the archive count as garbage, too, if they ended before and Temporal knows none of
             their workflow id.
-        forget: ids of namespaces whose runs need nothing any more.
+        forget: ids of namespaces, and workflow ids of runs, that need nothing any more.
 
     Raises:
-        RatchetError: the server or a store cannot be used, a blob is damaged, or the stores hold what runs of
-            another server may need.
+        RatchetError: the server or a store cannot be used, a blob is damaged, a run cannot be decrypted, or
+            the stores hold what runs of another server may need.
     """
     before = time.time() - older_than.total_seconds()
     async with _clear_errors(temporal):
         # in this order: what is put after the list was made is not in the list
         blobs = {one.digest: one for one in await asyncio.to_thread(lambda: list(stores.blobs.list()))}
         search = _Search(stores, blobs, temporal.data_converter.payload_codec)
+        marks = await asyncio.to_thread(stores.namespaces)
         known: set[str] = set()
-        for client in await _namespaces(temporal, stores, forget):
-            known |= await search.read_namespace(client)
+        for client in await _namespaces(temporal, stores, marks, forget):
+            known |= await search.read_namespace(client, forget)
         ended = await asyncio.to_thread(stores.archive.ended_before, before) if archive else ()
         archived = tuple(run for run in ended if run[0] not in known)
         calls = await search.read_databases(archived, known, before)
@@ -108,7 +110,7 @@ async def find_garbage(
         kept=len(blobs) - len(unused),
         kept_bytes=sum(one.size for one in blobs.values()) - sum(one.size for one in unused),
         executions=search.executions,
-        forgotten=tuple(forget),
+        forgotten=tuple(marks.keys() & set(forget)),
     )
 
 
@@ -142,10 +144,11 @@ async def _clear_errors(temporal: Client) -> AsyncIterator[None]:
             raise RatchetError(f"nothing was deleted: {error}") from error
 
 
-async def _namespaces(temporal: Client, stores: Stores, forget: Collection[str]) -> list[Client]:
+async def _namespaces(
+    temporal: Client, stores: Stores, marks: Mapping[str, str], forget: Collection[str]
+) -> list[Client]:
     """A client for each namespace whose workers used the stores, and for that of `temporal`."""
     found = {temporal.namespace: temporal}
-    marks = await asyncio.to_thread(stores.namespaces)
     for namespace_id, name in marks.items():
         if namespace_id in forget:
             continue
@@ -176,11 +179,12 @@ class _Search:
         self._unread: list[str] = []
         self._stores, self._blobs, self._codec = stores, frozenset(blobs), codec
 
-    async def read_namespace(self, client: Client) -> set[str]:
-        """Everything there that refers to blobs; the workflow ids of its runs."""
+    async def read_namespace(self, client: Client, forget: Collection[str]) -> set[str]:
+        """Everything there that refers to blobs, but for runs to forget; the workflow ids of its runs."""
         runs = [run async for run in client.list_workflows()]
         schedules = [one.id async for one in await client.list_schedules()]
-        await _in_batches(runs, lambda run: self._read_run(client, run))
+        needing = [run for run in runs if run.id not in forget]
+        await _in_batches(needing, lambda run: self._read_run(client, run))
         await _in_batches(schedules, lambda name: self._read_schedule(client, name))
         self.executions += len(runs)
         return {run.id for run in runs}
@@ -213,7 +217,7 @@ class _Search:
 
     async def _read_run(self, client: Client, run: WorkflowExecution) -> None:
         handle = client.get_workflow_handle(run.id, run_id=run.run_id)
-        with _may_be_gone():
+        with _may_be_gone(), _named(run.id):
             if run.status is WorkflowExecutionStatus.RUNNING:  # the memo, calls that are tried again
                 await self._read_message((await handle.describe()).raw_description)
             async for event in handle.fetch_history_events():
@@ -249,6 +253,18 @@ def _may_be_gone() -> Iterator[None]:
     except RPCError as error:
         if error.status is not RPCStatusCode.NOT_FOUND:  # its retention is over
             raise
+
+
+@contextmanager
+def _named(run: str) -> Iterator[None]:
+    try:
+        yield
+    except (KeyMissing, NotDecrypted) as error:
+        raise RatchetError(
+            f"nothing was deleted: what run {run} needs cannot be seen: {error}. If it was started with a "
+            f"wrong key by mistake, end it (`ratchet cancel {run} --force`), and say that it needs nothing "
+            f"with --forget {run}"
+        ) from error
 
 
 async def _in_batches(items: Sequence[T], work: Callable[[T], Awaitable[None]]) -> None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import base64
 import getpass
+import hashlib
 import json
 import os
 import secrets
@@ -78,7 +79,8 @@ def new_key(path: Path) -> str:
 
 
 def new_encryption_key(path: Path) -> str:
-    """Add a key to a file for RATCHET_ENCRYPTION_KEYS, at its end; gives the key's name, which is the date.
+    """Add a key to a file for RATCHET_ENCRYPTION_KEYS, at its end; gives the key's name: the date and a
+    few characters that only this key has.
 
     At the end it only decrypts, so that all can have it before the first one encrypts with it.
 
@@ -88,9 +90,10 @@ def new_encryption_key(path: Path) -> str:
     keys: dict[str, str] = {}
     if path.exists():
         keys = {name: key.get_secret_value() for name, key in _encryption_keys(path).items()}
-    day = datetime.now(UTC).date().isoformat()
-    name = next(name for name in (day, *(f"{day}.{n}" for n in range(2, 1000))) if name not in keys)
-    keys[name] = base64.b64encode(secrets.token_bytes(KEY_BYTES)).decode()
+    key = secrets.token_bytes(KEY_BYTES)
+    # of two keys that were made on one day neither must be taken for the other
+    name = f"{datetime.now(UTC).date().isoformat()}-{hashlib.sha256(key).hexdigest()[:6]}"
+    keys[name] = base64.b64encode(key).decode()
     try:
         write_private(path, json.dumps(keys, indent=2))
     except OSError as error:

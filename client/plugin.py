@@ -17,6 +17,7 @@ from typing import Any
 
 from temporalio.api.workflowservice.v1 import DescribeNamespaceRequest
 from temporalio.plugin import SimplePlugin
+from temporalio.service import ConnectConfig, ServiceClient
 from temporalio.worker import (
     ReplayerConfig,
     UnsandboxedWorkflowRunner,
@@ -30,7 +31,7 @@ from temporalio.worker.workflow_sandbox import RestrictedWorkflowAccessError, Sa
 from temporalio.workflow import SandboxImportNotificationPolicy
 
 from activities.settings import Settings
-from activities.store.blobs import StoreError
+from activities.store.blobs import StoreError, StoreUnavailable
 from activities.store.converter import HandlersConverter, data_converter
 from activities.store.stores import Stores
 from activities.telemetry.report import Telemetry
@@ -73,6 +74,14 @@ class RatchetPlugin(SimplePlugin):
             # a user's machine that reads a clock or a file ends its run, instead of waiting for other code
             workflow_failure_exception_types=[RestrictedWorkflowAccessError],
         )
+
+    async def connect_service_client(
+        self, config: ConnectConfig, next: Callable[[ConnectConfig], Awaitable[ServiceClient]]
+    ) -> ServiceClient:
+        """Connect as the SDK does. Raises `WrongKey` before anything is encrypted with it."""
+        with suppress(StoreUnavailable):  # left to the calls that need it
+            await asyncio.to_thread(self.stores.check_keys)
+        return await super().connect_service_client(config, next)
 
     def configure_worker(self, config: WorkerConfig) -> WorkerConfig:
         """Load users' machines and rules before the worker makes its workflows."""

@@ -15,13 +15,16 @@ from temporalio.client import (
     WorkflowExecutionDescription,
     WorkflowFailureError,
     WorkflowHandle,
+    WorkflowQueryFailedError,
 )
 from temporalio.exceptions import ApplicationError, CancelledError
 
 from activities.contracts import Message
+from activities.store.encryption import ENCODED
 from client.archived import ArchivedRuns
 from client.connection import Connection, has_worker
 from client.errors import (
+    NONDETERMINISM,
     CodeChanged,
     MachineBug,
     NoWorker,
@@ -272,8 +275,17 @@ class RunReader:
             async with clear_errors(self.where, run):
                 answer: Q = await handle.query(name, args=inputs, result_type=kind, rpc_timeout=timeout)
                 return answer
-        except (NoWorker, CodeChanged) as error:
-            await self._check_bug(run, str(error.__cause__) if isinstance(error, CodeChanged) else "")
+        except WorkflowQueryFailedError as error:
+            reason = str(error)
+            if NONDETERMINISM in reason:
+                await self._check_bug(run, reason)
+            if reason == ENCODED:  # Temporal's SDK hands on no more of it
+                if (await self.describe(run)).progress != "running":
+                    await self.result(run)  # where the run failed, it says why
+                reason = "the reason is encrypted; most likely the run has not begun yet, so try again"
+            raise RatchetError(f"run {run} refused the query: {reason}") from error
+        except NoWorker:
+            await self._check_bug(run)
             raise
 
     async def _check_bug(self, run: str, text: str = "") -> None:

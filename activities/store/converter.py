@@ -43,7 +43,7 @@ from temporalio.exceptions import ApplicationError
 from activities.contracts import Frozen, ModelReplied, ModelRequest, ToolRequest, ToolResult
 from activities.store.blobs import DIGEST, BlobStore, StoreError
 from activities.store.codec import INLINE, STRANGE, UNREADABLE, Codec
-from activities.store.encryption import Keys
+from activities.store.encryption import ENCODED, Keys
 from activities.store.secret import StoreSecret
 from activities.text import problems_text
 
@@ -70,8 +70,6 @@ UNSIGNED_TEXT = (
 )
 REPLACED = {UNSIGNED: UNSIGNED_TEXT, UNREADABLE: STRANGE}
 """Encodings of what takes the place of something forged, and what to say of it."""
-ENCODED = "Encoded failure"
-"""What the SDK writes in the place of a message that is a payload."""
 SHORT = (ModelRequest, ModelReplied, ToolRequest, ToolResult)
 """Written without the fields that have their default. Their unions need none of those to be read."""
 PROTOBUF = (b"json/protobuf", b"binary/protobuf")

@@ -19,14 +19,18 @@ from cryptography.exceptions import InvalidTag
 from cryptography.hazmat.primitives.ciphers.aead import AESSIV
 from pydantic import SecretStr
 
-from activities.store.blobs import BlobStore, StoreUnavailable
+from activities.store.blobs import BlobStore, Objects, StoreError, StoreUnavailable
 
-__all__ = ["KeyMissing", "Keys", "NotDecrypted", "SealedBlobs", "is_sealed"]
+__all__ = [
+    "ENCODED", "KeyMissing", "Keys", "NotDecrypted", "SealedBlobs", "WrongKey", "check_keys", "is_sealed",
+]  # fmt: skip
 
 MAGIC = b"\x8bRatchet sealed 1\n"
 """What encrypted bytes at rest begin with, then the key's name and a line's end. Neither JSON, nor zlib, nor
 UTF-8 text begins so. Of a length that base 64 encodes by itself."""
 MAGIC_TEXT = base64.b64encode(MAGIC).decode()
+ENCODED = "Encoded failure"
+"""What the SDK writes in the place of a failure's message that is a payload."""
 VARIABLE = "RATCHET_ENCRYPTION_KEYS"
 
 
@@ -39,6 +43,10 @@ class NotDecrypted(StoreUnavailable):
     changed."""
 
 
+class WrongKey(StoreError):
+    """A key of this process has the name of another one that the store knows."""
+
+
 class Keys:
     """Keys by name, 64 bytes in base 64 each. Without any, all is left as it is; what is encrypted is then
     refused, never taken for a value."""
@@ -49,6 +57,12 @@ class Keys:
         self.active = next(iter(secrets), None)
         """Name of the key that encrypts; None: nothing is encrypted."""
         self._naming = [hmac.digest(secret, b"ratchet names", "sha256") for secret in secrets.values()]
+
+    def checks(self) -> dict[str, bytes]:
+        """For each name what only its key makes, and what tells nothing of it."""
+        return {
+            name: one.encrypt(b"ratchet", [b"check", name.encode()]) for name, one in self._ciphers.items()
+        }
 
     def encrypt(self, data: bytes, purpose: bytes) -> bytes:
         """The data under the active key, which must be there."""
@@ -110,6 +124,24 @@ class Keys:
     def names_of(self, digest: str) -> tuple[str, ...]:
         """Its names under all keys, first the key that encrypts, and at last without a key."""
         return *(hmac.digest(key, digest.encode(), "sha256").hex() for key in self._naming), digest
+
+
+def check_keys(keys: Keys, objects: Objects) -> None:
+    """Compare keys with those that the store knows by their names; the store learns new ones.
+
+    Raises `WrongKey`: what was encrypted with the other key could not be read, nor what this one encrypts.
+    """
+    for name, check in keys.checks().items():
+        mark = f"keys/{name}.check"
+        known = objects.read(mark)
+        if known is None:
+            objects.write(mark, check)
+        elif known != check:
+            raise WrongKey(
+                f"the key {name!r} in {VARIABLE} is not the key that {objects.where} knows by this name: "
+                "give this process the right one; a new key needs a new name. (If nothing that was encrypted "
+                f"with the other key is needed any more, delete {mark} there.)"
+            )
 
 
 class SealedBlobs(BlobStore):

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 
 from activities.settings import Settings
 from activities.store.blobs import BlobStore
-from activities.store.encryption import Keys, SealedBlobs
+from activities.store.encryption import Keys, SealedBlobs, check_keys
 from activities.store.secret import StoreSecret
 
 if TYPE_CHECKING:
@@ -80,6 +80,10 @@ class Stores:
 
         schema = archive.SCHEMA + calls.SCHEMA + remote.SCHEMA
         return Postgres(self.settings.store.get_secret_value(), schema)
+
+    def check_keys(self) -> None:
+        """Raise `WrongKey` if a key is another one than the stores know by its name."""
+        check_keys(self.keys, self.blobs.objects)
 
     def namespaces(self) -> dict[str, str]:
         """Temporal's namespaces whose workers used the blobs: names by id."""

@@ -137,6 +137,7 @@ def _store(settings: Settings) -> Check:
     try:
         data_directory(settings.data_dir)
         stores.secret.signature("")
+        stores.check_keys()
         stores.blobs.get(stores.blobs.put(b"written by ratchet doctor"))
         runs = len(stores.archive.runs())
     except (RatchetError, StoreError) as error:

@@ -30,7 +30,9 @@ async def gc(
     ] = False,
     forget: Annotated[
         list[str] | None,
-        typer.Option("--forget", help="Id of a namespace that is gone; its runs need nothing. Repeatable."),
+        typer.Option(
+            "--forget", help="Id of a namespace that is gone, or of a run: it needs nothing. Repeatable."
+        ),
     ] = None,
     dry_run: Annotated[bool, typer.Option("--dry-run", help="Show what would go, delete nothing.")] = False,
     as_json: Json = False,

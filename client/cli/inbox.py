@@ -10,7 +10,7 @@ import typer
 from client.agent import AgentClient
 from client.cli import render
 from client.cli.options import CommonOptions, Json, command
-from client.errors import NoWorker, Refused, StoreNotShared
+from client.errors import NoWorker, Refused, StoreNotShared, clear_errors
 from client.history.recorded import beginning_of
 from client.listing import RequestSummary
 from workflows.people import Request, RequestsPage
@@ -53,7 +53,8 @@ async def _show_requests(client: AgentClient, run_id: str, as_json: bool) -> Non
     about = (await client.description(run_id)).raw_description
     children = [child.workflow_id for child in about.pending_children]
     requests, page = await open_requests(client, run_id)
-    task = (await beginning_of(client.temporal, run_id)).task
+    async with clear_errors(client.where, run_id):
+        task = (await beginning_of(client.temporal, run_id)).task
     if as_json:
         rows = [
             {

@@ -139,20 +139,44 @@ async def result(common: CommonOptions, run: RunName, as_json: Json = False) -> 
 
 
 @command(app)
-async def cancel(common: CommonOptions, run: RunName, as_json: Json = False) -> None:
+async def cancel(
+    common: CommonOptions,
+    run: RunName,
+    force: Annotated[
+        bool,
+        typer.Option(
+            "--force", help="End a run that cannot go on: at once, without result and archived log."
+        ),
+    ] = False,
+    as_json: Json = False,
+) -> None:
     """Stop a run; it ends with the exit reason `cancelled`."""
+    from client.follow import bug_in
+
     async with common.client() as client:
         run_id = await client.find(run)
         line = await client.describe(run_id)
         if line.progress != "running":
             reason = line.exit_reason or line.progress
             raise RatchetError(f"run {run_id} is over already ({reason}); nothing was stopped")
-        await client.cancel(run_id)
+        await client.cancel(run_id, force=force)
         has_worker = await client.has_worker(run_id)
+        failure = None if force else await bug_in(client.temporal, run_id)
     if as_json:
-        render.print_json({"id": run_id, "asked_to_stop": True, "has_worker": has_worker})
+        render.print_json({
+            "id": run_id, "asked_to_stop": not force, "ended": force, "has_worker": has_worker,
+            "failure": failure,
+        })  # fmt: skip
+        return
+    if force:
+        typer.echo(render.plain(f"ended run {run_id} at once, without a result"))
         return
     typer.echo(render.plain(f"asked run {run_id} to stop"))
+    if failure:
+        typer.echo(render.plain(
+            f"it stops once this is mended: {failure}\n"
+            f"`ratchet cancel {run_id} --force` ends it now, without a result"
+        ))  # fmt: skip
     if not has_worker:
         typer.echo("no worker runs; it stops when one does (`ratchet run --resume`)")
 

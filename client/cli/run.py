@@ -28,7 +28,16 @@ from client.cli.options import (
     read_text,
 )
 from client.connection import has_worker
-from client.errors import MachineBug, NoWorker, RatchetError, RunFailed, RunRefused, UsageError, clear_errors
+from client.errors import (
+    MachineBug,
+    NoWorker,
+    RatchetError,
+    RunFailed,
+    RunRefused,
+    Unreadable,
+    UsageError,
+    clear_errors,
+)
 from client.history.recorded import beginning_of
 from client.material import material_for
 from client.workerconfig import Allowed, recalled, remember, settings_from_environment
@@ -562,8 +571,12 @@ async def _check_waiting(client: AgentClient, settings: Settings, lines: Iterabl
         extended = (await client.description(line.id)).raw_description.workflow_extended_info
         if extended.cancel_requested:
             continue
-        async with clear_errors(client.where, line.id):
-            waiting = (await beginning_of(client.temporal, line.id)).task
+        try:
+            async with clear_errors(client.where, line.id):
+                waiting = (await beginning_of(client.temporal, line.id)).task
+        except Unreadable as error:
+            problems.append(f"  {line.id}: {error}")
+            continue
         if waiting is not None:
             problems += [f"  {line.id}: {problem}" for problem in _lacking(waiting, catalog, settings)]
     if problems:

@@ -20,10 +20,11 @@ from temporalio.converter import DataConverter
 from activities.contracts import Frozen
 from activities.store.blobs import StoreError
 from activities.store.converter import data_converter
+from activities.store.encryption import KeyMissing, NotDecrypted
 from activities.text import problems_text
 from client.catalog import Catalog
 from client.errors import MachineBug, NoWorker, RatchetError, StoreNotShared, UsageError, clear_errors
-from client.history.recorded import begun, newest_execution, payloads_in, workflow_id_of
+from client.history.recorded import begun, payloads_in, workflow_id_of
 from client.history.replayer import Replayed, explained, plugin_of, replayed
 from client.listing import list_filter
 from client.plugin import RatchetPlugin
@@ -63,9 +64,13 @@ async def check_runs(agents: RunReader) -> AsyncIterator[tuple[Checked, Workflow
     tools = {tool.name for tool in Catalog.load(agents.connection.settings).tools}
     async with clear_errors(agents.where):
         async for run in agents.temporal.list_workflows(list_filter(running=True)):
-            execution = await newest_execution(agents.temporal, run.id)
-            checked = await _checked(agents, run, execution.history, execution.beginning.task, tools)
-            yield checked, execution.history
+            history = await agents.temporal.get_workflow_handle(run.id).fetch_history()
+            try:
+                task = (await begun(agents.temporal.data_converter, history.events[0])).task
+                checked = await _checked(agents, run, history, task, tools)
+            except (KeyMissing, NotDecrypted) as error:
+                checked = _verdict(run.id, None, "", str(error), "unknown")
+            yield checked, history
 
 
 async def check_history(plugin: RatchetPlugin, history: WorkflowHistory) -> Checked:
@@ -77,7 +82,10 @@ async def check_history(plugin: RatchetPlugin, history: WorkflowHistory) -> Chec
     tools = {tool.name for tool in Catalog.load(plugin.settings).tools}
     stores = plugin.stores
     converter = data_converter((stores.blobs, stores.secret), stores.keys)
-    task = (await begun(converter, history.events[0])).task
+    try:
+        task = (await begun(converter, history.events[0])).task
+    except (KeyMissing, NotDecrypted) as error:
+        return _verdict(history.workflow_id, None, "", str(error), "unknown")
     found = await replayed(plugin, history)
     return _by_replay(history.workflow_id, task, found, _lacks(task, tools))
 

@@ -15,6 +15,7 @@ from temporalio.converter import DataConverter
 from temporalio.service import RPCError, RPCStatusCode
 
 from activities.contracts import ArchiveRequest
+from activities.store.encryption import KeyMissing, NotDecrypted
 from client.archived import ArchivedRuns
 from client.errors import RatchetError
 from workflows.api import AgentTask
@@ -22,7 +23,7 @@ from workflows.kernel.log import Record
 
 __all__ = [
     "Beginning", "Execution", "archived_executions", "beginning_of", "begun", "by_number", "executions_of",
-    "newest_execution", "payloads_in", "recorded_log", "workflow_id_of",
+    "payloads_in", "recorded_log", "workflow_id_of",
 ]  # fmt: skip
 
 ARCHIVE = "archive_log"
@@ -90,14 +91,6 @@ async def beginning_of(temporal: Client, run: str) -> Beginning:
     raise RatchetError(f"the history of run {run} is empty, so there is nothing to read")
 
 
-async def newest_execution(temporal: Client, run: str) -> Execution:
-    """The execution that a run is in. Raises RPCError."""
-    history = await temporal.get_workflow_handle(run).fetch_history()
-    if not history.events:
-        raise RatchetError(f"the history of run {run} is empty, so there is nothing to read")
-    return Execution(await begun(temporal.data_converter, history.events[0]), history)
-
-
 async def executions_of(temporal: Client, run: str) -> tuple[Execution, ...]:
     """The executions of a run's chain that Temporal still has, the first one first. Raises RPCError."""
     found: list[Execution] = []
@@ -130,11 +123,13 @@ async def archived_executions(temporal: Client, archive: ArchivedRuns, run: str)
 
 
 async def begun(converter: DataConverter, event: HistoryEvent) -> Beginning:
-    """How an execution began, by its first event."""
+    """How an execution began, by its first event. Raises `KeyMissing` or `NotDecrypted`."""
     started = event.workflow_execution_started_event_attributes
     task: AgentTask | None = None
     try:
         task = await _value(converter, started.input.payloads, AgentTask)
+    except (KeyMissing, NotDecrypted):
+        raise
     except Exception:  # noqa: BLE001  # whatever is wrong with it: the run itself was refused for it
         task = None
     return Beginning(

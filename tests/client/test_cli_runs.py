@@ -273,6 +273,10 @@ def test_doctor_says_what_to_do(cli: Cli) -> None:
         check["name"]: check["text"] for check in cli("doctor", "--json", RATCHET_ENCRYPTION_KEYS=keys).lines
     }
     assert sealed["store"].endswith("encryption key: new, and decrypts with old")
+    wrong = json.dumps({"new": base64.b64encode(b"x" * 64).decode()})
+    found = cli("doctor", "--json", RATCHET_ENCRYPTION_KEYS=wrong)
+    text = {check["name"]: check["text"] for check in found.lines}["store"]
+    assert (found.code, "the key 'new' in RATCHET_ENCRYPTION_KEYS is not the key that" in text) == (1, True)
 
 
 def test_doctor_names_a_store_that_is_away(cli: Cli) -> None:

@@ -113,7 +113,12 @@ def test_page_of_the_ui_may_ask_and_others_may_not(server: CodecServer) -> None:
     assert asked.headers["Access-Control-Allow-Origin"] == UI
     assert asked.headers["Access-Control-Allow-Headers"] == wanted["Access-Control-Request-Headers"]
     assert post(server, [], Origin=UI).headers["Access-Control-Allow-Origin"] == UI
-    for strange in ({"Origin": "http://evil.example"}, {"Origin": "null"}, {"Host": "evil.example"}):
+    for strange in (
+        {"Origin": "http://evil.example"},
+        {"Origin": "null"},
+        {"Host": "evil.example"},
+        {"Host": "[localhost"},
+    ):
         for answer in (
             post(server, [], **strange),
             httpx.options(server.url + "/decode", headers={**wanted, **strange}),
@@ -129,6 +134,11 @@ def test_token_is_asked_for_where_there_is_one(coded: Settings) -> None:
         assert post(server, [], Authorization="Bearer another token").status_code == 401
         assert post(server, [], Authorization="Bearer a-long-enough-token").status_code == 200
         assert post(server, [], "/a-long-enough-token/decode").status_code == 200
+
+
+def test_another_key_of_a_known_name_is_refused(server: CodecServer, coded: Settings) -> None:
+    with pytest.raises(UsageError, match="the key 'k1' in RATCHET_ENCRYPTION_KEYS is not the key that"):
+        CodecServer(coded.model_copy(update={"encryption_keys": {"k1": KEYS["k2"]}}))
 
 
 def test_others_are_not_served_without_a_token(coded: Settings) -> None:

@@ -5,13 +5,16 @@ from __future__ import annotations
 import base64
 import os
 from collections.abc import AsyncIterator, Iterable
+from contextlib import suppress
+from datetime import timedelta
+from functools import partial
 from pathlib import Path
 
 import pytest
 from pydantic import SecretStr
 from temporalio import activity
 from temporalio.api.common.v1 import Payload
-from temporalio.client import Client
+from temporalio.client import Client, WorkflowFailureError
 from temporalio.common import RawValue
 from temporalio.converter import DataConverter
 from temporalio.worker import UnsandboxedWorkflowRunner, Worker
@@ -19,11 +22,15 @@ from temporalio.worker import UnsandboxedWorkflowRunner, Worker
 from activities.contracts import ToolRequest, ToolResult
 from activities.settings import Settings
 from activities.store.converter import data_converter
+from activities.store.encryption import WrongKey
 from activities.store.stores import Stores
 from client.agent import AgentClient
+from client.cassette.export import exported
 from client.connection import Connection
-from client.errors import RatchetError
+from client.errors import RatchetError, RunRefused
 from client.follow import bug_in
+from client.garbage import find_garbage
+from client.history.check import check_runs
 from client.material import material_for
 from client.plugin import RatchetPlugin
 from tests.server.conftest import real_server
@@ -194,6 +201,14 @@ async def test_run_goes_on_under_a_new_key_and_waits_for_one_that_is_missing(
     assert all(base64.b64encode(name).decode() in history for name in (b"k2025", b"k2026"))
 
 
+async def test_another_key_of_a_known_name_is_refused_when_it_connects(server: Client, home: Path) -> None:
+    with pytest.raises(
+        WrongKey, match=r"'k2025' in RATCHET_ENCRYPTION_KEYS is not the key that .*blobs knows"
+    ):
+        await client_of(server, settings_of(home, k2026=NEW, k2025=NEW))
+    await client_of(server, settings_of(home, k2025=OLD))
+
+
 @activity.defn(name="call_tool")
 async def never_called(request: ToolRequest) -> ToolResult:
     raise AssertionError("its worker cannot read what it is asked to do")
@@ -262,8 +277,53 @@ async def test_reader_without_the_key_is_told_which(server: Client, home: Path) 
         await run.result()
     plain = settings_of(home)
     agents = AgentClient(Connection(await client_of(server, plain), plain, "the test server"))
-    for reading in (agents.result, agents.records, agents.status):
-        with pytest.raises(RatchetError, match="with the key 'k2025', which this process lacks"):
+    for reading in (agents.result, agents.records, agents.status, agents.replay, partial(exported, agents)):
+        with pytest.raises(RatchetError, match=r"^[^;]* with the key 'k2025', which this process lacks"):
             await reading(run.id)
     (line,) = [one for one in await agents.list() if one.id == run.id]
     assert (line.exit_reason, line.goal) == ("stop", "")
+
+
+async def test_query_of_a_run_that_was_refused_says_why(server: Client, home: Path) -> None:
+    settings = settings_of(home, k2025=OLD)
+    async with build_worker(server, settings):
+        run = await begin(server, task("done", tools=("absent",)))
+        with suppress(WorkflowFailureError):
+            await run.result()
+        agents = AgentClient(Connection(server, settings, "the test server", queues=(TASK_QUEUE,)))
+        with pytest.raises(RunRefused, match="unknown tools: absent"):
+            await agents.status(run.id)
+
+
+async def test_run_that_nobody_can_decrypt_is_named_and_can_be_ended(server: Client, home: Path) -> None:
+    """It was started with a key that is gone, in the store of the others."""
+    lost = settings_of(home, lost=NEW)
+    run = await begin(await client_of(server, lost), task("done", tools=("say_secret",)))
+    settings = settings_of(home, k2025=OLD, k2026=NEW)
+    client = await client_of(server, settings)
+    agents = AgentClient(Connection(client, settings, "the test server"))
+
+    async def blocks() -> bool:
+        with suppress(RatchetError):
+            await find_garbage(client, agents.connection.stores, timedelta(days=1))
+            return False
+        return True
+
+    await eventually(blocks)
+    with pytest.raises(RatchetError, match=f"what run {run.id} needs cannot be seen: .*'lost'.*--forget"):
+        await find_garbage(client, agents.connection.stores, timedelta(days=1))
+    checked = [one async for one, _ in check_runs(agents) if one.run == run.id]
+    assert [(one.verdict, "'lost', which this process lacks" in one.reason) for one in checked] == [
+        ("unknown", True)
+    ]
+    async with build_worker(client, settings):
+
+        async def fails() -> bool:
+            return "'lost', which this process lacks" in (await bug_in(client, run.id) or "")
+
+        await eventually(fails)
+        await agents.cancel(run.id)
+        assert (await agents.describe(run.id)).progress == "running"
+        await agents.cancel(run.id, force=True)
+    assert (await agents.describe(run.id)).progress == "terminated"
+    await find_garbage(client, agents.connection.stores, timedelta(days=1), forget=[run.id])
