@@ -18,7 +18,7 @@ from workflows.api import WORKFLOW_TYPE, AgentTask
 from workflows.people import Kind, Verb
 
 __all__ = [
-    "REQUESTS_KEY", "RequestSummary", "RunLine", "line_of", "list_filter", "requests_in_memo",
+    "REQUESTS_KEY", "RequestSummary", "RunLine", "line_of", "list_filter", "quoted", "requests_in_memo",
     "run_with_short_id", "start_attributes", "start_memo",
 ]  # fmt: skip
 
@@ -59,6 +59,11 @@ class RequestSummary(Frozen):
     options: tuple[Verb, ...] = ()
     deadline: float | None = None
     """Seconds since 1970."""
+    group: str | None = None
+    approvers: tuple[str, ...] = ()
+    """Who may decide, the first five; empty: anybody."""
+    quorum: int = 1
+    signed: bool = False
     arguments: JsonObject | None = None
     """None: there are none, or they are too long for a list."""
 
@@ -160,13 +165,14 @@ def list_filter(
         parts.append("AgentWaiting IS NOT NULL")
     for name, value in (("AgentMachine", machine), ("AgentName", agent)):
         if value is not None:
-            parts.append(f"{name} = '{_quoted(value)}'")
+            parts.append(f"{name} = '{quoted(value)}'")
     if prefix:
-        parts.append(f"WorkflowId STARTS_WITH '{_quoted(prefix)}'")
+        parts.append(f"WorkflowId STARTS_WITH '{quoted(prefix)}'")
     return " AND ".join(parts)
 
 
-def _quoted(value: str) -> str:
+def quoted(value: str) -> str:
+    """The value for a text in a visibility query."""
     return value.replace("\\", "\\\\").replace("'", "\\'")
 
 

@@ -114,6 +114,16 @@ class RunReader:
         newest = [line for line in lines if line.progress != "continued"]
         return tuple(sorted(newest, key=lambda line: line.started, reverse=True))
 
+    async def list_page(
+        self, query: str, size: int, token: bytes = b""
+    ) -> tuple[tuple[RunLine, ...], bytes | None]:
+        """One page of the runs that a visibility query finds, those under way first, then the newest; and
+        the token of the next page, None at the end."""
+        async with clear_errors(self.where):
+            found = self.temporal.list_workflows(query, page_size=size, next_page_token=token or None)
+            await found.fetch_next_page(page_size=size)
+            return tuple([await line_of(run) for run in found.current_page or ()]), found.next_page_token
+
     async def inbox(self) -> tuple[RunLine, ...]:
         """Runs that wait for people, those that have waited longest first; one call, however many runs."""
         async with clear_errors(self.where):

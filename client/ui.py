@@ -17,10 +17,11 @@ import re
 import socket
 import sys
 from asyncio import StreamReader, StreamWriter
+from collections.abc import Sequence
 from contextlib import suppress
 from functools import partial
 
-__all__ = ["UNREACHABLE"]
+__all__ = ["LOCAL_NAMES", "UNREACHABLE", "check_page"]
 
 UNREACHABLE = (
     1719, 1720, 3659, 4045, 4190, 5060, 5061, 6566, 6665, 6666, 6667, 6668, 6669, 6679, 6697, 10080,
@@ -29,7 +30,8 @@ UNREACHABLE = (
 HEAD_BYTES, HEAD_SECONDS = 2**16, 30
 REQUEST = re.compile(r"(?P<method>[A-Z]+) /\S* HTTP/1\.[01]")
 FIELD = re.compile(r"([!#-'*+\-.0-9A-Z^-z|~]+):([^\r\n\0]*)")
-HOST = re.compile(r"(localhost|127\.0\.0\.1)(:\d{1,5})?")
+HOST = re.compile(r"([^:]+)(:\d{1,5})?")
+LOCAL_NAMES = ("localhost", "127.0.0.1")
 OF_A_CONNECTION = ("connection", "keep-alive", "upgrade")
 
 Fields = list[tuple[str, str]]
@@ -44,15 +46,22 @@ def _parsed(head: str) -> tuple[str, str, Fields]:
     return line, request["method"], [(one[1].lower(), one[2].strip(" \t")) for one in fields if one]
 
 
-def _check(method: str, fields: Fields) -> None:
-    """Raise ValueError for a request that another web page may have made."""
+def check_page(method: str, fields: Fields, names: Sequence[str] = LOCAL_NAMES) -> None:
+    """Raise ValueError for a request that another web page may have made.
+
+    Args:
+        fields: of the header, names in lower case.
+        names: under which the server is open, without ports.
+    """
     values: dict[str, list[str]] = {}
     for name, value in fields:
         values.setdefault(name, []).append(value)
     host = values.get("host", [])
-    if len(host) != 1 or not HOST.fullmatch(host[0]):
-        raise ValueError("it is open under the names localhost and 127.0.0.1 alone")
-    if any(origin != f"http://{host[0]}" for origin in values.get("origin", [])):
+    found = HOST.fullmatch(host[0]) if len(host) == 1 else None
+    if found is None or found[1] not in names:
+        raise ValueError(f"it is open under the names {' and '.join(names)} alone")
+    own = (f"http://{host[0]}", f"https://{host[0]}")  # https: behind a proxy
+    if any(origin not in own for origin in values.get("origin", [])):
         raise ValueError("the request comes from another web page")
     of_others = set(values.get("sec-fetch-site", [])) - {"same-origin", "none"}
     followed = (method, values.get("sec-fetch-mode"), values.get("sec-fetch-dest"))
@@ -67,7 +76,7 @@ async def _answer(ui: tuple[str, int], reader: StreamReader, writer: StreamWrite
             head = (await reader.readuntil(b"\r\n\r\n")).decode("latin-1")
         try:
             line, method, fields = _parsed(head)
-            _check(method, fields)
+            check_page(method, fields)
             inner, outer = await asyncio.open_connection(*ui)
         except (ValueError, OSError) as error:
             status = "403 Forbidden" if isinstance(error, ValueError) else "502 Bad Gateway"

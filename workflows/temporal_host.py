@@ -389,7 +389,7 @@ def _moment(seconds: float) -> datetime:
 def _short(request: Request) -> dict[str, Any]:
     """A request as a list shows it."""
     arguments = json.dumps(request.arguments, ensure_ascii=False)
-    short = {
+    short: dict[str, Any] = {
         "id": request.id,
         "kind": request.kind,
         "text": request.text[:200],
@@ -398,4 +398,11 @@ def _short(request: Request) -> dict[str, Any]:
         "options": list(request.options),
         "deadline": request.deadline,
     }
+    if request.group is not None:
+        short |= {
+            "group": request.group,
+            "approvers": list(request.approvers[:LISTED]),
+            "quorum": request.quorum,
+            "signed": request.signed,
+        }
     return {**short, "arguments": request.arguments} if len(arguments) <= ARGUMENTS else short

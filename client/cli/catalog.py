@@ -26,7 +26,7 @@ if TYPE_CHECKING:
     from activities.contracts import ToolSpec
     from workflows.kernel.machine import Machine
 
-__all__ = ["app"]
+__all__ = ["agents_here", "app"]
 
 app = typer.Typer(rich_markup_mode=None)
 
@@ -71,7 +71,7 @@ class MachineOptions:
 @command(app)
 async def agents(common: CommonOptions, as_json: Json = False) -> None:
     """List agents: those of the current folder, and those that come with Ratchet."""
-    rows = [_agent_facts(path, str(path)) for path in _agents_here()]
+    rows = [_agent_facts(path, str(path)) for path in agents_here()]
     rows += [_agent_facts(path, path.stem) for path in shipped_agents()]
     if as_json:
         render.print_lines(rows)
@@ -79,7 +79,8 @@ async def agents(common: CommonOptions, as_json: Json = False) -> None:
         render.out().print(render.pairs((row["agent"], _agent_text(row)) for row in rows))
 
 
-def _agents_here() -> list[Path]:
+def agents_here() -> list[Path]:
+    """The agent files of the current folder, right or wrong."""
     return [path for path in sorted(Path().glob("*.yaml")) if _is_agent(path)]
 
 

@@ -39,6 +39,7 @@ from client.errors import (
     clear_errors,
 )
 from client.history.recorded import beginning_of
+from client.keys import signer
 from client.material import material_for
 from client.workerconfig import Allowed, recalled, remember, settings_from_environment
 from workflows import registry
@@ -115,7 +116,9 @@ async def run(
 
 @command(app)
 async def dev(common: CommonOptions, agent: AgentName = None, base_url: BaseUrl = None) -> int:
-    """Run the embedded server and a worker until Ctrl-C."""
+    """Run the embedded server, a worker and the console until Ctrl-C."""
+    from client.console.app import serving
+
     settings, allowed = _settings(common, Choice(agent=agent, base_url=base_url))
     note = render.notes()
     try:
@@ -124,6 +127,8 @@ async def dev(common: CommonOptions, agent: AgentName = None, base_url: BaseUrl 
             await remember_for_workers(client, settings, allowed)
             await stack.enter_async_context(own_worker(client, settings))
             await _until_seen(client)
+            link = await stack.enter_async_context(serving(client, signer()))
+            note.print(f"Console   {link}", soft_wrap=True)
             note.print(f"Temporal  {client.where}   task queue {TASK_QUEUE}")
             if client.ui:
                 note.print(f"Web UI    {client.ui}{_decode_for_ui(settings, stack)}")

@@ -1,0 +1,271 @@
+"""The console's app: what all pages share, its routes, and the server that runs it beside other work."""
+
+from __future__ import annotations
+
+import asyncio
+import secrets
+import socket
+from collections.abc import AsyncIterator, Awaitable, Callable, Mapping, Sequence
+from contextlib import asynccontextmanager, contextmanager, suppress
+from functools import cached_property
+from hashlib import sha256
+from pathlib import Path
+from typing import Any
+from urllib.parse import parse_qsl, quote, urlencode
+
+import uvicorn
+from jinja2 import Environment, FileSystemLoader, StrictUndefined
+from markupsafe import Markup
+from starlette.applications import Starlette
+from starlette.exceptions import HTTPException
+from starlette.requests import Request
+from starlette.responses import HTMLResponse, RedirectResponse, Response, StreamingResponse
+from starlette.routing import Route
+from starlette.staticfiles import StaticFiles
+
+from activities.contracts import JsonObject
+from client.agent import AgentClient
+from client.catalog import Catalog
+from client.cli.render import counted, spent, time_span
+from client.console import texts
+from client.console.security import Guard
+from client.console.sources import Sources
+from client.errors import NoWorker, RatchetError, Refused, UnknownRun, Unreachable, UsageError
+from client.keys import Signer
+from client.ui import LOCAL_NAMES
+
+__all__ = ["Console", "Handler", "Parts", "PORT", "build", "form_of", "serving"]
+
+PORT = 8260
+"""Of the console, if it is free and none is named."""
+HERE = Path(__file__).parent
+FORM_BYTES = 2 * 2**20
+NOTES = 100
+LOOK_SECONDS, BEAT_SECONDS = 1.0, 15.0
+"""How often an open page is compared with what there is; how often a silent stream says that it lives."""
+Parts = Mapping[str, Markup | None]
+"""Parts of a page that change while it is open: id of an element -> its content; None: it is gone."""
+Handler = Callable[["Console", Request], Awaitable[Response]]
+STATUS: Sequence[tuple[type[RatchetError], int]] = (
+    (UnknownRun, 404), (Refused, 409), (UsageError, 400), (NoWorker, 503), (Unreachable, 503),
+)  # fmt: skip
+
+
+class Console:
+    """What the pages need: a client, and who acts through them."""
+
+    def __init__(self, agents: AgentClient, signer: Signer) -> None:
+        self.agents, self.signer = agents, signer
+        self.sources = Sources(agents)
+        self._notes: dict[str, str] = {}
+        self._environment = Environment(
+            loader=FileSystemLoader(HERE / "templates"),
+            autoescape=True,
+            finalize=texts.shown,
+            undefined=StrictUndefined,
+            trim_blocks=True,
+            lstrip_blocks=True,
+        )
+        self._environment.filters |= {
+            "typed": texts.typed, "pretty": texts.pretty, "short_id": texts.short_id, "moment": texts.moment,
+            "clock": texts.clock, "span": time_span, "counted": counted, "spent": spent,
+        }  # fmt: skip
+        self._environment.globals |= {"link": link, "new_id": lambda: secrets.token_hex(8), "me": signer}
+
+    @cached_property
+    def catalog(self) -> Catalog:
+        """The machines and tools that this process knows. Raises UsageError."""
+        return Catalog.load(self.agents.connection.settings)
+
+    def schema(self, tool: str | None) -> JsonObject | None:
+        """The JSON schema of a tool's arguments; None: this process does not know the tool."""
+        return next((one.parameters for one in self.catalog.tools if one.name == tool), None)
+
+    def part(self, template: str, **values: Any) -> Markup:
+        """A template as a part of a page."""
+        return Markup(self._environment.get_template(template).render(values))
+
+    def page(
+        self,
+        request: Request,
+        template: str,
+        *,
+        title: str,
+        parts: Parts | None = None,
+        live: str = "",
+        status: int = 200,
+        **values: Any,
+    ) -> Response:
+        """A whole page; `live` is the path of the stream that keeps its parts up to date."""
+        note = self._notes.pop(request.query_params.get("note", ""), "")
+        parts = {name: _identified(name, part) for name, part in (parts or {}).items() if part is not None}
+        values |= {"title": title, "parts": parts, "live": live, "note": note, "path": request.url.path}
+        return HTMLResponse(self.part(template, **values), status)
+
+    def go(self, path: str, note: str = "", **query: Any) -> Response:
+        """The answer to a form: the page that shows what came of it, with a note that is shown once."""
+        if note:
+            name = secrets.token_urlsafe(8)
+            self._notes[name] = note
+            query["note"] = name
+            while len(self._notes) > NOTES:
+                del self._notes[next(iter(self._notes))]
+        return RedirectResponse(link(path, **query), 303)
+
+    def failure(self, request: Request, error: RatchetError) -> Response:
+        """The page for something that a person can do something about."""
+        status = next((code for kind, code in STATUS if isinstance(error, kind)), 500)
+        return self.page(request, "error.html", title="That did not work", status=status, error=str(error))
+
+    def stream(self, request: Request, parts: Callable[[], Awaitable[Parts]]) -> Response:
+        """The parts of a page whenever they change, as server-sent events of `{id: [hash, content]}`."""
+
+        async def events() -> AsyncIterator[str]:
+            sent: dict[str, str] = {}
+            found: Parts
+            silent = 0.0
+            while not await request.is_disconnected():
+                now, found = sent, {}
+                with suppress(RatchetError):  # the worker or the server is away: what is shown stays
+                    found = await parts()
+                    now = {name: _digest(part) for name, part in found.items()}
+                news = {
+                    name: [digest, found[name]] for name, digest in now.items() if sent.get(name) != digest
+                }
+                gone = {name: None for name in sent if name not in now}
+                if news or gone:
+                    yield f"data: {_json({**news, **gone})}\n\n"
+                    sent, silent = now, 0.0
+                elif silent >= BEAT_SECONDS:
+                    yield ":\n\n"
+                    silent = 0.0
+                silent += LOOK_SECONDS
+                await asyncio.sleep(LOOK_SECONDS)
+
+        return StreamingResponse(events(), media_type="text/event-stream")
+
+
+def link(path: str, **query: Any) -> str:
+    """The address of a page; values that are empty or None are left out."""
+    kept = {name: value for name, value in query.items() if value not in (None, "")}
+    return f"{path}?{urlencode(kept, quote_via=quote)}" if kept else path
+
+
+def _digest(part: Markup | None) -> str:
+    return sha256((part or "").encode()).hexdigest()[:12]
+
+
+def _identified(name: str, part: Markup) -> Markup:
+    """A part in the element of its name."""
+    return Markup('<div id="{}" data-hash="{}">{}</div>').format(name, _digest(part), part)
+
+
+def _json(value: Any) -> str:
+    import json
+
+    return json.dumps(value)
+
+
+async def form_of(request: Request) -> dict[str, str]:
+    """The fields of a form; of a name that comes several times the last one, and all as `NAME[]` in lines.
+
+    Raises:
+        HTTPException: it is too long.
+    """
+    body = b""
+    async for piece in request.stream():
+        body += piece
+        if len(body) > FORM_BYTES:
+            raise HTTPException(413)
+    try:
+        pairs = parse_qsl(body.decode(), keep_blank_values=True, errors="strict", max_num_fields=2000)
+    except ValueError as error:
+        raise HTTPException(400, "the form is not UTF-8") from error
+    return dict(pairs)
+
+
+# -- the app, and its server --------------------
+
+
+def build(console: Console, names: Sequence[str] = LOCAL_NAMES) -> Guard:
+    """The app behind its guard."""
+    from client.console import catalog, inbox, runs
+
+    def route(path: str, handler: Handler, method: str = "GET") -> Route:
+        async def endpoint(request: Request) -> Response:
+            try:
+                return await handler(console, request)
+            except RatchetError as error:
+                return console.failure(request, error)
+
+        return Route(path, endpoint, methods=[method])
+
+    async def lost(request: Request, error: Exception) -> Response:
+        status = error.status_code if isinstance(error, HTTPException) else 500
+        what = "There is no such page" if status == 404 else "The console cannot do that"
+        detail = error.detail if isinstance(error, HTTPException) else "An unexpected error; the log has it."
+        return console.page(request, "error.html", title=what, status=status, error=detail)
+
+    routes = [
+        route(path, handler, method)
+        for module in (inbox, runs, catalog)
+        for method, path, handler in module.ROUTES
+    ]
+    app = Starlette(routes=routes, exception_handlers={HTTPException: lost, 500: lost})
+    app.mount("/static", StaticFiles(directory=HERE / "static"))
+    return Guard(app, names)
+
+
+class _Server(uvicorn.Server):
+    """Beside other work of the process, whose own handlers take Ctrl-C."""
+
+    @contextmanager
+    def capture_signals(self) -> Any:
+        yield
+
+
+@asynccontextmanager
+async def serving(
+    agents: AgentClient, signer: Signer, *, host: str = "127.0.0.1", port: int | None = None,
+    names: Sequence[str] = LOCAL_NAMES,
+) -> AsyncIterator[str]:  # fmt: skip
+    """Serve the console meanwhile; gives the link that opens it.
+
+    Args:
+        host: address to listen at.
+        port: default: 8260, else one that is free.
+        names: under which browsers reach it; the link names the first.
+
+    Raises:
+        UsageError: the address cannot be used.
+    """
+    guard = build(Console(agents, signer), names)
+    listener = _listener(host, port)
+    config = uvicorn.Config(
+        guard, log_config=None, access_log=False, lifespan="off", ws="none", proxy_headers=False,
+        server_header=False, timeout_graceful_shutdown=1,
+    )  # fmt: skip
+    server = _Server(config)
+    task = asyncio.create_task(server.serve(sockets=[listener]))
+    try:
+        yield f"http://{names[0]}:{listener.getsockname()[1]}/login?token={guard.token}"
+    finally:
+        server.should_exit = True
+        await task
+
+
+def _listener(host: str, port: int | None) -> socket.socket:
+    for choice in (port,) if port is not None else (PORT, 0):
+        listener = socket.socket(socket.AF_INET, socket.SOCK_STREAM)
+        listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        try:
+            listener.bind((host, choice))
+        except OSError as error:
+            listener.close()
+            problem = error
+        else:
+            return listener
+    raise UsageError(
+        f"the console cannot listen at {host}:{port or PORT}: {problem.strerror or problem}; name another "
+        "address or port"
+    )

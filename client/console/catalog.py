@@ -1,0 +1,105 @@
+"""Agents: what there is, and starting one with a goal."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+from starlette.requests import Request
+from starlette.responses import Response
+
+from client.agentfile import SCRIPTED, AgentFile, Choice, load_agent, shipped_agents
+from client.catalog import check_key
+from client.cli.catalog import agents_here
+from client.console.app import Console, Handler, form_of
+from client.errors import UsageError
+
+__all__ = ["ROUTES"]
+
+
+@dataclass(frozen=True)
+class _Offer:
+    """An agent of the current folder, or one that comes with Ratchet."""
+
+    name: str
+    path: Path
+    agent: AgentFile | None
+    problem: str = ""
+    """Why it cannot be started."""
+    takes_material: bool = False
+
+    @property
+    def scripted(self) -> bool:
+        """It needs no language model."""
+        return self.agent is not None and all(
+            spec.provider == SCRIPTED for spec in self.agent.models.values()
+        )
+
+
+def _offers(console: Console) -> dict[str, _Offer]:
+    paths = {str(path): path for path in agents_here()}
+    paths |= {path.stem: path for path in shipped_agents() if path.stem not in paths}
+    return {name: _offer(console, name, path) for name, path in paths.items()}
+
+
+def _offer(console: Console, name: str, path: Path) -> _Offer:
+    """An agent as the workers of this directory could run it."""
+    try:
+        agent = load_agent(path)
+    except UsageError as error:
+        return _Offer(name, path, None, str(error))
+    loaded = console.agents.connection.settings.modules
+    if missing := [module for module in agent.modules if module not in loaded]:
+        files = ", ".join(Path(one).name for one in missing)
+        return _Offer(
+            name, path, agent, f"The worker has not loaded {files}: start `ratchet dev --agent {name}`."
+        )
+    takes = any(one.name == agent.machine and one.takes_material for one in console.catalog.machines)
+    return _Offer(name, path, agent, takes_material=takes)
+
+
+async def agents(
+    console: Console,
+    request: Request,
+    *,
+    error: str = "",
+    typed: Mapping[str, str] | None = None,
+    status: int = 200,
+) -> Response:
+    """What there is, each with a form that starts it."""
+    return console.page(
+        request,
+        "agents.html",
+        title="Agents",
+        offers=_offers(console).values(),
+        working=await console.agents.has_worker(),
+        error=error,
+        typed=typed or {},
+        status=status,
+    )
+
+
+async def start(console: Console, request: Request) -> Response:
+    """Start a run of one of the agents that are shown."""
+    form = await form_of(request)
+    try:
+        offer = _offers(console).get(form.get("agent", ""))
+        if offer is None or offer.agent is None:
+            raise UsageError("There is no such agent here; choose one of the list.")
+        if offer.problem:
+            raise UsageError(offer.problem)
+        agent, draft = Choice(agent=str(offer.path)).finish()
+        console.catalog.check(agent, draft)
+        check_key(agent.models.values())
+        material = form.get("material", "").replace("\r\n", "\n") if offer.takes_material else ""
+        run = await console.agents.start(agent.task(form.get("goal", "").strip()), material=material or None)
+    except UsageError as problem:
+        return await agents(console, request, error=str(problem), typed=form, status=400)
+    return console.go("/run", id=run)
+
+
+ROUTES: Sequence[tuple[str, str, Handler]] = (
+    ("GET", "/agents", agents),
+    ("POST", "/agents", start),
+)

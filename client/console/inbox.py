@@ -1,0 +1,204 @@
+"""The inbox: what waits for people, and one request with all that a person needs to decide it."""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Mapping, Sequence
+from contextlib import suppress
+from typing import Any
+from weakref import WeakKeyDictionary
+
+from starlette.requests import Request as HttpRequest
+from starlette.responses import Response
+
+from activities.contracts import JsonObject
+from client.cli.render import DECISIONS, decision_text, request_reason
+from client.cli.typed import amounts_from
+from client.console.app import Console, Handler, Parts, form_of
+from client.console.forms import Field, arguments_in, fields_of
+from client.console.sources import RunView
+from client.console.steps import request_history, steps_of
+from client.errors import RatchetError, Refused, UsageError
+from client.listing import RequestSummary
+from client.people import decision_from
+from workflows.people import Request, StandingApproval
+
+__all__ = ["ROUTES"]
+
+AnyRequest = Request | RequestSummary
+CLOSED = 20
+LED_TO = 3
+"""Steps before a request that its page shows."""
+PRIMARY = ("approve", "answer", "resume", "retry", "topup")
+"""What most people want; the first one that a request offers is the big button."""
+
+
+class _Lately:
+    """Requests that were open when somebody looked, and are closed now."""
+
+    def __init__(self) -> None:
+        self.open: dict[tuple[str, str], None] = {}
+        self.closed: deque[Request] = deque(maxlen=CLOSED)
+
+    async def update(self, console: Console, now: dict[tuple[str, str], None]) -> None:
+        gone, self.open = [key for key in self.open if key not in now], now
+        for run, name in gone:
+            with suppress(RatchetError):
+                found = await console.agents.request(run, name)
+                if isinstance(found, Request) and not found.is_open:
+                    self.closed.appendleft(found)
+
+
+_LATELY: WeakKeyDictionary[Console, _Lately] = WeakKeyDictionary()
+
+
+async def _parts(console: Console) -> Parts:
+    lines = await console.agents.inbox()
+    rows = [(line, request) for line in lines for request in line.requests or (None,)]
+    lately = _LATELY.setdefault(console, _Lately())
+    await lately.update(console, {(line.id, one.id): None for line, one in rows if one is not None})
+    return {"inbox": console.part("_inbox.html", rows=rows, closed=tuple(lately.closed))}
+
+
+async def inbox(console: Console, request: HttpRequest) -> Response:
+    """What waits, the oldest first; below it what was decided lately."""
+    return console.page(request, "inbox.html", title="Inbox", parts=await _parts(console), live="/live/inbox")
+
+
+async def live_inbox(console: Console, request: HttpRequest) -> Response:
+    """The same while the page is open."""
+    return console.stream(request, lambda: _parts(console))
+
+
+# -- one request --------------------
+
+
+async def _find(console: Console, run: str, name: str) -> AnyRequest:
+    if not run or not name:
+        raise UsageError("the address names no request; the inbox has those that wait")
+    return await console.agents.request(run, name)
+
+
+async def request_page(
+    console: Console,
+    request: HttpRequest,
+    *,
+    error: str = "",
+    typed: Mapping[str, str] | None = None,
+    status: int = 200,
+) -> Response:
+    """A request: what led to it, what it asks, and the ways to decide it."""
+    given = typed or request.query_params
+    run, name = given.get("run", ""), given.get("id", "")
+    asked = await _find(console, run, name)
+    view = await console.sources.view(run)
+    values: dict[str, Any] = {
+        "asked": asked,
+        "full": isinstance(asked, Request),
+        "open": not isinstance(asked, Request) or asked.is_open,
+        "view": view,
+        "reason": request_reason(asked, view.task),
+        "fields": _fields(console, asked, view),
+        "verbs": _verbs(asked),
+        "steps": steps_of(view.records, last=LED_TO),
+        "before": [one for one in request_history(view.records) if one.id != asked.id],
+        "error": error,
+        "typed": typed or {},
+        "next": await _next(console, run, name),
+    }
+    return console.page(request, "request.html", title=f"{_title(asked)}", status=status, **values)
+
+
+def _title(asked: AnyRequest) -> str:
+    return f"{asked.kind} {asked.id}: {asked.tool or asked.text[:60]}"
+
+
+def _fields(console: Console, asked: AnyRequest, view: RunView) -> tuple[Field, ...]:
+    if asked.arguments is None or asked.kind == "limit":
+        return ()
+    return fields_of(asked.arguments, console.schema(asked.tool))
+
+
+def _verbs(asked: AnyRequest) -> Sequence[str]:
+    """The decisions that a request takes; nobody approves what cannot be shown."""
+    hidden = asked.tool is not None and asked.arguments is None
+    return [verb for verb in asked.options if not (hidden and verb in ("approve", "edit"))]
+
+
+async def _next(console: Console, run: str, name: str) -> tuple[str, str] | None:
+    """Another request that waits, the oldest one."""
+    for line in await console.agents.inbox():
+        for one in line.requests:
+            if (line.id, one.id) != (run, name):
+                return line.id, one.id
+    return None
+
+
+async def decide(console: Console, request: HttpRequest) -> Response:
+    """Send a decision on what the person saw; the run checks it."""
+    form = await form_of(request)
+    run, name = form.get("run", ""), form.get("id", "")
+    try:
+        asked = await _find(console, run, name)
+        seen = RequestSummary(id=name, kind=asked.kind, digest=form.get("digest", ""))
+        if asked.digest != seen.digest:
+            raise Refused(f"Request {name} changed after you saw it. This is how it is now; decide again.")
+        fields = _fields(console, asked, await console.sources.view(run))
+        decision = decision_from(
+            seen, _verb(form), form.get("text", "").strip(), **_content(form, fields, asked)
+        )
+        decision = decision.model_copy(update={"id": form.get("decision_id", "")[:100]})
+        done = await console.agents.decide(run, decision, by=console.signer)
+    except RatchetError as error:
+        if not isinstance(error, Refused | UsageError):
+            raise
+        status = 409 if isinstance(error, Refused) else 400
+        with suppress(RatchetError):
+            return await request_page(console, request, error=str(error), typed=form, status=status)
+        raise
+    return console.go("/request", decision_text(done, asked), run=run, id=name)
+
+
+def _verb(form: Mapping[str, str]) -> Any:
+    verb = form.get("verb", "")
+    if verb not in DECISIONS:
+        raise UsageError(f"{verb[:40]!r} is no decision; choose one of the buttons")
+    return verb
+
+
+def _content(form: Mapping[str, str], fields: Sequence[Field], asked: AnyRequest) -> dict[str, Any]:
+    """What only some decisions have."""
+    match form.get("verb"):
+        case "edit":
+            return {"arguments": arguments_in(fields, form)}
+        case "topup":
+            counter = str((asked.arguments or {}).get("counter", "model_calls"))
+            return {"amounts": amounts_from([f"{counter}={form.get('amount', '').strip()}"])}
+        case "approve":
+            return {"standing_approval": _standing(form, asked.arguments or {})}
+        case "answer" if not form.get("text", "").strip():
+            raise UsageError("the answer is blank; write it into the field")
+    return {}
+
+
+def _standing(form: Mapping[str, str], arguments: JsonObject) -> StandingApproval | None:
+    """The approval of later calls, only where a person has chosen one."""
+    match form.get("later", ""):
+        case "same":
+            return StandingApproval(same=True)
+        case "any":
+            return StandingApproval()
+        case "where":
+            kept = {name: {"const": value} for name, value in arguments.items() if form.get(f"where.{name}")}
+            if not kept:
+                raise UsageError("choose which arguments later calls must share, or another kind of approval")
+            return StandingApproval(arguments=kept)
+    return None
+
+
+ROUTES: Sequence[tuple[str, str, Handler]] = (
+    ("GET", "/", inbox),
+    ("GET", "/live/inbox", live_inbox),
+    ("GET", "/request", request_page),
+    ("POST", "/decide", decide),
+)

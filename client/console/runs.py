@@ -1,0 +1,344 @@
+"""Runs: the list, one run as it happens, and what people do with it."""
+
+from __future__ import annotations
+
+import base64
+import binascii
+from collections.abc import Mapping, Sequence
+from contextlib import suppress
+from datetime import UTC, datetime, timedelta
+from hashlib import sha256
+from typing import Any
+
+from markupsafe import Markup
+from starlette.requests import Request
+from starlette.responses import Response
+
+from client.cli.render import command_text
+from client.cli.typed import caps_from
+from client.console.app import Console, Handler, Parts, form_of
+from client.console.diagram import drawing
+from client.console.sources import RunView
+from client.console.steps import path_of, request_history, steps_of
+from client.errors import NoWorker, RatchetError, UsageError
+from client.history.fork import ForkChanges
+from client.listing import RunLine, list_filter, quoted
+from client.people import command_from
+from workflows.api import COUNTERS
+from workflows.people import DoneCall
+
+__all__ = ["ROUTES"]
+
+PAGE = 50
+STEPS = 30
+"""Steps of a run that its page shows at first, the newest ones."""
+RECORDS = 100
+CHILDREN = 200
+PROGRESS = {
+    "waiting": "AgentWaiting IS NOT NULL AND ExecutionStatus = 'Running'",
+    "running": "ExecutionStatus = 'Running'",
+    "completed": "ExecutionStatus = 'Completed'",
+    "failed": "ExecutionStatus IN ('Failed', 'Terminated', 'TimedOut')",
+    "cancelled": "ExecutionStatus = 'Canceled'",
+}
+SINCE = {"1h": 1, "24h": 24, "7d": 7 * 24, "30d": 30 * 24}
+LABELS = {
+    "model_calls": "Model calls", "tool_calls": "Tool calls", "tokens": "Tokens", "cost_usd": "Cost, USD",
+    "seconds": "Seconds of calls",
+}  # fmt: skip
+
+
+# -- the list --------------------
+
+
+def _filters(request: Request) -> dict[str, str]:
+    names = ("progress", "agent", "machine", "exit", "since", "id")
+    return {name: request.query_params.get(name, "").strip()[:200] for name in names}
+
+
+def _query(filters: Mapping[str, str]) -> str:
+    """A visibility query. What a person typed is a value in it, never a part of its grammar."""
+    parts = [
+        list_filter(agent=filters["agent"] or None, machine=filters["machine"] or None, prefix=filters["id"]),
+        "ExecutionStatus != 'ContinuedAsNew'",
+    ]
+    if filters["progress"] in PROGRESS:
+        parts.append(PROGRESS[filters["progress"]])
+    if filters["exit"]:
+        parts.append(f"AgentExit = '{quoted(filters['exit'])}'")
+    if filters["since"] in SINCE:
+        since = datetime.now(UTC) - timedelta(hours=SINCE[filters["since"]])
+        parts.append(f"StartTime > '{since:%Y-%m-%dT%H:%M:00Z}'")
+    return " AND ".join(parts)
+
+
+async def _list_parts(console: Console, request: Request) -> Parts:
+    filters, token = _filters(request), _token(request.query_params.get("page", ""))
+    lines, following = await console.agents.list_page(_query(filters), PAGE, token)
+    more = base64.urlsafe_b64encode(following).decode() if following else ""
+    return {"runs": console.part("_runs.html", lines=lines, more=more, filters=filters, later=bool(token))}
+
+
+def _token(given: str) -> bytes:
+    try:
+        return base64.urlsafe_b64decode(given.encode())
+    except (binascii.Error, ValueError) as error:
+        raise UsageError("the address names no page of the list; begin at its first page") from error
+
+
+async def run_list(console: Console, request: Request) -> Response:
+    """Runs by their search attributes, those under way first, then the newest."""
+    return console.page(
+        request,
+        "runs.html",
+        title="Runs",
+        parts=await _list_parts(console, request),
+        live=f"/live/runs?{request.url.query}",
+        filters=_filters(request),
+        progresses=PROGRESS,
+        spans=SINCE,
+    )
+
+
+async def live_list(console: Console, request: Request) -> Response:
+    """The same while the page is open."""
+    return console.stream(request, lambda: _list_parts(console, request))
+
+
+# -- one run --------------------
+
+
+def _run(given: Mapping[str, str], name: str = "id") -> str:
+    run = given.get(name, "")
+    if not run:
+        raise UsageError("the address names no run; the list of runs has them")
+    return run
+
+
+def _number(given: Mapping[str, str], name: str, default: int = 0) -> int:
+    try:
+        return max(int(given.get(name) or default), 0)
+    except ValueError as error:
+        raise UsageError(f"{name}: expected a whole number, got {given.get(name, '')[:40]!r}") from error
+
+
+async def _run_parts(console: Console, request: Request) -> Parts:
+    run, tab = _run(request.query_params), request.query_params.get("view", "steps")
+    view = await console.sources.view(run)
+    common = {"view": view, "counters": _counters(view), "live": view.live}
+    parts: dict[str, Markup | None] = {
+        "head": console.part("_run_head.html", **common, requests=view.line.requests if view.line else ()),
+        "commands": console.part("_run_commands.html", **common, counter_names=COUNTERS),
+        "side": console.part(
+            "_run_side.html",
+            **common,
+            diagram=_diagram(view),
+            spending=_spending(view),
+            children=await _children(console, view),
+            decided=request_history(view.records),
+            path=path_of(view.records)[-12:],
+        ),
+    }
+    if tab == "log":
+        before = _number(request.query_params, "before", len(view.records))
+        shown = view.records[max(before - RECORDS, 0) : before]
+        parts["log"] = console.part("_log.html", view=view, records=shown)
+    else:
+        for step in _steps(view, request):
+            parts[f"step-{step.number}"] = console.part(
+                "_step.html", block=step, run=run, actions="live" if view.live else "over"
+            )
+    return parts
+
+
+def _steps(view: RunView, request: Request) -> Sequence[Any]:
+    return steps_of(view.records, last=None if request.query_params.get("all") else STEPS)
+
+
+async def run_page(console: Console, request: Request) -> Response:
+    """A run as it happens."""
+    run, tab = _run(request.query_params), request.query_params.get("view", "steps")
+    parts = await _run_parts(console, request)
+    steps = [part for name, part in parts.items() if name.startswith("step-")]
+    view = await console.sources.view(run)
+    first = next((int(name[5:]) for name in parts if name.startswith("step-")), 0)
+    return console.page(
+        request,
+        "run.html",
+        title=(view.task.goal if view.task else run)[:80],
+        parts=parts,
+        live=f"/live/run?{request.url.query}",
+        run=run,
+        view=view,
+        tab=tab,
+        first=first,
+        steps=len(steps),
+        before=_number(request.query_params, "before", len(view.records)),
+        records=RECORDS,
+    )
+
+
+async def live_run(console: Console, request: Request) -> Response:
+    """The same while the page is open."""
+    return console.stream(request, lambda: _run_parts(console, request))
+
+
+def _counters(view: RunView) -> Mapping[str, float]:
+    for found in (view.result, view.status):
+        if found is not None and found.counters:
+            return found.counters
+    return view.records[-1].counters if view.records else {}
+
+
+def _spending(view: RunView) -> list[tuple[str, float, float | None]]:
+    """Counter for people, spent, cap."""
+    caps = view.status.caps if view.status else view.task.limits.caps if view.task else {}
+    spent = _counters(view)
+    return [
+        (label, spent.get(name, 0), caps.get(name))
+        for name, label in LABELS.items()
+        if name in spent or name in caps
+    ]
+
+
+def _diagram(view: RunView) -> Markup:
+    """The machine; nothing where it cannot be made here."""
+    if view.task is None or not view.records:
+        return Markup("")
+    with suppress(RatchetError):
+        last = view.records[-1]
+        current = view.status.state if view.status else last.to or last.state
+        return drawing(view.source.program.machine, current, path_of(view.records))
+    return Markup("")
+
+
+async def _children(console: Console, view: RunView) -> Sequence[tuple[int, RunLine]]:
+    """The inner runs, however deep, with their depth; one call."""
+    if view.line is None:
+        return ()
+    lines, _ = await console.agents.list_page(list_filter(prefix=f"{view.id}/"), CHILDREN)
+    below = sorted((line for line in lines if line.progress != "continued"), key=lambda line: line.id)
+    ids = [line.id for line in below]
+    return [(sum(line.id.startswith(f"{other}/") for other in ids), line) for line in below]
+
+
+# -- commands --------------------
+
+
+async def command(console: Console, request: Request) -> Response:
+    """Send a command; the run checks it."""
+    form = await form_of(request)
+    run, name = _run(form, "run"), form.get("command", "")
+    text = form.get("text", "").strip()
+    match name:
+        case "pause":
+            body = command_from("pause", text, at_once=bool(form.get("at_once")))
+        case "resume" | "abort":
+            body = command_from("resume" if name == "resume" else "abort", text)
+        case "steer":
+            if not text:
+                raise UsageError("the message to the model is blank; nothing was sent")
+            body = command_from("steer", text)
+        case "limits":
+            words = [f"{one}={form[f'cap.{one}'].strip()}" for one in COUNTERS if form.get(f"cap.{one}")]
+            body = command_from("limits", text, limits=caps_from(words))
+        case _:
+            raise UsageError(f"{name[:40]!r} is no command")
+    done = await console.agents.command(run, body, by=console.signer)
+    return console.go("/run", command_text(done), id=run)
+
+
+async def _effects(console: Console, run: str, step: int) -> tuple[tuple[DoneCall, ...], str]:
+    """What was done outside since a step; or why that is not known."""
+    try:
+        return await console.agents.effects(run, step), ""
+    except NoWorker as error:
+        return (), str(error)
+
+
+def _fingerprint(calls: Sequence[DoneCall], unknown: str) -> str:
+    text = "".join(call.model_dump_json() for call in calls)
+    return sha256(f"{text}\n{bool(unknown)}".encode()).hexdigest()
+
+
+async def rollback_page(console: Console, request: Request) -> Response:
+    """What was done since a step, before the run goes back to it."""
+    run, step = _run(request.query_params, "run"), _number(request.query_params, "step")
+    calls, unknown = await _effects(console, run, step)
+    view = await console.sources.view(run)
+    view.source.checkpoint(step)
+    return console.page(
+        request,
+        "rollback.html",
+        title=f"Roll back to step {step}",
+        run=run,
+        step=step,
+        calls=calls,
+        unknown=unknown,
+        seen=_fingerprint(calls, unknown),
+    )
+
+
+async def rollback(console: Console, request: Request) -> Response:
+    """Go back, unless more was done than the person saw."""
+    form = await form_of(request)
+    run, step = _run(form, "run"), _number(form, "step")
+    if _fingerprint(*await _effects(console, run, step)) != form.get("seen"):
+        return console.go("/rollback", "More was done meanwhile; look again.", run=run, step=step)
+    order = command_from(
+        "rollback", form.get("text", "").strip(), step=step, compensate=bool(form.get("compensate"))
+    )
+    done = await console.agents.command(run, order, by=console.signer)
+    return console.go("/run", command_text(done), id=run)
+
+
+async def fork_page(console: Console, request: Request) -> Response:
+    """What a fork may do a second time, before it is started."""
+    run, step = _run(request.query_params, "run"), _number(request.query_params, "step")
+    effects = await console.agents.effects_to_repeat(run, step)
+    return console.page(
+        request,
+        "fork.html",
+        title=f"Fork from step {step}",
+        run=run,
+        step=step,
+        calls=effects.calls,
+        unknown=effects.unknown,
+        seen=_fingerprint(effects.calls, effects.unknown),
+    )
+
+
+async def fork(console: Console, request: Request) -> Response:
+    """Start a new run from a step, unless more was done than the person saw."""
+    form = await form_of(request)
+    run, step = _run(form, "run"), _number(form, "step")
+    effects = await console.agents.effects_to_repeat(run, step)
+    if _fingerprint(effects.calls, effects.unknown) != form.get("seen"):
+        return console.go("/fork", "More was done meanwhile; look again.", run=run, step=step)
+    changes = ForkChanges(message=form.get("text", "").strip())
+    made = await console.agents.fork(run, step, changes)
+    return console.go("/run", f"Forked from step {step} of {run}.", id=made)
+
+
+async def compare(console: Console, request: Request) -> Response:
+    """Two runs side by side."""
+    one, other = request.query_params.get("one", "").strip(), request.query_params.get("other", "").strip()
+    found = None
+    if one and other:
+        find = console.agents.find
+        found = await console.agents.compare(await find(one), await find(other))
+    return console.page(request, "compare.html", title="Compare", one=one, other=other, found=found)
+
+
+ROUTES: Sequence[tuple[str, str, Handler]] = (
+    ("GET", "/runs", run_list),
+    ("GET", "/live/runs", live_list),
+    ("GET", "/run", run_page),
+    ("GET", "/live/run", live_run),
+    ("POST", "/command", command),
+    ("GET", "/rollback", rollback_page),
+    ("POST", "/rollback", rollback),
+    ("GET", "/fork", fork_page),
+    ("POST", "/fork", fork),
+    ("GET", "/compare", compare),
+)

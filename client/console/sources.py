@@ -1,0 +1,153 @@
+"""What pages read of a run, each thing from where it can be had: the run, Temporal, the archive."""
+
+from __future__ import annotations
+
+from collections import OrderedDict
+from contextlib import suppress
+from dataclasses import dataclass, field
+
+from client.agent import AgentClient
+from client.errors import NoWorker, RatchetError, RunFailed, StoreNotShared, UnknownRun
+from client.follow import Heartbeat, heartbeat_in
+from client.history.checkpoints import Source, source_of
+from client.history.recorded import beginning_of
+from client.listing import RunLine, line_of
+from workflows.api import AgentTask, RunResult, RunStatus
+from workflows.kernel.log import Record
+
+__all__ = ["RunView", "Sources"]
+
+KEPT = 30
+"""Runs whose logs are kept in memory."""
+
+
+@dataclass
+class RunView:
+    """One run as a page shows it."""
+
+    id: str
+    line: RunLine | None
+    """None: only the archive knows it."""
+    records: tuple[Record, ...] = ()
+    status: RunStatus | None = None
+    """None: no worker answers."""
+    result: RunResult | None = None
+    """Of a run that is over."""
+    task: AgentTask | None = None
+    children: tuple[str, ...] = ()
+    heartbeat: Heartbeat = field(default_factory=Heartbeat)
+    problem: str = ""
+    """Why something is missing."""
+
+    @property
+    def live(self) -> bool:
+        """It is not over."""
+        return self.line is not None and self.line.progress == "running"
+
+    @property
+    def source(self) -> Source:
+        """Its log and machine."""
+        first = self.result.run_id if self.result else ""
+        return Source(self.id, first, self.task, self.records)
+
+
+@dataclass
+class _Known:
+    """What is kept of a run: none of it changes, and the log only grows."""
+
+    execution: str
+    length: int = -1
+    """Of the history when the log was read last."""
+    task: AgentTask | None = None
+    records: tuple[Record, ...] = ()
+    result: RunResult | None = None
+    problem: str = ""
+
+
+class Sources:
+    """Reads runs, and keeps what was read of the newest ones."""
+
+    def __init__(self, agents: AgentClient) -> None:
+        self._agents = agents
+        self._known: OrderedDict[str, _Known] = OrderedDict()
+
+    async def task(self, run: str) -> AgentTask | None:
+        """What a run was started with; None when nobody knows it."""
+        known = self._known.get(run)
+        if known is not None and known.task is not None:
+            return known.task
+        with suppress(RatchetError):
+            return await self._task(run)
+        return None
+
+    async def _task(self, run: str) -> AgentTask | None:
+        from client.errors import clear_errors
+
+        try:
+            async with clear_errors(self._agents.where, run):
+                return (await beginning_of(self._agents.temporal, run)).task
+        except UnknownRun:
+            return await self._agents.archive.task(run)
+
+    async def view(self, run: str) -> RunView:
+        """A run. Raises UnknownRun, and RatchetError where it cannot be read at all."""
+        try:
+            description = await self._agents.description(run)
+        except UnknownRun:
+            return await self._archived(run)
+        view = RunView(run, await line_of(description))
+        raw = description.raw_description
+        view.children = tuple(child.workflow_id for child in raw.pending_children)
+        known = self._remembered(run, description.run_id)
+        if known.task is None:
+            known.task = await self._task(run)
+        if view.live:
+            view.heartbeat = await heartbeat_in(self._agents.temporal, raw)
+            try:
+                view.status = await self._agents.status(run)
+            except RatchetError as error:
+                view.problem = str(error)
+        elif known.result is None:
+            await self._find_result(run, known)
+        if known.length != description.history_length:
+            await self._read_log(run, known)
+            known.length = description.history_length
+        view.task, view.records, view.result = known.task, known.records, known.result
+        view.problem = view.problem or known.problem
+        return view
+
+    async def _find_result(self, run: str, known: _Known) -> None:
+        try:
+            known.result, known.problem = await self._agents.result(run), ""
+        except RunFailed as error:
+            known.problem = str(error)
+
+    async def _read_log(self, run: str, known: _Known) -> None:
+        since = len(known.records)
+        try:
+            known.records += await self._agents.records(run, since, full=True)
+        except StoreNotShared:
+            with suppress(RatchetError):
+                known.records += await self._agents.records(run, since)
+        except NoWorker:
+            with suppress(RatchetError):  # as today's code writes it in a replay
+                known.records = (await source_of(self._agents, run)).records
+        except RatchetError as error:
+            known.problem = str(error)
+
+    async def _archived(self, run: str) -> RunView:
+        known = self._remembered(run, "")
+        if known.result is None:
+            known.result = await self._agents.result(run)
+            known.records = await self._agents.archive.records(run)
+            known.task = await self._agents.archive.task(run)
+        return RunView(run, None, known.records, result=known.result, task=known.task)
+
+    def _remembered(self, run: str, execution: str) -> _Known:
+        known = self._known.pop(run, None)
+        if known is None or known.execution != execution:  # reset, or continued as new
+            known = _Known(execution)
+        self._known[run] = known
+        while len(self._known) > KEPT:
+            self._known.popitem(last=False)
+        return known

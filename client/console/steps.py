@@ -1,0 +1,211 @@
+"""A run's log as people read it: one block for each step, and what people decided in it."""
+
+from __future__ import annotations
+
+import json
+import re
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass, field
+from typing import Any, Literal
+
+from workflows.kernel.log import Record, lineage
+
+__all__ = ["Call", "Item", "PastRequest", "Step", "path_of", "request_history", "steps_of"]
+
+TOOL_CALL = re.compile(r"[A-Za-z0-9_.-]+\(")
+"""How the title of a tool's call begins; that of a question to a model has no bracket."""
+PLAN = re.compile(r"\s*-> (?=[A-Za-z0-9_.-]+\()")
+"""Between what a model thinks and the calls that it plans, in a record's reason."""
+SPENT = ("model_calls", "tool_calls", "input_tokens", "output_tokens", "cost_usd", "unpriced_calls")
+
+
+@dataclass
+class Call:
+    """A tool's call, as far as the log has it."""
+
+    title: str
+    arguments: Any = None
+    """By name; None: they are in the title."""
+    result: str | None = None
+    """None: it has not returned."""
+
+
+@dataclass
+class Item:
+    """One thing in a step."""
+
+    kind: Literal["thought", "call", "person", "error", "note"]
+    text: str = ""
+    plan: str = ""
+    """thought: the calls that it plans."""
+    calls: Sequence[Call] = ()
+    by: str = ""
+    event: str = ""
+    state: str = ""
+    at: float = 0
+    seconds: float = 0
+    request: str = ""
+    """person: the request that it is about."""
+
+
+@dataclass
+class Step:
+    """One step that holds."""
+
+    number: int
+    branch: int
+    items: list[Item] = field(default_factory=list)
+    path: list[str] = field(default_factory=list)
+    """The states that it went through."""
+    spent: dict[str, float] = field(default_factory=dict)
+    """In this step alone."""
+    started: float = 0
+    finished: float = 0
+
+    @property
+    def called(self) -> bool:
+        """A tool was called in it."""
+        return any(item.calls for item in self.items)
+
+
+def steps_of(records: Iterable[Record], *, last: int | None = None) -> list[Step]:
+    """The steps that hold, in order; `last`: the newest ones alone."""
+    steps: list[Step] = []
+    before: dict[str, float] = {}
+    total: dict[str, float] = {}
+    reader = _Reader()
+    for record in lineage(records):
+        if not steps or steps[-1].number != record.step:
+            before = total
+            steps.append(Step(record.step, record.branch, started=record.started))
+        step = steps[-1]
+        step.items += reader.items(record, steps)
+        step.path += [record.state] if record.to is not None and record.event != "Started" else []
+        step.branch, step.finished = record.branch, record.at
+        total = {name: record.counters[name] for name in SPENT if name in record.counters}
+        step.spent = {name: max(value - before.get(name, 0), 0) for name, value in total.items()}
+    steps = [step for step in steps if step.number or step.items]
+    return steps if last is None else steps[-last:]
+
+
+class _Reader:
+    """Reads records in order: what a model asks for in one comes back in another."""
+
+    def __init__(self) -> None:
+        self._asked: dict[str, Call] = {}
+
+    def items(self, record: Record, steps: Sequence[Step]) -> list[Item]:
+        """What a record says."""
+        common: dict[str, Any] = {"event": record.event, "state": record.state, "at": record.at}
+        common["seconds"] = max(record.at - record.started, 0)
+        for message in record.messages:
+            for call in message.tool_calls:
+                self._asked[call.id] = Call(call.name, _parsed(call.arguments))
+        found: list[Item] = []
+        if record.error:
+            found.append(Item("error", record.error, **common))
+        if record.by not in ("machine", "kernel") or "request" in record.about:
+            about = str(record.about.get("request", ""))
+            found.append(Item("person", record.reason, by=record.by, request=about, **common))
+            return found
+        if calls := self._returned(record):
+            found.append(Item("call", calls=calls, **common))
+            if calls[0].result == record.reason or not record.reason:
+                return found
+        return [*found, *self._words(record, steps, common)]
+
+    def _words(self, record: Record, steps: Sequence[Step], common: dict[str, Any]) -> list[Item]:
+        """What a record says in words: a thought, or a note of the machine."""
+        said = any("(" not in title for title in record.effects) or any(
+            message.role == "assistant" for message in (*record.messages, *record.beside)
+        )
+        thought, arrow, plan = _split(record.reason)
+        if not (said or arrow):
+            return [Item("note", record.reason, **common)] if record.reason else []
+        _drop_repeated(steps, thought)
+        return [Item("thought", thought, plan, **common)] if record.reason else []
+
+    def _returned(self, record: Record) -> list[Call]:
+        """The calls whose results a record brings."""
+        calls: list[Call] = []
+        for message in record.messages:
+            if message.role == "tool":
+                call = self._asked.pop(message.tool_call_id or "", None) or Call("tool")
+                call.result = _unquoted(message.content)
+                calls.append(call)
+        titles = [title for title in record.effects if TOOL_CALL.match(title)]
+        if titles and not calls:
+            calls = [Call("; ".join(titles), result=record.reason)]
+        return calls
+
+
+def _split(reason: str) -> tuple[str, str, str]:
+    found = PLAN.search(reason)
+    return (reason, "", "") if found is None else (reason[: found.start()], "->", reason[found.end() :])
+
+
+def _drop_repeated(steps: Sequence[Step], thought: str) -> None:
+    """Some machines say a thought twice: when it comes, and when its calls are known."""
+    for step in reversed(steps[-2:]):
+        if step.items:
+            if step.items[-1].kind == "thought" and step.items[-1].text.strip() == thought.strip():
+                step.items.pop()
+            return
+
+
+def _parsed(arguments: str) -> Any:
+    try:
+        return json.loads(arguments)
+    except ValueError:
+        return arguments
+
+
+def _unquoted(content: str) -> str:
+    """The result of a native call is JSON; a text in it is meant as a text."""
+    try:
+        value = json.loads(content)
+    except ValueError:
+        return content
+    return value if isinstance(value, str) else content
+
+
+def path_of(records: Iterable[Record]) -> list[tuple[str, str]]:
+    """The transitions that hold, in order: (from, to)."""
+    kept = (record for record in lineage(records) if record.to is not None and record.event != "Started")
+    return [(record.state, str(record.to)) for record in kept]
+
+
+# -- what people decided --------------------
+
+
+@dataclass
+class PastRequest:
+    """A request as the log tells it."""
+
+    id: str
+    kind: str = ""
+    tool: str = ""
+    arguments: Any = None
+    outcome: str = "open"
+    by: str = ""
+    """Who closed it, and whether that is verified or claimed."""
+    text: str = ""
+    """Why, or what was asked."""
+    at: float = 0
+
+
+def request_history(records: Iterable[Record]) -> list[PastRequest]:
+    """Requests that are closed, oldest first, also those that a rollback has left behind."""
+    found: dict[str, PastRequest] = {}
+    for record in records:
+        about = record.about
+        name = about.get("request")
+        if not isinstance(name, str) or record.event.startswith(("Refused", "Repeated", "Unusable")):
+            continue
+        past = found.setdefault(name, PastRequest(name))
+        past.kind, past.tool = str(about.get("kind") or past.kind), str(about.get("tool") or past.tool)
+        past.arguments = about.get("arguments", past.arguments)
+        outcome = about.get("outcome")
+        if outcome not in (None, "open"):
+            past.outcome, past.by, past.text, past.at = str(outcome), record.by, record.reason, record.at
+    return [one for one in found.values() if one.outcome != "open"]

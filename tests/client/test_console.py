@@ -1,0 +1,450 @@
+"""The console: deciding, commanding and reading in a browser; and what other pages and texts cannot do."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import AsyncIterator
+from html.parser import HTMLParser
+from typing import Any
+from urllib.parse import parse_qs, urlsplit
+
+import httpx2
+import pytest
+
+from activities.settings import Settings
+from client.agent import AgentClient
+from client.connection import Connection
+from client.console.app import Console, build
+from client.keys import Signer
+from tests.client.asking import asking, marks, newer, opened, talk, until
+from tests.server.conftest import real_server
+from tests.server.trials import calls, task
+from workflows.people import Approvals, Group, People, RequestSettings
+
+HOST = "localhost:8260"
+ORIGIN = {"origin": f"http://{HOST}"}
+EVIL = '"><script>alert(1)</script><img src=x onerror=alert(2)>\u202e'
+
+
+class Page(HTMLParser):
+    """A page as a browser reads it: its elements, its forms, its text outside of fields."""
+
+    def __init__(self, html: str) -> None:
+        super().__init__()
+        self.elements: list[tuple[str, dict[str, str]]] = []
+        self.forms: list[dict[str, str]] = []
+        self.text = ""
+        self._area: str | None = None
+        self.feed(html)
+
+    def handle_starttag(self, tag: str, attrs: list[tuple[str, str | None]]) -> None:
+        found = {name: value or "" for name, value in attrs}
+        self.elements.append((tag, found))
+        if tag == "form":
+            self.forms.append({"": found.get("action", "")})
+        elif tag in ("input", "textarea") and self.forms and found.get("name"):
+            if found.get("type") in ("radio", "checkbox") and "checked" not in found:
+                return
+            self.forms[-1][found["name"]] = found.get("value", "")
+            self._area = found["name"] if tag == "textarea" else None
+
+    def handle_data(self, data: str) -> None:
+        if self._area is None:
+            self.text += data
+        else:  # what a person edits is left as it is
+            self.forms[-1][self._area] += data.removeprefix("\n")
+
+    def handle_endtag(self, tag: str) -> None:
+        if tag == "textarea":
+            self._area = None
+
+
+class Browser:
+    """A browser that has opened the printed link."""
+
+    def __init__(self, agents: AgentClient, by: str = "ada") -> None:
+        self.guard = build(Console(agents, Signer(by)))
+        transport = httpx2.ASGITransport(app=self.guard)
+        self.http = httpx2.AsyncClient(transport=transport, base_url=f"http://{HOST}")
+
+    async def login(self) -> httpx2.Response:
+        return await self.http.get("/login", params={"token": self.guard.token})
+
+    async def get(self, path: str, **query: Any) -> Page:
+        answer = await self.http.get(path, params=query or None)
+        assert answer.status_code == 200, answer.text
+        return Page(answer.text)
+
+    async def post(self, path: str, **data: Any) -> httpx2.Response:
+        return await self.http.post(path, data=data, headers=ORIGIN)
+
+    async def decide(self, run: str, name: str, verb: str, **more: str) -> httpx2.Response:
+        """Press a button of a request's page."""
+        page = await self.get("/request", run=run, id=name)
+        forms = [one for one in page.forms if one[""] == "/decide"]
+        form = dict(forms[-1 if verb == "edit" else 0])
+        return await self.post(**{**form, "path": form.pop(""), "verb": verb, **more})
+
+
+@pytest.fixture
+async def browser(agents: AgentClient) -> AsyncIterator[Browser]:
+    """One that is logged in."""
+    found = Browser(agents)
+    await found.login()
+    yield found
+    await found.http.aclose()
+
+
+# -- deciding --------------------
+
+
+async def test_approved_in_the_console_is_approved_by_that_person(
+    browser: Browser, agents: AgentClient, settings: Settings
+) -> None:
+    run = await agents.start(asking("web-approve"))
+    request = await opened(agents, run)
+    assert "web-approve" in (await browser.get("/")).text
+    answer = await browser.decide(run, request.id, "approve", text="as agreed")
+    assert answer.status_code == 303
+    page = await browser.get(answer.headers["location"])
+    assert "Approved by ada (claimed)" in re.sub(r"\s+", " ", page.text)
+    assert "as agreed" in page.text
+    result = await agents.result(run)
+    assert [(one.outcome, one.by, one.text) for one in result.decisions] == [
+        ("approved", ("ada",), "as agreed")
+    ]
+    assert marks(settings, "web-approve") == 1
+    assert "Decided lately" in (await browser.get("/")).text
+
+
+async def test_rejected_and_edited_calls(browser: Browser, agents: AgentClient, settings: Settings) -> None:
+    run = await agents.start(asking("web-no", "web-before"))
+    request = await opened(agents, run)
+    await browser.decide(run, request.id, "reject", text="far too much")
+    again = await until(lambda: newer(agents, run, request))
+    assert "far too much" in (await browser.get("/request", run=run, id=again.id)).text
+    refused = await browser.decide(run, again.id, "edit", **{"arg.seconds": "soon", "arg.line": "kept"})
+    assert refused.status_code == 400
+    assert "expected a number" in refused.text
+    assert any(form.get("arg.line") == "kept" for form in Page(refused.text).forms)
+    await browser.decide(run, again.id, "edit", **{"arg.line": "web-\u00e4fter"})
+    await agents.result(run)
+    assert [marks(settings, line) for line in ("web-no", "web-before", "web-\u00e4fter")] == [0, 0, 1]
+
+
+async def test_later_calls_are_approved_only_by_an_explicit_choice(
+    browser: Browser, agents: AgentClient, settings: Settings
+) -> None:
+    run = await agents.start(asking("web-first", "web-second", "web-third"))
+    request = await opened(agents, run)
+    await browser.decide(run, request.id, "approve")
+    again = await until(lambda: newer(agents, run, request))
+    await browser.decide(run, again.id, "approve", later="any")
+    await agents.result(run)
+    assert marks(settings, "web-third") == 1
+
+
+async def test_double_click_decides_once(browser: Browser, agents: AgentClient) -> None:
+    run = await agents.start(
+        asking(
+            "web-twice", people=People(groups={"two": Group(quorum=2)}, requests=RequestSettings(group="two"))
+        )
+    )
+    request = await opened(agents, run)
+    page = await browser.get("/request", run=run, id=request.id)
+    form = {**next(one for one in page.forms if one[""] == "/decide"), "verb": "approve"}
+    path = form.pop("")
+    for _ in range(2):
+        assert (await browser.post(path, **form)).status_code == 303
+    assert len((await agents.requests(run))[0].votes) == 1
+    assert "2 of anybody (two)" in (await browser.get("/")).text
+    await agents.command(run, "abort")
+
+
+async def test_limit_is_topped_up_and_question_answered(browser: Browser, agents: AgentClient) -> None:
+    people = People(on_limit="ask")
+    run = await agents.start(talk(people=people, limits={"model_calls": 1}))
+    request = await opened(agents, run)
+    assert (await browser.decide(run, request.id, "topup", amount="much")).status_code == 400
+    await browser.decide(run, request.id, "topup", amount="5")
+    assert (await agents.result(run)).exit_reason != "limit"
+
+
+# -- commands, and the past --------------------
+
+
+async def test_commands_reach_the_run_under_the_persons_name(browser: Browser, agents: AgentClient) -> None:
+    run = await agents.start(asking("web-command"))
+    await opened(agents, run)
+    for name, more in (
+        ("pause", {}),
+        ("steer", {"text": "Look at March."}),
+        ("limits", {"cap.model_calls": "50"}),
+        ("resume", {}),
+        ("abort", {"text": "enough"}),
+    ):
+        answer = await browser.post("/command", run=run, command=name, **more)
+        assert answer.status_code == 303, answer.text
+    assert (await agents.result(run)).exit_reason == "aborted"
+    by = {record.event: record.by for record in await agents.records(run)}
+    assert {by[event] for event in ("Paused", "Steered", "LimitsSet", "Resumed")} == {"ada (claimed)"}
+    over = await browser.post("/command", run=run, command="pause")
+    assert over.status_code == 409
+    assert "is over" in over.text
+
+
+async def test_rollback_shows_what_was_done_and_refuses_when_more_was(
+    browser: Browser, agents: AgentClient
+) -> None:
+    run = await agents.start(asking("web-roll-1", "web-roll-2", "web-roll-3"))
+    request = await opened(agents, run)
+    await agents.decide(run, request, "approve")
+    request = await until(lambda: newer(agents, run, request))
+    page = await browser.get("/rollback", run=run, step=1)
+    assert "web-roll-1" in page.text
+    form = next(one for one in page.forms if one[""] == "/rollback")
+    path = form.pop("")
+    await agents.decide(run, request, "approve")
+    await until(lambda: newer(agents, run, request))
+    again = await browser.post(path, **form)
+    assert "/rollback" in again.headers["location"]
+    page = await browser.get(again.headers["location"])
+    assert "More was done meanwhile" in page.text
+    form = next(one for one in page.forms if one[""] == "/rollback")
+    done = await browser.post(form.pop(""), **form)
+    assert urlsplit(done.headers["location"]).path == "/run"
+    assert (await agents.status(run)).branch == 1
+    await agents.command(run, "abort")
+
+
+async def test_fork_and_comparison(browser: Browser, agents: AgentClient) -> None:
+    run = await agents.start(talk())
+    await agents.result(run)
+    page = await browser.get("/fork", run=run, step=1)
+    form = next(one for one in page.forms if one[""] == "/fork")
+    answer = await browser.post(form.pop(""), **form)
+    (made,) = parse_qs(urlsplit(answer.headers["location"]).query)["id"]
+    assert (await agents.result(made)).origin is not None
+    assert "common origin" in (await browser.get("/compare", one=run, other=made)).text
+
+
+async def test_run_page_shows_steps_machine_log_and_spending(browser: Browser, agents: AgentClient) -> None:
+    run = await agents.start(talk(limits={"model_calls": 30}))
+    await agents.result(run)
+    page = await browser.get("/run", id=run)
+    text = re.sub(r"\s+", " ", page.text)
+    for shown in ("Step 1", "mark", "done one", "of 30", "both"):
+        assert shown in text
+    assert any(tag == "svg" and "machine" in found.get("class", "") for tag, found in page.elements)
+    assert "EXECUTING_TOOLS" in (await browser.get("/run", id=run, view="log")).text
+    assert (
+        run in (await browser.get("/runs", id=run)).text
+        or run[:12] in (await browser.get("/runs", id=run)).text
+    )
+
+
+async def test_runs_are_filtered_and_come_in_pages(browser: Browser, agents: AgentClient) -> None:
+    prefix = "web-page-"
+    for number in range(55):
+        await agents.start(talk(name=f"pager{number % 2}"), f"{prefix}{number:02}")
+
+    async def listed() -> bool:
+        lines, _ = await agents.list_page(f"WorkflowId STARTS_WITH '{prefix}'", 100)
+        return len(lines) == 55
+
+    await until(listed)
+    page = await browser.get("/runs", id=prefix)
+    assert len([1 for tag, one in page.elements if tag == "a" and one.get("class") == "main"]) == 50
+    more = next(one["href"] for tag, one in page.elements if one.get("rel") == "next")
+    rest = await browser.get(more)
+    assert len([1 for tag, one in rest.elements if tag == "a" and one.get("class") == "main"]) == 5
+    found = await browser.get("/runs", id=prefix, agent="pager1")
+    assert len([1 for tag, one in found.elements if tag == "a" and one.get("class") == "main"]) == 27
+    odd = await browser.get("/runs", id="' OR WorkflowType = 'AgentWorkflow", agent="' OR '1'='1")
+    assert "No run is like that" in odd.text
+
+
+async def test_agent_is_started_with_a_goal(browser: Browser, agents: AgentClient) -> None:
+    page = await browser.get("/agents")
+    assert "log_detective" in page.text
+    blank = await browser.post("/agents", agent="log_detective", goal=" ")
+    assert blank.status_code == 400
+    answer = await browser.post("/agents", agent="log_detective", goal="Which fails?")
+    (run,) = parse_qs(urlsplit(answer.headers["location"]).query)["id"]
+    assert (await agents.describe(run)).goal == "Which fails?"
+    await agents.command(run, "abort")
+    for name in ("/etc/passwd", "../../etc/passwd", "payments"):  # payments: its module is not loaded
+        assert (await browser.post("/agents", agent=name, goal="x")).status_code == 400
+
+
+async def test_console_without_a_worker_shows_what_waits_and_sends_decisions(
+    settings: Settings, tmp_path: Any
+) -> None:
+    from worker import build_worker
+
+    own = settings.model_copy(update={"data_dir": tmp_path / "data"})
+    async with real_server(own) as temporal:
+        agents = AgentClient(Connection(temporal, own, "a server without a worker"))
+        async with build_worker(temporal, own):
+            run = await agents.start(asking("web-alone"))
+            ended = await agents.start(talk())
+            request = await opened(agents, run)
+            await agents.result(ended)
+        await until(lambda: _no_worker(agents))
+        browser = Browser(agents)
+        await browser.login()
+        assert "web-alone" in (await browser.get("/")).text
+        assert ended[:10] in (await browser.get("/runs")).text
+        assert "Step 1" in (await browser.get("/run", id=ended)).text
+        assert "Step 1" in (await browser.get("/run", id=run)).text
+        answer = await browser.decide(run, request.id, "approve")
+        assert "no worker" in (await browser.get(answer.headers["location"])).text
+        async with build_worker(temporal, own):
+            assert [one.by for one in (await agents.result(run)).decisions] == [("ada",)]
+
+
+async def _no_worker(agents: AgentClient) -> bool:
+    return not await agents.has_worker()
+
+
+# -- what others cannot do --------------------
+
+PAGES = (
+    "/",
+    "/runs",
+    "/agents",
+    "/compare",
+    "/run?id=x",
+    "/request?run=x&id=r1",
+    "/live/inbox",
+    "/fork?run=x",
+)
+WRITES = ("/decide", "/command", "/rollback", "/fork", "/agents")
+
+
+async def test_nothing_is_shown_or_done_without_the_link(agents: AgentClient) -> None:
+    browser = Browser(agents)
+    cookie = {"cookie": "ratchet-console-8260=forged; other=1"}
+    for path in PAGES:
+        for headers in ({}, cookie):
+            answer = await browser.http.get(path, headers=headers)
+            assert answer.status_code == 401
+            assert "Inbox" not in answer.text
+    for path in WRITES:
+        assert (await browser.http.post(path, headers={**ORIGIN, **cookie})).status_code == 401
+    for token in ("", "x", browser.guard.token[:-1], f"{browser.guard.token}x", "\u00fc"):
+        answer = await browser.http.get("/login", params={"token": token})
+        assert answer.status_code == 401
+        assert "set-cookie" not in answer.headers
+
+
+async def test_link_gives_a_session_that_scripts_and_other_pages_do_not_get(agents: AgentClient) -> None:
+    browser = Browser(agents)
+    answer = await browser.login()
+    assert answer.status_code == 303
+    assert answer.headers["location"] == "/"
+    cookie = answer.headers["set-cookie"].lower()
+    assert "httponly" in cookie
+    assert "samesite=strict" in cookie
+    assert browser.guard.token.lower() not in cookie
+
+
+@pytest.mark.parametrize(
+    "headers",
+    [
+        pytest.param({"host": "evil.example"}, id="rebound name"),
+        pytest.param({"host": f"{HOST}.evil.example"}, id="name that begins alike"),
+        pytest.param({"origin": "http://evil.example"}, id="other origin"),
+        pytest.param({"origin": "http://localhost:9999"}, id="other port"),
+        pytest.param({"origin": "null"}, id="no origin of its own"),
+        pytest.param({**ORIGIN, "sec-fetch-site": "cross-site"}, id="cross-site fetch"),
+        pytest.param({**ORIGIN, "sec-fetch-site": "same-site"}, id="another port of this name"),
+    ],
+)
+async def test_other_pages_can_neither_read_nor_write(browser: Browser, headers: dict[str, str]) -> None:
+    for path in PAGES:
+        assert (await browser.http.get(path, headers=headers)).status_code == 403
+    for path in WRITES:
+        assert (await browser.http.post(path, headers=headers)).status_code == 403
+
+
+async def test_write_that_names_no_page_is_refused(browser: Browser) -> None:
+    for path in WRITES:
+        assert (await browser.http.post(path)).status_code == 403
+    assert (await browser.http.request("DELETE", "/runs", headers=ORIGIN)).status_code == 405
+
+
+async def test_every_answer_forbids_scripts_frames_and_caches(browser: Browser) -> None:
+    for path in ("/", "/nothing", "/static/console.css", "/run?id=nobody", "/login"):
+        headers = (await browser.http.get(path)).headers
+        assert "default-src 'none'" in headers["content-security-policy"]
+        assert "unsafe" not in headers["content-security-policy"]
+        assert headers["x-frame-options"] == "DENY"
+        assert headers["cache-control"] == "no-store"
+        assert headers["x-content-type-options"] == "nosniff"
+
+
+async def test_forged_ids_and_digests_decide_nothing(browser: Browser, agents: AgentClient) -> None:
+    one, other = [await agents.start(asking(name)) for name in ("web-forge-1", "web-forge-2")]
+    first, second = [await opened(agents, run) for run in (one, other)]
+    good = {"run": one, "id": first.id, "digest": first.digest, "verb": "approve"}
+    for wrong in (
+        {"digest": second.digest},
+        {"digest": ""},
+        {"run": other},
+        {"id": "r9"},
+        {"id": "../r1"},
+        {"run": "nobody"},
+        {"verb": "topup", "amount": "5"},
+        {"verb": "delete"},
+        {"verb": ""},
+    ):
+        answer = await browser.post("/decide", **{**good, **wrong})
+        assert answer.status_code in (400, 404, 409), wrong
+    for run, request in ((one, first), (other, second)):
+        assert (await agents.requests(run))[0] == request
+        await agents.command(run, "abort")
+
+
+async def test_script_in_any_text_stays_text(
+    browser: Browser, agents: AgentClient, settings: Settings
+) -> None:
+    """Goal, thought, arguments, results, comments, a person's and an agent's names: shown, never run."""
+    reply = calls(("mark_once", {"line": EVIL, "text": EVIL}))
+    reply = reply.model_copy(update={"reply": f"thinking {EVIL}"})
+    given = task(
+        reply,
+        f"answer {EVIL}",
+        goal=f"goal {EVIL}",
+        tools=("mark_once",),
+        people=People(),
+        approvals=Approvals(),
+    )
+    run = await agents.start(given, f"web-script-{EVIL[:3]}")
+    request = await opened(agents, run)
+    paths: list[tuple[str, dict[str, Any]]] = [
+        ("/", {}),
+        ("/runs", {"id": run}),
+        ("/run", {"id": run}),
+        ("/request", {"run": run, "id": request.id}),
+    ]
+    pages = [await browser.get(path, **query) for path, query in paths]
+    refused = await browser.decide(run, request.id, "edit", text=EVIL, **{"arg.seconds": EVIL})
+    pages.append(Page(refused.text))
+    await agents.decide(run, request, "approve", EVIL, by='<b>"eve"</b>')
+    await agents.result(run)
+    paths += [
+        ("/run", {"id": run, "view": "log"}),
+        ("/fork", {"run": run, "step": 1}),
+        ("/compare", {"one": run, "other": run}),
+    ]
+    pages += [await browser.get(path, **query) for path, query in paths]
+    for page in pages:
+        assert [found for tag, found in page.elements if tag == "script"] == [
+            {"src": "/static/console.js", "defer": ""}
+        ]
+        assert not any(tag in ("img", "b", "iframe") for tag, _ in page.elements)
+        assert not any(name.startswith("on") for _, found in page.elements for name in found)
+        assert "\u202e" not in page.text
+        assert all(found.get("href", "/").startswith(("/", "#")) for _, found in page.elements)
+    assert "⟨U+202E⟩" in pages[-1].text
