@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import asyncio
+import time
 from collections.abc import Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 from typing import Self
 
 from temporalio.api.common.v1 import WorkflowExecution
-from temporalio.api.enums.v1 import EventType
+from temporalio.api.enums.v1 import EventType, PendingActivityState
 from temporalio.api.failure.v1 import Failure
 from temporalio.api.history.v1 import HistoryEvent
 from temporalio.api.workflowservice.v1 import (
@@ -88,6 +89,8 @@ class Heartbeat:
     """The end of what the model has said in the present call, or a tool's progress; a second old at most."""
     failure: str | None = None
     """What fails and is tried again, in one line; None: nothing fails."""
+    next_try: float | None = None
+    """When, in seconds since 1970; None: it is under way, or nothing fails."""
 
 
 async def heartbeat_in(temporal: Client, description: DescribeWorkflowExecutionResponse) -> Heartbeat:
@@ -96,7 +99,11 @@ async def heartbeat_in(temporal: Client, description: DescribeWorkflowExecutionR
     for pending in description.pending_activities:
         if pending.HasField("last_failure"):
             words = " ".join((await _message(temporal, pending.last_failure)).split())[:300]
-            return Heartbeat(failure=f"{pending.activity_id} failed and is tried again: {words}")
+            most = f" of {pending.maximum_attempts}" if pending.maximum_attempts else ""
+            failure = f"{pending.activity_id} failed, attempt {pending.attempt}{most} follows: {words}"
+            waits = pending.state == PendingActivityState.PENDING_ACTIVITY_STATE_SCHEDULED
+            at = pending.next_attempt_schedule_time.ToMilliseconds() / 1000
+            return Heartbeat(failure=failure, next_try=at if waits and at > time.time() else None)
         with suppress(Exception):  # another version's heartbeat: nothing to show
             details = await temporal.data_converter.decode(pending.heartbeat_details.payloads, [str])
             text = str(details[0]) if details else text

@@ -233,7 +233,8 @@ class Calls:
         if isinstance(fitted, str):
             self.state.results.setdefault(name, result_without_call(run, "bad_arguments", fitted))
             return run
-        return run.model_copy(update={"arguments": fitted})
+        filled = tuple(argument for argument in fitted if argument not in run.arguments)
+        return run.model_copy(update={"arguments": fitted, "filled": filled})
 
     def reset(self) -> None:
         """The machine has the answer, or will never get one."""

@@ -7,6 +7,7 @@ asks whether the limit is reached already.
 
 from __future__ import annotations
 
+import json
 from collections.abc import Generator, Mapping
 from typing import Any, Generic, Literal, TypeVar
 
@@ -131,12 +132,18 @@ class ToolRun(Frozen):
     arguments: JsonObject = {}
     artifacts: tuple[ArtifactSpec, ...] = ()
     """The whole result is kept under these names: an object's keys by name, else as the first one."""
+    filled: tuple[str, ...] = Field(default=(), exclude=True)
+    """Arguments that the call left out, with the defaults of the tool's schema; not in the title."""
 
     @property
     def title(self) -> str:
-        """The call as a person would write it, cut: `search_files("ERROR")`."""
-        words = [f'"{v}"' if isinstance(v, str) else str(v) for v in self.arguments.values()]
-        return f"{self.tool}({_cut(', '.join(_cut(w, 60) for w in words), 120)})"
+        """The call as a person would write it, cut: `search_files(pattern="ERROR", limit=5)`."""
+        words = [
+            f'{name}="{v}"' if isinstance(v, str) else f"{name}={json.dumps(v, ensure_ascii=False)}"
+            for name, v in self.arguments.items()
+            if name not in self.filled
+        ]
+        return f"{self.tool}({_cut(', '.join(_cut(word, 100) for word in words), 180)})"
 
 
 def _cut(text: str, limit: int) -> str:

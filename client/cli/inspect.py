@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from client.cli import render
-from client.cli.options import INTERRUPTED, CommonOptions, Json, RunName, command
+from client.cli.options import INTERRUPTED, CommonOptions, Json, RunName, Verbose, command
 from client.cli.run import follow
 from client.errors import NoWorker, RatchetError, RunFailed, UnknownRun
 
@@ -112,11 +112,11 @@ async def log(
 
 
 @command(app)
-async def watch(common: CommonOptions, run: RunName, as_json: Json = False) -> int:
+async def watch(common: CommonOptions, run: RunName, verbose: Verbose = False, as_json: Json = False) -> int:
     """Follow a run as it happens, to its result."""
     try:
         async with common.client() as client:
-            return await follow(client, await client.find(run), as_json=as_json)
+            return await follow(client, await client.find(run), as_json=as_json, verbose=verbose)
     except asyncio.CancelledError:
         return INTERRUPTED
 
@@ -134,7 +134,8 @@ async def result(common: CommonOptions, run: RunName, as_json: Json = False) -> 
     if as_json:
         render.print_json(found)
     else:
-        render.out().print(render.result_text(found, render.out()))
+        for part in render.result_text(found, render.out()):
+            render.out().print(part, soft_wrap=True)
     return 0 if found.ok else 1
 
 

@@ -1,4 +1,4 @@
-"""A run on the terminal: its records as they come, and a question when it asks.
+"""What a run asks, on the terminal.
 
 What was typed before a question was shown never answers it. Before each prompt the terminal is asked for its
 status (`ESC [ 5 n`). A terminal draws and answers in order, so its answer (`ESC [ 0 n`) arrives behind all
@@ -14,17 +14,15 @@ import os
 import signal
 import sys
 import termios
-import time
 import tty
-from collections.abc import AsyncIterator, Iterator, Mapping
-from contextlib import AbstractContextManager, asynccontextmanager, contextmanager, nullcontext, suppress
+from collections.abc import AsyncIterator, Mapping
+from contextlib import asynccontextmanager, suppress
 from typing import TYPE_CHECKING, Any, NoReturn, Protocol, TextIO
 
-from rich.cells import cell_len
-from rich.console import Console, ConsoleOptions
-from rich.status import Status
+from rich.console import Console
 from rich.text import Text
 
+from client.cli.live import LiveView
 from client.cli.render import (
     DECISIONS,
     choices,
@@ -33,139 +31,26 @@ from client.cli.render import (
     notes,
     plain,
     print_json,
-    record_block,
     request_block,
     request_line,
 )
 from client.cli.typed import Draft, amounts_from, check_counter
 from client.errors import NotConfirmed, RatchetError, UsageError
 from client.keys import Signer, signer
-from workflows.kernel.log import Record
 from workflows.people import Decided, Request, Verb
 
 if TYPE_CHECKING:
     from client.agent import AgentClient
     from client.sending import SentSignal
 
-__all__ = ["Listener", "LiveView", "Questions", "Terminal", "confirm", "listening", "person_here"]
+__all__ = ["Listener", "Questions", "Terminal", "confirm", "listening", "person_here"]
 
-SPOKEN_CHARACTERS = 100
-"""Of the text that a model is producing, on the line below the records."""
 LATER, FULL = "l", "s"
 STATUS_QUERY, STATUS_ANSWER = "\x1b[5n", b"\x1b[0n"
 STATUS_SECONDS = 2.0
 """A terminal that does not answer in this time never does; the keys of this time are dropped."""
 CLOSED_SECONDS = 3.0
 """How long the log may take to show a decision of this person."""
-LOOK_SECONDS = 1.0
-"""How often the model's newest words are fetched."""
-
-
-# -- the view --------------------
-
-
-class _Progress:
-    """The line below the records: what goes on, and for how long nothing has come of it."""
-
-    def __init__(self, state: str) -> None:
-        self._state, self._since = state, time.monotonic()
-        self.text = ""
-        """What the model says; its end is shown."""
-        self.request = ""
-        """What people are asked; shown instead."""
-        self.paused = False
-
-    def __rich_console__(self, console: Console, options: ConsoleOptions) -> Iterator[Text]:
-        yield self.line(options.max_width)
-
-    def line(self, room: int) -> Text:
-        """At most `room` columns."""
-        seconds = f"{time.monotonic() - self._since:.0f} s"
-        if self.request or self.paused:
-            text = Text("paused", style="yellow")
-            if self.request:
-                text = Text(" ".join(f"waits for a person: {plain(self.request)}".split()), style="yellow")
-            text.truncate(max(room - len(seconds) - 2, 1), overflow="ellipsis")
-            text.append(f"  {seconds}")
-        else:
-            text = Text(f"{plain(self._state)} {seconds}", style="dim")
-            tail = " ".join(plain(self.text).split())[-SPOKEN_CHARACTERS:]
-            while tail and cell_len(tail) > room - text.cell_len - 4:  # wide characters take two columns
-                tail = tail[1:]
-            text.append(f"  … {tail}" if tail else "")
-        text.no_wrap, text.overflow = True, "ellipsis"
-        return text
-
-
-class LiveView:
-    """Prints a block for each record; on a terminal a line below it shows what goes on."""
-
-    def __init__(self, console: Console) -> None:
-        self.console = console
-        self._progress = _Progress("starting")
-        self._status = Status(self._progress, console=console) if console.is_terminal else None
-        self._before: Record | None = None
-
-    def show(self, record: Record) -> None:
-        """Print a record, and wait for the next."""
-        # on a terminal the request itself follows, in full
-        repeats = record.event == "Requested" and self.console.is_terminal
-        self.console.print(record_block(record, self._before, reason=not repeats))
-        self._before = record
-        before, self._progress = self._progress, _Progress(record.to or record.state)
-        self._progress.request = before.request
-        self._progress.paused = record.event == "Paused" or (before.paused and record.event != "Resumed")
-        if self._status is not None:
-            self._status.update(self._progress)
-
-    def waiting_for(self, request: str) -> None:
-        """Show what people are asked; empty: nothing."""
-        self._progress.request = request
-
-    def model_says(self, text: str) -> None:
-        """Show what the model has said so far in the call under way."""
-        self._progress.text = text
-
-    def warn(self, text: str) -> None:
-        """Print what fails and is tried again."""
-        self.console.print(Text(f"      {plain(text)}", style="yellow"))
-
-    @contextmanager
-    def still(self) -> Iterator[Console]:
-        """Nothing moves meanwhile, so that a person can read and type."""
-        if self._status is not None:
-            self._status.stop()
-        try:
-            yield self.console
-        finally:
-            if self._status is not None:
-                self._status.start()
-
-    def shown(self) -> AbstractContextManager[object]:
-        """Meanwhile the line below the records shows what goes on."""
-        return self._status or nullcontext()
-
-
-@asynccontextmanager
-async def heartbeats(client: AgentClient, run: str, view: LiveView) -> AsyncIterator[None]:
-    """Meanwhile the view shows what the model says, and what fails and is tried again."""
-
-    async def look() -> None:
-        shown = ""
-        while True:
-            await asyncio.sleep(LOOK_SECONDS)
-            with suppress(RatchetError):
-                beat = await client.heartbeat(run)
-                view.model_says(beat.text)
-                if beat.failure and beat.failure != shown:
-                    view.warn(beat.failure)
-                shown = beat.failure or shown
-
-    task = asyncio.create_task(look())
-    try:
-        yield
-    finally:
-        await _cancel(task)
 
 
 # -- the terminal --------------------

@@ -35,7 +35,7 @@ if TYPE_CHECKING:
 
 __all__ = [
     "INTERRUPTED", "AgentName", "AgentOptions", "BaseUrl", "By", "CommonOptions", "Json",
-    "RunName", "command", "read_text",
+    "RunName", "Verbose", "command", "read_text",
 ]  # fmt: skip
 
 INTERRUPTED = 130
@@ -45,6 +45,9 @@ STDIN_BYTES = 2_000_000
 Work = TypeVar("Work", bound=Callable[..., Coroutine[Any, Any, int | None]])
 
 Json = Annotated[bool, typer.Option("--json", help="Print JSON; of a list one line for each.")]
+Verbose = Annotated[
+    bool, typer.Option("--verbose", "-v", help="Show each transition as the log has it, not the steps.")
+]
 RunName = Annotated[
     str, typer.Argument(help="Id of the run; its beginning or end if that is unique.", metavar="RUN")
 ]

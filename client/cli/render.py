@@ -11,12 +11,12 @@ import re
 import shlex
 import sys
 import time
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from datetime import UTC, datetime
 from typing import TYPE_CHECKING, Any, TextIO
 
+from rich.cells import cell_len
 from rich.console import Console, Group, RenderableType
-from rich.panel import Panel
 from rich.table import Table
 from rich.text import Text
 
@@ -50,7 +50,7 @@ if TYPE_CHECKING:  # these import temporalio
 
 __all__ = [
     "DECISIONS", "WIDE", "change_block", "checked_line", "checkpoint_table", "choices", "command_text",
-    "comparison_block", "counted", "decision_commands", "decision_text", "escaped", "inbox_table",
+    "comparison_block", "counted", "decision_commands", "decision_text", "escaped", "hanging", "inbox_table",
     "next_step", "note", "note_effects", "notes", "one_line", "out", "pairs", "plain", "print_json",
     "print_lines", "record_block", "replay_block", "request_block", "request_line", "request_reason",
     "result_text", "run_block", "run_line", "run_table", "snapshot_block", "spent", "status_block",
@@ -118,8 +118,9 @@ def notes() -> Console:
 
 
 def note(text: str) -> None:
-    """Print a line of `notes`, without what could steer the terminal."""
-    notes().print(plain(text))
+    """Print a line of `notes`, without what could steer the terminal; no word is broken."""
+    console = notes()
+    console.print(hanging(text, console), soft_wrap=True)
 
 
 def _console(terminal: bool, *, stderr: bool) -> Console:
@@ -165,6 +166,45 @@ def print_lines(values: Iterable[Any]) -> None:
     """Print a list as JSON, one value on each line."""
     for value in values:
         print_json(value, indent=None)
+
+
+def hanging(
+    text: str, console: Console, indent: int = 0, mark: str = "", *, style: str = "", lines: int | None = None
+) -> Text:
+    """The text behind a mark, wrapped so that all its lines stand below each other.
+
+    Lines are broken between words only: ids and links stay whole. Of more than `lines` the first are kept.
+    """
+    margin = " " * (indent + cell_len(mark))
+    room = max(console.width - len(margin), 20)
+    rows: list[str] = []
+    whole = plain(text).strip("\n").rstrip().splitlines()
+    for number, line in enumerate(whole):
+        if lines is not None and len(rows) > lines:
+            rows += whole[number:]  # they are only counted
+            break
+        rows += _rows(line.expandtabs(4), room)
+    if lines is not None and len(rows) > lines + 1:
+        rows = [*rows[:lines], f"… {len(rows) - lines} more lines"]
+    block = Text(" " * indent)
+    block.append(mark, style=style)
+    return block.append(f"\n{margin}".join(rows), style=style)
+
+
+def _rows(line: str, room: int) -> Iterator[str]:
+    """A line in pieces of at most `room` columns; a longer word is a piece of its own."""
+    row, width = "", 0
+    lead = line[: min(len(line) - len(line.lstrip()), room // 2)]
+    wide = cell_len(line) > len(line)  # scripts without blanks between words
+    for piece in re.findall(r"\s*\S" if wide else r"\s*\S+", line):
+        columns = cell_len(piece)
+        if row and width + columns > room:
+            yield row
+            row = lead + piece.lstrip()
+            width = cell_len(row)
+        else:
+            row, width = row + piece, width + columns
+    yield row
 
 
 def one_line(text: str, limit: int) -> str:
@@ -290,22 +330,20 @@ def change_block(record: Record, *, full: bool) -> Text:
     return Text("\n".join(lines), style="dim")
 
 
-def result_text(result: RunResult, console: Console) -> Group:
-    """What came out of a run; in a frame on a terminal, in plain lines for a file."""
-    answer = plain(result.answer or "(no answer)")
-    title, style = ("answer", "green") if result.ok else ("no success", "red")
-    parts: list[Panel | Text] = [Text(f"{title}: {answer}")]
-    if console.is_terminal:
-        parts = [Panel(Text(answer), title=title, border_style=style, title_align="left")]
+def result_text(result: RunResult, console: Console) -> list[Text]:
+    """What came out of a run: the answer, then how it ended and what it cost."""
+    mark, style = ("✓", "green") if result.ok else ("✗", "red")
+    parts = [hanging(result.answer, console)] if result.answer else []
     if result.error:
-        parts.append(Text(plain(result.error), style="red"))
-    line = f"{result.exit_reason} in state {result.state} · {counted(result.step, 'step')}"
-    parts.append(Text(plain(f"{line} · {spent(result.counters)}".rstrip(" ·"))))
-    parts += [Text(plain(f"not heard by the model: {text}"), style="yellow") for text in result.unheard]
+        parts.append(hanging(result.error, console, style="red"))
+    words = [result.exit_reason, counted(result.step, "step"), spent(result.counters)]
+    line = " · ".join(plain(word) for word in words if word)
+    parts.append(Text(f"{mark} ", style=f"bold {style}").append(line, style=style))
+    parts += [hanging(f"not heard by the model: {text}", console, style="yellow") for text in result.unheard]
     if not result.archived:
         text = "the archive lacks the end of this run's log; the worker's log says why"
-        parts.append(Text(text, style="yellow"))
-    return Group(*parts)
+        parts.append(hanging(text, console, style="yellow"))
+    return parts
 
 
 # -- runs --------------------

@@ -16,7 +16,8 @@ from client.agent import pinned
 from client.agentfile import SCRIPTED, Choice
 from client.catalog import Catalog, check_key, check_servers
 from client.cli import render
-from client.cli.interactive import LiveView, heartbeats, listening
+from client.cli.interactive import listening
+from client.cli.live import LiveView, heartbeats
 from client.cli.options import (
     INTERRUPTED,
     AgentName,
@@ -24,6 +25,7 @@ from client.cli.options import (
     BaseUrl,
     CommonOptions,
     Json,
+    Verbose,
     command,
     read_text,
 )
@@ -78,6 +80,7 @@ class Starting:
     worker: Annotated[
         bool, typer.Option("--worker", help="Run a worker here although the server is elsewhere.")
     ] = False
+    verbose: Verbose = False
     as_json: Json = False
 
     def check(self) -> None:
@@ -110,7 +113,7 @@ async def run(
     if resume:
         if goal is not None or which.material is not None:
             raise UsageError("--resume continues runs as they were started: leave goal and --material out")
-        return await _resume_all(common, which.chosen(), as_json=starting.as_json)
+        return await _resume_all(common, which.chosen(), starting)
     return await _run_one(common, which, starting, goal)
 
 
@@ -257,7 +260,9 @@ async def start(
         if not starting.detach:
             if not starting.as_json:
                 render.note(f"run {render.plain(begun[0])}")
-            return await follow(client, begun[0], as_json=starting.as_json, since=since)
+            return await follow(
+                client, begun[0], as_json=starting.as_json, verbose=starting.verbose, since=since
+            )
         if has_worker:
             await _until_begun(client, begun[0])
     except asyncio.CancelledError:
@@ -359,7 +364,7 @@ def _introduce(client: AgentClient, task: AgentTask) -> None:
         render.note(
             f"{', '.join(scripts)}: no language model, but a script; `--model NAME` replaces every role"
         )
-    render.note(f"Temporal {client.where}{f' · Web UI {client.ui}' if client.ui else ''}")
+    render.note(f"Temporal {client.where}")
 
 
 def _interrupted(runs: Sequence[str], *, stays: bool = False) -> int:
@@ -378,13 +383,16 @@ def _interrupted(runs: Sequence[str], *, stays: bool = False) -> int:
 # -- following a run --------------------
 
 
-async def follow(client: AgentClient, run_id: str, *, as_json: bool, since: int = 0) -> int:
+async def follow(
+    client: AgentClient, run_id: str, *, as_json: bool, verbose: bool = False, since: int = 0
+) -> int:
     """Show a run until it is over, and its result; the exit code: 0 when it reached its goal, else 1.
 
     What it asks meanwhile is asked on the terminal; without one it is printed on standard error.
     """
-    console = render.out()
-    view = None if as_json else LiveView(console)
+    view = None if as_json else LiveView(render.out(), verbose=verbose)
+    if view is not None and client.ui:
+        render.note(f"{client.ui}/namespaces/{client.temporal.namespace}/workflows/{run_id}")
     with _resume_named(client), view.shown() if view else nullcontext():
         async with (
             heartbeats(client, run_id, view) if view else nullcontext(),
@@ -399,12 +407,10 @@ async def follow(client: AgentClient, run_id: str, *, as_json: bool, since: int 
                 else:
                     render.print_json(one, indent=None)
     result = await client.result(run_id)
-    if as_json:
+    if view is None:
         render.print_json(result, indent=None)
     else:
-        console.print(render.result_text(result, console))
-        if client.ui:
-            render.note(f"{client.ui}/namespaces/{client.temporal.namespace}/workflows/{run_id}")
+        view.end(result)
     return 0 if result.ok else 1
 
 
@@ -448,7 +454,7 @@ async def _until_bug(
 # -- interrupted runs --------------------
 
 
-async def _resume_all(common: CommonOptions, choice: Choice, *, as_json: bool) -> int:
+async def _resume_all(common: CommonOptions, choice: Choice, how: Starting) -> int:
     """Continue the interrupted runs of the directory until each is over; the exit code."""
     settings, allowed = _settings(common, choice)
     running: list[str] = []
@@ -464,7 +470,7 @@ async def _resume_all(common: CommonOptions, choice: Choice, *, as_json: bool) -
                 for run_id in running:
                     render.note(f"run {render.plain(run_id)}")
                     try:
-                        codes.append(await follow(client, run_id, as_json=as_json))
+                        codes.append(await follow(client, run_id, as_json=how.as_json, verbose=how.verbose))
                     except RunFailed as error:  # the other runs continue
                         render.note(str(error))
                         codes.append(error.exit_code)

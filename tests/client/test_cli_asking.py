@@ -114,7 +114,7 @@ def test_resumed_run_shows_its_log_before_what_it_asks(cli: Cli, tmp_path: Path)
         terminal.type("\x03")
         assert terminal.end() == 130
     with cli.terminal("run", "--resume") as terminal:
-        terminal.until(r"Requested(?s:.*)r1 approval   run later(?s:.*)" + PROMPT)
+        terminal.until(r"mark_once(?s:.*)r1 approval   run later(?s:.*)" + PROMPT)
         terminal.type("l\r")
         terminal.until("Ctrl-C")
         terminal.type("\x03")

@@ -154,6 +154,8 @@ def begin(input: RunInput, options: Options) -> tuple[Code, list[Message]]:
 
 REPLY = {"cut", "tokens", "reaches"}
 ENDS = {"answer", "finish", "policy"}
+LOGGED_CHARACTERS = 1000
+"""Of a block's output, in its record's reason."""
 POLICY_VIEW = {"iteration", "policy_memory", "last_result", "blocks", "outputs"}
 SANDBOX = {"session", "reaches", "reply_bytes", "run_bytes"}
 
@@ -254,7 +256,7 @@ def execute(c: Code, run: Run) -> Visit:
         answer = yield from look_up(c, run, block.variable)
     if answer is not None:
         return _found(c, run, answer, _ran(c, run))
-    return {}, BlockRan(f"block {block.name}")
+    return {}, BlockRan(block.output[:LOGGED_CHARACTERS])
 
 
 def _conclude(c: Code, run: Run) -> Visit:

@@ -188,7 +188,9 @@ def _drafted(c: React, run: Run, read: Thought) -> Outcome:
         timestamp=run.now,
     )
     title = ""
-    if read.action is not None:
+    if read.action == FINISH and FINISH not in run.input.tool_names:
+        title = f" -> {FINISH}"  # its argument is the answer, which the last record has
+    elif read.action is not None:
         title = f" -> {ToolRun(id='', tool=read.action, arguments=read.action_input).title}"
     patch = {**_append(c, step), **_cost(run), "model_failure": ""}
     return patch, Drafted(read.text + title)
@@ -255,7 +257,7 @@ def act(c: React, run: Run) -> Visit:
     step, tools = c.newest, run.input.tool_names
     assert step is not None
     if step.closed or step.action is None or (step.action == FINISH and FINISH not in tools):
-        return {}, Acted("no action")
+        return {}, Acted()
     if step.action not in tools:
         text = f"Unknown tool: {step.action}"
         return _update(c, observation=text, status="failed"), Acted(text)
@@ -293,7 +295,7 @@ def commit(c: React, run: Run) -> Outcome:
         return _end(reason, error, why, **closed)
     if c.retry_count > run.options.max_retries_before_human:
         return closed, Escalated(f"{c.retry_count} thoughts were rejected")
-    return closed, StepTaken(f"step {len(c.steps)} is done")
+    return closed, StepTaken()
 
 
 def _stops(c: React, run: Run) -> Iterator[tuple[str, str, str]]:

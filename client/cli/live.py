@@ -1,0 +1,389 @@
+"""A run as it happens: a block for each step, and on a terminal a line below it that shows what goes on.
+
+A block says what the model thinks, what is called, what came back, and what the step cost:
+
+      2  The log is there. I count its errors by service.
+         → search_files(path="services.log", pattern="ERROR +service=(\\S+)", count_by=true)
+           265 lines match in 1 file; 7 different values, most frequent first:
+           187  payments
+           … 14 more lines
+         1,130 tokens · $0.0021 · 1.4 s
+
+What was decided or ordered stands between the lines, with who did it. The answer is printed once, at the end.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import re
+import time
+from collections.abc import AsyncIterator, Iterable, Iterator
+from contextlib import AbstractContextManager, asynccontextmanager, contextmanager, nullcontext, suppress
+from typing import TYPE_CHECKING, Any
+
+from rich.cells import cell_len
+from rich.console import Console, ConsoleOptions
+from rich.status import Status
+from rich.text import Text
+
+from activities.contracts import Message, ToolRun
+from client.cli.render import counted, hanging, plain, record_block, result_text, time_span
+from client.errors import RatchetError
+from workflows.kernel.log import STARTED, Record
+
+if TYPE_CHECKING:
+    from client.agent import AgentClient
+    from client.follow import Heartbeat
+    from workflows.api import RunResult
+
+__all__ = ["LiveView", "heartbeats"]
+
+GUTTER = 5
+"""Columns of the step's number."""
+THOUGHT_LINES, RESULT_LINES = 12, 6
+SPOKEN_CHARACTERS = 100
+"""Of the text that a model is producing, on the line below the blocks."""
+LOOK_SECONDS = 1.0
+"""How often the model's newest words are fetched."""
+PERSON_ASKED = "ask a person: "
+"""How the title of an effect begins whose request and decision have records of their own."""
+CALLS = re.compile(r" -> (?=[\w.-]+\()")
+"""Between what a model thought and what it calls, in a record's reason."""
+FAILED = re.compile(r"(?:[A-Z]\w*)?(?:Error|Exception)\b|The arguments do not fit|Unknown tool")
+"""How a tool's output begins that says why it failed."""
+WORD = re.compile(r"(?<=[a-z])(?=[A-Z])")
+
+
+class LiveView:
+    """Prints a run's records by steps; `verbose`: each record as the log has it."""
+
+    def __init__(self, console: Console, *, verbose: bool = False) -> None:
+        self.console = console
+        self._verbose = verbose
+        self._blocks = _Blocks(console)
+        self._before: Record | None = None
+        self._progress = _Progress("starting")
+        self._status = Status(self._progress, console=console) if console.is_terminal else None
+
+    def show(self, record: Record) -> None:
+        """Print a record, and wait for the next."""
+        # on a terminal the request itself follows, in full
+        repeats = record.event == "Requested" and self.console.is_terminal
+        if self._verbose:
+            self._print([record_block(record, self._before, reason=not repeats)])
+        elif not repeats:
+            self._print(self._blocks.add(record))
+        self._before = record
+        before, self._progress = self._progress, _Progress(record.to or record.state)
+        self._progress.request = before.request
+        self._progress.paused = record.event == "Paused" or (before.paused and record.event != "Resumed")
+        if self._status is not None:
+            self._status.update(self._progress)
+
+    def end(self, result: RunResult) -> None:
+        """Print what came out."""
+        if not self._verbose:
+            self._print(self._blocks.end({result.answer or "", result.error or ""}))
+        self.console.print()
+        self._print(result_text(result, self.console))
+
+    def waiting_for(self, request: str) -> None:
+        """Show what people are asked; empty: nothing."""
+        self._progress.request = request
+
+    def heard(self, beat: Heartbeat) -> None:
+        """Show what the model has said so far in the call under way, and what is tried again when."""
+        self._progress.text, self._progress.retry_at = beat.text, beat.next_try
+        if beat.failure and beat.failure != self._progress.failure:
+            self._print([hanging(beat.failure, self.console, GUTTER, "! ", style="yellow")])
+        self._progress.failure = beat.failure or self._progress.failure
+
+    @contextmanager
+    def still(self) -> Iterator[Console]:
+        """Nothing moves meanwhile, so that a person can read and type."""
+        if self._status is not None:
+            self._status.stop()
+        try:
+            yield self.console
+        finally:
+            if self._status is not None:
+                self._status.start()
+
+    def shown(self) -> AbstractContextManager[object]:
+        """Meanwhile the line below the blocks shows what goes on."""
+        return self._status or nullcontext()
+
+    def _print(self, lines: Iterable[Text]) -> None:
+        for line in lines:
+            self.console.print(line, soft_wrap=True)
+
+
+class _Progress:
+    """The line below the blocks: what goes on, and for how long nothing has come of it."""
+
+    def __init__(self, state: str) -> None:
+        self._state, self._since = state, time.monotonic()
+        self.text = ""
+        """What the model says; its end is shown."""
+        self.failure: str | None = None
+        """What failed last in this state."""
+        self.retry_at: float | None = None
+        """When it is tried again, in seconds since 1970."""
+        self.request = ""
+        """What people are asked; shown instead."""
+        self.paused = False
+
+    def __rich_console__(self, console: Console, options: ConsoleOptions) -> Iterator[Text]:
+        yield self.line(options.max_width)
+
+    def line(self, room: int) -> Text:
+        """At most `room` columns."""
+        seconds = f"{time.monotonic() - self._since:.0f} s"
+        if self.request or self.paused:
+            text = Text("paused", style="yellow")
+            if self.request:
+                text = Text(" ".join(f"waits for a person: {plain(self.request)}".split()), style="yellow")
+            text.truncate(max(room - len(seconds) - 2, 1), overflow="ellipsis")
+            text.append(f"  {seconds}")
+        elif self.retry_at is not None:
+            left = time_span(self.retry_at - time.time())
+            text = Text(f"{plain(self._state)} {seconds}  failed, tried again in {left}", style="yellow")
+        else:
+            text = Text(f"{plain(self._state)} {seconds}", style="dim")
+            tail = " ".join(plain(self.text).split())[-SPOKEN_CHARACTERS:]
+            while tail and cell_len(tail) > room - text.cell_len - 4:  # wide characters take two columns
+                tail = tail[1:]
+            text.append(f"  … {tail}" if tail else "")
+        text.no_wrap, text.overflow = True, "ellipsis"
+        return text
+
+
+@asynccontextmanager
+async def heartbeats(client: AgentClient, run: str, view: LiveView) -> AsyncIterator[None]:
+    """Meanwhile the view shows what the model says, and what fails and is tried again."""
+
+    async def look() -> None:
+        while True:
+            await asyncio.sleep(LOOK_SECONDS)
+            with suppress(RatchetError):
+                view.heard(await client.heartbeat(run))
+
+    task = asyncio.create_task(look())
+    try:
+        yield
+    finally:
+        task.cancel()
+        await asyncio.wait({task})
+
+
+# -- records by steps --------------------
+
+
+class _Blocks:
+    """Turns records into the lines of blocks.
+
+    A text is held until the next record comes, because the last one may be the answer. Several calls of one
+    reply are held until their results come, so that each stands above its own.
+    """
+
+    def __init__(self, console: Console) -> None:
+        self._console = console
+        self._before: Record | None = None
+        self._starts: set[str] = set()
+        """States whose entry begins a step."""
+        self._open: tuple[int, int] | None = None
+        """Branch and step of the block that is open."""
+        self._place = (0, 0)
+        """Branch and step of what is shown next."""
+        self._base: dict[str, float] = {}
+        """What had been spent before the open block."""
+        self._seconds = 0.0
+        self._texts: set[str] = set()
+        """What the open block says already."""
+        self._held: Text | None = None
+        self._held_text = ""
+        self._calls: list[str] = []
+        """Calls that the model wants made, and whose results have not come."""
+
+    def add(self, record: Record) -> Iterator[Text]:
+        """The lines that a record adds."""
+        before, self._before = self._before, record
+        if before is None and record.seq:
+            self._base = record.counters
+        if before is not None and before.to and record.step > before.step:
+            self._starts.add(before.to)
+        place = record.branch, max(record.step, _begins_next(record, self._starts))
+        if place != self._place and (place > self._place or place[0] != self._place[0] or record.back_to):
+            yield from self._close(before)
+            self._place = place
+        took = record.at - max(record.started, before.at if before else 0)
+        self._seconds += took if record.by == "machine" and record.effects else 0
+        if record.event != STARTED:
+            yield from self._lines(record)
+
+    def end(self, said: set[str]) -> Iterator[Text]:
+        """The last lines; not a text that the result will repeat."""
+        if self._held_text.strip() in said or any(self._held_text and self._held_text in one for one in said):
+            self._held = None
+        yield from self._close(self._before)
+
+    # -- one record --------------------
+
+    def _lines(self, record: Record) -> Iterator[Text]:
+        if record.by != "machine":
+            yield from self._remark(record)
+            return
+        reply = next((m for m in (*record.messages, *record.beside) if m.role == "assistant"), None)
+        effects = [title for title in record.effects if not title.startswith(PERSON_ASKED)]
+        results = [_result(m) for m in record.messages if m.role == "tool"]
+        reason, calls = record.reason, [title for title in effects if CALLS.search(f" -> {title}")]
+        if reply is None and effects and not results:
+            results, reason = [reason], ""
+        if results:
+            yield from self._results(calls or ([] if reply else effects), results)
+        if reply is not None or (not effects and not results and len(record.effects) == 0):
+            yield from self._thought(record, reply, reason)
+        if record.error:
+            yield from self._put(self._hang(f"refused: {record.error}", "✗ ", "bold red"))
+
+    def _thought(self, record: Record, reply: Message | None, reason: str) -> Iterator[Text]:
+        """What the model says and wants called; without a reply what the state says of itself."""
+        is_label = reply is None and not record.error
+        if reply is not None and (reply.tool_calls or not _is_json(reply.content)):
+            text, wanted = reply.content, [_title(one.name, one.arguments) for one in reply.tool_calls]
+        else:
+            text, *rest = CALLS.split(reason, maxsplit=1)
+            wanted = rest
+        text = text.strip()
+        if is_label and (not record.step or (self._open == self._place and len(text.split()) <= 2)):
+            text = ""  # such as `Continuing`
+        if text and text not in self._texts:
+            yield from self._release()
+            self._texts.add(text)
+            self._held, self._held_text = self._hang(text, "", "", THOUGHT_LINES), text
+        if wanted and not set(wanted) <= self._texts:
+            self._texts |= {*wanted, "; ".join(wanted)}
+            self._calls = wanted
+            if len(wanted) == 1:
+                yield from self._put(self._call(wanted[0]))
+
+    def _results(self, effects: list[str], results: list[str]) -> Iterator[Text]:
+        """Calls that were made, each above what came back."""
+        wanted, self._calls = self._calls, []
+        if len(wanted) == 1 or (not wanted and effects):
+            whole = "; ".join(effects)
+            if effects and whole not in self._texts:  # a person edited it, or the machine calls by itself
+                yield from self._put(self._call(whole))
+            wanted = []
+        for number, result in enumerate(results):
+            if number < len(wanted):
+                yield from self._put(self._call(wanted[number]))
+            if result.strip():
+                style = "red" if FAILED.match(result) else "dim"
+                yield from self._put(self._hang(result, "  ", style, RESULT_LINES))
+        for call in wanted[len(results) :]:
+            yield from self._put(self._call(call))
+
+    def _remark(self, record: Record) -> Iterator[Text]:
+        """What the run itself, or a person, did to it."""
+        by = "" if record.by == "kernel" or record.by in record.reason else f" by {record.by}"
+        name = WORD.sub(" ", record.event).capitalize()
+        text = record.reason if record.event in {"Decided", "Requested"} else f"{name}{by}: {record.reason}"
+        problem = record.error if record.error and record.error != record.reason else ""
+        text = f"{text.strip().rstrip(':')}{f': {problem}' if problem else ''}"
+        mark, style = ("? ", "yellow") if record.event == "Requested" else ("• ", "yellow")
+        line = self._hang(text, mark, style)
+        if record.event == "Closed":
+            yield from self._release()
+            self._held, self._held_text = line, record.reason.partition(": ")[2] or record.reason
+        else:
+            yield from self._put(line)
+
+    # -- lines --------------------
+
+    def _hang(self, text: str, mark: str, style: str, lines: int | None = None) -> Text:
+        return hanging(text, self._console, GUTTER, mark, style=style, lines=lines)
+
+    def _call(self, title: str) -> Text:
+        name, bracket, arguments = " ".join(title.split()).partition("(")
+        line = self._hang(f"{name}{bracket}{arguments}", "→ ", "")
+        line.stylize("cyan", GUTTER, GUTTER + 2)
+        line.stylize("bold", GUTTER + 2, GUTTER + 2 + len(name))
+        return line
+
+    def _put(self, line: Text) -> Iterator[Text]:
+        """A line behind what is held; the first one of a block has its number."""
+        yield from self._release()
+        if self._open != self._place:
+            self._open = self._place
+            number = Text(f"{self._place[1]:>{GUTTER - 2}}  ", style="bold cyan")
+            line = number.append_text(line[GUTTER:])
+            yield Text()
+        yield line
+
+    def _release(self) -> Iterator[Text]:
+        line, self._held, self._held_text = self._held, None, ""
+        if line is not None:
+            yield from self._put(line)
+
+    def _close(self, last: Record | None) -> Iterator[Text]:
+        """End the open block with what it cost."""
+        yield from self._release()
+        counters = last.counters if last else {}
+        if self._open == self._place:
+            more = {name: now - self._base.get(name, 0) for name, now in counters.items()}
+            if words := _spent(more, self._seconds):
+                yield self._hang(words, "", "dim")
+        self._base, self._seconds = counters, 0.0
+        self._texts, self._calls = set(), []
+
+
+def _begins_next(record: Record, starts: set[str]) -> int:
+    """The step that a record belongs to: a reply that leads to a new step is that step's thought."""
+    replied = any(message.role == "assistant" for message in record.messages)
+    begins = record.to in starts and record.to != record.state
+    return record.step + 1 if replied and (record.step == 0 or begins) else record.step
+
+
+def _spent(more: dict[str, float], seconds: float) -> str:
+    """What a step cost, in a few words."""
+    tokens, cost, calls = (more.get(name, 0) for name in ("tokens", "cost_usd", "model_calls"))
+    words = [counted(calls, "model call")] if calls > 1 else []
+    words += [f"{tokens:,.0f} tokens"] if tokens else []
+    words += ["cost unknown"] if more.get("unpriced_calls") else [f"${cost:.4f}"] if cost else []
+    words += [f"{seconds:.1f} s"] if seconds >= 0.05 else []
+    return " · ".join(words)
+
+
+def _is_json(text: str) -> bool:
+    return isinstance(_json(text), dict)
+
+
+def _json(text: str) -> Any:
+    with suppress(ValueError, RecursionError):
+        return json.loads(text)
+    return None
+
+
+def _title(name: str, arguments: str) -> str:
+    """A call that a model wrote, as a person would write it."""
+    found = _json(arguments)
+    given = found if isinstance(found, dict) else {"arguments": arguments} if arguments.strip() else {}
+    return ToolRun(id="", tool=name, arguments=given).title
+
+
+def _result(message: Message) -> str:
+    """What a tool returned, from its message to the model."""
+    found = _json(message.content)
+    if isinstance(found, dict) and found.keys() == {"name", "result"}:
+        found = found["result"]
+    if isinstance(found, dict) and found.keys() == {"error"}:
+        return f"Error: {found['error']}"
+    if isinstance(found, dict) and found:
+        return "\n".join(f"{name}: {_word(value)}" for name, value in found.items())
+    return message.content if found is None else _word(found)
+
+
+def _word(value: Any) -> str:
+    return value if isinstance(value, str) else json.dumps(value, ensure_ascii=False)

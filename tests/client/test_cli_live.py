@@ -1,0 +1,150 @@
+"""What `run` and `watch` print of a run's records: a block for each step."""
+
+from __future__ import annotations
+
+import io
+import json
+from collections.abc import Iterable
+
+import pytest
+from rich.console import Console
+
+from activities.contracts import Message, ToolCall
+from client.cli.live import LiveView
+from workflows.api import RunResult
+from workflows.kernel.log import Record
+
+LINK = "https://example.com/a/very/long/path/that/is/longer/than/any/line/of/a/terminal/of/eighty/columns"
+
+
+def record(state: str, event: str, to: str | None, step: int, **more: object) -> Record:
+    return Record.model_validate(
+        {"seq": 1, "machine": "m", "state": state, "event": event, "to": to, "step": step, **more}
+    )
+
+
+def said(content: str, *calls: tuple[str, dict[str, object]]) -> dict[str, object]:
+    """What a record of a model's reply has besides."""
+    wanted = tuple(ToolCall(id=str(i), name=n, arguments=json.dumps(a)) for i, (n, a) in enumerate(calls))
+    return {
+        "messages": (Message(role="assistant", content=content, tool_calls=wanted),),
+        "effects": ("ask",),
+    }
+
+
+def returned(*outputs: str) -> tuple[Message, ...]:
+    return tuple(Message(role="tool", content=json.dumps(one), tool_call_id="0") for one in outputs)
+
+
+def shown(records: Iterable[Record], width: int = 80, answer: str | None = None) -> str:
+    """All that is printed, without trailing blanks."""
+    file = io.StringIO()
+    view = LiveView(Console(file=file, width=width, color_system=None))
+    for one in records:
+        view.show(one)
+    view.end(
+        RunResult(
+            agent="a", machine="m", machine_version="1", state="done", step=1, exit_reason="done",
+            ok=True, answer=answer, error=None, counters={}, records=1, workflow_id="w", run_id="r",
+        )
+    )  # fmt: skip
+    return "\n".join(line.rstrip() for line in file.getvalue().splitlines())
+
+
+STARTED = record("ask", "Started", "ask", 0, by="kernel")
+
+
+def test_step_is_one_block_with_thought_call_result_and_cost() -> None:
+    found = shown(
+        [
+            STARTED,
+            record("ask", "Replied", "run", 1, **said("I look.", ("look", {"path": "a", "limit": 5})),
+                   counters={"model_calls": 1, "tokens": 1200, "cost_usd": 0.0021}, started=1.0, at=2.5),
+            record("run", "Ran", "ask", 1, effects=('look(path="a", limit=5)',), messages=returned("it is b"),
+                   counters={"model_calls": 1, "tokens": 1200, "cost_usd": 0.0021}, started=2.5, at=3.0),
+            record("ask", "Replied", "done", 2, **said("It is b."),
+                   counters={"model_calls": 2, "tokens": 1300, "cost_usd": 0.0022}, started=3.0, at=4.0),
+        ],
+        answer="It is b.",
+    )  # fmt: skip
+    assert found == (
+        "\n  1  I look.\n"
+        '     → look(path="a", limit=5)\n'
+        "       it is b\n"
+        "     1,200 tokens · $0.0021 · 2.0 s\n"
+        "\nIt is b.\n"
+        "✓ done · 1 step"
+    )
+
+
+def test_several_calls_stand_above_their_own_results() -> None:
+    found = shown(
+        [
+            STARTED,
+            record("ask", "Replied", "run", 1, **said("Both.", ("add", {"a": 1}), ("sub", {"a": 2}))),
+            record("run", "Ran", "ask", 1, effects=("add(a=1); sub(a=2)",), messages=returned("one", "two")),
+        ]
+    )
+    assert "     → add(a=1)\n       one\n     → sub(a=2)\n       two\n" in found
+
+
+def test_call_that_a_person_edited_is_shown_as_it_was_made() -> None:
+    found = shown(
+        [
+            STARTED,
+            record("ask", "Drafted", "run", 1, effects=("think",), reason='I pay. -> pay(to="Eve")',
+                   messages=(Message(role="assistant", content='{"thought": "I pay."}'),)),
+            record("run", "Decided", None, 1, by="Bob (claimed)", reason="r1 edited, Bob (claimed)"),
+            record("run", "Acted", "ask", 1, effects=('pay(to="Ada")',), reason="paid"),
+        ]
+    )  # fmt: skip
+    assert found.split("\n")[1:6] == [
+        "  1  I pay.",
+        '     → pay(to="Eve")',
+        "     • r1 edited, Bob (claimed)",
+        '     → pay(to="Ada")',
+        "       paid",
+    ]
+
+
+def test_reply_that_leads_to_the_next_step_belongs_to_it() -> None:
+    found = shown(
+        [
+            record("init", "Began", "ask", 0, **said("First.", ("look", {}))),
+            record("ask", "Found", "run", 1, reason="First. -> look()"),
+            record("run", "Ran", None, 1, effects=("look()",), messages=returned("x")),
+            record("run", "Executed", "ask", 1, **said("Second.", ("look", {"n": 2}))),
+            record("ask", "Found", "run", 2, reason="Second. -> look(n=2)"),
+        ]
+    )
+    assert found.startswith("\n  1  First.\n     → look()\n       x\n\n  2  Second.\n     → look(n=2)\n")
+
+
+@pytest.mark.parametrize("width", [80, 120])
+def test_lines_hang_and_links_stay_whole(width: int) -> None:
+    words = "some words that are wrapped " * 8
+    found = shown([STARTED, record("ask", "Replied", "run", 1, **said(f"{words}{LINK} and on"))], width)
+    lines = found.splitlines()
+    assert LINK in found
+    assert [line[:5] for line in lines[2:-2]] == ["     "] * (len(lines) - 4)
+    assert all(len(line) <= width for line in lines if LINK not in line)
+
+
+def test_long_result_says_how_much_is_left_out() -> None:
+    text = "\n".join(f"line {number}" for number in range(40))
+    found = shown([STARTED, record("run", "Ran", "ask", 1, effects=("read()",), messages=returned(text))])
+    assert "       line 5\n       … 34 more lines\n" in found
+
+
+def test_refusal_and_what_people_do_are_shown_with_who() -> None:
+    found = shown(
+        [
+            STARTED,
+            record("ask", "Paused", None, 1, by="Ada (claimed)"),
+            record("ask", "LimitsSet", None, 1, by="Bob (claimed)", reason="tokens 5"),
+            record("ask", "Broke", "ask", 1, error="undeclared field x"),
+        ]
+    )
+    assert "• Paused by Ada (claimed)" in found
+    assert "• Limits set by Bob (claimed): tokens 5" in found
+    assert "✗ refused: undeclared field x" in found
