@@ -9,10 +9,9 @@ from __future__ import annotations
 import asyncio
 import math
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Mapping, Sequence
 from datetime import timedelta
 from random import uniform
-from types import MappingProxyType
 
 import structlog
 from temporalio import activity
@@ -48,6 +47,7 @@ from activities.provider import (
 from activities.rate_limits import NoRoom, RateLimits, Use, estimated_tokens
 from activities.store.cache import ConversationCache
 from activities.telemetry.report import Telemetry
+from activities.tools import TransientError
 
 __all__ = ["ModelActivities", "named_specs"]
 
@@ -63,6 +63,10 @@ AWAY_SECONDS = (15, 900)
 
 log = structlog.get_logger(__name__)
 
+Describe = Callable[[Sequence[str]], Awaitable[tuple[ToolSpec, ...]]]
+"""Gives the specs of tools. Raises `ApplicationError` of type `UNKNOWN_TOOLS`, and TransientError while an
+MCP server is away."""
+
 
 class ModelActivities:
     """The activity around the worker's providers, its cache of conversations, and the specs of its tools.
@@ -76,15 +80,15 @@ class ModelActivities:
         providers: Mapping[str, Provider],
         cache: ConversationCache,
         heartbeat_seconds: float = 1.0,
-        specs: Mapping[str, ToolSpec] = MappingProxyType({}),
+        describe: Describe | None = None,
         limits: RateLimits | None = None,
         telemetry: Telemetry | None = None,
     ) -> None:
-        """Providers and specs by name."""
+        """Providers by name; `describe` gives the specs of tools."""
         self._telemetry = telemetry or Telemetry()
         self.providers = providers
         self.cache = cache
-        self.specs = specs
+        self._describe = describe or _no_tools
         self.heartbeat_seconds = heartbeat_seconds
         self.limits = limits
         self._paused_until: dict[str, float] = {}
@@ -144,7 +148,10 @@ class ModelActivities:
         slot back; `waits`: for rate limits. A failure is returned: what a provider's library raised may hold
         the key, so it must be nobody's cause."""
         started = time.monotonic()
-        described = named_specs(self.specs, request.describe)
+        try:
+            described = await self._describe(request.describe)
+        except TransientError as error:
+            return ProviderError("transient", "mcp_server_away", str(error))
         setup, base = self._setup(request, described), self._base(request)
         tail = ""
 
@@ -283,6 +290,10 @@ async def _reply(provider: Provider, call: ModelCall, began: float) -> ModelRepl
         raise ProviderError("transient", "deadline", f"{what} the time that the run had left")
     seconds = f"{model.timeout_seconds:g} s; raise timeout_seconds if it needs longer"
     raise ProviderError("transient", "timeout", f"{what} {seconds}")
+
+
+async def _no_tools(names: Sequence[str]) -> tuple[ToolSpec, ...]:
+    return named_specs({}, names)
 
 
 def named_specs(specs: Mapping[str, ToolSpec], names: Sequence[str]) -> tuple[ToolSpec, ...]:

@@ -23,6 +23,8 @@ from pydantic import (
 )
 from pydantic_settings import BaseSettings, NoDecode, SettingsConfigDict
 
+from activities.mcp.config import McpConfig, ServerName, servers_from
+
 __all__ = ["KEY_BYTES", "KEY_NAME", "RateLimit", "Settings"]
 
 KEY_BYTES = 64
@@ -152,6 +154,7 @@ Secrets = Annotated[
     _json(list, "a JSON list of secrets, the one that signs first"),
     BeforeValidator(_one_or_more),
 ]
+ServersByName = Annotated[Mapping[ServerName, McpConfig], NoDecode, BeforeValidator(servers_from)]
 Address = Annotated[SecretStr, AfterValidator(_http)]
 """A secret, because the path of a webhook often is its password."""
 
@@ -212,6 +215,11 @@ class Settings(BaseSettings):
     base_urls: Names = Field(
         default=(),
         description="model servers that a task may name besides OPENAI_BASE_URL (JSON list)",
+    )
+    mcp: ServersByName = Field(
+        default={},
+        description="MCP servers whose tools agents may use (JSON object with mcpServers, as other hosts of "
+        "MCP have it, or the file that holds it)",
     )
     http_allow_private: bool = Field(
         default=False, description="let http_get reach private, loopback and link-local addresses"

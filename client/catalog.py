@@ -40,6 +40,8 @@ class Catalog:
     """Rules, policies and hooks of users' modules."""
     tools: tuple[ToolSpec, ...]
     providers: Mapping[str, Provider]
+    servers: tuple[str, ...] = ()
+    """MCP servers: what tools these have is known to a worker only."""
 
     @classmethod
     def load(cls, settings: Settings) -> Catalog:
@@ -58,7 +60,7 @@ class Catalog:
         except (ExtensionError, ValueError, TypeError) as error:
             raise UsageError(f"modules: {error}") from error
         specs = tuple(tool.spec() for tool in tools.values())
-        return cls(registry.machines(), registry.extensions(), specs, providers)
+        return cls(registry.machines(), registry.extensions(), specs, providers, tuple(settings.mcp))
 
     def machine(self, name: str, version: str | None = None, options: JsonObject | None = None) -> Machine:
         """A machine as these options make it; default: its own; without a version the newest.
@@ -116,10 +118,22 @@ class Catalog:
                 yield ("models", role), _no_script(agent.machine)
 
     def _tools(self, agent: AgentFile) -> Iterator[Problem]:
-        names = [tool.name for tool in self.tools]
         for index, name in enumerate(agent.tools):
-            if name not in names:
-                yield ("tools", index), f"there is no tool `{name}`; {nearest(name, names)}"
+            if problem := self.tool_problem(name):
+                yield ("tools", index), problem
+
+    def tool_problem(self, name: str) -> str:
+        """Why there is no tool of this name; empty: there is, or an MCP server may have it."""
+        names = [tool.name for tool in self.tools]
+        server, separator, _ = name.partition("__")
+        if name in names or (separator and server in self.servers):
+            return ""
+        if separator and server:
+            known = ", ".join(self.servers) or "none"
+            return (
+                f"there is no tool `{name}`: no MCP server is called `{server}`; RATCHET_MCP names: {known}"
+            )
+        return f"there is no tool `{name}`; {nearest(name, names)}"
 
 
 def machine_facts(machine: Machine) -> dict[str, Any]:

@@ -121,6 +121,7 @@ class RatchetPlugin(SimplePlugin):
         from activities.code.activity import CodeActivities
         from activities.code.pool import Pool
         from activities.material import Materials
+        from activities.mcp.servers import McpServers
         from activities.model import ModelActivities
         from activities.notify import NotifyActivities
         from activities.provider import close_providers
@@ -132,22 +133,25 @@ class RatchetPlugin(SimplePlugin):
         from activities.tools.run import ToolActivities, ToolRunner
 
         settings, blobs = self.settings, self.stores.sealed
-        providers = load_providers(settings)
-        pool = Pool()
+        providers, pool = load_providers(settings), Pool()
         close_stores = functools.partial(asyncio.to_thread, self.stores.close)
-        self._closing += [lambda: close_providers(providers.values()), pool.close, close_stores]
         limits = None
         if settings.rate_limits:
             waiting = max(settings.max_activities // 2, 1)  # other slots are for what need not wait
             limits = RateLimits(settings.limits_file, settings.rate_limits, waiting)
         runner, cache = (
-            ToolRunner(load_tools(settings), settings, blobs, self.stores.calls),
+            ToolRunner(load_tools(settings), settings, blobs, self.stores.calls, McpServers(settings.mcp)),
             ConversationCache(settings.cache_file, keys=self.stores.keys),
         )
+        self._closing += [
+            lambda: close_providers(providers.values()), pool.close, runner.mcp.close, close_stores,
+        ]  # fmt: skip
         cache.trim(OUTPUTS_SECONDS)
         self._telemetry = telemetry = self._telemetry or worker_telemetry(settings)
         self._watched += 1
-        models = ModelActivities(providers, cache, specs=runner.specs, limits=limits, telemetry=telemetry)
+        models = ModelActivities(
+            providers, cache, describe=runner.describe, limits=limits, telemetry=telemetry
+        )
         tools = ToolActivities(runner, models, telemetry)
         archive = ArchiveActivities(self.stores.archive, settings.history_seconds, telemetry)
         ours: list[Callable[..., Any]] = [

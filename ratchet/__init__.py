@@ -36,6 +36,7 @@ if TYPE_CHECKING:
     from activities.settings import Settings as Settings
     from activities.tools import Happened as Happened
     from activities.tools import NotHappened as NotHappened
+    from activities.tools import OutcomeUnknown as OutcomeUnknown
     from activities.tools import Tool as Tool
     from activities.tools import ToolCallContext as ToolCallContext
     from activities.tools import ToolReturn as ToolReturn
@@ -96,7 +97,8 @@ _HOMES = {
     "activities.provider": ("ModelCall", "Provider", "ProviderError"),
     "activities.settings": ("Settings",),
     "activities.tools": (
-        "Happened", "NotHappened", "Tool", "ToolCallContext", "ToolReturn", "TransientError",
+        "Happened", "NotHappened", "OutcomeUnknown", "Tool", "ToolCallContext", "ToolReturn",
+        "TransientError",
     ),
     "client.agent": ("AgentClient",),
     "client.agentfile": ("load_agent",),

@@ -161,7 +161,7 @@ class Performer:
                 result_type=RawValue,
                 activity_id="describe-tools",
                 start_to_close_timeout=timedelta(seconds=30),
-                retry_policy=RetryPolicy(maximum_attempts=3),
+                retry_policy=retries(CRASHES),
                 summary="describe the agent's tools",
             )
             found = answer_of(raw, ToolsDescribed, "describe_tools", "describe-tools")

@@ -28,6 +28,7 @@ from activities.settings import Settings
 __all__ = [
     "Happened",
     "NotHappened",
+    "OutcomeUnknown",
     "Tool",
     "ToolCallContext",
     "ToolReturn",
@@ -43,6 +44,11 @@ NAME = re.compile(r"[A-Za-z0-9_-]{1,64}")
 
 class TransientError(Exception):
     """Raise it in a tool for a failure that goes away by itself. The call is repeated if it may be."""
+
+
+class OutcomeUnknown(Exception):
+    """Raise it in a tool when the call may have taken effect, as when a connection was cut in its middle. The
+    call is repeated if it may be; otherwise `reconcile` or a person says what happened."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -75,6 +81,10 @@ class ToolReturn:
     cost_usd: float = 0
     marks: tuple[str, ...] = ()
     """Progress marks (spec 4.14)."""
+    failed: bool = False
+    """The output says what went wrong."""
+    whole: bytes | None = None
+    """Kept in the durable store in the place of the output, which says less."""
 
     def __post_init__(self) -> None:
         """Refuse a cost that cannot be added up; raises `ValueError`."""

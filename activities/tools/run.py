@@ -19,7 +19,7 @@ import re
 import threading
 import time
 import traceback
-from collections.abc import Awaitable, Callable, Mapping
+from collections.abc import Awaitable, Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from datetime import UTC, datetime
 from typing import Any, TypeVar
@@ -34,6 +34,7 @@ from temporalio.exceptions import ApplicationError
 from activities.contracts import (
     QUOTED_CHARS,
     TRANSIENT,
+    UNKNOWN_TOOLS,
     Compensated,
     CompensateRequest,
     JsonObject,
@@ -43,10 +44,12 @@ from activities.contracts import (
     ToolRequest,
     ToolResult,
     ToolsDescribed,
+    ToolSpec,
     ToolsWanted,
 )
 from activities.handover import with_early_reply
 from activities.heartbeat import heartbeats
+from activities.mcp.servers import McpServers, Unusable
 from activities.model import ModelActivities, named_specs
 from activities.settings import Settings
 from activities.store.blobs import BlobStore, StoreError, StoreUnavailable
@@ -56,6 +59,7 @@ from activities.text import problems_text, readable
 from activities.tools import (
     Happened,
     NotHappened,
+    OutcomeUnknown,
     Tool,
     ToolCallContext,
     ToolReturn,
@@ -133,12 +137,27 @@ class ToolRunner:
         settings: Settings,
         blobs: BlobStore | None = None,
         calls: CallsMade | None = None,
+        mcp: McpServers | None = None,
     ) -> None:
+        """`mcp`: servers whose tools are there beside the `tools`."""
         self.tools = tools
         self.specs = {name: tool.spec() for name, tool in tools.items()}
         self.settings = settings
         self.blobs = blobs
         self.calls = calls
+        self.mcp = mcp or McpServers({})
+
+    async def describe(self, names: Sequence[str]) -> tuple[ToolSpec, ...]:
+        """The specs of these tools; of those that MCP servers have, as they are now.
+
+        Raises `ApplicationError` of type `UNKNOWN_TOOLS`, and TransientError while a server is away.
+        """
+        try:
+            found = await self.mcp.tools(name for name in names if name not in self.tools)
+        except Unusable as error:
+            raise ApplicationError(str(error), type=UNKNOWN_TOOLS, non_retryable=True) from None
+        self.specs.update({name: tool.spec() for name, tool in found.items()})
+        return named_specs(self.specs, names)
 
     async def run_tool(
         self, request: ToolRequest, attempt: int = 1, heartbeat: Heartbeat = _no_heartbeat
@@ -213,7 +232,7 @@ class ToolRunner:
 
     async def _outcome(self, part: Part, request: Request, attempt: int, heartbeat: Heartbeat) -> Outcome:
         """How one attempt of a tool's function ended."""
-        ready = self._ready(part, request, attempt)
+        ready = await self._ready(part, request, attempt)
         if isinstance(ready, Outcome):
             return ready
         tool, function, params = ready
@@ -242,16 +261,28 @@ class ToolRunner:
             if repeatable:
                 return _error("timeout", f"{late} and was stopped.")
             return _error("unknown_outcome", f"{late}; the outcome is unknown. It is not run again.")
+        if outcome.error == "unknown_outcome":
+            if not repeatable:
+                return _error(
+                    "unknown_outcome", f"{outcome.text}; the outcome is unknown. It is not run again."
+                )
+            outcome = replace(outcome, error="transient")
         if outcome.error == "transient" and repeatable and attempt < request.attempts:
             log.info("tool.retried", tool=tool.name, attempt=attempt)
             raise TransientError(outcome.text)
         return replace(outcome, begun=begins and (outcome.error is None or not repeatable))
 
-    def _ready(
+    async def _ready(
         self, part: Part, request: Request, attempt: int
     ) -> tuple[Tool[Any], Callable[..., object], BaseModel] | Outcome:
-        """The tool, its function and its arguments; an Outcome: it cannot be called."""
-        tool = self.tools.get(request.tool)
+        """The tool, its function and its arguments; an Outcome: it cannot be called. Raises TransientError
+        where another attempt may find an MCP server."""
+        try:
+            tool = self.tools.get(request.tool) or await self.mcp.tool(request.tool)
+        except (TransientError, Unusable) as error:
+            if isinstance(error, TransientError) and attempt < request.attempts:
+                raise
+            return _error("transient", str(error))
         if tool is None:
             return _error("unknown_tool", f"Unknown tool: {request.tool}")
         function = getattr(tool, part)
@@ -356,8 +387,12 @@ class ToolActivities:
 
     @activity.defn(name="describe_tools")
     async def describe_tools(self, wanted: ToolsWanted) -> ToolsDescribed:
-        """The specs of the tools. Raises `ApplicationError` of type `UNKNOWN_TOOLS`."""
-        return ToolsDescribed(tools=named_specs(self.runner.specs, wanted.names))
+        """The specs of the tools. Raises `ApplicationError` of type `UNKNOWN_TOOLS`, or `TRANSIENT` while an
+        MCP server is away."""
+        try:
+            return ToolsDescribed(tools=await self.runner.describe(wanted.names))
+        except TransientError as error:
+            raise ApplicationError(str(error), type=TRANSIENT) from None
 
     @activity.defn(name="call_tool")
     async def call_tool(self, request: ToolRequest) -> ToolResult:
@@ -473,6 +508,8 @@ async def _ended(part: Part, function: Callable[..., object], arguments: tuple[o
         raise
     except TRANSIENT_ERRORS as error:
         return _error("transient", _message(error) or type(error).__name__)
+    except OutcomeUnknown as error:
+        return _error("unknown_outcome", _message(error) or type(error).__name__)
     except BaseException as error:  # noqa: BLE001  # a tool's SystemExit must not end the worker
         # where to look is for the one who wrote the tool, not for the model; the text is without secrets
         log.warning("tool.raised", error=_words(error), at=_places(error))
@@ -540,7 +577,10 @@ def _read(part: Part, value: object) -> Outcome:
                 return _error("failed", f"TypeError: reconcile returned {type(value).__name__}, not {kinds}")
     full = value if isinstance(value, ToolReturn) else ToolReturn(value)
     try:
-        return Outcome(encode(full.output), None, full.cost_usd, full.marks, happened)
+        output = encode(full.output)
+        if full.whole is not None:
+            output = Output(output.text, full.whole, is_text=False)
+        return Outcome(output, "failed" if full.failed else None, full.cost_usd, full.marks, happened)
     except BaseException as error:  # noqa: BLE001  # encoding runs code of the tool's own types
         unusable = TypeError(f"the tool ran, but what it returned cannot be shown: {_message(error)}")
         return Outcome(encode(_words(unusable)), "failed", full.cost_usd, full.marks, happened)

@@ -14,6 +14,7 @@ from client import workerconfig
 from client.agentfile import SCRIPTED, AgentFile, Choice, load_agent, shipped_agents
 from client.catalog import Catalog, machine_facts, module_facts
 from client.cli import render
+from client.cli.mcptools import mcp_servers
 from client.cli.options import AgentName, CommonOptions, Json, command
 from client.errors import UsageError
 from client.options import Option, options_in
@@ -24,6 +25,7 @@ from workflows.people import Approvals
 
 if TYPE_CHECKING:
     from activities.contracts import ToolSpec
+    from activities.settings import Settings
     from workflows.kernel.machine import Machine
 
 __all__ = ["agents_here", "app"]
@@ -122,7 +124,13 @@ def _agent_text(row: Mapping[str, Any]) -> str:
 @command(app)
 async def tools(common: CommonOptions, agent: AgentName = None, as_json: Json = False) -> None:
     """List tools: what they do, their arguments, and what a second call would do."""
-    found = _catalog(common, agent).tools
+    settings = _settings(common, agent)
+    servers = await mcp_servers(settings)
+    found = [*Catalog.load(settings).tools, *(tool for server in servers for tool in server.tools)]
+    for server in servers:
+        texts = [f"{name}: {problem}" for name, problem in server.left_out.items()]
+        for text in [*texts, *filter(None, [server.problem])]:
+            render.notes().print(render.plain(text))
     if as_json:
         render.print_lines(found)
         return
@@ -262,5 +270,9 @@ async def diagram(
 
 
 def _catalog(common: CommonOptions, agent: str | None) -> Catalog:
+    return Catalog.load(_settings(common, agent))
+
+
+def _settings(common: CommonOptions, agent: str | None) -> Settings:
     modules = load_agent(agent).modules if agent else ()
-    return Catalog.load(common.worker_settings(Allowed(modules=modules)))
+    return common.worker_settings(Allowed(modules=modules))

@@ -12,6 +12,7 @@ from client import ownership
 from client.agentfile import Choice
 from client.catalog import Catalog, check_key
 from client.cli import render
+from client.cli.mcptools import ServerFacts, mcp_servers
 from client.cli.options import AgentName, CommonOptions, Json, command
 from client.embedded import data_directory
 from client.errors import RatchetError
@@ -63,7 +64,8 @@ async def doctor(
     if adopt:
         ownership.adopt(data_directory(settings.data_dir))
     checks = [check async for check in _server(common, settings, fix)]
-    checks += [_tools(settings, chosen.tools), _store(settings)]
+    checks += await _tools(settings, chosen.tools)
+    checks.append(_store(settings))
     checks += [check async for check in _models(settings, models, needed=agent is not None)]
     if as_json:
         render.print_lines(map(asdict, checks))
@@ -119,14 +121,27 @@ async def _worker(client: AgentClient) -> Check:
     return Check("worker", False, "none polls the task queue; start one with `python worker.py`")
 
 
-def _tools(settings: Settings, wanted: Sequence[str]) -> Check:
+async def _tools(settings: Settings, wanted: Sequence[str]) -> list[Check]:
     try:
         names = [tool.name for tool in Catalog.load(settings).tools]
     except RatchetError as error:
-        return Check("tools", False, str(error))
-    if missing := [name for name in wanted if name not in names]:
-        return Check("tools", False, f"there is no {', '.join(missing)}; there are: {', '.join(names)}")
-    return Check("tools", True, ", ".join(names))
+        return [Check("tools", False, str(error))]
+    servers = await mcp_servers(settings)
+    checks = [_mcp_server(server) for server in servers]
+    all_names = [*names, *(tool.name for server in servers for tool in server.tools)]
+    if missing := [name for name in wanted if name not in all_names]:
+        text = f"there is no {', '.join(missing)}; there are: {', '.join(all_names)}"
+        return [Check("tools", False, text), *checks]
+    return [Check("tools", True, ", ".join(names)), *checks]
+
+
+def _mcp_server(server: ServerFacts) -> Check:
+    name = f"MCP server {server.name}"
+    if server.problem:
+        return Check(name, False, server.problem)
+    left = "; ".join(f"{tool} cannot be used: {why}" for tool, why in server.left_out.items())
+    tools = ", ".join(f"{tool.name} ({tool.effect})" for tool in server.tools) or "no tools"
+    return Check(name, True, f"{tools}; {left}" if left else tools)
 
 
 def _store(settings: Settings) -> Check:

@@ -1,0 +1,128 @@
+"""Which MCP servers a worker uses, in the form that MCP's hosts share (`mcpServers`)."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import os
+import re
+from collections.abc import Mapping
+from fnmatch import fnmatchcase
+from pathlib import Path
+from typing import Annotated, Any, Literal, Self
+from urllib.parse import urlsplit
+
+from pydantic import AfterValidator, BaseModel, ConfigDict, Field, model_validator
+
+from activities.contracts import ToolEffect
+
+__all__ = ["McpConfig", "NotSet", "ServerName", "expanded", "servers_from", "tool_name"]
+
+SEPARATOR = "__"
+"""Between the server's name and the tool's. A dot would say it better, but providers refuse it."""
+NAME = re.compile(r"[A-Za-z0-9_-]{1,64}")
+VARIABLE = re.compile(r"\$\{(?P<name>[A-Za-z_][A-Za-z0-9_]*)(:-(?P<default>[^}]*))?\}")
+
+
+class NotSet(Exception):
+    """The worker's environment lacks a variable that a server needs."""
+
+
+def _server_name(name: str) -> str:
+    if not re.fullmatch(r"[A-Za-z0-9_-]{1,32}", name) or SEPARATOR in name:
+        raise ValueError("a server's name has 1 to 32 letters, digits, - and single _")
+    return name
+
+
+ServerName = Annotated[str, AfterValidator(_server_name)]
+
+
+class McpConfig(BaseModel):
+    """One MCP server: a command to start, or an address. `${NAME}` and `${NAME:-default}` in its texts are
+    replaced from the worker's environment when it is started."""
+
+    model_config = ConfigDict(frozen=True, extra="forbid", hide_input_in_errors=True)
+
+    type: Literal["stdio", "http", "streamable-http"] | None = None
+    """What other hosts want to be told; here the other fields say it."""
+    command: str | None = Field(default=None, min_length=1)
+    args: tuple[str, ...] = ()
+    env: Mapping[str, str] = {}
+    """For the command, beside HOME, PATH and the like; it gets nothing else of the worker's environment."""
+    cwd: Path | None = None
+    url: str | None = None
+    headers: Mapping[str, str] = {}
+    tools: tuple[str, ...] = ("*",)
+    """Patterns of the server's own names; other tools do not exist for agents."""
+    effects: Mapping[str, ToolEffect] = {}
+    """By pattern of the server's own names; the first that fits counts. Default: what the server says."""
+    timeout_seconds: float = Field(default=60, gt=0, le=86_400)
+    """For one call."""
+
+    @model_validator(mode="after")
+    def _one_transport(self) -> Self:
+        if (self.command is None) == (self.url is None):
+            raise ValueError("expected either command or url")
+        if self.url is not None and (self.args or self.env or self.cwd):
+            raise ValueError("args, env and cwd belong to a command, not to a url")
+        if self.command is not None and self.headers:
+            raise ValueError("headers belong to a url, not to a command")
+        if self.url is not None and (
+            urlsplit(self.url).scheme not in ("http", "https") or not urlsplit(self.url).hostname
+        ):
+            raise ValueError("url: expected an address such as https://host/mcp")
+        return self
+
+    def offers(self, tool: str) -> bool:
+        """Agents may be given this tool."""
+        return any(fnmatchcase(tool, pattern) for pattern in self.tools)
+
+    def effect(self, tool: str) -> ToolEffect | None:
+        """What the configuration says of this tool; None: nothing."""
+        return next((effect for name, effect in self.effects.items() if fnmatchcase(tool, name)), None)
+
+
+def servers_from(value: object) -> object:
+    """The servers of a setting: JSON, or the file that holds it; with `mcpServers` around them or without.
+
+    Raises ValueError.
+    """
+    if isinstance(value, str):
+        text = value
+        if not value.lstrip().startswith(("{", "[")):
+            try:
+                text = Path(value).expanduser().read_text()
+            except (OSError, ValueError) as error:
+                reason = getattr(error, "strerror", None) or "it is not text"
+                raise ValueError(f"the file {value} cannot be read: {reason}") from error
+        try:
+            value = json.loads(text)
+        except ValueError as error:
+            raise ValueError(f"expected JSON: {error}") from error
+    if isinstance(value, dict):
+        inside: Any = value.get("mcpServers", value)
+        return inside
+    raise ValueError('expected a JSON object, such as {"mcpServers": {"git": {"command": "mcp-server-git"}}}')
+
+
+def expanded(text: str) -> str:
+    """The text with `${NAME}` replaced. Raises NotSet."""
+
+    def value(found: re.Match[str]) -> str:
+        name, default = found["name"], found["default"]
+        known = os.environ.get(name) or default
+        if known is None:
+            raise NotSet(f"the worker's environment has no {name}")
+        return known
+
+    return VARIABLE.sub(value, text)
+
+
+def tool_name(server: str, tool: str) -> str:
+    """How agents call a server's tool: `server__tool`. A name that providers would refuse is changed, and
+    ends with a digest of the tool's own name."""
+    name = f"{server}{SEPARATOR}{tool}"
+    if NAME.fullmatch(name):
+        return name
+    digest = hashlib.sha256(tool.encode(errors="surrogatepass")).hexdigest()[:8]
+    return f"{re.sub(r'[^A-Za-z0-9_-]', '_', name)[:55]}-{digest}"
