@@ -75,6 +75,7 @@ COMMANDS = {
     "modules": ("catalog", "List or forget the modules that earlier commands in this directory named."),
     "diagram": ("catalog", "Print a machine as a Mermaid state diagram or as a table."),
     "costs": ("costs", "Show what runs have cost, by agent, model or day."),
+    "mcp": ("mcp", "Serve runs to an MCP client on standard input and output."),
     "gc": ("gc", "Delete stored data that no run needs any more."),
     "doctor": ("doctor", "Check server, namespace, search attributes, worker, provider, tools, store."),
 }

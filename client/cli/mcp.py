@@ -1,0 +1,60 @@
+"""`ratchet mcp`: this directory's runs for an MCP client, such as an editor or a desktop assistant."""
+
+from __future__ import annotations
+
+from contextlib import AsyncExitStack
+from typing import Annotated
+
+import typer
+
+from client.agentfile import load_agent
+from client.catalog import Catalog, check_key
+from client.cli.options import CommonOptions, command
+from client.errors import UsageError
+from client.workerconfig import Allowed, remember
+
+__all__ = ["app"]
+
+app = typer.Typer(rich_markup_mode=None)
+
+
+@command(app)
+async def mcp(
+    common: CommonOptions,
+    agent: Annotated[
+        list[str] | None,
+        typer.Option("--agent", "-a", help="Agent that the client may start; repeatable. Default: none."),
+    ] = None,
+    may_decide: Annotated[
+        str,
+        typer.Option(
+            "--may-decide", metavar="NAME", help="Let the client decide requests; the log has this name."
+        ),
+    ] = "",
+) -> None:
+    """Serve runs to an MCP client on standard input and output."""
+    try:
+        from client.mcpserver import mcp_server
+    except ImportError as error:
+        from activities.mcp.servers import MISSING
+
+        raise UsageError(MISSING) from error
+    agents, allowed = {}, Allowed()
+    for name in agent or ():
+        found = load_agent(name)
+        if found.name in agents:
+            raise UsageError(f"two agents are called {found.name}; rename one of them")
+        agents[found.name] = found
+        allowed |= Allowed.of(found.modules, found.models.values())
+    settings = common.worker_settings(allowed)
+    catalog = Catalog.load(settings)
+    for found in agents.values():
+        check_key(found.models.values())
+        if problems := [text for name in found.tools if (text := catalog.tool_problem(name))]:
+            raise UsageError("; ".join(problems))
+    remember(settings.data_dir, allowed)
+    async with AsyncExitStack() as stack:
+        client = await stack.enter_async_context(common.client(settings))
+        if client.ui and not await client.has_worker():  # the embedded server, without `ratchet dev`
+            await stack.enter_async_context(client.connection.working())
+        await mcp_server(client, agents, may_decide).run_stdio_async()
