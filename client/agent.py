@@ -6,7 +6,6 @@ import logging
 import secrets
 from collections.abc import AsyncIterator, Iterable
 from contextlib import asynccontextmanager, suppress
-from datetime import UTC, datetime
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -30,6 +29,8 @@ if TYPE_CHECKING:
     from client.history.replayer import ReplayResult
 
 __all__ = ["AgentClient", "pinned"]
+ID_LETTERS = "23456789abcdefghjkmnpqrstuvwxyz"
+"""Of the random part of an id; without those that look alike."""
 
 
 class AgentClient(RunCommander):
@@ -95,7 +96,7 @@ class AgentClient(RunCommander):
         """Start a run; its id. A task comes from an agent file: `load_agent("my.yaml").task("the goal")`.
 
         Args:
-            run: the id; default: a new one that begins with the agent's name and sorts by time.
+            run: the id; default: a new one that begins with the agent's name.
             material: what the run is about, for machines that take it: a text, its UTF-8, or a file. A long
                 one is put into the store of the data directory, which the workers share.
             task_queue: of the workers that are to serve it and its child runs.
@@ -237,5 +238,5 @@ def pinned(task: AgentTask) -> AgentTask:
 
 
 def new_run_id(agent: str) -> str:
-    """An id for a new run, such as `clerk-20261122-063000-a1b2`."""
-    return f"{agent}-{datetime.now(UTC):%Y%m%d-%H%M%S}-{secrets.token_hex(2)}"
+    """An id for a new run, short enough to be typed: `clerk-k3v9x2mp`."""
+    return f"{agent}-{''.join(secrets.choice(ID_LETTERS) for _ in range(8))}"

@@ -2,14 +2,15 @@
 
 from __future__ import annotations
 
+import bisect
 import json
 from collections.abc import Iterable
 from contextlib import suppress
-from datetime import datetime
+from datetime import UTC, datetime
 from typing import Any, Literal
 
 from pydantic import TypeAdapter
-from temporalio.client import WorkflowExecution, WorkflowExecutionStatus
+from temporalio.client import Client, WorkflowExecution, WorkflowExecutionStatus
 from temporalio.common import SearchAttributeKey, SearchAttributePair, TypedSearchAttributes
 
 from activities.contracts import Frozen, JsonObject
@@ -18,7 +19,8 @@ from workflows.api import WORKFLOW_TYPE, AgentTask
 from workflows.people import Kind, Verb
 
 __all__ = [
-    "REQUESTS_KEY", "RequestSummary", "RunLine", "line_of", "list_filter", "quoted", "requests_in_memo",
+    "REQUESTS_KEY", "RequestSummary", "RunLine", "line_of", "list_filter", "newest_runs", "quoted",
+    "requests_in_memo",
     "run_with_short_id", "start_attributes", "start_memo",
 ]  # fmt: skip
 
@@ -33,6 +35,8 @@ PROGRESS: dict[WorkflowExecutionStatus | None, Progress] = {
     WorkflowExecutionStatus.CONTINUED_AS_NEW: "continued",
 }
 GOAL_CHARACTERS = 200
+PAGE = 100
+"""Runs that are fetched at once."""
 CANDIDATES = 10
 """Runs that a message names."""
 REQUESTS_KEY = "requests"
@@ -87,6 +91,8 @@ class RunLine(Frozen):
     waiting_since: datetime | None = None
     deadline: datetime | None = None
     exit_reason: str = ""
+    ok: bool | None = None
+    """It reached its goal; None: it is not over, or the archive here does not know."""
     goal: str = ""
     """The first 200 characters of the goal."""
     started: datetime
@@ -156,9 +162,11 @@ def list_filter(
     machine: str | None = None,
     agent: str | None = None,
     prefix: str = "",
+    since: datetime | None = None,
 ) -> str:
-    """A visibility query for runs; `prefix` is the beginning of their ids."""
-    parts = [f"WorkflowType = '{WORKFLOW_TYPE}'"]
+    """A visibility query for runs; `prefix` is the beginning of their ids, `since` when they began at the
+    earliest. Executions that were continued as new are not there: the newest one is."""
+    parts = [f"WorkflowType = '{WORKFLOW_TYPE}'", "ExecutionStatus != 'ContinuedAsNew'"]
     if running:
         parts.append("ExecutionStatus = 'Running'")
     if waiting:
@@ -166,9 +174,33 @@ def list_filter(
     for name, value in (("AgentMachine", machine), ("AgentName", agent)):
         if value is not None:
             parts.append(f"{name} = '{quoted(value)}'")
+    if since is not None:
+        parts.append(f"StartTime >= '{since.astimezone(UTC).isoformat()}'")
     if prefix:
         parts.append(f"WorkflowId STARTS_WITH '{quoted(prefix)}'")
     return " AND ".join(parts)
+
+
+async def newest_runs(temporal: Client, query: str, limit: int | None = None) -> list[WorkflowExecution]:
+    """The newest executions of the runs that a visibility query finds, the newest first.
+
+    A server lists what is open by its start and what is closed by its end. A run that has ended before the
+    last one of `limit` began cannot be among them, and none behind it in the list.
+    """
+    found: dict[str, WorkflowExecution] = {}
+    for half in ("= 'Running'", "!= 'Running'"):
+        seen: list[datetime] = []
+        listed = temporal.list_workflows(f"{query} AND ExecutionStatus {half}", page_size=PAGE)
+        async for run in listed:
+            if limit is not None and len(seen) >= limit and (run.close_time or run.start_time) < seen[-limit]:
+                break
+            known = found.get(run.id)
+            if known is None:  # else it was reset
+                bisect.insort(seen, run.start_time)
+            if known is None or known.start_time < run.start_time:
+                found[run.id] = run
+    newest = sorted(found.values(), key=lambda run: run.start_time, reverse=True)
+    return newest if limit is None else newest[:limit]
 
 
 def quoted(value: str) -> str:

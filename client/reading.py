@@ -6,7 +6,7 @@ import asyncio
 import time
 from collections.abc import AsyncGenerator
 from contextlib import aclosing, suppress
-from datetime import timedelta
+from datetime import datetime, timedelta
 from typing import Any, TypeVar
 
 from pydantic import BaseModel
@@ -41,7 +41,7 @@ from client.errors import (
 )
 from client.follow import Follower, Heartbeat, bug_in, heartbeat_in, newest_state
 from client.history.recorded import by_number, executions_of, recorded_log
-from client.listing import RunLine, line_of, list_filter, run_with_short_id
+from client.listing import RunLine, line_of, list_filter, newest_runs, run_with_short_id
 from workflows.api import (
     RESULT_KEY,
     TASK_QUEUE,
@@ -105,14 +105,38 @@ class RunReader:
     # -- lists: no worker is needed --------------------
 
     async def list(
-        self, *, running: bool = False, machine: str | None = None, agent: str | None = None
+        self,
+        *,
+        running: bool = False,
+        machine: str | None = None,
+        agent: str | None = None,
+        since: datetime | None = None,
+        limit: int | None = None,
     ) -> tuple[RunLine, ...]:
-        """Runs that Temporal knows, the newest first; a run that was continued as new is there once."""
-        query = list_filter(running=running, machine=machine, agent=agent)
+        """Runs that Temporal knows, the newest first; one that was reset or continued is there once.
+
+        Args:
+            since: only runs that began then or later.
+            limit: so many of them; few are fetched then.
+        """
+        query = list_filter(running=running, machine=machine, agent=agent, since=since)
         async with clear_errors(self.where):
-            lines = [await line_of(run) async for run in self.temporal.list_workflows(query)]
-        newest = [line for line in lines if line.progress != "continued"]
-        return tuple(sorted(newest, key=lambda line: line.started, reverse=True))
+            lines = [await line_of(run) for run in await newest_runs(self.temporal, query, limit)]
+        return tuple([line.model_copy(update={"ok": await self._succeeded(line)}) for line in lines])
+
+    async def _succeeded(self, line: RunLine) -> bool | None:
+        """Whether a run that is over reached its goal, where that is known without asking it."""
+        if line.progress in ("running", "completed"):
+            with suppress(RatchetError):  # a list is no place to complain of the archive
+                result = await self.archive.result(line.id) if line.progress == "completed" else None
+                return None if result is None else result.ok
+            return None
+        return False
+
+    async def count(self, **filters: Any) -> int:
+        """How many runs `list` knows without a limit; a run that was reset counts each time."""
+        async with clear_errors(self.where):
+            return (await self.temporal.count_workflows(list_filter(**filters))).count
 
     async def list_page(
         self, query: str, size: int, token: bytes = b""

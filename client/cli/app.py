@@ -81,6 +81,15 @@ COMMANDS = {
 }
 """Command -> its module, and what it does."""
 
+GROUPS = {
+    "Run": "run fork dev down task cancel",
+    "People": "inbox approve reject edit answer retry topup finish pause resume steer abort limits rollback",
+    "Look": "list show steps log watch result compare console costs",
+    "Build": "init new agents tools machines modules diagram test export replay",
+    "Operate": "doctor check gc key codec mcp",
+}
+"""How `--help` groups the commands; one that is in no group comes last."""
+
 
 class _LazyGroup(TyperGroup):
     """Imports the module of a command when that command is called."""
@@ -101,8 +110,13 @@ class _LazyGroup(TyperGroup):
         return command
 
     def format_commands(self, ctx: Any, formatter: Any) -> None:
-        with formatter.section("Commands"):
-            formatter.write_dl([(name, text) for name, (_, text) in COMMANDS.items()])
+        grouped = {title: names.split() for title, names in GROUPS.items()}
+        known = {name for names in grouped.values() for name in names}
+        grouped["Other"] = [name for name in COMMANDS if name not in known]
+        for title, names in grouped.items():
+            if rows := [(f"{name:10}", COMMANDS[name][1]) for name in names if name in COMMANDS]:
+                with formatter.section(title):
+                    formatter.write_dl(rows)
 
     def shell_complete(self, ctx: Any, incomplete: str) -> list[CompletionItem]:
         return [

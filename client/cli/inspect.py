@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import asyncio
+from dataclasses import asdict, dataclass
+from datetime import UTC, datetime
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
@@ -10,6 +12,7 @@ import typer
 from client.cli import render
 from client.cli.options import INTERRUPTED, CommonOptions, Json, RunName, Verbose, command
 from client.cli.run import follow
+from client.cli.typed import moment
 from client.errors import NoWorker, RatchetError, RunFailed, UnknownRun
 
 if TYPE_CHECKING:
@@ -21,26 +24,39 @@ __all__ = ["app"]
 app = typer.Typer(rich_markup_mode=None)
 
 
+@dataclass(frozen=True)
+class Filters:
+    """Which runs are listed."""
+
+    running: Annotated[bool, typer.Option("--running", help="Only runs that are not over.")] = False
+    machine: Annotated[str | None, typer.Option("--machine", help="Only of this machine.")] = None
+    agent: Annotated[str | None, typer.Option("--agent", help="Only of this agent.")] = None
+    since: Annotated[
+        str | None, typer.Option("--since", help="Only runs that began since: 90min, 12h, 7d, or a date.")
+    ] = None
+
+
 @command(app, "list")
 async def list_runs(
     common: CommonOptions,
-    running: Annotated[bool, typer.Option("--running", help="Only runs that are not over.")] = False,
-    machine: Annotated[str | None, typer.Option("--machine", help="Only of this machine.")] = None,
-    agent: Annotated[str | None, typer.Option("--agent", help="Only of this agent.")] = None,
+    which: Filters,
+    limit: Annotated[int, typer.Option("--limit", "-n", min=0, help="So many at most; 0: all.")] = 20,
     as_json: Json = False,
 ) -> None:
     """List runs, newest first."""
+    now = datetime.now(UTC)
+    filters = {**asdict(which), "since": None if which.since is None else moment(which.since, now)}
     async with common.client() as client:
-        lines = await client.list(running=running, machine=machine, agent=agent)
+        lines = await client.list(**filters, limit=limit or None)
+        known = await client.count(**filters) if len(lines) == limit else len(lines)
     if as_json:
         render.print_lines(lines)
     elif lines:
         console = render.out()
-        console.print(render.run_table(lines, console.width))
-        if console.width < render.WIDE:
-            text = f"agent, start, deadline: on a wider terminal ({render.WIDE} columns) or with --json"
-            render.notes().print(text, style="dim")
-    else:
+        console.print(render.run_table(lines, now, console.width))
+    if known > len(lines) > 0:
+        render.note(f"the newest {len(lines)} of {known:,} runs; --limit 0 lists all")
+    elif not lines and not as_json:
         render.note("no runs")
 
 
@@ -77,7 +93,7 @@ async def show(
         render.out().print(render.steps_table(found["steps"]) if found["steps"] else "")
     elif line is not None:
         console = render.out()
-        console.print(render.run_table([line], console.width))
+        console.print(render.run_table([line], datetime.now(UTC), console.width))
     if problem is not None:
         render.note(str(problem))
 

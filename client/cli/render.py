@@ -53,7 +53,7 @@ __all__ = [
     "comparison_block", "counted", "decision_commands", "decision_text", "escaped", "hanging", "inbox_table",
     "next_step", "note", "note_effects", "notes", "one_line", "out", "pairs", "plain", "print_json",
     "print_lines", "record_block", "replay_block", "request_block", "request_line", "request_reason",
-    "result_text", "run_block", "run_line", "run_table", "snapshot_block", "spent", "status_block",
+    "result_text", "run_block", "run_table", "snapshot_block", "spent", "status_block",
     "steps_table", "time_left", "time_span",
 ]  # fmt: skip
 
@@ -101,6 +101,7 @@ STEP_LINES = 6
 WIDEST = 160
 """Columns of a comparison; wider ones are hard to read."""
 NAME_COLUMNS = 8
+RUN_COLUMNS = ("run", "", "began")
 _UNITS = ((86_400, "d"), (3_600, "h"), (60, "min"))
 
 
@@ -393,25 +394,29 @@ def _progress(run: str, line: RunLine | None, status: RunStatus) -> str:
     return words
 
 
-def run_table(lines: Iterable[RunLine], width: int = 200) -> Table:
-    """Runs, one line each: only goals are cut, and a narrow terminal gets fewer columns."""
-    rows = [run_line(line, width >= WIDE) for line in lines]
-    names = list(rows[0]) if rows else []
-    taken = sum(max(len(name), *(len(row[name]) for row in rows)) + 2 for name in names if name != "goal")
-    cut = [{**row, "goal": one_line(row["goal"], max(width - taken - 2, 10))} for row in rows]
-    return _listing(names, (row.values() for row in cut), no_wrap=True)
+def run_table(lines: Iterable[RunLine], now: datetime, width: int = 200) -> Table:
+    """Runs, one line each: only goals are cut."""
+    marks, rows = zip(*(_run_cells(line, now) for line in lines), strict=True)
+    taken = sum(max(len(name), *(len(row[i]) for row in rows)) + 2 for i, name in enumerate(RUN_COLUMNS))
+    table = _listing(("", *RUN_COLUMNS, "goal"), no_wrap=True)
+    for mark, (*cells, goal) in zip(marks, rows, strict=True):
+        table.add_row(mark, *map(Text, cells), Text(one_line(goal, max(width - taken - 5, 10))))
+    return table
 
 
-def run_line(line: RunLine, wide: bool) -> dict[str, str]:
-    """The cells of a run in a list."""
-    waits = f"waits: {line.waiting}" if line.waiting and line.progress == "running" else ""
-    if waits and wide and line.deadline:
-        waits += f" until {_clock(line.deadline)}"
-    row = {"run": plain(line.id), "progress": plain(line.exit_reason or waits or line.state or line.progress)}
-    if wide:
-        agent = line.agent if line.machine in line.agent else f"{line.agent} ({line.machine})"
-        row |= {"started": _clock(line.started), "agent": plain(agent)}
-    return {**row, "goal": plain(line.goal)}
+def _run_cells(line: RunLine, now: datetime) -> tuple[Text, tuple[str, ...]]:
+    """A run in a list: its mark, and what stands behind it."""
+    began = f"{time_span((now - line.started).total_seconds())} ago"
+    mark, colour, words = "●", "blue", line.state or line.progress
+    if line.progress != "running":
+        mark, colour = {True: ("✓", "green"), False: ("✗", "red"), None: ("·", "dim")}[line.ok]
+        words = "" if line.ok else line.exit_reason or line.progress
+    elif line.waiting:
+        until = f", {time_span((line.deadline - now).total_seconds())} left" if line.deadline else ""
+        mark, colour, words = "?", "yellow", f"waits: {line.waiting}{until}"
+        if line.waiting == "paused":
+            mark, words = "‖", "paused"
+    return Text(mark, style=colour), tuple(map(plain, (line.id, words, began, line.goal)))
 
 
 def cost_table(lines: Sequence[CostLine], by: str) -> Table:

@@ -1,0 +1,104 @@
+"""`ratchet list`: the newest runs, each once, whatever became of it."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import AsyncIterator
+from datetime import timedelta
+
+import pytest
+from temporalio.api.common.v1 import WorkflowExecution
+from temporalio.api.taskqueue.v1 import TaskQueue
+from temporalio.api.workflowservice.v1 import (
+    PollWorkflowTaskQueueRequest,
+    ResetWorkflowExecutionRequest,
+    RespondWorkflowTaskCompletedRequest,
+)
+from temporalio.client import Client, WorkflowExecutionStatus
+
+from client.embedded import EmbeddedServer
+from tests.client.asking import until
+from tests.client.commandline import Cli
+from workflows.api import WORKFLOW_TYPE
+
+
+@pytest.fixture(scope="module")
+async def home(tmp_path_factory: pytest.TempPathFactory) -> AsyncIterator[tuple[Cli, Client]]:
+    """A server without a worker, where 30 runs began one after the other; every second is over."""
+    folder = tmp_path_factory.mktemp("data")
+    async with await EmbeddedServer.attach(folder) as server:
+        temporal = await Client.connect(server.record.address)
+        for number in range(30):
+            started = await temporal.start_workflow(
+                WORKFLOW_TYPE, {"goal": "go"}, id=f"run-{number:02}", task_queue="nobody",
+                memo={"goal": f"goal {number}"},
+            )  # fmt: skip
+            if number % 2:
+                await started.terminate("enough")
+        yield Cli(folder, folder), temporal
+
+
+async def listed(cli: Cli, *words: str) -> list[str]:
+    """Ids of the runs that `ratchet list WORDS` prints."""
+    return [one["id"] for one in (await cli.beside("list", "--json", *words)).lines]
+
+
+def newest(*numbers: int) -> list[str]:
+    return [f"run-{number:02}" for number in numbers]
+
+
+async def test_newest_twenty_come_first(home: tuple[Cli, Client]) -> None:
+    cli, _ = home
+
+    async def all_are_known() -> bool:
+        return len(await listed(cli, "--limit", "0")) == 30
+
+    await until(all_are_known)
+    assert await listed(cli) == newest(*range(29, 9, -1))
+    assert "the newest 20 of 30 runs" in (await cli.beside("list")).err
+    assert await listed(cli, "--limit", "3") == newest(29, 28, 27)
+    assert await listed(cli, "--running", "-n", "2") == newest(28, 26)
+
+
+async def test_list_has_marks_and_relative_times(home: tuple[Cli, Client]) -> None:
+    rows = (await home[0].beside("list", "--limit", "2")).out.splitlines()
+    assert re.fullmatch(r"✗  run-29  terminated  \d+ \w+ ago  goal 29", rows[1])
+    assert re.fullmatch(r"●  run-28  running     \d+ \w+ ago  goal 28", rows[2])
+
+
+async def test_since_leaves_out_what_began_before(home: tuple[Cli, Client]) -> None:
+    cli, temporal = home
+    began = (await temporal.get_workflow_handle("run-20").describe()).start_time
+    assert await listed(cli, "--since", began.isoformat()) == newest(*range(29, 19, -1))
+    assert await listed(cli, "--since", (began + timedelta(days=1)).isoformat()) == []
+    assert len(await listed(cli, "--since", "2h")) == 20
+    wrong = await cli.beside("list", "--since", "yesterday")
+    assert (wrong.code, "90min" in wrong.err) == (2, True)
+
+
+async def test_run_that_was_reset_is_there_once(home: tuple[Cli, Client]) -> None:
+    cli, temporal = home
+    server = temporal.workflow_service
+    await temporal.start_workflow(WORKFLOW_TYPE, {"goal": "go"}, id="reset", task_queue="by hand")
+    task = await server.poll_workflow_task_queue(
+        PollWorkflowTaskQueueRequest(namespace="default", task_queue=TaskQueue(name="by hand"))
+    )
+    await server.respond_workflow_task_completed(
+        RespondWorkflowTaskCompletedRequest(namespace="default", task_token=task.task_token)
+    )
+    execution = WorkflowExecution(workflow_id="reset")
+    reset = ResetWorkflowExecutionRequest(
+        namespace="default", workflow_execution=execution, workflow_task_finish_event_id=4, request_id="again"
+    )
+    await server.reset_workflow_execution(reset)
+
+    async def is_known() -> bool:
+        executions = [run async for run in temporal.list_workflows("WorkflowId = 'reset'")]
+        return len(executions) == 2 and {run.status for run in executions} == {
+            WorkflowExecutionStatus.RUNNING,
+            WorkflowExecutionStatus.TERMINATED,
+        }
+
+    await until(is_known)
+    found = (await cli.beside("list", "--json", "--limit", "2")).lines
+    assert [(one["id"], one["progress"]) for one in found] == [("reset", "running"), ("run-29", "terminated")]
