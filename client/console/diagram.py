@@ -1,7 +1,8 @@
 """A machine's table as a drawing (SVG), with the state in which a run is and the way it went.
 
 States lie in rows, each below the first state that leads to it. An event to the next row is a straight line;
-one that skips rows passes on the right, one that goes back on the left.
+one that skips rows passes on the right, one that goes back on the left, one to
+the neighbour straight.
 """
 
 from __future__ import annotations
@@ -9,6 +10,7 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
+from itertools import pairwise
 
 from markupsafe import Markup
 
@@ -55,7 +57,13 @@ def drawing(machine: Machine, current: str = "", path: Sequence[tuple[str, str]]
             edges.setdefault((source, target), []).append(event.__name__)
     place = {name: index for index, row in enumerate(rows) for name in row}
     right = [edge for edge in edges if place[edge[1]] > place[edge[0]] + 1]
-    left = [edge for edge in edges if place[edge[1]] <= place[edge[0]] and edge[0] != edge[1]]
+    beside = {pair for row in rows for pair in pairwise(row)}
+    beside |= {(other, one) for one, other in beside}
+    left = [
+        edge
+        for edge in edges
+        if place[edge[1]] <= place[edge[0]] and edge[0] != edge[1] and edge not in beside
+    ]
     for lanes in (left, right):
         lanes.sort(key=lambda edge: abs(place[edge[0]] - place[edge[1]]))
     boxes, width = _boxes(rows, (len(left) + 1) * LANE, (len(right) + 1) * LANE)
@@ -133,6 +141,10 @@ def _line(
     if one is other:
         x, y = one.right - 12, one.y
         way = f"M{x - 10:.1f} {y:.1f} c-6 -16 22 -16 16 0"
+    elif lane is None and one.row == other.row:
+        start, end = (one.right, other.left - 1) if one.x < other.x else (one.left, other.right + 1)
+        y = one.middle + (5 if one.x < other.x else -5)
+        way = f"M{start:.1f} {y:.1f} H{end:.1f}"
     elif lane is None:
         half = (one.y + HEIGHT + other.y) / 2
         way = (
@@ -145,7 +157,7 @@ def _line(
         turn, down = 8 * towards, 8 if other.middle > one.middle else -8
         top, bottom = one.middle + (5 if down > 0 else -5), other.middle - (5 if down > 0 else -5)
         if other.row == one.row:
-            top, bottom, down = one.middle - 6, one.middle + 6, 4
+            top, bottom, down = one.middle - 6, one.middle + 6, 4  # one end above the other
         way = (
             f"M{start:.1f} {top:.1f} H{lane - turn:.1f} q{turn} 0 {turn} {down} V{bottom - down:.1f} "
             f"q0 {down} {-turn} {down} H{end + towards:.1f}"

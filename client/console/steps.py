@@ -121,7 +121,8 @@ class _Reader:
         )
         thought, arrow, plan = _split(record.reason)
         if not (said or arrow):
-            return [Item("note", record.reason, **common)] if record.reason else []
+            says_more = record.reason and record.reason != f"step {record.step} is done"
+            return [Item("note", record.reason, **common)] if says_more else []
         _drop_repeated(steps, thought)
         return [Item("thought", thought, plan, **common)] if record.reason else []
 

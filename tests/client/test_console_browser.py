@@ -1,0 +1,140 @@
+"""The console in a real Chromium: what a person does with mouse and keyboard, and what scripts may do."""
+
+from __future__ import annotations
+
+import shutil
+from collections.abc import AsyncIterator
+from typing import Any
+
+import pytest
+from playwright.async_api import Browser, Page, async_playwright, expect
+
+from activities.settings import Settings
+from client.agent import AgentClient
+from client.console.app import serving
+from client.keys import Signer
+from tests.client.asking import asking, marks, newer, opened, until
+from tests.server.trials import calls, task
+from workflows.people import Approvals, People
+
+CHROMIUM = next(filter(None, map(shutil.which, ("chromium", "chromium-browser", "google-chrome"))), None)
+QUIET = (
+    "--no-sandbox", "--disable-gpu", "--disable-quic", "--no-first-run", "--disable-background-networking",
+    "--disable-component-update", "--disable-sync",
+)  # fmt: skip
+PATIENCE = 60_000
+pytestmark = pytest.mark.skipif(
+    CHROMIUM is None, reason="no Chromium is installed; on Debian: apt install chromium"
+)
+
+
+@pytest.fixture(scope="module")
+async def chromium() -> AsyncIterator[Browser]:
+    """A browser of Debian's."""
+    async with async_playwright() as playwright:
+        browser = await playwright.chromium.launch(executable_path=CHROMIUM, args=list(QUIET))
+        yield browser
+        await browser.close()
+
+
+@pytest.fixture
+async def page(chromium: Browser, agents: AgentClient) -> AsyncIterator[Page]:
+    """The console's first page, opened by its link; in the end nothing has gone wrong in it."""
+    wrong: list[str] = []
+    async with serving(agents, Signer("ada"), port=0) as link:
+        context = await chromium.new_context()
+        context.set_default_timeout(PATIENCE)
+        expect.set_options(timeout=PATIENCE)
+        page = await context.new_page()
+        page.on("pageerror", lambda error: wrong.append(str(error)))
+        page.on("console", lambda said: wrong.append(said.text) if _refused(said.text) else None)
+        await page.goto(link)
+        yield page
+        await context.close()
+    assert not wrong
+
+
+async def test_a_person_approves_with_the_keyboard_alone(
+    page: Page, agents: AgentClient, settings: Settings
+) -> None:
+    assert "token" not in page.url
+    run = await agents.start(asking("key-approve", goal="Approve me by keys"))
+    request = await opened(agents, run)
+    await expect(page.get_by_text("Approve me by keys")).to_be_visible()  # it came by itself
+    link = page.locator(f'a[href*="{run}"].main')
+    while not await link.evaluate("one => one === document.activeElement"):
+        await page.keyboard.press("j")
+    await page.keyboard.press("Enter")
+    await expect(page.get_by_role("heading", name="mark_once", exact=True)).to_be_visible()
+    await page.keyboard.press("a")
+    assert (await agents.requests(run))[0].id == request.id  # the key alone sends nothing
+    await page.keyboard.press("Enter")
+    await expect(page.get_by_role("region", name="The decision")).to_contain_text("Approved by ada")
+    await agents.result(run)
+    assert marks(settings, "key-approve") == 1
+
+
+async def test_a_person_rejects_and_edits(page: Page, agents: AgentClient, settings: Settings) -> None:
+    run = await agents.start(asking("click-no", "click-before"))
+    request = await opened(agents, run)
+    await page.goto(f"{_origin(page)}/request?run={run}&id={request.id}")
+    await page.get_by_label("Comment").first.fill("not this one")
+    await page.get_by_role("button", name="Reject").click()
+    await expect(page.get_by_role("region", name="The decision")).to_contain_text("not this one")
+    again = await until(lambda: newer(agents, run, request))
+    await page.goto(f"{_origin(page)}/request?run={run}&id={again.id}")
+    await page.keyboard.press("e")
+    await page.get_by_role("textbox", name="line").fill("click-after")
+    await page.get_by_role("button", name="Save and call").click()
+    await expect(page.get_by_role("region", name="The decision")).to_contain_text("Edited by ada")
+    await agents.result(run)
+    assert [marks(settings, line) for line in ("click-no", "click-before", "click-after")] == [0, 0, 1]
+
+
+async def test_a_person_follows_a_run_rolls_it_back_and_aborts_it(page: Page, agents: AgentClient) -> None:
+    run = await agents.start(asking("roll-a", "roll-b"))
+    request = await opened(agents, run)
+    await page.goto(f"{_origin(page)}/run?id={run}")
+    machine = page.locator("svg.machine")
+    await expect(machine).to_have_attribute("aria-label", "tools: in state EXECUTING_TOOLS")
+    await agents.decide(run, request, "approve", by="bob")
+    await expect(page.locator("#steps")).to_contain_text("done roll-a")  # nobody has loaded the page again
+    await expect(page.get_by_text("bob (claimed)").first).to_be_visible()
+    await page.get_by_role("article", name="Step 1").get_by_role("link", name="Roll back to here").click()
+    await expect(page.get_by_role("cell", name="roll-a").first).to_be_visible()
+    await page.get_by_role("button", name="Roll back").click()
+    await expect(page.locator("#side")).to_contain_text("withdrawn")
+    await page.get_by_text("Abort…").click()
+    await page.get_by_role("button", name="Abort the run").click()
+    await expect(page.get_by_role("region", name="Result")).to_contain_text("aborted")
+
+
+async def test_text_that_looks_like_a_script_never_runs(page: Page, agents: AgentClient) -> None:
+    evil = "<img src=x onerror=\"document.title='taken'\"><script>document.title='taken'</script>"
+    reply = calls(("mark_once", {"line": evil})).model_copy(update={"reply": evil})
+    run = await agents.start(
+        task(reply, "x", goal=evil, tools=("mark_once",), people=People(), approvals=Approvals())
+    )
+    request = await opened(agents, run)
+    for path in ("/", f"/run?id={run}", f"/run?id={run}&view=log", f"/request?run={run}&id={request.id}"):
+        await page.goto(f"{_origin(page)}{path}")
+        await expect(page.get_by_text("onerror=").first).to_be_visible()
+        # what comes by the stream is put in by the page's script
+        await page.wait_for_function("() => performance.getEntriesByType('resource').length > 0")
+        assert await page.title() != "taken"
+        assert await page.locator("main img, main script").count() == 0
+    inline: Any = await page.evaluate(
+        "() => { const s = document.createElement('script'); s.textContent = \"document.title='taken'\";"
+        "document.body.append(s); return document.title; }"
+    )
+    assert inline != "taken"
+    await agents.command(run, "abort")
+
+
+def _refused(text: str) -> bool:
+    """The browser did not do what the console's own pages ask for."""
+    return "Content Security" in text and "inline script" not in text
+
+
+def _origin(page: Page) -> str:
+    return "/".join(page.url.split("/")[:3])
