@@ -130,4 +130,13 @@ __all__ = sorted(_HOME)  # noqa: PLE0605  # one table serves both
 def __getattr__(name: str) -> Any:
     if name not in _HOME:
         raise AttributeError(f"module 'ratchet' has no attribute {name!r}; it has {', '.join(__all__)}")
-    return getattr(import_module(_HOME[name]), name)
+    try:
+        return getattr(import_module(_HOME[name]), name)
+    except ModuleNotFoundError as error:
+        package = import_module(_HOME[name].partition(".")[0])
+        if error.name != _HOME[name]:
+            raise
+        raise ImportError(
+            f"{', '.join(package.__path__)} hides Ratchet's package {package.__name__!r}: a program cannot "
+            "have both (docs/embedding.md)"
+        ) from error

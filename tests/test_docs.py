@@ -134,7 +134,7 @@ def shell(tmp_path: Path) -> Iterator[Shell]:
     script = tmp_path / ".bin" / "ratchet"
     script.parent.mkdir()
     program = "from client.start import main; main()"
-    script.write_text(f"#!/bin/sh\nexec {shlex.quote(sys.executable)} -c '{program}' \"$@\"\n")
+    script.write_text(f"#!/bin/sh\nexec {shlex.quote(sys.executable)} -P -c '{program}' \"$@\"\n")
     script.chmod(0o755)
     made = Shell(tmp_path)
     yield made
@@ -204,6 +204,32 @@ def test_first_programs_run(shell: Shell) -> None:
     assert printed.startswith("thought Started")
     assert "\npayments fails most" in printed
     assert "1 passed" in shell.run("pytest test_readme.py")
+
+
+def test_application_with_workflows_of_its_own_talks_to_ratchet(shell: Shell) -> None:
+    page = text_of("embedding.md")
+    for block in (*blocks(page, "python"), *blocks(page, "yaml")):
+        file = shell.folder / block.partition("\n")[0].removeprefix("# ")
+        file.parent.mkdir(exist_ok=True)
+        file.write_text(block)
+    (shell.folder / "parcels.txt").write_text("P-17 late\n")
+    (shell.folder / "workflows" / "__init__.py").touch()
+    dev, task, *_ = re.findall(r"^    (ratchet .*?) *(?:#.*)?$", page, re.MULTILINE)
+    shell.run(task)
+    worker, output = shell.start(dev), shell.folder / ".run.txt"
+    until(lambda: "A worker runs here" in output.read_text() or worker.poll() is not None, "the worker runs")
+    assert worker.poll() is None, output.read_text()
+    address = re.findall(r"TEMPORAL_ADDRESS=(\S+)", output.read_text())[0]
+    try:
+        # threads of the SDK may abort the interpreter's own end
+        printed = shell.run(f"TEMPORAL_ADDRESS={address} {shlex.quote(sys.executable)} app.py || true")
+        assert printed.splitlines() == ["Parcel P-17 is late.", "DONE", "Report: Parcel P-17 is late."]
+        assert "report-1-agent" in shell.run("ratchet list")
+    finally:
+        worker.terminate()
+        worker.wait(PATIENCE)
+    hidden = shell.run(f"{shlex.quote(sys.executable)} -c 'from ratchet import Limits' 2>&1 || true")
+    assert f"ImportError: {shell.folder / 'workflows'} hides Ratchet's package 'workflows'" in hidden
 
 
 @pytest.mark.exhaustive
@@ -318,11 +344,11 @@ def test_every_option_of_the_pages_exists() -> None:
 
 def test_every_page_is_reached_from_the_readme() -> None:
     reached: set[str] = set()
-    found = set(re.findall(r"\]\(docs/([\w-]+\.md)", README))
-    while found:
-        reached |= found
-        links = {link for name in found for link in re.findall(r"\]\(([\w-]+\.md)", text_of(name))}
-        found = links - reached
+    new = set(re.findall(r"\]\(docs/([\w-]+\.md)", README))
+    while new:
+        reached |= new
+        found = {name for page in new for name in re.findall(r"\]\(([\w-]+\.md)", text_of(page))}
+        new = found - reached
     assert {path.name for path in DOCS.glob("*.md")} == reached
     assert "](SECURITY.md)" in README
 
