@@ -20,8 +20,7 @@ from workflows.people import Kind, Verb
 
 __all__ = [
     "REQUESTS_KEY", "RequestSummary", "RunLine", "line_of", "list_filter", "newest_runs", "quoted",
-    "requests_in_memo",
-    "run_with_short_id", "start_attributes", "start_memo",
+    "requests_in_memo", "run_with_short_id", "start_attributes", "start_memo",
 ]  # fmt: skip
 
 Progress = Literal["running", "completed", "failed", "cancelled", "terminated", "timed out", "continued"]
