@@ -40,6 +40,7 @@ check: $(STAMP)
 
 docs: $(STAMP)
 	$(BIN)/python -m docs.generate
+	$(BIN)/python -m docs.site
 
 bench: $(STAMP)
 	$(BIN)/python -m benchmarks
