@@ -10,6 +10,7 @@ import asyncio
 import math
 import time
 from collections.abc import Awaitable, Callable, Mapping, Sequence
+from dataclasses import replace
 from datetime import timedelta
 from random import uniform
 
@@ -33,6 +34,7 @@ from activities.contracts import (
     ToolSpec,
 )
 from activities.heartbeat import heartbeats
+from activities.images import Images
 from activities.pricing import cost_of, estimated_usage
 from activities.provider import (
     MAX_CALL_BYTES,
@@ -45,6 +47,7 @@ from activities.provider import (
     reply_too_large,
 )
 from activities.rate_limits import NoRoom, RateLimits, Use, estimated_tokens
+from activities.store.blobs import StoreError, StoreUnavailable
 from activities.store.cache import ConversationCache
 from activities.telemetry.report import Telemetry
 from activities.tools import TransientError
@@ -69,28 +72,27 @@ MCP server is away."""
 
 
 class ModelActivities:
-    """The activity around the worker's providers, its cache of conversations, and the specs of its tools.
+    """The activity around the worker's providers, its cache of conversations, and the specs of its tools."""
 
-    `heartbeat_seconds` is the pause between two heartbeats, which carry the end of the text so far, or what
-    the question waits for.
-    """
+    heartbeat_seconds = 1.0
+    """Between two heartbeats, which carry the end of the text so far, or what the question waits for."""
 
     def __init__(
         self,
         providers: Mapping[str, Provider],
         cache: ConversationCache,
-        heartbeat_seconds: float = 1.0,
         describe: Describe | None = None,
         limits: RateLimits | None = None,
         telemetry: Telemetry | None = None,
+        images: Images | None = None,
     ) -> None:
         """Providers by name; `describe` gives the specs of tools."""
         self._telemetry = telemetry or Telemetry()
         self.providers = providers
         self.cache = cache
         self._describe = describe or _no_tools
-        self.heartbeat_seconds = heartbeat_seconds
         self.limits = limits
+        self.images = images
         self._paused_until: dict[str, float] = {}
         """By digest of a setup, by the monotonic clock."""
         for name in limits.unknown(providers) if limits else ():
@@ -224,6 +226,12 @@ class ModelActivities:
         self, call: ModelCall, began: float, show: Callable[[str], None] | None
     ) -> ModelReplied:
         model = call.model
+        if self.images is not None and any("[image " in message.content for message in call.messages):
+            try:
+                call = replace(call, images=await asyncio.to_thread(self.images.of, call.messages))
+            except StoreError as error:
+                away, words = isinstance(error, StoreUnavailable), f"an image cannot be read: {error}"
+                raise ProviderError("transient" if away else "fatal", "image_missing", words) from None
         provider = self.providers.get(model.provider)
         if provider is None:
             available = ", ".join(sorted(self.providers)) or "none"

@@ -6,7 +6,7 @@ import ipaddress
 from collections.abc import Iterable
 from urllib.parse import urlsplit
 
-from activities.contracts import Message, ModelSpec, ToolCall, Usage
+from activities.contracts import Message, ModelSpec, ToolCall, Usage, bytes_of_images
 
 __all__ = ["cost_of", "estimated_usage"]
 
@@ -40,7 +40,7 @@ def cost_of(
 
 def estimated_usage(messages: Iterable[Message], text: str, tool_calls: Iterable[ToolCall]) -> Usage:
     """Four characters per token, for servers that do not count: limits must still hold."""
-    characters_in = sum(len(message.content) for message in messages)
+    characters_in = sum(len(message.content) + bytes_of_images(message.content) for message in messages)
     characters_out = len(text) + sum(len(call.arguments) for call in tool_calls)
     return Usage(
         input_tokens=-(-characters_in // CHARACTERS_PER_TOKEN),

@@ -7,11 +7,12 @@ named under `modules` (docs/providers.md shows a whole one).
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable
-from dataclasses import dataclass
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import dataclass, field
 from typing import Literal, Protocol
 
 from activities.contracts import Conversation, Message, ModelReplied, ModelSpec, Setup
+from activities.images import Image
 
 __all__ = [
     "MAX_CALLS",
@@ -51,6 +52,8 @@ class ModelCall:
     skip: tuple[int, int] = (0, 0)
     """Compaction: messages from the first number up to the second are not sent."""
     tool_choice: Literal["auto", "none", "required"] = "auto"
+    images: Mapping[str, Image] = field(default_factory=dict)
+    """By the mark that stands for each in the text of messages."""
     key: str = ""
     """Idempotency key; stable over attempts."""
     on_text: Callable[[str], None] = _ignore

@@ -30,6 +30,7 @@ from uuid import uuid4
 
 import structlog
 
+from activities.contracts import bytes_of_images
 from activities.provider import MUST_WAIT, ModelCall, ProviderError
 from activities.settings import RateLimit
 from activities.store.disposable import DisposableFile
@@ -236,6 +237,7 @@ def estimated_tokens(call: ModelCall) -> int:
     for message in call.messages:
         texts += [message.content, message.kept, *(one.name + one.arguments for one in message.tool_calls)]
     size = sum(len(text) if text.isascii() else len(text.encode(errors="replace")) for text in texts)
+    size += sum(bytes_of_images(message.content) for message in call.messages)
     return -(-size // BYTES_PER_TOKEN)
 
 

@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import logging
 import secrets
-from collections.abc import AsyncIterator, Iterable
+from collections.abc import AsyncIterator, Iterable, Sequence
 from contextlib import asynccontextmanager, suppress
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from temporalio.common import WorkflowIDReusePolicy
 from temporalio.exceptions import WorkflowAlreadyStartedError
@@ -91,6 +91,7 @@ class AgentClient(RunCommander):
         run: str | None = None,
         *,
         material: str | bytes | Path | None = None,
+        images: Sequence[bytes | Path] = (),
         task_queue: str = TASK_QUEUE,
     ) -> str:
         """Start a run; its id. A task comes from an agent file: `load_agent("my.yaml").task("the goal")`.
@@ -99,16 +100,19 @@ class AgentClient(RunCommander):
             run: the id; default: a new one that begins with the agent's name.
             material: what the run is about, for machines that take it: a text, its UTF-8, or a file. A long
                 one is put into the store of the data directory, which the workers share.
+            images: PNG, JPEG, GIF or WebP that the model sees with the goal; kept in that store, too.
             task_queue: of the workers that are to serve it and its child runs.
 
         Raises:
             DuplicateRun: a run with that id exists, live or over.
-            UsageError: the machine takes no material, or the material is not text.
+            UsageError: the machine takes no material, the material is not text, or an image is none.
         """
         run = run or new_run_id(task.name)
         task = pinned(task)
         if material is not None:
             task = await self._with_material(task, material)
+        if images:
+            task = await self._with_images(task, images)
         memo = start_memo(task)
         try:
             async with clear_errors(self.where, run):
@@ -141,11 +145,17 @@ class AgentClient(RunCommander):
         found = await material_for(material, self.connection.stores.sealed)
         return task.model_copy(update={"material": found})
 
-    async def run(
-        self, task: AgentTask, run: str | None = None, *, material: str | bytes | Path | None = None
-    ) -> RunResult:
-        """Start a run and wait for its result; see `start` and `result`."""
-        return await self.result(await self.start(task, run, material=material))
+    async def _with_images(self, task: AgentTask, images: Sequence[bytes | Path]) -> AgentTask:
+        from activities.images import Images
+        from client.material import goal_with_images
+
+        stores = self.connection.stores
+        goal = await goal_with_images(task.goal, images, Images(stores.sealed, stores.secret))
+        return task.model_copy(update={"goal": goal})
+
+    async def run(self, task: AgentTask, run: str | None = None, **more: Any) -> RunResult:
+        """Start a run and wait for its result; see `start`, which takes the same, and `result`."""
+        return await self.result(await self.start(task, run, **more))
 
     async def cancel(self, run: str, *, force: bool = False) -> None:
         """Ask a run to stop; it still gives a result, with the exit reason `cancelled`.

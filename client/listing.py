@@ -13,7 +13,7 @@ from pydantic import TypeAdapter
 from temporalio.client import Client, WorkflowExecution, WorkflowExecutionStatus
 from temporalio.common import SearchAttributeKey, SearchAttributePair, TypedSearchAttributes
 
-from activities.contracts import Frozen, JsonObject
+from activities.contracts import Frozen, JsonObject, without_digests
 from client.errors import UsageError
 from workflows.api import WORKFLOW_TYPE, AgentTask
 from workflows.people import Kind, Verb
@@ -150,7 +150,7 @@ def start_attributes(task: AgentTask) -> TypedSearchAttributes:
 
 def start_memo(task: AgentTask) -> dict[str, str]:
     """The memo of a run that starts."""
-    memo = {"goal": " ".join(task.goal.split())[:GOAL_CHARACTERS]}
+    memo = {"goal": " ".join(without_digests(task.goal).split())[:GOAL_CHARACTERS]}
     return {**memo, "machine": f"{task.machine} {task.machine_version}"} if task.machine_version else memo
 
 

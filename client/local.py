@@ -198,15 +198,18 @@ class _World:
 
     def __init__(self, tools: Mapping[str, Tool[Any]], settings: Settings, ask: Ask) -> None:
         from activities.code import Pool
+        from activities.images import Images
         from activities.material import Materials
         from activities.store.blobs import BlobStore
         from activities.store.encryption import Keys, SealedBlobs
+        from activities.store.secret import StoreSecret
         from activities.tools.run import ToolRunner
 
         self._ask = ask
         self._folder = tempfile.TemporaryDirectory(prefix="ratchet-")
         self._blobs = SealedBlobs(BlobStore(Path(self._folder.name)), Keys(settings.encryption_keys))
-        self._runner = ToolRunner(tools, settings, self._blobs)
+        images = Images(self._blobs, StoreSecret(Path(self._folder.name) / "blobs"))
+        self._runner = ToolRunner(tools, settings, self._blobs, images=images)
         self._materials, self._pool = Materials(self._blobs), Pool()
 
     async def __aenter__(self) -> _World:

@@ -1,16 +1,18 @@
-"""The material that a run is about: read from a file, and put where the workers find it."""
+"""The material and images that a run is about: read from files, and put where the workers find them."""
 
 from __future__ import annotations
 
 import asyncio
 import codecs
+from collections.abc import Sequence
 from pathlib import Path
 
 from activities.contracts import MaterialRef
+from activities.images import MAX_IMAGE_BYTES, MAX_IMAGES, Images, checked
 from activities.store.blobs import BlobStore, StoreError
 from client.errors import RatchetError, UsageError
 
-__all__ = ["MAX_BYTES", "SHORT_BYTES", "material_for"]
+__all__ = ["MAX_BYTES", "SHORT_BYTES", "checked_image", "goal_with_images", "material_for"]
 
 SHORT_BYTES = 100_000
 """A longer text goes to the store, and its reference into the task."""
@@ -44,6 +46,43 @@ async def material_for(source: str | bytes | Path, blobs: BlobStore) -> str | Ma
         ) from error
     except StoreError as error:
         raise RatchetError(f"the material cannot be stored, so nothing was started: {error}") from error
+
+
+async def goal_with_images(goal: str, sources: Sequence[bytes | Path], images: Images) -> str:
+    """The goal with a mark for each image behind it; the images are in the store then.
+
+    Raises:
+        UsageError: there is no such file, it is too large, or it is no PNG, JPEG, GIF or WebP.
+        RatchetError: the store cannot be used.
+    """
+    if len(sources) > MAX_IMAGES:
+        raise UsageError(f"{len(sources)} images are too many for one question; at most {MAX_IMAGES}")
+    marks = []
+    for number, source in enumerate(sources, 1):
+        short = source.name if isinstance(source, Path) else f"image-{number}"
+        data = await asyncio.to_thread(checked_image, source) if isinstance(source, Path) else source
+        try:
+            marks.append(await asyncio.to_thread(images.keep, data, short))
+        except ValueError as error:
+            raise UsageError(f"{short} cannot be shown to a model: {error}") from error
+        except StoreError as error:
+            raise RatchetError(f"{short} cannot be stored, so nothing was started: {error}") from error
+    return "\n\n".join((goal, *marks))
+
+
+def checked_image(path: Path) -> bytes:
+    """The image in a file. Raises `UsageError`: there is none that a model takes."""
+    try:
+        if path.exists() and not (path.is_file() or path.is_dir()):
+            raise ValueError("it is a pipe, a socket or a device")
+        with path.open("rb") as file:
+            data = file.read(MAX_IMAGE_BYTES + 1)
+        checked(data)
+    except OSError as error:
+        raise UsageError(f"{path} cannot be read as an image: {error.strerror or error}") from error
+    except ValueError as error:
+        raise UsageError(f"{path} cannot be shown to a model: {error}") from error
+    return data
 
 
 def _content(source: str | bytes | Path, name: str) -> bytes:

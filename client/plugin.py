@@ -10,7 +10,6 @@ from __future__ import annotations
 
 import asyncio
 import dataclasses
-import functools
 from collections.abc import Awaitable, Callable, Sequence
 from contextlib import AsyncExitStack, suppress
 from typing import Any
@@ -41,8 +40,6 @@ from workflows.api import WORKFLOW_TYPE
 
 __all__ = ["PASSED_THROUGH", "RatchetPlugin"]
 
-OUTPUTS_SECONDS = 30 * 86_400
-"""Older tool outputs in the cache are forgotten when a worker starts; a question brings one within days."""
 PASSED_THROUGH = (
     "activities", "ratchet", "workflows", "cryptography", "jsonschema", "re2", "referencing", "rpds",
 )  # fmt: skip
@@ -117,55 +114,12 @@ class RatchetPlugin(SimplePlugin):
             await asyncio.to_thread(telemetry.close)
 
     def _activities(self, given: Sequence[Callable[..., Any]] | None) -> Sequence[Callable[..., Any]]:
-        from activities.archiving import ArchiveActivities
-        from activities.code.activity import CodeActivities
-        from activities.code.pool import Pool
-        from activities.material import Materials
-        from activities.mcp.servers import McpServers
-        from activities.model import ModelActivities
-        from activities.notify import NotifyActivities
-        from activities.provider import close_providers
-        from activities.providers import load_providers
-        from activities.rate_limits import RateLimits
-        from activities.store.cache import ConversationCache
-        from activities.tools import load_tools
-        from activities.tools.artifacts import ArtifactActivities
-        from activities.tools.run import ToolActivities, ToolRunner
+        from activities.worker import worker_activities
 
-        settings, blobs = self.settings, self.stores.sealed
-        providers, pool = load_providers(settings), Pool()
-        close_stores = functools.partial(asyncio.to_thread, self.stores.close)
-        limits = None
-        if settings.rate_limits:
-            waiting = max(settings.max_activities // 2, 1)  # other slots are for what need not wait
-            limits = RateLimits(settings.limits_file, settings.rate_limits, waiting)
-        runner, cache = (
-            ToolRunner(load_tools(settings), settings, blobs, self.stores.calls, McpServers(settings.mcp)),
-            ConversationCache(settings.cache_file, keys=self.stores.keys),
-        )
-        self._closing += [
-            lambda: close_providers(providers.values()), pool.close, runner.mcp.close, close_stores,
-        ]  # fmt: skip
-        cache.trim(OUTPUTS_SECONDS)
-        self._telemetry = telemetry = self._telemetry or worker_telemetry(settings)
+        self._telemetry = self._telemetry or worker_telemetry(self.settings)
         self._watched += 1
-        models = ModelActivities(
-            providers, cache, describe=runner.describe, limits=limits, telemetry=telemetry
-        )
-        tools = ToolActivities(runner, models, telemetry)
-        archive = ArchiveActivities(self.stores.archive, settings.history_seconds, telemetry)
-        ours: list[Callable[..., Any]] = [
-            models.ask_model,
-            tools.describe_tools,
-            tools.call_tool,
-            tools.reconcile_tool,
-            tools.compensate_tool,
-            ArtifactActivities(blobs).read_artifacts,
-            CodeActivities(Materials(blobs), pool).run_code,
-            NotifyActivities(settings).notify,
-            archive.archive_log,
-            archive.read_log,
-        ]
+        ours, closing = worker_activities(self.settings, self.stores, self._telemetry)
+        self._closing += closing
         return [*(given or ()), *ours]
 
 

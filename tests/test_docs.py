@@ -191,8 +191,10 @@ def test_provider_of_the_page_answers_a_run(shell: Shell) -> None:
     text = text_of("providers.md")
     (shell.folder / "tail.py").write_text(blocks(text, "python")[0])
     (shell.folder / "tail.yaml").write_text(blocks(text, "yaml")[0])
-    (command,) = re.findall(r"^    (ratchet run --agent tail.yaml .*)$", text, re.MULTILINE)
+    with_image, command = re.findall(r"^    (ratchet run --agent tail.yaml .*)$", text, re.MULTILINE)
     assert "user: say something" in shell.run(command)
+    (shell.folder / "chart.png").write_bytes(b"\x89PNG\r\n\x1a\n")
+    assert "[image chart.png: " in shell.run(with_image)
 
 
 def test_first_programs_run(shell: Shell) -> None:

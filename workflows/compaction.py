@@ -21,7 +21,16 @@ from dataclasses import dataclass
 from itertools import accumulate
 from typing import Any
 
-from activities.contracts import AskModel, Conversation, Frozen, JsonObject, Message, ModelReplied, ModelSpec
+from activities.contracts import (
+    AskModel,
+    Conversation,
+    Frozen,
+    JsonObject,
+    Message,
+    ModelReplied,
+    ModelSpec,
+    bytes_of_images,
+)
 from workflows.api import AgentTask
 from workflows.gate.texts import decision_text
 from workflows.kernel.snapshot import Snapshot
@@ -73,6 +82,7 @@ def size(messages: Iterable[Message]) -> int:
         MESSAGE_BYTES
         + len(message.content.encode())
         + len(message.kept)
+        + bytes_of_images(message.content)
         + sum(len(call.name) + len(call.arguments.encode()) for call in message.tool_calls)
         for message in messages
     )

@@ -9,7 +9,7 @@ from typing import Any, TypeVar
 
 from pydantic import BaseModel
 
-from activities.contracts import Conversation, Message
+from activities.contracts import Conversation, Message, without_digests
 from workflows.api import (
     PAGE_BYTES,
     EffectsQuery,
@@ -113,7 +113,10 @@ def transcript(records: Sequence[Record], conversation: Conversation) -> tuple[M
 
 def transcript_page(messages: Sequence[Message], query: PageQuery) -> TranscriptPage:
     """Messages from `since` on."""
-    shown = [message.model_copy(update={"kept": ""}) for message in messages]
+    shown = [
+        message.model_copy(update={"kept": "", "content": without_digests(message.content)})
+        for message in messages
+    ]
     page, end = _page(shown, query)
     return TranscriptPage(messages=page, next=end, total=len(messages))
 

@@ -4,6 +4,7 @@ from activities.contracts.answers import *  # noqa: F403  # this package only re
 from activities.contracts.conversation import *  # noqa: F403
 from activities.contracts.data import *  # noqa: F403
 from activities.contracts.effects import *  # noqa: F403
+from activities.contracts.images import *  # noqa: F403
 from activities.contracts.paths import *  # noqa: F403
 from activities.contracts.patterns import *  # noqa: F403
 from activities.contracts.requests import *  # noqa: F403

@@ -16,6 +16,7 @@ from typing import Annotated, Any
 from pydantic import BaseModel, BeforeValidator
 
 from activities.contracts import JsonObject, Message, ToolCall, Usage
+from activities.images import Image
 from activities.provider import ModelCall
 from activities.providers.openai_quirks import ALTERNATE, NO_KEPT, NO_NULL, NO_SYSTEM, REASONING
 from activities.providers.openai_reply import (
@@ -25,6 +26,7 @@ from activities.providers.openai_reply import (
     arguments_as_object,
     is_closed,
     kept_of,
+    with_images,
 )
 
 __all__ = ["PATH", "ChatReply", "body"]
@@ -72,10 +74,26 @@ def body(call: ModelCall, quirks: Collection[str] = (), by: str = "") -> JsonObj
 
 
 def _messages(call: ModelCall, quirks: Collection[str], by: str) -> list[dict[str, Any]]:
-    """In the order of the conversation; in the one that a model's template wants where it refuses others."""
-    shaped = [_message(message, quirks, by) for message in call.messages]
-    if not {NO_SYSTEM, ALTERNATE} & set(quirks):
-        return shaped
+    """The messages, each with its images, or with them behind it."""
+    shaped: list[dict[str, Any]] = []
+    waiting: list[Image] = []  # results and system messages cannot hold one
+    for message in call.messages:
+        if waiting and message.role != "tool":
+            shaped.append(_shown(waiting))
+        text, images = with_images(message, call.images)
+        made = _message(message.model_copy(update={"content": text}), quirks, by)
+        if images and message.role == "user":
+            made["content"] = [{"type": "text", "text": text}, *map(_part, images)]
+        else:
+            waiting += images
+        shaped.append(made)
+    if waiting:
+        shaped.append(_shown(waiting))
+    return _alternating(shaped, quirks) if {NO_SYSTEM, ALTERNATE} & set(quirks) else shaped
+
+
+def _alternating(shaped: list[dict[str, Any]], quirks: Collection[str]) -> list[dict[str, Any]]:
+    """In the order that a model's template wants where it refuses others."""
     merged: list[dict[str, Any]] = []
     for number, message in enumerate(shaped):
         if message["role"] == "system" and (number or NO_SYSTEM in quirks):
@@ -83,10 +101,30 @@ def _messages(call: ModelCall, quirks: Collection[str], by: str) -> list[dict[st
         before = merged[-1] if merged else {}
         plain = message["role"] in ("user", "assistant") and not {"tool_calls"} & {*before, *message}
         if plain and before.get("role") == message["role"]:
-            before["content"] = f"{before['content']}\n\n{message['content']}"
+            before["content"] = _joined(before["content"], message["content"])
         else:
             merged.append(message)
     return merged
+
+
+def _shown(images: list[Image]) -> dict[str, Any]:
+    """A message of the user with the images of those before it, which wait no longer."""
+    names = ", ".join(image.name for image in images)
+    parts = [{"type": "text", "text": f"The images named above: {names}"}, *map(_part, images)]
+    images.clear()
+    return {"role": "user", "content": parts}
+
+
+def _part(image: Image) -> dict[str, Any]:
+    return {"type": "image_url", "image_url": {"url": image.url}}
+
+
+def _joined(first: Any, second: Any) -> Any:
+    """Two contents as one: a text, or a list of parts."""
+    if isinstance(first, str) and isinstance(second, str):
+        return f"{first}\n\n{second}"
+    parts = ([{"type": "text", "text": one}] if isinstance(one, str) else one for one in (first, second))
+    return [part for content in parts for part in content]
 
 
 def _message(message: Message, quirks: Collection[str], by: str) -> dict[str, Any]:

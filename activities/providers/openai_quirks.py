@@ -9,6 +9,7 @@ from __future__ import annotations
 import json
 import re
 from collections.abc import Collection, Iterable, Mapping
+from dataclasses import replace
 from typing import Any
 
 from activities.contracts import Message, ModelReplied, ToolCall, ToolSpec, Usage
@@ -111,7 +112,7 @@ def fitted(call: ModelCall, quirks: Collection[str]) -> ModelCall:
         else:
             words = f"Reply with JSON that fits this schema, and with nothing else:\n{json.dumps(schema)}"
             conversation = conversation.add(Message(role="user", content=words))
-    return ModelCall(setup, conversation, call.skip, choice, call.key, call.on_text)
+    return replace(call, setup=setup, conversation=conversation, tool_choice=choice)
 
 
 def unusable(reply: ModelReplied, asked: ModelCall, wanted: ModelCall) -> str | None:

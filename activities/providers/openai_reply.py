@@ -6,13 +6,17 @@ Everything is read leniently, since servers differ in detail: docs/providers.md 
 from __future__ import annotations
 
 import json
+from collections.abc import Mapping
 from typing import Annotated, Any, Protocol
 
 from pydantic import BeforeValidator
 
 from activities.contracts import JsonObject, Message, ToolCall, Usage
+from activities.images import Image
 
-__all__ = ["Arguments", "Counts", "Name", "Reply", "arguments_as_object", "is_closed", "kept_of"]
+__all__ = [
+    "Arguments", "Counts", "Name", "Reply", "arguments_as_object", "is_closed", "kept_of", "with_images",
+]  # fmt: skip
 
 
 class Reply(Protocol):
@@ -52,6 +56,17 @@ def kept_of(message: Message, by: str) -> JsonObject:
     found = json.loads(message.kept) if message.kept else {}
     kept: JsonObject = found.get("kept", {}) if isinstance(found, dict) and found.get("by") == by else {}
     return kept
+
+
+def with_images(message: Message, images: Mapping[str, Image]) -> tuple[str, list[Image]]:
+    """The text with short marks for its images, and these."""
+    if message.role == "assistant":
+        return message.content, []
+    text = message.content
+    found = [images[mark] for mark in sorted((m for m in images if m in text), key=text.index)]
+    for mark, image in images.items():
+        text = text.replace(mark, f"[image {image.name}]")
+    return text, found
 
 
 def _as_json(value: object) -> object:

@@ -23,6 +23,7 @@ from activities.providers.openai_reply import (
     arguments_as_object,
     is_closed,
     kept_of,
+    with_images,
 )
 
 __all__ = ["PATH", "ResponsesReply", "body"]
@@ -38,7 +39,7 @@ def body(call: ModelCall, quirks: Collection[str] = (), by: str = "") -> JsonObj
     model, setup = call.model, call.setup
     found: dict[str, Any] = {
         "model": model.name,
-        "input": [item for message in call.messages for item in _items(message, quirks, by)],
+        "input": [item for message in call.messages for item in _items(message, call, quirks, by)],
         "temperature": model.temperature,
         "reasoning": {"effort": model.reasoning} if model.reasoning else None,
         "max_output_tokens": model.max_output_tokens,
@@ -61,20 +62,24 @@ def body(call: ModelCall, quirks: Collection[str] = (), by: str = "") -> JsonObj
     return found
 
 
-def _items(message: Message, quirks: Collection[str], by: str) -> list[dict[str, Any]]:
+def _items(message: Message, call: ModelCall, quirks: Collection[str], by: str) -> list[dict[str, Any]]:
     """A message as items of the input."""
+    text, images = with_images(message, call.images)
+    content: Any = text if text.strip() else EMPTY
+    shown = [{"type": "input_image", "image_url": image.url} for image in images]
+    if shown:
+        content = [{"type": "input_text", "text": text}, *shown]
     if message.role == "tool":
-        output = message.content or EMPTY
-        return [{"type": "function_call_output", "call_id": message.tool_call_id, "output": output}]
-    texts = [{"role": message.role, "content": message.content}] if message.content.strip() else []
+        return [{"type": "function_call_output", "call_id": message.tool_call_id, "output": content}]
+    texts = [{"role": message.role, "content": content}] if text.strip() else []
     calls = [
         {
             "type": "function_call",
-            "call_id": call.id,
-            "name": function_name(call.name),
-            "arguments": arguments_as_object(call.arguments),
+            "call_id": one.id,
+            "name": function_name(one.name),
+            "arguments": arguments_as_object(one.arguments),
         }
-        for call in message.tool_calls
+        for one in message.tool_calls
     ]
     placed: list[dict[str, Any]] = []
     order: Any = kept_of(message, by).get("items", []) if NO_KEPT not in quirks else []

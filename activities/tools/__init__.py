@@ -85,6 +85,8 @@ class ToolReturn:
     """The output says what went wrong."""
     whole: bytes | None = None
     """Kept in the durable store in the place of the output, which says less."""
+    images: tuple[bytes, ...] = ()
+    """PNG, JPEG, GIF or WebP that the model is shown with the output."""
 
     def __post_init__(self) -> None:
         """Refuse a cost that cannot be added up; raises `ValueError`."""

@@ -49,6 +49,7 @@ from activities.contracts import (
 )
 from activities.handover import with_early_reply
 from activities.heartbeat import heartbeats
+from activities.images import Images
 from activities.mcp.servers import McpServers, Unusable
 from activities.model import ModelActivities, named_specs
 from activities.settings import Settings
@@ -103,6 +104,7 @@ class Outcome:
     error: ToolError | None = None
     cost_usd: float = 0
     marks: tuple[str, ...] = ()
+    images: tuple[bytes, ...] = ()
     happened: bool | None = None
     """What `reconcile` found; None: nothing."""
     begun: bool = False
@@ -138,6 +140,7 @@ class ToolRunner:
         blobs: BlobStore | None = None,
         calls: CallsMade | None = None,
         mcp: McpServers | None = None,
+        images: Images | None = None,
     ) -> None:
         """`mcp`: servers whose tools are there beside the `tools`."""
         self.tools = tools
@@ -146,6 +149,7 @@ class ToolRunner:
         self.blobs = blobs
         self.calls = calls
         self.mcp = mcp or McpServers({})
+        self.images = images
 
     async def describe(self, names: Sequence[str]) -> tuple[ToolSpec, ...]:
         """The specs of these tools; of those that MCP servers have, as they are now.
@@ -357,6 +361,10 @@ class ToolRunner:
         keeps = bool(specs) or not output.is_text or len(output.text) > cap
         place = asyncio.to_thread if keeps else _here  # a thread costs more than a short text
         text, whole = await place(shown, output, cap, self.blobs)
+        if outcome.images:
+            text = "\n".join(
+                (text, *await asyncio.to_thread(self._kept_images, request.tool, outcome.images))
+            )
         return ToolResult(
             id=request.id,
             tool=request.tool,
@@ -369,6 +377,18 @@ class ToolRunner:
             marks=outcome.marks,
             artifacts=await place(artifacts_of, output, specs, self.blobs),
         )
+
+    def _kept_images(self, tool: str, images: Sequence[bytes]) -> list[str]:
+        """A mark for each image; words where one cannot be shown."""
+        marks = []
+        for number, image in enumerate(images, 1):
+            try:
+                if self.images is None:
+                    raise StoreError("there is no store for images here")
+                marks.append(self.images.keep(image, f"{tool}-{number}"))
+            except (ValueError, StoreError) as error:
+                marks.append(f"[image {number} cannot be shown: {error}]")
+        return marks
 
 
 class ToolActivities:
@@ -580,10 +600,12 @@ def _read(part: Part, value: object) -> Outcome:
         output = encode(full.output)
         if full.whole is not None:
             output = Output(output.text, full.whole, is_text=False)
-        return Outcome(output, "failed" if full.failed else None, full.cost_usd, full.marks, happened)
+        return Outcome(
+            output, "failed" if full.failed else None, full.cost_usd, full.marks, full.images, happened
+        )
     except BaseException as error:  # noqa: BLE001  # encoding runs code of the tool's own types
         unusable = TypeError(f"the tool ran, but what it returned cannot be shown: {_message(error)}")
-        return Outcome(encode(_words(unusable)), "failed", full.cost_usd, full.marks, happened)
+        return Outcome(encode(_words(unusable)), "failed", full.cost_usd, full.marks, (), happened)
 
 
 def _words(error: BaseException) -> str:

@@ -163,6 +163,10 @@ class AgentOptions:
         Path | None,
         typer.Option("--material", help="Text file that the run is about, for machines that take it."),
     ] = None
+    image: Annotated[
+        list[Path] | None,
+        typer.Option("--image", help="Image file that the model sees with the goal; repeatable."),
+    ] = None
 
     def chosen(self) -> Choice:
         """What these options mean together."""

@@ -42,7 +42,7 @@ from client.errors import (
 )
 from client.history.recorded import beginning_of
 from client.keys import signer
-from client.material import material_for
+from client.material import checked_image, goal_with_images, material_for
 from client.workerconfig import Allowed, recalled, remember, settings_from_environment
 from workflows import registry
 from workflows.api import TASK_QUEUE
@@ -111,8 +111,10 @@ async def run(
     """Run an agent and show what it does as it happens."""
     starting.check()
     if resume:
-        if goal is not None or which.material is not None:
-            raise UsageError("--resume continues runs as they were started: leave goal and --material out")
+        if goal is not None or which.material is not None or which.image:
+            raise UsageError(
+                "--resume continues runs as they were started: leave goal, --material and --image out"
+            )
         return await _resume_all(common, which.chosen(), starting)
     return await _run_one(common, which, starting, goal)
 
@@ -180,6 +182,7 @@ async def task(
     ] = False,
 ) -> None:
     """Print the input of a run, for `temporal workflow start --input-file`."""
+    from activities.images import Images
     from activities.store.stores import Stores
 
     chosen, draft = which.chosen().finish()
@@ -191,6 +194,10 @@ async def task(
         _check_takes_material(made)
         found = await material_for(which.material, Stores(settings).sealed)
         made = made.model_copy(update={"material": found})
+    if which.image:
+        stores = Stores(settings)
+        with_images = await goal_with_images(made.goal, which.image, Images(stores.sealed, stores.secret))
+        made = made.model_copy(update={"goal": with_images})
     render.print_json(made)
 
 
@@ -214,6 +221,8 @@ async def _run_one(common: CommonOptions, which: AgentOptions, starting: Startin
         _check_takes_material(task)
         if not which.material.is_file():
             raise UsageError(f"{which.material} cannot be read as material: no such file")
+    for path in which.image or ():
+        checked_image(path)
     async with AsyncExitStack() as stack:
         client = await stack.enter_async_context(common.client(settings))
         queue = starting.task_queue(client, own=own)
@@ -231,6 +240,7 @@ async def _run_one(common: CommonOptions, which: AgentOptions, starting: Startin
                 has_worker=has_worker,
                 stays=not own,
                 material=which.material,
+                images=which.image or (),
                 task_queue=queue,
             )
     raise AssertionError("unreachable: an exit stack swallows nothing")

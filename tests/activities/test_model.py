@@ -62,7 +62,9 @@ def cache(tmp_path: Path) -> ConversationCache:
 def model(cache: ConversationCache, provider: OpenAIProvider) -> ModelActivities:
     """The activities of a worker with both shipped providers."""
     providers = {one.name: one for one in (ScriptedProvider(), provider)}
-    return ModelActivities(providers, cache, heartbeat_seconds=0.02)
+    models = ModelActivities(providers, cache)
+    models.heartbeat_seconds = 0.02
+    return models
 
 
 def scripted(*replies: Any) -> Setup:

@@ -83,7 +83,9 @@ async def worker_on(tmp_path: Path, counted: Counted) -> AsyncIterator[Callable[
         named = {name.replace("_", "/"): limit for name, limit in limits.items()}
         opened.append(RateLimits(tmp_path / "limits.db", named, most_waiting, window_seconds))
         cache = ConversationCache(tmp_path / "cache.db")
-        return ModelActivities({"counted": counted}, cache, heartbeat_seconds=0.02, limits=opened[-1])
+        models = ModelActivities({"counted": counted}, cache, limits=opened[-1])
+        models.heartbeat_seconds = 0.02
+        return models
 
     yield make
     for asking in Asking.under_way:
