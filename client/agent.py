@@ -27,6 +27,7 @@ if TYPE_CHECKING:
     from client.history.compare import Comparison
     from client.history.fork import ForkChanges, PastEffects
     from client.history.replayer import ReplayResult
+    from client.history.resets import Reset
 
 __all__ = ["AgentClient", "pinned"]
 ID_LETTERS = "23456789abcdefghjkmnpqrstuvwxyz"
@@ -169,6 +170,12 @@ class AgentClient(RunCommander):
             await (handle.terminate("ended by force") if force else handle.cancel())
 
     # -- the past of a run --------------------
+
+    async def resets(self, run: str) -> tuple[Reset, ...]:
+        """When Temporal reset a run, by whom and to which step, and which calls of the dropped part stand."""
+        from client.history.resets import resets_of
+
+        return await resets_of(self, run)
 
     async def checkpoints(self, run: str) -> tuple[CheckpointLine, ...]:
         """The steps of a run: those that `rollback` and `fork` can begin again, and those left behind."""

@@ -319,6 +319,8 @@ class RunSummary(Frozen):
     """How many records the log has."""
     origin: Origin | None = None
     """The run that this one was forked from."""
+    was_reset: bool = False
+    """By Temporal: it, or a run above it, began again from an earlier event of its history."""
 
 
 class RunStatus(RunSummary):

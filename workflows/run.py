@@ -371,6 +371,7 @@ class LiveRun:
             "counters": dict(self.step.ledger.spent),
             "records": s.seq,
             "origin": self.task.fork.origin if self.task.fork else None,
+            "was_reset": self.identity.reset_since is not None,
         }
 
     def status(self, unusable: Iterable[str] = ()) -> RunStatus:

@@ -10,7 +10,7 @@ from __future__ import annotations
 import json
 import time
 from collections.abc import Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 from activities.contracts import AfterReset, JsonObject
@@ -81,10 +81,8 @@ class CallsMade:
                 rows = execute(f"{query} call IN ({marks}) ORDER BY begun", tuple(names))
                 rows = [row for row in rows if row[0].startswith(reset.run) and row[0] not in reset.keys]
             if rows:
-                found, name, title, begun, result = rows[-1]
-                call = call if name in self._keys.names_of(call) else name
-                title = self._keys.unseal_text(title)
-                return KnownCall(found, call, title, begun, result and self._read(found, result))
+                known = self._known(*rows[-1])
+                return replace(known, call=call) if known.call in self._keys.names_of(call) else known
             if reset is not None and execute("SELECT at FROM made")[0][0] > reset.since:
                 raise CallsForgotten(
                     f"{self.database.where} is younger than the run, so it does not say whether the call was "
@@ -99,6 +97,17 @@ class CallsMade:
         text = self._keys.seal_text(json.dumps(result, ensure_ascii=False))
         with self.database.writing(f"call {key}") as execute:
             execute("UPDATE calls SET result=coalesce(result, ?) WHERE key=?", (text, key))
+
+    def of_run(self, run: str) -> list[KnownCall]:
+        """Calls of a workflow id and of its inner runs, in the order in which they began; `call` is the name
+        under which the digest is kept."""
+        query = "SELECT key, call, title, begun, result FROM calls WHERE substr(key,1,?)=? ORDER BY begun"
+        start = f"{run}/"
+        return [self._known(*row) for row in self.database.rows(query, (len(start), start))]
+
+    def _known(self, key: str, name: str, title: str, begun: float, result: str | None) -> KnownCall:
+        title = self._keys.unseal_text(title)
+        return KnownCall(key, name, title, begun, self._read(key, result) if result else None)
 
     def _read(self, key: str, result: str) -> JsonObject:
         try:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+from contextlib import suppress
 from dataclasses import asdict, dataclass
 from datetime import UTC, datetime
 from typing import TYPE_CHECKING, Annotated, Any
@@ -17,6 +18,7 @@ from client.errors import NoWorker, RatchetError, RunFailed, UnknownRun
 
 if TYPE_CHECKING:
     from client.agent import AgentClient
+    from client.history.resets import Reset
     from client.listing import RunLine
 
 __all__ = ["app"]
@@ -78,10 +80,11 @@ async def show(
     async with common.client() as client:
         run_id = await client.find(run)
         line = await _line(client, run_id)
-        found: dict[str, Any] = {"run": line, "status": None, "steps": None}
+        found: dict[str, Any] = {"run": line, "status": None, "steps": None, "resets": ()}
         problem: RatchetError | None = None
         try:
             found |= {"status": await client.status(run_id), "steps": await client.steps(run_id)}
+            found["resets"] = await _resets(client, run_id)
         except NoWorker as error:
             if line is None:
                 raise
@@ -89,7 +92,9 @@ async def show(
     if as_json:
         render.print_json(found)
     elif problem is None:
-        render.out().print(render.status_block(line, found["status"]))
+        render.out().print(
+            render.status_block(line, found["status"]), *map(render.reset_block, found["resets"])
+        )
         render.out().print(render.steps_table(found["steps"]) if found["steps"] else "")
     elif line is not None:
         console = render.out()
@@ -111,15 +116,20 @@ async def log(
         run_id = await client.find(run)
         records = await client.records(run_id, since, full=full)
         line = await _line(client, run_id)
+        resets = [*await _resets(client, run_id)] if records and not as_json else []
         failure = await _failure(client, line) if line and not records else None
         is_cut_off = line is None and not await client.is_archived(run_id)
     for before, record in zip((None, *records), records, strict=False):
         if as_json:
             render.print_json(record, indent=None)
             continue
+        while resets and resets[0].at <= record.at:
+            render.out().print(render.reset_block(resets.pop(0)))
         render.out().print(render.record_block(record, before))
         if changes := render.change_block(record, full=full):
             render.out().print(changes)
+    for reset in resets:
+        render.out().print(render.reset_block(reset))
     if not records and not as_json:
         text = f"run {run_id} has no record from {since} on" if since else f"run {run_id} has no log yet"
         render.note(str(failure or text))
@@ -204,6 +214,14 @@ async def _line(client: AgentClient, run_id: str) -> RunLine | None:
         return await client.describe(run_id)
     except UnknownRun:
         return None
+
+
+async def _resets(client: AgentClient, run_id: str) -> tuple[Reset, ...]:
+    """The resets of a run; none where neither Temporal nor the archive has its history."""
+    with suppress(UnknownRun):
+        if (await client.status(run_id)).was_reset:
+            return await client.resets(run_id)
+    return ()
 
 
 async def _failure(client: AgentClient, line: RunLine) -> RunFailed | None:

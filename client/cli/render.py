@@ -41,6 +41,7 @@ if TYPE_CHECKING:  # these import temporalio
     from client.history.compare import Comparison, Side, StepOf
     from client.history.differences import Difference
     from client.history.replayer import ReplayResult
+    from client.history.resets import Reset
     from client.listing import RequestSummary, RunLine
     from client.sending import SentSignal
     from workflows.api import AgentTask, RunResult, RunStatus, StepLine
@@ -53,8 +54,8 @@ __all__ = [
     "comparison_block", "counted", "decision_commands", "decision_text", "escaped", "hanging", "inbox_table",
     "next_step", "note", "note_effects", "notes", "one_line", "out", "pairs", "plain", "print_json",
     "print_lines", "record_block", "replay_block", "request_block", "request_line", "request_reason",
-    "result_text", "run_block", "run_table", "snapshot_block", "spent", "status_block",
-    "steps_table", "time_left", "time_span",
+    "reset_block", "result_text", "run_block", "run_table", "snapshot_block", "spent",
+    "status_block", "steps_table", "time_left", "time_span",
 ]  # fmt: skip
 
 WIDE = 120
@@ -311,6 +312,22 @@ def record_block(record: Record, before: Record | None = None, *, reason: bool =
     return block
 
 
+def reset_block(reset: Reset) -> Text:
+    """A reset: when, by whom, how far back, and what stands of the part that it dropped."""
+    block = Text(f"reset {_clock(datetime.fromtimestamp(reset.at, UTC))}", style="bold yellow")
+    block.append(f"{' by ' if reset.by else ''}{plain(reset.by)}: {plain(reset.reason)}")
+    step = "" if reset.step is None else f", in step {reset.step}"
+    block.append(f"\n      back to {_clock(datetime.fromtimestamp(reset.back_to, UTC))}{step}")
+    for call in reset.calls:
+        begun = _clock(datetime.fromtimestamp(call.begun, UTC))
+        block.append(f"\n      stands: {plain(call.title)} of {begun}: {plain(call.outcome)}")
+    if reset.unknown:
+        block.append(f"\n      what stands of the dropped part is not known: {plain(reset.unknown)}")
+    elif not reset.calls:
+        block.append("\n      the dropped part has made no call of a keyed or unsafe tool")
+    return block
+
+
 def _beginning(text: str) -> str:
     """The first lines of a text, below the head of a block."""
     text = plain(text).strip()
@@ -370,6 +387,7 @@ def status_block(line: RunLine | None, status: RunStatus) -> Table:
         "records": str(status.records or ""),
         "branch": f"{status.branch} (times rolled back)" if status.branch else "",
         "forked from": f"{status.origin.workflow_id}, step {status.origin.step}" if status.origin else "",
+        "reset": "by Temporal, see below" if status.was_reset else "",
         "not heard yet": counted(status.inbox, "message") if status.inbox else "",
         "unusable": "\n".join(status.unusable_messages),
     }

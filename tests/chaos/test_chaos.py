@@ -30,6 +30,8 @@ from workflows.api import WORKFLOW_TYPE, RunResult
 
 AT_ONCE = 8
 """Runs that are killed side by side, each with a worker of its own."""
+PATIENCE = 900
+"""Seconds for a run to come to its event: on a busy machine all of them are slow."""
 
 
 def chaos(home: Path, root: Path = ROOT, *, seed: int, faults: int) -> subprocess.CompletedProcess[str]:
@@ -105,7 +107,7 @@ class Kills:
             )
             person = asyncio.create_task(self.look_after(name))
             if event is not None:
-                await eventually(partial(came_to_or_ended, run, event))
+                await eventually(partial(came_to_or_ended, run, event), PATIENCE)
                 os.kill(pid, signal.SIGKILL)
                 pid = await self.workers.start(name)
             result = await run.result()

@@ -11,6 +11,8 @@ from temporalio.client import Client
 
 from activities.settings import Settings
 from activities.store.archive import Archive
+from client.agent import AgentClient
+from client.connection import Connection
 from tests.server.trials import (
     Run,
     begin,
@@ -26,7 +28,7 @@ from tests.server.trials import (
     task,
     until,
 )
-from workflows.api import PageQuery, RunResult
+from workflows.api import TASK_QUEUE, PageQuery, RunResult
 from workflows.people import Approvals, People, RequestsPage
 
 CAREFUL: dict[str, Any] = {"people": People(), "approvals": Approvals(effects={"unsafe": "always"})}
@@ -236,3 +238,38 @@ async def test_reset_while_an_inner_run_makes_a_call_asks_a_person(
     assert await look_after(innermost, settings) == ["outcome"]
     assert (await asyncio.wait_for(again.result(), 60)).answer == "ran: stop: done"
     assert written(settings, file) == {"unsafe": 1}
+
+
+async def test_reset_is_shown_with_who_how_far_and_what_stands(working: Client, settings: Settings) -> None:
+    """The second reset goes back behind the first one, which is still told of; the list has one line."""
+    file = "shown.txt"
+    given = task(
+        calls(("pay", {"line": "keyed", "file": file})),
+        calls(("mark_once", {"line": "unsafe", "file": file})),
+        "done",
+        tools=("pay", "mark_once"),
+        approvals=Approvals(effects={"unsafe": "never"}),
+    )
+    run = await begin(working, given)
+    assert not (await run.result()).was_reset
+    events = await boundaries(run)
+    again = await reset(run, working, events[-2])
+    assert (await again.result()).was_reset
+    last = await reset(again, working, events[0])
+    assert (await last.result()).was_reset
+    agents = AgentClient(Connection(working, settings, "the test server", queues=(TASK_QUEUE,)))
+    assert (await agents.status(run.id)).was_reset
+    first, second = await agents.resets(run.id)
+    assert {one.reason for one in (first, second)} == {"a test"}
+    assert (first.step, second.step) == (None, 0)
+    assert first.back_to > second.back_to
+    assert [(one.title.partition("(")[0], one.outcome) for one in second.calls] == [
+        ("pay", "made"), ("mark_once", "made"),
+    ]  # fmt: skip
+    assert written(settings, file) == {"keyed": 1, "unsafe": 1}
+
+    async def listed() -> bool:
+        lines = [one for one in await agents.list() if one.id == run.id]
+        return [one.run_id for one in lines] == [last.run_id]
+
+    await eventually(listed)

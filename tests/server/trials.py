@@ -192,6 +192,7 @@ async def reset(run: Run, client: Client, event: int) -> Run:
                 workflow_id=run.id, run_id=run.run_id or run.first_execution_run_id or ""
             ),
             reason="a test",
+            identity="a person",
             workflow_task_finish_event_id=event,
             request_id=uuid.uuid4().hex,
         )
