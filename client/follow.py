@@ -89,8 +89,10 @@ class Heartbeat:
     """The end of what the model has said in the present call, or a tool's progress; a second old at most."""
     failure: str | None = None
     """What fails and is tried again, in one line; None: nothing fails."""
+    attempt: int = 0
+    """Number of the attempt that is under way or comes next."""
     next_try: float | None = None
-    """When, in seconds since 1970; None: it is under way, or nothing fails."""
+    """When it comes, in seconds since 1970; None: it is under way, or nothing fails."""
 
 
 async def heartbeat_in(temporal: Client, description: DescribeWorkflowExecutionResponse) -> Heartbeat:
@@ -99,11 +101,11 @@ async def heartbeat_in(temporal: Client, description: DescribeWorkflowExecutionR
     for pending in description.pending_activities:
         if pending.HasField("last_failure"):
             words = " ".join((await _message(temporal, pending.last_failure)).split())[:300]
-            most = f" of {pending.maximum_attempts}" if pending.maximum_attempts else ""
-            failure = f"{pending.activity_id} failed, attempt {pending.attempt}{most} follows: {words}"
+            failure = f"{pending.activity_id} failed and is tried again: {words}"
             waits = pending.state == PendingActivityState.PENDING_ACTIVITY_STATE_SCHEDULED
             at = pending.next_attempt_schedule_time.ToMilliseconds() / 1000
-            return Heartbeat(failure=failure, next_try=at if waits and at > time.time() else None)
+            next_try = at if waits and at > time.time() else None
+            return Heartbeat(failure=failure, attempt=pending.attempt, next_try=next_try)
         with suppress(Exception):  # another version's heartbeat: nothing to show
             details = await temporal.data_converter.decode(pending.heartbeat_details.payloads, [str])
             text = str(details[0]) if details else text

@@ -243,7 +243,10 @@ class RunReader:
         """Where a run is."""
         if not await self.is_archived(run):
             with suppress(UnknownRun):
-                return await self.query(run, "status", RunStatus)
+                status = await self.query(run, "status", RunStatus)
+                beat = await self.heartbeat(run) if status.finished is None else Heartbeat()
+                more = {"failing": beat.failure, "attempt": beat.attempt, "next_try": beat.next_try}
+                return status.model_copy(update=more)
         result, records = await self._archived_result(run), await self.archive.records(run)
         common = {name: getattr(result, name) for name in RunStatus.model_fields if hasattr(result, name)}
         return (

@@ -329,6 +329,12 @@ class RunStatus(RunSummary):
     visit: int = 0
     doing: str = ""
     """Title of the effect that is being performed or waited for."""
+    failing: str | None = None
+    """What failed last of it and is tried again, in one line. The client adds it: the run does not know."""
+    attempt: int = 0
+    """Of what fails: the attempt that is under way or comes next."""
+    next_try: float | None = None
+    """When it comes, in seconds since 1970; null: it is under way."""
     children: tuple[str, ...] = ()
     """Workflow ids of the inner runs under way; `pause` and `resume` go to them, too."""
     caps: dict[str, float] = {}

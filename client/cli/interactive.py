@@ -243,6 +243,7 @@ class Questions:
         self._by: Signer = signer()
         self._open: dict[tuple[str, str], Request] = {}
         """By run and id, oldest first."""
+        self._closed: dict[tuple[str, str], Request] = {}
         self._left: set[tuple[str, str]] = set()
         """Requests that this person cannot or will not decide."""
         self._drafts: dict[tuple[str, str], Draft] = {}
@@ -260,6 +261,7 @@ class Questions:
             self._open[key] = request
         else:
             self._open.pop(key, None)
+            self._closed[key] = request
         self._show_left()
         self._news.set()
 
@@ -316,7 +318,10 @@ class Questions:
     def _change(self, key: tuple[str, str]) -> str:
         now = self._open.get(key)
         if now is None:
-            return f"{key[1]} is closed by now"
+            closed = self._closed.get(key)
+            vote = closed.deciding_vote if closed else None
+            who = f" by {vote.by or 'somebody'}{f': {vote.text}' if vote.text else ''}" if vote else ""
+            return plain(f"{key[1]} is {closed.outcome.replace('_', ' ') if closed else 'closed'}{who}")
         return plain(
             f"{key[1]} now asks {now.group or 'anybody'}; a decision on what was shown does not count"
         )
@@ -332,13 +337,16 @@ class Questions:
 
     async def _ask(self, request: Request, console: Console) -> bool:
         """Until the person decides; False when they leave it."""
-        console.print(request_block(request, request.run))
+        console.print("\n", request_block(request, request.run), sep="")
         if problem := self._cannot_decide(request):
             console.print(_commands(problem, request))
             return False
         console.print(Text("\n".join(_choices(request)), style="bold"))
+        letters = "/".join([*(DECISIONS[verb][0] for verb in request.options), FULL, LATER])
+        what = plain(request.tool or request.kind)
         while self._is_current(request):
-            typed = await self._terminal.line("letter, and a comment if you like: ")
+            # drawn again below whatever is printed meanwhile
+            typed = await self._terminal.line(f"{request.id} {what}? {letters}, and a comment if you like: ")
             letter, _, text = (LATER if typed is None else typed).partition(" ")
             if letter.lower() == LATER:
                 head = (

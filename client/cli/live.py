@@ -94,7 +94,8 @@ class LiveView:
 
     def heard(self, beat: Heartbeat) -> None:
         """Show what the model has said so far in the call under way, and what is tried again when."""
-        self._progress.text, self._progress.retry_at = beat.text, beat.next_try
+        self._progress.text, self._progress.attempt = beat.text, beat.attempt
+        self._progress.next_try = beat.next_try
         if beat.failure and beat.failure != self._progress.failure:
             self._print([hanging(beat.failure, self.console, GUTTER, "! ", style="yellow")])
         self._progress.failure = beat.failure or self._progress.failure
@@ -128,8 +129,10 @@ class _Progress:
         """What the model says; its end is shown."""
         self.failure: str | None = None
         """What failed last in this state."""
-        self.retry_at: float | None = None
-        """When it is tried again, in seconds since 1970."""
+        self.attempt = 0
+        """Of what fails: the one that is under way or comes next."""
+        self.next_try: float | None = None
+        """When it comes, in seconds since 1970."""
         self.request = ""
         """What people are asked; shown instead."""
         self.paused = False
@@ -146,9 +149,11 @@ class _Progress:
                 text = Text(" ".join(f"waits for a person: {plain(self.request)}".split()), style="yellow")
             text.truncate(max(room - len(seconds) - 2, 1), overflow="ellipsis")
             text.append(f"  {seconds}")
-        elif self.retry_at is not None:
-            left = time_span(self.retry_at - time.time())
-            text = Text(f"{plain(self._state)} {seconds}  failed, tried again in {left}", style="yellow")
+        elif self.attempt > 1 and not self.text:
+            left = "" if self.next_try is None else f" in {time_span(self.next_try - time.time())}"
+            text = Text(
+                f"{plain(self._state)} {seconds}  failed, attempt {self.attempt}{left}", style="yellow"
+            )
         else:
             text = Text(f"{plain(self._state)} {seconds}", style="dim")
             tail = " ".join(plain(self.text).split())[-SPOKEN_CHARACTERS:]
@@ -224,7 +229,8 @@ class _Blocks:
 
     def end(self, said: set[str]) -> Iterator[Text]:
         """The last lines; not a text that the result will repeat."""
-        if self._held_text.strip() in said or any(self._held_text and self._held_text in one for one in said):
+        held = self._held_text
+        if held and any(held in one or (one in held and 2 * len(one) > len(held)) for one in said):
             self._held = None
         yield from self._close(self._before)
 
@@ -258,12 +264,12 @@ class _Blocks:
         text = text.strip()
         if is_label and (not record.step or (self._open == self._place and len(text.split()) <= 2)):
             text = ""  # such as `Continuing`
-        if text and text not in self._texts:
+        if text and not any(text in known for known in self._texts):
             yield from self._release()
             self._texts.add(text)
             self._held, self._held_text = self._hang(text, "", "", THOUGHT_LINES), text
         if wanted and not set(wanted) <= self._texts:
-            self._texts |= {*wanted, "; ".join(wanted)}
+            self._texts |= {*wanted, _unquoted("; ".join(wanted))}
             self._calls = wanted
             if len(wanted) == 1:
                 yield from self._put(self._call(wanted[0]))
@@ -273,7 +279,7 @@ class _Blocks:
         wanted, self._calls = self._calls, []
         if len(wanted) == 1 or (not wanted and effects):
             whole = "; ".join(effects)
-            if effects and whole not in self._texts:  # a person edited it, or the machine calls by itself
+            if effects and _unquoted(whole) not in self._texts:  # edited, or the machine calls by itself
                 yield from self._put(self._call(whole))
             wanted = []
         for number, result in enumerate(results):
@@ -383,6 +389,11 @@ def _result(message: Message) -> str:
     if isinstance(found, dict) and found:
         return "\n".join(f"{name}: {_word(value)}" for name, value in found.items())
     return message.content if found is None else _word(found)
+
+
+def _unquoted(title: str) -> str:
+    """Calls whose titles are equal so are the same: a number that came as text was brought to the schema."""
+    return title.replace('"', "")
 
 
 def _word(value: Any) -> str:

@@ -34,7 +34,7 @@ if TYPE_CHECKING:
     from client.workerconfig import Allowed
 
 __all__ = [
-    "INTERRUPTED", "AgentName", "AgentOptions", "BaseUrl", "By", "CommonOptions", "Json",
+    "INTERRUPTED", "AgentName", "AgentNames", "AgentOptions", "BaseUrl", "By", "CommonOptions", "Json",
     "RunName", "Verbose", "command", "read_text",
 ]  # fmt: skip
 
@@ -139,6 +139,10 @@ class CommonOptions:
 
 
 AgentName = Annotated[str | None, typer.Option("--agent", "-a", help="Agent file, or name of a shipped one.")]
+AgentNames = Annotated[
+    list[str] | None,
+    typer.Option("--agent", "-a", help="Agent file or name whose modules are loaded; repeatable."),
+]
 BaseUrl = Annotated[str | None, typer.Option("--base-url", help="OpenAI-compatible server.")]
 
 

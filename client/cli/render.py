@@ -63,8 +63,8 @@ WIDE = 120
 REASON_LINES, REASON_CHARACTERS = 8, 900
 REQUEST_LINES = 60
 DECISIONS: dict[Verb, tuple[str, str]] = {
-    "approve": ("a", "approve"),
-    "reject": ("r", "reject, and say why"),
+    "approve": ("y", "approve"),
+    "reject": ("n", "reject, and say why"),
     "edit": ("e", "edit the arguments, then the tool is called"),
     "answer": ("w", "write an answer"),
     "resume": ("g", "resume: go on"),
@@ -377,6 +377,8 @@ def status_block(line: RunLine | None, status: RunStatus) -> Table:
         "state": status.state,
         "step": str(status.step),
         "doing": "" if status.finished else status.doing,
+        "failing": status.failing or "",
+        "next try": _next_try(status.attempt, status.next_try) if status.failing else "",
         "child runs": "\n".join(status.children),
         "progress": _progress(run, line, status),
         "exit": status.exit_reason or "",
@@ -392,6 +394,10 @@ def status_block(line: RunLine | None, status: RunStatus) -> Table:
         "unusable": "\n".join(status.unusable_messages),
     }
     return pairs(((name, value) for name, value in rows.items() if value), style="dim")
+
+
+def _next_try(attempt: int, at: float | None) -> str:
+    return f"attempt {attempt}, {'under way' if at is None else time_left(at, time.time())}"
 
 
 def _progress(run: str, line: RunLine | None, status: RunStatus) -> str:

@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import asyncio
+import json
 import os
 import secrets
+import shlex
 from collections.abc import AsyncIterator, Iterable, Iterator, Sequence
 from contextlib import AsyncExitStack, aclosing, asynccontextmanager, contextmanager, nullcontext, suppress
 from dataclasses import dataclass
@@ -20,7 +22,7 @@ from client.cli.interactive import listening
 from client.cli.live import LiveView, heartbeats
 from client.cli.options import (
     INTERRUPTED,
-    AgentName,
+    AgentNames,
     AgentOptions,
     BaseUrl,
     CommonOptions,
@@ -120,11 +122,12 @@ async def run(
 
 
 @command(app)
-async def dev(common: CommonOptions, agent: AgentName = None, base_url: BaseUrl = None) -> int:
+async def dev(common: CommonOptions, agent: AgentNames = None, base_url: BaseUrl = None) -> int:
     """Run the embedded server, a worker and the console until Ctrl-C."""
     from client.console.app import serving
 
-    settings, allowed = _settings(common, Choice(agent=agent, base_url=base_url))
+    named: list[str | None] = [*(agent or [None])]
+    settings, allowed = _settings(common, *(Choice(agent=one, base_url=base_url) for one in named))
     note = render.notes()
     try:
         async with AsyncExitStack() as stack:
@@ -199,6 +202,12 @@ async def task(
         with_images = await goal_with_images(made.goal, which.image, Images(stores.sealed, stores.secret))
         made = made.model_copy(update={"goal": with_images})
     render.print_json(made)
+    if chosen.modules:
+        variable = shlex.quote(json.dumps(chosen.modules))
+        render.note(
+            "A worker takes this run only if it has loaded the modules of the agent: start it with "
+            f"`ratchet dev --agent FILE` or RATCHET_MODULES={variable}"
+        )
 
 
 # -- starting a run --------------------
@@ -508,13 +517,15 @@ def _outer_runs(run_id: str) -> Iterator[str]:
         yield run_id
 
 
-def _settings(common: CommonOptions, choice: Choice) -> tuple[Settings, Allowed]:
-    """A worker's settings, and what an agent file needs if one is named."""
-    _use_base_url(choice)
-    allowed = Allowed(base_urls=(choice.base_url,) if choice.base_url else ())
-    if choice.agent is not None:
-        agent, _ = choice.finish()
-        allowed |= Allowed.of(agent.modules, agent.models.values())
+def _settings(common: CommonOptions, *choices: Choice) -> tuple[Settings, Allowed]:
+    """A worker's settings, and what the agent files need that are named."""
+    allowed = Allowed()
+    for choice in choices:
+        _use_base_url(choice)
+        allowed |= Allowed(base_urls=(choice.base_url,) if choice.base_url else ())
+        if choice.agent is not None:
+            agent, _ = choice.finish()
+            allowed |= Allowed.of(agent.modules, agent.models.values())
     settings = common.worker_settings(allowed)
     # the server that was typed for an earlier run of the directory gets the key again
     typed = recalled(settings.data_dir).openai_base_url

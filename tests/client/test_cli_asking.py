@@ -12,7 +12,7 @@ import pytest
 from client.embedded import EmbeddedServer
 from tests.client.commandline import Cli, agent_file, running
 
-PROMPT = r"letter, and a comment if you like:"
+PROMPT = r"\? [a-z/]+, and a comment if you like:"
 
 
 @pytest.fixture(scope="module")
@@ -28,7 +28,7 @@ def test_keys_before_the_question_never_answer_it(cli: Cli, tmp_path: Path, answ
     """They come before the terminal's answer that it has drawn the question, so they are older than it."""
     run = f"early-{answers}"
     with cli.terminal("run", "--agent", agent_file(tmp_path, run), "--id", run, "go") as terminal:
-        terminal.answers, terminal.early = answers, "a\ra\r"
+        terminal.answers, terminal.early = answers, "y\ry\r"
         terminal.until(PROMPT)
         terminal.type("x\r")
         assert terminal.end() == 1
@@ -41,9 +41,9 @@ def test_keys_behind_an_answer_never_answer_the_next_question(cli: Cli, tmp_path
     agent = agent_file(tmp_path, "once", "twice")
     with cli.terminal("run", "--agent", agent, "--id", "ahead", "go") as terminal:
         terminal.until(PROMPT)
-        terminal.type("a\ra\ra\r")
+        terminal.type("y\ry\ry\r")
         terminal.until(r"r2 approval(?s:.*)" + PROMPT)
-        terminal.type("r\r")
+        terminal.type("n\r")
         assert terminal.end() == 0
         assert ("once" in cli.marks(), "twice" in cli.marks()) == (True, False)
         outcomes = [one["outcome"] for one in cli("result", "ahead", "--json").json["decisions"]]
@@ -58,12 +58,12 @@ def test_person_approves_edits_and_rejects_at_the_terminal(cli: Cli, tmp_path: P
     with cli.terminal("run", "--agent", agent, "--id", "asks", "go", EDITOR=str(editor)) as terminal:
         terminal.until(r"r1 approval   run asks(?s:.*)" + PROMPT)
         terminal.type("what?\r")
-        terminal.until(r"a  approve(?s:.*)" + PROMPT)
-        terminal.type("a looks fine\r")
+        terminal.until(r"y  approve(?s:.*)" + PROMPT)
+        terminal.type("y looks fine\r")
         terminal.until(r"r2 approval(?s:.*)" + PROMPT)
         terminal.type("e\r")
         terminal.until(r"r3 approval(?s:.*)" + PROMPT)
-        terminal.type("r never\r")
+        terminal.type("n never\r")
         assert terminal.end() == 0
         assert ("MIDDLE" in cli.marks(), "third" in cli.marks()) == (True, False)
         decisions = cli("result", "asks", "--json").json["decisions"]
@@ -79,9 +79,9 @@ def test_machines_question_offers_exactly_what_it_takes(cli: Cli) -> None:
     with cli.terminal(*words) as terminal:
         offered = terminal.until(r"r1 question(?s:(.*))" + PROMPT)[1]
         assert re.findall(r"^ +(\w)  (\w+)", offered, re.MULTILINE) == [
-            ("a", "approve"), ("r", "reject"), ("s", "show"), ("l", "later"),
+            ("y", "approve"), ("n", "reject"), ("s", "show"), ("l", "later"),
         ]  # fmt: skip
-        terminal.type("r not now\r")
+        terminal.type("n not now\r")
         terminal.until(r"r2 question(?s:.*)" + PROMPT)
         assert cli("approve", "desk").code == 0
         terminal.until("desk")
@@ -126,7 +126,8 @@ def test_resumed_run_shows_its_log_before_what_it_asks(cli: Cli, tmp_path: Path)
 def test_question_ends_when_somebody_else_decides(cli: Cli, tmp_path: Path) -> None:
     with cli.terminal("run", "--agent", agent_file(tmp_path, "both"), "--id", "both", "go") as terminal:
         terminal.until(PROMPT)
-        assert cli("approve", "both", "--by", "Bob").code == 0
+        assert cli("approve", "both", "--by", "Bob", "-m", "mine").code == 0
+        terminal.until("r1 is approved by Bob: mine")
         assert terminal.end() == 0
     assert cli("result", "both", "--json").json["decisions"][0]["by"] == ["Bob"]
 

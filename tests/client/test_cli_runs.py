@@ -152,7 +152,9 @@ def test_material_of_a_file_is_what_the_run_is_about(cli: Cli, tmp_path: Path) -
 
 
 def test_task_is_the_input_of_a_workflow(cli: Cli, tmp_path: Path) -> None:
-    task = cli("task", "--agent", agent_file(tmp_path), "go", "--set", "limits.tokens=5").json
+    found = cli("task", "--agent", agent_file(tmp_path), "go", "--set", "limits.tokens=5")
+    assert re.search(r"RATCHET_MODULES='\[\".*/trial_tools.py\"\]'", found.err), found.err
+    task = found.json
     assert (task["goal"], task["machine"], task["machine_version"]) == ("go", "tools", "1")
     assert task["limits"]["tokens"] == 5
 

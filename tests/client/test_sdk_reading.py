@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import time
 from contextlib import suppress
 from pathlib import Path
 from typing import Any
@@ -36,7 +37,7 @@ from tests.client.asking import talk, until
 from tests.server.conftest import real_server
 from tests.server.trials import calls, task
 from worker import build_worker
-from workflows.api import TASK_QUEUE
+from workflows.api import TASK_QUEUE, RunStatus
 from workflows.kernel.log import STARTED, chain
 from workflows.people import CommandDone
 
@@ -230,6 +231,25 @@ async def test_heartbeat_shows_what_is_said_or_fails(agents: AgentClient) -> Non
         assert await heartbeat_in(agents.temporal, description) == expected
     run = await agents.run(talk())
     assert await agents.heartbeat(run.workflow_id) == Heartbeat()
+
+
+async def test_status_says_when_what_fails_is_tried_again(agents: AgentClient) -> None:
+    """A machine that tries a tool again; the run itself does not know of it."""
+    tries = task(
+        calls(("flaky", {"line": "again"})), "done", tools=("flaky",), options={"max_tool_attempts": 3}
+    )
+    run = await agents.start(tries)
+
+    async def failing() -> RunStatus | None:
+        status = await agents.status(run)
+        return status if status.failing and status.next_try else None
+
+    status = await until(failing)
+    assert "not yet, attempt" in status.failing
+    assert 2 <= status.attempt <= 3
+    assert time.time() - 60 < status.next_try < time.time() + 60
+    assert (await agents.result(run)).ok
+    assert (await agents.status(run)).failing is None
 
 
 async def test_run_is_listed_and_found_without_a_worker(tmp_path: Path) -> None:
