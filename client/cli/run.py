@@ -126,7 +126,7 @@ async def dev(common: CommonOptions, agent: AgentNames = None, base_url: BaseUrl
     """Run the embedded server, a worker and the console until Ctrl-C."""
     from client.console.app import serving
 
-    named: list[str | None] = [*(agent or [None])]
+    named: Sequence[str | None] = agent or (None,)
     settings, allowed = _settings(common, *(Choice(agent=one, base_url=base_url) for one in named))
     note = render.notes()
     try:
