@@ -50,7 +50,7 @@ SERVICES: dict[str, dict[str, Any]] = COMPOSE["services"]
 DOCKERFILE = (ROOT / "Dockerfile").read_text()
 PROJECT = tomllib.loads((ROOT / "pyproject.toml").read_text())
 SECRET = re.compile(r"PASSWORD|PWD|SECRET|TOKEN|_KEY$")
-PINNED = re.compile(r"[a-z0-9./-]+:\d+\.\d+(\.\d+)?[a-z0-9.-]*")
+PINNED = re.compile(r"[a-z0-9./-]+:v?\d+\.\d+(\.\d+)?[a-z0-9.-]*")
 NAMESPACE_SCRIPT = ROOT / "deploy" / "create_namespace.sh"
 
 # -- docker-compose.yml --------------------
