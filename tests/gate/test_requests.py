@@ -36,7 +36,7 @@ TOPICS = {
 @pytest.mark.parametrize("topic", TOPICS.values(), ids=TOPICS)
 def test_each_kind_says_what_it_is_about(topic: Topic) -> None:
     about = {"approval": "pay", "question": "Which?", "interrupt": "act", "limit": "cost_usd 2 of 2.5"}
-    text = {**about, "outcome": "pay(5)", "trouble": "HTTP401"}[topic.kind]
+    text = {**about, "outcome": "pay(amount=5)", "trouble": "HTTP401"}[topic.kind]
     request = ask_topic(requests("team", deadline_seconds=60, warn_seconds=10), topic, now=100)
     assert text in request.text
     assert (request.id, request.run, request.state, request.step) == ("r1", RUN, "act", 1)

@@ -120,14 +120,14 @@ def test_everything_that_a_machine_does_is_a_call(fact: Any) -> None:
 
 def test_problem_says_which_call_how_often() -> None:
     assert guard([call() for _ in range(6)]).problem == (
-        "look(1) was called 6 times with the same result, and nothing new between"
+        "look(x=1) was called 6 times with the same result, and nothing new between"
     )
 
 
 def test_rules_can_be_switched_off() -> None:
     facts = [fact for _ in range(50) for fact in (call(), reply("again"))]
     assert guard(facts, repeats=None).problem.startswith("the model's last")
-    assert guard(facts, replies=None).problem.startswith("look(1)")
+    assert guard(facts, replies=None).problem.startswith("look(x=1)")
     assert not guard(facts, repeats=None, replies=None).problem
     assert not StuckGuard(None, SPECS).problem
 

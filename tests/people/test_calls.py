@@ -36,15 +36,15 @@ async def test_status_shows_arguments_as_they_will_be_sent() -> None:
         update={"parameters": {"type": "object", "properties": {"x": {"type": "integer"}}}}
     )
     async with Bench(brain("tools pay 3"), approvals=ASKED, tools=(LOOK, number)) as bench:
-        assert (bench.drive.status().doing, bench.open[0].arguments) == ("pay(3)", {"x": 3})
+        assert (bench.drive.status().doing, bench.open[0].arguments) == ("pay(x=3)", {"x": 3})
         assert bench.drive.status().finished is None
         await bench.decide("approve")
         assert bench.drive.status().finished == bench.records[-1].at
 
 
 async def test_title_that_is_cut_says_so() -> None:
-    async with Bench(brain(f"tools pay {'9' * 80}"), approvals=ASKED) as bench:
-        assert bench.drive.status().doing == f'pay("{"9" * 58}…)'
+    async with Bench(brain(f"tools pay {'9' * 200}"), approvals=ASKED) as bench:
+        assert bench.drive.status().doing == f'pay(x="{"9" * 96}…)'
 
 
 async def test_rejected_call_is_not_made_and_not_counted() -> None:
@@ -181,7 +181,7 @@ async def test_tool_finds_out_whether_call_took_effect(found: Reconciled, made: 
         assert bench.calls.count("reconcile pay") == 1
         assert bench.calls.count("pay 3") == made
         assert bool(bench.open) == asks
-        assert bench.record("Reconciled").reason.startswith(f'pay("3"): {found.outcome}')
+        assert bench.record("Reconciled").reason.startswith(f'pay(x="3"): {found.outcome}')
 
 
 async def test_unattended_run_reports_unknown_outcome_to_machine() -> None:
@@ -473,7 +473,7 @@ async def test_cancelled_run_names_unsafe_call_under_way() -> None:
     async with bench:
         await bench.cancel()
         assert bench.result.exit_reason == "cancelled"
-        assert 'outcome unknown: pay("3")' in (bench.result.error or "")
+        assert 'outcome unknown: pay(x="3")' in (bench.result.error or "")
         assert bench.result.calls[0].error == "stopped: outcome unknown"
 
 
@@ -569,7 +569,7 @@ async def test_pause_says_what_is_still_under_way() -> None:
     async with bench:
         queued = await bench.command("pause")
         assert queued.done is not None
-        assert queued.done.text == 'The run pauses once this has ended: look("a").'
+        assert queued.done.text == 'The run pauses once this has ended: look(x="a").'
         await bench.release()
         await bench.command("resume")
 

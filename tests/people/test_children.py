@@ -51,7 +51,7 @@ async def test_abort_cancels_the_inner_run_and_counts_its_cost() -> None:
         result, child = bench.result, bench.children[CHILD].result
         assert (result.exit_reason, child.exit_reason) == ("aborted", "cancelled")
         assert result.counters["cost_usd"] == pytest.approx(0.02)
-        assert 'outcome unknown: pay("i")' in (result.error or "")
+        assert 'outcome unknown: pay(x="i")' in (result.error or "")
         assert [(call.activity_id, call.tool, call.step) for call in result.calls] == [
             (f"{CHILD}: work#2:0", "pay", 1)
         ]

@@ -20,7 +20,7 @@ from workflows.local import LocalRuns
 from workflows.people import People, RequestSettings
 
 ALONE, STOPS = People(unattended=True), People(on_stuck="stop")
-TOLD = 'You are going round in circles: look("a") was called 5 times with the same result'
+TOLD = 'You are going round in circles: look(x="a") was called 5 times with the same result'
 
 
 def circling(until: str = "") -> Any:
@@ -52,7 +52,7 @@ async def test_run_without_people_ends_stuck(people: People, hops: bool) -> None
     async with Bench(circling(), people=people, hops=hops) as bench:
         result = bench.result
         assert (result.ok, result.exit_reason, told(bench)) == (False, "stuck", 1)
-        assert result.error == 'look("a") was called 5 times with the same result, and nothing new between'
+        assert result.error == 'look(x="a") was called 5 times with the same result, and nothing new between'
         assert bench.begun == bench.counted == (10, 10)
 
 
@@ -60,7 +60,7 @@ async def test_people_are_asked_and_the_count_starts_anew() -> None:
     async with Bench(circling("look elsewhere")) as bench:
         request = bench.open[0]
         assert (request.kind, request.options) == ("stuck", ("resume", "finish", "abort"))
-        assert request.text.startswith('The run is stuck: look("a") was called 5 times')
+        assert request.text.startswith('The run is stuck: look(x="a") was called 5 times')
         assert bench.begun == (10, 10)
         await bench.decide("resume")
         assert told(bench) == 2
