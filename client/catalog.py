@@ -3,15 +3,17 @@ agent names what is there."""
 
 from __future__ import annotations
 
+import json
 import os
+import re
 import shlex
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass
 from typing import TYPE_CHECKING, Any
 
 from pydantic import BaseModel, ValidationError
 
-from activities.contracts import JsonObject, ModelSpec, ToolSpec
+from activities.contracts import JsonObject, ModelSpec, ScriptedReply, ToolSpec
 from activities.extensions import ExtensionError, declared, load_modules
 from activities.settings import Settings
 from client.agentfile import SCRIPTED, AgentFile, Draft, shipped_agents
@@ -26,6 +28,8 @@ if TYPE_CHECKING:
 
 __all__ = ["Catalog", "check_key", "check_servers", "machine_facts", "module_facts", "without_broken_modules"]
 
+PLACEHOLDER = re.compile(r"\{\w+\}")
+"""What a script fills with what an `expect` has found."""
 SERVER_SECONDS = 5
 """How long a model server may take to accept a connection, and to say anything."""
 
@@ -116,6 +120,8 @@ class Catalog:
                 yield ("models", role, "provider"), what
             elif spec.provider == SCRIPTED and not scripted:
                 yield ("models", role), _no_script(agent.machine)
+            for index, entry in enumerate(spec.script or ()):
+                yield from _script_problems(entry, agent.tools, ("models", role, "script", index))
 
     def _tools(self, agent: AgentFile) -> Iterator[Problem]:
         for index, name in enumerate(agent.tools):
@@ -134,6 +140,20 @@ class Catalog:
                 f"there is no tool `{name}`: no MCP server is called `{server}`; RATCHET_MCP names: {known}"
             )
         return f"there is no tool `{name}`; {nearest(name, names)}"
+
+
+def _script_problems(entry: ScriptedReply, tools: Sequence[str], where: KeyPath) -> Iterator[Problem]:
+    """Calls of a script that could not be made."""
+    for index, call in enumerate(entry.tool_calls):
+        place = (*where, "tool_calls", index)
+        if call.name not in tools:
+            yield (*place, "name"), f"the agent has no tool `{call.name}`; {nearest(call.name, tools)}"
+        try:
+            fits = isinstance(json.loads(call.arguments), dict)
+        except ValueError:
+            fits = bool(PLACEHOLDER.search(call.arguments))  # it may be JSON once it is filled in
+        if not fits:
+            yield (*place, "arguments"), f"expected a JSON object as text, got {call.arguments[:80]!r}"
 
 
 def machine_facts(machine: Machine) -> dict[str, Any]:

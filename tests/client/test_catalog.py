@@ -151,6 +151,32 @@ def test_shipped_agent_names_what_there_is(path: Path) -> None:
     assert agent.task("a goal").name == path.stem
 
 
+@pytest.mark.parametrize(
+    ("entry", "key", "words"),
+    [
+        (
+            '{reply: "", tool_calls: [{id: a, name: calclator, arguments: "{}"}]}',
+            "tool_calls[0].name",
+            "`calculator`?",
+        ),
+        (
+            '{reply: "", tool_calls: [{id: a, name: calculator, arguments: "{"}]}',
+            "tool_calls[0].arguments",
+            "JSON object",
+        ),
+    ],
+)
+def test_call_of_a_script_that_could_not_be_made_is_named(
+    catalog: Catalog, tmp_path: Path, entry: str, key: str, words: str
+) -> None:
+    path = tmp_path / "bad.yaml"
+    path.write_text(f"tools: [calculator]\nmodels: {{default: {{provider: scripted, script: [{entry}]}}}}\n")
+    told = problems_of(catalog, *Choice(agent=str(path)).finish())
+    assert told.startswith(f"{path}:2:")
+    assert f"models.default.script[0].{key}: " in told
+    assert words in told
+
+
 @pytest.mark.parametrize("part", ["TOOL", "MACHINE"])
 def test_named_module_comes_before_a_remembered_one(tmp_path: Path, part: str) -> None:
     other = "MACHINE" if part == "TOOL" else "TOOL"
