@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import signal
+import sys
 from typing import NoReturn
 
 __all__ = ["main"]
@@ -16,6 +17,14 @@ def main() -> NoReturn:
     """
     if signal.getsignal(signal.SIGINT) is signal.default_int_handler:
         signal.signal(signal.SIGINT, signal.SIG_DFL)
-    from client.cli.app import main as command_line
-
+    try:
+        from client.cli.app import main as command_line
+    except ModuleNotFoundError as error:
+        package = sys.modules.get((error.name or "").partition(".")[0])
+        if package is None or package.__name__ not in ("activities", "workflows"):
+            raise
+        sys.exit(
+            f"ratchet: {', '.join(package.__path__)} hides Ratchet's package {package.__name__!r}; take its "
+            "folder out of PYTHONPATH (docs/embedding.md)"
+        )
     command_line()

@@ -231,7 +231,9 @@ def test_application_with_workflows_of_its_own_talks_to_ratchet(shell: Shell) ->
         worker.terminate()
         worker.wait(PATIENCE)
     hidden = shell.run(f"{shlex.quote(sys.executable)} -c 'from ratchet import Limits' 2>&1 || true")
-    assert f"ImportError: {shell.folder / 'workflows'} hides Ratchet's package 'workflows'" in hidden
+    words = f"{shell.folder / 'workflows'} hides Ratchet's package 'workflows'"
+    assert f"ImportError: {words}" in hidden
+    assert f"ratchet: {words}" in shell.run('PYTHONPATH="$PWD:$PYTHONPATH" ratchet list 2>&1 || true')
 
 
 @pytest.mark.exhaustive

@@ -12,7 +12,7 @@ import typer
 
 from client.agent import pinned
 from client.agentfile import Draft, find_agent, load_agent
-from client.catalog import check_key
+from client.catalog import check_key, check_servers
 from client.cli import render
 from client.cli.interactive import confirm
 from client.cli.options import AgentName, CommonOptions, Json, RunName, command, read_text
@@ -225,6 +225,7 @@ async def fork(  # noqa: PLR0913, PLR0917  # one parameter for each option of th
         queue = starting.task_queue(client, own=own)
         if own:
             check_key(task.models.values())
+            await check_servers(task.models.values())
             await remember_for_workers(client, settings, allowed, queue)
         if own and not starting.detach:
             await stack.enter_async_context(own_worker(client, settings, queue))
