@@ -23,6 +23,7 @@ from activities.store.blobs import StoreError
 from activities.store.stores import Stores
 from client.embedded import EmbeddedServer, Ports, data_directory
 from client.errors import RatchetError, ServerError, UsageError, unreachable
+from client.listing import accept_new_statuses
 from client.workerconfig import load_settings
 from workflows.api import TASK_QUEUE
 
@@ -100,6 +101,7 @@ async def open_client(settings: Settings, config: dict[str, Any], stores: Stores
 
     where = str(config["target_host"])
     data_directory(settings.data_dir)
+    accept_new_statuses()
     try:
         plugin = RatchetPlugin(settings, stores)
         return await Client.connect(**{"connect_timeout": CONNECT_TIMEOUT, **config}, plugins=[plugin])

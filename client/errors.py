@@ -112,6 +112,7 @@ async def clear_errors(where: str, run_id: str = "") -> AsyncIterator[None]:
         where: address of the server, for the message.
         run_id: workflow id, where the call is about one run.
     """
+    from temporalio.client import WorkflowQueryRejectedError
     from temporalio.service import RPCError
 
     from activities.store.blobs import StoreError
@@ -128,6 +129,12 @@ async def clear_errors(where: str, run_id: str = "") -> AsyncIterator[None]:
         raise StoreNotShared(
             f"the answer of run {run_id} is too long for a message and lies in the store of its workers, "
             f"which cannot be read here: {error}; name its directory with --data-dir"
+        ) from error
+    except WorkflowQueryRejectedError as error:
+        status = error.status.name.lower() if error.status is not None else "closed"
+        raise RatchetError(
+            f"run {run_id} answers no query: it is {status} in Temporal; `temporal workflow unpause "
+            f"-w {run_id}` lets a paused one go on"
         ) from error
 
 

@@ -10,6 +10,7 @@ from datetime import UTC, datetime
 from typing import Any, Literal
 
 from pydantic import TypeAdapter
+from temporalio.api.enums.v1 import WorkflowExecutionStatus as NewestStatus
 from temporalio.client import Client, WorkflowExecution, WorkflowExecutionStatus
 from temporalio.common import SearchAttributeKey, SearchAttributePair, TypedSearchAttributes
 
@@ -19,8 +20,8 @@ from workflows.api import WORKFLOW_TYPE, AgentTask
 from workflows.people import Kind, Verb
 
 __all__ = [
-    "REQUESTS_KEY", "RequestSummary", "RunLine", "line_of", "list_filter", "newest_runs", "quoted",
-    "requests_in_memo", "run_with_short_id", "start_attributes", "start_memo",
+    "REQUESTS_KEY", "RequestSummary", "RunLine", "accept_new_statuses", "line_of", "list_filter",
+    "newest_runs", "quoted", "requests_in_memo", "run_with_short_id", "start_attributes", "start_memo",
 ]  # fmt: skip
 
 Progress = Literal["running", "completed", "failed", "cancelled", "terminated", "timed out", "continued"]
@@ -48,6 +49,24 @@ WAITING = SearchAttributeKey.for_keyword("AgentWaiting")
 WAITING_SINCE = SearchAttributeKey.for_datetime("AgentWaitingSince")
 DEADLINE = SearchAttributeKey.for_datetime("AgentDeadline")
 EXIT = SearchAttributeKey.for_keyword("AgentExit")
+
+
+def accept_new_statuses() -> None:
+    """Let Temporal's client read an execution whose status it does not know, as `PAUSED` of newer servers: it
+    raises a ValueError in every list and description otherwise."""
+    missing = classmethod(_new_status)
+    WorkflowExecutionStatus._missing_ = missing  # type: ignore[assignment]  # the hook that enum has for it
+
+
+def _new_status(kind: type[WorkflowExecutionStatus], value: object) -> WorkflowExecutionStatus | None:
+    if not isinstance(value, int):
+        return None
+    status = int.__new__(kind, value)
+    known = value in NewestStatus.values()
+    name = NewestStatus.Name(NewestStatus.ValueType(value)) if known else f"STATUS_{value}"
+    status._name_ = name.removeprefix("WORKFLOW_EXECUTION_STATUS_")
+    status._value_ = value
+    return status
 
 
 class RequestSummary(Frozen):
@@ -84,7 +103,7 @@ class RunLine(Frozen):
     task_queue: str
     """Of its workers: `ratchet`, or one of its own for a run of `ratchet run`."""
     state: str = ""
-    """Empty unless the agent asks for `visibility: state`."""
+    """Empty unless the agent asks for `visibility: state`, or Temporal has a status that is no progress."""
     waiting: str = ""
     """Kind of the oldest open request, or `paused`; empty: the run waits for nobody."""
     waiting_since: datetime | None = None
@@ -114,7 +133,7 @@ async def line_of(run: WorkflowExecution) -> RunLine:
         agent=found.get(AGENT, ""),
         machine=found.get(MACHINE, ""),
         task_queue=run.task_queue,
-        state=found.get(STATE, ""),
+        state=found.get(STATE, "") if run.status in PROGRESS else f"{_status(run)} in Temporal",
         waiting=found.get(WAITING, ""),
         waiting_since=found.get(WAITING_SINCE),
         deadline=found.get(DEADLINE),
@@ -124,6 +143,10 @@ async def line_of(run: WorkflowExecution) -> RunLine:
         closed=run.close_time,
         requests=await requests_in_memo(run),
     )
+
+
+def _status(run: WorkflowExecution) -> str:
+    return "unknown" if run.status is None else run.status.name.lower().replace("_", " ")
 
 
 async def requests_in_memo(run: WorkflowExecution) -> tuple[RequestSummary, ...]:
@@ -167,7 +190,7 @@ def list_filter(
     earliest. Executions that were continued as new are not there: the newest one is."""
     parts = [f"WorkflowType = '{WORKFLOW_TYPE}'", "ExecutionStatus != 'ContinuedAsNew'"]
     if running:
-        parts.append("ExecutionStatus = 'Running'")
+        parts.append("CloseTime IS NULL")
     if waiting:
         parts.append("AgentWaiting IS NOT NULL")
     for name, value in (("AgentMachine", machine), ("AgentName", agent)):
@@ -187,9 +210,9 @@ async def newest_runs(temporal: Client, query: str, limit: int | None = None) ->
     last one of `limit` began cannot be among them, and none behind it in the list.
     """
     found: dict[str, WorkflowExecution] = {}
-    for half in ("= 'Running'", "!= 'Running'"):
+    for half in ("CloseTime IS NULL", "CloseTime IS NOT NULL"):
         seen: list[datetime] = []
-        listed = temporal.list_workflows(f"{query} AND ExecutionStatus {half}", page_size=PAGE)
+        listed = temporal.list_workflows(f"{query} AND {half}", page_size=PAGE)
         async for run in listed:
             if limit is not None and len(seen) >= limit and (run.close_time or run.start_time) < seen[-limit]:
                 break

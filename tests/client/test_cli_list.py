@@ -5,20 +5,24 @@ from __future__ import annotations
 import re
 from collections.abc import AsyncIterator
 from datetime import timedelta
+from pathlib import Path
 
 import pytest
 from temporalio.api.common.v1 import WorkflowExecution
 from temporalio.api.taskqueue.v1 import TaskQueue
 from temporalio.api.workflowservice.v1 import (
+    PauseWorkflowExecutionRequest,
     PollWorkflowTaskQueueRequest,
     ResetWorkflowExecutionRequest,
     RespondWorkflowTaskCompletedRequest,
 )
 from temporalio.client import Client, WorkflowExecutionStatus
 
+from activities.settings import Settings
 from client.embedded import EmbeddedServer
 from tests.client.asking import until
 from tests.client.commandline import Cli
+from tests.server.conftest import real_server
 from workflows.api import WORKFLOW_TYPE
 
 
@@ -102,3 +106,22 @@ async def test_run_that_was_reset_is_there_once(home: tuple[Cli, Client]) -> Non
     await until(is_known)
     found = (await cli.beside("list", "--json", "--limit", "2")).lines
     assert [(one["id"], one["progress"]) for one in found] == [("reset", "running"), ("run-29", "terminated")]
+
+
+async def test_run_with_a_status_that_the_sdk_does_not_know_breaks_nothing(tmp_path: Path) -> None:
+    """Newer servers can pause a workflow by themselves."""
+    async with real_server(Settings(data_dir=tmp_path), "frontend.WorkflowPauseEnabled=true") as temporal:
+        address = str(temporal.service_client.config.target_host)
+        await temporal.start_workflow(WORKFLOW_TYPE, {"goal": "go"}, id="held", task_queue="nobody")
+        await temporal.workflow_service.pause_workflow_execution(
+            PauseWorkflowExecutionRequest(namespace="default", workflow_id="held", request_id="1")
+        )
+        cli = Cli(tmp_path / "data", tmp_path)
+
+        async def is_paused() -> bool:
+            return "paused in Temporal" in (await cli.beside("list", "--running", "--address", address)).out
+
+        await until(is_paused)
+        shown = await cli.beside("show", "held", "--address", address)
+        assert "paused in Temporal" in shown.out + shown.err, shown.err
+        assert (await cli.beside("cancel", "held", "--address", address)).code == 0

@@ -129,7 +129,7 @@ def test_run_for_other_workers_is_refused_beside_one_without_its_modules(
         assert cli("run", "--agent", agent, "--id", "own", "go").code == 0
         worker.send_signal(signal.SIGINT)
         assert worker.wait(120) == 0
-    with running("dev", "--agent", "payments", "--agent", agent, **cli.variables) as worker:
+    with running("dev", "--agent", "refund_desk", "--agent", agent, **cli.variables) as worker:
         _polls(worker)
         found = cli("run", "--agent", agent, "--id", "mine", "--detach", "go")
         assert found.code == 0, found.err
