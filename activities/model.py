@@ -151,7 +151,7 @@ class ModelActivities:
         the key, so it must be nobody's cause."""
         started = time.monotonic()
         try:
-            described = await self._describe(request.describe)
+            described = await self._described(request.describe, given_back)
         except TransientError as error:
             return ProviderError("transient", "mcp_server_away", str(error))
         setup, base = self._setup(request, described), self._base(request)
@@ -189,6 +189,13 @@ class ModelActivities:
         _log(reply, seconds)
         facts = {"seconds": seconds, "conversation": conversation.digest, "tools": described}
         return reply.model_copy(update={**facts, "requested": f"{call.model.provider}/{call.model.name}"})
+
+    async def _described(self, names: Sequence[str], given_back: int) -> tuple[ToolSpec, ...]:
+        """The specs of these tools. Raises `ApplicationError` of type `UNKNOWN_TOOLS`, and TransientError
+        while an MCP server is away."""
+        kept = (given_back,) if given_back else ()
+        async with heartbeats(lambda: ("(waiting for MCP servers)", *kept), self.heartbeat_seconds):
+            return await self._describe(names)
 
     def _setup(self, request: ModelRequest, described: tuple[ToolSpec, ...]) -> Setup:
         if (setup := request.full_setup) is not None:

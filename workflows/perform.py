@@ -160,7 +160,7 @@ class Performer:
                 ToolsWanted(names=self.task.tools),
                 result_type=RawValue,
                 activity_id="describe-tools",
-                start_to_close_timeout=timedelta(seconds=30),
+                start_to_close_timeout=timedelta(seconds=90),  # MCP servers may have to be started
                 retry_policy=retries(CRASHES),
                 summary="describe the agent's tools",
             )

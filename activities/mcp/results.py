@@ -98,8 +98,8 @@ def returned(result: types.CallToolResult) -> ToolReturn:
 
 def _says(texts: list[str], structured: Any) -> bool:
     """Servers repeat a structured result as text, for hosts that know only that."""
-    if isinstance(structured, dict) and set(structured) == {"result"}:
-        value = structured["result"]
+    if isinstance(structured, dict) and len(structured) == 1:
+        (value,) = structured.values()
         if "\n".join(texts) == (value if isinstance(value, str) else json.dumps(value)):
             return True
         if isinstance(value, list) and len(value) == len(texts):

@@ -34,8 +34,6 @@ MAX_TOOLS = 1_000
 MAX_PAGES = 100
 OPEN_SECONDS = 60.0
 """To start a server and learn its tools."""
-WAIT_SECONDS = 20.0
-"""How long a call waits for a server that is away, if its own time allows; then its attempt fails."""
 ANSWER_SECONDS = 5.0
 """In which a server answers that has let a call run out of time; else it is started again."""
 FIRST_PAUSE, LONGEST_PAUSE = 0.5, 30.0
@@ -78,6 +76,8 @@ class McpServer:
 
     def __init__(self, name: str, config: McpConfig) -> None:
         self.name, self.config = name, config
+        self._wait = config.timeout_seconds / 2
+        """How long a call waits for a server that is away; then its attempt fails."""
         self._reason, self._is_unusable = "", False
         """Why it is away, and whether it will stay so."""
         self._connection: Connection | None = None
@@ -100,7 +100,7 @@ class McpServer:
 
     async def tool(self, name: str) -> Tool[Any] | None:
         """One of its tools, as they were when last asked for. Raises as `tools`."""
-        return (await self._opened(wait=WAIT_SECONDS)).tools.get(name)
+        return (await self._opened(wait=self._wait)).tools.get(name)
 
     async def close(self) -> None:
         """End the connection, and the process if it is one."""
@@ -112,9 +112,13 @@ class McpServer:
 
     # -- one call --------------------
 
-    async def _call(self, tool: str, arguments: dict[str, Any], call: ToolCallContext) -> ToolReturn:
-        """Raises TransientError where the call was not made, OutcomeUnknown where nobody knows."""
-        until = time.monotonic() + min(WAIT_SECONDS, self.config.timeout_seconds / 2)
+    async def _call(
+        self, tool: str, arguments: dict[str, Any], call: ToolCallContext, *, repeatable: bool
+    ) -> ToolReturn:
+        """Raises TransientError where the call was not made, OutcomeUnknown where nobody knows. One that may
+        be repeated is made once more when the server was lost, as when a worker was: no tool has failed."""
+        left = 1 if repeatable else 0
+        until = time.monotonic() + self._wait
         while True:
             connection = await self._opened(call.heartbeat, until - time.monotonic())
             try:
@@ -122,6 +126,10 @@ class McpServer:
             except TransientError:
                 if time.monotonic() > until:
                     raise
+            except OutcomeUnknown:
+                if not left:
+                    raise
+                left -= 1
 
     async def _answer(
         self, connection: Connection, tool: str, arguments: dict[str, Any], call: ToolCallContext
@@ -305,16 +313,16 @@ class McpServer:
         connection.tools = tools
 
     def _tool(self, name: str, tool: types.Tool) -> Tool[Any]:
-        own_name = tool.name
+        own_name, effect = tool.name, self.config.effect(tool.name) or effect_of(tool)
 
         async def run(params: Any, call: ToolCallContext) -> ToolReturn:
-            return await self._call(own_name, params.root, call)
+            return await self._call(own_name, params.root, call, repeatable=effect != "unsafe")
 
         return Tool(
             name=name,
             params=arguments_model(tool),
             run=run,
-            effect=self.config.effect(own_name) or effect_of(tool),
+            effect=effect,
             timeout_seconds=self.config.timeout_seconds,
         )
 

@@ -119,9 +119,9 @@ async def running(
 ) -> AsyncIterator[Served]:
     """Our own server, once each way."""
     folder = tmp_path_factory.mktemp(request.param)
-    config = own_config(folder)
+    config = own_config(folder, timeout_seconds=2 * PATIENCE)
     if request.param == "http":
-        config = McpConfig(url=f"http://127.0.0.1:{free_port()}/mcp")
+        config = McpConfig(url=f"http://127.0.0.1:{free_port()}/mcp", timeout_seconds=2 * PATIENCE)
     served = Served(folder, config, runner_of(own=config))
     if request.param == "http":
         await served.start()

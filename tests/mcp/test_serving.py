@@ -1,0 +1,129 @@
+"""Ratchet as an MCP server: what a client may start, see and decide."""
+
+from __future__ import annotations
+
+import json
+import os
+import shutil
+import sys
+from collections.abc import AsyncIterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+from mcp import Client, StdioServerParameters
+from temporalio.client import Client as Temporal
+
+from activities.settings import Settings
+from client.agent import AgentClient
+from client.agentfile import AgentFile, load_agent
+from client.connection import Connection
+from client.mcpserver import mcp_server
+from tests.examplekit import ROOT
+from tests.server.conftest import real_server
+from worker import build_worker
+
+
+@pytest.fixture(scope="module")
+async def agents(tmp_path_factory: pytest.TempPathFactory) -> AsyncIterator[AgentClient]:
+    """A client, and a worker beside it."""
+    home = tmp_path_factory.mktemp("serving")
+    shutil.copytree(ROOT / "examples" / "data", home / "examples" / "data")
+    modules = load_agent("payments").modules
+    settings = Settings(data_dir=home / ".ratchet", files_root=home, modules=modules, shutdown_seconds=1)
+    async with real_server(settings) as temporal, build_worker(temporal, settings):
+        yield client_of(temporal, settings)
+
+
+def client_of(temporal: Temporal, settings: Settings) -> AgentClient:
+    """A client of this server."""
+    return AgentClient(Connection(temporal, settings, temporal.service_client.config.target_host))
+
+
+@pytest.fixture(scope="module")
+def payments() -> dict[str, AgentFile]:
+    """An agent that needs an approval."""
+    return {"payments": load_agent("payments")}
+
+
+async def answer(client: Client, tool: str, **arguments: Any) -> Any:
+    """What a tool answers; raises AssertionError with its error."""
+    result = await client.call_tool(tool, arguments)
+    text = "\n".join(getattr(block, "text", "") for block in result.content)
+    assert not result.is_error, text
+    return json.loads(text)
+
+
+async def test_client_sees_a_request_and_cannot_decide_it(
+    agents: AgentClient, payments: dict[str, AgentFile]
+) -> None:
+    async with Client(mcp_server(agents, payments)) as client:
+        names = [tool.name for tool in (await client.list_tools()).tools]
+        assert "decide" not in names
+        assert "You cannot decide" in (client.instructions or "")
+        assert [one["agent"] for one in await answer(client, "list_agents")] == ["payments"]
+        run = (await answer(client, "start_run", agent="payments", goal="Pay what is due."))["run"]
+        found = await answer(client, "run_result", run=run, wait_seconds=120)
+        assert (found["over"], found["requests"][0]["tool"]) == (False, "transfer")
+        waiting = await answer(client, "open_requests")
+        assert [one["run"] for one in waiting if one["run"] == run] == [run]
+        refused = await client.call_tool("decide", {"run": run})
+        assert refused.is_error
+        assert (await answer(client, "run_status", run=run))["status"]["requests"] == 1
+        await agents.command(run, "abort", by="ann")
+
+
+async def test_decision_needs_the_digest_and_its_name_is_in_the_log(
+    agents: AgentClient, payments: dict[str, AgentFile]
+) -> None:
+    async with Client(mcp_server(agents, payments, "assistant")) as client:
+        run = (await answer(client, "start_run", agent="payments", goal="Pay what is due."))["run"]
+        found = await answer(client, "run_result", run=run, wait_seconds=120)
+        request = found["requests"][0]
+        decision = {"run": run, "request": request["id"], "decision": "approve", "text": "she said so"}
+        with pytest.raises(AssertionError, match="changed after you saw it"):
+            await answer(client, "decide", digest="0" * 32, **decision)
+        await answer(client, "decide", digest=request["digest"], **decision)
+        result = await answer(client, "run_result", run=run, wait_seconds=120)
+        assert result["exit_reason"] == "goal_achieved"
+        assert [one["by"] for one in result["decisions"]] == [["assistant"]]
+        log = (await answer(client, "run_log", run=run))["records"]
+        assert any("assistant (claimed)" in json.dumps(record) for record in log)
+
+
+async def test_client_starts_named_agents_only_and_each_id_once(
+    agents: AgentClient, payments: dict[str, AgentFile]
+) -> None:
+    async with Client(mcp_server(agents, payments)) as client:
+        with pytest.raises(AssertionError, match="there is no agent 'log_detective'; there are: payments"):
+            await answer(client, "start_run", agent="log_detective", goal="x")
+        given = {"agent": "payments", "goal": "Pay what is due.", "run": "mine"}
+        assert await answer(client, "start_run", **given) == {"run": "mine"}
+        with pytest.raises(AssertionError, match="a run with the id mine exists already"):
+            await answer(client, "start_run", **given)
+        await agents.command("mine", "abort", by="ann")
+    async with Client(mcp_server(agents, {})) as client:
+        assert "start_run" not in [tool.name for tool in (await client.list_tools()).tools]
+
+
+async def test_command_serves_on_standard_input_and_output(tmp_path: Path) -> None:
+    environment = {
+        **{
+            name: value
+            for name, value in os.environ.items()
+            if not name.startswith(("RATCHET_", "TEMPORAL_"))
+        },
+        "PYTHONPATH": str(ROOT),
+        "XDG_STATE_HOME": str(tmp_path / "state"),
+    }
+    program = ("-c", "from client.start import main; main()", "mcp", "--agent", "log_detective")
+    shutil.copytree(ROOT / "examples" / "data", tmp_path / "examples" / "data")
+    server = StdioServerParameters(
+        command=sys.executable, args=list(program), env=environment, cwd=str(tmp_path)
+    )
+    async with Client(server) as client:
+        run = (await answer(client, "start_run", agent="log_detective", goal="Which service fails most?"))[
+            "run"
+        ]
+        assert "payments" in (await answer(client, "run_result", run=run, wait_seconds=250))["answer"]
+        assert [one["id"] for one in await answer(client, "list_runs")] == [run]
