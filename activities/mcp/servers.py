@@ -8,6 +8,7 @@ from collections.abc import AsyncIterator, Callable, Iterable, Mapping
 from contextlib import AsyncExitStack, asynccontextmanager, suppress
 from contextvars import Context
 from dataclasses import dataclass, field
+from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
 import structlog
@@ -248,9 +249,11 @@ class McpServer:
     @asynccontextmanager
     async def _entered(self) -> AsyncIterator[Connection]:
         try:
-            from mcp import Client
+            await asyncio.to_thread(import_module, "mcp")  # a second, in which heartbeats must go on
         except ImportError as error:
             raise ImportError(MISSING) from error
+        from mcp import Client
+
         found: list[Connection] = []
         ended: list[str] = []
 
