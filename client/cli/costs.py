@@ -2,23 +2,21 @@
 
 from __future__ import annotations
 
-import re
-from datetime import UTC, datetime, timedelta
+from datetime import UTC, datetime
 from typing import Annotated
 
 import typer
 
 from client.cli import render
 from client.cli.options import CommonOptions, Json, command
+from client.cli.typed import moment
 from client.costs import By, Spending, archived_spending, cost_lines, live_spending
-from client.errors import RatchetError, UsageError
+from client.errors import RatchetError
 from client.workerconfig import load_settings
 
 __all__ = ["app"]
 
 app = typer.Typer(rich_markup_mode=None)
-
-UNITS = {"h": "hours", "d": "days", "w": "weeks"}
 
 
 @command(app)
@@ -27,7 +25,7 @@ async def costs(
     by: Annotated[By, typer.Option("--by", help="One line for each of these; days are UTC.")] = "agent",
     since: Annotated[
         str | None,
-        typer.Option("--since", help="Only what was spent since: 36h, 7d, 4w or 2026-11-01 (UTC)."),
+        typer.Option("--since", help="Only what was spent since: 36h, 7d, 4w, or a date."),
     ] = None,
     as_json: Json = False,
 ) -> None:
@@ -35,7 +33,8 @@ async def costs(
     from activities.store.blobs import StoreError
     from activities.store.stores import Stores
 
-    begins, timed = _time(since), by == "day" or since is not None
+    begins = 0.0 if since is None else moment(since, datetime.now(UTC)).timestamp()
+    timed = by == "day" or since is not None
     live = await _live(common, timed)
     stores = Stores(load_settings(common.data_dir))
     try:
@@ -69,18 +68,3 @@ async def _live(common: CommonOptions, timed: bool) -> tuple[Spending, ...]:
     if problems:
         render.note(f"{len(problems)} runs that are under way are not counted in full: {problems[0]}")
     return live
-
-
-def _time(since: str | None) -> float:
-    """In seconds since 1970. Raises UsageError."""
-    if since is None:
-        return 0
-    if read := re.fullmatch(r"(\d{1,5})([hdw])", since):
-        return (datetime.now(UTC) - timedelta(**{UNITS[read[2]]: int(read[1])})).timestamp()
-    try:
-        return datetime.fromisoformat(since).replace(tzinfo=UTC).timestamp()
-    except ValueError:
-        raise UsageError(
-            f"--since {since}: expected hours, days or weeks such as 36h, 7d or 4w, or a day such as "
-            "2026-11-01"
-        ) from None
