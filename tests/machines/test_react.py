@@ -247,6 +247,12 @@ def test_own_tool_named_finish_is_a_tool() -> None:
     assert schema["properties"]["action"]["anyOf"][0]["enum"] == ["finish"]
 
 
+def test_schema_is_enforced_after_a_reply_that_could_not_be_read() -> None:
+    run = react(replied("17 * 23 = 341."), final())
+    assert [asked.response_schema is not None for asked in run.asked] == [False, True]
+    assert run.exit.answer == "42"
+
+
 def xml(text: str) -> Thought | BadReply:
     """A parser of one's own."""
     errors: dict[str, Any] = {"!f": FatalError, "!r": RecoverableError, "!t": TransientError, "!k": KeyError}

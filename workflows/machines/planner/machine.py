@@ -235,7 +235,8 @@ def execute(c: Planner, run: Run) -> Visit:
     if c.iteration >= run.options.max_iterations:
         return halted("max_iterations", MAX_ITERATIONS)
     number, planned = c.iteration + 1, run.options.mode == "plan"
-    offer, schema = (run.input.tool_names, None) if planned else ((), simple.DECISION_SCHEMA)
+    tools = run.input.tool_names
+    offer, schema = (tools, None) if planned else ((), simple.decision_schema(tools))
     try:
         reply = yield from do(ask(run, f"execute #{number}", schema, offer=offer))
     except AgentError as error:

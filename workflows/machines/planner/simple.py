@@ -6,7 +6,7 @@ The machine's loop is the same; here is what differs: how a decision is read, an
 from __future__ import annotations
 
 import json
-from collections.abc import Generator
+from collections.abc import Generator, Sequence
 from typing import Any
 
 from activities.contracts import JsonObject
@@ -18,20 +18,24 @@ from workflows.machines.planner.context import Planner
 from workflows.machines.planner.decisions import Decision, text_from
 from workflows.machines.planner.prompt import FINISH
 
-__all__ = ["DECISION_SCHEMA", "act", "audited", "input_after", "read_decision"]
+__all__ = ["act", "audited", "decision_schema", "input_after", "read_decision"]
 
 NAME_CHARS = 100
 """Characters of an action."""
-DECISION_SCHEMA: JsonObject = {
-    "type": "object",
-    "properties": {
-        "action": {"type": "string"},
-        "params": {"type": "object"},
-        "confidence": {"type": "number", "minimum": 0, "maximum": 1},
-    },
-    "required": ["action", "params"],
-}
-"""A decision on one action, for providers that enforce a schema."""
+
+
+def decision_schema(tools: Sequence[str]) -> JsonObject:
+    """A decision on one action, for providers that enforce a schema: with other names than those of tools, a
+    small model fills in words of the prompt."""
+    return {
+        "type": "object",
+        "properties": {
+            "action": {"enum": list(dict.fromkeys((*tools, FINISH)))},
+            "params": {"type": "object"},
+            "confidence": {"type": "number", "minimum": 0, "maximum": 1},
+        },
+        "required": ["action", "params"],
+    }
 
 
 def read_decision(text: str) -> Decision | NotJson:

@@ -41,7 +41,9 @@ class Options(Strict):
         default=None, description="null: max_depth, cost_limit, forbid_guessing; see docs/rules.md"
     )
     reply_format: Literal["text", "json_schema"] = Field(
-        default="text", description="json_schema: the provider enforces the schema of replies"
+        default="text",
+        description="json_schema: the provider enforces the schema of replies; text: only after a reply that "
+        "could not be read",
     )
 
     def rule_specs(self) -> tuple[RuleSpec, ...]:

@@ -150,12 +150,14 @@ def think(c: React, run: Run) -> Visit:
         yield Say(say=(*say, Message(role="assistant", content=cached.text)))
         return _drafted(c, run, read)
 
-    key, by_schema = "", options.reply_format == "json_schema"
+    key, by_schema, schema = "", options.reply_format == "json_schema", run.parts.format.schema
     for attempt in range(1, options.max_format_attempts + 1):
+        # a model that missed the format once may be held to it by its server
+        enforced = schema if by_schema or attempt > 1 else None
         again = f", format attempt {attempt}" if attempt > 1 else ""
         question = AskModel(
             say=say,
-            response_schema=run.parts.format.schema(run.input.tool_names) if by_schema else None,
+            response_schema=enforced(run.input.tool_names) if enforced else None,
             attempts=options.max_model_attempts,
             label=f"think #{number + 1}{again}",
         )
