@@ -45,7 +45,7 @@ from workflows.pages import (
 from workflows.people import CommandDone, Decided, EffectsPage, RequestsPage
 from workflows.perform import Performer
 from workflows.task import InvalidTask, carried_step, first_step, parse_task, program_for
-from workflows.temporal_host import TemporalHost, first_run_id, identity, now
+from workflows.temporal_host import TemporalHost, identity, now
 
 __all__ = ["AgentWorkflow"]
 
@@ -77,7 +77,7 @@ class AgentWorkflow:
     def __init__(self) -> None:
         self.task: AgentTask | None = None
         self.drive: Drive | None = None
-        self.archived = ArchivedLog(first_run_id(workflow.info()))
+        self.archived = ArchivedLog(workflow.info().first_execution_run_id)
         self.messages = Messages()
         self.problem = ""
         """Why the run could not begin."""
@@ -350,15 +350,18 @@ def _bugs_named() -> Iterator[None]:
 
 
 def _origin(info: workflow.Info, carry: Carry | None) -> str:
-    """Run id of the first execution of the run's chain. Raises InvalidTask for what another run has carried:
-    with it came that run's decisions, and its calls' keys."""
-    first = first_run_id(info)
-    if carry is None:
-        return first
-    is_ours = carry.origin_run_id == first or info.cron_schedule  # each run of a schedule is its own chain
-    if not info.continued_run_id or not is_ours:
+    """Run id of the first execution of the run's chain, which a reset keeps: keys, digests and the archived
+    log are bound to it. Raises InvalidTask for what another run has carried: with it came that run's
+    decisions, and its calls' keys; and under a cron schedule, where all runs are one chain."""
+    if info.cron_schedule:
+        raise InvalidTask(
+            "a run cannot have a cron schedule, which ends where a run is continued as new: start runs by a "
+            "schedule of Temporal (`temporal schedule create --cron`)"
+        )
+    first = info.first_execution_run_id
+    if carry is not None and (not info.continued_run_id or carry.origin_run_id != first):
         raise InvalidTask("`carry` is not of this run, but what another one took over; leave it out")
-    return carry.origin_run_id
+    return first
 
 
 def _impure_text(error: RestrictedWorkflowAccessError) -> str:

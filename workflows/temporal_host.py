@@ -63,12 +63,6 @@ def now() -> float:
     return workflow.now().timestamp()
 
 
-def first_run_id(info: workflow.Info) -> str:
-    """Of the chain: what its keys, digests and archived log are bound to. A reset keeps it, and so does
-    Temporal's retry of a run that failed; the runs of a cron schedule are each the first of its own."""
-    return info.original_execution_run_id if info.cron_schedule else info.first_execution_run_id
-
-
 def identity(origin: str, reset_since: float | None) -> Identity:
     """Which run this is; the memo of a child run names those above it. A foreign memo counts as none."""
     memo = workflow.memo()

@@ -135,6 +135,12 @@ class Server:
             with suppress(ProcessLookupError):
                 self.process.kill()
 
+    async def end(self) -> None:
+        """kill -9, and wait until it is gone: its pipes close in the loop that opened them."""
+        self.kill()
+        if self.process is not None:
+            await self.process.wait()
+
 
 async def eventually(call: Callable[[], Awaitable[Any]], seconds: float = 60) -> Any:
     """Try until it works."""
@@ -555,7 +561,7 @@ async def chaos(plan: Plan, home: Path, patience: float) -> tuple[Verdict, str]:
     server, settings = Server(home), Settings(data_dir=home / ".ratchet", files_root=home)
     async with AsyncExitStack() as stack:
         world = stack.enter_context(World(plan.seed, home / "effects.txt", MODEL_FAULTS))
-        stack.callback(server.kill)
+        stack.push_async_callback(server.end)
         await server.start()
         client = await open_client(settings, {"target_host": server.address})
         processes = await stack.enter_async_context(

@@ -9,12 +9,14 @@ import shutil
 import signal
 import subprocess
 import sys
+from contextlib import suppress
 from functools import partial
 from itertools import pairwise
 from pathlib import Path
 
 import pytest
 from temporalio.api.enums.v1 import EventType
+from temporalio.service import RPCError
 
 from activities.settings import Settings
 from client.listing import WAITING
@@ -27,6 +29,7 @@ from tests.server.test_fused_steps import same
 from tests.server.test_same_log import DIGEST
 from tests.server.trials import Run, eventually, log_of
 from workflows.api import WORKFLOW_TYPE, RunResult
+from workflows.kernel.log import Record
 
 AT_ONCE = 8
 """Runs that are killed side by side, each with a worker of its own."""
@@ -76,6 +79,13 @@ async def came_to_or_ended(run: Run, events: int) -> bool:
     return described.history_length >= events or described.close_time is not None
 
 
+async def log_if_it_answers(run: Run) -> list[Record] | None:
+    """Its log; None where the query went to the worker that was killed, or its time was over."""
+    with suppress(RPCError):
+        return list(await log_of(run))
+    return None
+
+
 ALONE = re.compile(
     "WORKFLOW_TASK_(STARTED|COMPLETED)|ACTIVITY_TASK_STARTED|SIGNALED|TIMER_FIRED"
     "|CHILD_WORKFLOW_EXECUTION_(STARTED|COMPLETED)"
@@ -112,7 +122,7 @@ class Kills:
                 pid = await self.workers.start(name)
             result = await run.result()
             await person
-            log = await log_of(run)
+            log = await eventually(partial(log_if_it_answers, run), PATIENCE)
             os.kill(pid, signal.SIGKILL)
         assert result.ok
         assert all(answer_of(one) in (result.answer or "") for one in names_in(kind, name))

@@ -8,7 +8,13 @@ from contextlib import asynccontextmanager, contextmanager
 from typing import Any
 
 import pytest
-from temporalio.client import Client, WorkflowFailureError, WorkflowUpdateFailedError
+from temporalio.client import (
+    Client,
+    WorkflowContinuedAsNewError,
+    WorkflowFailureError,
+    WorkflowQueryFailedError,
+    WorkflowUpdateFailedError,
+)
 
 from activities.settings import Settings
 from activities.store.archive import Archive
@@ -302,3 +308,13 @@ async def test_three_hundred_steps_are_one_run(own: Settings) -> None:
     assert (result.answer, result.step) == ("far", 301)
     assert [line for line, _, _ in marks(own, "far.txt")] == [f"step{n}" for n in range(300)]
     whole_log(own, run, result)
+
+
+async def test_cron_schedule_is_refused_with_the_way_that_works(short: Client) -> None:
+    run = await begin(short, task("done", tools=("mark",)), cron_schedule="@every 1s")
+    with pytest.raises(WorkflowContinuedAsNewError):  # so Temporal calls every end of such a run
+        await run.result(follow_runs=False)
+    await run.terminate()
+    first = short.get_workflow_handle(run.id, run_id=run.first_execution_run_id)
+    with pytest.raises(WorkflowQueryFailedError, match="temporal schedule create --cron"):
+        await first.query("status")
