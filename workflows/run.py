@@ -232,12 +232,13 @@ class LiveRun:
         question it is just the answer.
 
         Raises:
-            Refused: the decision does not count. One that came before its request is kept, and counts once
-                the request is open.
+            Refused: the decision does not count. One that came before its request is kept where there is
+                room, as it then says, and counts once the request is open.
         """
         self.check_live()
-        if self.is_unknown(decision) and len(decision.model_dump_json()) <= EARLY_BYTES:
-            self.early = (*self.early, decision)[-EARLY:]
+        has_room = len(self.early) < EARLY and len(decision.model_dump_json()) <= EARLY_BYTES
+        if has_room and self.is_unknown(decision) and decision not in self.early:
+            self.early = (*self.early, decision)
         was_open = any(request.id == decision.request for request in self.requests.open_requests)
         try:
             decided = self.requests.decide(decision, self.host.now())

@@ -274,6 +274,8 @@ class Recorder:
 
         def decided(decision: Decision) -> Decided:
             drive.check_decision(decision)
+            if drive.is_unknown(decision):  # it comes again, once its request is open
+                return decide(decision)
             said = _lean(decision, exclude={"request", "digest", "signature"})
             self.note_input({"decide": decision.request, **said}, name, drive.host.now())
             return decide(decision)

@@ -14,6 +14,7 @@ from workflows.api import Limits
 from workflows.gate.decisions import Refused
 from workflows.host import Call, CallAnswer, CallSite
 from workflows.people import Approvals, People, RequestSettings
+from workflows.run import EARLY
 
 ASKED = Approvals()
 UNKNOWN = ToolResult(id="c0", tool="pay", output="its worker died", error="unknown_outcome")
@@ -40,6 +41,27 @@ async def test_status_shows_arguments_as_they_will_be_sent() -> None:
         assert bench.drive.status().finished is None
         await bench.decide("approve")
         assert bench.drive.status().finished == bench.records[-1].at
+
+
+async def test_flood_of_decisions_without_a_request_drops_none_that_was_kept() -> None:
+    """As many as are kept; whoever comes later is told that theirs is not."""
+    async with Bench(brain("tools pay 3"), approvals=ASKED) as shown:
+        request = shown.open[0]
+        await shown.decide("reject")
+    bench = Bench(brain("tools pay 3"), approvals=ASKED)
+    bench.blocked.add("ask_model")
+    async with bench:
+        with pytest.raises(Refused, match="It is kept"):
+            await bench.decide("approve", request=request)
+        kept = 0
+        for number in range(150):
+            with pytest.raises(Refused) as refused:
+                await bench.decide("approve", request=request.model_copy(update={"digest": f"{number:032}"}))
+            kept += "It is kept" in refused.value.reason
+        assert kept == EARLY - 1
+        assert len(bench.drive.early) == EARLY
+        await bench.release()
+        assert [one.outcome for one in bench.result.decisions] == ["approved"]
 
 
 async def test_title_that_is_cut_says_so() -> None:
