@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import asyncio
+import json
 import secrets
 import socket
+import time
 from collections.abc import AsyncIterator, Awaitable, Callable, Mapping, Sequence
 from contextlib import asynccontextmanager, contextmanager, suppress
 from functools import cached_property
@@ -125,6 +127,7 @@ class Console:
             found: Parts
             silent = 0.0
             while not await request.is_disconnected():
+                began = time.monotonic()
                 now, found = sent, {}
                 with suppress(RatchetError):  # the worker or the server is away: what is shown stays
                     found = await parts()
@@ -134,13 +137,15 @@ class Console:
                 }
                 gone = {name: None for name in sent if name not in now}
                 if news or gone:
-                    yield f"data: {_json({**news, **gone})}\n\n"
+                    yield f"data: {json.dumps({**news, **gone})}\n\n"
                     sent, silent = now, 0.0
                 elif silent >= BEAT_SECONDS:
                     yield ":\n\n"
                     silent = 0.0
-                silent += LOOK_SECONDS
-                await asyncio.sleep(LOOK_SECONDS)
+                # a long list is looked at less often
+                pause = max(LOOK_SECONDS, 4 * (time.monotonic() - began))
+                silent += pause
+                await asyncio.sleep(pause)
 
         return StreamingResponse(events(), media_type="text/event-stream")
 
@@ -158,12 +163,6 @@ def _digest(part: Markup | None) -> str:
 def _identified(name: str, part: Markup) -> Markup:
     """A part in the element of its name."""
     return Markup('<div id="{}" data-hash="{}">{}</div>').format(name, _digest(part), part)
-
-
-def _json(value: Any) -> str:
-    import json
-
-    return json.dumps(value)
 
 
 async def form_of(request: Request) -> dict[str, str]:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from functools import lru_cache
 from pathlib import Path
 
 from starlette.requests import Request
@@ -37,6 +38,12 @@ class _Offer:
         )
 
 
+@lru_cache(maxsize=200)
+def _loaded(path: Path, changed: int) -> AgentFile:
+    """The agent file as it was `changed` last: reading one takes longer than all else of the page."""
+    return load_agent(path)
+
+
 def _offers(console: Console) -> dict[str, _Offer]:
     paths = {str(path): path for path in agents_here()}
     paths |= {path.stem: path for path in shipped_agents() if path.stem not in paths}
@@ -46,8 +53,8 @@ def _offers(console: Console) -> dict[str, _Offer]:
 def _offer(console: Console, name: str, path: Path) -> _Offer:
     """An agent as the workers of this directory could run it."""
     try:
-        agent = load_agent(path)
-    except UsageError as error:
+        agent = _loaded(path, path.stat().st_mtime_ns)
+    except (UsageError, OSError) as error:
         return _Offer(name, path, None, str(error))
     loaded = console.agents.connection.settings.modules
     if missing := [module for module in agent.modules if module not in loaded]:

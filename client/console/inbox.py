@@ -26,11 +26,11 @@ from workflows.people import Request, StandingApproval
 __all__ = ["ROUTES"]
 
 AnyRequest = Request | RequestSummary
+SHOWN = 100
+"""Requests on the page; who decides them sees the others."""
 CLOSED = 20
 LED_TO = 3
 """Steps before a request that its page shows."""
-PRIMARY = ("approve", "answer", "resume", "retry", "topup")
-"""What most people want; the first one that a request offers is the big button."""
 
 
 class _Lately:
@@ -57,7 +57,10 @@ async def _parts(console: Console) -> Parts:
     rows = [(line, request) for line in lines for request in line.requests or (None,)]
     lately = _LATELY.setdefault(console, _Lately())
     await lately.update(console, {(line.id, one.id): None for line, one in rows if one is not None})
-    return {"inbox": console.part("_inbox.html", rows=rows, closed=tuple(lately.closed))}
+    shown, more = rows[:SHOWN], max(len(rows) - SHOWN, 0)
+    return {
+        "inbox": console.part("_inbox.html", rows=shown, more=more, closed=tuple(lately.closed)),
+    }
 
 
 async def inbox(console: Console, request: HttpRequest) -> Response:

@@ -33,7 +33,6 @@ PAGE = 50
 STEPS = 30
 """Steps of a run that its page shows at first, the newest ones."""
 RECORDS = 100
-CHILDREN = 200
 PROGRESS = {
     "waiting": "AgentWaiting IS NOT NULL AND ExecutionStatus = 'Running'",
     "running": "ExecutionStatus = 'Running'",
@@ -134,7 +133,7 @@ async def _run_parts(console: Console, request: Request) -> Parts:
             **common,
             diagram=_diagram(view),
             spending=_spending(view),
-            children=await _children(console, view),
+            children=_children(view),
             decided=request_history(view.records),
             path=path_of(view.records)[-12:],
         ),
@@ -212,12 +211,9 @@ def _diagram(view: RunView) -> Markup:
     return Markup("")
 
 
-async def _children(console: Console, view: RunView) -> Sequence[tuple[int, RunLine]]:
-    """The inner runs, however deep, with their depth; one call."""
-    if view.line is None:
-        return ()
-    lines, _ = await console.agents.list_page(list_filter(prefix=f"{view.id}/"), CHILDREN)
-    below = sorted((line for line in lines if line.progress != "continued"), key=lambda line: line.id)
+def _children(view: RunView) -> Sequence[tuple[int, RunLine]]:
+    """The inner runs, each below its own, with their depth."""
+    below = sorted(view.children, key=lambda line: line.id)
     ids = [line.id for line in below]
     return [(sum(line.id.startswith(f"{other}/") for other in ids), line) for line in below]
 

@@ -11,12 +11,13 @@ from client.errors import NoWorker, RatchetError, RunFailed, StoreNotShared, Unk
 from client.follow import Heartbeat, heartbeat_in
 from client.history.checkpoints import Source, source_of
 from client.history.recorded import beginning_of
-from client.listing import RunLine, line_of
+from client.listing import RunLine, line_of, list_filter
 from workflows.api import AgentTask, RunResult, RunStatus
 from workflows.kernel.log import Record
 
 __all__ = ["RunView", "Sources"]
 
+CHILDREN = 200
 KEPT = 30
 """Runs whose logs are kept in memory."""
 
@@ -34,7 +35,8 @@ class RunView:
     result: RunResult | None = None
     """Of a run that is over."""
     task: AgentTask | None = None
-    children: tuple[str, ...] = ()
+    children: tuple[RunLine, ...] = ()
+    """Inner runs, however deep; their ids begin with its own."""
     heartbeat: Heartbeat = field(default_factory=Heartbeat)
     problem: str = ""
     """Why something is missing."""
@@ -61,6 +63,8 @@ class _Known:
     task: AgentTask | None = None
     records: tuple[Record, ...] = ()
     result: RunResult | None = None
+    status: RunStatus | None = None
+    children: tuple[RunLine, ...] = ()
     problem: str = ""
 
 
@@ -97,24 +101,33 @@ class Sources:
             return await self._archived(run)
         view = RunView(run, await line_of(description))
         raw = description.raw_description
-        view.children = tuple(child.workflow_id for child in raw.pending_children)
         known = self._remembered(run, description.run_id)
         if known.task is None:
             known.task = await self._task(run)
+        is_new = known.length != description.history_length
         if view.live:
             view.heartbeat = await heartbeat_in(self._agents.temporal, raw)
-            try:
-                view.status = await self._agents.status(run)
-            except RatchetError as error:
-                view.problem = str(error)
+            if is_new or known.status is None:
+                await self._ask_status(run, known)
         elif known.result is None:
             await self._find_result(run, known)
-        if known.length != description.history_length:
+        if is_new or raw.pending_children:
+            found, _ = await self._agents.list_page(list_filter(prefix=f"{run}/"), CHILDREN)
+            known.children = tuple(line for line in found if line.progress != "continued")
+        if is_new:
             await self._read_log(run, known)
             known.length = description.history_length
         view.task, view.records, view.result = known.task, known.records, known.result
-        view.problem = view.problem or known.problem
+        view.status = known.status if view.live else None
+        view.children, view.problem = known.children, known.problem
         return view
+
+    async def _ask_status(self, run: str, known: _Known) -> None:
+        known.status = None
+        try:
+            known.status, known.problem = await self._agents.status(run), ""
+        except RatchetError as error:
+            known.problem = str(error)
 
     async def _find_result(self, run: str, known: _Known) -> None:
         try:
