@@ -246,7 +246,9 @@ async def test_run_page_shows_steps_machine_log_and_spending(browser: Browser, a
 async def test_runs_are_filtered_and_come_in_pages(browser: Browser, agents: AgentClient) -> None:
     prefix = "web-page-"
     for number in range(55):
-        await agents.start(talk(name=f"pager{number % 2}"), f"{prefix}{number:02}")
+        await agents.start(
+            talk(name=f"pager{number % 2}"), f"{prefix}{number:02}", task_queue="nobody polls it"
+        )
 
     async def listed() -> bool:
         lines, _ = await agents.list_page(f"WorkflowId STARTS_WITH '{prefix}'", 100)
@@ -262,6 +264,8 @@ async def test_runs_are_filtered_and_come_in_pages(browser: Browser, agents: Age
     assert len([1 for tag, one in found.elements if tag == "a" and one.get("class") == "main"]) == 27
     odd = await browser.get("/runs", id="' OR WorkflowType = 'AgentWorkflow", agent="' OR '1'='1")
     assert "No run is like that" in odd.text
+    for number in range(55):
+        await agents.temporal.get_workflow_handle(f"{prefix}{number:02}").terminate()
 
 
 async def test_agent_is_started_with_a_goal(browser: Browser, agents: AgentClient) -> None:
