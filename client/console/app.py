@@ -36,7 +36,7 @@ from client.errors import NoWorker, RatchetError, Refused, UnknownRun, Unreachab
 from client.keys import Signer
 from client.ui import LOCAL_NAMES
 
-__all__ = ["Console", "Handler", "Parts", "PORT", "build", "form_of", "serving"]
+__all__ = ["Console", "Handler", "Parts", "PORT", "build", "form_of", "link", "serving"]
 
 PORT = 8260
 """Of the console, if it is free and none is named."""
@@ -166,7 +166,7 @@ def _identified(name: str, part: Markup) -> Markup:
 
 
 async def form_of(request: Request) -> dict[str, str]:
-    """The fields of a form; of a name that comes several times the last one, and all as `NAME[]` in lines.
+    """The fields of a form; of a name that comes several times the last one.
 
     Raises:
         HTTPException: it is too long.

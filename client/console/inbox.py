@@ -8,13 +8,14 @@ from contextlib import suppress
 from typing import Any
 from weakref import WeakKeyDictionary
 
+from markupsafe import Markup
 from starlette.requests import Request as HttpRequest
 from starlette.responses import Response
 
 from activities.contracts import JsonObject
 from client.cli.render import DECISIONS, decision_text, request_reason
 from client.cli.typed import amounts_from
-from client.console.app import Console, Handler, Parts, form_of
+from client.console.app import Console, Handler, Parts, form_of, link
 from client.console.forms import Field, arguments_in, fields_of
 from client.console.sources import RunView
 from client.console.steps import request_history, steps_of
@@ -109,7 +110,32 @@ async def request_page(
         "typed": typed or {},
         "next": await _next(console, run, name),
     }
-    return console.page(request, "request.html", title=f"{_title(asked)}", status=status, **values)
+    is_open = bool(values["open"])
+    return console.page(
+        request,
+        "request.html",
+        title=_title(asked),
+        status=status,
+        parts={"news": Markup("")} if is_open else {},
+        live=link("/live/request", run=run, id=name, digest=asked.digest) if is_open else "",
+        **values,
+    )
+
+
+async def live_request(console: Console, request: HttpRequest) -> Response:
+    """Says while a request is open on a page that somebody else has decided it, or that it has changed."""
+    run, name = request.query_params.get("run", ""), request.query_params.get("id", "")
+    digest = request.query_params.get("digest", "")
+
+    async def news() -> Parts:
+        short = await console.agents.request_summaries(run)
+        if any((one.id, one.digest) == (name, digest) for one in short):
+            return {"news": Markup("")}
+        asked = await _find(console, run, name)
+        changed = asked.digest != digest or (isinstance(asked, Request) and not asked.is_open)
+        return {"news": console.part("_news.html", asked=asked, run=run) if changed else Markup("")}
+
+    return console.stream(request, news)
 
 
 def _title(asked: AnyRequest) -> str:
@@ -203,5 +229,6 @@ ROUTES: Sequence[tuple[str, str, Handler]] = (
     ("GET", "/", inbox),
     ("GET", "/live/inbox", live_inbox),
     ("GET", "/request", request_page),
+    ("GET", "/live/request", live_request),
     ("POST", "/decide", decide),
 )

@@ -5,6 +5,7 @@ from __future__ import annotations
 import re
 from collections.abc import AsyncIterator
 from html.parser import HTMLParser
+from pathlib import Path
 from typing import Any
 from urllib.parse import parse_qs, urlsplit
 
@@ -15,7 +16,7 @@ from activities.settings import Settings
 from client.agent import AgentClient
 from client.connection import Connection
 from client.console.app import Console, build
-from client.keys import Signer
+from client.keys import Signer, new_key, signer
 from tests.client.asking import asking, marks, newer, opened, talk, until
 from tests.server.conftest import real_server
 from tests.server.trials import calls, task
@@ -62,8 +63,8 @@ class Page(HTMLParser):
 class Browser:
     """A browser that has opened the printed link."""
 
-    def __init__(self, agents: AgentClient, by: str = "ada") -> None:
-        self.guard = build(Console(agents, Signer(by)))
+    def __init__(self, agents: AgentClient, by: str | Signer = "ada") -> None:
+        self.guard = build(Console(agents, by if isinstance(by, Signer) else Signer(by)))
         transport = httpx2.ASGITransport(app=self.guard)
         self.http = httpx2.AsyncClient(transport=transport, base_url=f"http://{HOST}")
 
@@ -161,7 +162,21 @@ async def test_double_click_decides_once(browser: Browser, agents: AgentClient) 
     await agents.command(run, "abort")
 
 
-async def test_limit_is_topped_up_and_question_answered(browser: Browser, agents: AgentClient) -> None:
+async def test_decision_is_signed_with_the_persons_key(agents: AgentClient, tmp_path: Path) -> None:
+    key = new_key(tmp_path / "bea.pem")
+    people = People(groups={"board": Group(keys={"bea": key})}, requests=RequestSettings(group="board"))
+    run = await agents.start(asking("web-signed", people=people))
+    request = await opened(agents, run)
+    stranger, bea = Browser(agents, "bea"), Browser(agents, signer("bea", tmp_path / "bea.pem"))
+    for browser in (stranger, bea):
+        await browser.login()
+    assert (await stranger.decide(run, request.id, "approve")).status_code == 409
+    answer = await bea.decide(run, request.id, "approve")
+    assert "bea (verified)" in re.sub(r"<[^>]*>", "", (await bea.http.get(answer.headers["location"])).text)
+    assert (await agents.result(run)).decisions[0].verified
+
+
+async def test_limit_is_topped_up(browser: Browser, agents: AgentClient) -> None:
     people = People(on_limit="ask")
     run = await agents.start(talk(people=people, limits={"model_calls": 1}))
     request = await opened(agents, run)
@@ -282,7 +297,7 @@ async def test_agent_is_started_with_a_goal(browser: Browser, agents: AgentClien
 
 
 async def test_console_without_a_worker_shows_what_waits_and_sends_decisions(
-    settings: Settings, tmp_path: Any
+    settings: Settings, tmp_path: Path
 ) -> None:
     from worker import build_worker
 

@@ -91,6 +91,15 @@ async def test_a_person_rejects_and_edits(page: Page, agents: AgentClient, setti
     assert [marks(settings, line) for line in ("click-no", "click-before", "click-after")] == [0, 0, 1]
 
 
+async def test_open_request_says_that_somebody_else_decided_it(page: Page, agents: AgentClient) -> None:
+    run = await agents.start(asking("click-other"))
+    request = await opened(agents, run)
+    await page.goto(f"{_origin(page)}/request?run={run}&id={request.id}")
+    await expect(page.get_by_role("button", name="Approve", exact=True)).to_be_visible()
+    await agents.decide(run, request, "reject", by="bob")
+    await expect(page.get_by_text("It is decided now: rejected by bob.")).to_be_visible()
+
+
 async def test_a_person_follows_a_run_rolls_it_back_and_aborts_it(page: Page, agents: AgentClient) -> None:
     run = await agents.start(asking("roll-a", "roll-b"))
     request = await opened(agents, run)
