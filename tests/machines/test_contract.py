@@ -281,6 +281,14 @@ def test_r_004_2_exhausted_round_keeps_only_its_mapping() -> None:
     assert "Only `map_slots` of this answer counts" in run.newest
 
 
+def test_schema_is_enforced_after_a_reply_that_could_not_be_read() -> None:
+    schemas: list[Any] = [ask.response_schema for ask in contract(replied("?"), rerun("a")).asked]
+    assert schemas[0] is None
+    assert schemas[1]["properties"]["action"]["enum"][0] == "call_tool"
+    assert schemas[1]["properties"]["tool_call"]["properties"]["tool_id"]["enum"]
+    assert schemas[1]["required"] == ["action", "strategy"]
+
+
 @pytest.mark.parametrize("reply", [clarify(), rerun("found"), replied("?"), done()])
 def test_r_004_2_exhausted_round_keeps_its_reason(reply: ModelReplied) -> None:
     run = contract(call(), made("42", kind="search"), reply, **ONE_CALL)

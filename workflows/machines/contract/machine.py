@@ -37,7 +37,7 @@ from workflows.machines.contract.context import (
 )
 from workflows.machines.contract.journal import DECIDE_AGAIN, journal, opening
 from workflows.machines.contract.mapping import Mapped, fill_slots, new_artifacts, read_texts, with_text
-from workflows.machines.contract.reply import Decision, WantedCall, decision_of
+from workflows.machines.contract.reply import Decision, WantedCall, decision_of, decision_schema
 from workflows.machines.contract.round import Judgement
 from workflows.machines.contract.verify import verdict_on
 
@@ -161,6 +161,8 @@ def ask(c: Contract, run: Run, overdraft: Overdraft) -> Generator[Effect[Any], A
     """
     round = c.round.model_copy(update={"started": run.now})
     say = yield from journal(c, run.options, overdraft)
+    slots = tuple(slot.name for slot in run.options.slots)
+    unread = bool(c.last_decision.problem)  # a model that missed the form is held to it
     while True:
         number = c.iteration + 1
         reply = yield from do(
@@ -168,6 +170,7 @@ def ask(c: Contract, run: Run, overdraft: Overdraft) -> Generator[Effect[Any], A
                 say=(say,),
                 role=c.last_decision.next_decision_model,
                 attempts=run.options.max_model_attempts,
+                response_schema=decision_schema(run.input.tool_names, slots) if unread else None,
                 label=f"decide #{number}",
             )
         )

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Annotated, Any, Literal, get_args
 
 from pydantic import BeforeValidator, JsonValue
@@ -18,6 +19,7 @@ __all__ = [
     "WantedCall",
     "artifact_specs",
     "decision_of",
+    "decision_schema",
 ]
 
 Action = Literal["call_tool", "decision", "clarify", "complete", "exit"]
@@ -113,6 +115,33 @@ class Decision(Frozen):
     clarification_questions: Texts = ()
     problem: str = ""
     """What is wrong with the reply, for the model."""
+
+
+def decision_schema(tools: Sequence[str], slots: Sequence[str]) -> JsonObject:
+    """A decision as a JSON schema, for a model whose last one could not be read."""
+    text: JsonObject = {"type": "string"}
+    call = {
+        "tool_id": {"enum": list(tools)},
+        "params": {"type": "object"},
+        "out_artifacts_spec": {"type": "array", "items": _object_of(name=text, type=text, kind=text)},
+    }
+    mapping = _object_of(
+        slot_name={"enum": list(slots)} if slots else text, source_path=text, draft={"type": "boolean"}
+    )
+    fields: dict[str, JsonObject] = {
+        "action": {"enum": list(get_args(Action))},
+        "strategy": {"enum": list(STRATEGIES)},
+        "notes": text,
+        "map_slots": {"type": "array", "items": mapping},
+        "show_artifacts": {"type": "array", "items": text},
+        "completion_summary": text,
+        **({"tool_call": _object_of(**call)} if tools else {}),
+    }
+    return {**_object_of(**fields), "required": ["action", "strategy"]}
+
+
+def _object_of(**properties: Any) -> JsonObject:
+    return {"type": "object", "properties": properties, "required": list(properties)}
 
 
 def decision_of(reply: ModelReplied) -> Decision:
