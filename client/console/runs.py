@@ -158,7 +158,6 @@ async def run_page(console: Console, request: Request) -> Response:
     """A run as it happens."""
     run, tab = _run(request.query_params), request.query_params.get("view", "steps")
     parts = await _run_parts(console, request)
-    steps = [part for name, part in parts.items() if name.startswith("step-")]
     view = await console.sources.view(run)
     first = next((int(name[5:]) for name in parts if name.startswith("step-")), 0)
     return console.page(
@@ -171,7 +170,6 @@ async def run_page(console: Console, request: Request) -> Response:
         view=view,
         tab=tab,
         first=first,
-        steps=len(steps),
         before=_number(request.query_params, "before", len(view.records)),
         records=RECORDS,
     )

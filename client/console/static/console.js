@@ -51,7 +51,12 @@ function show(id, hash, content) {
   if (focus) node.querySelectorAll(focus.tagName)[place]?.focus({ preventScroll: true });
 }
 
+// A browser has few connections to one server: a page that nobody sees gives its own back.
 function follow(address) {
+  if (document.hidden) {
+    document.addEventListener("visibilitychange", () => follow(address), { once: true });
+    return;
+  }
   const source = new EventSource(address);
   source.onmessage = (event) => {
     byId("away").hidden = true;
@@ -64,6 +69,10 @@ function follow(address) {
   source.onopen = () => { byId("away").hidden = true; };
   source.onerror = () => { byId("away").hidden = false; };
   addEventListener("pagehide", () => source.close());
+  document.addEventListener("visibilitychange", () => {
+    source.close();
+    follow(address);
+  }, { once: true });
 }
 
 // -- keys --------------------
