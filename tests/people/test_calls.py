@@ -65,7 +65,7 @@ async def test_flood_of_decisions_without_a_request_drops_none_that_was_kept() -
 
 
 async def test_title_that_is_cut_says_so() -> None:
-    async with Bench(brain(f"tools pay {'9' * 200}"), approvals=ASKED) as bench:
+    async with Bench(brain(f"tools pay {'9' * 120}"), approvals=ASKED) as bench:
         assert bench.drive.status().doing == f'pay(x="{"9" * 96}…)'
 
 
