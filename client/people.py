@@ -288,14 +288,18 @@ class RunCommander(RunReader):
                 yield record
             return
         changes = _RequestChanges(self, run)
-        requests = await changes.next()
+        requests, newest = await changes.next(), 0.0
         async with aclosing(self.batches(run, since, seconds=LOOK_SECONDS)) as batches:
             async for records in batches:
-                for record in records:
-                    yield record
-                for request in (*requests, *await changes.after(records)):
+                news: tuple[Record | Request, ...] = (*records, *requests)
+                for one in news:
+                    yield one
+                newest = max([newest, *(record.at for record in records)])
+                found = await changes.after(records)
+                # one that has opened since then comes behind the records that led to it
+                requests = [r for r in found if r.run == run and r.is_open and r.created > newest]
+                for request in (r for r in found if r not in requests):
                     yield request
-                requests = []
         for request in (*requests, *await changes.next()):
             yield request
 
