@@ -624,9 +624,9 @@ def _lacking(task: AgentTask, catalog: Any, settings: Settings) -> Iterator[str]
     """What a run needs and this worker lacks."""
     if not any(machine.name == task.machine for machine in catalog.machines):
         yield f"there is no machine {task.machine}; name its module with RATCHET_MODULES"
-    known = {tool.name for tool in catalog.tools}
-    if missing := [name for name in task.tools if name not in known]:
-        yield f"there is no tool {', '.join(missing)}; name its module with RATCHET_MODULES"
+    if missing := [name for name in task.tools if catalog.tool_problem(name)]:
+        advice = "name its module with RATCHET_MODULES, or its MCP server with RATCHET_MCP"
+        yield f"there is no tool {', '.join(missing)}; {advice}"
     typed = recalled(settings.data_dir).openai_base_url
     server = os.environ.get("OPENAI_BASE_URL", "").strip()
     if any(typed and spec.base_url == typed != server for spec in task.models.values()):

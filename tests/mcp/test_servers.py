@@ -16,6 +16,7 @@ from activities.mcp.config import McpConfig, tool_name
 from activities.mcp.servers import McpServers, Unusable
 from activities.settings import Settings
 from activities.tools import TransientError
+from client.catalog import Catalog
 from tests.activities.toolkit import KEY, Memory, request_for
 from tests.mcp.conftest import RUDE, Served, own_config, runner_of
 from tests.mcp.rude_server import ODD_NAME
@@ -252,3 +253,11 @@ def test_configuration_is_the_file_that_other_hosts_read(
     )
     monkeypatch.setenv("RATCHET_MCP", str(file))
     assert Settings().mcp == {"git": McpConfig(type="stdio", command="mcp-server-git", args=("-r", "."))}
+
+
+def test_agent_may_name_tools_of_servers_that_the_worker_has(tmp_path: Path) -> None:
+    catalog = Catalog.load(Settings(data_dir=tmp_path, mcp={"git": McpConfig(command="mcp-server-git")}))
+    assert catalog.tool_problem("git__git_log") == catalog.tool_problem("calculator") == ""
+    assert catalog.tool_problem("got__git_log") == (
+        "there is no tool `got__git_log`: no MCP server is called `got`; RATCHET_MCP names: git"
+    )
