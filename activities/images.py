@@ -7,10 +7,13 @@ from base64 import b64encode
 from collections.abc import Iterable
 from dataclasses import dataclass
 from functools import lru_cache
+from typing import TYPE_CHECKING
 
 from activities.contracts import IMAGE_MARK, Message
-from activities.store.blobs import BlobStore
-from activities.store.secret import StoreSecret
+
+if TYPE_CHECKING:
+    from activities.store.blobs import BlobStore
+    from activities.store.secret import StoreSecret
 
 __all__ = ["MAX_IMAGES", "MAX_IMAGE_BYTES", "Image", "Images", "checked"]
 
