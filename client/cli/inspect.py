@@ -190,10 +190,9 @@ async def cancel(
         has_worker = await client.has_worker(run_id)
         failure = None if force else await bug_in(client.temporal, run_id)
     if as_json:
-        render.print_json({
-            "id": run_id, "asked_to_stop": not force, "ended": force, "has_worker": has_worker,
-            "failure": failure,
-        })  # fmt: skip
+        why = {"failure": failure} if failure else {}
+        asked = {"asked_to_stop": True, "has_worker": has_worker, **why}
+        render.print_json({"id": run_id, **({"ended": True} if force else asked)})
         return
     if force:
         typer.echo(render.plain(f"ended run {run_id} at once, without a result"))
