@@ -7,6 +7,7 @@ import json
 import time
 from collections.abc import Awaitable, Callable, Mapping
 from functools import wraps
+from itertools import accumulate
 from typing import Annotated, Any, ParamSpec
 
 from mcp.server import MCPServer
@@ -115,9 +116,11 @@ class _Tools:
     async def run_log(
         self, run: Run, since: Annotated[int, Field(ge=0, description="First record.")] = 0
     ) -> Any:
-        """Read a run's records: each transition, why it happened and what it changed. 50 at a time."""
+        """Read a run's records: each transition, why it happened and what it changed. Some 50 at a time."""
         records = await self.client.records(await self.client.find(run), since)
-        return {"records": records[:PAGE], "next": since + PAGE if len(records) > PAGE else None}
+        lengths = accumulate(len(record.model_dump_json()) for record in records[:PAGE])
+        shown = max(1, sum(length <= TEXT_CHARS - 1_000 for length in lengths))
+        return {"records": records[:shown], "next": since + shown if len(records) > shown else None}
 
     async def open_requests(
         self, run: Annotated[str | None, Field(description="Default: all runs that wait.")] = None

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import signal
 import sys
+from importlib.util import find_spec
 from typing import NoReturn
 
 __all__ = ["main"]
@@ -17,14 +18,14 @@ def main() -> NoReturn:
     """
     if signal.getsignal(signal.SIGINT) is signal.default_int_handler:
         signal.signal(signal.SIGINT, signal.SIG_DFL)
-    try:
-        from client.cli.app import main as command_line
-    except ModuleNotFoundError as error:
-        package = sys.modules.get((error.name or "").partition(".")[0])
-        if package is None or package.__name__ not in ("activities", "workflows"):
-            raise
-        sys.exit(
-            f"ratchet: {', '.join(package.__path__)} hides Ratchet's package {package.__name__!r}; take its "
-            "folder out of PYTHONPATH (docs/embedding.md)"
-        )
+    for package in ("activities.contracts", "workflows.kernel"):
+        if find_spec(package) is None:
+            folder = package.partition(".")[0]
+            where = ", ".join(sys.modules[folder].__path__)
+            sys.exit(
+                f"ratchet: {where} hides Ratchet's package {folder!r}; take its folder out of PYTHONPATH "
+                "(docs/embedding.md)"
+            )
+    from client.cli.app import main as command_line
+
     command_line()
