@@ -71,12 +71,16 @@ def _told(function: Callable[P, Awaitable[Any]]) -> Callable[P, Awaitable[str]]:
             found = await function(*args, **kwargs)
         except RatchetError as error:
             raise ToolError(str(error)) from None
-        text = json.dumps(_plain(found), ensure_ascii=False, default=str)
+        text = _json(found)
         if len(text) <= TEXT_CHARS:
             return text
         return f"{text[:TEXT_CHARS]}\n[{len(text) - TEXT_CHARS:,} of {len(text):,} characters left out]"
 
     return answer
+
+
+def _json(value: Any) -> str:
+    return json.dumps(_plain(value), ensure_ascii=False, default=str)
 
 
 def _plain(value: Any) -> Any:
@@ -118,8 +122,8 @@ class _Tools:
     ) -> Any:
         """Read a run's records: each transition, why it happened and what it changed. Some 50 at a time."""
         records = await self.client.records(await self.client.find(run), since)
-        lengths = accumulate(len(record.model_dump_json()) for record in records[:PAGE])
-        shown = max(1, sum(length <= TEXT_CHARS - 1_000 for length in lengths))
+        lengths = accumulate(len(_json(record)) + 2 for record in records[:PAGE])
+        shown = max(1, sum(length <= TEXT_CHARS - 100 for length in lengths))
         return {"records": records[:shown], "next": since + shown if len(records) > shown else None}
 
     async def open_requests(

@@ -197,8 +197,10 @@ async def listening(client: AgentClient, view: LiveView | None, run: str) -> Asy
 
 
 async def _cancel(task: asyncio.Task[Any]) -> None:
-    task.cancel()
-    await asyncio.wait({task})
+    """Cancel it until it has ended: a cancellation that meets the end of what is awaited may get lost."""
+    while not task.done():
+        task.cancel()
+        await asyncio.wait({task}, timeout=1)
 
 
 class _Announcer:
