@@ -30,9 +30,10 @@ from activities.logs import configure
 from activities.settings import Settings
 from activities.store.blobs import StoreError
 from client.catalog import Catalog
-from client.connection import open_client, remote_config
+from client.connection import open_client
 from client.errors import RatchetError, Unreachable, clear_errors, unreachable
 from client.namespace import missing_attributes
+from client.remote import remote_config
 from client.telemetry import set_runtime
 from client.workerconfig import settings_from_environment
 from workflows.api import TASK_QUEUE

@@ -16,7 +16,8 @@ from temporalio.client import Client, WorkflowHandle
 from activities.contracts import ModelSpec
 from benchmarks.bare import QUEUE, BareLoop, BareWait
 from client.agent import pinned
-from client.listing import start_attributes, start_memo
+from client.attributes import start_attributes
+from client.listing import start_memo
 from workflows.api import TASK_QUEUE, WORKFLOW_TYPE, AgentTask, Limits
 
 Handle = WorkflowHandle[Any, Any]

@@ -12,10 +12,12 @@ from typing import TYPE_CHECKING, Any
 from temporalio.common import WorkflowIDReusePolicy
 from temporalio.exceptions import WorkflowAlreadyStartedError
 
-from client.connection import connected, remote_config
+from client.attributes import start_attributes
+from client.connection import connected
 from client.errors import DuplicateRun, UsageError, clear_errors
-from client.listing import start_attributes, start_memo
+from client.listing import start_memo
 from client.people import RunCommander
+from client.remote import remote_config
 from client.workerconfig import Allowed, load_settings, settings_from_environment
 from workflows.api import TASK_QUEUE, WORKFLOW_TYPE, AgentTask, RunResult
 
@@ -27,7 +29,6 @@ if TYPE_CHECKING:
     from client.history.compare import Comparison
     from client.history.fork import ForkChanges, PastEffects
     from client.history.replayer import ReplayResult
-    from client.history.resets import Reset
 
 __all__ = ["AgentClient", "pinned"]
 ID_LETTERS = "23456789abcdefghjkmnpqrstuvwxyz"
@@ -170,12 +171,6 @@ class AgentClient(RunCommander):
             await (handle.terminate("ended by force") if force else handle.cancel())
 
     # -- the past of a run --------------------
-
-    async def resets(self, run: str) -> tuple[Reset, ...]:
-        """When Temporal reset a run, by whom and to which step, and which calls of the dropped part stand."""
-        from client.history.resets import resets_of
-
-        return await resets_of(self, run)
 
     async def checkpoints(self, run: str) -> tuple[CheckpointLine, ...]:
         """The steps of a run: those that `rollback` and `fork` can begin again, and those left behind."""

@@ -34,9 +34,14 @@ class ArchivedRuns:
     def _archive(self) -> Archive:
         return self._stores.archive
 
-    async def records(self, run: str) -> tuple[Record, ...]:
-        """All records of a run, in order; empty when the archive does not know it."""
-        return await _read(lambda: tuple(map(Record.model_validate, self._archive.records(run))))
+    async def records(self, run: str, since: int = 0) -> tuple[Record, ...]:
+        """The records of a run from a number on, in order; empty when the archive does not know the run."""
+        return await _read(lambda: tuple(map(Record.model_validate, self._archive.records(run, since=since))))
+
+    async def last_record(self, run: str) -> Record | None:
+        """The newest record of a run; None when the archive does not know it."""
+        found = await _read(lambda: self._archive.last_record(run))
+        return None if found is None else await _read(lambda: Record.model_validate(found))
 
     async def result(self, run: str) -> RunResult | None:
         """The result of a run; None when its end is not archived."""

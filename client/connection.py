@@ -15,19 +15,19 @@ from temporalio.api.enums.v1 import TaskQueueType, WorkerStatus
 from temporalio.api.taskqueue.v1 import TaskQueue
 from temporalio.api.workflowservice.v1 import DescribeTaskQueueRequest, ListWorkersRequest
 from temporalio.client import Client
-from temporalio.envconfig import ClientConfig
 from temporalio.service import RPCError
 
 from activities.settings import Settings
 from activities.store.blobs import StoreError
 from activities.store.stores import Stores
+from client.attributes import accept_new_statuses
 from client.embedded import EmbeddedServer, Ports, data_directory
 from client.errors import RatchetError, ServerError, UsageError, unreachable
-from client.listing import accept_new_statuses
+from client.remote import remote_config
 from client.workerconfig import load_settings
 from workflows.api import TASK_QUEUE
 
-__all__ = ["Connection", "connected", "has_worker", "open_client", "remote_config", "while_alive"]
+__all__ = ["Connection", "connected", "has_worker", "open_client", "while_alive"]
 
 CONNECT_TIMEOUT = timedelta(seconds=10)
 POLL_SECONDS = 90
@@ -68,26 +68,6 @@ class Connection:
                 yield
             finally:
                 self.queues = tuple(queue for queue in self.queues if queue not in queues)
-
-
-def remote_config(address: str | None = None, namespace: str | None = None) -> dict[str, Any] | None:
-    """What `Client.connect` takes to reach a server elsewhere; None when none is named, for the embedded one.
-
-    Temporal's environment configuration (TEMPORAL_ADDRESS, TEMPORAL_API_KEY, TEMPORAL_TLS_..., a profile of
-    temporal.toml), with `address` and `namespace` before it.
-
-    Raises:
-        UsageError: Temporal's configuration file cannot be read.
-    """
-    try:
-        config: dict[str, Any] = dict(ClientConfig.load_client_connect_config())
-    except Exception as error:  # the loader raises plain RuntimeErrors
-        raise UsageError(
-            f"Temporal's configuration cannot be read: {error}; check TEMPORAL_... and temporal.toml"
-        ) from error
-    given = {"target_host": address, "namespace": namespace}
-    config |= {name: value for name, value in given.items() if value is not None}
-    return config if config.get("target_host") else None
 
 
 async def open_client(settings: Settings, config: dict[str, Any], stores: Stores | None = None) -> Client:

@@ -1,18 +1,14 @@
-"""Runs as a list shows them: from search attributes and memo alone, so that no worker is needed."""
+"""Runs as a list shows them: what Temporal knows of them without a worker."""
 
 from __future__ import annotations
 
-import bisect
 import json
 from collections.abc import Iterable
 from contextlib import suppress
 from datetime import UTC, datetime
-from typing import Any, Literal
+from typing import Any, Literal, TypedDict, Unpack
 
 from pydantic import TypeAdapter
-from temporalio.api.enums.v1 import WorkflowExecutionStatus as NewestStatus
-from temporalio.client import Client, WorkflowExecution, WorkflowExecutionStatus
-from temporalio.common import SearchAttributeKey, SearchAttributePair, TypedSearchAttributes
 
 from activities.contracts import Frozen, JsonObject, without_digests
 from client.errors import UsageError
@@ -20,53 +16,26 @@ from workflows.api import WORKFLOW_TYPE, AgentTask
 from workflows.people import Kind, Verb
 
 __all__ = [
-    "REQUESTS_KEY", "RequestSummary", "RunLine", "accept_new_statuses", "line_of", "list_filter",
-    "newest_runs", "quoted", "requests_in_memo", "run_with_short_id", "start_attributes", "start_memo",
+    "GOAL_CHARACTERS", "PROGRESS", "REQUESTS_KEY", "Filter", "RequestSummary", "RunLine", "list_filter",
+    "quoted", "requests_in", "run_with_short_id", "start_memo",
 ]  # fmt: skip
 
 Progress = Literal["running", "completed", "failed", "cancelled", "terminated", "timed out", "continued"]
-PROGRESS: dict[WorkflowExecutionStatus | None, Progress] = {
-    WorkflowExecutionStatus.RUNNING: "running",
-    WorkflowExecutionStatus.COMPLETED: "completed",
-    WorkflowExecutionStatus.FAILED: "failed",
-    WorkflowExecutionStatus.CANCELED: "cancelled",
-    WorkflowExecutionStatus.TERMINATED: "terminated",
-    WorkflowExecutionStatus.TIMED_OUT: "timed out",
-    WorkflowExecutionStatus.CONTINUED_AS_NEW: "continued",
+PROGRESS: dict[int | None, Progress] = {
+    1: "running",
+    2: "completed",
+    3: "failed",
+    4: "cancelled",
+    5: "terminated",
+    6: "continued",
+    7: "timed out",
 }
+"""By Temporal's number of the status; one that is not here is of a run that is not over."""
 GOAL_CHARACTERS = 200
-PAGE = 100
-"""Runs that are fetched at once."""
 CANDIDATES = 10
 """Runs that a message names."""
 REQUESTS_KEY = "requests"
 """Memo: the open requests in short."""
-
-AGENT = SearchAttributeKey.for_keyword("AgentName")
-MACHINE = SearchAttributeKey.for_keyword("AgentMachine")
-STATE = SearchAttributeKey.for_keyword("AgentState")
-WAITING = SearchAttributeKey.for_keyword("AgentWaiting")
-WAITING_SINCE = SearchAttributeKey.for_datetime("AgentWaitingSince")
-DEADLINE = SearchAttributeKey.for_datetime("AgentDeadline")
-EXIT = SearchAttributeKey.for_keyword("AgentExit")
-
-
-def accept_new_statuses() -> None:
-    """Let Temporal's client read an execution whose status it does not know, as `PAUSED` of newer servers: it
-    raises a ValueError in every list and description otherwise."""
-    missing = classmethod(_new_status)
-    WorkflowExecutionStatus._missing_ = missing  # type: ignore[assignment]  # the hook that enum has for it
-
-
-def _new_status(kind: type[WorkflowExecutionStatus], value: object) -> WorkflowExecutionStatus | None:
-    if not isinstance(value, int):
-        return None
-    status = int.__new__(kind, value)
-    known = value in NewestStatus.values()
-    name = NewestStatus.Name(NewestStatus.ValueType(value)) if known else f"STATUS_{value}"
-    status._name_ = name.removeprefix("WORKFLOW_EXECUTION_STATUS_")
-    status._value_ = value
-    return status
 
 
 class RequestSummary(Frozen):
@@ -122,53 +91,11 @@ class RunLine(Frozen):
 _SUMMARIES: TypeAdapter[tuple[RequestSummary, ...]] = TypeAdapter(tuple[RequestSummary, ...])
 
 
-async def line_of(run: WorkflowExecution) -> RunLine:
-    """What a list shows of a run."""
-    found = run.typed_search_attributes
-    goal = await _memo(run, "goal")
-    return RunLine(
-        id=run.id,
-        run_id=run.run_id,
-        progress=PROGRESS.get(run.status, "running"),
-        agent=found.get(AGENT, ""),
-        machine=found.get(MACHINE, ""),
-        task_queue=run.task_queue,
-        state=found.get(STATE, "") if run.status in PROGRESS else f"{_status(run)} in Temporal",
-        waiting=found.get(WAITING, ""),
-        waiting_since=found.get(WAITING_SINCE),
-        deadline=found.get(DEADLINE),
-        exit_reason=found.get(EXIT, ""),
-        goal="" if goal is None else str(goal)[:GOAL_CHARACTERS],
-        started=run.start_time,
-        closed=run.close_time,
-        requests=await requests_in_memo(run),
-    )
-
-
-def _status(run: WorkflowExecution) -> str:
-    return "unknown" if run.status is None else run.status.name.lower().replace("_", " ")
-
-
-async def requests_in_memo(run: WorkflowExecution) -> tuple[RequestSummary, ...]:
-    """The open requests that a run's memo names, the oldest five at most; none when it cannot be read."""
-    found = await _memo(run, REQUESTS_KEY)
+def requests_in(memo: Any) -> tuple[RequestSummary, ...]:
+    """The open requests that a memo names, the oldest five at most; none when it cannot be read."""
     with suppress(ValueError, RecursionError):  # a newer worker, or another program, wrote it
-        return _SUMMARIES.validate_python(json.loads(found) if isinstance(found, str) else found or ())
+        return _SUMMARIES.validate_python(json.loads(memo) if isinstance(memo, str) else memo or ())
     return ()
-
-
-async def _memo(run: WorkflowExecution, key: str) -> Any:
-    """A value of a memo; None when there is none, or one that cannot be read: anybody may write there."""
-    with suppress(Exception):
-        return await run.memo_value(key, default=None)
-    return None
-
-
-def start_attributes(task: AgentTask) -> TypedSearchAttributes:
-    """Search attributes that a run has from its first moment, at the cost of no event."""
-    return TypedSearchAttributes(
-        [SearchAttributePair(AGENT, task.name), SearchAttributePair(MACHINE, task.machine)]
-    )
 
 
 def start_memo(task: AgentTask) -> dict[str, str]:
@@ -177,52 +104,36 @@ def start_memo(task: AgentTask) -> dict[str, str]:
     return {**memo, "machine": f"{task.machine} {task.machine_version}"} if task.machine_version else memo
 
 
-def list_filter(
-    *,
-    running: bool = False,
-    waiting: bool = False,
-    machine: str | None = None,
-    agent: str | None = None,
-    prefix: str = "",
-    since: datetime | None = None,
-) -> str:
-    """A visibility query for runs; `prefix` is the beginning of their ids, `since` when they began at the
-    earliest. Executions that were continued as new are not there: the newest one is."""
+class Filter(TypedDict, total=False):
+    """Which runs are meant; default: all."""
+
+    running: bool
+    """Only those that are not over."""
+    waiting: bool
+    """Only those that wait for people."""
+    machine: str | None
+    agent: str | None
+    prefix: str
+    """The beginning of their ids."""
+    since: datetime | None
+    """When they began at the earliest."""
+
+
+def list_filter(**wanted: Unpack[Filter]) -> str:
+    """A visibility query for runs. Executions that were continued as new are not there: the newest one is."""
     parts = [f"WorkflowType = '{WORKFLOW_TYPE}'", "ExecutionStatus != 'ContinuedAsNew'"]
-    if running:
+    if wanted.get("running"):
         parts.append("CloseTime IS NULL")
-    if waiting:
+    if wanted.get("waiting"):
         parts.append("AgentWaiting IS NOT NULL")
-    for name, value in (("AgentMachine", machine), ("AgentName", agent)):
+    for name, value in (("AgentMachine", wanted.get("machine")), ("AgentName", wanted.get("agent"))):
         if value is not None:
             parts.append(f"{name} = '{quoted(value)}'")
-    if since is not None:
+    if since := wanted.get("since"):
         parts.append(f"StartTime >= '{since.astimezone(UTC).isoformat()}'")
-    if prefix:
+    if prefix := wanted.get("prefix"):
         parts.append(f"WorkflowId STARTS_WITH '{quoted(prefix)}'")
     return " AND ".join(parts)
-
-
-async def newest_runs(temporal: Client, query: str, limit: int | None = None) -> list[WorkflowExecution]:
-    """The newest executions of the runs that a visibility query finds, the newest first.
-
-    A server lists what is open by its start and what is closed by its end. A run that has ended before the
-    last one of `limit` began cannot be among them, and none behind it in the list.
-    """
-    found: dict[str, WorkflowExecution] = {}
-    for half in ("CloseTime IS NULL", "CloseTime IS NOT NULL"):
-        seen: list[datetime] = []
-        listed = temporal.list_workflows(f"{query} AND {half}", page_size=PAGE)
-        async for run in listed:
-            if limit is not None and len(seen) >= limit and (run.close_time or run.start_time) < seen[-limit]:
-                break
-            known = found.get(run.id)
-            if known is None:  # else it was reset
-                bisect.insort(seen, run.start_time)
-            if known is None or known.start_time < run.start_time:
-                found[run.id] = run
-    newest = sorted(found.values(), key=lambda run: run.start_time, reverse=True)
-    return newest if limit is None else newest[:limit]
 
 
 def quoted(value: str) -> str:

@@ -19,7 +19,7 @@ from pathlib import Path
 from client.errors import UsageError
 from client.workerconfig import state_folder, write_private
 
-__all__ = ["DATABASE", "adopt", "claim"]
+__all__ = ["DATABASE", "adopt", "claim", "is_own"]
 
 DATABASE = "temporal.db"
 ID = re.compile(r"[0-9a-f]{32}")
@@ -54,6 +54,11 @@ def claim(home: Path) -> None:
             "use another directory with --data-dir. If it is yours, `ratchet doctor --adopt` makes it known"
         )
     _make_known(home)
+
+
+def is_own(home: Path) -> bool:
+    """The database of a directory is the user's own: `claim` would not refuse it."""
+    return not _doubt(home) and not _kept_by_git(home)
 
 
 def adopt(home: Path) -> None:

@@ -11,6 +11,7 @@ from typing import Any, Literal, TypedDict, TypeVar, Unpack
 from pydantic import ValidationError
 
 from activities.contracts import JsonObject
+from client.attributes import requests_in_memo
 from client.errors import (
     NoWorker,
     RatchetError,
@@ -21,7 +22,7 @@ from client.errors import (
     clear_errors,
 )
 from client.keys import Signer
-from client.listing import RequestSummary, requests_in_memo
+from client.listing import RequestSummary
 from client.reading import RunReader
 from client.sending import MessageName, NoAnswer, SentSignal, by_signal, by_update
 from client.yaml import problem_text

@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import asyncio
 import time
-from collections.abc import AsyncGenerator
+from collections.abc import AsyncGenerator, Sequence
 from contextlib import aclosing, suppress
-from datetime import datetime, timedelta
-from typing import Any, TypeVar
+from datetime import timedelta
+from typing import Any, TypeVar, Unpack
 
 from pydantic import BaseModel
 from temporalio.client import (
@@ -21,7 +21,7 @@ from temporalio.exceptions import ApplicationError, CancelledError
 
 from activities.contracts import Message
 from activities.store.encryption import ENCODED
-from client.archived import ArchivedRuns
+from client.attributes import line_of, newest_runs
 from client.connection import Connection, has_worker
 from client.errors import (
     NONDETERMINISM,
@@ -29,19 +29,17 @@ from client.errors import (
     MachineBug,
     NoWorker,
     RatchetError,
-    Refused,
     StoreNotShared,
     UnknownRun,
-    UsageError,
     clear_errors,
     machine_bug,
     no_worker,
     run_failed,
-    unknown_run,
 )
 from client.follow import Follower, Heartbeat, bug_in, heartbeat_in, newest_state
 from client.history.recorded import by_number, executions_of, recorded_log
-from client.listing import RunLine, line_of, list_filter, newest_runs, run_with_short_id
+from client.listing import Filter, RunLine, list_filter
+from client.runs import Runs
 from workflows.api import (
     RESULT_KEY,
     TASK_QUEUE,
@@ -49,7 +47,6 @@ from workflows.api import (
     PageQuery,
     RunResult,
     RunStatus,
-    StepLine,
     TranscriptPage,
 )
 from workflows.kernel.log import Record
@@ -64,28 +61,20 @@ ABSENCE_SECONDS = 60
 """How long `watch` waits for a worker that went away in the middle of a run."""
 
 
-class RunReader:
+class RunReader(Runs):
     """What can be read of runs, live or over: the part of `AgentClient` that changes nothing.
 
-    A run is named by its workflow id. What is asked of a live run needs a worker; a run that is over is read
-    from the archive of the data directory where it has it. Every method may raise `Unreachable` and
-    `UnknownRun`, and those that need a worker `NoWorker`.
+    Lists and runs that are over: see `Runs`.
     """
 
     def __init__(self, connection: Connection) -> None:
+        super().__init__(connection.settings, connection.stores, connection.where)
         self.connection = connection
-        self.archive = ArchivedRuns(connection.stores)
-        """Finished runs, also those that Temporal has forgotten."""
 
     @property
     def temporal(self) -> Client:
         """Temporal's own client."""
         return self.connection.temporal
-
-    @property
-    def where(self) -> str:
-        """The server's address, for messages."""
-        return self.connection.where
 
     @property
     def ui(self) -> str | None:
@@ -104,39 +93,15 @@ class RunReader:
 
     # -- lists: no worker is needed --------------------
 
-    async def list(
-        self,
-        *,
-        running: bool = False,
-        machine: str | None = None,
-        agent: str | None = None,
-        since: datetime | None = None,
-        limit: int | None = None,
-    ) -> tuple[RunLine, ...]:
-        """Runs that Temporal knows, the newest first; one that was reset or continued is there once.
-
-        Args:
-            since: only runs that began then or later.
-            limit: so many of them; few are fetched then.
-        """
-        query = list_filter(running=running, machine=machine, agent=agent, since=since)
+    async def lines(self, limit: int | None = None, **wanted: Unpack[Filter]) -> Sequence[RunLine]:
+        """See `Runs`; few are fetched where few are wanted."""
         async with clear_errors(self.where):
-            lines = [await line_of(run) for run in await newest_runs(self.temporal, query, limit)]
-        return tuple([line.model_copy(update={"ok": await self._succeeded(line)}) for line in lines])
+            return [await line_of(run) for run in await newest_runs(self.temporal, limit, **wanted)]
 
-    async def _succeeded(self, line: RunLine) -> bool | None:
-        """Whether a run that is over reached its goal, where that is known without asking it."""
-        if line.progress in ("running", "completed"):
-            with suppress(RatchetError):  # a list is no place to complain of the archive
-                result = await self.archive.result(line.id) if line.progress == "completed" else None
-                return None if result is None else result.ok
-            return None
-        return False
-
-    async def count(self, **filters: Any) -> int:
-        """How many runs `list` knows without a limit; a run that was reset counts each time."""
+    async def count(self, **wanted: Unpack[Filter]) -> int:
+        """See `Runs`."""
         async with clear_errors(self.where):
-            return (await self.temporal.count_workflows(list_filter(**filters))).count
+            return (await self.temporal.count_workflows(list_filter(**wanted))).count
 
     async def list_page(
         self, query: str, size: int, token: bytes = b""
@@ -147,15 +112,6 @@ class RunReader:
             found = self.temporal.list_workflows(query, page_size=size, next_page_token=token or None)
             await found.fetch_next_page(page_size=size)
             return tuple([await line_of(run) for run in found.current_page or ()]), found.next_page_token
-
-    async def inbox(self) -> tuple[RunLine, ...]:
-        """Runs that wait for people, those that have waited longest first; one call, however many runs."""
-        async with clear_errors(self.where):
-            query = list_filter(running=True, waiting=True)
-            lines = [await line_of(run) async for run in self.temporal.list_workflows(query)]
-        return tuple(
-            sorted(lines, key=lambda line: (line.waiting_since or line.started, line.started, line.id))
-        )
 
     async def describe(self, run: str) -> RunLine:
         """What a list shows of one run."""
@@ -170,56 +126,25 @@ class RunReader:
         """What the model says at this moment, or what fails; needs no query."""
         return await heartbeat_in(self.temporal, (await self.description(run)).raw_description)
 
-    async def find(self, short: str, *, running: bool = False) -> str:
-        """The id of a run: the whole id, or the beginning or end of exactly one.
-
-        A run that only the archive knows is found by its whole id.
-
-        Args:
-            running: for a command that changes something; a run that is over is refused.
-
-        Raises:
-            UnknownRun: there is no such run.
-            UsageError: there are several; they are named.
-            Refused: the run is over.
-        """
-        if not short.strip():
-            raise UsageError("the id of the run is empty; `ratchet list` shows the runs")
+    async def first_run_id(self, run: str) -> str | None:
+        """See `Runs`."""
         try:
-            line = await self.describe(short)
+            return (await self.description(run)).raw_info.first_run_id
         except UnknownRun:
-            if not running and await self.archive.records(short):
-                return short
-            line = await self.describe(await self._by_short_id(short, running))
-        if running and line.progress != "running":
-            raise Refused(
-                f"run {line.id} is over ({line.exit_reason or line.progress}), so nothing was changed; "
-                f"`ratchet show {line.id}` shows its result, and `ratchet fork` begins one of its steps again"
-            )
-        return line.id
+            return None
 
-    async def _by_short_id(self, short: str, every: bool) -> str:
-        """A command that reads prefers a beginning to an end; one that changes something must be clear."""
-        for prefix in ("",) if every else (short, ""):
-            async with clear_errors(self.where):
-                query = list_filter(prefix=prefix)
-                ids = [run.id async for run in self.temporal.list_workflows(query)]
-            if found := run_with_short_id(short, ids):
-                return found
-        raise UnknownRun(
-            f"there is no run {short} at {self.where}, and no id begins or ends so; `ratchet list` shows "
-            "the runs"
-        )
+    async def live(self, run: str) -> RunReader:
+        """See `Runs`."""
+        return self
+
+    async def server(self) -> RunReader:
+        """See `Runs`."""
+        return self
 
     # -- what came out --------------------
 
     async def result(self, run: str) -> RunResult:
-        """Wait until a run is over; what came out of it.
-
-        Raises:
-            RunFailed: the workflow failed, was terminated or timed out, so there is no result. A run whose
-                workflow fails or is cancelled by choice has one; see `RunResult.raises` and `OnEnd`.
-        """
+        """Wait until a run is over; what came out of it. See `Runs`."""
         handle: WorkflowHandle[Any, RunResult] = self.temporal.get_workflow_handle(run, result_type=RunResult)
         try:
             async with clear_errors(self.where, run):
@@ -239,40 +164,12 @@ class RunReader:
 
     # -- what a run says of itself --------------------
 
-    async def status(self, run: str) -> RunStatus:
-        """Where a run is."""
-        if not await self.is_archived(run):
-            with suppress(UnknownRun):
-                status = await self.query(run, "status", RunStatus)
-                beat = await self.heartbeat(run) if status.finished is None else Heartbeat()
-                more = {"failing": beat.failure, "attempt": beat.attempt, "next_try": beat.next_try}
-                return status.model_copy(update=more)
-        result, records = await self._archived_result(run), await self.archive.records(run)
-        common = {name: getattr(result, name) for name in RunStatus.model_fields if hasattr(result, name)}
-        return (
-            RunStatus(**common, visit=records[-1].visit, finished=records[-1].at)
-            if records
-            else RunStatus(**common)
-        )
-
-    async def records(self, run: str, since: int = 0, *, full: bool = False) -> tuple[Record, ...]:
-        """All records of a run so far, from sequence number `since` on.
-
-        Long values may be cut unless `full`, which needs the workers' store.
-        """
-        if not await self.is_archived(run):
-            with suppress(UnknownRun):
-                return (await self._live_records(run, since, full))[0]
-        records = await self.archive.records(run)
-        if not records:
-            raise unknown_run(self.where, run)
-        return tuple(record for record in records if record.seq >= since)
-
-    async def steps(self, run: str) -> tuple[StepLine, ...]:
-        """What a run did, one line for each step that holds."""
-        from workflows.pages import steps_of
-
-        return steps_of(await self.records(run))
+    async def live_status(self, run: str) -> RunStatus:
+        """Where a run is, by its own word; and what fails and is tried again. Raises as `query`."""
+        status = await self.query(run, "status", RunStatus)
+        beat = await self.heartbeat(run) if status.finished is None else Heartbeat()
+        more = {"failing": beat.failure, "attempt": beat.attempt, "next_try": beat.next_try}
+        return status.model_copy(update=more)
 
     async def transcript(self, run: str, *, full: bool = False) -> tuple[Message, ...]:
         """The conversation with the model so far."""
@@ -370,7 +267,7 @@ class RunReader:
         Args:
             seconds: an empty batch comes whenever nothing has happened for so long.
         """
-        if await self.is_archived(run) or await self._first_run_id(run) is None:
+        if await self.is_archived(run) or await self.first_run_id(run) is None:
             yield await self.records(run, since)
             return
         await self._check_worker(run)
@@ -393,16 +290,14 @@ class RunReader:
         until = time.monotonic() + ABSENCE_SECONDS
         while True:
             try:
-                return await self._live_records(run, since)
+                return await self.live_records(run, since)
             except (MachineBug, NoWorker) as error:
                 if isinstance(error, CodeChanged) or time.monotonic() > until:
                     raise
                 await asyncio.sleep(1)
 
-    async def _live_records(
-        self, run: str, since: int, full: bool = False
-    ) -> tuple[tuple[Record, ...], bool]:
-        """The records from `since` on, and whether the run is over."""
+    async def live_records(self, run: str, since: int, full: bool = False) -> tuple[tuple[Record, ...], bool]:
+        """The records from `since` on, and whether the run is over. Raises as `query`."""
         records: tuple[Record, ...] = ()
         while True:
             page = await self.query(run, "log", LogPage, PageQuery(since=since, full=full))
@@ -412,39 +307,6 @@ class RunReader:
             since = page.next
             if not page.records or page.next >= page.total:
                 return records, page.finished
-
-    # -- the archive, and what is not there --------------------
-
-    async def is_archived(self, run: str) -> bool:
-        """The archive has the end of this very run; of any run of that id, when Temporal knows none."""
-        from activities.store.encryption import KeyMissing
-
-        known = await self._first_run_id(run)
-        try:
-            result = await self.archive.result(run)
-        except RatchetError as error:
-            if known is None or isinstance(error.__cause__, KeyMissing):
-                raise  # without its key the run cannot be read elsewhere, either
-            return False  # a run that Temporal knows needs no archive
-        return result is not None and known in {None, result.run_id}
-
-    async def _first_run_id(self, run: str) -> str | None:
-        """Temporal's id of a run's first execution; None: it does not know the run."""
-        try:
-            return (await self.description(run)).raw_info.first_run_id
-        except UnknownRun:
-            return None
-
-    async def _archived_result(self, run: str) -> RunResult:
-        """The result of a run that Temporal does not know, or that is over. Raises UnknownRun."""
-        if result := await self.archive.result(run):
-            return result
-        if records := len(await self.archive.records(run)):
-            raise UnknownRun(
-                f"Temporal at {self.where} does not know run {run} any more, and the archive has its "
-                f"beginning but not its end. `ratchet log {run}` shows the {records} records that there are"
-            )
-        raise unknown_run(self.where, run)
 
     async def _earlier_records(self, run: str, since: int, until: int) -> tuple[Record, ...]:
         """Records of executions before the present one: from the archive, else from Temporal's history.

@@ -184,10 +184,17 @@ class Archive:
                     (workflow_id, run_id, f"{run_id}~%"),
                 )
 
-    def records(self, workflow_id: str, run_id: str | None = None) -> tuple[JsonObject, ...]:
-        """The records in order, as JSON objects."""
-        rows = self._chain(workflow_id, run_id)
+    def records(
+        self, workflow_id: str, run_id: str | None = None, *, since: int = 0
+    ) -> tuple[JsonObject, ...]:
+        """The records from a number on, in order, as JSON objects."""
+        rows = self._chain(workflow_id, run_id, "AND seq>=? ORDER BY seq", (since,))
         return self._records(rows, workflow_id)
+
+    def last_record(self, workflow_id: str) -> JsonObject | None:
+        """The newest record; None where there is none."""
+        rows = self._chain(workflow_id, None, "ORDER BY seq DESC LIMIT 1")
+        return next(iter(self._records(rows, workflow_id)), None)
 
     def records_up_to(self, head: str, workflow_id: str, run_id: str) -> tuple[JsonObject, ...]:
         """The records of a run up to the one with this hash, also of a chain that was replaced; empty where
@@ -243,12 +250,18 @@ class Archive:
         )
         return rows[0] if rows else None
 
-    def _chain(self, workflow_id: str, run_id: str | None) -> list[tuple[Any, ...]]:
+    def _chain(
+        self,
+        workflow_id: str,
+        run_id: str | None,
+        which: str = "ORDER BY seq",
+        values: tuple[object, ...] = (),
+    ) -> list[tuple[Any, ...]]:
         """Number, hash and text of each record."""
         found = self._run(workflow_id, run_id)
         return self.database.rows(
-            f"SELECT seq, hash, json FROM records WHERE {ONE} ORDER BY seq",
-            (workflow_id, found[0] if found else run_id),
+            f"SELECT seq, hash, json FROM records WHERE {ONE} {which}",
+            (workflow_id, found[0] if found else run_id, *values),
         )
 
 

@@ -62,7 +62,7 @@ COMMANDS = {
         "key",
         "Make a key that signs decisions, show its public half, or make one that encrypts.",
     ),
-    "steps": ("history", "List a run's steps: what each did, and which of them it can go back to."),
+    "steps": ("inspect", "List a run's steps: what each did, and which of them it can go back to."),
     "fork": ("history", "Start a new run from a step of another one."),
     "replay": ("history", "Run it again from its history: would today's code do the same?"),
     "check": ("history", "Before a deploy: would today's code break a run that is not over?"),

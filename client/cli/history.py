@@ -1,4 +1,4 @@
-"""Commands about a run's past: steps, show --step, fork, replay, check, compare."""
+"""Commands that run a run's past again: fork, replay, check, compare."""
 
 from __future__ import annotations
 
@@ -30,36 +30,11 @@ if TYPE_CHECKING:
     from client.history.checkpoints import Source
     from client.history.fork import ForkChanges, PastEffects
 
-__all__ = ["app", "show_step"]
+__all__ = ["app"]
 
 app = typer.Typer(rich_markup_mode=None)
 CHANGEABLE = ("limits", "models", "tools", "options", "approvals", "people")
 """Keys of an agent that a fork may change."""
-
-
-@command(app)
-async def steps(common: CommonOptions, run: RunName, as_json: Json = False) -> None:
-    """List a run's steps: what each did, and which of them the run can go back to."""
-    async with _reading(common, run) as (client, run_id):
-        lines = await client.checkpoints(run_id)
-    if as_json:
-        render.print_lines(lines)
-        return
-    render.out().print(render.checkpoint_table(lines))
-    render.note(
-        f"`ratchet show {run_id} --step N` shows the state when a step began; `ratchet rollback` (while it "
-        "runs) and `ratchet fork` begin it again"
-    )
-
-
-async def show_step(common: CommonOptions, run: str, step: int, as_json: bool) -> None:
-    """Print the state of a run when a step began, and what came of it."""
-    async with _reading(common, run) as (client, run_id):
-        snapshot = await client.snapshot(run_id, step)
-    if as_json:
-        render.print_json(snapshot)
-    else:
-        render.out().print(render.snapshot_block(snapshot))
 
 
 @command(app)

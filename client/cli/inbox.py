@@ -3,17 +3,18 @@
 from __future__ import annotations
 
 from datetime import UTC, datetime
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from client.agent import AgentClient
 from client.cli import render
 from client.cli.options import CommonOptions, Json, command
 from client.errors import NoWorker, Refused, StoreNotShared, clear_errors
-from client.history.recorded import beginning_of
 from client.listing import RequestSummary
 from workflows.people import Request, RequestsPage
+
+if TYPE_CHECKING:
+    from client.agent import AgentClient
 
 __all__ = ["AnyRequest", "app", "open_requests"]
 
@@ -28,11 +29,12 @@ async def inbox(
     as_json: Json = False,
 ) -> None:
     """List the runs that wait for people, those that have waited longest first."""
-    async with common.client() as client:
-        if run is not None:
+    if run is not None:
+        async with common.client() as client:
             await _show_requests(client, await client.find(run), as_json)
-            return
-        lines = await client.inbox()
+        return
+    async with common.runs() as runs:
+        lines = await runs.inbox()
     if as_json:
         render.print_lines(lines)
     elif lines:
@@ -44,6 +46,8 @@ async def inbox(
 
 async def _show_requests(client: AgentClient, run_id: str, as_json: bool) -> None:
     """All that one run asks: why, and how it is decided."""
+    from client.history.recorded import beginning_of
+
     line = await client.describe(run_id)
     if line.progress != "running":
         raise Refused(

@@ -1,4 +1,4 @@
-"""Commands that show runs, and one that stops them: list, show, log, watch, result, cancel."""
+"""Commands that show runs, and one that stops them: list, show, steps, log, watch, result, cancel."""
 
 from __future__ import annotations
 
@@ -12,14 +12,14 @@ import typer
 
 from client.cli import render
 from client.cli.options import INTERRUPTED, CommonOptions, Json, RunName, Verbose, command
-from client.cli.run import follow
 from client.cli.typed import moment
 from client.errors import NoWorker, RatchetError, RunFailed, UnknownRun
+from client.workerconfig import Allowed
 
 if TYPE_CHECKING:
-    from client.agent import AgentClient
     from client.history.resets import Reset
     from client.listing import RunLine
+    from client.runs import Runs
 
 __all__ = ["app"]
 
@@ -48,7 +48,7 @@ async def list_runs(
     """List runs, newest first."""
     now = datetime.now(UTC)
     filters = {**asdict(which), "since": None if which.since is None else moment(which.since, now)}
-    async with common.client() as client:
+    async with common.runs() as client:
         lines = await client.list(**filters, limit=limit or None)
         known = await client.count(**filters) if len(lines) == limit else len(lines)
     if as_json:
@@ -73,11 +73,9 @@ async def show(
 ) -> None:
     """Show where a run is, and its steps; with --step its state then."""
     if step is not None:
-        from client.cli.history import show_step
-
-        await show_step(common, run, step, as_json)
+        await _show_step(common, run, step, as_json)
         return
-    async with common.client() as client:
+    async with common.runs() as client:
         run_id = await client.find(run)
         line = await _line(client, run_id)
         found: dict[str, Any] = {"run": line, "status": None, "steps": None, "resets": ()}
@@ -103,6 +101,36 @@ async def show(
         render.note(str(problem))
 
 
+async def _show_step(common: CommonOptions, run: str, step: int, as_json: bool) -> None:
+    """Print the state of a run when a step began, and what came of it."""
+    from client.history.checkpoints import snapshot_at, source_of
+
+    async with common.runs(common.worker_settings(Allowed())) as runs:
+        snapshot = snapshot_at(await source_of(runs, await runs.find(run)), step)
+    if as_json:
+        render.print_json(snapshot)
+    else:
+        render.out().print(render.snapshot_block(snapshot))
+
+
+@command(app)
+async def steps(common: CommonOptions, run: RunName, as_json: Json = False) -> None:
+    """List a run's steps: what each did, and which of them the run can go back to."""
+    from client.history.checkpoints import checkpoint_lines, source_of
+
+    async with common.runs(common.worker_settings(Allowed())) as runs:
+        run_id = await runs.find(run)
+        lines = checkpoint_lines(await source_of(runs, run_id))
+    if as_json:
+        render.print_lines(lines)
+        return
+    render.out().print(render.checkpoint_table(lines))
+    render.note(
+        f"`ratchet show {run_id} --step N` shows the state when a step began; `ratchet rollback` (while it "
+        "runs) and `ratchet fork` begin it again"
+    )
+
+
 @command(app)
 async def log(
     common: CommonOptions,
@@ -112,7 +140,7 @@ async def log(
     as_json: Json = False,
 ) -> None:
     """Print every record of a run: what happened, why, and what it changed."""
-    async with common.client() as client:
+    async with common.runs() as client:
         run_id = await client.find(run)
         records = await client.records(run_id, since, full=full)
         line = await _line(client, run_id)
@@ -140,6 +168,8 @@ async def log(
 @command(app)
 async def watch(common: CommonOptions, run: RunName, verbose: Verbose = False, as_json: Json = False) -> int:
     """Follow a run as it happens, to its result."""
+    from client.cli.run import follow
+
     try:
         async with common.client() as client:
             return await follow(client, await client.find(run), as_json=as_json, verbose=verbose)
@@ -150,7 +180,7 @@ async def watch(common: CommonOptions, run: RunName, verbose: Verbose = False, a
 @command(app)
 async def result(common: CommonOptions, run: RunName, as_json: Json = False) -> int:
     """Print what came out of a run that is over; exit code 1 when it did not reach its goal."""
-    async with common.client() as client:
+    async with common.runs() as client:
         run_id = await client.find(run)
         line = await _line(client, run_id)
         if line is not None and line.progress == "running":
@@ -207,7 +237,7 @@ async def cancel(
         typer.echo("no worker runs; it stops when one does (`ratchet run --resume`)")
 
 
-async def _line(client: AgentClient, run_id: str) -> RunLine | None:
+async def _line(client: Runs, run_id: str) -> RunLine | None:
     """What a list shows of a run; None when only the archive knows it."""
     try:
         return await client.describe(run_id)
@@ -215,7 +245,7 @@ async def _line(client: AgentClient, run_id: str) -> RunLine | None:
         return None
 
 
-async def _resets(client: AgentClient, run_id: str) -> tuple[Reset, ...]:
+async def _resets(client: Runs, run_id: str) -> tuple[Reset, ...]:
     """The resets of a run; none where neither Temporal nor the archive has its history."""
     with suppress(UnknownRun):
         if (await client.status(run_id)).was_reset:
@@ -223,7 +253,7 @@ async def _resets(client: AgentClient, run_id: str) -> tuple[Reset, ...]:
     return ()
 
 
-async def _failure(client: AgentClient, line: RunLine) -> RunFailed | None:
+async def _failure(client: Runs, line: RunLine) -> RunFailed | None:
     """Why a run that is over has no result."""
     if line.progress == "running":
         return None

@@ -18,7 +18,7 @@ import sys
 import threading
 from collections.abc import AsyncIterator, Callable, Coroutine, Iterable
 from concurrent.futures import Future
-from contextlib import asynccontextmanager
+from contextlib import AsyncExitStack, asynccontextmanager
 from dataclasses import dataclass, fields, is_dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, Literal, TypeVar, get_type_hints
@@ -31,6 +31,7 @@ if TYPE_CHECKING:
     from activities.settings import Settings
     from client.agent import AgentClient
     from client.agentfile import Choice
+    from client.runs import Runs
     from client.workerconfig import Allowed
 
 __all__ = [
@@ -92,7 +93,7 @@ class CommonOptions:
 
     def remote(self) -> dict[str, Any] | None:
         """How to connect to a server elsewhere; None: the embedded one is meant. Raises UsageError."""
-        from client.connection import remote_config
+        from client.remote import remote_config
 
         return remote_config(self.address, self.namespace)
 
@@ -136,6 +137,28 @@ class CommonOptions:
         with log(settings):
             async with connected(settings=settings, remote=self.remote(), ports=ports) as connection:
                 yield AgentClient(connection)
+
+    @asynccontextmanager
+    async def runs(self, settings: Settings | None = None) -> AsyncIterator[Runs]:
+        """Runs to read, of the server that is named, else of the data directory. Raises RatchetError.
+
+        The embedded server is started only where the directory's files do not say what is asked.
+        """
+        from client.stopped import StoppedRuns
+        from client.workerconfig import load_settings
+
+        async with AsyncExitStack() as stack:
+            server: list[AgentClient] = []
+
+            async def ask_server() -> AgentClient:
+                if not server:
+                    server.append(await stack.enter_async_context(self.client(settings)))
+                return server[0]
+
+            if self.remote() is None:
+                yield StoppedRuns(settings or load_settings(self.data_dir), ask_server)
+            else:
+                yield await ask_server()
 
 
 AgentName = Annotated[str | None, typer.Option("--agent", "-a", help="Agent file, or name of a shipped one.")]

@@ -58,8 +58,7 @@ def _filters(request: Request) -> dict[str, str]:
 def _query(filters: Mapping[str, str]) -> str:
     """A visibility query. What a person typed is a value in it, never a part of its grammar."""
     parts = [
-        list_filter(agent=filters["agent"] or None, machine=filters["machine"] or None, prefix=filters["id"]),
-        "ExecutionStatus != 'ContinuedAsNew'",
+        list_filter(agent=filters["agent"] or None, machine=filters["machine"] or None, prefix=filters["id"])
     ]
     if filters["progress"] in PROGRESS:
         parts.append(PROGRESS[filters["progress"]])

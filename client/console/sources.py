@@ -7,11 +7,12 @@ from contextlib import suppress
 from dataclasses import dataclass, field
 
 from client.agent import AgentClient
+from client.attributes import line_of
 from client.errors import NoWorker, RatchetError, RunFailed, StoreNotShared, UnknownRun
 from client.follow import Heartbeat, heartbeat_in
 from client.history.checkpoints import Source, source_of
 from client.history.recorded import beginning_of
-from client.listing import RunLine, line_of, list_filter
+from client.listing import RunLine, list_filter
 from workflows.api import AgentTask, RunResult, RunStatus
 from workflows.kernel.log import Record
 

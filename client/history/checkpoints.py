@@ -4,12 +4,11 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from functools import cached_property
+from typing import TYPE_CHECKING
 
 from activities.contracts import Frozen, JsonObject
 from client.errors import NoWorker, RatchetError, UnknownRun, UsageError, clear_errors
-from client.history.recorded import beginning_of, by_number, executions_of
-from client.history.replayer import plugin_of, replayed
-from client.reading import RunReader
+from client.runs import Runs
 from client.workerconfig import register_modules
 from workflows.api import AgentTask, StepLine
 from workflows.kernel.errors import KernelError
@@ -18,6 +17,9 @@ from workflows.kernel.rollback import Checkpoint, checkpoints, restored
 from workflows.kernel.snapshot import Program
 from workflows.pages import step_line
 from workflows.task import InvalidTask, program_for
+
+if TYPE_CHECKING:
+    from client.reading import RunReader
 
 __all__ = [
     "CheckpointLine", "Source", "StepSnapshot", "checkpoint_lines", "snapshot_at", "source_of",
@@ -112,26 +114,39 @@ class Source:
         )
 
 
-async def source_of(agents: RunReader, run: str) -> Source:
-    """A run's log and machine; from Temporal's history when no worker answers, else from the archive.
+async def source_of(agents: Runs, run: str) -> Source:
+    """A run's log and machine: from the archive where it has them, else from the run or Temporal's history.
 
     Raises:
         UnknownRun: neither Temporal nor the archive knows the run.
         UsageError: a module of the settings cannot be loaded.
     """
-    register_modules(agents.connection.settings.modules)
+    register_modules(agents.settings.modules)
+    if await agents.is_archived(run) and (task := await agents.archive.task(run)):
+        result = await agents.archive.result(run)
+        assert result is not None, "it is archived"
+        return Source(run, result.run_id, task, await agents.archive.records(run))
+    return await _recorded_source(await agents.server(), run)
+
+
+async def _recorded_source(agents: RunReader, run: str) -> Source:
+    """The same of a run that the archive lacks, or has of another release."""
+    from client.history.recorded import beginning_of
+
     try:
         async with clear_errors(agents.where, run):
             beginning = await beginning_of(agents.temporal, run)
     except UnknownRun:
         result = await agents.result(run)
-        task, records = await agents.archive.task(run), await agents.archive.records(run)
-        return Source(run, result.run_id, task, records)
+        return Source(run, result.run_id, None, await agents.archive.records(run))
     return Source(run, beginning.first_run_id, beginning.task, await _records(agents, run))
 
 
 async def _records(agents: RunReader, run: str) -> tuple[Record, ...]:
     """The whole log; when no worker answers, as today's code writes it in a replay. Raises NoWorker."""
+    from client.history.recorded import by_number, executions_of
+    from client.history.replayer import plugin_of, replayed
+
     try:
         return await agents.records(run, full=True)
     except NoWorker:

@@ -19,7 +19,7 @@ from temporalio.api.enums.v1 import EventType
 from temporalio.service import RPCError
 
 from activities.settings import Settings
-from client.listing import WAITING
+from client.attributes import WAITING
 from tests.chaos import tools
 from tests.chaos.harness import People, Runs, Verdict, judge_effects
 from tests.chaos.runs import KINDS, answer_of, names_in, task_of

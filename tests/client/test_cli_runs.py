@@ -309,7 +309,7 @@ def test_gc_shows_what_would_go_and_then_deletes_it(cli: Cli, done: str) -> None
 def test_doctor_adopts_a_directory_that_came_with_a_repository(tmp_path: Path) -> None:
     home = tmp_path / "cloned" / ".ratchet"
     cli = Cli(home, tmp_path)
-    assert cli("list").code == 0
+    assert cli("check").code == 0
     elsewhere = {"XDG_STATE_HOME": str(tmp_path / "mine")}
     for words in (("list",), ("run", "--model", "scripted", "go"), ("run", "--resume"), ("dev",)):
         refused = cli(*words, **elsewhere)

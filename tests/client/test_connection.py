@@ -17,7 +17,7 @@ from temporalio.service import RPCError, RPCStatusCode
 
 from activities.contracts import ModelSpec
 from activities.settings import Settings
-from client import connection, errors, keys
+from client import connection, errors, keys, remote
 from client.embedded import EmbeddedServer, running_server
 from client.plugin import RatchetPlugin
 from client.workerconfig import Allowed, forget, load_settings, memory_file, recalled, remember
@@ -68,19 +68,19 @@ def test_failed_run_says_why(cause: Exception, kind: type[Exception]) -> None:
 
 
 def test_temporal_configuration_names_the_server(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
-    assert connection.remote_config() is None, "the embedded server is meant"
+    assert remote.remote_config() is None, "the embedded server is meant"
     file = tmp_path / "temporal.toml"
     file.write_text('[profile.default]\naddress = "a:1"\nnamespace = "n"\napi_key = "k"\n')
     monkeypatch.setenv("TEMPORAL_CONFIG_FILE", str(file))
-    found = connection.remote_config()
+    found = remote.remote_config()
     assert found is not None
     assert (found["target_host"], found["namespace"], found["api_key"]) == ("a:1", "n", "k")
     monkeypatch.setenv("TEMPORAL_ADDRESS", "b:2")
-    assert (connection.remote_config() or {})["target_host"] == "b:2"
-    assert (connection.remote_config("c:3", "m") or {})["target_host"] == "c:3"
+    assert (remote.remote_config() or {})["target_host"] == "b:2"
+    assert (remote.remote_config("c:3", "m") or {})["target_host"] == "c:3"
     file.write_text("[profile")
     with pytest.raises(errors.UsageError, match=r"temporal\.toml"):
-        connection.remote_config()
+        remote.remote_config()
 
 
 @pytest.mark.parametrize(

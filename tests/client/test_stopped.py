@@ -1,0 +1,165 @@
+"""What the files of a data directory say of its runs: as much as its server would, or nothing."""
+
+from __future__ import annotations
+
+import sqlite3
+from contextlib import closing
+from pathlib import Path
+from typing import Any, Never
+
+import pytest
+
+from activities.settings import Settings
+from client.agent import AgentClient
+from client.embedded import running_server
+from client.errors import NoWorker, UnknownRun
+from client.history.checkpoints import checkpoint_lines, source_of
+from client.runs import Runs
+from client.stopped import StoppedRuns
+from tests.client.asking import asking, talk, until
+from tests.server.conftest import TOOLS
+from workflows.kernel.log import STARTED
+
+DONE, WAITS, ENDED, AGAIN = "done", "waits", "ended", "again"
+
+
+class Asked(Exception):
+    """The server was asked."""
+
+
+async def nobody() -> Never:
+    raise Asked
+
+
+def stopped(settings: Settings) -> StoppedRuns:
+    return StoppedRuns(settings, nobody)
+
+
+async def all_of(runs: Runs) -> dict[str, Any]:
+    """All that is read of the runs of these tests without a worker."""
+    everything = await runs.list()
+    return {
+        "list": everything,
+        "newest": await runs.list(limit=2),
+        "since": await runs.list(since=everything[1].started),
+        "counted": [await runs.count(), await runs.count(running=True, agent="agent")],
+        "machine": [line.id for line in await runs.list(machine="tools", agent="other")],
+        "running": [line.id for line in await runs.list(running=True)],
+        "inbox": await runs.inbox(),
+        "lines": [await runs.describe(run) for run in (DONE, WAITS, ENDED, AGAIN)],
+        "ids": [await runs.find(short) for short in ("do", "its", "ended")],
+        "archived": [await runs.is_archived(run) for run in (DONE, WAITS)],
+        "result": await runs.result(DONE),
+        "status": await runs.status(DONE),
+        "records": await runs.records(DONE, 2),
+        "steps": await runs.steps(DONE),
+        "checkpoints": checkpoint_lines(await source_of(runs, DONE)),
+    }
+
+
+@pytest.fixture(scope="module")
+async def told(tmp_path_factory: pytest.TempPathFactory) -> tuple[Settings, dict[str, Any]]:
+    """A data directory whose server has been stopped, and what that server said."""
+    data_dir = tmp_path_factory.mktemp("stopped") / "data"
+    settings = Settings(data_dir=data_dir, files_root=data_dir.parent, modules=(str(TOOLS),))
+    async with AgentClient.connect(settings=settings, worker=True) as agents:
+        await agents.start(talk(goal="a goal\nof \x1b[31mtwo lines"), DONE)
+        for run, name in ((WAITS, "other"), (ENDED, "agent"), (AGAIN, "agent")):
+            await agents.start(asking("x", name=name), run)
+        for run in (ENDED, AGAIN):
+            await agents.temporal.get_workflow_handle(run).terminate()
+        await agents.temporal.start_workflow("AgentWorkflow", talk(), id=AGAIN, task_queue="nobody")
+        await agents.result(DONE)
+
+        async def seen() -> bool:  # visibility is written a little later
+            ended = {
+                line.id: line.exit_reason for line in await agents.list() if line.progress == "completed"
+            }
+            return bool(ended.get(DONE)) and [line.id for line in await agents.inbox()] == [WAITS]
+
+        await until(seen)
+        said = await all_of(agents)
+        await until(lambda: _agrees(settings, said))  # also while the server runs
+    assert running_server(data_dir) is None
+    return settings, said
+
+
+async def _agrees(settings: Settings, said: dict[str, Any]) -> bool:
+    try:
+        return await all_of(stopped(settings)) == said
+    except Asked:
+        return False
+
+
+async def test_files_say_what_the_server_said(told: tuple[Settings, dict[str, Any]]) -> None:
+    settings, said = told
+    found = await all_of(stopped(settings))
+    for what, expected in said.items():
+        assert found[what] == expected, what
+    assert (await stopped(settings).records(DONE))[0].event == STARTED
+    assert running_server(settings.data_dir) is None
+
+
+async def test_run_that_waits_needs_a_worker(told: tuple[Settings, dict[str, Any]]) -> None:
+    for ask in (stopped(told[0]).status, stopped(told[0]).records, stopped(told[0]).result):
+        with pytest.raises(NoWorker, match="ratchet"):
+            await ask(WAITS)
+
+
+async def test_unknown_run_is_unknown_without_a_server(told: tuple[Settings, dict[str, Any]]) -> None:
+    for ask in (stopped(told[0]).find, stopped(told[0]).describe, stopped(told[0]).records):
+        with pytest.raises(UnknownRun, match="no-such"):
+            await ask("no-such")
+
+
+async def test_directory_without_a_database_has_no_runs(tmp_path: Path) -> None:
+    assert await stopped(Settings(data_dir=tmp_path / "data")).list() == ()
+    assert not (tmp_path / "data").exists()
+
+
+@pytest.mark.parametrize(
+    "change",
+    [
+        pytest.param(
+            "UPDATE executions_visibility SET _version = _version - 1 WHERE workflow_id = 'done'",
+            id="a row is older than what happened",
+        ),
+        pytest.param("DELETE FROM executions_visibility WHERE workflow_id = 'waits'", id="a row is missing"),
+        pytest.param("UPDATE executions_visibility SET status = 8", id="a status is not known"),
+        pytest.param("ALTER TABLE visibility_tasks RENAME TO other", id="a table has another name"),
+        pytest.param("UPDATE namespaces SET data = x'ffffffff'", id="a message has another form"),
+        pytest.param(
+            "UPDATE executions_visibility SET memo = replace(memo, CAST('json/plain' AS BLOB), "
+            "CAST('binary/xyz' AS BLOB))",
+            id="a value needs a codec",
+        ),
+    ],
+)
+async def test_server_is_asked_where_the_files_are_not_clear(
+    told: tuple[Settings, dict[str, Any]], tmp_path: Path, change: str
+) -> None:
+    settings = _copied(told[0], tmp_path)
+    assert await stopped(settings).list() == told[1]["list"]
+    with closing(sqlite3.connect(settings.data_dir / "temporal.db")) as file, file:
+        file.execute(change)
+    for ask in (stopped(settings).list, stopped(settings).inbox):
+        with pytest.raises(Asked):
+            await ask()
+
+
+async def test_directory_of_somebody_else_is_left_to_the_server(
+    told: tuple[Settings, dict[str, Any]], tmp_path: Path
+) -> None:
+    settings = _copied(told[0], tmp_path)
+    (settings.data_dir / "id").unlink()
+    with pytest.raises(Asked):
+        await stopped(settings).list()
+
+
+def _copied(settings: Settings, folder: Path) -> Settings:
+    home = folder / "data"
+    home.mkdir(mode=0o700)
+    for path in settings.data_dir.iterdir():
+        if path.is_file():
+            (home / path.name).write_bytes(path.read_bytes())
+    return settings.model_copy(update={"data_dir": home})
