@@ -6,6 +6,7 @@
     together  one_process.py     50 and 200 runs at once
     worker    real_worker.py     50, 200 and 1,000 runs at once; one and two worker processes
     waiting   waiting_runs.py    1,000 runs that wait for an approval
+    commands  commands.py        the command line, with 2,000 runs
     profile   profile_worker.py  the functions in which a worker's time goes
 
 `quick` measures less of each. docs/performance.md says how to read the figures.
@@ -22,13 +23,15 @@ import time
 
 import structlog
 
+from benchmarks.commands import commands
 from benchmarks.one_process import alone, together
 from benchmarks.profile_worker import profile
 from benchmarks.real_worker import real_worker
 from benchmarks.waiting_runs import waiting_runs
 
 PARTS = {
-    "alone": alone, "together": together, "worker": real_worker, "waiting": waiting_runs, "profile": profile,
+    "alone": alone, "together": together, "worker": real_worker, "waiting": waiting_runs,
+    "commands": commands, "profile": profile,
 }  # fmt: skip
 
 

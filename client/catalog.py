@@ -9,6 +9,7 @@ import re
 import shlex
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass
+from functools import cached_property
 from typing import TYPE_CHECKING, Any
 
 from pydantic import BaseModel, ValidationError
@@ -43,9 +44,7 @@ class Catalog:
     extensions: Extensions
     """Rules, policies and hooks of users' modules."""
     tools: tuple[ToolSpec, ...]
-    providers: Mapping[str, Provider]
-    servers: tuple[str, ...] = ()
-    """MCP servers: what tools these have is known to a worker only."""
+    settings: Settings
 
     @classmethod
     def load(cls, settings: Settings) -> Catalog:
@@ -54,17 +53,30 @@ class Catalog:
         Raises:
             UsageError: a module of the settings cannot be loaded, or has what another one has.
         """
-        from activities.providers import load_providers
         from activities.tools import load_tools
         from workflows import registry
 
         register_modules(settings.modules)
         try:
-            tools, providers = load_tools(settings), load_providers(settings)
+            specs = tuple(tool.spec() for tool in load_tools(settings).values())
         except (ExtensionError, ValueError, TypeError) as error:
             raise UsageError(f"modules: {error}") from error
-        specs = tuple(tool.spec() for tool in tools.values())
-        return cls(registry.machines(), registry.extensions(), specs, providers, tuple(settings.mcp))
+        return cls(registry.machines(), registry.extensions(), specs, settings)
+
+    @property
+    def servers(self) -> tuple[str, ...]:
+        """MCP servers: what tools these have is known to a worker only."""
+        return tuple(self.settings.mcp)
+
+    @cached_property
+    def providers(self) -> Mapping[str, Provider]:
+        """Model providers by name. Raises UsageError for a module with one that cannot be used."""
+        from activities.providers import load_providers
+
+        try:
+            return load_providers(self.settings)
+        except (ExtensionError, ValueError, TypeError) as error:
+            raise UsageError(f"modules: {error}") from error
 
     def machine(self, name: str, version: str | None = None, options: JsonObject | None = None) -> Machine:
         """A machine as these options make it; default: its own; without a version the newest.

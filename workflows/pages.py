@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 from collections.abc import Sequence
 from datetime import UTC, datetime
-from typing import Any, TypeVar
+from typing import TYPE_CHECKING, Any, TypeVar
 
 from pydantic import BaseModel
 
@@ -20,9 +20,11 @@ from workflows.api import (
     StepsPage,
     TranscriptPage,
 )
-from workflows.drive import Drive
 from workflows.kernel.log import Record, lineage
 from workflows.people import EffectsPage, Request, RequestsPage
+
+if TYPE_CHECKING:
+    from workflows.drive import Drive
 
 __all__ = [
     "details",

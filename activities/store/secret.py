@@ -9,7 +9,6 @@ from collections.abc import Sequence
 from functools import cached_property
 from pathlib import Path
 
-from filelock import FileLock
 from pydantic import SecretStr
 
 from activities.store.blobs import Files, StoreError, StoreUnavailable
@@ -68,6 +67,8 @@ class StoreSecret:
 
     def _made(self) -> bytes | None:
         """A new secret; that of another process if it was faster."""
+        from filelock import FileLock
+
         folder = self.path.parent
         folder.mkdir(mode=0o700, parents=True, exist_ok=True)
         with FileLock(folder / "store.secret.lock", mode=0o600):

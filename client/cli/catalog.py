@@ -10,22 +10,17 @@ from typing import TYPE_CHECKING, Annotated, Any, Literal
 
 import typer
 
-from client import workerconfig
 from client.agentfile import SCRIPTED, AgentFile, Choice, load_agent, shipped_agents
-from client.catalog import Catalog, machine_facts, module_facts
 from client.cli import render
-from client.cli.mcptools import mcp_servers
 from client.cli.options import AgentName, CommonOptions, Json, command
 from client.errors import UsageError
 from client.options import Option, options_in
-from client.workerconfig import Allowed
 from client.yaml import YamlFile
-from workflows.kernel.diagram import mermaid, table
 from workflows.people import Approvals
 
 if TYPE_CHECKING:
     from activities.contracts import ToolSpec
-    from activities.settings import Settings
+    from client.catalog import Catalog
     from workflows.kernel.machine import Machine
 
 __all__ = ["agents_here", "app"]
@@ -124,9 +119,11 @@ def _agent_text(row: Mapping[str, Any]) -> str:
 @command(app)
 async def tools(common: CommonOptions, agent: AgentName = None, as_json: Json = False) -> None:
     """List tools: what they do, their arguments, and what a second call would do."""
-    settings = _settings(common, agent)
-    servers = await mcp_servers(settings)
-    found = [*Catalog.load(settings).tools, *(tool for server in servers for tool in server.tools)]
+    from client.cli.mcptools import mcp_servers
+
+    catalog = _catalog(common, agent)
+    servers = await mcp_servers(catalog.settings)
+    found = [*catalog.tools, *(tool for server in servers for tool in server.tools)]
     for server in servers:
         texts = [f"{name}: {problem}" for name, problem in server.left_out.items()]
         for text in [*texts, *filter(None, [server.problem])]:
@@ -157,6 +154,9 @@ async def modules(
     A worker that starts here loads them, so that interrupted runs can go on. A module that is named now comes
     before one that is remembered.
     """
+    from client import workerconfig
+    from client.catalog import module_facts
+
     if forget or forget_all:
         for name in workerconfig.forget(common.data_dir, None if forget_all else forget):
             typer.echo(f"forgot {name}")
@@ -191,6 +191,8 @@ async def machines(
     as_json: Json = False,
 ) -> None:
     """List machines; with a NAME its options, states and exit reasons."""
+    from client.catalog import machine_facts
+
     catalog = _catalog(common, which.agent)
     if machine is None:
         rows = [
@@ -260,19 +262,19 @@ async def diagram(
     run: Annotated[bool, typer.Option("--run", help="Of a run, its state marked.")] = False,
 ) -> None:
     """Print a machine as a Mermaid state diagram or as a table."""
+    from workflows.kernel.diagram import mermaid, table
+
     if run:
         async with common.client() as client:
             typer.echo(await client.diagram(await client.find(machine)))
         return
-
     found = which.find(_catalog(common, which.agent), machine)
     typer.echo(mermaid(found) if form == "mermaid" else table(found))
 
 
 def _catalog(common: CommonOptions, agent: str | None) -> Catalog:
-    return Catalog.load(_settings(common, agent))
+    from client.catalog import Catalog
+    from client.workerconfig import Allowed
 
-
-def _settings(common: CommonOptions, agent: str | None) -> Settings:
     modules = load_agent(agent).modules if agent else ()
-    return common.worker_settings(Allowed(modules=modules))
+    return Catalog.load(common.worker_settings(Allowed(modules=modules)))

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 from dataclasses import dataclass
-from typing import Annotated, Literal, Self
+from typing import TYPE_CHECKING, Annotated, Literal, Self
 
 from pydantic import Field, model_validator
 
@@ -12,10 +12,12 @@ from activities.contracts import MODEL_ATTEMPTS, JsonObject, Strict, ToolCall
 from workflows.kernel.context import Context
 from workflows.kernel.machine import Extensions
 from workflows.machines.common.attempts import ModelAttempts, ToolAttempts
-from workflows.machines.common.json_schema import Schema
 from workflows.machines.common.named import named
 from workflows.machines.planner.decisions import Hook, Policy
 from workflows.machines.planner.plan import plan_schema
+
+if TYPE_CHECKING:
+    from workflows.machines.common.json_schema import Schema
 
 __all__ = ["Options", "Parts", "Planner", "prepare", "shared"]
 

@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from activities.contracts import JsonObject, ModelReplied
 from workflows.kernel.errors import FatalError
-from workflows.machines.common.json_schema import Schema, checked_schema
 from workflows.machines.common.json_text import NotJson, clean, cut, read_object, unread
 from workflows.machines.planner.decisions import REASON_CHARS
+
+if TYPE_CHECKING:
+    from workflows.machines.common.json_schema import Schema
 
 __all__ = ["CONTINUE_SCHEMA", "DEFAULT_SCHEMA", "continue_of", "plan_of", "plan_schema"]
 
@@ -33,6 +35,8 @@ CONTINUE_SCHEMA: JsonObject = {
 
 def plan_schema(schema: JsonObject | None) -> Schema:
     """The schema of plans; None: the default one. Raises ValueError naming what is wrong in it."""
+    from workflows.machines.common.json_schema import checked_schema  # its library: a fifth of all machines
+
     return checked_schema("plan_schema", DEFAULT_SCHEMA if schema is None else schema)
 
 
