@@ -8,9 +8,11 @@ import os
 import re
 import shlex
 from collections.abc import Iterable, Iterator, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import asdict, dataclass
 from functools import cached_property
 from typing import TYPE_CHECKING, Any
+from urllib.parse import urlsplit, urlunsplit
 
 from pydantic import BaseModel, ValidationError
 
@@ -196,25 +198,26 @@ def without_broken_modules(settings: Settings, named: Iterable[str]) -> tuple[Se
     A module that is `named` now, or by the environment, stays: its fault is an error for whoever loads it.
     Gives a message for each module that is left out.
     """
+    from activities.providers import load_providers
+    from activities.tools import load_tools
+
     needed = tuple(named)
     remembered = [name for name in settings.modules if name not in needed]
     kept, messages = [name for name in settings.modules if name in needed], []
-    tools: dict[str, str] = {}
-    for name in [*kept, *reversed(remembered)]:  # the newest first
+    with suppress(UsageError, ExtensionError):  # an error for whoever loads what is named
+        register_modules(kept)
+    for name in reversed(remembered):  # the newest first
+        trial = settings.model_copy(update={"modules": (*kept, name)})
         try:
-            own = {tool.name: name for tool in _tools_of(name)}
-            if known := next((tool for tool in own if tool in tools and name not in needed), None):
-                raise UsageError(f"its tool {known} is also in {tools[known]}")
+            load_tools(trial)
+            load_providers(trial)
             register_modules([name])
-            tools |= own
-        except UsageError as error:
-            if name not in needed:
-                messages.append(
-                    f"the module {name}, named by an earlier command in this directory, is left out: "
-                    f"{error}. If it is not needed any more: ratchet modules --forget {shlex.quote(name)}"
-                )
-                continue
-        if name not in needed:
+        except (UsageError, ExtensionError, ValueError, TypeError) as error:
+            messages.append(
+                f"the module {name}, named by an earlier command in this directory, is left out: "
+                f"{error}. If it is not needed any more: ratchet modules --forget {shlex.quote(name)}"
+            )
+        else:
             kept.append(name)
     return settings.model_copy(update={"modules": tuple(kept)}), tuple(messages)
 
@@ -257,17 +260,27 @@ async def check_servers(models: Iterable[ModelSpec]) -> None:
     would try again for half a minute. OpenAI's own is not asked."""
     import httpx2
 
+    from activities.provider import ProviderError
+    from activities.providers.openai import normal_url
+
     configured = os.environ.get("OPENAI_BASE_URL", "").strip() or None
     servers = {spec.base_url or configured: spec.name for spec in models if spec.provider == "openai"}
     async with httpx2.AsyncClient(timeout=SERVER_SECONDS) as client:
         for url, name in servers.items():
+            if url is None:
+                continue
             try:
-                if url is not None:
-                    await client.get(url)
+                normal_url(url, "the model server's address")
+                await client.get(url)
+            except ProviderError as error:
+                raise UsageError(str(error)) from None
             except (httpx2.ConnectError, httpx2.ConnectTimeout) as error:
+                place = urlsplit(url)
+                shown = urlunsplit(place._replace(netloc=place.netloc.rpartition("@")[2], query=""))
                 raise UsageError(
-                    f"the model server {url} of {name} does not answer ({error or type(error).__name__}), so "
-                    "nothing was started; start it, or name another one with --base-url"
+                    f"the model server {shown} of {name} does not answer "
+                    f"({error or type(error).__name__}), so nothing was started; start it, or name another "
+                    "one with --base-url"
                 ) from error
             except httpx2.HTTPError:
                 pass  # it is there; what it says to a run shows

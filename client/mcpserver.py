@@ -19,6 +19,7 @@ from pydantic import BaseModel, Field
 from client.agent import AgentClient
 from client.agentfile import AgentFile
 from client.errors import RatchetError
+from client.listing import RequestSummary
 from client.people import decision_from
 from workflows.people import Verb
 
@@ -79,6 +80,11 @@ def _told(function: Callable[P, Awaitable[Any]]) -> Callable[P, Awaitable[str]]:
     return answer
 
 
+def _seen(request: RequestSummary) -> RequestSummary:
+    """Without the digest where the arguments are not shown: nobody decides what was not seen."""
+    return request.model_copy(update={"digest": ""}) if request.tool and not request.arguments else request
+
+
 def _json(value: Any) -> str:
     return json.dumps(_plain(value), ensure_ascii=False, default=str)
 
@@ -133,7 +139,10 @@ class _Tools:
         if run is not None:
             return await self.client.requests(await self.client.find(run))
         waiting = await self.client.inbox()
-        return [{"run": one.id, "waiting": one.waiting, "requests": one.requests} for one in waiting]
+        return [
+            {"run": one.id, "waiting": one.waiting, "requests": [_seen(summary) for summary in one.requests]}
+            for one in waiting
+        ]
 
     async def run_result(
         self,
@@ -165,7 +174,11 @@ class _Tools:
         agent: Annotated[str, Field(description="One of `list_agents`.")],
         goal: Annotated[str, Field(description="What it shall do.")],
         run: Annotated[
-            str | None, Field(description="Id of your choice: a second start with it starts nothing.")
+            str | None,
+            Field(
+                pattern=r"^[A-Za-z0-9._-]{1,100}$",
+                description="Id of your choice: a second start with it starts nothing.",
+            ),
         ] = None,
     ) -> Any:
         """Start a run of an agent; returns its id at once. It goes on when you are gone."""
@@ -186,5 +199,7 @@ class _Tools:
         """Decide a request, once the person whom you work for has told you what to decide."""
         found = await self.client.find(run, running=True)
         seen = await self.client.request(found, request)
+        if decision in ("approve", "edit") and seen.tool and len(_json(seen)) > TEXT_CHARS // 2:
+            raise ToolError("its arguments are too long to be shown whole here; a person decides elsewhere")
         made = decision_from(seen, decision, text, arguments=arguments, amounts=amounts or {})
         return await self.client.decide(found, made.model_copy(update={"digest": digest}), by=self.by)

@@ -132,7 +132,7 @@ def _workflows(given: Sequence[type] | None) -> Sequence[type]:
 def _runner(given: WorkflowRunner | None) -> WorkflowRunner:
     runner = given or SandboxedWorkflowRunner()
     if not isinstance(runner, SandboxedWorkflowRunner):
-        return runner
+        return ForHandlers(runner)
     restrictions = runner.restrictions.with_passthrough_modules(*PASSED_THROUGH)
     # a run imports its machine's module when it begins, and that module may import others
     silent = SandboxImportNotificationPolicy.SILENT
@@ -140,7 +140,32 @@ def _runner(given: WorkflowRunner | None) -> WorkflowRunner:
     return SandboxForUsersCode(dataclasses.replace(runner, restrictions=restrictions))
 
 
-class SandboxForUsersCode(WorkflowRunner):
+class ForHandlers(WorkflowRunner):
+    """A runner whose agents have the converter of their handlers: by another one a signal could get lost."""
+
+    def __init__(self, runner: WorkflowRunner) -> None:
+        self.runner = runner
+
+    def prepare_workflow(self, defn: Any) -> None:
+        """See `WorkflowRunner`."""
+        self.runner.prepare_workflow(defn)
+
+    def create_instance(self, det: WorkflowInstanceDetails) -> WorkflowInstance:
+        """See `WorkflowRunner`."""
+        if det.defn.name == WORKFLOW_TYPE:
+            det = dataclasses.replace(det, payload_converter_factory=HandlersConverter)
+        return self.chosen(det).create_instance(det)
+
+    def chosen(self, det: WorkflowInstanceDetails) -> WorkflowRunner:
+        """Who runs this workflow."""
+        return self.runner
+
+    def set_worker_level_failure_exception_types(self, types: Sequence[type[BaseException]]) -> None:
+        """See `WorkflowRunner`."""
+        self.runner.set_worker_level_failure_exception_types(types)
+
+
+class SandboxForUsersCode(ForHandlers):
     """Temporal's sandbox, except for agents on a worker that has no machine, rule, policy or hook of a user.
 
     The sandbox costs a fifth of the worker's time in a step. Our own modules pass through it anyway, and
@@ -148,21 +173,12 @@ class SandboxForUsersCode(WorkflowRunner):
     """
 
     def __init__(self, sandbox: SandboxedWorkflowRunner) -> None:
-        self.sandbox, self.plain = sandbox, UnsandboxedWorkflowRunner()
+        super().__init__(sandbox)
+        self.plain = UnsandboxedWorkflowRunner()
 
-    def prepare_workflow(self, defn: Any) -> None:
-        """See `WorkflowRunner`."""
-        self.sandbox.prepare_workflow(defn)
-
-    def create_instance(self, det: WorkflowInstanceDetails) -> WorkflowInstance:
-        """See `WorkflowRunner`."""
+    def chosen(self, det: WorkflowInstanceDetails) -> WorkflowRunner:
+        """See `ForHandlers`."""
         from workflows import registry
 
-        if det.defn.name != WORKFLOW_TYPE:
-            return self.sandbox.create_instance(det)
-        det = dataclasses.replace(det, payload_converter_factory=HandlersConverter)
-        return (self.sandbox if registry.has_users_code() else self.plain).create_instance(det)
-
-    def set_worker_level_failure_exception_types(self, types: Sequence[type[BaseException]]) -> None:
-        """See `WorkflowRunner`."""
-        self.sandbox.set_worker_level_failure_exception_types(types)
+        is_ours = det.defn.name == WORKFLOW_TYPE and not registry.has_users_code()
+        return self.plain if is_ours else self.runner

@@ -401,7 +401,7 @@ def test_commands_of_temporal_work_as_printed(shell: Shell) -> None:
     until(lambda: "A worker runs here" in output.read_text() or dev.poll() is not None, "the worker runs")
     assert dev.poll() is None, output.read_text()
     address = re.findall(r"TEMPORAL_ADDRESS=(\S+)", output.read_text())[0]
-    commands = re.findall(r"^    (temporal .*)$", text_of("temporal.md"), re.MULTILINE)
+    commands = re.findall(r"^    ((?:temporal|ratchet task) .*)$", text_of("temporal.md"), re.MULTILINE)
     decisions = [command for command in commands if "--name decide" in command]
     others = [command for command in commands if command not in decisions]
     try:

@@ -72,7 +72,9 @@ def _cut(value: Any, *, free: bool = False) -> Any:
 
 def _small(item: M) -> tuple[M, int]:
     """The item with long values cut, and its length; a record without its patch when it is still too long."""
-    item = type(item).model_validate(_cut(item.model_dump(mode="json")))
+    whole, item = item, type(item).model_validate(_cut(item.model_dump(mode="json")))
+    if isinstance(whole, Record):
+        item = item.model_copy(update={"counters": whole.counters})
     length = len(item.model_dump_json().encode())
     if length > PAGE_BYTES // 2 and isinstance(item, Record):
         names = {name: {"set": "too long for a page; ask with `full`"} for name in item.patch}

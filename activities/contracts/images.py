@@ -19,7 +19,7 @@ IMAGE_BYTES = 6000
 
 def bytes_of_images(text: str) -> int:
     """What the images of a text add to its size."""
-    return IMAGE_BYTES * len(IMAGE_MARK.findall(text)) if "[image " in text else 0
+    return IMAGE_BYTES * min(len(IMAGE_MARK.findall(text)), 20) if "[image " in text else 0
 
 
 def without_digests(text: str) -> str:

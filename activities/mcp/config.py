@@ -29,7 +29,7 @@ class NotSet(Exception):
 
 
 def _server_name(name: str) -> str:
-    if not re.fullmatch(r"[A-Za-z0-9_-]{1,32}", name) or SEPARATOR in name:
+    if not re.fullmatch(r"[A-Za-z0-9_-]{1,32}", name) or SEPARATOR in name or name.endswith("_"):
         raise ValueError("a server's name has 1 to 32 letters, digits, - and single _")
     return name
 

@@ -6,6 +6,8 @@ import base64
 import json
 from typing import TYPE_CHECKING, Any
 
+from jsonschema import Draft202012Validator, SchemaError
+from jsonschema.validators import validator_for
 from pydantic import JsonValue, RootModel
 
 from activities.contracts import ToolEffect
@@ -38,10 +40,13 @@ def schema_problem(schema: dict[str, Any]) -> str:
     try:
         if len(json.dumps(schema).encode()) > SCHEMA_BYTES:
             return f"its schema has more than {SCHEMA_BYTES:,} bytes"
+        validator_for(schema, default=Draft202012Validator).check_schema(schema)
         if _parts(schema, schema, {}) > SCHEMA_PARTS:
             return f"its schema has more than {SCHEMA_PARTS:,} parts, with its references written out"
-    except (RecursionError, ValueError):
-        return "its schema is nested too deeply"
+    except SchemaError as error:
+        return f"its schema is none: {readable(error.message)[:200]}"
+    except Exception:  # noqa: BLE001  # a malformed schema breaks the library in many ways
+        return "its schema is malformed, or nested too deeply"
     return ""
 
 

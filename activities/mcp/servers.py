@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any
 import structlog
 from pydantic import ValidationError
 
-from activities.mcp.config import SEPARATOR, McpConfig, NotSet, expanded, tool_name
+from activities.mcp.config import SEPARATOR, VARIABLE, McpConfig, NotSet, expanded, tool_name
 from activities.mcp.http import Sent, http_client, sent
 from activities.mcp.results import arguments_model, effect_of, returned, schema_problem
 from activities.mcp.stdio import ServerProcess
@@ -29,8 +29,8 @@ __all__ = ["KEY_IN_META", "McpServer", "McpServers", "Unusable"]
 
 KEY_IN_META = "ratchet/idempotency-key"
 """Where a call's `_meta` has its idempotency key. MCP knows no such thing: a server may read it or not."""
-MAX_BYTES = 16 * 2**20
-"""Of one message."""
+MAX_BYTES = 4 * 2**20
+"""Of one message; parsed, it takes a hundred times as much memory."""
 MAX_TOOLS = 1_000
 MAX_PAGES = 100
 OPEN_SECONDS = 60.0
@@ -349,7 +349,10 @@ class McpServer:
 
     def _clean(self, text: str) -> str:
         """A text of the server's, without the secrets that it was given, and without control characters."""
-        for value in (*self.config.env.values(), *self.config.headers.values()):
+        config = self.config
+        given = [*config.env.values(), *config.headers.values()]
+        every = " ".join((*given, *config.args, config.command or "", config.url or ""))
+        for value in (*given, *(found[0] for found in VARIABLE.finditer(every))):
             with suppress(NotSet):
                 if len(known := expanded(value)) >= 8:
                     text = text.replace(known, "[secret]")

@@ -61,6 +61,10 @@ class ServerProcess:
             for task in tasks:
                 task.cancel()
             await asyncio.gather(*tasks, return_exceptions=True)
+            with suppress(TimeoutError):  # a pipe that is not read to its end stays open
+                async with asyncio.timeout(EXIT_SECONDS):
+                    while process.stdout is not None and await process.stdout.read(READ_BYTES):
+                        pass
 
     async def _read(self, process: asyncio.subprocess.Process, to_client: Any) -> None:
         import anyio

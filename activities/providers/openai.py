@@ -28,6 +28,8 @@ from activities.providers import openai_chat, openai_responses
 from activities.providers.openai_chat import ChatReply
 from activities.providers.openai_errors import Server, problem_of, with_plain_errors, without_secrets
 from activities.providers.openai_quirks import (
+    MOST_QUIRKS,
+    NATIVE,
     NO_TOOLS,
     asks_by_tool,
     complaint,
@@ -49,7 +51,7 @@ if TYPE_CHECKING:
     Clients = dict[tuple[str, str], AsyncOpenAI]
     """By URL and key."""
 
-__all__ = ["PROVIDER", "OpenAIProvider"]
+__all__ = ["PROVIDER", "OpenAIProvider", "normal_url"]
 
 OFFICIAL_URL = "https://api.openai.com/v1"
 PLACEHOLDER = "none-needed"
@@ -127,10 +129,10 @@ class OpenAIProvider:
 
     def _server(self, model: ModelSpec) -> Server:
         """The server for a model. Raises a fatal `ProviderError` if it may not be used."""
-        configured = _normal(self._base_url, "OPENAI_BASE_URL") if self._base_url else OFFICIAL_URL
-        wanted = _normal(model.base_url, "base_url") if model.base_url else configured
+        configured = normal_url(self._base_url, "OPENAI_BASE_URL") if self._base_url else OFFICIAL_URL
+        wanted = normal_url(model.base_url, "base_url") if model.base_url else configured
         if wanted != configured:
-            if wanted not in (_normal(url, "RATCHET_BASE_URLS") for url in self._allowed):
+            if wanted not in (normal_url(url, "RATCHET_BASE_URLS") for url in self._allowed):
                 raise ProviderError(
                     "fatal",
                     "base_url_not_allowed",
@@ -183,23 +185,29 @@ class OpenAIProvider:
 
         api: Api = openai_responses if call.model.api == "responses" else openai_chat
         known, before = (server.url, server.model, api.PATH), list[ModelReplied]()
+        quirks = self._quirks.get(known, frozenset())
         while True:
-            quirks = self._quirks.get(known, frozenset())
             asked = fitted(call, quirks)
             body, content = await asyncio.to_thread(_request, api, asked, quirks, server)
             try:
                 reply = _answer(await _post(client, api, content, call, server), asked, server)
             except APIStatusError as error:
                 quirk = _refused(error, body, quirks, by_tool=asks_by_tool(asked, call))
-                if quirk is None:
+                if quirk is None and before:
+                    return together(before.pop(), before)  # it was paid for
+                if quirk is None or len(quirks) == MOST_QUIRKS:
                     raise
             else:
-                reply = read(reply, asked, call)
+                if reply.tool_calls:
+                    quirks |= {NATIVE}
+                # only what helped is kept: one complaint that was misread would change all later questions
+                self._quirks[known] = self._quirks.get(known, frozenset()) | quirks
+                reply = read(reply, asked, call, native=NATIVE in quirks or server.url == OFFICIAL_URL)
                 if (quirk := unusable(reply, asked, call)) is None:
                     return together(reply, before)
                 before.append(reply)
             log.warning("model.quirk", model=call.model.name, quirk=quirk)
-            self._quirks[known] = self._quirks.get(known, frozenset()) | {quirk}
+            quirks |= {quirk}
 
 
 class Api(Protocol):
@@ -375,10 +383,10 @@ def _refused(error: APIStatusError, body: JsonObject, known: Collection[str], *,
 # -- addresses and models ------------------------------------------------------------------------------
 
 
-def _normal(url: str, where: str) -> str:
+def normal_url(url: str, where: str) -> str:
     """The URL in the one form in which URLs are compared. Raises `ProviderError`."""
-    parts = urlsplit(url.strip())
     try:
+        parts = urlsplit(url.strip())
         usable = parts.scheme in ("http", "https") and bool(parts.hostname) and parts.port != 0
     except ValueError:  # the port is no number
         usable = False

@@ -30,6 +30,10 @@ __all__ = [
     "unusable",
 ]
 
+MOST_QUIRKS = 20
+"""Of one model; a server that refuses ever new things is not asked for ever."""
+NATIVE = "reads calls"
+"""No quirk: the server has read a call of this model, so none is left in a text."""
 NO_SCHEMA = "response_format"
 """It does not know JSON schemas, or ignores them: the reply is asked for as the arguments of a tool."""
 NO_TOOLS = "reply tool"
@@ -131,10 +135,11 @@ def asks_by_tool(asked: ModelCall, wanted: ModelCall) -> bool:
     return bool(asked.setup.tools) and not wanted.setup.tools
 
 
-def read(reply: ModelReplied, asked: ModelCall, wanted: ModelCall) -> ModelReplied:
-    """The reply without what a server's template left in its text: thoughts, and calls written as text."""
+def read(reply: ModelReplied, asked: ModelCall, wanted: ModelCall, *, native: bool = False) -> ModelReplied:
+    """The reply without what a server's template left in its text: thoughts, and calls written as text; the
+    latter not where the server is known to read calls itself (`native`), for a model may quote a page."""
     text, calls = THOUGHTS.sub("", reply.text, count=1), reply.tool_calls
-    if not calls and asked.setup.tools:
+    if not calls and asked.setup.tools and wanted.tool_choice != "none" and not native:
         text, calls = written_calls(text, {tool.name for tool in asked.setup.tools})
     reason = reply.finish_reason
     if calls and asks_by_tool(asked, wanted):
@@ -151,9 +156,11 @@ def together(reply: ModelReplied, before: Iterable[ModelReplied]) -> ModelReplie
 
 
 def written_calls(text: str, offered: Collection[str]) -> tuple[str, tuple[ToolCall, ...]]:
-    """Calls that a model wrote into its text, where the server could not read them; and the other text."""
+    """Calls that a model wrote at the end of its text, where the server could not read them; and the other
+    text."""
     calls = []
-    for found in WRITTEN.finditer(text):
+    every = list(WRITTEN.finditer(text))
+    for found in every if every and not text[every[-1].end() :].strip() else ():
         try:
             call = json.loads(next(filter(None, found.groups())))
         except (ValueError, RecursionError):

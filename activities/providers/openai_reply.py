@@ -11,7 +11,7 @@ from typing import Annotated, Any, Protocol
 
 from pydantic import BeforeValidator
 
-from activities.contracts import JsonObject, Message, ToolCall, Usage
+from activities.contracts import JsonObject, Message, ToolCall, Usage, without_digests
 from activities.images import Image
 
 __all__ = [
@@ -66,7 +66,7 @@ def with_images(message: Message, images: Mapping[str, Image]) -> tuple[str, lis
     found = [images[mark] for mark in sorted((m for m in images if m in text), key=text.index)]
     for mark, image in images.items():
         text = text.replace(mark, f"[image {image.name}]")
-    return text, found
+    return without_digests(text), found
 
 
 def _as_json(value: object) -> object:

@@ -10,6 +10,7 @@ import re
 import shlex
 import sys
 from collections.abc import Mapping
+from importlib.util import find_spec
 from pathlib import Path
 from typing import Annotated, Literal
 
@@ -108,7 +109,7 @@ def _check_name(kind: str, name: str) -> None:
 
     if not re.fullmatch(r"[a-z][a-z0-9_]{0,59}", name) or keyword.iskeyword(name):
         raise UsageError(f"{name!r} cannot be the name of a Python file; write it like `send_reply`")
-    if name in sys.stdlib_module_names | OURS:
+    if name in sys.stdlib_module_names | OURS or find_spec(name) is not None:
         raise UsageError(f"{name}.py would hide the Python module {name}; choose another name")
     if kind == "machine" and name in {machine.name for machine in registry.shipped()}:
         raise UsageError(f"there is a machine {name} already; choose another name")

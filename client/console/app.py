@@ -201,6 +201,8 @@ def build(console: Console, names: Sequence[str] = LOCAL_NAMES) -> Guard:
 
     async def lost(request: Request, error: Exception) -> Response:
         status = error.status_code if isinstance(error, HTTPException) else 500
+        if request.url.path.startswith("/static/"):  # open to all: no name, no note
+            return Response(status_code=status)
         what = "There is no such page" if status == 404 else "The console cannot do that"
         detail = error.detail if isinstance(error, HTTPException) else "An unexpected error; the log has it."
         return console.page(request, "error.html", title=what, status=status, error=detail)

@@ -74,7 +74,7 @@ def _field(name: str, given: Any, schema: Mapping[str, Any], value: Any, require
         case _ if isinstance(own.get("enum"), list):
             control, options = "choice", own["enum"]
         case "string":
-            control = "long" if len(str(value)) > LONG or "\n" in str(value) else "text"
+            control = "long" if len(str(value)) > LONG or set(str(value)) & {"\n", "\r"} else "text"
         case "integer":
             control = "integer"
         case "number":
@@ -135,11 +135,18 @@ def arguments_in(fields: Iterable[Field], data: Mapping[str, str]) -> JsonObject
         text = data.get(f"arg.{field.name}", "")
         if field.control in ("text", "long"):
             text = text.replace("\r\n", "\n")  # a browser sends a text's lines so
+            if isinstance(field.value, str) and text == _in_a_browser(field.value):
+                text = field.value  # nobody has touched it
             if text or field.required or field.value == "":
                 found[field.name] = text
         elif text.strip():
             found[field.name] = _value(field, text.strip())
     return found
+
+
+def _in_a_browser(text: str) -> str:
+    """What a browser makes of a text in a field."""
+    return text.replace("\r\n", "\n").replace("\r", "\n").replace("\0", "\ufffd")
 
 
 def _value(field: Field, text: str) -> Any:

@@ -189,7 +189,7 @@ async def decide(console: Console, request: HttpRequest) -> Response:
 
 
 def _verb(form: Mapping[str, str]) -> Any:
-    verb = form.get("verb", "")
+    verb = form.get("verb", "").removesuffix("_later")
     if verb not in DECISIONS:
         raise UsageError(f"{verb[:40]!r} is no decision; choose one of the buttons")
     return verb
@@ -203,7 +203,7 @@ def _content(form: Mapping[str, str], fields: Sequence[Field], asked: AnyRequest
         case "topup":
             counter = str((asked.arguments or {}).get("counter", "model_calls"))
             return {"amounts": amounts_from([f"{counter}={form.get('amount', '').strip()}"])}
-        case "approve":
+        case "approve_later":  # its own button: a choice in the fold counts for no other
             return {"standing_approval": _standing(form, asked.arguments or {})}
         case "answer" if not form.get("text", "").strip():
             raise UsageError("the answer is blank; write it into the field")

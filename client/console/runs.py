@@ -52,7 +52,8 @@ LABELS = {
 
 def _filters(request: Request) -> dict[str, str]:
     names = ("progress", "agent", "machine", "exit", "since", "id")
-    return {name: request.query_params.get(name, "").strip()[:200] for name in names}
+    given = {name: request.query_params.get(name, "") for name in names}
+    return {name: "".join(filter(str.isprintable, text)).strip()[:200] for name, text in given.items()}
 
 
 def _query(filters: Mapping[str, str]) -> str:

@@ -140,7 +140,7 @@ async def test_later_calls_are_approved_only_by_an_explicit_choice(
     request = await opened(agents, run)
     await browser.decide(run, request.id, "approve")
     again = await until(lambda: newer(agents, run, request))
-    await browser.decide(run, again.id, "approve", later="any")
+    await browser.decide(run, again.id, "approve_later", later="any")
     await agents.result(run)
     assert marks(settings, "web-third") == 1
 

@@ -77,6 +77,23 @@ async def test_a_person_approves_with_the_keyboard_alone(
     assert marks(settings, "key-approve") == 1
 
 
+async def test_choice_that_was_folded_away_counts_for_no_other_button(
+    page: Page, agents: AgentClient, settings: Settings
+) -> None:
+    run = await agents.start(asking("folded", "asked-again"))
+    request = await opened(agents, run)
+    await page.goto(f"{_origin(page)}/request?run={run}&id={request.id}")
+    fold = page.get_by_text("Approve this and later calls, too")
+    await fold.click()
+    await page.get_by_label("with any arguments").check()
+    await fold.click()
+    await page.get_by_role("button", name="Approve", exact=True).click()
+    await expect(page.get_by_role("region", name="The decision")).to_contain_text("Approved by ada")
+    await until(lambda: newer(agents, run, request))
+    assert marks(settings, "asked-again") == 0
+    await agents.command(run, "abort")
+
+
 async def test_a_person_rejects_and_edits(page: Page, agents: AgentClient, settings: Settings) -> None:
     run = await agents.start(asking("click-no", "click-before"))
     request = await opened(agents, run)

@@ -4,8 +4,10 @@ from __future__ import annotations
 
 import asyncio
 import json
+import re
 import sys
 from pathlib import Path
+from typing import Any
 
 import pytest
 from pydantic import ValidationError
@@ -13,6 +15,7 @@ from temporalio.exceptions import ApplicationError
 
 from activities.contracts import ToolSpec
 from activities.mcp.config import McpConfig, tool_name
+from activities.mcp.results import schema_problem
 from activities.mcp.servers import McpServers, Unusable
 from activities.settings import Settings
 from activities.tools import TransientError
@@ -78,7 +81,7 @@ async def test_long_result_is_cut_and_kept(served: Served) -> None:
 
 async def test_result_without_bounds_costs_the_connection_alone(served: Served) -> None:
     result = await served.call("show", kind="too_large")
-    assert "16,777,216 bytes" in result.output
+    assert "4,194,304 bytes" in result.output
     assert (await served.call("add", a=1, b=2)).output == "3"
 
 
@@ -126,6 +129,44 @@ async def test_unsafe_call_is_not_repeated_when_its_server_is_killed(served: Ser
     assert result.output.endswith("the outcome is unknown. It is not run again.")
     assert (await served.call("add", a=2, b=3)).output == "5"
     assert served.notes() == ["slow_pay begun"]
+
+
+async def test_unsafe_call_is_not_repeated_when_its_answer_breaks_off_and_is_not_found_again() -> None:
+    """The client takes up a broken stream of events by GET; that it is not there says nothing of the call."""
+    calls = 0
+
+    async def serve(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        nonlocal calls
+        head = (await reader.readuntil(b"\r\n\r\n")).decode().lower()
+        length = re.search(r"content-length: (\d+)", head)
+        asked = json.loads(await reader.readexactly(int(length[1]))) if length else {}
+        kind, status, found = "application/json", "200 OK", dict[str, Any]()
+        match asked.get("method"):
+            case "initialize":
+                of = {"name": "x", "version": "1"}
+                found = {"protocolVersion": "2025-06-18", "capabilities": {"tools": {}}, "serverInfo": of}
+            case "tools/list":
+                found = {"tools": [{"name": "pay", "inputSchema": {"type": "object"}}]}
+            case "tools/call":
+                calls, kind = calls + 1, "text/event-stream"
+            case _:
+                status = "202 Accepted" if asked else "404 Not Found"
+        answer = json.dumps({"jsonrpc": "2.0", "id": asked.get("id"), "result": found})
+        body = "id: 1\nretry: 10\ndata:\n\n" if kind == "text/event-stream" else answer
+        writer.write(
+            f"HTTP/1.1 {status}\r\nContent-Type: {kind}\r\nConnection: close\r\n"
+            f"Content-Length: {len(body)}\r\n\r\n{body}".encode()
+        )
+        await writer.drain()
+        writer.close()
+
+    server = await asyncio.start_server(serve, "127.0.0.1", 0)
+    port = server.sockets[0].getsockname()[1]
+    runner = runner_of(shop=McpConfig(url=f"http://127.0.0.1:{port}/mcp", timeout_seconds=5))
+    result = await runner.run_tool(request_for("shop__pay", attempts=3))
+    assert (result.error, calls) == ("unknown_outcome", 1)
+    await runner.mcp.close()
+    server.close()
 
 
 # -- as processes only --------------------
@@ -261,3 +302,16 @@ def test_agent_may_name_tools_of_servers_that_the_worker_has(tmp_path: Path) -> 
     assert catalog.tool_problem("got__git_log") == (
         "there is no tool `got__git_log`: no MCP server is called `got`; RATCHET_MCP names: git"
     )
+
+
+def test_arguments_that_are_too_much_to_check_are_refused() -> None:
+    """A schema of a server's may double its work with each level of the arguments."""
+    node = {"$ref": "#/$defs/n"}
+    kinds = [{"type": "object", "properties": {"c": node}, "required": ["c", name]} for name in "xy"]
+    schema = {"type": "object", "$defs": {"n": {"anyOf": kinds}}, "properties": {"c": node}}
+    assert not schema_problem(schema)
+    arguments: dict[str, Any] = {}
+    for _ in range(30):
+        arguments = {"c": arguments}
+    spec = ToolSpec(name="t", description="x", parameters=schema, effect="read")
+    assert "too much to check" in str(arguments_for(spec, arguments))

@@ -119,6 +119,7 @@ async def watched(tmp_path_factory: pytest.TempPathFactory) -> AsyncIterator[Wat
             run = await begin(client, task)
             async with worker(address, settings.data_dir, **environment):
                 await eventually(lambda: asyncio.to_thread((home / "marks.txt").exists))
+                await eventually(lambda: asyncio.to_thread(lambda: collector.named(f"chat {MODEL}")))
             (home / "go").touch()
             async with worker(address, settings.data_dir, **environment):
                 inner = await eventually(lambda: inner_run(client, run))

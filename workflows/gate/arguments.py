@@ -15,6 +15,7 @@ import math
 import re
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import suppress
+from contextvars import ContextVar
 from decimal import Decimal
 from functools import cache, lru_cache, partial
 from typing import Any
@@ -34,6 +35,9 @@ Condition = JsonObject | bool
 
 ARGUMENTS_BYTES = 2 * 2**20
 """The most that a call's arguments may have as JSON."""
+CHECKS = 100_000
+"""Keywords that are checked for one call; more would take seconds, which no workflow task has."""
+LEFT: ContextVar[list[int]] = ContextVar("left")
 CONVERSIONS = 5
 """Passes over the arguments: JSON in a text may hold a text that holds a number."""
 PLAIN_NUMBER = re.compile(r"-?(0|[1-9][0-9]{0,399})(\.[0-9]{1,399})?")
@@ -95,6 +99,7 @@ def _fitted_arguments(schema: JsonObject, arguments: JsonObject) -> JsonObject:
     _check_json(fitted)
     validator = _validator_of(json.dumps(schema))
     plain = validator.schema
+    LEFT.set([CHECKS])
     errors = list(validator.iter_errors(fitted))
     for _ in range(CONVERSIONS):
         if not any([_convert(fitted, leaf) for leaf in _leaves(errors)]):
@@ -374,7 +379,19 @@ def _tool_validator(draft: str) -> Any:
         "unevaluatedProperties": _left_to_the_tool,
         "additionalProperties": partial(_additional_properties, base.VALIDATORS["additionalProperties"]),
     }
-    return extend(base, keywords)
+    every = {**base.VALIDATORS, **keywords}
+    return extend(base, {name: partial(_counted, check) for name, check in every.items()})
+
+
+def _counted(
+    check: Callable[..., Any], validator: Any, wanted: Any, instance: Any, schema: Any
+) -> Iterator[ValidationError]:
+    """A keyword, as long as the arguments have not been looked at too often. Raises _Misfit."""
+    left = LEFT.get()
+    left[0] -= 1 + (len(wanted) // 10 if isinstance(wanted, list) else 0)
+    if left[0] < 0:
+        raise _Misfit("there is too much to check in them against its schema")
+    yield from check(validator, wanted, instance, schema) or ()
 
 
 def _of_kind(
