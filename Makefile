@@ -22,10 +22,10 @@ run: $(STAMP)
 		"Which service fails most, and since when?"
 
 test: check
-	$(BIN)/pytest -n 3 --dist loadfile -m "not exhaustive"
+	$(BIN)/pytest -n 4 --dist loadfile -m "not exhaustive"
 
 test-all: check
-	HYPOTHESIS_PROFILE=thorough $(BIN)/pytest -n 3 --dist loadfile
+	HYPOTHESIS_PROFILE=thorough $(BIN)/pytest -n 4 --dist loadfile
 
 # `make chaos SEED=7 FAULTS=300 PAUSE=2`: docs/operations.md says what it does.
 chaos: $(STAMP)

@@ -43,7 +43,7 @@ PROGRESS = {
 SINCE = {"1h": 1, "24h": 24, "7d": 7 * 24, "30d": 30 * 24}
 LABELS = {
     "model_calls": "Model calls", "tool_calls": "Tool calls", "tokens": "Tokens", "cost_usd": "Cost, USD",
-    "seconds": "Seconds of calls",
+    "seconds": "Seconds, people's included",
 }  # fmt: skip
 
 

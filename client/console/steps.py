@@ -136,7 +136,7 @@ class _Reader:
                 calls.append(call)
         titles = [title for title in record.effects if TOOL_CALL.match(title)]
         if titles and not calls:
-            calls = [Call("; ".join(titles), result=record.reason)]
+            calls = [Call("; ".join(titles), result=record.reason or None)]
         return calls
 
 
