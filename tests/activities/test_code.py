@@ -189,6 +189,7 @@ async def test_timeout_goes_back_to_state_before_block(sandbox: Sandbox) -> None
     assert (await sandbox.run("print(x)")).printed == "1\n"
 
 
+@pytest.mark.exhaustive
 async def test_time_of_block_is_counted_over_its_steps(sandbox: Sandbox) -> None:
     block = "while True:\n    n = 0\n    while n < 10_000: n += 1\n    ask()"
     stepped = await sandbox.run(block, limits=SHORT.model_copy(update={"seconds": 0.5}))

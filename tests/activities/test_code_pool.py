@@ -139,6 +139,7 @@ GREEDY = [
 ]
 
 
+@pytest.mark.exhaustive
 def test_memory_of_worker_and_interpreter_stays_bounded(tmp_path: Path) -> None:
     """In MB: the worker grows by little more than what a block may have."""
     done = subprocess.run(

@@ -186,6 +186,7 @@ asyncio.run(main())
 """
 
 
+@pytest.mark.exhaustive
 def test_two_processes_never_exceed_the_limit_together(server: FakeOpenAI, tmp_path: Path) -> None:
     window = 0.3
     command = [sys.executable, "-c", WORKER, str(tmp_path), server.base_url, str(window)]

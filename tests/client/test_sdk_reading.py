@@ -275,6 +275,7 @@ async def test_id_that_is_used_again_has_another_worker(agents: AgentClient) -> 
     await again.terminate()
 
 
+@pytest.mark.exhaustive
 async def test_watch_and_replay_go_on_through_continue_as_new(tmp_path: Path) -> None:
     modules = (str(Path(__file__).parents[1] / "server" / "trial_tools.py"),)
     settings = Settings(data_dir=tmp_path / "data", files_root=tmp_path, modules=modules)

@@ -231,6 +231,7 @@ async def test_log_pages_stay_small(working: Client) -> None:
     assert page.next < page.total
 
 
+@pytest.mark.exhaustive
 async def test_hundred_runs_at_once_queried_and_signalled_replay(working: Client, settings: Settings) -> None:
     async def one(number: int) -> Any:
         run = await begin(working, task(MARK, f"done {number}"))

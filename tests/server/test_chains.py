@@ -297,6 +297,7 @@ async def test_archive_that_fails_for_a_while_loses_nothing(short: Client, own: 
     whole_log(own, run, result)
 
 
+@pytest.mark.exhaustive
 async def test_three_hundred_steps_are_one_run(own: Settings) -> None:
     async with (
         real_server(own, "limit.historyCount.suggestContinueAsNew=1200") as client,

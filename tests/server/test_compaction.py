@@ -119,6 +119,7 @@ async def test_log_is_the_same_where_the_tool_asks_the_model(short: Client, own:
     assert asked[1] < asked[0] / 3
 
 
+@pytest.mark.exhaustive
 async def test_fork_with_a_smaller_window_ends_well(short: Client, own: Settings) -> None:
     react: dict[str, Any] = {"machine": "react", "options": {"max_steps": 60, "rules": [], "cost_limit": 100}}
     source = await begin(short, windowed(None, **react))

@@ -278,6 +278,7 @@ async def test_killed_worker_changes_no_fused_run(quiet: Client, own: Settings, 
 SUNNY = ScriptedReply(reply="sunny " * 200, delay_seconds=6)
 
 
+@pytest.mark.exhaustive
 async def test_worker_that_has_no_workflows_asks_no_question_behind_a_call(
     quiet: Client, own: Settings, workers: Workers
 ) -> None:

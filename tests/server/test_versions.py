@@ -219,6 +219,7 @@ async def test_waiting_run_goes_on_with_the_new_build_before_its_next_step(
     assert result.machine_version == "2"
 
 
+@pytest.mark.exhaustive
 async def test_waiting_run_of_the_old_build_finishes_there(client: Client, tmp_path: Path) -> None:
     third = FIRST.replace("c.count + 1 >= 3", "True")
     async with AsyncExitStack() as workers:
