@@ -107,7 +107,7 @@ class AgentClient(RunCommander):
 
         Raises:
             DuplicateRun: a run with that id exists, live or over.
-            UsageError: the machine takes no material, the material is not text, or an image is none.
+            UsageError: the machine takes no material, the material is not text, or an image cannot be used.
         """
         run = run or new_run_id(task.name)
         task = pinned(task)

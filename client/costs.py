@@ -167,7 +167,7 @@ def _day(at: float) -> int:
 async def live_spending(
     client: AgentClient, *, timed: bool, failed: Callable[[str], None]
 ) -> tuple[Spending, ...]:
-    """Of the runs that are not over; `failed` is told of each that cannot be asked."""
+    """Of the runs that are not over; `failed` is called with each that cannot be asked."""
     from client.errors import RatchetError
 
     free = asyncio.Semaphore(LIVE_AT_ONCE)

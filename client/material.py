@@ -71,7 +71,7 @@ async def goal_with_images(goal: str, sources: Sequence[bytes | Path], images: I
 
 
 def checked_image(path: Path) -> bytes:
-    """The image in a file. Raises `UsageError`: there is none that a model takes."""
+    """The image in a file. Raises `UsageError` for what is no image, or of a kind that no model takes."""
     try:
         if path.exists() and not (path.is_file() or path.is_dir()):
             raise ValueError("it is a pipe, a socket or a device")

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from abc import ABC, abstractmethod
 from collections.abc import Sequence
 from contextlib import suppress
 from typing import TYPE_CHECKING, Unpack
@@ -21,7 +22,7 @@ if TYPE_CHECKING:
 __all__ = ["Runs"]
 
 
-class Runs:
+class Runs(ABC):
     """What can be read of runs. A run is named by its workflow id.
 
     What is asked of a live run needs a worker; a run that is over is read from the archive where it has it.
@@ -37,29 +38,29 @@ class Runs:
         self.archive = ArchivedRuns(stores)
         """Finished runs, also those that Temporal has forgotten."""
 
+    @abstractmethod
     async def lines(self, limit: int | None = None, **wanted: Unpack[Filter]) -> Sequence[RunLine]:
         """The newest execution of each run of a filter, the newest first."""
-        raise NotImplementedError
 
+    @abstractmethod
     async def count(self, **wanted: Unpack[Filter]) -> int:
         """How many runs `list` knows without a limit; a run that was reset counts each time."""
-        raise NotImplementedError
 
+    @abstractmethod
     async def describe(self, run: str) -> RunLine:
         """What a list shows of one run."""
-        raise NotImplementedError
 
+    @abstractmethod
     async def first_run_id(self, run: str) -> str | None:
         """Temporal's id of a run's first execution; None: it does not know the run."""
-        raise NotImplementedError
 
+    @abstractmethod
     async def live(self, run: str) -> RunReader:
         """Who can ask the run itself. Raises NoWorker where it is known that nobody answers."""
-        raise NotImplementedError
 
+    @abstractmethod
     async def server(self) -> RunReader:
         """Who can ask the server; it is started if none runs."""
-        raise NotImplementedError
 
     # -- lists --------------------
 

@@ -41,6 +41,7 @@ __all__ = [
     "RunMachine",
     "Say",
     "Together",
+    "call_title",
     "ToolRun",
     "do",
 ]
@@ -137,13 +138,17 @@ class ToolRun(Frozen):
 
     @property
     def title(self) -> str:
-        """The call as a person would write it, cut: `search_files(pattern="ERROR", limit=5)`."""
-        words = [
-            f'{name}="{v}"' if isinstance(v, str) else f"{name}={json.dumps(v, ensure_ascii=False)}"
-            for name, v in self.arguments.items()
-            if name not in self.filled
-        ]
-        return f"{self.tool}({_cut(', '.join(_cut(word, 100) for word in words), 180)})"
+        """See `call_title`."""
+        return call_title(self.tool, {k: v for k, v in self.arguments.items() if k not in self.filled})
+
+
+def call_title(tool: str, arguments: Mapping[str, Any]) -> str:
+    """A call as a person would write it, cut: `search_files(pattern="ERROR", limit=5)`."""
+    words = [
+        f'{name}="{v}"' if isinstance(v, str) else f"{name}={json.dumps(v, ensure_ascii=False)}"
+        for name, v in arguments.items()
+    ]
+    return f"{tool}({_cut(', '.join(_cut(word, 100) for word in words), 180)})"
 
 
 def _cut(text: str, limit: int) -> str:

@@ -44,7 +44,7 @@ def schema_problem(schema: dict[str, Any]) -> str:
         if _parts(schema, schema, {}) > SCHEMA_PARTS:
             return f"its schema has more than {SCHEMA_PARTS:,} parts, with its references written out"
     except SchemaError as error:
-        return f"its schema is none: {readable(error.message)[:200]}"
+        return f"it is no JSON schema: {readable(error.message)[:200]}"
     except Exception:  # noqa: BLE001  # a malformed schema breaks the library in many ways
         return "its schema is malformed, or nested too deeply"
     return ""

@@ -27,7 +27,7 @@ from rich.console import Console, ConsoleOptions
 from rich.status import Status
 from rich.text import Text
 
-from activities.contracts import Message, ToolRun
+from activities.contracts import Message, call_title
 from client.cli.render import counted, hanging, plain, record_block, result_text, time_span
 from client.errors import RatchetError
 from workflows.kernel.log import STARTED, Record
@@ -376,7 +376,7 @@ def _title(name: str, arguments: str) -> str:
     """A call that a model wrote, as a person would write it."""
     found = _json(arguments)
     given = found if isinstance(found, dict) else {"arguments": arguments} if arguments.strip() else {}
-    return ToolRun(id="", tool=name, arguments=given).title
+    return call_title(name, given)
 
 
 def _result(message: Message) -> str:

@@ -7,6 +7,8 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from temporalio.api.common.v1 import Payload
+from temporalio.common import RawValue
 
 from activities.contracts import ArchiveRequest
 from activities.settings import Settings
@@ -48,6 +50,17 @@ async def test_open_run_with_decisions_replays_and_can_continue(agents: AgentCli
     assert replay.records == len(await agents.records(run))
     assert (await agents.replay(run, 1)).records < replay.records
     await agents.command(run, "abort")
+
+
+async def test_run_that_heard_an_unreadable_signal_replays_the_same(agents: AgentClient) -> None:
+    run = await agents.start(asking("heard"))
+    await opened(agents, run)
+    broken = RawValue(Payload(metadata={"encoding": b"json/plain"}, data=b"{"))
+    await agents.temporal.get_workflow_handle(run).signal("decide", broken)
+    await agents.command(run, "abort")
+    await agents.result(run)
+    assert "UnusableSignal" in [record.event for record in await agents.records(run)]
+    assert (await agents.replay(run)).same
 
 
 async def test_changed_answer_is_found_with_its_step(agents: AgentClient) -> None:

@@ -10,7 +10,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, replace
 from typing import Any
 
-from activities.contracts import JsonObject, ToolRun
+from activities.contracts import JsonObject, call_title
 from workflows.kernel.errors import AgentError, EffectError, FatalError, PolicyViolation, error_text
 from workflows.machines.common.json_text import clean, cut
 from workflows.machines.common.named import called, read_only
@@ -47,7 +47,7 @@ class Decision:
     @property
     def title(self) -> str:
         """The decision as a person would write it, cut."""
-        return ToolRun(id="", tool=self.action or "", arguments=dict(self.params)).title
+        return call_title(self.action or "", self.params)
 
     def to_json(self) -> JsonObject:
         """For the context and the audit record."""

@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from enum import Enum
 from typing import Any
 
-from activities.contracts import AskModel, AskPerson, CallTools, Message, Say, ToolRun, do
+from activities.contracts import AskModel, AskPerson, CallTools, Message, Say, ToolRun, call_title, do
 from workflows.kernel.context import Patch
 from workflows.kernel.errors import (
     AgentError,
@@ -193,7 +193,7 @@ def _drafted(c: React, run: Run, read: Thought) -> Outcome:
     if read.action == FINISH and FINISH not in run.input.tool_names:
         title = f" -> {FINISH}"  # its argument is the answer, which the last record has
     elif read.action is not None:
-        title = f" -> {ToolRun(id='', tool=read.action, arguments=read.action_input).title}"
+        title = f" -> {call_title(read.action, read.action_input)}"
     patch = {**_append(c, step), **_cost(run), "model_failure": ""}
     return patch, Drafted(read.text + title)
 

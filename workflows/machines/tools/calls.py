@@ -7,7 +7,7 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any, Literal
 
-from activities.contracts import JsonObject, Message, ToolCall, ToolResult, ToolRun
+from activities.contracts import JsonObject, Message, ToolCall, ToolResult, ToolRun, call_title
 from workflows.machines.common.json_text import NotJson, call_arguments, clean, is_json, shown_name
 from workflows.machines.common.stopping import Call
 
@@ -142,7 +142,7 @@ def _given(call: ToolCall) -> Any:
 def _title(call: ToolCall) -> str:
     given = _given(call)
     named = given if isinstance(given, dict) else {"arguments": given}
-    return ToolRun(id=call.id, tool=shown_name(call.name), arguments=named).title
+    return call_title(shown_name(call.name), named)
 
 
 def _json(output: str) -> str:
