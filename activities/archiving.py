@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import asyncio
+from collections.abc import Iterator
+from contextlib import contextmanager
 
 import structlog
 from temporalio import activity
@@ -33,9 +35,14 @@ class ArchiveActivities:
 
         Raises `StoreUnavailable`, which is worth a retry.
         """
-        head = await asyncio.to_thread(self._add, request)
-        if self._history_seconds:
-            await self._keep_history(request)
+        execution = str(activity.info().workflow_run_id)
+        head, events = await asyncio.gather(
+            asyncio.to_thread(self._add, request), self._history(request.workflow_id, execution)
+        )
+        if events:
+            with _harmless(request.workflow_id):
+                run = (request.workflow_id, request.run_id)
+                await asyncio.to_thread(self.archive.add_history, *run, execution, events)
         log.info("archive.written", workflow_id=request.workflow_id, records=len(request.records))
         return head
 
@@ -46,22 +53,27 @@ class ArchiveActivities:
         self._telemetry.archived(new, lambda: self.archive.records(*run))
         return added.head
 
-    async def _keep_history(self, request: ArchiveRequest) -> None:
-        """Keep what Temporal has of this execution up to now: all but its end. A failure harms nothing."""
-        workflow_id, execution = request.workflow_id, str(activity.info().workflow_run_id)
-        try:
-            async with asyncio.timeout(self._history_seconds):
-                run = activity.client().get_workflow_handle(workflow_id, run_id=execution)
-                events = History(events=(await run.fetch_history()).events).SerializeToString()
-                await asyncio.to_thread(
-                    self.archive.add_history, workflow_id, request.run_id, execution, events
-                )
-        except Exception as error:  # noqa: BLE001  # the log is written: this is more than a run needs
-            text = str(error) or f"it did not come within {self._history_seconds:g} s"
-            log.warning("archive.history_not_kept", workflow_id=workflow_id, error=text)
+    async def _history(self, workflow_id: str, execution: str) -> bytes:
+        """What Temporal has of this execution up to now: all but its end. Empty where it is not to be had."""
+        if self._history_seconds:
+            with _harmless(workflow_id):
+                async with asyncio.timeout(self._history_seconds):
+                    run = activity.client().get_workflow_handle(workflow_id, run_id=execution)
+                    return History(events=(await run.fetch_history()).events).SerializeToString()
+        return b""
 
     @activity.defn(name="read_log")
     async def read_log(self, wanted: LogWanted) -> LogRead:
         """The records of a run up to the one that is wanted, in order. Raises `StoreError`."""
         read = self.archive.records_up_to
         return LogRead(records=await asyncio.to_thread(read, wanted.head, wanted.workflow_id, wanted.run_id))
+
+
+@contextmanager
+def _harmless(workflow_id: str) -> Iterator[None]:
+    """A history that is not kept harms no run: its log is archived all the same."""
+    try:
+        yield
+    except Exception as error:  # noqa: BLE001  # whatever it is, the run goes on
+        text = str(error) or "it did not come in time"
+        log.warning("archive.history_not_kept", workflow_id=workflow_id, error=text)

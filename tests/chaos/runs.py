@@ -59,7 +59,8 @@ def answer_of(name: str) -> str:
 
 
 def _model(form: str) -> ModelSpec:
-    return ModelSpec(provider="openai", name=form, timeout_seconds=4)
+    # a stalled reply ends by it, a reply on a busy machine must not
+    return ModelSpec(provider="openai", name=form, timeout_seconds=12)
 
 
 STAGES = [
