@@ -137,7 +137,9 @@ def list_filter(**wanted: Unpack[Filter]) -> str:
 
 
 def quoted(value: str) -> str:
-    """The value for a text in a visibility query."""
+    """The value for a text in a visibility query. Raises UsageError."""
+    if "\0" in value:  # the server cannot read such a query, and is asked again and again
+        raise UsageError(f"no run has a name or an id such as {value[:40]!r}; `ratchet list` shows the runs")
     return value.replace("\\", "\\\\").replace("'", "\\'")
 
 

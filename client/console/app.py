@@ -59,6 +59,7 @@ class Console:
     def __init__(self, agents: AgentClient, signer: Signer) -> None:
         self.agents, self.signer = agents, signer
         self.sources = Sources(agents)
+        self.own_key = secrets.token_bytes(32)
         self._notes: dict[str, str] = {}
         self._environment = Environment(
             loader=FileSystemLoader(HERE / "templates"),

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import base64
-import binascii
+import hmac
 from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from datetime import UTC, datetime, timedelta
@@ -72,17 +72,28 @@ def _query(filters: Mapping[str, str]) -> str:
 
 
 async def _list_parts(console: Console, request: Request) -> Parts:
-    filters, token = _filters(request), _token(request.query_params.get("page", ""))
+    filters, token = _filters(request), _token(console, request.query_params.get("page", ""))
     lines, following = await console.agents.list_page(_query(filters), PAGE, token)
-    more = base64.urlsafe_b64encode(following).decode() if following else ""
+    more = base64.urlsafe_b64encode(_mark(console, following) + following).decode() if following else ""
     return {"runs": console.part("_runs.html", lines=lines, more=more, filters=filters, later=bool(token))}
 
 
-def _token(given: str) -> bytes:
-    try:
-        return base64.urlsafe_b64decode(given.encode())
-    except (binascii.Error, ValueError) as error:
-        raise UsageError("the address names no page of the list; begin at its first page") from error
+def _mark(console: Console, token: bytes) -> bytes:
+    """Shows that an address with this token of the server comes from the console."""
+    return hmac.digest(console.own_key, token, "sha256")
+
+
+def _token(console: Console, given: str) -> bytes:
+    """The server's token in an address. It takes seconds to refuse one that it did not give, as its own error.
+
+    Raises UsageError.
+    """
+    with suppress(ValueError):
+        found = base64.urlsafe_b64decode(given.encode())
+        mark, token = found[:32], found[32:]
+        if not found or hmac.compare_digest(mark, _mark(console, token)):
+            return token
+    raise UsageError("the address names no page of the list; begin at its first page: /runs")
 
 
 async def run_list(console: Console, request: Request) -> Response:
