@@ -84,10 +84,8 @@ def _mark(console: Console, token: bytes) -> bytes:
 
 
 def _token(console: Console, given: str) -> bytes:
-    """The server's token in an address. It takes seconds to refuse one that it did not give, as its own error.
-
-    Raises UsageError.
-    """
+    """The server's token in an address; it would take seconds to refuse one that is not its own, and call
+    that its own error. Raises UsageError."""
     with suppress(ValueError):
         found = base64.urlsafe_b64decode(given.encode())
         mark, token = found[:32], found[32:]
