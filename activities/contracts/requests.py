@@ -113,7 +113,7 @@ class ModelRequest(Frozen):
     """The model is not sent the messages from the first number up to the second."""
     tool_choice: Literal["auto", "none", "required"] = "auto"
     key: str = ""
-    """Idempotency key: stable over attempts, sent to the provider as a header."""
+    """Idempotency key: stable over attempts; the provider is sent a digest of it and of what is posted."""
     attempts: int = 6
     """In all, for transient failures: from this attempt on, a transient failure is not retried.
     Temporal's own maximum is higher, because attempts that died with their worker count there."""

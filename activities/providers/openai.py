@@ -11,10 +11,10 @@ from __future__ import annotations
 import asyncio
 import json
 import os
-from collections.abc import AsyncIterator, Awaitable, Callable, Collection, Iterable
+from collections.abc import AsyncIterator, Awaitable, Callable, Collection, Iterable, Mapping
 from difflib import get_close_matches
 from hashlib import sha256
-from typing import TYPE_CHECKING, Any, Protocol
+from typing import TYPE_CHECKING, Any, NamedTuple, Protocol
 from urllib.parse import urlsplit, urlunsplit
 from weakref import WeakKeyDictionary
 
@@ -34,9 +34,11 @@ from activities.providers.openai_quirks import (
     asks_by_tool,
     complaint,
     fitted,
+    holds_json,
     read,
     together,
     unusable,
+    way,
 )
 from activities.providers.openai_reply import Reply
 from activities.providers.openai_responses import ResponsesReply
@@ -53,6 +55,10 @@ if TYPE_CHECKING:
 
 __all__ = ["PROVIDER", "OpenAIProvider", "normal_url"]
 
+Asked = tuple[str, str, str]
+"""URL, model and API."""
+Slip = tuple[Asked, str | None]
+"""With the quirk that two such replies in a row show."""
 OFFICIAL_URL = "https://api.openai.com/v1"
 PLACEHOLDER = "none-needed"
 """Sent where no key belongs; many servers want to see the header."""
@@ -94,8 +100,9 @@ class OpenAIProvider:
         self._key, self._base_url, self._allowed = key, base_url, tuple(allowed)
         self._max_body_bytes = max_body_bytes
         self._clients: WeakKeyDictionary[AbstractEventLoop, Clients] = WeakKeyDictionary()
-        self._quirks: dict[tuple[str, str, str], frozenset[str]] = {}
-        """By URL, model and API."""
+        self._quirks: dict[Asked, frozenset[str]] = {}
+        self._slipped: set[Slip] = set()
+        """Ways to ask for a schema that the newest reply to them did not follow."""
 
     async def complete(self, call: ModelCall) -> ModelReplied:
         """The next message. Raises `ProviderError`."""
@@ -185,14 +192,14 @@ class OpenAIProvider:
 
         api: Api = openai_responses if call.model.api == "responses" else openai_chat
         known, before = (server.url, server.model, api.PATH), list[ModelReplied]()
-        quirks = self._quirks.get(known, frozenset())
+        quirks, once = self._quirks.get(known, frozenset()), frozenset[str]()
         while True:
             asked = fitted(call, quirks)
-            body, content = await asyncio.to_thread(_request, api, asked, quirks, server)
+            request = await asyncio.to_thread(_request, api, asked, quirks, server)
             try:
-                reply = _answer(await _post(client, api, content, call, server), asked, server)
+                reply = _answer(await _post(client, api, request, call, server), asked, server)
             except APIStatusError as error:
-                quirk = _refused(error, body, quirks, by_tool=asks_by_tool(asked, call))
+                quirk = _refused(error, request.body, quirks, by_tool=asks_by_tool(asked, call))
                 if quirk is None and before:
                     return together(before.pop(), before)  # it was paid for
                 if quirk is None or len(quirks) == MOST_QUIRKS:
@@ -201,13 +208,25 @@ class OpenAIProvider:
                 if reply.tool_calls:
                     quirks |= {NATIVE}
                 # only what helped is kept: one complaint that was misread would change all later questions
-                self._quirks[known] = self._quirks.get(known, frozenset()) | quirks
+                self._quirks[known] = self._quirks.get(known, frozenset()) | (quirks - once)
                 reply = read(reply, asked, call, native=NATIVE in quirks or server.url == OFFICIAL_URL)
-                if (quirk := unusable(reply, asked, call)) is None:
+                quirk = unusable(reply, asked, call)
+                once |= self._first_slip((known, way(asked, call)), quirk, reply)
+                if quirk is None:
                     return together(reply, before)
                 before.append(reply)
             log.warning("model.quirk", model=call.model.name, quirk=quirk)
             quirks |= {quirk}
+
+    def _first_slip(self, slip: Slip, quirk: str | None, reply: ModelReplied) -> set[str]:
+        """The quirk, if it was not shown the last time, too: any model may slip once."""
+        if quirk is None:
+            if holds_json(reply.text):
+                self._slipped.discard(slip)
+            return set()
+        again = slip in self._slipped
+        self._slipped.add(slip)
+        return set() if again else {quirk}
 
 
 class Api(Protocol):
@@ -276,17 +295,19 @@ def _bounded(limit: int, server: Server) -> Callable[[httpx2.Response], Awaitabl
     return bound
 
 
-async def _post(client: AsyncOpenAI, api: Api, content: bytes, call: ModelCall, server: Server) -> Reply:
+async def _post(client: AsyncOpenAI, api: Api, request: Request, call: ModelCall, server: Server) -> Reply:
     import httpx2
     from openai import AsyncStream
 
     seconds = call.model.timeout_seconds
-    key = {"Idempotency-Key": sha256(call.key.encode(errors="surrogatepass")).hexdigest()} if call.key else {}
     stream = await client.post(
         api.PATH,
-        content=content,
+        content=request.content,
         cast_to=object,  # plain JSON: half the CPU of the library's own classes
-        options={"timeout": httpx2.Timeout(seconds, connect=min(CONNECT_SECONDS, seconds)), "headers": key},
+        options={
+            "timeout": httpx2.Timeout(seconds, connect=min(CONNECT_SECONDS, seconds)),
+            "headers": request.headers,
+        },
         stream=True,
         stream_cls=AsyncStream[object],
     )
@@ -364,10 +385,20 @@ def _by(call: ModelCall, server: Server) -> str:
     return sha256(f"{call.model.api} {server.model} {server.shown}".encode()).hexdigest()[:16]
 
 
-def _request(api: Api, call: ModelCall, quirks: Collection[str], server: Server) -> tuple[JsonObject, bytes]:
+class Request(NamedTuple):
+    """What is posted; its key is that of the question and of these very bytes."""
+
+    body: JsonObject
+    content: bytes
+    headers: Mapping[str, str]
+
+
+def _request(api: Api, call: ModelCall, quirks: Collection[str], server: Server) -> Request:
     found = api.body(call, quirks, _by(call, server)).items()
     body: JsonObject = {name: value for name, value in found if value is not None and name not in quirks}
-    return body, json.dumps(body, ensure_ascii=False, separators=(",", ":")).encode()
+    content = json.dumps(body, ensure_ascii=False, separators=(",", ":")).encode()
+    key = sha256(call.key.encode(errors="surrogatepass") + b"\0" + content).hexdigest()
+    return Request(body, content, {"Idempotency-Key": key} if call.key else {})
 
 
 def _refused(error: APIStatusError, body: JsonObject, known: Collection[str], *, by_tool: bool) -> str | None:

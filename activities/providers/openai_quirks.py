@@ -25,9 +25,11 @@ __all__ = [
     "asks_by_tool",
     "complaint",
     "fitted",
+    "holds_json",
     "read",
     "together",
     "unusable",
+    "way",
 ]
 
 MOST_QUIRKS = 20
@@ -125,6 +127,11 @@ def unusable(reply: ModelReplied, asked: ModelCall, wanted: ModelCall) -> str | 
         return None
     if reply.finish_reason in ("length", "refusal") or holds_json(reply.text):
         return None
+    return way(asked, wanted)
+
+
+def way(asked: ModelCall, wanted: ModelCall) -> str | None:
+    """How a schema was asked for, as the quirk of who does not follow it; None: in words, or not at all."""
     if asked.setup.response_schema is not None:
         return NO_SCHEMA
     return NO_TOOLS if asks_by_tool(asked, wanted) else None

@@ -268,19 +268,40 @@ async def test_reply_is_asked_for_by_a_tool_where_schemas_are_unknown(
 ) -> None:
     field = "response_format" if api == "chat" else "text.format"
     answered = {"id": "c", "function": {"name": "reply", "arguments": '{"a": 1}'}}
-    server.queue(
-        "Sure! Here it is." if ignores else refusal(f"'{field}' is not supported"),
-        Answer(tool_calls=(answered,)),
-        Answer(tool_calls=(answered,)),
-    )
+    slips = ["Sure! Here it is.", Answer(tool_calls=(answered,))] * 2
+    server.queue(*(slips if ignores else [refusal(f"'{field}' is not supported")]))
+    server.queue(*[Answer(tool_calls=(answered,))] * (1 if ignores else 3))
     wanted = setup("m", response_schema=SCHEMA, api=api)
-    replies = [await ask(provider, wanted) for _ in range(2)]
+    replies = [await ask(provider, wanted) for _ in range(3)]
     assert [(one.text, one.tool_calls, one.finish_reason) for one in replies] == [
         ('{"a": 1}', (), "stop")
-    ] * 2
-    assert len(sent(server)) == 3
-    assert sent(server)[2]["tool_choice"] == "required"
-    assert (replies[0].usage.input_tokens > replies[1].usage.input_tokens) == ignores
+    ] * 3
+    assert len(sent(server)) == (5 if ignores else 4)
+    assert sent(server)[-1]["tool_choice"] == "required"
+    assert (replies[0].usage.input_tokens > replies[2].usage.input_tokens) == ignores
+
+
+async def test_slip_of_a_model_changes_no_later_question(
+    provider: OpenAIProvider, server: FakeOpenAI
+) -> None:
+    wanted = setup("m", response_schema=SCHEMA)
+    good = '{"a": 1}'
+    by_tool = Answer(tool_calls=({"id": "c", "function": {"name": "reply", "arguments": good}},))
+    server.queue("Sure!", by_tool, good, "Sure!", by_tool, good)
+    assert [(await ask(provider, wanted)).text for _ in range(4)] == [good] * 4
+    assert ["response_format" in body for body in sent(server)] == [True, False, True, True, False, True]
+
+
+async def test_key_of_a_request_is_that_of_its_body_alone(
+    provider: OpenAIProvider, server: FakeOpenAI
+) -> None:
+    """A question is asked again in other words, which is another request; an attempt more is the same one."""
+    server.queue(refusal("temperature is not supported"), "hi", "hi")
+    for _ in range(2):
+        await ask(provider, setup("m", temperature=0.5), key="run/1")
+    first, second, third = [one.headers["idempotency-key"] for one in server.completion_requests]
+    assert first != second
+    assert second == third
 
 
 async def test_reply_is_asked_for_in_words_where_tools_are_unknown_too(
