@@ -50,6 +50,18 @@ def load(folder: Path, text: str) -> AgentFile:
         pytest.param("tools: calculator\n", ":1:1: tools", "'calculator'", id="word for list"),
         pytest.param("tools: [ok, 7]\n", ":1:13: tools[1]", "7", id="number for word"),
         pytest.param("tools: [a, b, a]\n", ":1:1: tools", "a", id="tool twice"),
+        pytest.param(
+            "models: {default: {reasoning: hgih}}\n",
+            ":1:20: models.default.reasoning",
+            "'high', 'xhigh', 'max' or 'default', got 'hgih'",
+            id="misspelt effort",
+        ),
+        pytest.param(
+            "models: {default: {api: responses, seed: 1}}\n",
+            ":1:10: models.default",
+            "got 1",
+            id="no such seed",
+        ),
         pytest.param("models: {plan: gpt}\n", ":1:1: models", "`default`", id="no default model"),
         pytest.param(
             "people:\n  kinds:\n    aproval: {}\n",
