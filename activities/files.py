@@ -58,8 +58,8 @@ class PathError(Exception):
 def _holds_keys(path: Path) -> bool:
     """The path leads to a file of keys of the worker, under whatever name."""
     for name in filter(None, map(os.environ.get, NAME_KEYS)):
-        with suppress(OSError, ValueError):
-            if path.samefile(name):
+        with suppress(OSError, ValueError, RuntimeError):
+            if path.samefile(Path(name).expanduser()):
                 return True
     return False
 

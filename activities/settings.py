@@ -85,13 +85,19 @@ def _of_models(name: str) -> str:
     return name
 
 
-def _keys(value: object) -> object:
-    """The keys' JSON: the text itself, or the content of the file that it names."""
-    if not isinstance(value, str) or value.lstrip().startswith("{"):
+def _content(value: object) -> object:
+    """JSON: the text itself, or the content of the file that it names by its whole path."""
+    if not isinstance(value, str) or value.lstrip().startswith(("{", "[")):
         return value
     try:
-        return Path(value).read_text()
-    except (OSError, ValueError) as error:
+        file = Path(value).expanduser()
+        if not file.is_absolute():  # a folder that is a stranger's must supply neither commands nor keys
+            raise ValueError(
+                f"{value} would be read from the folder in which a command is given; expected JSON, or the "
+                f"whole path of a file. If that one is meant: {file.absolute()}"
+            )
+        return file.read_text()
+    except (OSError, UnicodeDecodeError, RuntimeError) as error:
         reason = getattr(error, "strerror", None) or "it is not text"
         raise ValueError(f"the file {value} cannot be read: {reason}") from error
 
@@ -139,7 +145,7 @@ KeysByName = Annotated[
     Mapping[Annotated[str, AfterValidator(_key_name)], Annotated[SecretStr, AfterValidator(_key)]],
     NoDecode,
     _json(dict, 'a JSON object, such as {"2026-11": "<64 bytes in base 64>"}, or a file that holds it'),
-    BeforeValidator(_keys),
+    BeforeValidator(_content),
 ]
 
 
@@ -154,7 +160,9 @@ Secrets = Annotated[
     _json(list, "a JSON list of secrets, the one that signs first"),
     BeforeValidator(_one_or_more),
 ]
-ServersByName = Annotated[Mapping[ServerName, McpConfig], NoDecode, BeforeValidator(servers_from)]
+ServersByName = Annotated[
+    Mapping[ServerName, McpConfig], NoDecode, BeforeValidator(servers_from), BeforeValidator(_content)
+]
 Address = Annotated[SecretStr, AfterValidator(_http)]
 """A secret, because the path of a webhook often is its password."""
 

@@ -83,20 +83,10 @@ class McpConfig(BaseModel):
 
 
 def servers_from(value: object) -> object:
-    """The servers of a setting: JSON, or the file that holds it; with `mcpServers` around them or without.
-
-    Raises ValueError.
-    """
+    """The servers of a setting, with `mcpServers` around them or without. Raises ValueError."""
     if isinstance(value, str):
-        text = value
-        if not value.lstrip().startswith(("{", "[")):
-            try:
-                text = Path(value).expanduser().read_text()
-            except (OSError, ValueError) as error:
-                reason = getattr(error, "strerror", None) or "it is not text"
-                raise ValueError(f"the file {value} cannot be read: {reason}") from error
         try:
-            value = json.loads(text)
+            value = json.loads(value)
         except ValueError as error:
             raise ValueError(f"expected JSON: {error}") from error
     if isinstance(value, dict):

@@ -228,13 +228,14 @@ GOOD = {"2026-11": OLD.get_secret_value()}
 @pytest.mark.parametrize(
     ("value", "problem"),
     [
-        ("[]", "the file [] cannot be read"),
+        ("[]", "expected a JSON object"),
         ('{"a": ', "expected a JSON object"),
         ('{"a": "c2hvcnQ="}', "64 random bytes in base 64; `ratchet key encryption FILE` makes a key"),
         (json.dumps({"a b": GOOD["2026-11"]}), "letters, digits"),
         ("/no/such/file", "the file /no/such/file cannot be read: No such file"),
+        ("keys.json", "keys.json would be read from the folder in which a command is given"),
     ],
-    ids=["no object", "no JSON", "short", "name", "no file"],
+    ids=["no object", "no JSON", "short", "name", "no file", "file of the folder"],
 )
 def test_wrong_keys_are_named_and_never_shown(
     value: str, problem: str, monkeypatch: pytest.MonkeyPatch

@@ -269,7 +269,8 @@ def test_names_are_what_providers_accept(tool: str, name: str) -> None:
     [
         ("[]", "expected a JSON object"),
         ("{", "expected JSON:"),
-        ("missing.json", "the file missing.json cannot be read: No such file or directory"),
+        ("/missing.json", "the file /missing.json cannot be read: No such file or directory"),
+        ("pyproject.toml", f"If that one is meant: {Path('pyproject.toml').absolute()}"),
         ('{"a__b": {"command": "x"}}', "a server's name has 1 to 32 letters"),
         ('{"a": {}}', "expected either command or url"),
         ('{"a": {"url": "ftp://x"}}', "expected an address such as https://host/mcp"),
