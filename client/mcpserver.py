@@ -16,11 +16,13 @@ from mcp.server.mcpserver.exceptions import ToolError
 from mcp.types import ToolAnnotations
 from pydantic import BaseModel, Field
 
+from activities.contracts import without_digests
 from client.agent import AgentClient
 from client.agentfile import AgentFile
 from client.errors import RatchetError
 from client.listing import RequestSummary
 from client.people import decision_from
+from workflows.kernel.log import Record
 from workflows.people import Verb
 
 __all__ = ["mcp_server"]
@@ -85,6 +87,16 @@ def _seen(request: RequestSummary) -> RequestSummary:
     return request.model_copy(update={"digest": ""}) if request.tool and not request.arguments else request
 
 
+def _shown(record: Record) -> Any:
+    """Without what only a provider and the store understand: encrypted reasoning, and what images are signed
+    with."""
+    kept = {"__all__": {"kept"}}
+    text = record.model_dump_json(
+        exclude_defaults=True, exclude={"messages": kept, "beside": kept, "notes": kept}
+    )
+    return json.loads(without_digests(text))
+
+
 def _json(value: Any) -> str:
     return json.dumps(_plain(value), ensure_ascii=False, default=str)
 
@@ -127,10 +139,11 @@ class _Tools:
         self, run: Run, since: Annotated[int, Field(ge=0, description="First record.")] = 0
     ) -> Any:
         """Read a run's records: each transition, why it happened and what it changed. Some 50 at a time."""
-        records = await self.client.records(await self.client.find(run), since)
-        lengths = accumulate(len(_json(record)) + 2 for record in records[:PAGE])
+        found = await self.client.records(await self.client.find(run), since)
+        records = [_shown(record) for record in found[:PAGE]]
+        lengths = accumulate(len(_json(record)) + 2 for record in records)
         shown = max(1, sum(length <= TEXT_CHARS - 100 for length in lengths))
-        return {"records": records[:shown], "next": since + shown if len(records) > shown else None}
+        return {"records": records[:shown], "next": since + shown if len(found) > shown else None}
 
     async def open_requests(
         self, run: Annotated[str | None, Field(description="Default: all runs that wait.")] = None

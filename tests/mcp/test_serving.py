@@ -4,9 +4,10 @@ from __future__ import annotations
 
 import json
 import os
+import re
 import shutil
 import sys
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Iterator
 from pathlib import Path
 from typing import Any
 
@@ -14,23 +15,42 @@ import pytest
 from mcp import Client, StdioServerParameters
 from temporalio.client import Client as Temporal
 
+from activities.contracts import ModelSpec
 from activities.settings import Settings
 from client.agent import AgentClient
 from client.agentfile import AgentFile, load_agent
 from client.connection import Connection
 from client.mcpserver import mcp_server
 from tests.examplekit import ROOT
+from tests.fake_openai import Answer, FakeOpenAI
 from tests.server.conftest import real_server
 from worker import build_worker
+from workflows.api import AgentTask
+
+THOUGHT = {"type": "reasoning", "id": "rs_1", "summary": [], "encrypted_content": "gAAA"}
+PNG = b"\x89PNG\r\n\x1a\n" + b"pixels"
 
 
 @pytest.fixture(scope="module")
-async def agents(tmp_path_factory: pytest.TempPathFactory) -> AsyncIterator[AgentClient]:
+def server() -> Iterator[FakeOpenAI]:
+    """A server of models."""
+    with FakeOpenAI() as found:
+        yield found
+
+
+@pytest.fixture(scope="module")
+async def agents(tmp_path_factory: pytest.TempPathFactory, server: FakeOpenAI) -> AsyncIterator[AgentClient]:
     """A client, and a worker beside it."""
     home = tmp_path_factory.mktemp("serving")
     shutil.copytree(ROOT / "examples" / "data", home / "examples" / "data")
     modules = load_agent("payments").modules
-    settings = Settings(data_dir=home / ".ratchet", files_root=home, modules=modules, shutdown_seconds=1)
+    settings = Settings(
+        data_dir=home / ".ratchet",
+        files_root=home,
+        modules=modules,
+        shutdown_seconds=1,
+        base_urls=(server.base_url,),
+    )
     async with real_server(settings) as temporal, build_worker(temporal, settings):
         yield client_of(temporal, settings)
 
@@ -89,6 +109,25 @@ async def test_decision_needs_the_digest_and_its_name_is_in_the_log(
         assert [one["by"] for one in result["decisions"]] == [["assistant"]]
         log = (await answer(client, "run_log", run=run))["records"]
         assert any("assistant (claimed)" in json.dumps(record) for record in log)
+
+
+async def test_log_has_no_encrypted_reasoning_and_no_signatures(
+    agents: AgentClient, server: FakeOpenAI
+) -> None:
+    model = ModelSpec(name="m", base_url=server.base_url, api="responses")
+    server.queue(Answer("It rises.", reasoning=(THOUGHT,)))
+    run = await agents.start(
+        AgentTask(goal="What is it?", machine="tools", tools=("calculator",), models={"default": model}),
+        images=[PNG],
+    )
+    assert (await agents.result(run)).ok
+    assert "gAAA" in str(await agents.records(run))
+    async with Client(mcp_server(agents, {})) as client:
+        log = json.dumps(await answer(client, "run_log", run=run))
+    assert "It rises." in log
+    assert "[image " in log
+    assert "gAAA" not in log
+    assert not re.search(r"[0-9a-f]{32}", log)
 
 
 async def test_client_starts_named_agents_only_and_each_id_once(
