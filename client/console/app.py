@@ -30,6 +30,7 @@ from client.agent import AgentClient
 from client.catalog import Catalog
 from client.cli.render import counted, spent, time_span
 from client.console import texts
+from client.console.forms import field_key
 from client.console.security import Guard
 from client.console.sources import Sources
 from client.errors import NoWorker, RatchetError, Refused, UnknownRun, Unreachable, UsageError
@@ -45,6 +46,9 @@ FORM_BYTES = 2 * 2**20
 NOTES = 100
 LOOK_SECONDS, BEAT_SECONDS = 1.0, 15.0
 """How often an open page is compared with what there is; how often a silent stream says that it lives."""
+STREAMS, TURN_SECONDS = 4, 5
+"""A browser has six connections to one server, and some must stay free: so many streams stay open at a time;
+every other one tells its page how things are, ends, and comes again after so long."""
 Parts = Mapping[str, Markup | None]
 """Parts of a page that change while it is open: id of an element -> its content; None: it is gone."""
 Handler = Callable[["Console", Request], Awaitable[Response]]
@@ -61,6 +65,7 @@ class Console:
         self.sources = Sources(agents)
         self.own_key = secrets.token_bytes(32)
         self._notes: dict[str, str] = {}
+        self._streams = 0
         self._environment = Environment(
             loader=FileSystemLoader(HERE / "templates"),
             autoescape=True,
@@ -71,7 +76,7 @@ class Console:
         )
         self._environment.filters |= {
             "typed": texts.typed, "pretty": texts.pretty, "short_id": texts.short_id, "moment": texts.moment,
-            "clock": texts.clock, "span": time_span, "counted": counted, "spent": spent,
+            "clock": texts.clock, "span": time_span, "counted": counted, "spent": spent, "key": field_key,
         }  # fmt: skip
         self._environment.globals |= {"link": link, "new_id": lambda: secrets.token_hex(8), "me": signer}
 
@@ -126,7 +131,7 @@ class Console:
         async def events() -> AsyncIterator[str]:
             sent: dict[str, str] = {}
             found: Parts
-            silent = 0.0
+            silent = BEAT_SECONDS  # the first event comes at once
             while not await request.is_disconnected():
                 began = time.monotonic()
                 now, found = sent, {}
@@ -148,7 +153,20 @@ class Console:
                 silent += pause
                 await asyncio.sleep(pause)
 
-        return StreamingResponse(events(), media_type="text/event-stream")
+        return StreamingResponse(self._in_turns(events()), media_type="text/event-stream")
+
+    async def _in_turns(self, events: AsyncIterator[str]) -> AsyncIterator[str]:
+        """The events; the first one alone while `STREAMS` others are open."""
+        self._streams += 1
+        try:
+            takes_turns = self._streams > STREAMS
+            async for event in events:
+                yield event
+                if takes_turns:
+                    yield f"retry: {1000 * TURN_SECONDS}\n\n"
+                    return
+        finally:
+            self._streams -= 1
 
 
 def link(path: str, **query: Any) -> str:

@@ -10,7 +10,7 @@ from typing import Any, Literal
 from activities.contracts import JsonObject
 from client.errors import UsageError
 
-__all__ = ["Field", "arguments_in", "fields_of"]
+__all__ = ["Field", "arguments_in", "field_key", "fields_of"]
 
 Control = Literal["text", "long", "number", "integer", "boolean", "choice", "json"]
 LONG = 80
@@ -32,6 +32,11 @@ class Field:
     """choice: the values that there are."""
 
     @property
+    def key(self) -> str:
+        """Its name in the form."""
+        return f"arg.{field_key(self.name)}"
+
+    @property
     def given(self) -> bool:
         """The call has this argument."""
         return self.value is not ABSENT
@@ -48,6 +53,12 @@ class Field:
     def choices(self) -> list[tuple[str, str]]:
         """What can be chosen: as JSON, and for people."""
         return [(_json(one), one if isinstance(one, str) else _json(one)) for one in self.options]
+
+
+def field_key(name: str) -> str:
+    """An argument's name within that of its field: as JSON escapes it, because a browser sends other line
+    breaks than it got, and a page replaces characters that show nothing."""
+    return json.dumps(name)[1:-1]
 
 
 def _json(value: Any) -> str:
@@ -123,7 +134,7 @@ def _fits(control: Control, value: Any, options: Sequence[Any]) -> bool:
 
 
 def arguments_in(fields: Iterable[Field], data: Mapping[str, str]) -> JsonObject:
-    """The arguments that a form says; `data` has a text for each field, under `arg.NAME`.
+    """The arguments that a form says; `data` has a text for each field, under its key.
 
     An optional field that is blank is left out, unless it was given as an empty text.
 
@@ -132,7 +143,7 @@ def arguments_in(fields: Iterable[Field], data: Mapping[str, str]) -> JsonObject
     """
     found: JsonObject = {}
     for field in fields:
-        text = data.get(f"arg.{field.name}", "")
+        text = data.get(field.key, "")
         if field.control in ("text", "long"):
             text = text.replace("\r\n", "\n")  # a browser sends a text's lines so
             if isinstance(field.value, str) and text == _in_a_browser(field.value):

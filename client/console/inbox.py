@@ -16,7 +16,7 @@ from activities.contracts import JsonObject
 from client.cli.render import DECISIONS, decision_text, request_reason
 from client.cli.typed import amounts_from
 from client.console.app import Console, Handler, Parts, form_of, link
-from client.console.forms import Field, arguments_in, fields_of
+from client.console.forms import Field, arguments_in, field_key, fields_of
 from client.console.sources import RunView
 from client.console.steps import request_history, steps_of
 from client.errors import RatchetError, Refused, UsageError
@@ -218,7 +218,8 @@ def _standing(form: Mapping[str, str], arguments: JsonObject) -> StandingApprova
         case "any":
             return StandingApproval()
         case "where":
-            kept = {name: {"const": value} for name, value in arguments.items() if form.get(f"where.{name}")}
+            chosen = {name for name in arguments if form.get(f"where.{field_key(name)}")}
+            kept = {name: {"const": value} for name, value in arguments.items() if name in chosen}
             if not kept:
                 raise UsageError("choose which arguments later calls must share, or another kind of approval")
             return StandingApproval(arguments=kept)

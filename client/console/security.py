@@ -77,20 +77,25 @@ class Guard:
             return PlainTextResponse(f"This is the console of Ratchet; {error}.\n", 403)
         given = dict(fields)
         if path == LOGIN:
-            return self._login(scope, given["host"])
+            return self._login(scope, given)
         if path.startswith(STATIC) and not writes:
             return None
         if not hmac.compare_digest(_cookie(given), self._session.encode()):
             return Response(UNKNOWN, 401, media_type="text/html")
         return None
 
-    def _login(self, scope: Scope, host: str) -> Response:
-        """The printed link: its token leaves the address, and a cookie comes in its place."""
+    def _login(self, scope: Scope, given: dict[str, str]) -> Response:
+        """The printed link: its token leaves the address, and a cookie comes in its place.
+
+        A proxy says whether it speaks TLS to the browser. Who forges that gets a cookie of less use.
+        """
         (token,) = parse_qs(scope["query_string"].decode("latin-1")).get("token", [""])[:1]
         if scope["method"] != "GET" or not hmac.compare_digest(token.encode(), self.token.encode()):
             return Response(UNKNOWN, 401, media_type="text/html")
         answer = RedirectResponse("/", 303)
-        answer.set_cookie(_cookie_name(host), self._session, httponly=True, samesite="strict")
+        tls = given.get("x-forwarded-proto", "").strip().lower() == "https"
+        name = _cookie_name(given["host"])
+        answer.set_cookie(name, self._session, httponly=True, samesite="strict", secure=tls)
         return answer
 
 

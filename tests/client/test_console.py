@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import re
 from collections.abc import AsyncIterator
 from html.parser import HTMLParser
@@ -16,6 +17,7 @@ from activities.settings import Settings
 from client.agent import AgentClient
 from client.connection import Connection
 from client.console.app import Console, build
+from client.console.forms import arguments_in, fields_of
 from client.keys import Signer, new_key, signer
 from tests.client.asking import asking, marks, newer, opened, talk, until
 from tests.server.conftest import real_server
@@ -151,6 +153,29 @@ async def test_later_calls_are_approved_only_by_an_explicit_choice(
     await browser.decide(run, again.id, "approve_later", later="any")
     await agents.result(run)
     assert marks(settings, "web-third") == 1
+
+
+def test_name_of_an_argument_comes_back_as_it_was() -> None:
+    """A browser sends CR LF for each line break, also in names; a page shows controls by their number."""
+    given = {"a\nb": 1, "c\x01\u202e": "x", "d\ud800": True, 'e"': None, "\u00e9\\n": "y"}
+    fields = fields_of(given, None)
+    assert all(field.key.isascii() and field.key.isprintable() for field in fields)
+    assert arguments_in(fields, {field.key: field.text for field in fields}) == given
+
+
+async def test_a_browser_with_many_windows_keeps_connections_for_pages(browser: Browser) -> None:
+    """It has six for one server: four streams stay open, every other one ends after its first event."""
+    windows = {asyncio.create_task(browser.http.get("/live/inbox")) for _ in range(7)}
+    ended = set[asyncio.Task[httpx2.Response]]()
+    while len(ended) < 3:
+        done, windows = await asyncio.wait(windows, return_when=asyncio.FIRST_COMPLETED)
+        ended |= done
+    for one in ended:
+        assert re.fullmatch(r"data: .*\n\nretry: 5000\n\n", one.result().text)
+    assert len(windows) == 4
+    for one in windows:
+        one.cancel()
+    await asyncio.wait(windows)
 
 
 async def test_double_click_decides_once(browser: Browser, agents: AgentClient) -> None:
@@ -374,6 +399,11 @@ async def test_link_gives_a_session_that_scripts_and_other_pages_do_not_get(agen
     assert "httponly" in cookie
     assert "samesite=strict" in cookie
     assert browser.guard.token.lower() not in cookie
+    assert "secure" not in cookie
+    proxied = await browser.http.get(
+        "/login", params={"token": browser.guard.token}, headers={"x-forwarded-proto": "https"}
+    )
+    assert "secure" in proxied.headers["set-cookie"].lower()
 
 
 @pytest.mark.parametrize(

@@ -120,6 +120,18 @@ async def test_open_request_says_that_somebody_else_decided_it(page: Page, agent
     await expect(page.get_by_text("It is decided now: rejected by bob.")).to_be_visible()
 
 
+async def test_eight_windows_are_kept_up_to_date(page: Page, agents: AgentClient) -> None:
+    """A browser has six connections to one server, and each page that is seen a stream."""
+    windows = [page, *[await page.context.new_page() for _ in range(7)]]
+    for one in windows[1:]:
+        await one.goto(page.url)
+    run = await agents.start(asking("eight", goal="Seen in every window"))
+    for one in windows:
+        await expect(one.get_by_text("Seen in every window")).to_be_visible()
+        await expect(one.get_by_text("The console does not answer")).to_be_hidden()
+    await agents.command(run, "abort")
+
+
 async def test_a_person_follows_a_run_rolls_it_back_and_aborts_it(page: Page, agents: AgentClient) -> None:
     run = await agents.start(asking("roll-a", "roll-b"))
     request = await opened(agents, run)

@@ -51,8 +51,10 @@ function show(id, hash, content) {
   if (focus) node.querySelectorAll(focus.tagName)[place]?.focus({ preventScroll: true });
 }
 
-// A browser has few connections to one server: a page that nobody sees gives its own back.
+// A browser has few connections to one server: a page that nobody sees gives its own back, and where many are
+// seen the server ends a stream behind its first event; the browser asks again.
 function follow(address) {
+  let heard = false;
   if (document.hidden) {
     document.addEventListener("visibilitychange", () => follow(address), { once: true });
     return;
@@ -66,8 +68,11 @@ function follow(address) {
     }
     tellTimes();
   };
-  source.onopen = () => { byId("away").hidden = true; };
-  source.onerror = () => { byId("away").hidden = false; };
+  source.onopen = () => { byId("away").hidden = heard = true; };
+  source.onerror = () => {
+    byId("away").hidden = heard;
+    heard = false;
+  };
   addEventListener("pagehide", () => source.close());
   document.addEventListener("visibilitychange", () => {
     source.close();
