@@ -15,6 +15,7 @@ import re
 import sys
 import traceback
 from collections.abc import Iterable, Iterator
+from functools import cache
 from importlib.abc import MetaPathFinder
 from importlib.machinery import ModuleSpec
 from importlib.metadata import entry_points
@@ -34,8 +35,7 @@ class ExtensionError(Exception):
 
 def load_extensions(names: Iterable[str]) -> tuple[ModuleType, ...]:
     """The modules of these names and those of installed packages, each once, in that order."""
-    points = sorted(entry_points(group=ENTRY_POINT_GROUP), key=lambda point: (point.name, point.value))
-    announced = [_imported(point.value.partition(":")[0]) for point in points]
+    announced = [_imported(name) for name in _announced()]
     return tuple(dict.fromkeys((*load_modules(names), *announced)))
 
 
@@ -61,6 +61,13 @@ def declared(modules: Iterable[ModuleType], constant: str) -> Iterator[tuple[Any
             raise ExtensionError(f"{file}: {constant}S must be a tuple, not {several!r}")
         for one in several:
             yield one, file
+
+
+@cache
+def _announced() -> tuple[str, ...]:
+    """The modules of installed packages; to look for them, all packages are read."""
+    points = sorted(entry_points(group=ENTRY_POINT_GROUP), key=lambda point: (point.name, point.value))
+    return tuple(point.value.partition(":")[0] for point in points)
 
 
 def _loaded(name: str) -> ModuleType:

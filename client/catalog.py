@@ -258,17 +258,18 @@ def check_key(models: Iterable[ModelSpec]) -> None:
 async def check_servers(models: Iterable[ModelSpec]) -> None:
     """Raise a UsageError when a server that was named for a model of provider `openai` is not there: the run
     would try again for half a minute. OpenAI's own is not asked."""
+    configured = os.environ.get("OPENAI_BASE_URL", "").strip()
+    named = ((spec.base_url or configured, spec.name) for spec in models if spec.provider == "openai")
+    servers = {url: name for url, name in named if url}
+    if not servers:
+        return  # without the time that an HTTP client takes to be made
     import httpx2
 
     from activities.provider import ProviderError
     from activities.providers.openai import normal_url
 
-    configured = os.environ.get("OPENAI_BASE_URL", "").strip() or None
-    servers = {spec.base_url or configured: spec.name for spec in models if spec.provider == "openai"}
     async with httpx2.AsyncClient(timeout=SERVER_SECONDS) as client:
         for url, name in servers.items():
-            if url is None:
-                continue
             try:
                 normal_url(url, "the model server's address")
                 await client.get(url)
