@@ -197,15 +197,13 @@ def test_provider_of_the_page_answers_a_run(shell: Shell) -> None:
     assert "[image chart.png: " in shell.run(with_image)
 
 
-def test_first_programs_run(shell: Shell) -> None:
+def test_program_that_starts_a_run_runs(shell: Shell) -> None:
     shutil.copytree(ROOT / "examples" / "data", shell.folder / "examples" / "data")
-    (program,), (test,) = blocks(text_of("python.md"), "python"), blocks(README, "python")
+    (program,) = blocks(text_of("python.md"), "python")
     (shell.folder / "program.py").write_text(program)
-    (shell.folder / "test_readme.py").write_text(test)
     printed = shell.run(f"{shlex.quote(sys.executable)} program.py")
     assert printed.startswith("thought Started")
     assert "\npayments fails most" in printed
-    assert "1 passed" in shell.run("pytest test_readme.py")
 
 
 def test_application_with_workflows_of_its_own_talks_to_ratchet(shell: Shell) -> None:
@@ -369,9 +367,13 @@ def test_every_link_leads_somewhere() -> None:
                 assert anchor in {anchor_of(head) for head in heads}, f"{path.name}: #{anchor}"
 
 
-def test_picture_of_the_readme_is_the_tutorials_machine(tmp_path: Path) -> None:
+def test_code_and_diagram_of_the_readme_are_the_tutorials_machine(tmp_path: Path) -> None:
+    code = blocks(text_of("tutorial.md"), "python")[1]
+    states, _, table = blocks(README, "python")[0].rpartition("\n\n\nTABLE = ")
+    assert states in code
+    assert f"table={table.strip()}," in code
     file = tmp_path / "reply_desk.py"
-    file.write_text(blocks(text_of("tutorial.md"), "python")[1])
+    file.write_text(code)
     (module,) = load_modules([str(file)])
     assert blocks(README, "mermaid") == [mermaid(module.MACHINE)]
 

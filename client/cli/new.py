@@ -30,6 +30,7 @@ FILES = {
     "tool": ("my_tool.py", "test_my_tool.py"),
     "machine": ("my_machine.py", "my_machine.yaml", "test_my_machine.py"),
 }
+DETECTIVE = "examples/agents/log_detective.yaml"
 OURS = {"activities", "client", "examples", "ratchet", "worker", "workflows"}
 """Modules that a file of the same name would hide from pytest."""
 
@@ -52,7 +53,7 @@ async def init(
     if examples:
         files = {"examples" / file.relative_to(EXAMPLES): file for file in _example_files()}
         next_lines = {
-            'ratchet run --agent log_detective "Which service fails most?"': "no key, as for most of them",
+            f'ratchet run --agent {DETECTIVE} "Which service fails most?"': "no key, as for most of them",
             "ratchet agents": "lists them",
         }
     texts = {path: file.read_bytes() for path, file in files.items()}
