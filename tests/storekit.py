@@ -16,8 +16,8 @@ import socket
 import subprocess
 import tempfile
 import time
-from collections.abc import Iterator
-from contextlib import contextmanager
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Any
 from urllib.parse import urlsplit, urlunsplit
@@ -63,8 +63,9 @@ def postgres_server() -> Iterator[str]:
         serving = [str(bin_ / "postgres"), "-D", data, *(word for one in options for word in ("-c", one))]
         with subprocess.Popen(serving, stderr=subprocess.DEVNULL, **more) as server:
             try:
-                _until_it_listens(server, home / ".s.PGSQL.5432")
-                yield f"postgresql://ratchet@/postgres?host={home}"
+                address = f"postgresql://ratchet@/postgres?host={home}"
+                _until(server, lambda: _accepts(address))
+                yield address
             finally:
                 server.send_signal(2)  # at once, without waiting for clients
     finally:
@@ -104,7 +105,7 @@ def s3_server() -> Iterator[str]:
             for name, value in keys.items():
                 environment.setenv(name, value)
             try:
-                _until_it_listens(server, ("127.0.0.1", port))
+                _until(server, lambda: _listens(port))
                 yield f"s3://ratchet?endpoint=http://127.0.0.1:{port}"
             finally:
                 server.terminate()
@@ -142,14 +143,24 @@ def _beside(program: str) -> list[Path]:
     return [Path(found).resolve().parent] if found else []
 
 
-def _until_it_listens(server: subprocess.Popen[bytes], where: Path | tuple[str, int]) -> None:
+def _until(server: subprocess.Popen[bytes], serves: Callable[[], bool]) -> None:
     end = time.monotonic() + STARTS_WITHIN
     while time.monotonic() < end and server.poll() is None:
-        with socket.socket(socket.AF_UNIX if isinstance(where, Path) else socket.AF_INET) as client:
-            try:
-                client.connect(str(where) if isinstance(where, Path) else where)
-            except OSError:
-                time.sleep(0.1)
-            else:
-                return
-    raise AssertionError(f"nothing listens at {where}")
+        if serves():
+            return
+        time.sleep(0.1)
+    raise AssertionError(f"{server.args!r} does not serve")
+
+
+def _accepts(address: str) -> bool:
+    """PostgreSQL listens before it has started: until then it refuses connections."""
+    import psycopg
+
+    with suppress(psycopg.OperationalError), psycopg.connect(address):
+        return True
+    return False
+
+
+def _listens(port: int) -> bool:
+    with socket.socket() as client:
+        return client.connect_ex(("127.0.0.1", port)) == 0
