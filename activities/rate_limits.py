@@ -256,7 +256,7 @@ def _last_to_leave(rows: Sequence[tuple[int, int, int]], limit: RateLimit, token
 
 def _count(file: sqlite3.Connection, names: Iterable[str], slice: int, requests: int, tokens: int) -> None:
     file.executemany(
-        "INSERT INTO used VALUES(?,?,?,?) ON CONFLICT DO UPDATE "
+        "INSERT INTO used VALUES(?,?,?,?) ON CONFLICT (name, slice) DO UPDATE "
         "SET requests = requests + excluded.requests, tokens = tokens + excluded.tokens",
         [(name, slice, requests, tokens) for name in names],
     )

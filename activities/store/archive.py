@@ -102,14 +102,17 @@ class Archive:
             head = _next_hash(head, text)
             rows.append((*run, record["seq"], head, self._keys.seal_text(text)))
         with self.database.writing(_lock(run)) as execute:
-            if _differs(execute, run, rows) or not self._has_result(execute, run, result):
+            held = _held(execute, run, rows)
+            differs = any(held.get(row[2], row[3]) != row[3] for row in rows)
+            if differs or not self._has_result(execute, run, result):
                 if _was_replaced(execute, run, head):  # a late repeat
                     return Added(head)
                 _replace(execute, run, part.after)
-            insert = "INSERT INTO records VALUES(?,?,?,?,?) ON CONFLICT DO NOTHING RETURNING seq"
-            new = tuple(
-                record for record, row in zip(part.records, rows, strict=True) if execute(insert, row)
-            )
+                held = _held(execute, run, rows)
+            for row in rows:
+                if row[2] not in held:
+                    execute("INSERT INTO records VALUES(?,?,?,?,?)", row)
+            new = tuple(record for record in part.records if record["seq"] not in held)
             known = execute(f"SELECT 1 FROM runs WHERE {ONE} AND result IS NOT NULL", run)
             # The newest record's hash: a late retry of an early part must not put the head back.
             newest = execute(f"SELECT hash FROM records WHERE {ONE} ORDER BY seq DESC LIMIT 1", run)
@@ -293,12 +296,10 @@ def _next_hash(previous: str, text: str) -> str:
     return hashlib.sha256(f"{previous}\n{text}".encode()).hexdigest()
 
 
-def _differs(execute: Execute, run: Run, rows: Sequence[tuple[Any, ...]]) -> bool:
-    """The archive holds other records in their place."""
-    for row in rows:
-        if execute(f"SELECT hash FROM records WHERE {ONE} AND seq=?", row[:3]) not in ([], [(row[3],)]):
-            return True
-    return False
+def _held(execute: Execute, run: Run, rows: Sequence[tuple[Any, ...]]) -> dict[int, str]:
+    """The hash of each record that the archive holds in their place."""
+    query = f"SELECT seq, hash FROM records WHERE {ONE} AND seq BETWEEN ? AND ?"
+    return dict(execute(query, (*run, rows[0][2], rows[-1][2]))) if rows else {}
 
 
 def _was_replaced(execute: Execute, run: Run, head: str) -> bool:

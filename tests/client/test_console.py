@@ -13,6 +13,7 @@ from urllib.parse import parse_qs, urlsplit
 import httpx2
 import pytest
 
+from activities.contracts import JsonObject
 from activities.settings import Settings
 from client.agent import AgentClient
 from client.connection import Connection
@@ -157,7 +158,7 @@ async def test_later_calls_are_approved_only_by_an_explicit_choice(
 
 def test_name_of_an_argument_comes_back_as_it_was() -> None:
     """A browser sends CR LF for each line break, also in names; a page shows controls by their number."""
-    given = {"a\nb": 1, "c\x01\u202e": "x", "d\ud800": True, 'e"': None, "\u00e9\\n": "y"}
+    given: JsonObject = {"a\nb": 1, "c\x01\u202e": "x", "d\ud800": True, 'e"': None, "\u00e9\\n": "y"}
     fields = fields_of(given, None)
     assert all(field.key.isascii() and field.key.isprintable() for field in fields)
     assert arguments_in(fields, {field.key: field.text for field in fields}) == given
