@@ -256,18 +256,18 @@ def check_key(models: Iterable[ModelSpec]) -> None:
 
 
 async def check_servers(models: Iterable[ModelSpec]) -> None:
-    """Raise a UsageError when a server that was named for a model of provider `openai` is not there: the run
-    would try again for half a minute. OpenAI's own is not asked."""
-    configured = os.environ.get("OPENAI_BASE_URL", "").strip()
-    named = ((spec.base_url or configured, spec.name) for spec in models if spec.provider == "openai")
-    servers = {url: name for url, name in named if url}
-    if not servers:
+    """Raise a UsageError when the server of a model of provider `openai` is not there: the run would try
+    again for a minute."""
+    specs = [spec for spec in models if spec.provider == "openai"]
+    if not specs:
         return  # without the time that an HTTP client takes to be made
     import httpx2
 
     from activities.provider import ProviderError
-    from activities.providers.openai import normal_url
+    from activities.providers.openai import OFFICIAL_URL, normal_url
 
+    configured = os.environ.get("OPENAI_BASE_URL", "").strip() or OFFICIAL_URL
+    servers = {spec.base_url or configured: spec.name for spec in specs}
     async with httpx2.AsyncClient(timeout=SERVER_SECONDS) as client:
         for url, name in servers.items():
             try:
@@ -275,13 +275,13 @@ async def check_servers(models: Iterable[ModelSpec]) -> None:
                 await client.get(url)
             except ProviderError as error:
                 raise UsageError(str(error)) from None
-            except (httpx2.ConnectError, httpx2.ConnectTimeout) as error:
+            except (httpx2.ConnectError, httpx2.ConnectTimeout, httpx2.ProxyError) as error:
                 place = urlsplit(url)
                 shown = urlunsplit(place._replace(netloc=place.netloc.rpartition("@")[2], query=""))
                 raise UsageError(
                     f"the model server {shown} of {name} does not answer "
-                    f"({error or type(error).__name__}), so nothing was started; start it, or name another "
-                    "one with --base-url"
+                    f"({error or type(error).__name__}), so nothing was started; start it, or "
+                    "check the network (HTTPS_PROXY, if there is a proxy), or name another with --base-url"
                 ) from error
             except httpx2.HTTPError:
                 pass  # it is there; what it says to a run shows

@@ -197,10 +197,13 @@ def test_named_module_comes_before_a_remembered_one(tmp_path: Path, part: str) -
     ] == [(True, True)] * 2
 
 
-async def test_model_server_that_is_not_there_is_named_at_once() -> None:
+async def test_model_server_that_is_not_there_is_named_at_once(monkeypatch: pytest.MonkeyPatch) -> None:
     with socket.socket() as taken:
         taken.bind(("127.0.0.1", 0))  # bound and not listening: nobody answers here
         url = f"http://127.0.0.1:{taken.getsockname()[1]}/v1"
         with pytest.raises(UsageError, match=f"{url} of llama does not answer"):
             await check_servers([ModelSpec(name="llama", base_url=url)])
+        monkeypatch.setenv("HTTPS_PROXY", url)
+        with pytest.raises(UsageError, match=r"https://api\.openai\.com/v1 of gpt-5-mini does not answer"):
+            await check_servers([ModelSpec()])
     await check_servers([ModelSpec(provider="scripted", name="scripted", base_url="http://127.0.0.1:1")])
