@@ -135,6 +135,7 @@ def events(outcome: LocalOutcome, name: str) -> list[Record]:
 # -- a long run --------------------
 
 
+@pytest.mark.exhaustive
 def test_run_of_a_thousand_steps_fits_a_window_of_32k() -> None:
     model = Windowed(1000, 32_000)
     outcome = run(model, agent(32_000, 1000))

@@ -206,6 +206,7 @@ def test_program_that_starts_a_run_runs(shell: Shell) -> None:
     assert "\npayments fails most" in printed
 
 
+@pytest.mark.exhaustive
 def test_application_with_workflows_of_its_own_talks_to_ratchet(shell: Shell) -> None:
     page = text_of("embedding.md")
     for block in (*blocks(page, "python"), *blocks(page, "yaml")):
@@ -228,6 +229,11 @@ def test_application_with_workflows_of_its_own_talks_to_ratchet(shell: Shell) ->
     finally:
         worker.terminate()
         worker.wait(PATIENCE)
+
+
+def test_folder_that_hides_a_package_of_ratchets_is_named(shell: Shell) -> None:
+    (shell.folder / "workflows").mkdir()
+    (shell.folder / "workflows" / "__init__.py").touch()
     hidden = shell.run(f"{shlex.quote(sys.executable)} -c 'from ratchet import Limits' 2>&1 || true")
     words = f"{shell.folder / 'workflows'} hides Ratchet's package 'workflows'"
     assert f"ImportError: {words}" in hidden

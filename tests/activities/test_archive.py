@@ -213,12 +213,15 @@ archive.database.close()
 """
 
 
+@pytest.mark.parametrize(
+    "where", ["file", pytest.param("postgres", marks=pytest.mark.exhaustive)], indirect=True
+)
 def test_several_writers_at_once_keep_every_chain_whole(archive: Archive, where: str) -> None:
     command = [sys.executable, "-c", WRITER, where]
-    writers = [subprocess.Popen([*command, name], cwd=ROOT) for name in "abc"]
-    assert [writer.wait() for writer in writers] == [0, 0, 0]
+    writers = [subprocess.Popen([*command, name], cwd=ROOT) for name in "ab"]
+    assert [writer.wait() for writer in writers] == [0, 0]
     runs = archive.runs()
-    assert len(runs) == 32
+    assert len(runs) == 24
     assert {(len(archive.records(run)), archive.result(run) == RESULT) for run, _ in runs} == {(5, True)}
     assert {archive.broken_at(run) for run, _ in runs} == {None}
 

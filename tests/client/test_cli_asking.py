@@ -23,7 +23,13 @@ async def cli(tmp_path_factory: pytest.TempPathFactory) -> AsyncIterator[Cli]:
         yield Cli(home, files)
 
 
-@pytest.mark.parametrize("answers", [True, False], ids=["terminal answers", "terminal never answers"])
+@pytest.mark.parametrize(
+    "answers",
+    [
+        pytest.param(True, id="terminal answers"),
+        pytest.param(False, id="terminal never answers", marks=pytest.mark.exhaustive),
+    ],
+)
 def test_keys_before_the_question_never_answer_it(cli: Cli, tmp_path: Path, answers: bool) -> None:
     """They come before the terminal's answer that it has drawn the question, so they are older than it."""
     run = f"early-{answers}"

@@ -140,7 +140,13 @@ def shown(home: Path) -> set[str]:
     return {one for one in MARKERS if f"Marker-{one}".encode() in content}
 
 
-@pytest.mark.parametrize("keys", [{}, {"k2026": NEW}], ids=["plain", "encrypted"])
+@pytest.mark.parametrize(
+    "keys",
+    [
+        pytest.param({}, id="plain", marks=pytest.mark.exhaustive),
+        pytest.param({"k2026": NEW}, id="encrypted"),
+    ],
+)
 async def test_disk_holds_nothing_plain(keys: dict[str, SecretStr], tmp_path: Path) -> None:
     settings = settings_of(tmp_path, **keys)
     database = tmp_path / "temporal.db"

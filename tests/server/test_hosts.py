@@ -79,7 +79,7 @@ class Hosts:
             await process.wait()
 
 
-@pytest.fixture(params=["postgres", "postgres and s3"])
+@pytest.fixture(params=["postgres", pytest.param("postgres and s3", marks=pytest.mark.exhaustive)])
 def hosts(request: pytest.FixtureRequest, tmp_path: Path, postgres: str) -> Hosts:
     variables = {"RATCHET_STORE": postgres, "RATCHET_STORE_SECRET": storekit.SECRET}
     if request.param == "postgres and s3":

@@ -238,6 +238,7 @@ async def test_deadline_that_passes_does_what_it_says(
 # -- many messages, early messages, no cache --
 
 
+@pytest.mark.exhaustive
 async def test_two_thousand_signals_at_once_are_all_in_the_log(temporal: Client, own: Settings) -> None:
     """They come while no worker runs; the last one is a command."""
     run = await begin(temporal, asking(), task_queue="storm")

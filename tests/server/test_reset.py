@@ -74,7 +74,7 @@ async def next_request(run: Run, earlier: str) -> Any:
     return await eventually(found)
 
 
-@pytest.mark.parametrize("way", ["signal", "update"])
+@pytest.mark.parametrize("way", ["signal", pytest.param("update", marks=pytest.mark.exhaustive)])
 async def test_reset_to_any_event_repeats_no_effect_and_loses_no_approval(
     working: Client, settings: Settings, way: str
 ) -> None:
@@ -111,6 +111,7 @@ async def test_reset_to_any_event_repeats_no_effect_and_loses_no_approval(
     assert {(archive.result(run.id, one) or {})["log_head"] for one in kept} == heads, "no log is lost"
 
 
+@pytest.mark.exhaustive
 async def test_reset_to_any_event_of_a_run_that_was_rolled_back(working: Client, settings: Settings) -> None:
     """A rollback that Temporal hands on comes at another moment, so a person may be asked."""
     file = "rolled.txt"

@@ -55,7 +55,7 @@ def comparable(records: Iterable[Record]) -> list[Any]:
     return [timeless(record.model_dump(mode="json")) for record in records]
 
 
-@pytest.mark.parametrize("fuse", ["auto", "off"])
+@pytest.mark.parametrize("fuse", ["auto", pytest.param("off", marks=pytest.mark.exhaustive)])
 @pytest.mark.parametrize("scenario", SCENARIOS, ids=lambda one: one.name)
 async def test_log_is_the_same_in_memory_and_on_the_server(
     temporal: Client, settings: Settings, world: FakeWorld, scenario: Scenario, fuse: str

@@ -33,7 +33,9 @@ ASKED: dict[str, Any] = {"people": People(), "approvals": Approvals(), "tools": 
     "given",
     [
         pytest.param(
-            {"target_memory": 0.95, "target_cpu": 1.0, "max_activities": 5}, id="slots by resources"
+            {"target_memory": 0.95, "target_cpu": 1.0, "max_activities": 5},
+            id="slots by resources",
+            marks=pytest.mark.exhaustive,
         ),
         pytest.param({"max_cached_runs": 10, "max_activities": 1, "max_workflow_tasks": 2}, id="smallest"),
     ],
@@ -57,7 +59,7 @@ async def waiting_text(client: Client, run: Run) -> str | None:
     return text if "rate limit" in text else None
 
 
-@pytest.mark.parametrize("fuse", ["auto", "off"])
+@pytest.mark.parametrize("fuse", ["auto", pytest.param("off", marks=pytest.mark.exhaustive)])
 async def test_run_waits_for_a_rate_limit_until_it_is_cancelled(tmp_path: Path, fuse: str) -> None:
     own = settings_of(tmp_path, rate_limits={"scripted/*": RateLimit(requests_per_minute=1)})
     async with real_server(own) as client, build_worker(client, own):
