@@ -69,6 +69,7 @@ def new_key(path: Path) -> str:
     encryption = serialization.BestAvailableEncryption(phrase) if phrase else serialization.NoEncryption()
     pem = key.private_bytes(serialization.Encoding.PEM, serialization.PrivateFormat.PKCS8, encryption)
     try:
+        path.parent.mkdir(parents=True, exist_ok=True)
         with open(path, "xb", opener=lambda name, flags: os.open(name, flags, 0o600)) as file:
             file.write(pem)
     except FileExistsError as error:
@@ -95,6 +96,7 @@ def new_encryption_key(path: Path) -> str:
     name = f"{datetime.now(UTC).date().isoformat()}-{hashlib.sha256(key).hexdigest()[:6]}"
     keys[name] = base64.b64encode(key).decode()
     try:
+        path.parent.mkdir(parents=True, exist_ok=True)
         write_private(path, json.dumps(keys, indent=2))
     except OSError as error:
         raise UsageError(f"{path} cannot be written: {error.strerror or error}") from error

@@ -26,7 +26,8 @@ LEFT_OUT = re.compile(r"^(agent payments|The model `scripted`|Temporal 127|http:
 def recorded(folder: Path) -> list[Text]:
     """The lines of the terminal, with the other terminal's command where it was typed."""
     with Terminal(folder, folder / ".state") as terminal:
-        assert terminal.run("ratchet init --examples && clear") == 0
+        assert terminal.run("ratchet init --examples") == 0
+        terminal.clear()
         text = (folder / AGENT).read_text(encoding="utf-8")
         slow = text.replace("delay_seconds: 0.2", f"delay_seconds: {SECONDS}")
         (folder / AGENT).write_text(slow, encoding="utf-8")

@@ -42,8 +42,8 @@ THEME = TerminalTheme(
 class Terminal:
     """Bash in a folder, on a terminal of its own; `ratchet` is the command of this checkout."""
 
-    def __init__(self, folder: Path, state: Path, columns: int = COLUMNS) -> None:
-        self._socket, self._codes, self._seen = state / "tmux", state / "codes", 1
+    def __init__(self, folder: Path, state: Path, name: str = "first", columns: int = COLUMNS) -> None:
+        self._socket, self._codes, self._seen = state / f"{name}.tmux", state / f"{name}.codes", 1
         state.mkdir(parents=True, exist_ok=True)
         self._codes.touch()
         ours = ("RATCHET_", "TEMPORAL_", "OPENAI_", "PYTHONUNBUFFERED", "TMUX")
@@ -83,15 +83,31 @@ class Terminal:
         self._seen = len(self._ended())
         return self._ended()[-1]
 
+    def interrupt(self) -> None:
+        """Press Ctrl-C and wait for the prompt."""
+        before = len(self._ended())
+        self._tmux("send-keys", "C-c")
+        self._wait(lambda: len(self._ended()) > before, "Ctrl-C ends nothing")
+        self._seen = len(self._ended())
+
+    def clear(self) -> None:
+        """Forget what was shown; nothing may run."""
+        self.run("clear")
+        self._tmux("clear-history")
+
     def sees(self, pattern: str) -> re.Match[str]:
-        """Wait until the screen shows what a regular expression finds."""
+        """Wait until the screen shows what a regular expression finds, while a typed command runs."""
         found: list[re.Match[str]] = []
 
         def shown() -> bool:
+            ended = len(self._ended()) > self._seen
             found[:] = re.finditer(pattern, self.text())
-            return bool(found)
+            return bool(found) or ended
 
-        self._wait(shown, f"the screen does not show {pattern}")
+        problem = f"the screen does not show {pattern}"
+        self._wait(shown, problem)
+        if not found:
+            raise RuntimeError(f"{problem}, and the command has ended:\n{self.text()}")
         return found[-1]
 
     def lines(self) -> list[Text]:
@@ -102,8 +118,8 @@ class Terminal:
         return shown
 
     def text(self) -> str:
-        """What was shown so far."""
-        return "\n".join(line.plain for line in self.lines())
+        """What was shown so far, with the lines that the terminal broke in one piece."""
+        return self._tmux("capture-pane", "-p", "-J", "-S", "-").rstrip()
 
     def process(self) -> int:
         """The process of the command that runs."""
@@ -137,4 +153,5 @@ def picture(lines: Iterable[Text], title: str, columns: int = COLUMNS) -> str:
     )  # fmt: skip
     for line in lines:
         console.print(line, soft_wrap=True)
+    console.print()  # the last line is cut off at its foot
     return console.export_svg(title=title, theme=THEME, code_format=FORMAT, unique_id="terminal")

@@ -12,13 +12,14 @@ relative to the test's file.
 from __future__ import annotations
 
 import asyncio
+import warnings
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-if TYPE_CHECKING:
-    import pytest
+import pytest
 
+if TYPE_CHECKING:
     from client.cassette.playing import Verdict
 
 __all__ = ["CassetteFile"]
@@ -46,8 +47,10 @@ class CassetteFile:
         return verdict
 
 
+@pytest.hookimpl(tryfirst=True)
 def pytest_configure(config: pytest.Config) -> None:
-    """Make the mark known."""
+    """Make the mark known. A new folder has no settings of pytest-asyncio: that needs no warning."""
+    warnings.filterwarnings("ignore", 'The configuration option "asyncio_default_fixture_loop_scope"')
     config.addinivalue_line("markers", "cassettes(*paths, agent=None): cassettes for the argument `cassette`")
 
 

@@ -262,8 +262,8 @@ async def serving(
     guard = build(Console(agents, signer), names)
     listener = _listener(host, port)
     config = uvicorn.Config(
-        guard, log_config=None, access_log=False, lifespan="off", ws="none", proxy_headers=False,
-        server_header=False, timeout_graceful_shutdown=1,
+        guard, log_config=None, log_level="warning", access_log=False, lifespan="off", ws="none",
+        proxy_headers=False, server_header=False, timeout_graceful_shutdown=1,
     )  # fmt: skip
     server = _Server(config)
     task = asyncio.create_task(server.serve(sockets=[listener]))

@@ -17,5 +17,6 @@ def run(params: Params, call: ToolCallContext) -> str:
     return "written"
 
 
-# unsafe: never repeated by itself, and a person approves each call; others: pure, read, idempotent, keyed
+# unsafe: never repeated by itself, and a person approves each call
+# others: pure, read, idempotent, keyed
 TOOL = Tool(name="my_tool", params=Params, run=run, effect="unsafe")

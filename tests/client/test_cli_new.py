@@ -24,9 +24,10 @@ def cli(data_dir: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Cli:
 
 def passed(folder: Path) -> str:
     """How pytest ends in this folder."""
-    command = [sys.executable, "-m", "pytest", "-q", "-p", "no:cacheprovider", "-W", "ignore"]
+    command = [sys.executable, "-m", "pytest", "-q", "-p", "no:cacheprovider"]
     done = subprocess.run(command, cwd=folder, env=environment(), capture_output=True, text=True, check=False)
     assert done.returncode == 0, done.stdout
+    assert "Warning" not in done.stdout + done.stderr
     return done.stdout.splitlines()[-1]
 
 

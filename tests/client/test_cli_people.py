@@ -233,7 +233,7 @@ async def test_inbox_lists_waiting_runs_and_shows_one_in_full(agents: AgentClien
 
 
 async def test_key_is_made_for_its_owner_and_never_overwritten(say: Say, tmp_path: Path) -> None:
-    path = tmp_path / "my.pem"
+    path = tmp_path / "no folder yet" / "my.pem"
     made = await say("key", "new", str(path), "--by", "Ada Łęcka")
     assert (made.code, stat.S_IMODE(path.stat().st_mode)) == (0, 0o600)
     assert made.out.startswith('"Ada Łęcka": ')
@@ -242,7 +242,7 @@ async def test_key_is_made_for_its_owner_and_never_overwritten(say: Say, tmp_pat
 
 
 async def test_encryption_key_is_added_behind_the_one_that_encrypts(say: Say, tmp_path: Path) -> None:
-    path = tmp_path / "keys.json"
+    path = tmp_path / "no folder yet" / "keys.json"
     names = [(await say("key", "encryption", str(path))).out.strip() for _ in range(2)]
     assert stat.S_IMODE(path.stat().st_mode) == 0o600
     assert list(json.loads(path.read_text())) == names
