@@ -683,7 +683,8 @@ class Drive(LiveRun):
 
     def _steer(self, text: str, *, by: str, about: JsonObject) -> None:
         message = Message(role="user", content=text)
-        self.adopt(steer(self.step, message, now=self.host.now(), by=by, about=about))
+        now = self.host.now()
+        self.adopt(steer(self.step, message, now=now, by=by, about=about, not_begun=self.not_begun))
 
     def _set_limits(self, queued: QueuedCommand) -> None:
         limits = queued.command.limits

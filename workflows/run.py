@@ -159,7 +159,15 @@ class LiveRun:
 
     def log_event(self, event: str, *, by: str = "kernel", **more: Any) -> None:
         """Write something into the log; `more` are `reason`, `about` and `error`."""
-        self.adopt(log_event(self.step, event, now=self.host.now(), by=by, **more))
+        self.adopt(log_event(self.step, event, now=self.host.now(), by=by, not_begun=self.not_begun, **more))
+
+    @property
+    def not_begun(self) -> dict[str, float]:
+        """What the ledger holds for calls of the pending effect that were not begun, by counter: one that
+        waits for an approval was not made."""
+        if self.step.asked is None:
+            return {}
+        return {name: -more for name, more in self._beyond(self.calls.state.begun).items() if more}
 
     @property
     def place(self) -> str:
@@ -369,7 +377,7 @@ class LiveRun:
             "exit_reason": exit_.reason if exit_ else None,
             "answer": exit_.answer if exit_ else None,
             "error": exit_.error if exit_ else None,
-            "counters": dict(self.step.ledger.spent),
+            "counters": dict(self.step.ledger.refund(self.not_begun).spent),
             "records": s.seq,
             "origin": self.task.fork.origin if self.task.fork else None,
             "was_reset": self.identity.reset_since is not None,

@@ -20,6 +20,7 @@ if TYPE_CHECKING:
     from client.history.resets import Reset
     from client.listing import RunLine
     from client.runs import Runs
+    from workflows.kernel.log import Record
 
 __all__ = ["app"]
 
@@ -139,21 +140,25 @@ async def log(
     full: Annotated[bool, typer.Option("--full", help="Changes too, and no value cut.")] = False,
     as_json: Json = False,
 ) -> None:
-    """Print every record of a run: what happened, why, and what it changed."""
+    """Print every record of a run: what happened, why, what was called and what came of it."""
+    from client.calls import Reader
+
+    reader = Reader()
     async with common.runs() as client:
         run_id = await client.find(run)
-        records = await client.records(run_id, since, full=full)
+        records = await _records(common, client, run_id, since, full)
         line = await _line(client, run_id)
         resets = [*await _resets(client, run_id)] if records and not as_json else []
         failure = await _failure(client, line) if line and not records else None
         is_cut_off = line is None and not await client.is_archived(run_id)
     for before, record in zip((None, *records), records, strict=False):
+        told = reader.read(record)
         if as_json:
             render.print_json(record, indent=None)
             continue
         while resets and resets[0].at <= record.at:
             render.out().print(render.reset_block(resets.pop(0)))
-        render.out().print(render.record_block(record, before))
+        render.out().print(render.record_block(record, told, before))
         if changes := render.change_block(record, full=full):
             render.out().print(changes)
     for reset in resets:
@@ -237,6 +242,21 @@ async def cancel(
         typer.echo("no worker runs; it stops when one does (`ratchet run --resume`)")
 
 
+async def _records(
+    common: CommonOptions, client: Runs, run_id: str, since: int, full: bool
+) -> tuple[Record, ...]:
+    """The log; without a worker as today's code writes it in a replay of the run's history."""
+    from client.history.checkpoints import source_of
+
+    try:
+        return await client.records(run_id, since, full=full)
+    except NoWorker:
+        async with common.runs(common.worker_settings(Allowed())) as runs:
+            records = (await source_of(runs, run_id)).records
+        render.note("no worker answers; this is the run's history, replayed here")
+        return records[since:]
+
+
 async def _line(client: Runs, run_id: str) -> RunLine | None:
     """What a list shows of a run; None when only the archive knows it."""
     try:
@@ -248,8 +268,11 @@ async def _line(client: Runs, run_id: str) -> RunLine | None:
 async def _resets(client: Runs, run_id: str) -> tuple[Reset, ...]:
     """The resets of a run; none where neither Temporal nor the archive has its history."""
     with suppress(UnknownRun):
-        if (await client.status(run_id)).was_reset:
-            return await client.resets(run_id)
+        try:
+            was_reset = (await client.status(run_id)).was_reset
+        except NoWorker:  # its history says it, too
+            was_reset = True
+        return await client.resets(run_id) if was_reset else ()
     return ()
 
 

@@ -7,7 +7,7 @@ A block says what the model thinks, what is called, what came back, and what the
            265 lines match in 1 file; 7 different values, most frequent first:
            187  payments
            … 14 more lines
-         1,130 tokens · $0.0021 · 1.4 s
+         this step: 1,130 tokens · $0.0021 · 1.4 s
 
 What was decided or ordered stands between the lines, with who did it. The answer is printed once, at the end.
 """
@@ -15,19 +15,18 @@ What was decided or ordered stands between the lines, with who did it. The answe
 from __future__ import annotations
 
 import asyncio
-import json
 import re
 import time
 from collections.abc import AsyncIterator, Iterable, Iterator
 from contextlib import AbstractContextManager, asynccontextmanager, contextmanager, nullcontext, suppress
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from rich.cells import cell_len
 from rich.console import Console, ConsoleOptions
 from rich.status import Status
 from rich.text import Text
 
-from activities.contracts import Message, call_title
+from client.calls import Call, Reader, Told
 from client.cli.render import counted, hanging, plain, record_block, result_text, time_span
 from client.errors import RatchetError
 from workflows.kernel.log import STARTED, Record
@@ -46,12 +45,6 @@ SPOKEN_CHARACTERS = 100
 """Of the text that a model is producing, on the line below the blocks."""
 LOOK_SECONDS = 1.0
 """How often the model's newest words are fetched."""
-PERSON_ASKED = "ask a person: "
-"""How the title of an effect begins whose request and decision have records of their own."""
-CALLS = re.compile(r" -> (?=[\w.-]+\()")
-"""Between what a model thought and what it calls, in a record's reason."""
-FAILED = re.compile(r"(?:[A-Z]\w*)?(?:Error|Exception)\b|The arguments do not fit|Unknown tool")
-"""How a tool's output begins that says why it failed."""
 WORD = re.compile(r"(?<=[a-z])(?=[A-Z])")
 
 
@@ -62,6 +55,7 @@ class LiveView:
         self.console = console
         self._verbose = verbose
         self._blocks = _Blocks(console)
+        self._reader = Reader()
         self._before: Record | None = None
         self._progress = _Progress("starting")
         self._status = Status(self._progress, console=console) if console.is_terminal else None
@@ -70,10 +64,11 @@ class LiveView:
         """Print a record, and wait for the next."""
         # on a terminal the request itself follows, in full
         repeats = record.event == "Requested" and self.console.is_terminal
+        told = self._reader.read(record)
         if self._verbose:
-            self._print([record_block(record, self._before, reason=not repeats)])
+            self._print([record_block(record, told, self._before, reason=not repeats)])
         elif not repeats:
-            self._print(self._blocks.add(record))
+            self._print(self._blocks.add(record, told))
         self._before = record
         before, self._progress = self._progress, _Progress(record.to or record.state)
         self._progress.request = before.request
@@ -188,8 +183,8 @@ async def heartbeats(client: AgentClient, run: str, view: LiveView) -> AsyncIter
 class _Blocks:
     """Turns records into the lines of blocks.
 
-    A text is held until the next record comes, because the last one may be the answer. Several calls of one
-    reply are held until their results come, so that each stands above its own.
+    A text is held until the next record comes, because the last one may be the answer. Of several calls in
+    one reply each is shown when its result comes, above it.
     """
 
     def __init__(self, console: Console) -> None:
@@ -208,10 +203,10 @@ class _Blocks:
         """What the open block says already."""
         self._held: Text | None = None
         self._held_text = ""
-        self._calls: list[str] = []
-        """Calls that the model wants made, and whose results have not come."""
+        self._wanted = ""
+        """A call that is shown, and whose result has not come."""
 
-    def add(self, record: Record) -> Iterator[Text]:
+    def add(self, record: Record, told: Told) -> Iterator[Text]:
         """The lines that a record adds."""
         before, self._before = self._before, record
         if before is None and record.seq:
@@ -223,9 +218,9 @@ class _Blocks:
             yield from self._close(before)
             self._place = place
         took = record.at - max(record.started, before.at if before else 0)
-        self._seconds += took if record.by == "machine" and record.effects else 0
+        self._seconds += took if record.by == "machine" and record.answered else 0
         if record.event != STARTED:
-            yield from self._lines(record)
+            yield from self._lines(record, told)
 
     def end(self, said: set[str]) -> Iterator[Text]:
         """The last lines; not a text that the result will repeat."""
@@ -236,60 +231,54 @@ class _Blocks:
 
     # -- one record --------------------
 
-    def _lines(self, record: Record) -> Iterator[Text]:
+    def _lines(self, record: Record, told: Told) -> Iterator[Text]:
         if record.by != "machine":
             yield from self._remark(record)
             return
-        reply = next((m for m in (*record.messages, *record.beside) if m.role == "assistant"), None)
-        effects = [title for title in record.effects if not title.startswith(PERSON_ASKED)]
-        results = [_result(m) for m in record.messages if m.role == "tool"]
-        reason, calls = record.reason, [title for title in effects if CALLS.search(f" -> {title}")]
-        if reply is None and effects and not results:
-            results, reason = [reason], ""
-        if results:
-            yield from self._results(calls or ([] if reply else effects), results)
-        if reply is not None or (not effects and not results and len(record.effects) == 0):
-            yield from self._thought(record, reply, reason)
+        for call in told.calls:
+            yield from self._result(call)
+        if told.thought or told.wants:
+            yield from self._thought(told)
+        elif told.words and self._says_more(record, told):
+            yield from self._say(told.words.strip())
         if record.error:
             yield from self._put(self._hang(f"refused: {record.error}", "✗ ", "bold red"))
 
-    def _thought(self, record: Record, reply: Message | None, reason: str) -> Iterator[Text]:
-        """What the model says and wants called; without a reply what the state says of itself."""
-        is_label = reply is None and not record.error
-        if reply is not None and (reply.tool_calls or not _is_json(reply.content)):
-            text, wanted = reply.content, [_title(one.name, one.arguments) for one in reply.tool_calls]
-        else:
-            text, *rest = CALLS.split(reason, maxsplit=1)
-            wanted = rest
-        text = text.strip()
-        if is_label and (not record.step or (self._open == self._place and len(text.split()) <= 2)):
-            text = ""  # such as `Continuing`
+    def _thought(self, told: Told) -> Iterator[Text]:
+        """What the model says and wants called."""
+        yield from self._say(told.thought.strip())
+        if told.wants and not set(told.wants) <= self._texts:
+            self._texts |= {*told.wants, "; ".join(told.wants)}
+            if len(told.wants) == 1:
+                self._wanted = _unquoted(told.wants[0])
+                yield from self._put(self._call(told.wants[0]))
+
+    def _say(self, text: str) -> Iterator[Text]:
         if text and not any(text in known for known in self._texts):
             yield from self._release()
             self._texts.add(text)
             self._held, self._held_text = self._hang(text, "", "", THOUGHT_LINES), text
-        if wanted and not set(wanted) <= self._texts:
-            self._texts |= {*wanted, _unquoted("; ".join(wanted))}
-            self._calls = wanted
-            if len(wanted) == 1:
-                yield from self._put(self._call(wanted[0]))
 
-    def _results(self, effects: list[str], results: list[str]) -> Iterator[Text]:
-        """Calls that were made, each above what came back."""
-        wanted, self._calls = self._calls, []
-        if len(wanted) == 1 or (not wanted and effects):
-            whole = "; ".join(effects)
-            if effects and _unquoted(whole) not in self._texts:  # edited, or the machine calls by itself
-                yield from self._put(self._call(whole))
-            wanted = []
-        for number, result in enumerate(results):
-            if number < len(wanted):
-                yield from self._put(self._call(wanted[number]))
-            if result.strip():
-                style = "red" if FAILED.match(result) else "dim"
-                yield from self._put(self._hang(result, "  ", style, RESULT_LINES))
-        for call in wanted[len(results) :]:
-            yield from self._put(self._call(call))
+    def _says_more(self, record: Record, told: Told) -> bool:
+        """What a state says of itself is more than a label, such as `Continuing`."""
+        if told.calls:
+            return all(message.role != "tool" for message in record.messages)
+        is_open = self._open == self._place
+        return bool(record.error) or (
+            not told.replied
+            and not record.answered
+            and record.step > 0
+            and not (is_open and len(told.words.split()) <= 2)
+        )
+
+    def _result(self, call: Call) -> Iterator[Text]:
+        """A call that has ended, above what came back; not once more where it was just shown."""
+        if self._wanted != _unquoted(call.title):
+            yield from self._put(self._call(call.title))
+        self._wanted = ""
+        if call.text.strip():
+            style = "red" if call.error else "dim"
+            yield from self._put(self._hang(call.text, "  ", style, RESULT_LINES))
 
     def _remark(self, record: Record) -> Iterator[Text]:
         """What the run itself, or a person, did to it."""
@@ -340,9 +329,9 @@ class _Blocks:
         if self._open == self._place:
             more = {name: now - self._base.get(name, 0) for name, now in counters.items()}
             if words := _spent(more, self._seconds):
-                yield self._hang(words, "", "dim")
+                yield self._hang(f"this step: {words}", "", "dim")
         self._base, self._seconds = counters, 0.0
-        self._texts, self._calls = set(), []
+        self._texts, self._wanted = set(), ""
 
 
 def _begins_next(record: Record, starts: set[str]) -> int:
@@ -362,39 +351,6 @@ def _spent(more: dict[str, float], seconds: float) -> str:
     return " · ".join(words)
 
 
-def _is_json(text: str) -> bool:
-    return isinstance(_json(text), dict)
-
-
-def _json(text: str) -> Any:
-    with suppress(ValueError, RecursionError):
-        return json.loads(text)
-    return None
-
-
-def _title(name: str, arguments: str) -> str:
-    """A call that a model wrote, as a person would write it."""
-    found = _json(arguments)
-    given = found if isinstance(found, dict) else {"arguments": arguments} if arguments.strip() else {}
-    return call_title(name, given)
-
-
-def _result(message: Message) -> str:
-    """What a tool returned, from its message to the model."""
-    found = _json(message.content)
-    if isinstance(found, dict) and found.keys() == {"name", "result"}:
-        found = found["result"]
-    if isinstance(found, dict) and found.keys() == {"error"}:
-        return f"Error: {found['error']}"
-    if isinstance(found, dict) and found:
-        return "\n".join(f"{name}: {_word(value)}" for name, value in found.items())
-    return message.content if found is None else _word(found)
-
-
 def _unquoted(title: str) -> str:
     """Calls whose titles are equal so are the same: a number that came as text was brought to the schema."""
     return title.replace('"', "")
-
-
-def _word(value: Any) -> str:
-    return value if isinstance(value, str) else json.dumps(value, ensure_ascii=False)

@@ -20,6 +20,7 @@ from rich.console import Console, Group, RenderableType
 from rich.table import Table
 from rich.text import Text
 
+from client.calls import Told, is_call
 from workflows.people import (
     DEFAULT_EFFECT_MODES,
     Approvals,
@@ -284,8 +285,9 @@ def _indented(text: str, lines: int | None = None, by: int = 2) -> str:
 # -- records and results --------------------
 
 
-def record_block(record: Record, before: Record | None = None, *, reason: bool = True) -> Text:
-    """A record: where it led, why, how long it took, and what had been spent by then.
+def record_block(record: Record, told: Told, before: Record | None = None, *, reason: bool = True) -> Text:
+    """A record: where it led, why, what was called and what came of it, how long it took, and what had been
+    spent by then.
 
     What had been spent is left out where the record `before` says the same.
     """
@@ -300,13 +302,15 @@ def record_block(record: Record, before: Record | None = None, *, reason: bool =
     now = spent(record.counters)
     marks = [f"step {record.step}"] if record.step else []
     marks += [f"{took:.1f} s"] if took >= 0.05 else []
-    marks += [now] if now and (before is None or now != spent(before.counters)) else []
+    marks += [f"so far {now}"] if now and (before is None or now != spent(before.counters)) else []
     block.append(f"   {' · '.join(marks)}" if marks else "", style="dim")
-    if reason and record.reason:
-        block.append(_beginning(record.reason))
-    for message in record.messages:
-        if message.role == "tool":
-            block.append(_beginning(f"← {message.content}"), style="dim")
+    words = told.words if told.calls and not told.replied else record.reason
+    if reason and words:
+        block.append(_beginning(words))
+    for call in told.calls:
+        block.append(_beginning(call.title, "→ "), style="cyan")
+        if call.text:
+            block.append(_beginning(call.text, "← "), style="red" if call.error else "dim")
     if record.error:
         block.append(_beginning(f"refused: {record.error}"), style="bold red")
     return block
@@ -328,17 +332,18 @@ def reset_block(reset: Reset) -> Text:
     return block
 
 
-def _beginning(text: str) -> str:
-    """The first lines of a text, below the head of a block."""
+def _beginning(text: str, mark: str = "") -> str:
+    """The first lines of a text behind a mark, below the head of a block."""
     text = plain(text).strip()
     kept = "\n".join(text[:REASON_CHARACTERS].splitlines()[:REASON_LINES])
-    return "\n" + _indented(kept if len(kept) == len(text) else f"{kept} …", by=6)
+    lines = _indented(kept if len(kept) == len(text) else f"{kept} …", by=6 + len(mark))
+    return f"\n{' ' * 6}{mark}{lines.lstrip(' ')}"
 
 
 def change_block(record: Record, *, full: bool) -> Text:
     """What a record says beyond its block: reads, writes, who caused it; `full`: the changes themselves."""
     rows = {
-        "effects": ", ".join(record.effects),
+        "effects": ", ".join(one.title for one in record.answered if not is_call(one)),
         "reads": ", ".join(record.reads),
         "writes": ", ".join(record.patch),
         "by": "" if record.by == "machine" else record.by,
@@ -384,7 +389,7 @@ def status_block(line: RunLine | None, status: RunStatus) -> Table:
         "exit": status.exit_reason or "",
         "answer": status.answer or "",
         "why": status.error or "",
-        "spent": spent(status.counters),
+        "spent in all": spent(status.counters),
         "of at most": ", ".join(f"{name} {cap:g}" for name, cap in status.caps.items()),
         "records": str(status.records or ""),
         "branch": f"{status.branch} (times rolled back)" if status.branch else "",
@@ -469,7 +474,7 @@ def _amounts(row: Sequence[float]) -> list[str]:
 def steps_table(steps: Iterable[StepLine]) -> Table:
     """Steps of a run, one row each."""
     rows = ((str(one.step), " → ".join(one.states), one.summary, spent(one.counters)) for one in steps)
-    return _listing(("step", "states", "what", "spent"), rows, overflow="fold")
+    return _listing(("step", "states", "what", "spent by its end"), rows, overflow="fold")
 
 
 # -- requests --------------------

@@ -2,32 +2,16 @@
 
 from __future__ import annotations
 
-import json
-import re
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Literal
 
+from client.calls import Call, Reader, Told
 from workflows.kernel.log import Record, lineage
 
-__all__ = ["Call", "Item", "PastRequest", "Step", "path_of", "request_history", "steps_of"]
+__all__ = ["Item", "PastRequest", "Step", "path_of", "request_history", "steps_of"]
 
-TOOL_CALL = re.compile(r"[A-Za-z0-9_.-]+\(")
-"""How the title of a tool's call begins; that of a question to a model has no bracket."""
-PLAN = re.compile(r"\s*-> (?=[A-Za-z0-9_.-]+\()")
-"""Between what a model thinks and the calls that it plans, in a record's reason."""
 SPENT = ("model_calls", "tool_calls", "input_tokens", "output_tokens", "cost_usd", "unpriced_calls")
-
-
-@dataclass
-class Call:
-    """A tool's call, as far as the log has it."""
-
-    title: str
-    arguments: Any = None
-    """By name; None: they are in the title."""
-    result: str | None = None
-    """None: it has not returned."""
 
 
 @dataclass
@@ -73,13 +57,13 @@ def steps_of(records: Iterable[Record], *, last: int | None = None) -> list[Step
     steps: list[Step] = []
     before: dict[str, float] = {}
     total: dict[str, float] = {}
-    reader = _Reader()
+    reader = Reader()
     for record in lineage(records):
         if not steps or steps[-1].number != record.step:
             before = total
             steps.append(Step(record.step, record.branch, started=record.started))
         step = steps[-1]
-        step.items += reader.items(record, steps)
+        step.items += _items(record, reader.read(record), steps)
         step.path += [record.state] if record.to is not None and record.event != "Started" else []
         step.branch, step.finished = record.branch, record.at
         total = {name: record.counters[name] for name in SPENT if name in record.counters}
@@ -88,61 +72,25 @@ def steps_of(records: Iterable[Record], *, last: int | None = None) -> list[Step
     return steps if last is None else steps[-last:]
 
 
-class _Reader:
-    """Reads records in order: what a model asks for in one comes back in another."""
-
-    def __init__(self) -> None:
-        self._asked: dict[str, Call] = {}
-
-    def items(self, record: Record, steps: Sequence[Step]) -> list[Item]:
-        """What a record says."""
-        common: dict[str, Any] = {"event": record.event, "state": record.state, "at": record.at}
-        common["seconds"] = max(record.at - record.started, 0)
-        for message in record.messages:
-            for call in message.tool_calls:
-                self._asked[call.id] = Call(call.name, _parsed(call.arguments))
-        found: list[Item] = []
-        if record.error:
-            found.append(Item("error", record.error, **common))
-        if record.by not in ("machine", "kernel") or "request" in record.about:
-            about = str(record.about.get("request", ""))
-            found.append(Item("person", record.reason, by=record.by, request=about, **common))
-            return found
-        if calls := self._returned(record):
-            found.append(Item("call", calls=calls, **common))
-            if calls[0].result == record.reason or not record.reason:
-                return found
-        return [*found, *self._words(record, steps, common)]
-
-    def _words(self, record: Record, steps: Sequence[Step], common: dict[str, Any]) -> list[Item]:
-        """What a record says in words: a thought, or a note of the machine."""
-        said = any("(" not in title for title in record.effects) or any(
-            message.role == "assistant" for message in (*record.messages, *record.beside)
-        )
-        thought, arrow, plan = _split(record.reason)
-        if not (said or arrow):
-            says_more = record.reason and record.reason != f"step {record.step} is done"
-            return [Item("note", record.reason, **common)] if says_more else []
-        _drop_repeated(steps, thought)
-        return [Item("thought", thought, plan, **common)] if record.reason else []
-
-    def _returned(self, record: Record) -> list[Call]:
-        """The calls whose results a record brings."""
-        calls: list[Call] = []
-        for message in record.messages:
-            if message.role == "tool":
-                call = self._asked.pop(message.tool_call_id or "", None) or Call("tool")
-                call.result = _unquoted(message.content)
-                calls.append(call)
-        titles = [title for title in record.effects if TOOL_CALL.match(title)]
-        if titles and not calls:
-            calls = [Call("; ".join(titles), result=record.reason or None)]
-        return calls
-
-
-def _split(reason: str) -> tuple[str, str, str]:
-    found = PLAN.search(reason)
-    return (reason, "", "") if found is None else (reason[: found.start()], "->", reason[found.end() :])
+def _items(record: Record, told: Told, steps: Sequence[Step]) -> list[Item]:
+    """What a record says."""
+    common: dict[str, Any] = {"event": record.event, "state": record.state, "at": record.at}
+    common["seconds"] = max(record.at - record.started, 0)
+    found: list[Item] = []
+    if record.error:
+        found.append(Item("error", record.error, **common))
+    if record.by not in ("machine", "kernel") or "request" in record.about:
+        about = str(record.about.get("request", ""))
+        found.append(Item("person", record.reason, by=record.by, request=about, **common))
+        return found
+    if told.calls:
+        found.append(Item("call", calls=told.calls, **common))
+    if told.thought or told.wants:
+        _drop_repeated(steps, told.thought)
+        found.append(Item("thought", told.thought, "; ".join(told.wants), **common))
+    if told.words and told.words != f"step {record.step} is done":
+        found.append(Item("note", told.words, **common))
+    return found
 
 
 def _drop_repeated(steps: Sequence[Step], thought: str) -> None:
@@ -152,22 +100,6 @@ def _drop_repeated(steps: Sequence[Step], thought: str) -> None:
             if step.items[-1].kind == "thought" and step.items[-1].text.strip() == thought.strip():
                 step.items.pop()
             return
-
-
-def _parsed(arguments: str) -> Any:
-    try:
-        return json.loads(arguments)
-    except ValueError:
-        return arguments
-
-
-def _unquoted(content: str) -> str:
-    """The result of a native call is JSON; a text in it is meant as a text."""
-    try:
-        value = json.loads(content)
-    except ValueError:
-        return content
-    return value if isinstance(value, str) else content
 
 
 def path_of(records: Iterable[Record]) -> list[tuple[str, str]]:

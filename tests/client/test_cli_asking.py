@@ -106,7 +106,10 @@ def test_interrupt_leaves_the_run_waiting_and_names_the_command(cli: Cli, tmp_pa
         terminal.until("ratchet approve kept r1")
         assert terminal.end() == 130
         assert "`ratchet run --resume` continues it" in cli("show", "kept").err
-        sent = cli("approve", "kept", "--json")  # no worker runs now
+        shown = cli("log", "kept")  # no worker runs now
+        assert "replayed" in shown.err
+        assert ("Requested" in shown.out, "1 tool call" in shown.out) == (True, False)
+        sent = cli("approve", "kept", "--json")
         assert sent.json["sent"]["body"]["decision"] == "approve"
         resumed = cli("run", "--resume", "--json")
         assert "ratchet inbox kept" in resumed.err

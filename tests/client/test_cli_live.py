@@ -9,10 +9,10 @@ from collections.abc import Iterable
 import pytest
 from rich.console import Console
 
-from activities.contracts import Message, ToolCall
+from activities.contracts import Message, ToolCall, ToolError
 from client.cli.live import LiveView
 from workflows.api import RunResult
-from workflows.kernel.log import Record
+from workflows.kernel.log import Answered, Record
 
 LINK = "https://example.com/a/very/long/path/that/is/longer/than/any/line/of/a/terminal/of/eighty/columns"
 
@@ -28,12 +28,22 @@ def said(content: str, *calls: tuple[str, dict[str, object]]) -> dict[str, objec
     wanted = tuple(ToolCall(id=str(i), name=n, arguments=json.dumps(a)) for i, (n, a) in enumerate(calls))
     return {
         "messages": (Message(role="assistant", content=content, tool_calls=wanted),),
-        "effects": ("ask",),
+        "answered": (Answered(kind="ask_model", title="ask"),),
     }
 
 
+def made(*calls: tuple[str, str], error: ToolError | None = None) -> tuple[Answered, ...]:
+    """Calls that have ended: title, and what came of it."""
+    return tuple(
+        Answered(kind="call_tools", title=title, output=output, error=error, call=str(i))
+        for i, (title, output) in enumerate(calls)
+    )
+
+
 def returned(*outputs: str) -> tuple[Message, ...]:
-    return tuple(Message(role="tool", content=json.dumps(one), tool_call_id="0") for one in outputs)
+    return tuple(
+        Message(role="tool", content=json.dumps(one), tool_call_id=str(i)) for i, one in enumerate(outputs)
+    )
 
 
 def shown(records: Iterable[Record], width: int = 80, answer: str | None = None) -> str:
@@ -60,7 +70,8 @@ def test_step_is_one_block_with_thought_call_result_and_cost() -> None:
             STARTED,
             record("ask", "Replied", "run", 1, **said("I look.", ("look", {"path": "a", "limit": 5})),
                    counters={"model_calls": 1, "tokens": 1200, "cost_usd": 0.0021}, started=1.0, at=2.5),
-            record("run", "Ran", "ask", 1, effects=('look(path="a", limit=5)',), messages=returned("it is b"),
+            record("run", "Ran", "ask", 1, messages=returned("it is b"),
+                   answered=made(('look(path="a", limit=5)', "it is b")),
                    counters={"model_calls": 1, "tokens": 1200, "cost_usd": 0.0021}, started=2.5, at=3.0),
             record("ask", "Replied", "done", 2, **said("It is b."),
                    counters={"model_calls": 2, "tokens": 1300, "cost_usd": 0.0022}, started=3.0, at=4.0),
@@ -71,7 +82,7 @@ def test_step_is_one_block_with_thought_call_result_and_cost() -> None:
         "\n  1  I look.\n"
         '     → look(path="a", limit=5)\n'
         "       it is b\n"
-        "     1,200 tokens · $0.0021 · 2.0 s\n"
+        "     this step: 1,200 tokens · $0.0021 · 2.0 s\n"
         "\nIt is b.\n"
         "✓ done · 1 step"
     )
@@ -82,9 +93,10 @@ def test_several_calls_stand_above_their_own_results() -> None:
         [
             STARTED,
             record("ask", "Replied", "run", 1, **said("Both.", ("add", {"a": 1}), ("sub", {"a": 2}))),
-            record("run", "Ran", "ask", 1, effects=("add(a=1); sub(a=2)",), messages=returned("one", "two")),
+            record("run", "Ran", "ask", 1, messages=returned("one", "two"),
+                   answered=made(("add(a=1)", "one"), ("sub(a=2)", "two"))),
         ]
-    )
+    )  # fmt: skip
     assert "     → add(a=1)\n       one\n     → sub(a=2)\n       two\n" in found
 
 
@@ -92,10 +104,11 @@ def test_call_that_a_person_edited_is_shown_as_it_was_made() -> None:
     found = shown(
         [
             STARTED,
-            record("ask", "Drafted", "run", 1, effects=("think",), reason='I pay. -> pay(to="Eve")',
-                   messages=(Message(role="assistant", content='{"thought": "I pay."}'),)),
+            record("ask", "Drafted", "run", 1, reason='I pay. -> pay(to="Eve")',
+                   messages=(Message(role="assistant", content='{"thought": "I pay."}'),),
+                   answered=(Answered(kind="ask_model", title="think"),)),
             record("run", "Decided", None, 1, by="Bob (claimed)", reason="r1 edited, Bob (claimed)"),
-            record("run", "Acted", "ask", 1, effects=('pay(to="Ada")',), reason="paid"),
+            record("run", "Acted", "ask", 1, answered=made(('pay(to="Ada")', "paid")), reason="paid"),
         ]
     )  # fmt: skip
     assert found.split("\n")[1:6] == [
@@ -112,7 +125,7 @@ def test_reply_that_leads_to_the_next_step_belongs_to_it() -> None:
         [
             record("init", "Began", "ask", 0, **said("First.", ("look", {}))),
             record("ask", "Found", "run", 1, reason="First. -> look()"),
-            record("run", "Ran", None, 1, effects=("look()",), messages=returned("x")),
+            record("run", "Ran", None, 1, answered=made(("look()", "x")), messages=returned("x")),
             record("run", "Executed", "ask", 1, **said("Second.", ("look", {"n": 2}))),
             record("ask", "Found", "run", 2, reason="Second. -> look(n=2)"),
         ]
@@ -132,7 +145,8 @@ def test_lines_hang_and_links_stay_whole(width: int) -> None:
 
 def test_long_result_says_how_much_is_left_out() -> None:
     text = "\n".join(f"line {number}" for number in range(40))
-    found = shown([STARTED, record("run", "Ran", "ask", 1, effects=("read()",), messages=returned(text))])
+    ran = record("run", "Ran", "ask", 1, answered=made(("read()", f"{text[:299]}…")), messages=returned(text))
+    found = shown([STARTED, ran])
     assert "       line 5\n       … 34 more lines\n" in found
 
 
@@ -148,3 +162,49 @@ def test_refusal_and_what_people_do_are_shown_with_who() -> None:
     assert "• Paused by Ada (claimed)" in found
     assert "• Limits set by Bob (claimed): tokens 5" in found
     assert "✗ refused: undeclared field x" in found
+
+
+def test_call_of_any_machine_is_shown_with_its_result_and_what_the_machine_says() -> None:
+    found = shown(
+        [
+            STARTED,
+            record("read", "WasRead", "write", 1, answered=made(('read(path="a")', "a long\nstory")),
+                   reason="the file has 12 characters"),
+        ]
+    )  # fmt: skip
+    assert found.startswith(
+        '\n  1  → read(path="a")\n       a long\n       story\n     the file has 12 characters\n'
+    )
+
+
+def test_failed_call_is_named_as_an_error_even_if_its_output_does_not_look_so() -> None:
+    ran = record("run", "Ran", "ask", 1, answered=made(("send()", "3 of 4"), error="failed"))
+    assert "→ send()\n       failed: 3 of 4\n" in shown([STARTED, ran])
+
+
+def test_result_that_the_model_is_told_later_is_shown_once() -> None:
+    found = shown(
+        [
+            STARTED,
+            record("ask", "Replied", "run", 1, **said("I look.", ("look", {}))),
+            record("run", "ToolsReturned", None, 1,
+                   answered=(Answered(kind="call_tools", title="look()", output="it is b", call="own"),)),
+            record("run", "Told", "ask", 1, **{**said("So it is b"), "messages": (
+                *returned("it is b"), Message(role="assistant", content="So it is b"))}),
+        ]
+    )  # fmt: skip
+    assert found.count("→ look()") == 1
+    assert found.count("it is b\n") == 2  # the result, and the thought
+
+
+def test_call_that_was_not_made_is_shown_with_the_reason() -> None:
+    found = shown(
+        [
+            STARTED,
+            record("ask", "Replied", "run", 1, **said("I look.", ("look", {}), ("fly", {"to": "moon"}))),
+            record("run", "Ran", "ask", 1, answered=made(("look()", "b")), messages=(
+                *returned("b"),
+                Message(role="tool", content='{"error": "there is no tool fly"}', tool_call_id="1"))),
+        ]
+    )  # fmt: skip
+    assert '     → look()\n       b\n     → fly(to="moon")\n       error: there is no tool fly\n' in found

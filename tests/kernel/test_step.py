@@ -13,7 +13,22 @@ from hypothesis import given
 from hypothesis import strategies as st
 from pydantic import BaseModel
 
-from activities.contracts import AskModel, CallTools, Effect, Message, ModelReplied, Say, ToolRun
+from activities.contracts import (
+    Answers,
+    AskModel,
+    CallTools,
+    Effect,
+    EffectFailed,
+    MachineEnded,
+    Message,
+    ModelReplied,
+    RunMachine,
+    Say,
+    Together,
+    ToolResult,
+    ToolRun,
+    ToolsReturned,
+)
 from tests.kernel.random_machines import answer, plans, program
 from workflows.kernel.context import Context
 from workflows.kernel.errors import (
@@ -29,7 +44,7 @@ from workflows.kernel.errors import (
     UndeclaredAccess,
 )
 from workflows.kernel.ledger import Ledger
-from workflows.kernel.log import Record, chain
+from workflows.kernel.log import Record, answered, chain
 from workflows.kernel.machine import Event, Exit, Machine, Run, RunInput, State, Visit, state
 from workflows.kernel.rollback import checkpoints, forked, restored, rolled_back
 from workflows.kernel.snapshot import Program, Step, dump
@@ -542,3 +557,74 @@ def test_long_visit_costs_by_what_is_new() -> None:
     for _ in range(300):
         step = advance(step, ModelReplied(text="x"), now=1)
     assert step.exit is not None
+
+
+# -- what came of calls --------------------
+
+
+class Ran(Event): ...
+
+
+class Bare(Context): ...
+
+
+class Way(Enum):
+    GO, END = "go", "end"
+
+
+def log_of_calls(outputs: dict[str, ToolResult], together: bool = False) -> tuple[Record, ...]:
+    """The log of a machine that makes these calls and says nothing of them."""
+
+    @state(Way.GO, asks={CallTools})
+    def go(c: Bare, run: Run) -> Visit:
+        runs = tuple(ToolRun(id=name, tool=name) for name in outputs)
+        if together:
+            yield Together(effects=tuple(CallTools(runs=(one,)) for one in runs))
+        else:
+            yield CallTools(runs=runs)
+        return {}, Ran()
+
+    made = Machine(
+        name="calls", description="d", options=Options, context=Bare, begin=lambda given, options: Bare(),
+        initial=Way.GO, table={Way.GO: {Ran: Way.END}}, states=[go],
+        result=lambda c, run: Exit(reason="end", ok=True),
+    )  # fmt: skip
+    step = start(Program(made, RunInput(goal="g")), now=1)
+    replies: Any = ToolsReturned(results=tuple(outputs.values()))
+    if together:
+        replies = Answers(answers=tuple(ToolsReturned(results=(one,)) for one in outputs.values()))
+    return advance(step, replies, now=2).records
+
+
+def returned(output: str, error: Any = None) -> ToolResult:
+    return ToolResult(id="x", tool="x", output=output, error=error)
+
+
+@pytest.mark.parametrize("together", [False, True])
+def test_record_has_what_came_of_each_call(together: bool) -> None:
+    (record,) = log_of_calls({"look": returned("it is b"), "pay": returned("no", "rejected")}, together)
+    found = [(one.title, one.output, one.error, one.call) for one in record.answered]
+    assert found == [("look()", "it is b", None, "look"), ("pay()", "no", "rejected", "pay")]
+    assert Record.model_validate_json(record.model_dump_json()) == record
+
+
+def test_long_results_are_cut_and_a_record_has_an_end() -> None:
+    (record,) = log_of_calls({f"t{n}": returned(f"{n}: " + "x" * 5_000) for n in range(500)})
+    assert {len(one.output) for one in record.answered[:-1]} == {300}
+    assert record.answered[0].output.endswith("x…")
+    assert len(record.answered) < 25
+    assert record.answered[-1].title == f"and {500 - len(record.answered) + 1} more"
+    assert len(record.model_dump_json()) < 9_000
+
+
+def test_result_can_be_written_whatever_it_has() -> None:
+    (record,) = log_of_calls({"look": returned("a\ud800\x1b]0;b")})
+    assert record.model_dump_json().isascii()
+
+
+def test_inner_run_and_failure_say_what_came_of_them() -> None:
+    inner = MachineEnded(machine="m", ok=False, exit_reason="limit", error="too dear")
+    failed = EffectFailed(error="recoverable", type="HTTP500", message="down")
+    ended, broken = (answered(RunMachine(machine="m", goal="g"), one)[0] for one in (inner, failed))
+    assert (ended.title, ended.output, ended.error) == ("run m: g", "too dear", "limit")
+    assert (broken.output, broken.error) == ("down", "HTTP500")

@@ -69,6 +69,16 @@ async def test_title_that_is_cut_says_so() -> None:
         assert bench.drive.status().doing == f'pay(x="{"9" * 96}…)'
 
 
+async def test_call_is_counted_once_it_is_made() -> None:
+    async with Bench(brain("tools pay 3"), approvals=ASKED) as bench:
+        asked = bench.drive.status().counters, bench.records[-1].counters
+        assert [one["tool_calls"] for one in asked] == [0, 0]
+        await bench.decide("approve")
+        assert bench.result.counters["tool_calls"] == 1
+    (made,) = [one for record in bench.records for one in record.answered if one.kind == "call_tools"]
+    assert (made.title, made.output) == ('pay(x="3")', "pay 3")
+
+
 async def test_rejected_call_is_not_made_and_not_counted() -> None:
     async with Bench(brain("tools look a; pay 3"), approvals=ASKED) as bench:
         await bench.decide("reject", text="too much")

@@ -7,12 +7,27 @@ The log only grows: a rollback or a fork is a record too, and says which of thos
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
 from typing import Any
 
 from pydantic import Field, SerializerFunctionWrapHandler, model_serializer
 
-from activities.contracts import Frozen, JsonObject, Message
+from activities.contracts import (
+    Answers,
+    AskModel,
+    CallTools,
+    CodeStepped,
+    Effect,
+    EffectFailed,
+    Frozen,
+    JsonObject,
+    MachineEnded,
+    Message,
+    Together,
+    ToolsReturned,
+    without_digests,
+)
+from activities.text import readable
 
 __all__ = [
     "CLOSED",
@@ -22,7 +37,9 @@ __all__ = [
     "STARTED",
     "STEERED",
     "VERSION",
+    "Answered",
     "Record",
+    "answered",
     "chain",
     "lineage",
     "next_hash",
@@ -43,6 +60,72 @@ ROLLED_BACK = "RolledBack"
 """Event of a record that goes back to a step of this run."""
 FORKED = "Forked"
 """Event of a record that goes on from a step of another run; that run's records stand before it."""
+
+TITLE, OUTPUT = 200, 300
+"""The most characters of a title and of an output in `Answered`."""
+ANSWERED = 6_000
+"""The most characters of titles and outputs in one record."""
+
+
+class Answered(Frozen):
+    """An effect that was answered, in short: what was asked for, and what came of it."""
+
+    kind: str
+    """Of the effect: `call_tools` for each call of a tool, else as the effect has it."""
+    title: str
+    """For people: `search_files(pattern="ERROR")`."""
+    output: str = Field(default="", exclude_if=lambda output: not output)
+    """What came back, cut: of a tool or an inner run, what code printed, why it failed. A model's reply is
+    among the messages."""
+    error: str | None = Field(default=None, exclude_if=lambda error: error is None)
+    """How it failed: a `ToolError`, the type of a failure, an inner run's exit reason; None: it did not."""
+    call: str = Field(default="", exclude_if=lambda call: not call)
+    """Id of a tool's call, by which a message may answer it."""
+
+
+def answered(effect: Effect[Any], answer: Any) -> tuple[Answered, ...]:
+    """What came of an effect, of each call and each member side by side; as many as there is room for."""
+    every, found, room = list(_each(effect, answer)), list[Answered](), ANSWERED
+    for number, one in enumerate(every):
+        room -= len(one.title) + len(one.output)
+        if room < 0:
+            found.append(Answered(kind=one.kind, title=f"and {len(every) - number} more"))
+            break
+        found.append(one)
+    return tuple(found)
+
+
+def _each(effect: Effect[Any], answer: Any) -> Iterator[Answered]:
+    output, error = "", None
+    match effect, answer:
+        case Together(), Answers() if not all(isinstance(member, AskModel) for member in effect.effects):
+            for member, its in zip(effect.effects, answer.answers, strict=False):
+                yield from _each(member, its)
+            return
+        case CallTools(), ToolsReturned() if answer.results:
+            for run, result in zip(effect.runs, answer.results, strict=False):
+                yield Answered(
+                    kind=effect.kind,
+                    title=_short(run.title, TITLE),
+                    output=_short(result.output, OUTPUT),
+                    error=result.error,
+                    call=run.id,
+                )
+            return
+        case _, EffectFailed():
+            output, error = answer.message, answer.type
+        case _, MachineEnded():
+            output, error = answer.answer or answer.error or "", None if answer.ok else answer.exit_reason
+        case _, CodeStepped():
+            output, error = answer.error or answer.printed, "raised" if answer.error else None
+    yield Answered(
+        kind=effect.kind, title=_short(effect.title, TITLE), output=_short(output, OUTPUT), error=error
+    )
+
+
+def _short(text: str, limit: int) -> str:
+    start = readable(without_digests(text[: 4 * limit]))
+    return start if len(start) <= limit and len(text) <= 4 * limit else f"{start[: limit - 1]}…"
 
 
 class Record(Frozen):
@@ -77,10 +160,10 @@ class Record(Frozen):
     """Messages from people that the next question will bring."""
     heard: int = 0
     """How many waiting messages from people are among `messages`."""
-    effects: tuple[str, ...] = ()
-    """Titles of the effects that were answered since the record before."""
+    answered: tuple[Answered, ...] = ()
+    """The effects that were answered since the record before, and what came of each."""
     counters: dict[str, float] = Field(default_factory=dict)
-    """The ledger: what the run had spent by then (calls, tokens, USD, seconds)."""
+    """The ledger: what the run had spent by then (calls that were begun, tokens, USD, seconds)."""
     started: float = 0.0
     """When the visit or the effect began, in seconds since 1970."""
     at: float = 0.0

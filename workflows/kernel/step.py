@@ -42,7 +42,16 @@ from workflows.kernel.errors import (
     UndeclaredAccess,
 )
 from workflows.kernel.ledger import Breach, Ledger
-from workflows.kernel.log import CLOSED, ROLLED_BACK, STARTED, STEERED, VERSION, Record
+from workflows.kernel.log import (
+    CLOSED,
+    ROLLED_BACK,
+    STARTED,
+    STEERED,
+    VERSION,
+    Answered,
+    Record,
+    answered,
+)
 from workflows.kernel.machine import Event, Exit, Interrupt, Outcome, Run, State, state_name
 from workflows.kernel.snapshot import ENDED, Live, Moment, Program, Shown, Snapshot, Step, step_from
 
@@ -108,7 +117,7 @@ def advance(step: Step, answer: Any, *, now: float, effect: Effect[Any] | None =
         )
     turn = Turn.of(step, now)
     turn.ledger = turn.ledger.charge(answer.cost)
-    turn.effects.append(effect.title)
+    turn.answered += answered(effect, answer)
     failed = isinstance(answer, EffectFailed)
     if isinstance(effect, AskModel) and isinstance(step.asked, AskModel) and not effect.beside and not failed:
         # `Step.effect` has put people's messages into what the visit says: so many more were heard.
@@ -152,11 +161,22 @@ def with_caps(step: Step, caps: Mapping[str, float | None], *, now: float) -> St
     return resume(replace(step, ledger=step.ledger.capped(caps)), now=now)
 
 
-def steer(step: Step, message: Message, *, now: float, by: str, about: JsonObject | None = None) -> Step:
-    """A person's message: the next question brings it, also the pending one. No state is entered again."""
+def steer(
+    step: Step,
+    message: Message,
+    *,
+    now: float,
+    by: str,
+    about: JsonObject | None = None,
+    not_begun: Mapping[str, float] | None = None,
+) -> Step:
+    """A person's message: the next question brings it, also the pending one. No state is entered again.
+    `not_begun` as in `log_event`."""
     turn = Turn.of(step, now)
     turn.snapshot = replace(turn.snapshot, notes=(*turn.snapshot.notes, message))
-    turn.log_event(STEERED, by=by, reason=message.content, about=about or {}, notes=(message,))
+    turn.log_event(
+        STEERED, not_begun or {}, by=by, reason=message.content, about=about or {}, notes=(message,)
+    )
     return turn.same(step)
 
 
@@ -169,10 +189,12 @@ def log_event(  # noqa: PLR0913  # the parts of a record that a host may set
     reason: str = "",
     about: JsonObject | None = None,
     error: str | None = None,
+    not_begun: Mapping[str, float] | None = None,
 ) -> Step:
-    """Write something into the log; the pending effect stays."""
+    """Write something into the log; the pending effect stays. `not_begun`: what the ledger holds for calls
+    that were not begun, and so are not spent."""
     turn = Turn.of(step, now)
-    turn.log_event(event, by=by, reason=reason, about=about or {}, error=error)
+    turn.log_event(event, not_begun or {}, by=by, reason=reason, about=about or {}, error=error)
     return turn.same(step)
 
 
@@ -213,7 +235,7 @@ class Turn:
         self.breach: Breach | None = None
         self.logged = snapshot
         """The snapshot as of the last record."""
-        self.effects: list[str] = []
+        self.answered: tuple[Answered, ...] = ()
         self.beside: tuple[Message, ...] = ()
         self.progress = ""
         """Event of the next `record_progress`: the kind of the newest answer."""
@@ -283,7 +305,7 @@ class Turn:
     def record_progress(self) -> None:
         """Record what the visit did so far, before the host performs its next effect."""
         s, logged = self.snapshot, self.logged
-        if self.effects or s.conversation is not logged.conversation or s.context is not logged.context:
+        if self.answered or s.conversation is not logged.conversation or s.context is not logged.context:
             self.record(self.progress or "Kept", reads=self.live.view.fields_read if self.live else ())
 
     def move_by(self, outcome: Any) -> None:
@@ -617,18 +639,18 @@ class Turn:
             reason=_cut_text(reason, REASON_CHARS), step=s.step, visit=s.visit, reads=reads,
             patch=differences(before.context, s.context),
             messages=s.conversation.messages[len(before.conversation) :], beside=self.beside,
-            heard=s.heard - before.heard, effects=tuple(self.effects), counters=self.ledger.spent,
+            heard=s.heard - before.heard, answered=self.answered, counters=self.ledger.spent,
             started=s.entered.now if to else self.effect_started, at=self.now, by=by, error=error,
             about=about,
         ))  # fmt: skip
-        self.effects, self.beside, self.progress = [], (), ""
+        self.answered, self.beside, self.progress = (), (), ""
 
-    def log_event(self, event: str, **more: Any) -> None:
+    def log_event(self, event: str, not_begun: Mapping[str, float], **more: Any) -> None:
         """A record that changes nothing else."""
-        s = self.snapshot
+        s, spent = self.snapshot, self.ledger.refund(not_begun).spent
         self.write(Record(
             seq=s.seq, branch=s.branch, machine=self.machine.name, state=s.state, event=event, step=s.step,
-            visit=s.visit, counters=self.ledger.spent, started=self.now, at=self.now, **more,
+            visit=s.visit, counters=spent, started=self.now, at=self.now, **more,
         ))  # fmt: skip
 
     def write(self, record: Record) -> None:

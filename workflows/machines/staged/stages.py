@@ -179,7 +179,7 @@ def act(stage: Stage, c: Any, run: Run) -> Doing[Left]:
     if lost := next((result for result in results if result.error == "unknown_outcome"), None):
         yield Say(keep={"action": action})
         raise StageFailure(lost.output, tool=lost.tool, error="unknown_outcome")
-    return _acted(stage, action)
+    return _acted(stage, action, results)
 
 
 def _planned(reply: ModelReplied, offer: Sequence[str]) -> list[Planned]:
@@ -225,8 +225,12 @@ def _outputs(plan: Sequence[Planned], results: Sequence[ToolResult]) -> Iterator
             )
 
 
-def _acted(stage: Stage, action: Action) -> Left:
-    reason = "; ".join(f"{output.tool}: {output.output[:200]}" for output in action.tool_outputs)
+def _acted(stage: Stage, action: Action, results: Sequence[ToolResult] = ()) -> Left:
+    """The way on. The reason has what was not run; the log tells of the results by itself."""
+    told = {(result.tool, result.output) for result in results}
+    reason = "; ".join(
+        f"{one.tool}: {one.output[:200]}" for one in action.tool_outputs if (one.tool, one.output) not in told
+    )
     return Left({"action": action}, pick(stage, OBSERVING), reason)
 
 
