@@ -197,16 +197,17 @@ def test_provider_of_the_page_answers_a_run(shell: Shell) -> None:
     assert "[image chart.png: " in shell.run(with_image)
 
 
-def test_program_that_starts_a_run_runs(shell: Shell) -> None:
+def test_first_programs_run(shell: Shell) -> None:
     shutil.copytree(ROOT / "examples" / "data", shell.folder / "examples" / "data")
-    (program,) = blocks(text_of("python.md"), "python")
+    (program,), (_, test) = blocks(text_of("python.md"), "python"), blocks(README, "python")
     (shell.folder / "program.py").write_text(program)
+    (shell.folder / "test_readme.py").write_text(test)
     printed = shell.run(f"{shlex.quote(sys.executable)} program.py")
     assert printed.startswith("thought Started")
     assert "\npayments fails most" in printed
+    assert "1 passed" in shell.run("pytest test_readme.py")
 
 
-@pytest.mark.exhaustive
 def test_application_with_workflows_of_its_own_talks_to_ratchet(shell: Shell) -> None:
     page = text_of("embedding.md")
     for block in (*blocks(page, "python"), *blocks(page, "yaml")):
