@@ -46,8 +46,13 @@ class MachineOptions:
         Raises:
             UsageError: there is no such machine, or the options do not fit it.
         """
-
-        machine = catalog.machine(name, self.version)
+        try:
+            machine = catalog.machine(name, self.version)
+        except UsageError as error:
+            hint = (
+                "" if self.agent else "; for one of your own, name the agent file that loads it: --agent FILE"
+            )
+            raise UsageError(f"{error}{hint}") from error
         agent, draft = Choice(agent=self.agent, settings=self.sets or ()).finish()
         if self.agent is None or agent.machine != machine.name:
             agent, draft = Choice(machine=machine.name, settings=self.sets or ()).finish()

@@ -27,7 +27,7 @@ from rich.status import Status
 from rich.text import Text
 
 from client.calls import Call, Reader, Told
-from client.cli.render import counted, hanging, plain, record_block, result_text, time_span
+from client.cli.render import hanging, plain, record_block, result_text, spent, time_span
 from client.errors import RatchetError
 from workflows.kernel.log import STARTED, Record
 
@@ -119,7 +119,7 @@ class _Progress:
     """The line below the blocks: what goes on, and for how long nothing has come of it."""
 
     def __init__(self, state: str) -> None:
-        self._state, self._since = state, time.monotonic()
+        self._state, self._since = state.replace("_", " ").lower(), time.monotonic()
         self.text = ""
         """What the model says; its end is shown."""
         self.failure: str | None = None
@@ -328,7 +328,10 @@ class _Blocks:
         counters = last.counters if last else {}
         if self._open == self._place:
             more = {name: now - self._base.get(name, 0) for name, now in counters.items()}
-            if words := _spent(more, self._seconds):
+            more["tool_calls"] = 0  # each has its line
+            more["model_calls"] = 0 if more.get("model_calls", 0) <= 1 else more["model_calls"]
+            took = f"{self._seconds:.1f} s" if self._seconds >= 0.05 else ""
+            if words := " · ".join(filter(None, (spent(more, nothing=""), took))):
                 yield self._hang(f"this step: {words}", "", "dim")
         self._base, self._seconds = counters, 0.0
         self._texts, self._wanted = set(), ""
@@ -339,16 +342,6 @@ def _begins_next(record: Record, starts: set[str]) -> int:
     replied = any(message.role == "assistant" for message in record.messages)
     begins = record.to in starts and record.to != record.state
     return record.step + 1 if replied and (record.step == 0 or begins) else record.step
-
-
-def _spent(more: dict[str, float], seconds: float) -> str:
-    """What a step cost, in a few words."""
-    tokens, cost, calls = (more.get(name, 0) for name in ("tokens", "cost_usd", "model_calls"))
-    words = [counted(calls, "model call")] if calls > 1 else []
-    words += [f"{tokens:,.0f} tokens"] if tokens else []
-    words += ["cost unknown"] if more.get("unpriced_calls") else [f"${cost:.4f}"] if cost else []
-    words += [f"{seconds:.1f} s"] if seconds >= 0.05 else []
-    return " · ".join(words)
 
 
 def _unquoted(title: str) -> str:

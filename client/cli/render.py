@@ -11,7 +11,7 @@ import re
 import shlex
 import sys
 import time
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from datetime import UTC, datetime
 from typing import TYPE_CHECKING, Any, TextIO
 
@@ -234,17 +234,18 @@ def time_left(at: float, now: float) -> str:
     return f"{_clock(datetime.fromtimestamp(at, UTC))}, {f'in {time_span(at - now)}' if at > now else 'now'}"
 
 
-def spent(counters: dict[str, float]) -> str:
-    """What a run has spent, in a few words."""
-    tokens = counters.get("input_tokens", 0) + counters.get("output_tokens", 0)
-    calls = {"model call": counters.get("model_calls", 0), "tool call": counters.get("tool_calls", 0)}
-    words = [counted(number, noun) for noun, number in calls.items() if number]
-    words += [f"{tokens:,.0f} tokens"] if tokens else []
-    cost = counters.get("cost_usd", 0)
-    dollars = f"${cost:.4f}" if cost else "$0"
-    unpriced = counters.get("unpriced_calls")
-    words += [f"cost unknown ({dollars} known)" if unpriced else dollars] if cost or tokens else []
-    return " · ".join(words)
+def spent(counters: Mapping[str, float], *, nothing: str = "$0") -> str:
+    """What a run has spent, in a few words; `nothing` stands for a cost of 0."""
+    number = counters.get
+    calls = {"model call": number("model_calls", 0), "tool call": number("tool_calls", 0)}
+    words = [counted(made, noun) for noun, made in calls.items() if made]
+    words += [f"{number('tokens', 0):,.0f} tokens"] if number("tokens") else []
+    known = f"${number('cost_usd', 0):.4f}" if number("cost_usd") else ""
+    if number("unpriced_calls"):
+        words.append(f"cost unknown ({known} known)" if known else "cost unknown")
+    elif known or number("tokens"):
+        words.append(known or nothing)
+    return " · ".join(filter(None, words))
 
 
 def pairs(rows: Iterable[tuple[str, str]], style: str = "bold") -> Table:

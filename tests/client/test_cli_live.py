@@ -208,3 +208,13 @@ def test_call_that_was_not_made_is_shown_with_the_reason() -> None:
         ]
     )  # fmt: skip
     assert '     → look()\n       b\n     → fly(to="moon")\n       error: there is no tool fly\n' in found
+
+
+@pytest.mark.parametrize("state", ["EXECUTING_TOOLS", "executing_tools"])
+def test_line_below_the_blocks_says_in_words_what_goes_on(state: str) -> None:
+    file = io.StringIO()
+    view = LiveView(Console(file=file, width=80, color_system=None, force_terminal=True))
+    with view.shown():
+        view.show(record("ask", "Replied", state, 1))
+    assert "executing tools" in file.getvalue()
+    assert state not in file.getvalue()
