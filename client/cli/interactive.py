@@ -372,6 +372,8 @@ class Questions:
             return None
         if verb == "answer" and not text:
             text = await self._terminal.line("your answer: ") or ""
+        if verb == "reject" and not text:  # the model reads it, and may do better
+            text = await self._terminal.line("why? (enter: no reason): ") or ""
         self.idle.clear()
         try:
             if verb == "edit":

@@ -50,10 +50,15 @@ def test_keys_behind_an_answer_never_answer_the_next_question(cli: Cli, tmp_path
         terminal.type("y\ry\ry\r")
         terminal.until(r"r2 approval(?s:.*)" + PROMPT)
         terminal.type("n\r")
+        terminal.until(r"why\? \(enter: no reason\):")
+        terminal.type("once is enough\r")
         assert terminal.end() == 0
         assert ("once" in cli.marks(), "twice" in cli.marks()) == (True, False)
-        outcomes = [one["outcome"] for one in cli("result", "ahead", "--json").json["decisions"]]
-        assert outcomes == ["approved", "rejected"]
+        decisions = cli("result", "ahead", "--json").json["decisions"]
+        assert [(one["outcome"], one["text"]) for one in decisions] == [
+            ("approved", ""),
+            ("rejected", "once is enough"),
+        ]
 
 
 def test_person_approves_edits_and_rejects_at_the_terminal(cli: Cli, tmp_path: Path) -> None:
