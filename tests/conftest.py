@@ -6,7 +6,7 @@ import gc
 import os
 import signal
 import sys
-from collections.abc import Iterator
+from collections.abc import Iterator, MutableMapping
 
 import pytest
 from hypothesis import HealthCheck, settings
@@ -38,6 +38,18 @@ def pytest_sessionstart() -> None:
             of_pytest(caught)
 
     sys.unraisablehook = hook
+
+
+Environ = MutableMapping[str, str]
+
+
+@pytest.fixture
+def environ() -> Iterator[Environ]:
+    """This process's environment; in the end it is as it was."""
+    before = dict(os.environ)
+    yield os.environ
+    os.environ.clear()
+    os.environ.update(before)
 
 
 @pytest.fixture(scope="session")

@@ -98,12 +98,8 @@ def s3_server() -> Iterator[str]:
         free.close()
         serving = [program, "-d", home, "-a", "127.0.0.1", "-p", str(port), "--configure-bucket", "ratchet"]
         keys = {"AWS_ACCESS_KEY_ID": "S3RVER", "AWS_SECRET_ACCESS_KEY": "S3RVER"}
-        with (
-            subprocess.Popen(serving, stdout=subprocess.DEVNULL) as server,
-            pytest.MonkeyPatch.context() as environment,
-        ):
-            for name, value in keys.items():
-                environment.setenv(name, value)
+        with subprocess.Popen(serving, stdout=subprocess.DEVNULL) as server:
+            os.environ.update(keys)
             try:
                 _until(server, lambda: _listens(port))
                 yield f"s3://ratchet?endpoint=http://127.0.0.1:{port}"

@@ -26,6 +26,7 @@ from activities.store.calls import CallsMade
 from activities.store.converter import data_converter
 from activities.store.encryption import MAGIC, KeyMissing, Keys, NotDecrypted, SealedBlobs
 from activities.store.secret import StoreSecret
+from tests.conftest import Environ
 
 MARKER = "the marker text"
 OLD, NEW = [SecretStr(base64.b64encode(os.urandom(64)).decode()) for _ in range(2)]
@@ -237,23 +238,19 @@ GOOD = {"2026-11": OLD.get_secret_value()}
     ],
     ids=["no object", "no JSON", "short", "name", "no file", "file of the folder"],
 )
-def test_wrong_keys_are_named_and_never_shown(
-    value: str, problem: str, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setenv("RATCHET_ENCRYPTION_KEYS", value)
+def test_wrong_keys_are_named_and_never_shown(value: str, problem: str, environ: Environ) -> None:
+    environ["RATCHET_ENCRYPTION_KEYS"] = value
     with pytest.raises(ValidationError) as caught:
         Settings()
     assert problem in str(caught.value)
     assert "c2hvcnQ" not in str(caught.value)
 
 
-def test_keys_come_from_the_variable_or_the_file_that_it_names(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_keys_come_from_the_variable_or_the_file_that_it_names(tmp_path: Path, environ: Environ) -> None:
     file = tmp_path / "keys.json"
     file.write_text(json.dumps(GOOD))
     for value in (json.dumps(GOOD), str(file)):
-        monkeypatch.setenv("RATCHET_ENCRYPTION_KEYS", value)
+        environ["RATCHET_ENCRYPTION_KEYS"] = value
         assert Keys(Settings().encryption_keys).active == "2026-11"
     assert GOOD["2026-11"] not in repr(Settings())
 

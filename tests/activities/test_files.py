@@ -22,6 +22,7 @@ from activities.files import MAX_FILE_BYTES, FilesRoot, PathError
 from activities.settings import Settings
 from activities.tools import list_files, read_file, search_files, write_file
 from tests.activities.toolkit import context_on, settings_on
+from tests.conftest import Environ
 
 OUTSIDE = "kept outside"
 
@@ -316,13 +317,11 @@ def test_files_that_hold_keys_are_not_open_to_tools(tmp_path: Path, name: str) -
         root.open(name)
 
 
-def test_file_of_the_workers_keys_is_not_open_to_tools(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_file_of_the_workers_keys_is_not_open_to_tools(tmp_path: Path, environ: Environ) -> None:
     keys = tmp_path / "some-name.json"
     keys.write_text("{}")
     (tmp_path / "other-name.json").hardlink_to(keys)
-    monkeypatch.setenv("RATCHET_ENCRYPTION_KEYS", str(keys))
+    environ["RATCHET_ENCRYPTION_KEYS"] = str(keys)
     root = FilesRoot.of(settings_on(tmp_path))
     for name in ("some-name.json", "other-name.json"):
         with pytest.raises(PathError, match="not open to tools"):

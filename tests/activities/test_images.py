@@ -108,6 +108,10 @@ def test_image_counts_where_tokens_are_estimated(images: Images) -> None:
     assert estimated_usage([message], "", ()).input_tokens > IMAGE_BYTES / 4
 
 
+def test_text_full_of_forged_marks_counts_as_few_images() -> None:
+    assert bytes_of_images(f"[image a.png: {'0' * 64}.{'0' * 32}]" * 1000) == 20 * IMAGE_BYTES
+
+
 # -- what is sent --------------------------------------------------------------------------------------
 
 

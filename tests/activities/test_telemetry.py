@@ -21,6 +21,7 @@ from activities.tools.run import ToolActivities
 from client.telemetry import worker_telemetry
 from tests.activities.modelkit import setup
 from tests.activities.toolkit import runner_of
+from tests.conftest import Environ
 from tests.server.collector import Collector
 
 SECRET = "sk-0123456789abcdef0123456789"
@@ -41,10 +42,10 @@ def look(params: Look) -> str:
 
 
 @pytest.fixture
-def collector(monkeypatch: pytest.MonkeyPatch) -> Iterator[Collector]:
+def collector(environ: Environ) -> Iterator[Collector]:
     """The one that the environment names."""
     with Collector() as started:
-        monkeypatch.setenv("OTEL_EXPORTER_OTLP_ENDPOINT", started.endpoint)
+        environ["OTEL_EXPORTER_OTLP_ENDPOINT"] = started.endpoint
         yield started
 
 
@@ -101,8 +102,8 @@ async def test_failed_question_has_its_cause(collector: Collector, tmp_path: Pat
     assert (span.attributes["error.type"], span.failed) == ("HTTP401", True)
 
 
-def test_nothing_is_on_by_default(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.delenv("OTEL_EXPORTER_OTLP_ENDPOINT", raising=False)
+def test_nothing_is_on_by_default(environ: Environ) -> None:
+    environ.pop("OTEL_EXPORTER_OTLP_ENDPOINT", None)
     off = worker_telemetry(Settings())
     assert (off.tracing, off.metrics) == (None, None)
 

@@ -39,6 +39,7 @@ from tests.activities.toolkit import (
     returning,
     runner_of,
 )
+from tests.conftest import Environ
 from tests.logs import captured_logs
 
 
@@ -254,8 +255,8 @@ async def test_nothing_that_a_tool_does_ends_the_worker(tool: Tool[Any]) -> None
     assert (await result_of(tool)).error == "failed"
 
 
-async def test_errors_do_not_repeat_the_workers_secrets(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setenv("SHOP_API_KEY", "sk-12345678")
+async def test_errors_do_not_repeat_the_workers_secrets(environ: Environ) -> None:
+    environ["SHOP_API_KEY"] = "sk-12345678"
     result = await result_of(raising(ValueError("wrong key sk-12345678 in header")))
     assert result.output == "ValueError: wrong key [SHOP_API_KEY] in header"
     with pytest.raises(TransientError) as raised:

@@ -15,6 +15,7 @@ from client.cassette.playing import play
 from client.connection import Connection
 from client.errors import UnknownRun
 from tests.client.asking import asking, newer, opened, talk, until
+from tests.conftest import Environ
 from tests.server.conftest import real_server
 from tests.server.trials import Run, boundaries, calls, reset, task
 
@@ -123,11 +124,9 @@ async def test_forgotten_run_that_was_reset_is_exported_without_what_was_replace
         )
 
 
-async def test_secrets_are_removed_and_the_run_still_plays(
-    agents: AgentClient, monkeypatch: pytest.MonkeyPatch
-) -> None:
+async def test_secrets_are_removed_and_the_run_still_plays(agents: AgentClient, environ: Environ) -> None:
     """By the environment, by name, by form, and by what people say."""
-    monkeypatch.setenv("OPENAI_API_KEY", "key-of-the-environment")
+    environ["OPENAI_API_KEY"] = "key-of-the-environment"
     lines = [
         "key-of-the-environment",
         "token: tok-4711-abcd",

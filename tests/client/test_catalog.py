@@ -14,6 +14,7 @@ from client.agentfile import AgentFile, Choice, Draft, shipped_agents
 from client.catalog import Catalog, check_key, check_servers, machine_facts, without_broken_modules
 from client.errors import UsageError
 from client.workerconfig import Allowed
+from tests.conftest import Environ
 
 MODULE = str(Path(__file__).with_name("poetry.py"))
 
@@ -136,11 +137,11 @@ def test_broken_module_is_named_with_its_line(tmp_path: Path) -> None:
     assert [str(broken) in message for message in messages] == [True]
 
 
-def test_model_without_key_or_server_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_model_without_key_or_server_is_refused(environ: Environ) -> None:
     models = Choice().finish()[0].models.values()
     with pytest.raises(UsageError, match="OPENAI_API_KEY"):
         check_key(models)
-    monkeypatch.setenv("OPENAI_BASE_URL", "http://localhost:1/v1")
+    environ["OPENAI_BASE_URL"] = "http://localhost:1/v1"
     check_key(models)
 
 
@@ -207,3 +208,23 @@ async def test_model_server_that_is_not_there_is_named_at_once(monkeypatch: pyte
         with pytest.raises(UsageError, match=r"https://api\.openai\.com/v1 of gpt-5-mini does not answer"):
             await check_servers([ModelSpec()])
     await check_servers([ModelSpec(provider="scripted", name="scripted", base_url="http://127.0.0.1:1")])
+
+
+async def test_address_that_is_none_is_named_before_anything_starts() -> None:
+    for url in ("localhost:11434", "http://localhost:none/v1"):
+        with pytest.raises(UsageError, match="the model server's address is no http"):
+            await check_servers([ModelSpec(name="llama", base_url=url)])
+
+
+def test_module_whose_provider_has_the_name_of_another_is_left_out(tmp_path: Path) -> None:
+    older, newer = (tmp_path / f"{name}.py" for name in ("older_tail", "newer_tail"))
+    for file in (older, newer):
+        file.write_text(
+            "class Tail:\n    name = 'tail'\n    description = 'The last words.'\n"
+            "    async def complete(self, request): ...\nPROVIDER = Tail()\n"
+        )
+    settings = Settings(data_dir=tmp_path, modules=(str(older), str(newer)))
+    kept, (message,) = without_broken_modules(settings, ())
+    assert kept.modules == (str(newer),)
+    assert f"the module {older}," in message
+    assert "there is a provider 'tail' already" in message

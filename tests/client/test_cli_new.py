@@ -5,6 +5,8 @@ from __future__ import annotations
 import re
 import subprocess
 import sys
+from collections.abc import Iterator
+from contextlib import chdir
 from pathlib import Path
 
 import pytest
@@ -14,12 +16,12 @@ from tests.client.conftest import ROOT
 
 
 @pytest.fixture
-def cli(data_dir: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Cli:
+def cli(data_dir: Path, tmp_path: Path) -> Iterator[Cli]:
     """Commands in an empty folder."""
     folder = tmp_path / "folder"
     folder.mkdir()
-    monkeypatch.chdir(folder)
-    return Cli(data_dir, folder)
+    with chdir(folder):
+        yield Cli(data_dir, folder)
 
 
 def passed(folder: Path) -> str:

@@ -21,6 +21,7 @@ from client import connection, errors, keys, remote
 from client.embedded import EmbeddedServer, running_server
 from client.plugin import RatchetPlugin
 from client.workerconfig import Allowed, forget, load_settings, memory_file, recalled, remember
+from tests.conftest import Environ
 
 Code = RPCStatusCode
 
@@ -67,15 +68,15 @@ def test_failed_run_says_why(cause: Exception, kind: type[Exception]) -> None:
 # -- where to --------------------
 
 
-def test_temporal_configuration_names_the_server(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+def test_temporal_configuration_names_the_server(environ: Environ, tmp_path: Path) -> None:
     assert remote.remote_config() is None, "the embedded server is meant"
     file = tmp_path / "temporal.toml"
     file.write_text('[profile.default]\naddress = "a:1"\nnamespace = "n"\napi_key = "k"\n')
-    monkeypatch.setenv("TEMPORAL_CONFIG_FILE", str(file))
+    environ["TEMPORAL_CONFIG_FILE"] = str(file)
     found = remote.remote_config()
     assert found is not None
     assert (found["target_host"], found["namespace"], found["api_key"]) == ("a:1", "n", "k")
-    monkeypatch.setenv("TEMPORAL_ADDRESS", "b:2")
+    environ["TEMPORAL_ADDRESS"] = "b:2"
     assert (remote.remote_config() or {})["target_host"] == "b:2"
     assert (remote.remote_config("c:3", "m") or {})["target_host"] == "c:3"
     file.write_text("[profile")
@@ -161,12 +162,12 @@ def test_module_that_is_named_again_is_the_newest_and_can_be_forgotten(tmp_path:
     assert recalled(tmp_path) == Allowed()
 
 
-def test_settings_combine_all_that_is_allowed(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
-    monkeypatch.setenv("RATCHET_MODULES", '["a.b"]')
+def test_settings_combine_all_that_is_allowed(environ: Environ, tmp_path: Path) -> None:
+    environ["RATCHET_MODULES"] = '["a.b"]'
     settings = load_settings(tmp_path, Allowed(modules=("c.d", "a.b")))
     assert (settings.data_dir, settings.modules) == (tmp_path, ("a.b", "c.d"))
-    monkeypatch.setenv("RATCHET_OUTPUT_CAP", "much")
-    monkeypatch.setenv("RATCHET_RATE_LIMITS", '{"openai/*": {"tokens_per_minute": -1}}')
+    environ["RATCHET_OUTPUT_CAP"] = "much"
+    environ["RATCHET_RATE_LIMITS"] = '{"openai/*": {"tokens_per_minute": -1}}'
     with pytest.raises(errors.UsageError) as refused:
         load_settings(tmp_path)
     assert "RATCHET_OUTPUT_CAP: " in str(refused.value)
@@ -174,8 +175,8 @@ def test_settings_combine_all_that_is_allowed(monkeypatch: pytest.MonkeyPatch, t
     assert wrong in str(refused.value)
 
 
-def test_unwritable_state_folder_is_named(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
-    monkeypatch.setenv("XDG_STATE_HOME", str(tmp_path))
+def test_unwritable_state_folder_is_named(environ: Environ, tmp_path: Path) -> None:
+    environ["XDG_STATE_HOME"] = str(tmp_path)
     (tmp_path / "ratchet").touch()
     with pytest.raises(errors.UsageError, match="XDG_STATE_HOME"):
         remember(tmp_path, Allowed(base_urls=("http://x",)))
@@ -185,10 +186,8 @@ def test_unwritable_state_folder_is_named(monkeypatch: pytest.MonkeyPatch, tmp_p
 
 
 @pytest.mark.parametrize("passphrase", ["", "secret"])
-def test_new_key_signs_for_its_owner(
-    monkeypatch: pytest.MonkeyPatch, tmp_path: Path, passphrase: str
-) -> None:
-    monkeypatch.setenv(keys.PASSPHRASE, passphrase)
+def test_new_key_signs_for_its_owner(environ: Environ, tmp_path: Path, passphrase: str) -> None:
+    environ[keys.PASSPHRASE] = passphrase
     path = tmp_path / "ada.pem"
     public = keys.new_key(path)
     ada = keys.signer("Ada", path)
@@ -199,7 +198,7 @@ def test_new_key_signs_for_its_owner(
     with pytest.raises(errors.UsageError, match="exists"):
         keys.new_key(path)
     if passphrase:
-        monkeypatch.setenv(keys.PASSPHRASE, "wrong")
+        environ[keys.PASSPHRASE] = "wrong"
         with pytest.raises(errors.UsageError, match=keys.PASSPHRASE):
             keys.signer("Ada", path)
     else:
@@ -208,11 +207,11 @@ def test_new_key_signs_for_its_owner(
         assert "0644" in keys.warning_if_exposed(path)
 
 
-def test_signer_comes_from_the_environment(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
-    monkeypatch.setenv("RATCHET_BY", "Ada")
+def test_signer_comes_from_the_environment(environ: Environ, tmp_path: Path) -> None:
+    environ["RATCHET_BY"] = "Ada"
     assert keys.signer() == keys.Signer("Ada")
     assert keys.signer("Bo").name == "Bo"
-    monkeypatch.setenv("RATCHET_KEY", str(tmp_path / "none.pem"))
+    environ["RATCHET_KEY"] = str(tmp_path / "none.pem")
     with pytest.raises(errors.UsageError, match=r"none\.pem"):
         keys.signer()
     (tmp_path / "none.pem").write_text("no key")

@@ -550,3 +550,11 @@ async def test_script_in_any_text_stays_text(
         assert "\u202e" not in page.text
         assert all(found.get("href", "/").startswith(("/", "#")) for _, found in page.elements)
     assert "⟨U+202E⟩" in pages[-1].text
+
+
+def test_text_with_carriage_returns_keeps_its_value() -> None:
+    """A browser sends other ends of lines than it was given."""
+    fields = fields_of({"text": "a\rb\r\nc"}, {"properties": {"text": {"type": "string"}}})
+    assert [field.control for field in fields] == ["long"]
+    assert arguments_in(fields, {"arg.text": "a\r\nb\r\nc"}) == {"text": "a\rb\r\nc"}
+    assert arguments_in(fields, {"arg.text": "a\r\nd"}) == {"text": "a\nd"}

@@ -29,6 +29,7 @@ from client.namespace import RETENTION, missing_attributes
 from client.ownership import adopt, claim
 from client.ui import UNREACHABLE
 from tests.client.conftest import ROOT
+from tests.conftest import Environ
 
 USER = """
 import asyncio, sys
@@ -248,13 +249,13 @@ async def refused(home: Path, why: str = "adopt") -> None:
 
 
 async def test_database_that_came_with_other_files_is_refused_until_adopted(
-    own: Path, state_home: Path, monkeypatch: pytest.MonkeyPatch
+    own: Path, state_home: Path, environ: Environ
 ) -> None:
-    monkeypatch.setenv("XDG_STATE_HOME", str(own.parent / "another-user"))
+    environ["XDG_STATE_HOME"] = str(own.parent / "another-user")
     await refused(own, "MB, last written")
     (own / "id").unlink()
     await refused(own)
-    monkeypatch.setenv("XDG_STATE_HOME", str(state_home))
+    environ["XDG_STATE_HOME"] = str(state_home)
     (own / "id").symlink_to("../other/id")
     await refused(own)
     adopt(own)
@@ -355,10 +356,8 @@ async def test_directory_is_closed_to_others(own: Path) -> None:
     await refused(own, "other users may write")
 
 
-async def test_state_folder_that_cannot_be_written_is_named(
-    data_dir: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setenv("XDG_STATE_HOME", os.devnull)
+async def test_state_folder_that_cannot_be_written_is_named(data_dir: Path, environ: Environ) -> None:
+    environ["XDG_STATE_HOME"] = os.devnull
     with pytest.raises(UsageError, match="XDG_STATE_HOME"):
         await EmbeddedServer.attach(data_dir)
     assert not (data_dir / "temporal.db").exists()

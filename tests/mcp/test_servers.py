@@ -21,6 +21,7 @@ from activities.settings import Settings
 from activities.tools import TransientError
 from client.catalog import Catalog
 from tests.activities.toolkit import KEY, Memory, request_for
+from tests.conftest import Environ
 from tests.mcp.conftest import RUDE, Served, own_config, runner_of
 from tests.mcp.rude_server import ODD_NAME
 from workflows.gate.arguments import arguments_for
@@ -172,9 +173,9 @@ async def test_unsafe_call_is_not_repeated_when_its_answer_breaks_off_and_is_not
 # -- as processes only --------------------
 
 
-async def test_process_gets_no_secret_of_the_worker(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setenv("OPENAI_API_KEY", "sk-of-the-worker")
-    monkeypatch.setenv("FOR_IT", "a value for it")
+async def test_process_gets_no_secret_of_the_worker(tmp_path: Path, environ: Environ) -> None:
+    environ["OPENAI_API_KEY"] = "sk-of-the-worker"
+    environ["FOR_IT"] = "a value for it"
     config = own_config(tmp_path, env={"GIVEN": "${FOR_IT}", "OTHER": "${NOT_SET:-default}"})
     runner = runner_of(own=config)
     found = json.loads((await runner.run_tool(request_for("own__environment"))).output)
@@ -188,6 +189,15 @@ async def test_process_that_ends_says_why_without_its_secret(tmp_path: Path) -> 
     with pytest.raises(TransientError, match=r"it ended with exit code 3. Its last words: \[secret\]"):
         await runner.run_tool(request_for("own__die", attempts=3))
     await runner.mcp.close()
+
+
+async def test_error_shows_no_secret_of_the_command_line(environ: Environ) -> None:
+    environ["SHOP_TOKEN"] = "sk-of-the-shop"
+    program = "import sys; sys.exit(f'wrong key {sys.argv[1]}')"
+    config = McpConfig(command=sys.executable, args=("-c", program, "${SHOP_TOKEN}"))
+    async with McpServers({"own": config}) as servers:
+        with pytest.raises(TransientError, match=r"Its last words: wrong key \[secret\]"):
+            await servers.tools(["own__add"])
 
 
 @pytest.mark.parametrize(
@@ -279,21 +289,19 @@ def test_names_are_what_providers_accept(tool: str, name: str) -> None:
         ('{"a": {"command": "x", "effects": {"pay": "safe"}}}', "Input should be 'pure'"),
     ],
 )
-def test_wrong_configuration_is_named(given: str, problem: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setenv("RATCHET_MCP", given)
+def test_wrong_configuration_is_named(given: str, problem: str, environ: Environ) -> None:
+    environ["RATCHET_MCP"] = given
     with pytest.raises(ValidationError) as raised:
         Settings()
     assert problem in str(raised.value)
 
 
-def test_configuration_is_the_file_that_other_hosts_read(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_configuration_is_the_file_that_other_hosts_read(tmp_path: Path, environ: Environ) -> None:
     file = tmp_path / "mcp.json"
     file.write_text(
         '{"mcpServers": {"git": {"type": "stdio", "command": "mcp-server-git", "args": ["-r", "."]}}}'
     )
-    monkeypatch.setenv("RATCHET_MCP", str(file))
+    environ["RATCHET_MCP"] = str(file)
     assert Settings().mcp == {"git": McpConfig(type="stdio", command="mcp-server-git", args=("-r", "."))}
 
 
