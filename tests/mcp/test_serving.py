@@ -24,8 +24,10 @@ from client.mcpserver import mcp_server
 from tests.examplekit import ROOT
 from tests.fake_openai import Answer, FakeOpenAI
 from tests.server.conftest import real_server
+from tests.server.trials import calls, task
 from worker import build_worker
 from workflows.api import AgentTask
+from workflows.people import Approvals, People
 
 THOUGHT = {"type": "reasoning", "id": "rs_1", "summary": [], "encrypted_content": "gAAA"}
 PNG = b"\x89PNG\r\n\x1a\n" + b"pixels"
@@ -128,6 +130,22 @@ async def test_log_has_no_encrypted_reasoning_and_no_signatures(
     assert "[image " in log
     assert "gAAA" not in log
     assert not re.search(r"[0-9a-f]{32}", log)
+
+
+async def test_call_too_long_to_be_shown_is_decided_elsewhere(agents: AgentClient) -> None:
+    long = calls(("write_file", {"path": "long.txt", "content": "long " * 2_400}))
+    asked = Approvals(tools={"write_file": "always"})
+    given = task(long, "done", tools=("write_file",), people=People(), approvals=asked)
+    run = await agents.start(given)
+    async with Client(mcp_server(agents, {}, "assistant")) as client:
+        found = await answer(client, "run_result", run=run, wait_seconds=120)
+        ((listed,),) = [one["requests"] for one in await answer(client, "open_requests") if one["run"] == run]
+        assert (found["over"], listed["digest"]) == (False, "")
+        (request,) = await agents.requests(run)
+        decision = {"run": run, "request": request.id, "digest": request.digest}
+        with pytest.raises(AssertionError, match="too long to be shown whole here"):
+            await answer(client, "decide", decision="approve", **decision)
+        await answer(client, "decide", decision="reject", **decision)
 
 
 async def test_client_starts_named_agents_only_and_each_id_once(
