@@ -15,6 +15,9 @@ from pydantic import BaseModel
 
 from activities.contracts import (
     Answers,
+    ArtifactRead,
+    ArtifactsRead,
+    ArtifactText,
     AskModel,
     CallTools,
     Effect,
@@ -22,6 +25,7 @@ from activities.contracts import (
     MachineEnded,
     Message,
     ModelReplied,
+    ReadArtifacts,
     RunMachine,
     Say,
     Together,
@@ -622,9 +626,12 @@ def test_result_can_be_written_whatever_it_has() -> None:
     assert record.model_dump_json().isascii()
 
 
-def test_inner_run_and_failure_say_what_came_of_them() -> None:
+def test_inner_run_texts_and_failure_say_what_came_of_them() -> None:
     inner = MachineEnded(machine="m", ok=False, exit_reason="limit", error="too dear")
     failed = EffectFailed(error="recoverable", type="HTTP500", message="down")
     ended, broken = (answered(RunMachine(machine="m", goal="g"), one)[0] for one in (inner, failed))
     assert (ended.title, ended.output, ended.error) == ("run m: g", "too dear", "limit")
     assert (broken.output, broken.error) == ("down", "HTTP500")
+    texts = ArtifactsRead(texts=(ArtifactText(text="a\n"), ArtifactText(problem="no such path")))
+    (read,) = answered(ReadArtifacts(reads=(ArtifactRead(digest="d"),)), texts)
+    assert read.output == "a\n\nno such path"

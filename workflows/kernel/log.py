@@ -14,6 +14,7 @@ from pydantic import Field, SerializerFunctionWrapHandler, model_serializer
 
 from activities.contracts import (
     Answers,
+    ArtifactsRead,
     AskModel,
     CallTools,
     CodeStepped,
@@ -64,19 +65,19 @@ FORKED = "Forked"
 TITLE, OUTPUT = 200, 300
 """The most characters of a title and of an output in `Answered`."""
 ANSWERED = 6_000
-"""The most characters of titles and outputs in one record."""
+"""The most characters of titles, outputs and ids in one record."""
 
 
 class Answered(Frozen):
     """An effect that was answered, in short: what was asked for, and what came of it."""
 
     kind: str
-    """Of the effect: `call_tools` for each call of a tool, else as the effect has it."""
+    """Of the effect; `more`: those for which there was no room."""
     title: str
     """For people: `search_files(pattern="ERROR")`."""
     output: str = Field(default="", exclude_if=lambda output: not output)
-    """What came back, cut: of a tool or an inner run, what code printed, why it failed. A model's reply is
-    among the messages."""
+    """What came back, cut: of a tool or an inner run, texts that were read, what code printed, why it
+    failed. A model's reply is among the messages."""
     error: str | None = Field(default=None, exclude_if=lambda error: error is None)
     """How it failed: a `ToolError`, the type of a failure, an inner run's exit reason; None: it did not."""
     call: str = Field(default="", exclude_if=lambda call: not call)
@@ -87,40 +88,42 @@ def answered(effect: Effect[Any], answer: Any) -> tuple[Answered, ...]:
     """What came of an effect, of each call and each member side by side; as many as there is room for."""
     every, found, room = list(_each(effect, answer)), list[Answered](), ANSWERED
     for number, one in enumerate(every):
-        room -= len(one.title) + len(one.output)
+        room -= len(one.title) + len(one.output) + len(one.call)
         if room < 0:
-            found.append(Answered(kind=one.kind, title=f"and {len(every) - number} more"))
+            found.append(Answered(kind="more", title=f"and {len(every) - number} more"))
             break
         found.append(one)
     return tuple(found)
 
 
 def _each(effect: Effect[Any], answer: Any) -> Iterator[Answered]:
-    output, error = "", None
     match effect, answer:
         case Together(), Answers() if not all(isinstance(member, AskModel) for member in effect.effects):
             for member, its in zip(effect.effects, answer.answers, strict=False):
                 yield from _each(member, its)
-            return
         case CallTools(), ToolsReturned() if answer.results:
             for run, result in zip(effect.runs, answer.results, strict=False):
-                yield Answered(
-                    kind=effect.kind,
-                    title=_short(run.title, TITLE),
-                    output=_short(result.output, OUTPUT),
-                    error=result.error,
-                    call=run.id,
-                )
-            return
-        case _, EffectFailed():
-            output, error = answer.message, answer.type
-        case _, MachineEnded():
-            output, error = answer.answer or answer.error or "", None if answer.ok else answer.exit_reason
-        case _, CodeStepped():
-            output, error = answer.error or answer.printed, "raised" if answer.error else None
-    yield Answered(
-        kind=effect.kind, title=_short(effect.title, TITLE), output=_short(output, OUTPUT), error=error
-    )
+                yield _made(effect.kind, run.title, result.output, result.error, run.id)
+        case _:
+            yield _made(effect.kind, effect.title, *_outcome(answer))
+
+
+def _outcome(answer: Any) -> tuple[str, str | None]:
+    match answer:
+        case EffectFailed():
+            return answer.message, answer.type
+        case MachineEnded():
+            return answer.answer or answer.error or "", None if answer.ok else answer.exit_reason
+        case ArtifactsRead():
+            return "\n".join(one.problem or one.text[:OUTPUT] for one in answer.texts[:OUTPUT]), None
+        case CodeStepped():
+            return answer.error or answer.printed, "raised" if answer.error else None
+    return "", None
+
+
+def _made(kind: str, title: str, output: str, error: str | None, call: str = "") -> Answered:
+    output = _short(output.rstrip(), OUTPUT)
+    return Answered(kind=kind, title=_short(title, TITLE), output=output, error=error, call=call)
 
 
 def _short(text: str, limit: int) -> str:
