@@ -21,6 +21,7 @@ from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
 from pydantic import SecretStr, ValidationError
 
 from activities.settings import KEY_BYTES, Settings
+from activities.text import problem_of
 from client.errors import UsageError
 from client.workerconfig import write_private
 
@@ -108,7 +109,7 @@ def _encryption_keys(path: Path) -> Mapping[str, SecretStr]:
     try:
         return Settings(encryption_keys=str(path)).encryption_keys
     except ValidationError as error:
-        raise UsageError(f"{path} holds no encryption keys: {error.errors()[0]['msg']}") from error
+        raise UsageError(f"{path} holds no encryption keys: {problem_of(error.errors()[0])}") from error
 
 
 def public_key(key: Ed25519PrivateKey) -> str:

@@ -19,6 +19,7 @@ from pydantic import BaseModel, ValidationError
 
 from activities.contracts import ModelSpec
 from activities.settings import Settings
+from activities.text import problem_of
 from client.errors import UsageError
 
 __all__ = [
@@ -162,7 +163,7 @@ def settings_from_environment(data_dir: Path | None = None) -> Settings:
     try:
         return Settings(**given)
     except ValidationError as error:
-        lines = [_problem(one["loc"], one["msg"]) for one in error.errors() if one["loc"]]
+        lines = [_problem(one["loc"], problem_of(one)) for one in error.errors() if one["loc"]]
         raise UsageError("; ".join(lines) or str(error)) from error
 
 

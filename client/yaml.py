@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any, get_args
 
 from pydantic import BaseModel, ValidationError
 
+from activities.text import problem_of
 from client.errors import UsageError
 
 if TYPE_CHECKING:
@@ -146,7 +147,7 @@ def _problem(detail: ErrorDetails, model: type[BaseModel]) -> Problem:
         return where, f"unknown key; {nearest(str(where[-1]), _keys_at(model, where[:-1]))}"
     if detail["type"] == "missing":
         return where, "is missing"
-    message = detail["msg"].removeprefix("Value error, ")
+    message = problem_of(detail)
     if where[-1:] == ("[key]",):  # Pydantic's mark for the key of a mapping itself
         where, message = where[:-1], message.replace("Input should", "The key should", 1)
     got = repr(detail["input"])

@@ -42,6 +42,7 @@ from activities.contracts import (
     added,
     cost_of_tools,
 )
+from activities.text import problems_text
 from workflows.api import AgentTask, RunResult
 from workflows.compaction import Compaction, Part
 from workflows.fallback import Fallbacks, ModelChange, is_unavailable
@@ -52,7 +53,7 @@ from workflows.kernel.machine import ToolsUnknown
 from workflows.kernel.snapshot import Step
 from workflows.kernel.step import advance
 from workflows.people import DoneCall
-from workflows.task import faults, inner_task
+from workflows.task import inner_task
 
 __all__ = ["CallState", "Calls", "bounded", "members", "tool_calls"]
 
@@ -606,7 +607,7 @@ class Calls:
             spent_usd = step.ledger.used("cost_usd") + self.spent["cost_usd"]
             task = inner_task(self.task, effect, self._share(step), spent_usd)
         except ValueError as error:
-            problem = faults(error) if isinstance(error, ValidationError) else str(error)
+            problem = problems_text(error) if isinstance(error, ValidationError) else str(error)
             text = f"{effect.machine} cannot be run: {problem}"
             return EffectFailed(error="fatal", type="inner_machine", message=text)
         me = self.identity

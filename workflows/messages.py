@@ -18,10 +18,10 @@ from temporalio import workflow
 from temporalio.common import RawValue
 from temporalio.exceptions import ApplicationError
 
+from activities.text import problems_text
 from workflows.drive import Drive
 from workflows.gate.decisions import Refused
 from workflows.people import Command, CommandDone, Decided, Decision
-from workflows.task import faults
 
 __all__ = ["Messages", "plain"]
 
@@ -106,7 +106,7 @@ class Messages:
                     raise ValueError("this run knows no such signal; it was ignored")
         except Exception as error:  # noqa: BLE001  # a signal in the history would harm the run for ever
             self.unusable = [*self.unusable, name[:100]][-KEPT:]
-            problem = faults(error) if isinstance(error, ValidationError) else str(error)
+            problem = problems_text(error) if isinstance(error, ValidationError) else str(error)
             reason = f"{name[:100]!r} with {len(inputs)} values"
             self.drive.log_event("UnusableSignal", by="signal", reason=reason, error=problem[:1000])
 
@@ -218,7 +218,7 @@ def _read(kind: type[M], inputs: Sequence[Any]) -> M:
     except ApplicationError:
         raise
     except ValidationError as error:
-        raise _refusal(f"not a valid {kind.__name__.lower()}: {faults(error)}") from None
+        raise _refusal(f"not a valid {kind.__name__.lower()}: {problems_text(error)}") from None
     except ValueError as error:
         raise _refusal(str(error)) from None
 

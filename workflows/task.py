@@ -12,6 +12,7 @@ from typing import Any
 from pydantic import ValidationError
 
 from activities.contracts import Message, RunMachine, ToolSpec
+from activities.text import problems_text
 from workflows import registry
 from workflows.api import AgentSpec, AgentTask, Carry
 from workflows.gate.approvals import problem_text, problems
@@ -28,7 +29,6 @@ __all__ = [
     "InvalidTask",
     "broken",
     "carried_step",
-    "faults",
     "first_step",
     "inner_task",
     "missing_tools",
@@ -41,13 +41,6 @@ class InvalidTask(ValueError):
     """The task cannot be run; the text says why, to whoever wrote it."""
 
 
-def faults(error: ValidationError, prefix: str = "") -> str:
-    """Field by field what is wrong; never the values, which may hold secrets."""
-    found = error.errors(include_url=False, include_input=False, include_context=False)
-    lines = [f"{prefix}{'.'.join(map(str, e['loc'])) or 'the whole input'}: {e['msg']}" for e in found[:10]]
-    return "; ".join(lines)
-
-
 def parse_task(inputs: Sequence[Any]) -> AgentTask:
     """The one AgentTask among a workflow's inputs. Raises InvalidTask."""
     if len(inputs) != 1:
@@ -55,7 +48,7 @@ def parse_task(inputs: Sequence[Any]) -> AgentTask:
     try:
         return AgentTask.model_validate(inputs[0])
     except ValidationError as error:
-        raise InvalidTask(faults(error)) from error
+        raise InvalidTask(problems_text(error)) from error
 
 
 # -- task to program --------------------
@@ -70,7 +63,7 @@ def machine_of(task: AgentTask, machine: Machine | None = None) -> tuple[Machine
         else:
             options = machine.read_options(task.options)
     except ValidationError as error:
-        raise InvalidTask(faults(error, "options.")) from error
+        raise InvalidTask(problems_text(error, under="options")) from error
     except ValueError as error:
         raise InvalidTask(str(error)) from error
     if task.material is not None and not machine.takes_material:

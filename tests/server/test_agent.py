@@ -73,7 +73,7 @@ async def test_long_log_is_archived_in_parts(working: Client, settings: Settings
     ("given", "culprit"),
     [
         ({}, "goal"),
-        ([1, 2], "whole input"),
+        ([1, 2], "the whole: "),
         ({"goal": "x", "machine": "nothing"}, "nothing"),
         ({"goal": "x", "machine": "tools", "tools": ["hammer"]}, "hammer"),
         ({"goal": "x", "machine": "react", "options": {"speed": 1}}, "speed"),
