@@ -27,7 +27,7 @@ FAULTS = {
 """What the models' server does instead of an answer: name and argument of its behaviour."""
 IN_A_ROW = 3
 """Faults that one question meets at most: a model call has 6 attempts."""
-SLOW = 0.3
+SLOW = 1.0
 """The longest that the world takes before and after an effect, in seconds."""
 
 
