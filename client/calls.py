@@ -21,10 +21,6 @@ NO_CALLS = {"ask_model", "ask_person", "together"}
 """Kinds of effect whose answers the log has elsewhere: as messages, as decisions."""
 PLAN = re.compile(r"\s*-> (?=[\w.-]+\()")
 """Between thought and calls in the reason of a machine that reads calls from a reply's text."""
-ALIKE = 100
-"""Characters of a result; a reason that has them, too, repeats it."""
-SHORT = 20
-"""Characters of a result that a reason may have by chance."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -76,26 +72,42 @@ class Reader:
         self._asked: dict[str, ToolCall] = {}
         """Native calls of models, by id."""
         self._ended: set[str] = set()
-        """Ids of calls that were told."""
+        """Ids of the calls since the newest reply."""
         self._outputs: list[str] = []
         """What the calls since the newest reply returned."""
+        self._newest: Told | None = None
+        """What the newest reply said, until calls come back."""
 
     def read(self, record: Record) -> Told:
         """The next record."""
         calls = tuple(self._calls(record))
         reply = next((m for m in (*record.messages, *record.beside) if m.role == "assistant"), None)
+        if reply is not None or any(one.kind == "ask_model" for one in record.answered):
+            self._newest = self._reply(record, reply, calls)
+            return self._newest
+        # a tool may return what looks like a plan: a plan is believed right behind its reply only
         thought, plan = _split(record.reason)
-        if reply is None:
-            if plan:
-                return Told(False, thought, (plan,), calls)
+        newest, self._newest = self._newest, None if calls else self._newest
+        if newest is None or calls or not plan:
             return Told(False, calls=calls, words="" if _repeats(record) else record.reason)
+        if newest.thought or newest.wants:
+            is_known = thought.strip() in newest.thought and all(title in plan for title in newest.wants)
+            return Told(False, words="" if is_known else record.reason)
+        return Told(False, thought, (plan,))
+
+    def _reply(self, record: Record, reply: Message | None, calls: tuple[Call, ...]) -> Told:
+        """What a record with a model's reply says."""
+        thought, plan = _split(record.reason)
+        wants: tuple[str, ...] = (plan,) if plan else ()
+        if reply is None:
+            return Told(False, thought, wants, calls) if plan else Told(False, calls=calls, words=thought)
         self._asked |= {call.id: call for call in reply.tool_calls}
-        self._outputs = []
+        self._ended, self._outputs = set(), []
         if not reply.tool_calls and isinstance(_json(reply.content), dict):  # the reason has it in words
-            return Told(True, thought, (plan,) if plan else (), calls)
+            return Told(True, thought, wants, calls)
         said = reply.content.strip()
-        wants = tuple(_title(call) for call in reply.tool_calls) or ((plan,) if plan else ())
         is_known = bool(reply.tool_calls) or thought.strip() in said
+        wants = tuple(_title(call) for call in reply.tool_calls) or wants
         return Told(True, said, wants, calls, "" if is_known else record.reason)
 
     def _calls(self, record: Record) -> Iterator[Call]:
@@ -109,7 +121,7 @@ class Reader:
             yield Call(one.title, given, _whole(one, messages.get(one.call), record.reason), one.error)
         for name, message in messages.items():
             text, error = _result(message)
-            if name not in self._ended and not any(_begins(text, output) for output in self._outputs):
+            if name not in self._ended and not any(_is(text, output) for output in self._outputs):
                 wrote = self._asked.get(name or "")
                 title, given = (_title(wrote), _arguments(wrote)) if wrote else ("tool", None)
                 yield Call(title, given, text, error)
@@ -119,23 +131,19 @@ def _whole(one: Answered, message: Message | None, reason: str) -> str:
     """A call's result, as much of it as the record has."""
     if message is not None and one.error is None:
         return _result(message)[0]
-    if one.output.endswith("…") and _begins(reason, one.output):
+    if one.output.endswith("…") and _is(reason, one.output):
         return reason
     return one.output or ("(nothing)" if one.kind == "call_tools" else "")
 
 
-def _begins(text: str, output: str) -> bool:
-    return bool(output) and text.startswith(output.removesuffix("…"))
+def _is(text: str, output: str) -> bool:
+    """The text is what a call returned, of which the log may have the beginning only."""
+    return bool(text) and (text == output or (output.endswith("…") and text.startswith(output[:-1])))
 
 
 def _repeats(record: Record) -> bool:
     """The reason is what a call returned."""
-    outputs = [one.output for one in record.answered if is_call(one)]
-    return any(
-        record.reason == output
-        or (len(output) >= SHORT and output[:ALIKE].removesuffix("…") in record.reason)
-        for output in outputs
-    )
+    return any(_is(record.reason, one.output) for one in record.answered if is_call(one))
 
 
 def _split(reason: str) -> tuple[str, str]:

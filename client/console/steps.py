@@ -11,8 +11,6 @@ from workflows.kernel.log import Record, lineage
 
 __all__ = ["Item", "PastRequest", "Step", "path_of", "request_history", "steps_of"]
 
-SPENT = ("model_calls", "tool_calls", "input_tokens", "output_tokens", "cost_usd", "unpriced_calls")
-
 
 @dataclass
 class Item:
@@ -66,7 +64,7 @@ def steps_of(records: Iterable[Record], *, last: int | None = None) -> list[Step
         step.items += _items(record, reader.read(record), steps)
         step.path += [record.state] if record.to is not None and record.event != "Started" else []
         step.branch, step.finished = record.branch, record.at
-        total = {name: record.counters[name] for name in SPENT if name in record.counters}
+        total = record.counters
         step.spent = {name: max(value - before.get(name, 0), 0) for name, value in total.items()}
     steps = [step for step in steps if step.number or step.items]
     return steps if last is None else steps[-last:]
