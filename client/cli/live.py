@@ -232,16 +232,15 @@ class _Blocks:
     # -- one record --------------------
 
     def _lines(self, record: Record, told: Told) -> Iterator[Text]:
-        if record.by != "machine":
-            yield from self._remark(record)
-            return
         for call in told.calls:
             yield from self._result(call)
-        if told.thought or told.wants:
+        if (told.thought or told.wants) and (told.replied or record.by == "machine"):
             yield from self._thought(told)
-        elif told.words and self._says_more(record, told):
+        elif record.by == "machine" and told.words and self._says_more(record, told):
             yield from self._say(told.words.strip())
-        if record.error:
+        if record.by != "machine":
+            yield from self._remark(record)
+        elif record.error:
             yield from self._put(self._hang(f"refused: {record.error}", "✗ ", "bold red"))
 
     def _thought(self, told: Told) -> Iterator[Text]:

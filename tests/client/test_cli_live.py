@@ -197,6 +197,14 @@ def test_result_that_the_model_is_told_later_is_shown_once() -> None:
     assert found.count("it is b\n") == 2  # the result, and the thought
 
 
+def test_call_is_shown_although_its_visit_broke_a_rule() -> None:
+    broke = record("book", "Empty visit", None, 1, by="kernel", reason="the visit returned Booked",
+                   answered=made(("book()", "booked Rome")))  # fmt: skip
+    found = shown([STARTED, broke])
+    assert "→ book()\n       booked Rome\n" in found
+    assert "the visit returned Booked" in found
+
+
 def test_call_that_was_not_made_is_shown_with_the_reason() -> None:
     found = shown(
         [
