@@ -6,13 +6,14 @@ Whatever is wrong is said before anything starts: each fault with file, line, co
 from __future__ import annotations
 
 import difflib
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 from pydantic import Field, ValidationError, field_validator
 
+from activities.contracts import ModelSpec
 from client.errors import UsageError
 from client.yaml import KeyPath, Problem, YamlFile, dotted, nearest, parse, problem_text, problems
 from workflows.api import AgentSpec, AgentTask
@@ -26,6 +27,8 @@ SHIPPED = EXAMPLES / "agents"
 """The agents that come with Ratchet, found by name."""
 SCRIPTED = "scripted"
 """The provider whose name is enough for a model."""
+EFFORTS = ("none", "minimal", "low", "medium", "high", "xhigh", "max", "default")
+"""The usual words for `reasoning`; servers have others of their own."""
 PLAIN_AGENT = {
     "name": "agent",
     "description": "Answers questions with the help of the files of the current folder.",
@@ -132,13 +135,15 @@ class Draft:
             raise UsageError(self.message(problems(error, AgentFile))) from error
         folder = self._file.path.parent if self._file else Path()
         modules = [(folder / name).resolve() for name in agent.modules]
-        missing: list[Problem] = [
+        found: list[Problem] = [
             (("modules", index), f"no Python file {path}")
             for index, path in enumerate(modules)
             if path.suffix != ".py" or not path.is_file()
         ]
-        if missing:
-            raise UsageError(self.message(missing))
+        for role, model in agent.models.items():
+            found += [(("models", role, key), what) for key, what in _misfits(model)]
+        if found:
+            raise UsageError(self.message(found))
         return agent.model_copy(update={"modules": tuple(map(str, modules))})
 
 
@@ -230,6 +235,16 @@ def _models(models: Any) -> Any:
     if isinstance(models, str):
         models = {"default": models}
     return {role: _model(spec) for role, spec in models.items()} if isinstance(models, dict) else models
+
+
+def _misfits(model: ModelSpec) -> Iterator[tuple[str, str]]:
+    """Keys that cannot be meant so. Not of the model's type: runs that began with such values go on."""
+    effort = model.reasoning
+    if effort is not None and effort not in EFFORTS:
+        for close in difflib.get_close_matches(effort, EFFORTS, 1, 0.75):
+            yield "reasoning", f"got {effort!r}: did you mean `{close}`?"
+    if model.api == "responses" and model.seed is not None:
+        yield "seed", f"the Responses API takes none; got {model.seed}: leave it out, or use `api: chat`"
 
 
 def _model(spec: Any) -> Any:

@@ -15,6 +15,7 @@ from client.catalog import Catalog
 from client.errors import UsageError
 from client.options import options_of
 from client.yaml import YamlFile
+from workflows.api import AgentTask
 
 LAUGHS = "\n".join(
     ["options:", "  a0: &a0 [x, x, x, x, x, x, x, x, x, x]"]
@@ -53,13 +54,13 @@ def load(folder: Path, text: str) -> AgentFile:
         pytest.param(
             "models: {default: {reasoning: hgih}}\n",
             ":1:20: models.default.reasoning",
-            "'high', 'xhigh', 'max' or 'default', got 'hgih'",
+            "got 'hgih': did you mean `high`?",
             id="misspelt effort",
         ),
         pytest.param(
             "models: {default: {api: responses, seed: 1}}\n",
-            ":1:10: models.default",
-            "got 1",
+            ":1:36: models.default.seed",
+            "got 1: leave it out",
             id="no such seed",
         ),
         pytest.param("models: {plan: gpt}\n", ":1:1: models", "`default`", id="no default model"),
@@ -129,6 +130,17 @@ def test_unreadable_file_is_named(tmp_path: Path, kind: str) -> None:
 def test_unknown_shipped_agent_names_the_nearest() -> None:
     with pytest.raises(UsageError, match="log_detectiv"):
         find_agent("log_detectiv")
+
+
+@pytest.mark.parametrize("effort", ["high", "ultra", "on", "enabled", "8192"])
+def test_server_may_have_efforts_of_its_own(tmp_path: Path, effort: str) -> None:
+    agent = load(tmp_path, f"models: {{default: {{reasoning: '{effort}'}}}}\n")
+    assert agent.task("go").models["default"].reasoning == effort
+
+
+def test_run_that_began_with_what_is_refused_now_goes_on() -> None:
+    models = {"default": {"api": "responses", "seed": 1, "reasoning": "hgih"}}
+    assert AgentTask.model_validate({"goal": "go", "models": models}).models["default"].seed == 1
 
 
 def test_agent_file_becomes_a_task(tmp_path: Path) -> None:
