@@ -7,6 +7,7 @@ from collections.abc import Iterable
 from contextlib import suppress
 from datetime import timedelta
 
+from pydantic_core import to_json
 from temporalio import workflow
 from temporalio.common import RawValue, RetryPolicy
 from temporalio.exceptions import ActivityError, is_cancelled_exception
@@ -15,7 +16,7 @@ from activities.contracts import ArchiveRequest, JsonObject, LogRead, LogWanted
 from workflows.kernel.log import Record, chain, next_hash
 from workflows.perform import answer_of
 
-__all__ = ["ArchivedLog"]
+__all__ = ["ArchivedLog", "verified"]
 
 PART_CHARS = 4 * 2**20
 """A part of the log ends where its JSON has this length. Temporal gives a workflow task two seconds; for
@@ -74,11 +75,7 @@ class ArchivedLog:
             if is_cancelled_exception(error):
                 raise
             raise ValueError(f"the archive cannot be read: {error.cause or error}") from error
-        earlier = [Record.model_validate(record) for record in found.records]
-        earlier = [r for r in earlier if not self.records or r.seq < self.records[0].seq]
-        if chain(earlier) != self._before:
-            raise ValueError("the archive's log differs from what this run wrote; nothing was done")
-        return earlier
+        return verified(found.records, self._before)
 
     async def write(self, result: JsonObject | None = None) -> bool:
         """Write what is new where Temporal's retention does not reach; `result` with the last part.
@@ -136,3 +133,18 @@ class ArchivedLog:
             return False
         self._archived, self.archived_head = upto, head
         return True
+
+
+def verified(values: Iterable[JsonObject], head: str) -> list[Record]:
+    """The records that were written as these JSON values, up to the one whose hash is `head`.
+
+    What was written is hashed, not what today's `Record` would write: its fields differ between versions.
+    Raises ValueError when anything was changed or is missing.
+    """
+    records, found = list[Record](), ""
+    for value in values:
+        records.append(Record.model_validate(value))
+        found = next_hash(found, to_json(value, inf_nan_mode="null").decode())
+        if found == head:
+            return records
+    raise ValueError("the archive's log differs from what this run wrote; nothing was done")
