@@ -107,7 +107,7 @@ def new_encryption_key(path: Path) -> str:
 def _encryption_keys(path: Path) -> Mapping[str, SecretStr]:
     """The keys of a file. Raises UsageError."""
     try:
-        return Settings(encryption_keys=str(path)).encryption_keys
+        return Settings(encryption_keys=str(path.absolute())).encryption_keys
     except ValidationError as error:
         raise UsageError(f"{path} holds no encryption keys: {problem_of(error.errors()[0])}") from error
 

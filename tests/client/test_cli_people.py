@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 import stat
 from collections.abc import Awaitable, Callable, Sequence
 from pathlib import Path
@@ -239,6 +240,17 @@ async def test_key_is_made_for_its_owner_and_never_overwritten(say: Say, tmp_pat
     assert made.out.startswith('"Ada Łęcka": ')
     assert (await say("key", "show", str(path), "--by", "Ada Łęcka")).out == made.out
     assert (await say("key", "new", str(path))).code == 2
+
+
+async def test_encryption_key_is_added_to_the_file_of_a_relative_path(say: Say, tmp_path: Path) -> None:
+    file = tmp_path / "keys.json"
+    names = [(await say("key", "encryption", relative(file))).out.strip() for _ in range(2)]
+    assert list(json.loads(file.read_text())) == names
+
+
+def relative(path: Path) -> str:
+    """The path from the working directory."""
+    return os.path.relpath(path)
 
 
 async def test_encryption_key_is_added_behind_the_one_that_encrypts(say: Say, tmp_path: Path) -> None:
