@@ -102,6 +102,18 @@ def _content(value: object) -> object:
         raise ValueError(f"the file {value} cannot be read: {reason}") from error
 
 
+def _keys_content(value: object) -> object:
+    """The same; but what is not JSON is not repeated: it may be a key."""
+    try:
+        return _content(value)
+    except ValueError as error:
+        reason = getattr(error.__cause__, "strerror", None)
+        raise ValueError(
+            "RATCHET_ENCRYPTION_KEYS is neither JSON nor the whole path of a file"
+            + (f" that can be read: {reason}" if reason else "")
+        ) from None
+
+
 def _key_name(name: str) -> str:
     if not KEY_NAME.fullmatch(name):
         raise ValueError("a key's name has 1 to 40 letters, digits and . _ -")
@@ -145,7 +157,7 @@ KeysByName = Annotated[
     Mapping[Annotated[str, AfterValidator(_key_name)], Annotated[SecretStr, AfterValidator(_key)]],
     NoDecode,
     _json(dict, 'a JSON object, such as {"2026-11": "<64 bytes in base 64>"}, or a file that holds it'),
-    BeforeValidator(_content),
+    BeforeValidator(_keys_content),
 ]
 
 
