@@ -69,8 +69,8 @@ def new_key(path: Path) -> str:
     key, phrase = Ed25519PrivateKey.generate(), _passphrase()
     encryption = serialization.BestAvailableEncryption(phrase) if phrase else serialization.NoEncryption()
     pem = key.private_bytes(serialization.Encoding.PEM, serialization.PrivateFormat.PKCS8, encryption)
+    _make_folder(path)
     try:
-        path.parent.mkdir(parents=True, exist_ok=True)
         with open(path, "xb", opener=lambda name, flags: os.open(name, flags, 0o600)) as file:
             file.write(pem)
     except FileExistsError as error:
@@ -96,12 +96,23 @@ def new_encryption_key(path: Path) -> str:
     # of two keys that were made on one day neither must be taken for the other
     name = f"{datetime.now(UTC).date().isoformat()}-{hashlib.sha256(key).hexdigest()[:6]}"
     keys[name] = base64.b64encode(key).decode()
+    _make_folder(path)
     try:
-        path.parent.mkdir(parents=True, exist_ok=True)
         write_private(path, json.dumps(keys, indent=2))
     except OSError as error:
         raise UsageError(f"{path} cannot be written: {error.strerror or error}") from error
     return name
+
+
+def _make_folder(path: Path) -> None:
+    """The folder of a file. Raises UsageError."""
+    try:
+        path.parent.mkdir(parents=True, exist_ok=True)
+    except OSError as error:
+        raise UsageError(
+            f"{path} cannot be written: the folder {path.parent} cannot be made: "
+            f"{error.strerror or error}; name another file"
+        ) from error
 
 
 def _encryption_keys(path: Path) -> Mapping[str, SecretStr]:

@@ -239,7 +239,17 @@ async def test_key_is_made_for_its_owner_and_never_overwritten(say: Say, tmp_pat
     assert (made.code, stat.S_IMODE(path.stat().st_mode)) == (0, 0o600)
     assert made.out.startswith('"Ada Łęcka": ')
     assert (await say("key", "show", str(path), "--by", "Ada Łęcka")).out == made.out
-    assert (await say("key", "new", str(path))).code == 2
+    again = await say("key", "new", str(path))
+    assert (again.code, "exists already" in again.err) == (2, True)
+
+
+async def test_key_below_what_is_no_folder_is_refused_as_that(say: Say, tmp_path: Path) -> None:
+    (tmp_path / "file").touch()
+    for kind in ("new", "encryption"):
+        for inside in ("k", "sub/k"):
+            refused = await say("key", kind, str(tmp_path / "file" / inside))
+            assert (refused.code, "exists already" in refused.err) == (2, False)
+            assert f"the folder {(tmp_path / 'file' / inside).parent} cannot be made" in refused.err
 
 
 async def test_encryption_key_is_added_to_the_file_of_a_relative_path(say: Say, tmp_path: Path) -> None:
