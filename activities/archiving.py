@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Iterator
-from contextlib import contextmanager
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
 
 import structlog
 from temporalio import activity
@@ -21,7 +21,7 @@ log = structlog.get_logger(__name__)
 
 class ArchiveActivities:
     """The activities `archive_log` and `read_log` around one archive; `history_seconds` is the time to fetch
-    Temporal's history of a run, 0 for none."""
+    Temporal's history of a run, and again to keep it; 0 for none."""
 
     def __init__(
         self, archive: Archive, history_seconds: float = 10, telemetry: Telemetry | None = None
@@ -36,11 +36,14 @@ class ArchiveActivities:
         Raises `StoreUnavailable`, which is worth a retry.
         """
         execution = str(activity.info().workflow_run_id)
-        head, events = await asyncio.gather(
-            asyncio.to_thread(self._add, request), self._history(request.workflow_id, execution)
-        )
+        fetching = asyncio.create_task(self._history(request.workflow_id, execution))
+        try:
+            head = await asyncio.to_thread(self._add, request)
+            events = await fetching
+        finally:
+            fetching.cancel()
         if events:
-            with _harmless(request.workflow_id):
+            async with self._harmless(request.workflow_id):
                 run = (request.workflow_id, request.run_id)
                 await asyncio.to_thread(self.archive.add_history, *run, execution, events)
         log.info("archive.written", workflow_id=request.workflow_id, records=len(request.records))
@@ -56,24 +59,23 @@ class ArchiveActivities:
     async def _history(self, workflow_id: str, execution: str) -> bytes:
         """What Temporal has of this execution up to now: all but its end. Empty where it is not to be had."""
         if self._history_seconds:
-            with _harmless(workflow_id):
-                async with asyncio.timeout(self._history_seconds):
-                    run = activity.client().get_workflow_handle(workflow_id, run_id=execution)
-                    return History(events=(await run.fetch_history()).events).SerializeToString()
+            async with self._harmless(workflow_id):
+                run = activity.client().get_workflow_handle(workflow_id, run_id=execution)
+                return History(events=(await run.fetch_history()).events).SerializeToString()
         return b""
+
+    @asynccontextmanager
+    async def _harmless(self, workflow_id: str) -> AsyncIterator[None]:
+        """A history that is not kept, or not in time, harms no run: its log is archived all the same."""
+        try:
+            async with asyncio.timeout(self._history_seconds):
+                yield
+        except Exception as error:  # noqa: BLE001  # whatever it is, the run goes on
+            late = "it did not come in time" if isinstance(error, TimeoutError) else type(error).__name__
+            log.warning("archive.history_not_kept", workflow_id=workflow_id, error=str(error) or late)
 
     @activity.defn(name="read_log")
     async def read_log(self, wanted: LogWanted) -> LogRead:
         """The records of a run up to the one that is wanted, in order. Raises `StoreError`."""
         read = self.archive.records_up_to
         return LogRead(records=await asyncio.to_thread(read, wanted.head, wanted.workflow_id, wanted.run_id))
-
-
-@contextmanager
-def _harmless(workflow_id: str) -> Iterator[None]:
-    """A history that is not kept harms no run: its log is archived all the same."""
-    try:
-        yield
-    except Exception as error:  # noqa: BLE001  # whatever it is, the run goes on
-        text = str(error) or "it did not come in time"
-        log.warning("archive.history_not_kept", workflow_id=workflow_id, error=text)

@@ -15,6 +15,7 @@ import hashlib
 import json
 import zlib
 from collections.abc import Iterator, Sequence
+from contextlib import suppress
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -129,12 +130,20 @@ class Archive:
         return result is None or not kept or self._keys.unseal_text(kept[0][0]) == result
 
     def add_history(self, workflow_id: str, run_id: str, execution: str, events: bytes) -> None:
-        """Keep Temporal's history of one execution of a run; a longer one takes its place."""
+        """Keep Temporal's history of one execution of a run; a longer one takes its place.
+
+        A history only grows, so a shorter one is of a late attempt. One that cannot be read is replaced.
+        """
+        which = (workflow_id, run_id, execution)
         with self.database.writing(_lock((workflow_id, run_id))) as execute:
+            kept = execute(f"SELECT events FROM histories WHERE {ONE} AND execution=?", which)
+            with suppress(StoreError, zlib.error):
+                if kept and len(zlib.decompress(self._keys.unseal(kept[0][0]))) >= len(events):
+                    return
             execute(
                 "INSERT INTO histories VALUES(?,?,?,?) ON CONFLICT (workflow_id, run_id, execution) "
                 "DO UPDATE SET events=excluded.events",
-                (workflow_id, run_id, execution, self._keys.seal(zlib.compress(events))),
+                (*which, self._keys.seal(zlib.compress(events))),
             )
 
     def histories(self, workflow_id: str, run_id: str | None = None) -> dict[str, bytes]:

@@ -6,13 +6,16 @@ import asyncio
 import socket
 import subprocess
 import sys
+import threading
 from collections.abc import Iterator
 from pathlib import Path
+from typing import cast
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from temporalio.client import Client
+from temporalio.api.history.v1 import HistoryEvent
+from temporalio.client import Client, WorkflowHistory
 from temporalio.testing import ActivityEnvironment
 
 from activities.archiving import ArchiveActivities
@@ -127,6 +130,58 @@ async def test_history_that_does_not_come_holds_up_no_log(archive: Archive) -> N
             silent.accept()[0].close()
     assert archive.broken_at("w") is None
     assert len(archive.records("w")) == 5
+
+
+class _Fetched:
+    """Stands for a client and its run: all that a worker fetches of a history."""
+
+    def get_workflow_handle(self, workflow_id: str, run_id: str) -> _Fetched:
+        return self
+
+    async def fetch_history(self) -> WorkflowHistory:
+        return WorkflowHistory("w", [HistoryEvent(event_id=1)])
+
+
+async def test_history_that_is_slowly_written_holds_up_no_log(tmp_path: Path) -> None:
+    release = threading.Event()
+
+    class Slow(Archive):
+        def add_history(self, workflow_id: str, run_id: str, execution: str, events: bytes) -> None:
+            release.wait(60)
+
+    archive = Slow(tmp_path / "archive.db")
+    client = cast("Client", _Fetched())
+    try:
+        async with asyncio.timeout(30):
+            run = ActivityEnvironment(client=client).run
+            await run(ArchiveActivities(archive, history_seconds=0.1).archive_log, part())
+        assert not release.is_set()
+    finally:
+        release.set()
+    assert len(archive.records("w")) == 5
+
+
+async def test_history_is_no_longer_fetched_when_the_log_could_not_be_written(tmp_path: Path) -> None:
+    (tmp_path / "archive.db").write_text("these are my notes" * 100)
+    before = asyncio.all_tasks()
+    with socket.create_server(("127.0.0.1", 0)) as silent:
+        client = await Client.connect(f"127.0.0.1:{silent.getsockname()[1]}", lazy=True)
+        activities = ArchiveActivities(Archive(tmp_path / "archive.db"), history_seconds=600)
+        with pytest.raises(StoreUnavailable):
+            await ActivityEnvironment(client=client).run(activities.archive_log, part())
+        async with asyncio.timeout(30):
+            await asyncio.gather(*(asyncio.all_tasks() - before), return_exceptions=True)
+
+
+def test_history_of_a_late_attempt_replaces_no_newer_one(archive: Archive) -> None:
+    archive.add(part())
+    newer, late = b"event" * 1000, b"event" * 999
+    for events in (newer, late):
+        archive.add_history("w", "r", "one", events)
+    assert archive.histories("w") == {"one": newer}
+    change(archive, "UPDATE histories SET events=?", b"0")
+    archive.add_history("w", "r", "one", late)
+    assert archive.histories("w") == {"one": late}
 
 
 def test_repeated_and_late_parts_change_nothing(archive: Archive) -> None:
