@@ -3,6 +3,7 @@ agent names what is there."""
 
 from __future__ import annotations
 
+import asyncio
 import json
 import os
 import re
@@ -255,36 +256,44 @@ def check_key(models: Iterable[ModelSpec]) -> None:
             )
 
 
-async def check_servers(models: Iterable[ModelSpec]) -> None:
-    """Raise a UsageError when the server of a model of provider `openai` is not there: the run would try
-    again for a minute."""
-    specs = [spec for spec in models if spec.provider == "openai"]
-    if not specs:
+async def check_servers(models: Mapping[str, ModelSpec]) -> None:
+    """Raise a UsageError when neither a model of provider `openai`, nor one that may stand in for it, has a
+    server that is there: the run would try again for a minute."""
+    configured = os.environ.get("OPENAI_BASE_URL", "").strip()
+    asked = {role: spec.base_url or configured for role, spec in models.items() if spec.provider == "openai"}
+    if not asked:
         return  # without the time that an HTTP client takes to be made
     import httpx2
 
     from activities.provider import ProviderError
     from activities.providers.openai import OFFICIAL_URL, normal_url
 
-    configured = os.environ.get("OPENAI_BASE_URL", "").strip() or OFFICIAL_URL
-    servers = {spec.base_url or configured: spec.name for spec in specs}
+    silent: dict[str, str] = {}
+
+    async def ask(url: str) -> None:
+        try:
+            await client.get(normal_url(url or OFFICIAL_URL, "the model server's address"))
+        except ProviderError as error:
+            raise UsageError(str(error)) from None
+        except (httpx2.ConnectError, httpx2.ConnectTimeout, httpx2.ProxyError) as error:
+            silent[url] = str(error) or type(error).__name__
+        except httpx2.HTTPError:
+            pass  # it is there; what it says to a run shows
+
     async with httpx2.AsyncClient(timeout=SERVER_SECONDS) as client:
-        for url, name in servers.items():
-            try:
-                normal_url(url, "the model server's address")
-                await client.get(url)
-            except ProviderError as error:
-                raise UsageError(str(error)) from None
-            except (httpx2.ConnectError, httpx2.ConnectTimeout, httpx2.ProxyError) as error:
-                place = urlsplit(url)
-                shown = urlunsplit(place._replace(netloc=place.netloc.rpartition("@")[2], query=""))
-                raise UsageError(
-                    f"the model server {shown} of {name} does not answer "
-                    f"({error or type(error).__name__}), so nothing was started; start it, or "
-                    "check the network (HTTPS_PROXY, if there is a proxy), or name another with --base-url"
-                ) from error
-            except httpx2.HTTPError:
-                pass  # it is there; what it says to a run shows
+        await asyncio.gather(*map(ask, set(asked.values())))
+    down = [role for role, url in asked.items() if url in silent]
+    for role in down:
+        firsts = {name for name, spec in models.items() if role in spec.fallback}
+        if {role, *models[role].fallback, *firsts} <= set(down):
+            place = urlsplit(asked[role] or OFFICIAL_URL)
+            shown = urlunsplit(place._replace(netloc=place.netloc.rpartition("@")[2], query=""))
+            start = "" if place.hostname == urlsplit(OFFICIAL_URL).hostname else "start it, or "
+            raise UsageError(
+                f"the model server {shown} of {models[role].name} does not answer ({silent[asked[role]]}), "
+                f"so nothing was started; {start}check the network (HTTPS_PROXY, if there is a proxy), or "
+                "name another with --base-url"
+            )
 
 
 def _no_script(machine: str) -> str:

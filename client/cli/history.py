@@ -200,7 +200,7 @@ async def fork(  # noqa: PLR0913, PLR0917  # one parameter for each option of th
         queue = starting.task_queue(client, own=own)
         if own:
             check_key(task.models.values())
-            await check_servers(task.models.values())
+            await check_servers(task.models)
             await remember_for_workers(client, settings, allowed, queue)
         if own and not starting.detach:
             await stack.enter_async_context(own_worker(client, settings, queue))

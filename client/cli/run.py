@@ -225,7 +225,7 @@ async def _run_one(common: CommonOptions, which: AgentOptions, starting: Startin
         _use_base_url(choice)
         Catalog.load(settings).check(agent, draft)
         check_key(agent.models.values())
-        await check_servers(agent.models.values())
+        await check_servers(agent.models)
     if which.material is not None:
         _check_takes_material(task)
         if not which.material.is_file():

@@ -202,18 +202,33 @@ async def test_model_server_that_is_not_there_is_named_at_once(monkeypatch: pyte
     with socket.socket() as taken:
         taken.bind(("127.0.0.1", 0))  # bound and not listening: nobody answers here
         url = f"http://127.0.0.1:{taken.getsockname()[1]}/v1"
-        with pytest.raises(UsageError, match=f"{url} of llama does not answer"):
-            await check_servers([ModelSpec(name="llama", base_url=url)])
+        with pytest.raises(UsageError, match=f"{url} of llama does not answer.*; start it, or check"):
+            await check_servers({"main": ModelSpec(name="llama", base_url=url)})
         monkeypatch.setenv("HTTPS_PROXY", url)
-        with pytest.raises(UsageError, match=r"https://api\.openai\.com/v1 of gpt-5-mini does not answer"):
-            await check_servers([ModelSpec()])
-    await check_servers([ModelSpec(provider="scripted", name="scripted", base_url="http://127.0.0.1:1")])
+        with pytest.raises(
+            UsageError, match=r"//api\.openai\.com/v1 of gpt-5-mini does not answer.*; check"
+        ):
+            await check_servers({"main": ModelSpec()})
+    scripted = ModelSpec(provider="scripted", name="scripted", base_url="http://127.0.0.1:1")
+    await check_servers({"main": scripted})
+
+
+async def test_start_is_refused_only_where_no_fallback_answers_either() -> None:
+    scripted = ModelSpec(provider="scripted", name="scripted")
+    with socket.socket() as taken:
+        taken.bind(("127.0.0.1", 0))  # bound and not listening
+        away = ModelSpec(name="llama", base_url=f"http://127.0.0.1:{taken.getsockname()[1]}/v1")
+        with_spare = away.model_copy(update={"fallback": ("spare",)})
+        await check_servers({"main": with_spare, "spare": scripted})
+        await check_servers({"main": scripted.model_copy(update={"fallback": ("spare",)}), "spare": away})
+        with pytest.raises(UsageError, match="of llama does not answer"):
+            await check_servers({"main": with_spare, "spare": away, "other": scripted})
 
 
 async def test_address_that_is_none_is_named_before_anything_starts() -> None:
     for url in ("localhost:11434", "http://localhost:none/v1"):
         with pytest.raises(UsageError, match="the model server's address is no http"):
-            await check_servers([ModelSpec(name="llama", base_url=url)])
+            await check_servers({"main": ModelSpec(name="llama", base_url=url)})
 
 
 def test_module_whose_provider_has_the_name_of_another_is_left_out(tmp_path: Path) -> None:
