@@ -370,10 +370,13 @@ class Questions:
         if verb is None:
             console.print("\n".join(_choices(request)))
             return None
-        if verb == "answer" and not text:
-            text = await self._terminal.line("your answer: ") or ""
-        if verb == "reject" and not text:  # the model reads it, and may do better
-            text = await self._terminal.line("why? (enter: no reason): ") or ""
+        # the model reads why a call was rejected, and may do better
+        prompt = {"answer": "your answer: ", "reject": "why? (enter: no reason): "}.get(verb)
+        if prompt and not text:
+            typed = await self._terminal.line(prompt)
+            if typed is None:  # Ctrl-D takes the letter back
+                return None
+            text = typed
         self.idle.clear()
         try:
             if verb == "edit":

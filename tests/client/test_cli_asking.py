@@ -137,6 +137,19 @@ def test_resumed_run_shows_its_log_before_what_it_asks(cli: Cli, tmp_path: Path)
     assert cli("run", "--resume").code == 1
 
 
+def test_end_of_input_instead_of_a_reason_decides_nothing(cli: Cli, tmp_path: Path) -> None:
+    agent = agent_file(tmp_path, "unsure")
+    with cli.terminal("run", "--agent", agent, "--id", "unsure", "go") as terminal:
+        terminal.until(PROMPT)
+        terminal.type("n\r")
+        terminal.until(r"why\?")
+        terminal.type("\x04")
+        terminal.until(PROMPT)
+        terminal.type("y\r")
+        assert terminal.end() == 0
+        assert cli.marks().count("unsure") == 1
+
+
 def test_question_ends_when_somebody_else_decides(cli: Cli, tmp_path: Path) -> None:
     with cli.terminal("run", "--agent", agent_file(tmp_path, "both"), "--id", "both", "go") as terminal:
         terminal.until(PROMPT)
