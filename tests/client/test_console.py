@@ -22,7 +22,7 @@ from client.console.forms import arguments_in, fields_of
 from client.keys import Signer, new_key, signer
 from tests.client.asking import asking, marks, newer, opened, talk, until
 from tests.server.conftest import real_server
-from tests.server.trials import calls, task
+from tests.server.trials import PATIENCE, calls, task
 from workflows.people import Approvals, Group, People, RequestSettings
 
 HOST = "localhost:8260"
@@ -168,9 +168,10 @@ async def test_a_browser_with_many_windows_keeps_connections_for_pages(browser: 
     """It has six for one server: four streams stay open, every other one ends after its first event."""
     windows = {asyncio.create_task(browser.http.get("/live/inbox")) for _ in range(7)}
     ended = set[asyncio.Task[httpx2.Response]]()
-    while len(ended) < 3:
-        done, windows = await asyncio.wait(windows, return_when=asyncio.FIRST_COMPLETED)
-        ended |= done
+    async with asyncio.timeout(PATIENCE):
+        while len(ended) < 3:
+            done, windows = await asyncio.wait(windows, return_when=asyncio.FIRST_COMPLETED)
+            ended |= done
     for one in ended:
         assert re.fullmatch(r"data: .*\n\nretry: 5000\n\n", one.result().text)
     assert len(windows) == 4
