@@ -8,6 +8,7 @@ from datetime import UTC, datetime
 from typing import TYPE_CHECKING, Any, TypeVar
 
 from pydantic import BaseModel
+from pydantic_core import to_json
 
 from activities.contracts import Conversation, Message, without_digests
 from workflows.api import (
@@ -20,7 +21,7 @@ from workflows.api import (
     StepsPage,
     TranscriptPage,
 )
-from workflows.kernel.log import Record, lineage
+from workflows.kernel.log import Record, lineage, shortened
 from workflows.people import EffectsPage, Request, RequestsPage
 
 if TYPE_CHECKING:
@@ -47,40 +48,58 @@ SHOWN_REQUESTS = 3
 """Requests in the text for Temporal's UI."""
 ASKED = 1000
 """Characters of what a request asks, there."""
+KEY = 400
+"""Characters that are left of a long name there."""
 ITEMS = 20
 """Items that are left of a long list or object in a page that is cut."""
-CUT = 400
-"""Characters that are left of a long text in a page that is cut."""
+CUT = 400, 100
+"""Bytes that are left of a long text in a page that is cut; the fewer where a page would not hold it."""
+ROOM = PAGE_BYTES - 200
+"""Bytes for a page's items."""
 ANY_JSON = {"arguments", "about"}
 """Fields that may hold any JSON, so that a note on what is left out has room in them."""
 
 
-def _cut(value: Any, *, free: bool = False) -> Any:
-    """The value with long texts and lists cut. Where it is `free` JSON, it says what is left out."""
+def _cut(value: Any, most: int, *, free: bool = False) -> Any:
+    """The value with long lists cut, and texts of more than `most` bytes of JSON. Where it is `free` JSON, it
+    says what is left out."""
     if isinstance(value, str):
-        return value if len(value) <= CUT else f"{value[:CUT]} [... {len(value):,} characters]"
+        start = value[:most]
+        start = start[: most * most // max(len(to_json(start)) - 2, most)]
+        return value if len(start) == len(value) else f"{start} [... {len(value):,} characters]"
     more = len(value) - ITEMS if isinstance(value, dict | list | tuple) else 0
     if isinstance(value, dict):
         items = list(value.items())[:ITEMS]
-        cut = {str(key)[:CUT]: _cut(item, free=free or key in ANY_JSON) for key, item in items}
+        cut = {str(key)[:KEY]: _cut(item, most, free=free or key in ANY_JSON) for key, item in items}
         return {**cut, "...": f"{more} more; ask with `full`"} if free and more > 0 else cut
     if isinstance(value, list | tuple):
-        kept = [_cut(item, free=free) for item in value[:ITEMS]]
+        kept = [_cut(item, most, free=free) for item in value[:ITEMS]]
         return [*kept, f"... {more} more; ask with `full`"] if free and more > 0 else kept
     return value
 
 
-def _small(item: M) -> tuple[M, int]:
-    """The item with long values cut, and its length; a record without its patch when it is still too long."""
-    whole, item = item, type(item).model_validate(_cut(item.model_dump(mode="json")))
+def _small(whole: M) -> tuple[M, int]:
+    """The item with long values cut until a page holds it, and its length. A record keeps its counters and
+    what was answered rather than long texts; its patch goes when it is still too long."""
+    counts = {"counters": whole.counters, "answered": ()} if isinstance(whole, Record) else {}
+    room = ROOM - len(to_json(whole.answered)) if isinstance(whole, Record) else ROOM
+    data = whole.model_dump(mode="json", exclude=set(counts))
+    for most in CUT:
+        item = type(whole).model_validate(_cut(data, most)).model_copy(update=counts)
+        length = _length(item)
+        if length > PAGE_BYTES // 2 and isinstance(item, Record):
+            names = {name: {"set": "too long for a page; ask with `full`"} for name in item.patch}
+            item = item.model_copy(update={"patch": names})
+            length = _length(item)
+        if length <= room:
+            break
     if isinstance(whole, Record):
-        item = item.model_copy(update={"counters": whole.counters})
-    length = len(item.model_dump_json().encode())
-    if length > PAGE_BYTES // 2 and isinstance(item, Record):
-        names = {name: {"set": "too long for a page; ask with `full`"} for name in item.patch}
-        item = item.model_copy(update={"patch": names})
-        length = len(item.model_dump_json().encode())
-    return item, length
+        item = item.model_copy(update={"answered": shortened(whole.answered, ROOM - length)})
+    return item, _length(item)
+
+
+def _length(item: BaseModel) -> int:
+    return len(item.model_dump_json().encode())
 
 
 def _page(items: Sequence[M], query: PageQuery) -> tuple[tuple[M, ...], int]:
@@ -88,10 +107,10 @@ def _page(items: Sequence[M], query: PageQuery) -> tuple[tuple[M, ...], int]:
     page: list[M] = []
     size = 0
     for whole in items[query.since :]:
-        item, length = whole, len(whole.model_dump_json().encode())
+        item, length = whole, _length(whole)
         if length > PAGE_BYTES // 2 and not query.full:
             item, length = _small(item)
-        if page and size + length > PAGE_BYTES - 200:
+        if page and size + length > ROOM:
             break
         page.append(item)
         size += length

@@ -612,13 +612,34 @@ def test_record_has_what_came_of_each_call(together: bool) -> None:
     assert Record.model_validate_json(record.model_dump_json()) == record
 
 
-def test_long_results_are_cut_and_a_record_has_an_end() -> None:
-    (record,) = log_of_calls({f"t{n}": returned(f"{n}: " + "x" * 5_000) for n in range(500)})
-    assert {len(one.output) for one in record.answered[:-1]} == {300}
-    assert record.answered[0].output.endswith("x…")
-    assert len(record.answered) < 25
+def test_long_results_are_cut() -> None:
+    (record,) = log_of_calls({"look": returned("x" * 5_000)})
+    assert record.answered[0].output == f"{'x' * 299}…"
+
+
+@pytest.mark.parametrize("text", ["x", "漢", "\x1b", '"'])
+def test_record_of_many_calls_keeps_titles_and_errors_before_outputs(text: str) -> None:
+    calls = {f"t{n}": returned(text * 5_000, "rejected" if n else None) for n in range(30)}
+    (record,) = log_of_calls(calls)
+    assert [(one.title, one.error) for one in record.answered[1:]] == [
+        (f"t{n}()", "rejected") for n in range(1, 30)
+    ]
+    assert record.answered[0].output.startswith(text * 100)
+    assert record.answered[-1].output == "[left out]"
+    assert len(record.model_dump_json().encode()) < 6_200
+
+
+def test_record_of_very_many_calls_says_how_many_more() -> None:
+    (record,) = log_of_calls({f"t{n}": returned("done") for n in range(500)})
+    assert len(record.answered) > 80
     assert record.answered[-1].title == f"and {500 - len(record.answered) + 1} more"
-    assert len(record.model_dump_json()) < 9_000
+    assert len(record.model_dump_json().encode()) < 6_200
+
+
+def test_long_reason_of_an_inner_run_is_cut() -> None:
+    inner = MachineEnded(machine="m", ok=False, exit_reason="why " * 1_000)
+    (ended,) = answered(RunMachine(machine="m", goal="g"), inner)
+    assert ended.error == f"{'why ' * 14}why…"
 
 
 def test_result_can_be_written_whatever_it_has() -> None:

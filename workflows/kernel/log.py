@@ -7,7 +7,7 @@ The log only grows: a rollback or a fork is a record too, and says which of thos
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Sequence
 from typing import Any
 
 from pydantic import Field, SerializerFunctionWrapHandler, model_serializer
@@ -44,6 +44,7 @@ __all__ = [
     "chain",
     "lineage",
     "next_hash",
+    "shortened",
 ]
 
 STARTED = "Started"
@@ -62,38 +63,64 @@ ROLLED_BACK = "RolledBack"
 FORKED = "Forked"
 """Event of a record that goes on from a step of another run; that run's records stand before it."""
 
-TITLE, OUTPUT = 200, 300
-"""The most characters of a title and of an output in `Answered`."""
+TITLE, OUTPUT, ERROR = 200, 300, 60
+"""The most characters of a title, an output and an error in `Answered`."""
 ANSWERED = 6_000
-"""The most characters of titles, outputs and ids in one record."""
+"""The most bytes of a record's `answered`, as JSON."""
+MORE = 60
+"""Bytes of the last of them, which says how many more there were."""
+LEFT_OUT = "[left out]"
+"""In the place of an output for which there was no room."""
 
 
 class Answered(Frozen):
     """An effect that was answered, in short: what was asked for, and what came of it."""
 
     kind: str
-    """Of the effect; `more`: those for which there was no room."""
+    """Of the effect; `more`: says how many there was no room for."""
     title: str
     """For people: `search_files(pattern="ERROR")`."""
     output: str = Field(default="", exclude_if=lambda output: not output)
     """What came back, cut: of a tool or an inner run, texts that were read, what code printed, why it
-    failed. A model's reply is among the messages."""
+    failed; `[left out]`: there was no room. A model's reply is among the messages."""
     error: str | None = Field(default=None, exclude_if=lambda error: error is None)
-    """How it failed: a `ToolError`, the type of a failure, an inner run's exit reason; None: it did not."""
+    """How it failed, cut: a `ToolError`, a failure's type, an inner run's exit reason; None: it did not."""
     call: str = Field(default="", exclude_if=lambda call: not call)
     """Id of a tool's call, by which a message may answer it."""
 
 
 def answered(effect: Effect[Any], answer: Any) -> tuple[Answered, ...]:
-    """What came of an effect, of each call and each member side by side; as many as there is room for."""
-    every, found, room = list(_each(effect, answer)), list[Answered](), ANSWERED
-    for number, one in enumerate(every):
-        room -= len(one.title) + len(one.output) + len(one.call)
+    """What came of an effect, of each call and each member side by side; as much as there is room for."""
+    return shortened(tuple(_each(effect, answer)), ANSWERED)
+
+
+def shortened(every: Sequence[Answered], room: int) -> tuple[Answered, ...]:
+    """As much as `room` bytes of JSON hold: outputs go before titles and errors; the last counts the rest."""
+    sizes = [_size(one) for one in every]
+    if sum(sizes) <= room:
+        return tuple(every)
+    room, found, spared = room - MORE, list[Answered](), list[int]()
+    for one, size in zip(every, sizes, strict=True):
+        is_long = len(one.output) > len(LEFT_OUT)
+        bare = one.model_copy(update={"output": LEFT_OUT}) if is_long else one
+        spared.append(size - _size(bare) if is_long else 0)
+        room -= size - spared[-1]
         if room < 0:
-            found.append(Answered(kind="more", title=f"and {len(every) - number} more"))
-            break
-        found.append(one)
+            hidden = sum(
+                int(one.title.split()[1]) if one.kind == "more" else 1 for one in every[len(found) :]
+            )
+            return (*found, Answered(kind="more", title=f"and {hidden} more"))
+        found.append(bare)
+    for number, size in enumerate(spared):
+        if size <= room:
+            room -= size
+            found[number] = every[number]
     return tuple(found)
+
+
+def _size(one: Answered) -> int:
+    """Bytes of its JSON, and of the comma behind it."""
+    return len(one.model_dump_json().encode()) + 1
 
 
 def _each(effect: Effect[Any], answer: Any) -> Iterator[Answered]:
@@ -122,8 +149,13 @@ def _outcome(answer: Any) -> tuple[str, str | None]:
 
 
 def _made(kind: str, title: str, output: str, error: str | None, call: str = "") -> Answered:
-    output = _short(output.rstrip(), OUTPUT)
-    return Answered(kind=kind, title=_short(title, TITLE), output=output, error=error, call=call)
+    return Answered(
+        kind=kind,
+        title=_short(title, TITLE),
+        output=_short(output.rstrip(), OUTPUT),
+        error=error and _short(error, ERROR),
+        call=call if len(call) <= TITLE else "",  # a model may have written it
+    )
 
 
 def _short(text: str, limit: int) -> str:
