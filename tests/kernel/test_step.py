@@ -656,3 +656,13 @@ def test_inner_run_texts_and_failure_say_what_came_of_them() -> None:
     texts = ArtifactsRead(texts=(ArtifactText(text="a\n"), ArtifactText(problem="no such path")))
     (read,) = answered(ReadArtifacts(reads=(ArtifactRead(digest="d"),)), texts)
     assert read.output == "a\n\nno such path"
+
+
+def test_questions_side_by_side_name_the_one_that_failed() -> None:
+    asked = tuple(AskModel(label=f"ask #{n}", beside=True) for n in range(3))
+    failed = EffectFailed(error="recoverable", type="HTTP500", message="down")
+    reply = ModelReplied(text="yes")
+    found = answered(Together(effects=asked), Answers(answers=(reply, failed, reply)))
+    assert [(one.title, one.output, one.error) for one in found] == [
+        ("ask model (3)", "", None), ("ask #1", "down", "HTTP500"),
+    ]  # fmt: skip

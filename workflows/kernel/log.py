@@ -125,9 +125,12 @@ def _size(one: Answered) -> int:
 
 def _each(effect: Effect[Any], answer: Any) -> Iterator[Answered]:
     match effect, answer:
-        case Together(), Answers() if not all(isinstance(member, AskModel) for member in effect.effects):
+        case Together(), Answers():
+            if only_asks := all(isinstance(member, AskModel) for member in effect.effects):
+                yield _made(effect.kind, effect.title, "", None)
             for member, its in zip(effect.effects, answer.answers, strict=False):
-                yield from _each(member, its)
+                if not only_asks or isinstance(its, EffectFailed):
+                    yield from _each(member, its)
         case CallTools(), ToolsReturned() if answer.results:
             for run, result in zip(effect.runs, answer.results, strict=False):
                 yield _made(effect.kind, run.title, result.output, result.error, run.id)
