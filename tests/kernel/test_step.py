@@ -46,6 +46,7 @@ from workflows.kernel.errors import (
     MachineError,
     NoTransition,
     UndeclaredAccess,
+    bug_place,
 )
 from workflows.kernel.ledger import Ledger
 from workflows.kernel.log import Record, answered, chain
@@ -666,3 +667,14 @@ def test_questions_side_by_side_name_the_one_that_failed() -> None:
     assert [(one.title, one.output, one.error) for one in found] == [
         ("ask model (3)", "", None), ("ask #1", "down", "HTTP500"),
     ]  # fmt: skip
+
+
+def test_misspelt_field_names_the_line_of_the_machine_and_the_nearest_field() -> None:
+    def misspells(c: Any, run: Run) -> Any:
+        return {}, Did(reason=c.texts)
+
+    with pytest.raises(AttributeError, match="no field 'texts'; did you mean `text`") as caught:
+        start(machine(misspells), now=1)
+    assert (
+        bug_place(caught.value) == f"{__file__}, line {misspells.__code__.co_firstlineno + 1}, in misspells"
+    )

@@ -10,6 +10,7 @@ A difference is JSON, one key saying what it is:
 
 from __future__ import annotations
 
+import difflib
 from collections.abc import Callable, Mapping
 from functools import cache
 from types import MappingProxyType
@@ -67,6 +68,8 @@ class View:
             self._read[name] = None
             value = getattr(self._context, name)
             return MappingProxyType(value) if type(value) is dict else value
+        if not hasattr(kind, name):
+            raise AttributeError(f"the context has no field {name!r}{nearest_field(kind, name)}")
         member = getattr(kind, name)
         if isinstance(member, property) and member.fget is not None:
             return member.fget(self)
@@ -85,6 +88,12 @@ class View:
     def fields_read(self) -> tuple[str, ...]:
         """In the order of the first read."""
         return tuple(self._read)
+
+
+def nearest_field(kind: type[Context], name: str) -> str:
+    """`; did you mean ...?`, for the end of a message; empty: no field has a name like it."""
+    close = difflib.get_close_matches(name, list(kind.model_fields), 1)
+    return f"; did you mean `{close[0]}`?" if close else ""
 
 
 RESERVED = frozenset({"after", "fields_read"})

@@ -26,6 +26,7 @@ from __future__ import annotations
 import traceback
 from contextlib import suppress
 from pathlib import PurePath
+from types import CodeType
 from typing import Any
 
 from activities.text import readable
@@ -65,8 +66,11 @@ __all__ = [
 ERROR_CHARS = 1000
 """Characters of what a user's error says."""
 KERNEL = PurePath(__file__).parent
-SANDBOX = "/temporalio/worker/"
-"""In the files of Temporal's sandbox, which calls a machine's file when it imports it."""
+RATCHET = [KERNEL.parents[1] / name for name in ("activities", "client", "ratchet", "workflows")]
+PYTHON = PurePath(traceback.__file__).parent
+PASSED = ("/temporalio/worker/", str(KERNEL / "context.py"))
+"""In files that are never the culprit: Temporal's sandbox calls a machine's file when it imports it, and a
+machine reads its context."""
 
 
 class KernelError(Exception):
@@ -208,12 +212,23 @@ def bug_text(error: BaseException) -> str:
 
 
 def bug_place(error: BaseException) -> str:
-    """The line to look at: the deepest one of the file that the kernel has called, else of all."""
+    """The line to look at: the deepest one of the author's own files; without any, the deepest one of the
+    file that the kernel has called, else of all."""
     frames = [(frame.f_code, line) for frame, line in traceback.walk_tb(error.__traceback__)]
-    frames = [one for one in frames if SANDBOX not in one[0].co_filename] or frames
+    frames = [one for one in frames if not any(part in one[0].co_filename for part in PASSED)] or frames
+    own = [f"{code.co_filename}, line {line}, in {code.co_name}" for code, line in frames if _is_own(code)]
+    if own:
+        return own[-1]
     kernel = [n for n, (code, _) in enumerate(frames) if PurePath(code.co_filename).parent == KERNEL]
     called = frames[kernel[-1] + 1 :] if kernel else frames[-1:]
     called = called or frames
     file = called[0][0].co_filename
     code, line = [one for one in called if one[0].co_filename == file][-1]
     return f"{file}, line {line}, in {code.co_name}"
+
+
+def _is_own(code: CodeType) -> bool:
+    """Whether it is in a file that is neither Ratchet's nor Python's nor an installed package's."""
+    file = PurePath(code.co_filename)
+    foreign = any(file.is_relative_to(folder) for folder in (*RATCHET, PYTHON))
+    return file.is_absolute() and not foreign and not {"site-packages", "dist-packages"} & {*file.parts}
