@@ -17,7 +17,7 @@ from workflows.api import AgentTask
 
 __all__ = ["Cassette", "cassette_of", "cassette_text", "read_cassette", "write_cassette", "yaml_text"]
 
-VERSION = 1
+VERSION = 2
 FILE_BYTES = 100_000_000
 BREAKS = "\r\x85\u2028\u2029\ufeff"
 """YAML takes each for another character where it is not escaped."""
@@ -26,7 +26,7 @@ BREAKS = "\r\x85\u2028\u2029\ufeff"
 class Cassette(Strict):
     """One run. `client/cassette/recording.py` says what the entries of its course are."""
 
-    cassette: Literal[1] = Field(description="version of this format")
+    cassette: Literal[2] = Field(description="version of this format")
     run: str = Field(description="workflow id")
     trace_id: str = Field(description="what the machine knows as the run's id")
     runs: dict[str, str] = Field(description="workflow id -> first run id, inner runs included")

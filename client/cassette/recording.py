@@ -55,7 +55,7 @@ from workflows.kernel.log import Record
 from workflows.people import Command, Decided, Decision, Request
 from workflows.run import QueuedCommand
 
-__all__ = ["ANSWERS", "INPUTS", "Entry", "Recorder", "WatchedHost", "final_of", "sealed"]
+__all__ = ["ANSWERS", "CONTENT", "INPUTS", "Entry", "Recorder", "WatchedHost", "final_of", "sealed"]
 
 Entry = JsonObject
 INPUTS = ("begin", "answer", "decide", "command", "cancel")
@@ -70,7 +70,7 @@ NOT_OF_THE_RUN = {
     "UnusableSignal", "RefusedDecision", "RepeatedDecision", "RefusedCommand", "RepeatedCommand",
 }  # fmt: skip
 """Events of messages that did not count: they are not repeated."""
-CONTENT = {"reason", "patch", "messages", "beside", "notes", "heard", "effects", "error"}
+CONTENT = {"reason", "patch", "messages", "beside", "notes", "heard", "answered", "error"}
 """What of a record must be the same; its times and digests need not."""
 OF_A_REPLY = {"conversation", "tools", "kind"}
 SESSION = "recorded:"

@@ -96,8 +96,8 @@ def test_another_prompt_is_a_change_and_another_policy_a_failure(
     ("content", "named"),
     [
         ("name: x\n", "is no cassette"),
-        ("cassette: 7\n", "format version 7, expected 1"),
-        ("cassette: 1\nrun: x\n", "is missing"),
+        ("cassette: 7\n", "format version 7, expected 2"),
+        ("cassette: 2\nrun: x\n", "is missing"),
         ("a: &a [x]\nb: *a\n", "aliases"),
         ("{", "not valid JSON"),
     ],

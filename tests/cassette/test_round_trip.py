@@ -11,12 +11,13 @@ import pytest
 
 from client.cassette.file import Cassette, cassette_of, read_cassette, write_cassette
 from client.cassette.playing import play
-from client.cassette.recording import Recorder
+from client.cassette.recording import CONTENT, Recorder
 from tests.people import clerk
 from tests.people.bench import Bench, brain
 from tests.server import fakes
 from tests.server.fakes import FakeWorld, Scenario
 from tests.server.scenarios import SCENARIOS
+from workflows.kernel.log import Record
 from workflows.kernel.machine import Run, Visit, state
 
 
@@ -67,6 +68,19 @@ def altered(cassette: Cassette, number: int, change: dict[str, Any]) -> Cassette
     course = list(cassette.course)
     course[number] = {**course[number], **change}
     return cassette.model_copy(update={"course": tuple(course)})
+
+
+async def test_altered_result_is_named_though_nothing_follows_from_it() -> None:
+    """The machine only notes that these tools ran."""
+    cassette = await recorded(next(one for one in SCENARIOS if one.name == "contract"))
+    results = [found for found in alterations(cassette) if "result" in found[1]]
+    for number, change in results:
+        assert (await play(altered(cassette, number, change))).difference
+    assert results
+
+
+def test_every_checked_part_of_a_record_is_one_of_its_fields() -> None:
+    assert set(Record.model_fields) >= CONTENT
 
 
 def other(value: Any) -> Any:
