@@ -126,7 +126,10 @@ class Console:
         return self.page(request, "error.html", title="That did not work", status=status, error=str(error))
 
     def stream(self, request: Request, parts: Callable[[], Awaitable[Parts]]) -> Response:
-        """The parts of a page whenever they change, as server-sent events of `{id: [hash, content]}`."""
+        """The parts of a page whenever they change, as server-sent events of `{id: [hash, content]}`.
+
+        The first event names every part that there is, later ones what is new; null is one that is gone.
+        """
 
         async def events() -> AsyncIterator[str]:
             sent: dict[str, str] = {}

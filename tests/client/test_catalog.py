@@ -205,9 +205,7 @@ async def test_model_server_that_is_not_there_is_named_at_once(monkeypatch: pyte
         with pytest.raises(UsageError, match=f"{url} of llama does not answer.*; start it, or check"):
             await check_servers({"main": ModelSpec(name="llama", base_url=url)})
         monkeypatch.setenv("HTTPS_PROXY", url)
-        with pytest.raises(
-            UsageError, match=r"//api\.openai\.com/v1 of gpt-5-mini does not answer.*; check"
-        ):
+        with pytest.raises(UsageError, match=r"//api\.openai\.com/v1 of gpt-5-mini does not answer.*; check"):
             await check_servers({"main": ModelSpec()})
     scripted = ModelSpec(provider="scripted", name="scripted", base_url="http://127.0.0.1:1")
     await check_servers({"main": scripted})

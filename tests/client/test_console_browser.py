@@ -132,6 +132,24 @@ async def test_eight_windows_are_kept_up_to_date(page: Page, agents: AgentClient
     await agents.command(run, "abort")
 
 
+async def test_each_of_six_windows_forgets_steps_that_were_rolled_back(
+    page: Page, agents: AgentClient
+) -> None:
+    run = await agents.start(asking("forget-a", "forget-b"))
+    request = await opened(agents, run)
+    await agents.decide(run, request, "approve")
+    await until(lambda: newer(agents, run, request))
+    windows = [page, *[await page.context.new_page() for _ in range(5)]]
+    for one in windows:
+        await one.goto(f"{_origin(page)}/run?id={run}")
+        await expect(one.locator("#step-2")).to_be_visible()
+    await page.goto(f"{_origin(page)}/rollback?run={run}&step=1")
+    await page.get_by_role("button", name="Roll back").click()
+    for one in windows:
+        await expect(one.locator("#step-2")).to_be_hidden()
+    await agents.command(run, "abort")
+
+
 async def test_a_person_follows_a_run_rolls_it_back_and_aborts_it(page: Page, agents: AgentClient) -> None:
     run = await agents.start(asking("roll-a", "roll-b"))
     request = await opened(agents, run)

@@ -54,7 +54,7 @@ function show(id, hash, content) {
 // A browser has few connections to one server: a page that nobody sees gives its own back, and where many are
 // seen the server ends a stream behind its first event; the browser asks again.
 function follow(address) {
-  let heard = false;
+  let heard = false, first = true;
   if (document.hidden) {
     document.addEventListener("visibilitychange", () => follow(address), { once: true });
     return;
@@ -62,13 +62,18 @@ function follow(address) {
   const source = new EventSource(address);
   source.onmessage = (event) => {
     byId("away").hidden = true;
-    for (const [id, part] of Object.entries(JSON.parse(event.data))) {
+    const parts = JSON.parse(event.data);
+    if (first) { // it names all that there is: steps that are gone since the stream before are not there
+      for (const step of document.querySelectorAll("#steps > div")) if (!(step.id in parts)) step.remove();
+    }
+    first = false;
+    for (const [id, part] of Object.entries(parts)) {
       if (part === null) byId(id)?.remove();
       else show(id, ...part);
     }
     tellTimes();
   };
-  source.onopen = () => { byId("away").hidden = heard = true; };
+  source.onopen = () => { byId("away").hidden = heard = first = true; };
   source.onerror = () => {
     byId("away").hidden = heard;
     heard = false;
