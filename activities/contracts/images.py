@@ -13,6 +13,8 @@ __all__ = ["IMAGE_BYTES", "IMAGE_MARK", "bytes_of_images", "without_digests"]
 
 IMAGE_MARK = re.compile(r"\[image ([\w.-]{1,80}): ([0-9a-f]{64})\.([0-9a-f]{32})\]", re.ASCII)
 """Name, digest, signature."""
+LONG_MARK = re.compile(r"\[image ([\w.-]{1,80}): [0-9a-f]{8,64}(?:\.[0-9a-f]{0,32})?\]?", re.ASCII)
+"""A mark, also where its text was cut in the middle of it."""
 IMAGE_BYTES = 6000
 """What an image counts for where bytes of text stand for tokens: 1,500 tokens."""
 MOST_COUNTED = 20
@@ -25,5 +27,5 @@ def bytes_of_images(text: str) -> int:
 
 
 def without_digests(text: str) -> str:
-    """The text with short marks, `[image chart.png]`, for people and models."""
-    return IMAGE_MARK.sub(r"[image \1]", text) if "[image " in text else text
+    """The text with short marks, `[image chart.png]`, for people and models; also for marks that were cut."""
+    return LONG_MARK.sub(r"[image \1]", text) if "[image " in text else text

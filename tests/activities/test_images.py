@@ -23,6 +23,7 @@ from activities.contracts import (
     ToolCall,
     ToolRequest,
     bytes_of_images,
+    without_digests,
 )
 from activities.images import MAX_IMAGE_BYTES, MAX_IMAGES, Images
 from activities.model import ModelActivities
@@ -73,6 +74,21 @@ def test_mark_that_nobody_here_has_made_is_text(images: Images, tmp_path: Path) 
     assert other.of([user(mark)]) == {}
     forged = mark[:-3] + ("00]" if not mark.endswith("00]") else "11]")
     assert images.of([user(forged)]) == {}
+
+
+def test_mark_that_was_cut_in_two_shows_no_digest(images: Images) -> None:
+    mark = images.keep(png(), "chart.png")
+    start = mark.index(": ") + 2
+    assert without_digests(f"{mark}\n{mark}") == "[image chart.png]\n[image chart.png]"
+    for end in range(start + 8, len(mark)):
+        for rest in ("", "…", " [... 7,403 characters]", f"…{mark}"):
+            shown = without_digests(f"see {mark[:end]}{rest}")
+            assert shown == f"see [image chart.png]{without_digests(rest)}"
+
+
+def test_words_that_begin_like_a_mark_stay() -> None:
+    text = "[image a.png: bad] [image b: a face] [image c.png: "
+    assert without_digests(text) == text
 
 
 def test_image_of_a_reply_is_not_sent(images: Images) -> None:
