@@ -102,6 +102,8 @@ NONDETERMINISM = "[TMPRL1100]"
 
 TASK_FAILS = "Workflow Task in failed state"
 """How the server refuses a query while a bug fails the run's workflow task."""
+NO_POLLER = "no poller seen"
+"""How it refuses one soon after the last worker has gone."""
 
 
 @asynccontextmanager
@@ -147,7 +149,7 @@ def _translated(error: RPCError, where: str, run_id: str) -> RatchetError:
         if any(words in error.message for words in RUN_IS_OVER):
             return Refused(f"run {run_id} is over, so nothing was changed; `ratchet show {run_id}` shows it")
         return unknown_run(where, run_id)
-    if run_id and (slow or TASK_FAILS in error.message):
+    if run_id and (slow or TASK_FAILS in error.message or NO_POLLER in error.message):
         return no_worker(where)
     if slow or error.status is Code.UNAVAILABLE or error.message == "transport error":
         return unreachable(where, error.message)

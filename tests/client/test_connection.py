@@ -24,6 +24,7 @@ from client.workerconfig import Allowed, forget, load_settings, memory_file, rec
 from tests.conftest import Environ
 
 Code = RPCStatusCode
+GONE = "no poller seen for task queue recently, worker may be down"
 
 # -- errors --------------------
 
@@ -34,6 +35,7 @@ Code = RPCStatusCode
         pytest.param(Code.NOT_FOUND, "workflow not found", errors.UnknownRun, "r1", id="unknown run"),
         pytest.param(Code.NOT_FOUND, "workflow execution already completed", errors.Refused, "r1", id="over"),
         pytest.param(Code.CANCELLED, "Timeout expired", errors.NoWorker, "ratchet", id="no worker"),
+        pytest.param(Code.FAILED_PRECONDITION, GONE, errors.NoWorker, "resume", id="worker was killed"),
         pytest.param(Code.UNAVAILABLE, "tcp", errors.Unreachable, "host:1", id="server gone"),
         pytest.param(Code.UNAUTHENTICATED, "no", errors.RatchetError, "TEMPORAL_API_KEY", id="no key"),
         pytest.param(Code.INVALID_ARGUMENT, "search attribute", errors.RatchetError, "doctor", id="search"),
