@@ -13,7 +13,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from activities.contracts import Message, ToolCall, call_title
-from workflows.kernel.log import Answered, Record
+from workflows.kernel.log import LEFT_OUT, Answered, Record
 
 __all__ = ["Call", "Reader", "Told", "is_call"]
 
@@ -129,7 +129,7 @@ class Reader:
 
 def _whole(one: Answered, message: Message | None, reason: str) -> str:
     """A call's result, as much of it as the record has."""
-    if message is not None and one.error is None:
+    if message is not None and (one.error is None or one.output == LEFT_OUT):
         return _result(message)[0]
     if one.output.endswith("…") and _is(reason, one.output):
         return reason

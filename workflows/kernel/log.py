@@ -33,6 +33,7 @@ from activities.text import readable
 __all__ = [
     "CLOSED",
     "FORKED",
+    "LEFT_OUT",
     "MIGRATED",
     "ROLLED_BACK",
     "STARTED",
