@@ -24,6 +24,7 @@ from starlette.requests import Request
 from starlette.responses import HTMLResponse, RedirectResponse, Response, StreamingResponse
 from starlette.routing import Route
 from starlette.staticfiles import StaticFiles
+from starlette.types import Receive, Scope, Send
 
 from activities.contracts import JsonObject
 from client.agent import AgentClient
@@ -65,7 +66,7 @@ class Console:
         self.sources = Sources(agents)
         self.own_key = secrets.token_bytes(32)
         self._notes: dict[str, str] = {}
-        self._streams = 0
+        self._streams: set[_Stream] = set()
         self._environment = Environment(
             loader=FileSystemLoader(HERE / "templates"),
             autoescape=True,
@@ -156,20 +157,30 @@ class Console:
                 silent += pause
                 await asyncio.sleep(pause)
 
-        return StreamingResponse(self._in_turns(events()), media_type="text/event-stream")
+        return _Stream(events(), self._streams)
 
-    async def _in_turns(self, events: AsyncIterator[str]) -> AsyncIterator[str]:
-        """The events; the first one alone while `STREAMS` others are open."""
-        self._streams += 1
+
+class _Stream(StreamingResponse):
+    """Server-sent events; the first one alone while `STREAMS` others are `opened`."""
+
+    def __init__(self, events: AsyncIterator[str], opened: set[_Stream]) -> None:
+        super().__init__(events, media_type="text/event-stream")
+        self._events, self._opened = events, opened
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        if len(self._opened) >= STREAMS:
+            self.body_iterator = self._turn()
+        self._opened.add(self)
         try:
-            takes_turns = self._streams > STREAMS
-            async for event in events:
-                yield event
-                if takes_turns:
-                    yield f"retry: {1000 * TURN_SECONDS}\n\n"
-                    return
-        finally:
-            self._streams -= 1
+            await super().__call__(scope, receive, send)
+        finally:  # also where the client goes away while an event is on its way
+            self._opened.remove(self)
+
+    async def _turn(self) -> AsyncIterator[str]:
+        async for event in self._events:
+            yield event
+            yield f"retry: {1000 * TURN_SECONDS}\n\n"
+            return
 
 
 def link(path: str, **query: Any) -> str:
