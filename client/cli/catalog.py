@@ -49,10 +49,10 @@ class MachineOptions:
         try:
             machine = catalog.machine(name, self.version)
         except UsageError as error:
-            hint = (
-                "" if self.agent else "; for one of your own, name the agent file that loads it: --agent FILE"
-            )
-            raise UsageError(f"{error}{hint}") from error
+            if self.agent or any(one.name == name for one in catalog.machines):
+                raise
+            hint = "for one of your own, name the agent file that loads it: --agent FILE"
+            raise UsageError(f"{error}; {hint}") from error
         agent, draft = Choice(agent=self.agent, settings=self.sets or ()).finish()
         if self.agent is None or agent.machine != machine.name:
             agent, draft = Choice(machine=machine.name, settings=self.sets or ()).finish()

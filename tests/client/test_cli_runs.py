@@ -225,6 +225,7 @@ def test_fork_refuses_what_it_cannot_change(cli: Cli, done: str, words: list[str
         pytest.param(["rnu"], 2, "'run'", id="misspelt command"),
         pytest.param(["diagram", "recat"], 2, "react", id="diagram of no machine"),
         pytest.param(["machines", "mine"], 2, "of your own, name the agent file", id="own machine"),
+        pytest.param(["machines", "react", "--version", "9"], 2, "react (version 1)\n", id="no version"),
         pytest.param(["task", "-a", "nix", "goal"], 2, "nix", id="task of no agent"),
         pytest.param(["list", "--address", "127.0.0.1:1"], 1, "127.0.0.1:1", id="no server"),
         pytest.param(["list", "--address", "nonsense:xx"], 2, "nonsense:xx", id="no address"),
