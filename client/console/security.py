@@ -87,13 +87,14 @@ class Guard:
     def _login(self, scope: Scope, given: dict[str, str]) -> Response:
         """The printed link: its token leaves the address, and a cookie comes in its place.
 
-        A proxy says whether it speaks TLS to the browser. Who forges that gets a cookie of less use.
+        A proxy says whether it speaks TLS to the browser; of several the first one does. Who
+        forges that gets a cookie of less use.
         """
         (token,) = parse_qs(scope["query_string"].decode("latin-1")).get("token", [""])[:1]
         if scope["method"] != "GET" or not hmac.compare_digest(token.encode(), self.token.encode()):
             return Response(UNKNOWN, 401, media_type="text/html")
         answer = RedirectResponse("/", 303)
-        tls = given.get("x-forwarded-proto", "").strip().lower() == "https"
+        tls = given.get("x-forwarded-proto", "").partition(",")[0].strip().lower() == "https"
         name = _cookie_name(given["host"])
         answer.set_cookie(name, self._session, httponly=True, samesite="strict", secure=tls)
         return answer

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import re
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, MutableMapping
 from html.parser import HTMLParser
 from pathlib import Path
 from typing import Any
@@ -178,6 +178,34 @@ async def test_a_browser_with_many_windows_keeps_connections_for_pages(browser: 
     for one in windows:
         one.cancel()
     await asyncio.wait(windows)
+
+
+async def test_windows_that_were_closed_take_no_turns_from_others(browser: Browser) -> None:
+    """They went away while an event was on its way to them."""
+    cookie = "; ".join(f"{name}={value}" for name, value in browser.http.cookies.items())
+
+    async def closed() -> None:
+        shown = asyncio.Event()
+
+        async def receive() -> dict[str, Any]:
+            await shown.wait()
+            return {"type": "http.disconnect"}
+
+        async def send(message: MutableMapping[str, Any]) -> None:
+            if message["type"] == "http.response.body":
+                shown.set()
+                await asyncio.Event().wait()
+
+        headers = [(b"host", HOST.encode()), (b"cookie", cookie.encode())]
+        await browser.guard(
+            {"type": "http", "method": "GET", "path": "/live/inbox", "query_string": b"", "headers": headers},
+            receive,
+            send,
+        )
+
+    async with asyncio.timeout(PATIENCE):
+        await asyncio.gather(*(closed() for _ in range(7)))
+    await test_a_browser_with_many_windows_keeps_connections_for_pages(browser)
 
 
 async def test_double_click_decides_once(browser: Browser, agents: AgentClient) -> None:
@@ -402,10 +430,11 @@ async def test_link_gives_a_session_that_scripts_and_other_pages_do_not_get(agen
     assert "samesite=strict" in cookie
     assert browser.guard.token.lower() not in cookie
     assert "secure" not in cookie
-    proxied = await browser.http.get(
-        "/login", params={"token": browser.guard.token}, headers={"x-forwarded-proto": "https"}
-    )
-    assert "secure" in proxied.headers["set-cookie"].lower()
+    for proxies in ("https", "https, http"):
+        proxied = await browser.http.get(
+            "/login", params={"token": browser.guard.token}, headers={"x-forwarded-proto": proxies}
+        )
+        assert "secure" in proxied.headers["set-cookie"].lower()
 
 
 @pytest.mark.parametrize(
