@@ -3,22 +3,25 @@
 from __future__ import annotations
 
 import asyncio
+import math
 import time
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from contextlib import suppress
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Self
 
 from temporalio.api.common.v1 import WorkflowExecution
-from temporalio.api.enums.v1 import EventType, PendingActivityState
+from temporalio.api.enums.v1 import EventType, PendingActivityState, TimeoutType
 from temporalio.api.failure.v1 import Failure
 from temporalio.api.history.v1 import HistoryEvent
+from temporalio.api.workflow.v1 import PendingActivityInfo
 from temporalio.api.workflowservice.v1 import (
     DescribeWorkflowExecutionResponse,
     GetWorkflowExecutionHistoryReverseRequest,
 )
 from temporalio.client import Client
 from temporalio.exceptions import FailureError
+from temporalio.service import RPCError
 
 from activities.store.encryption import KeyMissing, NotDecrypted
 
@@ -87,32 +90,73 @@ class Heartbeat:
 
     text: str = ""
     """The end of what the model has said in the present call, or a tool's progress; a second old at most."""
-    failure: str | None = None
-    """What fails and is tried again, in one line; None: nothing fails."""
+    failures: Mapping[str, str] = field(default_factory=dict)
+    """What fails and is tried again, each in one line; the key is another one for each attempt."""
     attempt: int = 0
-    """Number of the attempt that is under way or comes next."""
+    """Number of the attempt that is under way or comes next, of what is tried again first."""
     next_try: float | None = None
     """When it comes, in seconds since 1970; None: it is under way, or nothing fails."""
+
+    @property
+    def failure(self) -> str | None:
+        """The first of the failures; None: nothing fails."""
+        return next(iter(self.failures.values()), None)
 
 
 async def heartbeat_in(temporal: Client, description: DescribeWorkflowExecutionResponse) -> Heartbeat:
     """The heartbeat in the description of a workflow."""
-    text = ""
+    text, attempt = "", 0
+    next_try: float | None = None
+    run = description.workflow_execution_info.execution.workflow_id
+    failed = sorted(
+        (one for one in description.pending_activities if one.HasField("last_failure")), key=_tried_first
+    )
+    if failed:
+        attempt, next_try = failed[0].attempt, _next_try(failed[0])
+    titles = await _titles(temporal, run) if failed else {}
+    failures = {
+        f"{one.activity_id} attempt {one.attempt}": await _failure_text(
+            temporal, one.last_failure, titles.get(one.activity_id, one.activity_id)
+        )
+        for one in failed
+    }
     for pending in description.pending_activities:
-        if pending.HasField("last_failure"):
-            words = " ".join((await _message(temporal, pending.last_failure)).split())[:300]
-            failure = f"{pending.activity_id} failed and is tried again: {words}"
-            waits = pending.state == PendingActivityState.PENDING_ACTIVITY_STATE_SCHEDULED
-            at = pending.next_attempt_schedule_time.ToMilliseconds() / 1000
-            next_try = at if waits and at > time.time() else None
-            return Heartbeat(failure=failure, attempt=pending.attempt, next_try=next_try)
         with suppress(Exception):  # another version's heartbeat: nothing to show
             details = await temporal.data_converter.decode(pending.heartbeat_details.payloads, [str])
             text = str(details[0]) if details else text
-    if description.HasField("pending_workflow_task") and description.pending_workflow_task.attempt > 1:
-        run = description.workflow_execution_info.execution.workflow_id
-        return Heartbeat(text, await bug_in(temporal, run))
-    return Heartbeat(text)
+    if not failed and description.pending_workflow_task.attempt > 1 and (bug := await bug_in(temporal, run)):
+        failures = {bug: bug}
+    return Heartbeat(text, failures, attempt, next_try)
+
+
+def _next_try(pending: PendingActivityInfo) -> float | None:
+    """In seconds since 1970; None: an attempt is under way."""
+    waits = pending.state == PendingActivityState.PENDING_ACTIVITY_STATE_SCHEDULED
+    at = pending.next_attempt_schedule_time.ToMilliseconds() / 1000
+    return at if waits and at > time.time() else None
+
+
+def _tried_first(pending: PendingActivityInfo) -> tuple[float, str]:
+    """The order of what fails: those that wait for their next attempt first."""
+    return _next_try(pending) or math.inf, pending.activity_id
+
+
+async def _failure_text(temporal: Client, failure: Failure, title: str) -> str:
+    if failure.timeout_failure_info.timeout_type == TimeoutType.TIMEOUT_TYPE_HEARTBEAT:
+        return f"{title}: its worker was gone; it is made again"
+    words = " ".join((await _message(temporal, failure)).split())[:300]
+    return f"{title} failed and is tried again: {words}"
+
+
+async def _titles(temporal: Client, run: str) -> dict[str, str]:
+    """What the newest activities of a run are called for people, by their ids."""
+    titles = {}
+    with suppress(RPCError):
+        for event in await _newest_events(temporal, run):
+            with suppress(Exception):  # without the key it has no name
+                summary = await temporal.data_converter.decode([event.user_metadata.summary], [str])
+                titles[event.activity_task_scheduled_event_attributes.activity_id] = str(summary[0])
+    return titles
 
 
 async def bug_in(temporal: Client, run: str) -> str | None:

@@ -57,6 +57,8 @@ class LiveView:
         self._blocks = _Blocks(console)
         self._reader = Reader()
         self._before: Record | None = None
+        self._failed: set[str] = set()
+        """Attempts whose failure has been printed."""
         self._progress = _Progress("starting")
         self._status = Status(self._progress, console=console) if console.is_terminal else None
 
@@ -91,9 +93,9 @@ class LiveView:
         """Show what the model has said so far in the call under way, and what is tried again when."""
         self._progress.text, self._progress.attempt = beat.text, beat.attempt
         self._progress.next_try = beat.next_try
-        if beat.failure and beat.failure != self._progress.failure:
-            self._print([hanging(beat.failure, self.console, GUTTER, "! ", style="yellow")])
-        self._progress.failure = beat.failure or self._progress.failure
+        for text in (text for key, text in beat.failures.items() if key not in self._failed):
+            self._print([hanging(text, self.console, GUTTER, "! ", style="yellow")])
+        self._failed |= beat.failures.keys()
 
     @contextmanager
     def still(self) -> Iterator[Console]:
@@ -122,10 +124,8 @@ class _Progress:
         self._state, self._since = state.replace("_", " ").lower(), time.monotonic()
         self.text = ""
         """What the model says; its end is shown."""
-        self.failure: str | None = None
-        """What failed last in this state."""
         self.attempt = 0
-        """Of what fails: the one that is under way or comes next."""
+        """Of what fails: the one that comes next."""
         self.next_try: float | None = None
         """When it comes, in seconds since 1970."""
         self.request = ""
@@ -144,10 +144,10 @@ class _Progress:
                 text = Text(" ".join(f"waits for a person: {plain(self.request)}".split()), style="yellow")
             text.truncate(max(room - len(seconds) - 2, 1), overflow="ellipsis")
             text.append(f"  {seconds}")
-        elif self.attempt > 1 and not self.text:
-            left = "" if self.next_try is None else f" in {time_span(self.next_try - time.time())}"
+        elif self.next_try is not None and not self.text:
+            left = time_span(self.next_try - time.time())
             text = Text(
-                f"{plain(self._state)} {seconds}  failed, attempt {self.attempt}{left}", style="yellow"
+                f"{plain(self._state)} {seconds}  failed, attempt {self.attempt} in {left}", style="yellow"
             )
         else:
             text = Text(f"{plain(self._state)} {seconds}", style="dim")

@@ -11,6 +11,7 @@ from rich.console import Console
 
 from activities.contracts import Message, ToolCall, ToolError
 from client.cli.live import LiveView
+from client.follow import Heartbeat
 from workflows.api import RunResult
 from workflows.kernel.log import Answered, Record
 
@@ -226,3 +227,17 @@ def test_line_below_the_blocks_says_in_words_what_goes_on(state: str) -> None:
         view.show(record("ask", "Replied", state, 1))
     assert "executing tools" in file.getvalue()
     assert state not in file.getvalue()
+
+
+def test_each_failed_attempt_is_printed_once_and_a_running_one_is_no_failure() -> None:
+    file = io.StringIO()
+    view = LiveView(Console(file=file, width=80, color_system=None, force_terminal=True))
+    one, two = {"a attempt 2": "weather() fails"}, {"b attempt 2": "map() fails"}
+    for failures in (one, {**two, **one}, {}, two, {"a attempt 3": "weather() fails"}):
+        view.heard(Heartbeat(failures=failures, attempt=2))
+        with view.shown():
+            pass
+    found = file.getvalue()
+    assert (found.count("! weather() fails"), found.count("! map() fails")) == (2, 1)
+    assert "starting" in found
+    assert "failed" not in found

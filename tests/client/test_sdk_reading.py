@@ -10,7 +10,8 @@ from typing import Any
 
 import pytest
 from temporalio.api.common.v1 import Payloads
-from temporalio.api.failure.v1 import Failure
+from temporalio.api.enums.v1 import TimeoutType
+from temporalio.api.failure.v1 import Failure, TimeoutFailureInfo
 from temporalio.api.workflow.v1 import PendingActivityInfo
 from temporalio.api.workflowservice.v1 import DescribeWorkflowExecutionResponse
 from temporalio.client import Client
@@ -224,13 +225,40 @@ async def test_heartbeat_shows_what_is_said_or_fails(agents: AgentClient) -> Non
         (PendingActivityInfo(heartbeat_details=Payloads(payloads=[said])), Heartbeat("The answer is")),
         (
             PendingActivityInfo(activity_id="think#1:0", last_failure=Failure(message="no\nanswer")),
-            Heartbeat(failure="think#1:0 failed and is tried again: no answer"),
+            Heartbeat(failures={"think#1:0 attempt 0": "think#1:0 failed and is tried again: no answer"}),
         ),
     ):
         description = DescribeWorkflowExecutionResponse(pending_activities=[pending])
         assert await heartbeat_in(agents.temporal, description) == expected
     run = await agents.run(talk())
     assert await agents.heartbeat(run.workflow_id) == Heartbeat()
+
+
+async def test_heartbeat_names_each_call_whose_worker_was_gone(agents: AgentClient) -> None:
+    """In the words of the call, and in the same order however the server gives them."""
+    run = await agents.start(task(SLOW, "done", tools=("mark",)))
+
+    def is_tool(pending: PendingActivityInfo) -> bool:
+        return pending.activity_type.name == "call_tool"
+
+    async def scheduled() -> DescribeWorkflowExecutionResponse | None:
+        found = (await agents.description(run)).raw_description
+        return found if any(map(is_tool, found.pending_activities)) else None
+
+    description = await until(scheduled)
+    (call,) = filter(is_tool, description.pending_activities)
+    gone = TimeoutFailureInfo(timeout_type=TimeoutType.TIMEOUT_TYPE_HEARTBEAT)
+    call.last_failure.CopyFrom(Failure(message="activity Heartbeat timeout", timeout_failure_info=gone))
+    call.attempt = 2
+    other = PendingActivityInfo(activity_id="*", last_failure=Failure(message="no answer"), attempt=3)
+    description.pending_activities.append(other)
+    found = await heartbeat_in(agents.temporal, description)
+    first, second = found.failures.values()
+    assert first == "* failed and is tried again: no answer"
+    assert second.startswith("mark(")
+    assert second.endswith(": its worker was gone; it is made again")
+    assert (found.attempt, found.next_try) == (3, None)
+    await agents.cancel(run)
 
 
 async def test_status_says_when_what_fails_is_tried_again(agents: AgentClient) -> None:
