@@ -12,7 +12,13 @@ from workflows.kernel.log import Record, chain, next_hash
 
 SMALL = Record(seq=0, machine="m", state="S", event="Started", counters={"usd": 5e-05, "seconds": 1e-07})
 VALUE: dict[str, Any] = json.loads(SMALL.model_dump_json())
-LATER = {"seq": 1, "machine": "m", "state": "S", "event": "Went", "of_another_version": ["ä", 1.5]}
+LATER: dict[str, Any] = {
+    "seq": 1,
+    "machine": "m",
+    "state": "S",
+    "event": "Went",
+    "of_another_version": ["ä", 1.5],
+}
 HEAD = next_hash(chain([SMALL]), json.dumps(LATER, ensure_ascii=False, separators=(",", ":")))
 
 
