@@ -138,7 +138,8 @@ async def test_broken_rule_raises_on_request() -> None:
     )  # fmt: skip
     outcome = await Local(machine, model=ScriptedModel([])).run("begin")
     assert outcome.result.exit_reason == "broken_rule"
-    assert outcome.records[-1].error == outcome.result.error
+    assert outcome.records[-1].error == outcome.records[-1].reason
+    assert str(outcome.result.error).endswith(outcome.records[-1].reason)
     with pytest.raises(UndeclaredAccess, match="answer"):
         outcome.raise_if_failed()
 

@@ -231,6 +231,10 @@ def returns_misfit(c: Memory, run: Run) -> Any:
     return {"items": ("many",)}, Did()
 
 
+def misspells_secret(c: Memory, run: Run) -> Any:
+    return {"secre": ""}, Did()
+
+
 def returns_unknown(c: Memory, run: Run) -> Any:
     return {"nowhere": 1}, Did()
 
@@ -245,7 +249,8 @@ def returns_unknown(c: Memory, run: Run) -> Any:
         (returns_other, NoTransition, "Other came; expected Did"),
         (returns_nothing, EmptyVisit, "nothing"),
         (returns_misfit, BadPatch, "items"),
-        (returns_unknown, UndeclaredAccess, "nowhere"),
+        (returns_unknown, UndeclaredAccess, "'nowhere' was written, which is no field of the context$"),
+        (misspells_secret, UndeclaredAccess, "no field of the context; did you mean `secret`"),
     ],
 )
 def test_broken_rule_raises_and_names_culprit(visit: Any, error: type[MachineError], culprit: str) -> None:

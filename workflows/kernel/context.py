@@ -27,6 +27,7 @@ __all__ = [
     "apply_difference",
     "difference",
     "differences",
+    "nearest_field",
     "patched",
     "to_json",
     "whole",

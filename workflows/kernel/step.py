@@ -27,7 +27,17 @@ from activities.contracts import (
     Together,
 )
 from activities.text import readable
-from workflows.kernel.context import Context, Misfit, Patch, View, differences, move, patched, whole
+from workflows.kernel.context import (
+    Context,
+    Misfit,
+    Patch,
+    View,
+    differences,
+    move,
+    nearest_field,
+    patched,
+    whole,
+)
 from workflows.kernel.errors import (
     AgentError,
     BadPatch,
@@ -427,13 +437,13 @@ class Turn:
             self.record_violation(last)
             raise
         self.snapshot = replace(s, context=context)
-        self.record(type(error).__name__, to=target, reason=error.problem, by="kernel", error=str(error))
+        self.record(type(error).__name__, to=target, reason=error.problem, by="kernel", error=error.problem)
         self.snapshot = replace(self.snapshot, transitions=s.transitions + 1)
         self.enter(target)
 
     def record_violation(self, error: MachineError) -> None:
         """Write the broken rule down; the error gets the run as it was then."""
-        self.record(type(error).__name__, reason=error.problem, by="kernel", error=str(error))
+        self.record(type(error).__name__, reason=error.problem, by="kernel", error=error.problem)
         error.step = self.step()
 
     def close(self, reason: str, error: str | None, by: str) -> None:
@@ -609,7 +619,11 @@ class Turn:
     def check_writes(self, patch: Patch) -> None:
         """A visit writes only what its state declares."""
         if self.state.enforce and (extra := set(patch) - self.state.writes):
-            raise self.broken(UndeclaredAccess, f"the undeclared field {min(extra)!r} was written")
+            name, kind = min(extra), self.machine.context
+            problem = f"the undeclared field {name!r} was written"
+            if name not in kind.model_fields:
+                problem = f"{name!r} was written, which is no field of the context{nearest_field(kind, name)}"
+            raise self.broken(UndeclaredAccess, problem)
 
     def check_own(self, patch: Patch) -> None:
         own = self.machine.writes
