@@ -15,12 +15,12 @@ import re
 import sys
 import traceback
 from collections.abc import Iterable, Iterator
-from functools import cache
+from functools import cache, lru_cache
 from importlib.abc import MetaPathFinder
-from importlib.machinery import ModuleSpec
+from importlib.machinery import ModuleSpec, SourceFileLoader
 from importlib.metadata import entry_points
 from pathlib import Path
-from types import ModuleType
+from types import CodeType, ModuleType
 from typing import Any
 
 __all__ = ["ExtensionError", "declared", "load_extensions", "load_modules"]
@@ -95,6 +95,19 @@ def _imported(name: str, file: str | None = None) -> ModuleType:
         raise ExtensionError(_failure(file or name, error)) from error
 
 
+class _Source(SourceFileLoader):
+    """Compiles what a file says now. Python's own cache on disk goes by the second and the size of a file, so
+    it may hold what the file said before."""
+
+    def get_code(self, fullname: str) -> CodeType:
+        return _compiled(self.get_data(self.path), self.path)
+
+
+@lru_cache(maxsize=256)
+def _compiled(source: bytes, path: str) -> CodeType:
+    return compile(source, path, "exec", dont_inherit=True)
+
+
 class _UserFiles(MetaPathFinder):
     """Finds `ratchet_user.<name>` for Python's import, also for the one in Temporal's sandbox."""
 
@@ -116,7 +129,8 @@ class _UserFiles(MetaPathFinder):
         if fullname == USER_PACKAGE:
             return ModuleSpec(fullname, None, is_package=True)
         found = self._paths.get(fullname)
-        return importlib.util.spec_from_file_location(fullname, found) if found else None
+        loader = _Source(fullname, str(found))
+        return importlib.util.spec_from_file_location(fullname, found, loader=loader) if found else None
 
 
 _user_files = _UserFiles()

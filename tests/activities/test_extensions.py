@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import os
+import subprocess
 import sys
 from pathlib import Path
 
@@ -34,6 +36,17 @@ def test_file_module_has_a_stable_name_that_can_be_imported(tmp_path: Path) -> N
     del sys.modules[module.__name__]
     (again,) = load_modules([str(tmp_path / "my-tool v2.py")])
     assert (again is not module, again.__name__) == (True, module.__name__)
+
+
+def test_file_that_was_changed_within_a_second_is_read_anew(tmp_path: Path) -> None:
+    environment = {name: value for name, value in os.environ.items() if name != "PYTHONDONTWRITEBYTECODE"}
+    for source in ("X = 1", "X = 2"):
+        path = write(tmp_path, "quick.py", source)
+        os.utime(path, (1, 1))
+        program = f"from activities.extensions import load_modules as l; print('X =', l([{path!r}])[0].X)"
+        command = (sys.executable, "-c", program)
+        ran = subprocess.run(command, cwd=ROOT, env=environment, capture_output=True, text=True, check=True)
+        assert ran.stdout.strip() == source
 
 
 def test_two_files_of_one_name_are_two_modules(tmp_path: Path) -> None:
