@@ -48,8 +48,9 @@ def environ() -> Iterator[Environ]:
     """This process's environment; in the end it is as it was."""
     before = dict(os.environ)
     yield os.environ
-    os.environ.clear()
-    os.environ.update(before)
+    for name in os.environ.keys() - before.keys():
+        del os.environ[name]
+    os.environ.update(before)  # never empty: threads read it meanwhile
 
 
 @pytest.fixture(scope="session")

@@ -198,13 +198,13 @@ def test_named_module_comes_before_a_remembered_one(tmp_path: Path, part: str) -
     ] == [(True, True)] * 2
 
 
-async def test_model_server_that_is_not_there_is_named_at_once(monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_model_server_that_is_not_there_is_named_at_once(environ: Environ) -> None:
     with socket.socket() as taken:
         taken.bind(("127.0.0.1", 0))  # bound and not listening: nobody answers here
         url = f"http://127.0.0.1:{taken.getsockname()[1]}/v1"
         with pytest.raises(UsageError, match=f"{url} of llama does not answer.*; start it, or check"):
             await check_servers({"main": ModelSpec(name="llama", base_url=url)})
-        monkeypatch.setenv("HTTPS_PROXY", url)
+        environ["HTTPS_PROXY"] = url
         with pytest.raises(UsageError, match=r"//api\.openai\.com/v1 of gpt-5-mini does not answer.*; check"):
             await check_servers({"main": ModelSpec()})
     scripted = ModelSpec(provider="scripted", name="scripted", base_url="http://127.0.0.1:1")
