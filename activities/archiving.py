@@ -71,8 +71,8 @@ class ArchiveActivities:
             async with asyncio.timeout(self._history_seconds):
                 yield
         except Exception as error:  # noqa: BLE001  # whatever it is, the run goes on
-            late = "it did not come in time" if isinstance(error, TimeoutError) else type(error).__name__
-            log.warning("archive.history_not_kept", workflow_id=workflow_id, error=str(error) or late)
+            name = "it did not come in time" if isinstance(error, TimeoutError) else type(error).__name__
+            log.warning("archive.history_not_kept", workflow_id=workflow_id, error=str(error) or name)
 
     @activity.defn(name="read_log")
     async def read_log(self, wanted: LogWanted) -> LogRead:

@@ -96,8 +96,8 @@ def _imported(name: str, file: str | None = None) -> ModuleType:
 
 
 class _Source(SourceFileLoader):
-    """Compiles what a file says now. Python's own cache on disk goes by the second and the size of a file, so
-    it may hold what the file said before."""
+    """Compiles a file as it is now. Python's bytecode cache compares only time, in seconds, and size, so it
+    may hold an older version."""
 
     def get_code(self, fullname: str) -> CodeType:
         return _compiled(self.get_data(self.path), self.path)
@@ -129,8 +129,9 @@ class _UserFiles(MetaPathFinder):
         if fullname == USER_PACKAGE:
             return ModuleSpec(fullname, None, is_package=True)
         found = self._paths.get(fullname)
-        loader = _Source(fullname, str(found))
-        return importlib.util.spec_from_file_location(fullname, found, loader=loader) if found else None
+        if found is None:
+            return None
+        return importlib.util.spec_from_file_location(fullname, found, loader=_Source(fullname, str(found)))
 
 
 _user_files = _UserFiles()

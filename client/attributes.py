@@ -114,7 +114,7 @@ async def newest_runs(
 
 
 async def _memo(run: WorkflowExecution, key: str) -> Any:
-    """A value of a memo; None when there is none, or one that cannot be read: anybody may write there."""
+    """A value from the memo, or None if it is missing or unreadable: anybody may write there."""
     with suppress(Exception):
         return await run.memo_value(key, default=None)
     return None

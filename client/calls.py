@@ -137,7 +137,7 @@ def _whole(one: Answered, message: Message | None, reason: str) -> str:
 
 
 def _is(text: str, output: str) -> bool:
-    """The text is what a call returned, of which the log may have the beginning only."""
+    """Whether the text is what a call returned. The log may hold only the beginning of an output."""
     return bool(text) and (text == output or (output.endswith("…") and text.startswith(output[:-1])))
 
 

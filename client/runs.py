@@ -26,9 +26,8 @@ class Runs(ABC):
     """What can be read of runs. A run is named by its workflow id.
 
     What is asked of a live run needs a worker; a run that is over is read from the archive where it has it.
-    Every method may raise `Unreachable` and `UnknownRun`, and those that need a worker `NoWorker`. Where
-    the list of runs comes from is said by those who inherit: in `lines`, `count`, `describe`, `first_run_id`,
-    `live` and `server`.
+    Every method may raise `Unreachable` and `UnknownRun`, and those that need a worker `NoWorker`. Subclasses
+    say where runs are found: `lines`, `count`, `describe`, `first_run_id`, `live` and `server`.
     """
 
     def __init__(self, settings: Settings, stores: Stores, where: str) -> None:

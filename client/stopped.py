@@ -188,6 +188,7 @@ def _values(wanted: Filter) -> dict[str, Any]:
 
 
 # -- Protocol Buffers --------------------
+# Temporal's classes for them would do, but take longer to import than such a command may take.
 
 
 def _fields(data: bytes) -> Iterator[tuple[int, Any]]:

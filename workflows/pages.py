@@ -49,7 +49,7 @@ SHOWN_REQUESTS = 3
 ASKED = 1000
 """Characters of what a request asks, there."""
 KEY = 400
-"""Characters that are left of a long name there."""
+"""Characters that are left of a long key in a page that is cut."""
 ITEMS = 20
 """Items that are left of a long list or object in a page that is cut."""
 CUT = 400, 100
@@ -65,7 +65,9 @@ def _cut(value: Any, most: int, *, free: bool = False) -> Any:
     says what is left out."""
     if isinstance(value, str):
         start = value[:most]
-        start = start[: most * most // max(len(to_json(start)) - 2, most)]
+        start = start[
+            : most * most // max(len(to_json(start)) - 2, most)
+        ]  # fewer where each takes more bytes
         return value if len(start) == len(value) else f"{start} [... {len(value):,} characters]"
     more = len(value) - ITEMS if isinstance(value, dict | list | tuple) else 0
     if isinstance(value, dict):

@@ -204,7 +204,7 @@ class Archive:
         return self._records(rows, workflow_id)
 
     def last_record(self, workflow_id: str) -> JsonObject | None:
-        """The newest record; None where there is none."""
+        """The newest record, or None if the run has no records."""
         rows = self._chain(workflow_id, None, "ORDER BY seq DESC LIMIT 1")
         return next(iter(self._records(rows, workflow_id)), None)
 

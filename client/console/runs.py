@@ -79,13 +79,13 @@ async def _list_parts(console: Console, request: Request) -> Parts:
 
 
 def _mark(console: Console, token: bytes) -> bytes:
-    """Shows that an address with this token of the server comes from the console."""
+    """A signature: the console itself gave out this token of the server."""
     return hmac.digest(console.own_key, token, "sha256")
 
 
 def _token(console: Console, given: str) -> bytes:
-    """The server's token in an address; it would take seconds to refuse one that is not its own, and call
-    that its own error. Raises UsageError."""
+    """The server's token in an address. Temporal takes seconds to refuse a wrong one, so the signature is
+    checked here. Raises UsageError."""
     with suppress(ValueError):
         found = base64.urlsafe_b64decode(given.encode())
         mark, token = found[:32], found[32:]

@@ -38,7 +38,7 @@ def test_file_module_has_a_stable_name_that_can_be_imported(tmp_path: Path) -> N
     assert (again is not module, again.__name__) == (True, module.__name__)
 
 
-def test_file_that_was_changed_within_a_second_is_read_anew(tmp_path: Path) -> None:
+def test_file_changed_twice_within_a_second_is_read_again(tmp_path: Path) -> None:
     environment = {name: value for name, value in os.environ.items() if name != "PYTHONDONTWRITEBYTECODE"}
     for source in ("X = 1", "X = 2"):
         path = write(tmp_path, "quick.py", source)
