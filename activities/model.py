@@ -193,6 +193,8 @@ class ModelActivities:
     async def _described(self, names: Sequence[str], given_back: int) -> tuple[ToolSpec, ...]:
         """The specs of these tools. Raises `ApplicationError` of type `UNKNOWN_TOOLS`, and TransientError
         while an MCP server is away."""
+        if not names:
+            return ()
         kept = (given_back,) if given_back else ()
         async with heartbeats(lambda: ("(waiting for MCP servers)", *kept), self.heartbeat_seconds):
             return await self._describe(names)

@@ -6,6 +6,7 @@ import asyncio
 from collections.abc import Iterable
 from contextlib import suppress
 from datetime import timedelta
+from typing import NamedTuple
 
 from pydantic_core import to_json
 from temporalio import workflow
@@ -13,7 +14,7 @@ from temporalio.common import RawValue, RetryPolicy
 from temporalio.exceptions import ActivityError, is_cancelled_exception
 
 from activities.contracts import ArchiveRequest, JsonObject, LogRead, LogWanted
-from workflows.kernel.log import Record, chain, next_hash
+from workflows.kernel.log import Record, next_hash
 from workflows.perform import answer_of
 
 __all__ = ["ArchivedLog", "verified"]
@@ -21,6 +22,17 @@ __all__ = ["ArchivedLog", "verified"]
 PART_CHARS = 4 * 2**20
 """A part of the log ends where its JSON has this length. Temporal gives a workflow task two seconds; for
 100 Mi it is not enough (measured)."""
+
+
+class Link(NamedTuple):
+    """A record in the chain."""
+
+    value: JsonObject
+    """The record as JSON."""
+    size: int
+    """Characters of that."""
+    head: str
+    """The hash up to here."""
 
 
 class ArchivedLog:
@@ -32,21 +44,29 @@ class ArchivedLog:
         self.archived_head = head
         """Hash of the last record that the archive has."""
         self._archived = 0
+        self._new: list[Link] = []
         self._before = head
         self._earlier: list[Record] | None = None
 
     @property
     def head(self) -> str:
         """Hash of the last record."""
-        return chain(self.records[self._archived :], self.archived_head)
+        links = self._links()
+        return links[-1].head if links else self.archived_head
 
     @property
     def unarchived(self) -> tuple[JsonObject, ...]:
         """The records that the archive lacks, as JSON values."""
-        return self._values(len(self.records))
+        return tuple(link.value for link in self._links())
 
-    def _values(self, upto: int) -> tuple[JsonObject, ...]:
-        return tuple(record.model_dump(mode="json") for record in self.records[self._archived : upto])
+    def _links(self) -> list[Link]:
+        """The records that the archive lacks, each written as JSON and hashed once."""
+        for record in self.records[self._archived + len(self._new) :]:
+            value = record.model_dump(mode="json")
+            text = _text(value)
+            before = self._new[-1].head if self._new else self.archived_head
+            self._new.append(Link(value, len(text), next_hash(before, text)))
+        return self._new
 
     async def whole(self) -> list[Record]:
         """All records of the run; those of earlier executions come from the archive.
@@ -87,33 +107,33 @@ class ArchivedLog:
         ending = result is not None
         if not await self.write_full_parts(ending=ending):
             return False
-        return await self._write(len(self.records), self.head, result, ending=ending)
+        return await self._write(len(self._links()), result, ending=ending)
 
     async def write_full_parts(self, *, ending: bool) -> bool:
         """Write all but the last part, one in each workflow task. False: the archive cannot be written."""
-        while (part := self._full_part()) is not None:
-            if not await self._write(*part, ending=ending):
+        while part := self._full_part():
+            if not await self._write(part, ending=ending):
                 return False
         return True
 
-    def _full_part(self) -> tuple[int, str] | None:
-        """Up to which record the next part goes, and that record's hash; None: what is new is the last."""
-        size, head = 0, self.archived_head
-        for number in range(self._archived, len(self.records)):
+    def _full_part(self) -> int:
+        """How many records the next part has; 0: what is new is the last."""
+        size = 0
+        for number, link in enumerate(self._links()):
             if size >= PART_CHARS:
-                return number, head
-            text = self.records[number].model_dump_json()
-            size, head = size + len(text), next_hash(head, text)
-        return None
+                return number
+            size += link.size
+        return 0
 
-    async def _write(self, upto: int, head: str, result: JsonObject | None = None, *, ending: bool) -> bool:
+    async def _write(self, count: int, result: JsonObject | None = None, *, ending: bool) -> bool:
+        part, upto = self._links()[:count], self._archived + count
         writing = workflow.start_activity(
             "archive_log",
             ArchiveRequest(
                 workflow_id=workflow.info().workflow_id,
                 run_id=self.origin,
                 after=self.archived_head,
-                records=self._values(upto),
+                records=tuple(link.value for link in part),
                 result=result,
             ),
             result_type=RawValue,  # whoever completes it, with whatever
@@ -131,7 +151,9 @@ class ArchivedLog:
             text = str(failure.__cause__ or failure)
             workflow.logger.warning("agent.archive_failed", extra={"ratchet": {"error": text}})
             return False
-        self._archived, self.archived_head = upto, head
+        self._archived = upto
+        del self._new[:count]
+        self.archived_head = part[-1].head if part else self.archived_head
         return True
 
 
@@ -144,7 +166,12 @@ def verified(values: Iterable[JsonObject], head: str) -> list[Record]:
     records, found = list[Record](), ""
     for value in values:
         records.append(Record.model_validate(value))
-        found = next_hash(found, to_json(value, inf_nan_mode="null").decode())
+        found = next_hash(found, _text(value))
         if found == head:
             return records
     raise ValueError("the archive's log differs from what this run wrote; nothing was done")
+
+
+def _text(value: JsonObject) -> str:
+    """What is hashed of a record."""
+    return to_json(value, inf_nan_mode="null").decode()

@@ -220,12 +220,14 @@ class TemporalHost:
     def publish(self, records: Sequence[Record]) -> None:
         """Records into the log; attributes, memo and the text for Temporal's UI."""
         self.archived.records.extend(records)
-        for record in records:
-            if record.to is None and record.error is None and record.by == "machine":
-                continue  # progress inside a visit: the worker's log is for operators, the run's own has it
-            fields = {name: getattr(record, name) for name in ("step", "state", "event", "to", "error")}
-            workflow.logger.info("agent.transition", extra={"ratchet": fields})
         drive = self.drive
+        ended = drive is not None and drive.step.exit is not None
+        for record in records:
+            is_end = record.seq == 0 or (ended and record is records[-1])
+            if is_end or record.error is not None or record.by != "machine":
+                # For operators, who see each call there already; the run's own log has everything.
+                fields = {name: getattr(record, name) for name in ("step", "state", "event", "to", "error")}
+                workflow.logger.info("agent.transition", extra={"ratchet": fields})
         if drive is None:
             return
         self._publish_state(drive)

@@ -90,10 +90,10 @@ class Archive:
         self.database: Database = SqliteFile(database, SCHEMA) if isinstance(database, Path) else database
         self._keys = keys or Keys()
 
-    def add(self, part: ArchiveRequest) -> Added:
-        """Write the next part of a run's log. Safe to repeat.
+    def add(self, part: ArchiveRequest, execution: str = "", events: bytes = b"") -> Added:
+        """Write the next part of a run's log, and Temporal's history of one execution if it comes with it.
 
-        Where the archive holds something else, both are kept: see the top of this file.
+        Safe to repeat. Where the archive holds something else, both are kept: see the top of this file.
         """
         run, head = (part.workflow_id, part.run_id), part.after
         result = None if part.result is None else _canonical(part.result)
@@ -103,6 +103,8 @@ class Archive:
             head = _next_hash(head, text)
             rows.append((*run, record["seq"], head, self._keys.seal_text(text)))
         with self.database.writing(_lock(run)) as execute:
+            if events:
+                self._add_history(execute, (*run, execution), events)
             held = _held(execute, run, rows)
             differs = any(held.get(row[2], row[3]) != row[3] for row in rows)
             if differs or not self._has_result(execute, run, result):
@@ -129,22 +131,20 @@ class Archive:
         kept = execute(f"SELECT result FROM runs WHERE {ONE} AND result IS NOT NULL", run)
         return result is None or not kept or self._keys.unseal_text(kept[0][0]) == result
 
-    def add_history(self, workflow_id: str, run_id: str, execution: str, events: bytes) -> None:
-        """Keep Temporal's history of one execution of a run; a longer one takes its place.
+    def _add_history(self, execute: Execute, which: tuple[str, str, str], events: bytes) -> None:
+        """A longer history of an execution takes its place.
 
         A history only grows, so a shorter one is of a late attempt. One that cannot be read is replaced.
         """
-        which = (workflow_id, run_id, execution)
-        with self.database.writing(_lock((workflow_id, run_id))) as execute:
-            kept = execute(f"SELECT events FROM histories WHERE {ONE} AND execution=?", which)
-            with suppress(StoreError, zlib.error):
-                if kept and len(zlib.decompress(self._keys.unseal(kept[0][0]))) >= len(events):
-                    return
-            execute(
-                "INSERT INTO histories VALUES(?,?,?,?) ON CONFLICT (workflow_id, run_id, execution) "
-                "DO UPDATE SET events=excluded.events",
-                (*which, self._keys.seal(zlib.compress(events))),
-            )
+        kept = execute(f"SELECT events FROM histories WHERE {ONE} AND execution=?", which)
+        with suppress(StoreError, zlib.error):
+            if kept and len(zlib.decompress(self._keys.unseal(kept[0][0]))) >= len(events):
+                return
+        execute(
+            "INSERT INTO histories VALUES(?,?,?,?) ON CONFLICT (workflow_id, run_id, execution) "
+            "DO UPDATE SET events=excluded.events",
+            (*which, self._keys.seal(zlib.compress(events))),
+        )
 
     def histories(self, workflow_id: str, run_id: str | None = None) -> dict[str, bytes]:
         """Temporal's histories of a run's executions, by execution, the first one first. Of a run that was

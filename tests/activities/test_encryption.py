@@ -202,9 +202,10 @@ def archived(path: Path, keys: Keys) -> Archive:
     archive.add(
         ArchiveRequest(
             workflow_id="w", run_id="r", after="", records=({"seq": 0, "text": MARKER},), result={"a": MARKER}
-        )
+        ),
+        "e",
+        MARKER.encode(),
     )
-    archive.add_history("w", "r", "e", MARKER.encode())
     return archive
 
 
