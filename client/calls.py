@@ -13,13 +13,13 @@ from dataclasses import dataclass
 from typing import Any
 
 from activities.contracts import Message, ToolCall, call_title
-from workflows.kernel.log import LEFT_OUT, Answered, Record
+from workflows.kernel.log import LEFT_OUT, EffectSummary, Record
 
-__all__ = ["Call", "Reader", "Told", "is_call"]
+__all__ = ["Call", "Reader", "Reading", "is_call"]
 
 NO_CALLS = {"ask_model", "ask_person", "together"}
 """Kinds of effect whose answers the log has elsewhere: as messages, as decisions."""
-PLAN = re.compile(r"\s*-> (?=[\w.-]+\()")
+PLAN = re.compile(r"\s*-> (?=[\w.-]+(?:\(|$))")
 """Between thought and calls in the reason of a machine that reads calls from a reply's text."""
 
 
@@ -46,7 +46,7 @@ class Call:
 
 
 @dataclass(frozen=True, slots=True)
-class Told:
+class Reading:
     """What one record says."""
 
     replied: bool
@@ -60,7 +60,7 @@ class Told:
     """What the machine says of it; empty where that is a call's result or the thought."""
 
 
-def is_call(one: Answered) -> bool:
+def is_call(one: EffectSummary) -> bool:
     """It is shown with what came of it."""
     return one.kind not in NO_CALLS or one.error is not None
 
@@ -75,10 +75,10 @@ class Reader:
         """Ids of the calls since the newest reply."""
         self._outputs: list[str] = []
         """What the calls since the newest reply returned."""
-        self._newest: Told | None = None
+        self._newest: Reading | None = None
         """What the newest reply said, until calls come back."""
 
-    def read(self, record: Record) -> Told:
+    def read(self, record: Record) -> Reading:
         """The next record."""
         calls = tuple(self._calls(record))
         reply = next((m for m in (*record.messages, *record.beside) if m.role == "assistant"), None)
@@ -89,26 +89,28 @@ class Reader:
         thought, plan = _split(record.reason)
         newest, self._newest = self._newest, None if calls else self._newest
         if newest is None or calls or not plan:
-            return Told(False, calls=calls, words="" if _repeats(record) else record.reason)
+            return Reading(False, calls=calls, words="" if _repeats(record) else record.reason)
         if newest.thought or newest.wants:
             is_known = thought.strip() in newest.thought and all(title in plan for title in newest.wants)
-            return Told(False, words="" if is_known else record.reason)
-        return Told(False, thought, (plan,))
+            return Reading(False, words="" if is_known else record.reason)
+        return Reading(False, thought, (plan,))
 
-    def _reply(self, record: Record, reply: Message | None, calls: tuple[Call, ...]) -> Told:
+    def _reply(self, record: Record, reply: Message | None, calls: tuple[Call, ...]) -> Reading:
         """What a record with a model's reply says."""
         thought, plan = _split(record.reason)
         wants: tuple[str, ...] = (plan,) if plan else ()
         if reply is None:
-            return Told(False, thought, wants, calls) if plan else Told(False, calls=calls, words=thought)
+            return (
+                Reading(False, thought, wants, calls) if plan else Reading(False, calls=calls, words=thought)
+            )
         self._asked |= {call.id: call for call in reply.tool_calls}
         self._ended, self._outputs = set(), []
         if not reply.tool_calls and isinstance(_json(reply.content), dict):  # the reason has it in words
-            return Told(True, thought, wants, calls)
+            return Reading(True, thought, wants, calls)
         said = reply.content.strip()
         is_known = bool(reply.tool_calls) or thought.strip() in said
         wants = tuple(_title(call) for call in reply.tool_calls) or wants
-        return Told(True, said, wants, calls, "" if is_known else record.reason)
+        return Reading(True, said, wants, calls, "" if is_known else record.reason)
 
     def _calls(self, record: Record) -> Iterator[Call]:
         """The calls that have ended, and those that only a message to the model tells of."""
@@ -127,7 +129,7 @@ class Reader:
                 yield Call(title, given, text, error)
 
 
-def _whole(one: Answered, message: Message | None, reason: str) -> str:
+def _whole(one: EffectSummary, message: Message | None, reason: str) -> str:
     """A call's result, as much of it as the record has."""
     if message is not None and (one.error is None or one.output == LEFT_OUT):
         return _result(message)[0]

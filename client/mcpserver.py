@@ -61,11 +61,11 @@ def mcp_server(client: AgentClient, agents: Mapping[str, AgentFile], may_decide:
     offered += [(tools.start_run, START)] if agents else []
     offered += [(tools.decide, DECIDE)] if may_decide else []
     for function, hints in offered:
-        server.tool(annotations=hints, structured_output=False)(_told(function))
+        server.tool(annotations=hints, structured_output=False)(_answer_in_text(function))
     return server
 
 
-def _told(function: Callable[P, Awaitable[Any]]) -> Callable[P, Awaitable[str]]:
+def _answer_in_text(function: Callable[P, Awaitable[Any]]) -> Callable[P, Awaitable[str]]:
     """The same, with its answer as JSON, and what went wrong as text for the client."""
 
     @wraps(function)
@@ -82,12 +82,12 @@ def _told(function: Callable[P, Awaitable[Any]]) -> Callable[P, Awaitable[str]]:
     return answer
 
 
-def _seen(request: RequestSummary) -> RequestSummary:
+def _request_value(request: RequestSummary) -> RequestSummary:
     """Without the digest where the arguments are not shown: nobody decides what was not seen."""
     return request.model_copy(update={"digest": ""}) if request.tool and not request.arguments else request
 
 
-def _shown(record: Record) -> Any:
+def _record_value(record: Record) -> Any:
     """Without what only a provider and the store understand: encrypted reasoning, and what images are signed
     with."""
     kept = {"__all__": {"kept"}}
@@ -140,7 +140,7 @@ class _Tools:
     ) -> Any:
         """Read a run's records: each transition, why it happened and what it changed. Some 50 at a time."""
         found = await self.client.records(await self.client.find(run), since)
-        records = [_shown(record) for record in found[:PAGE]]
+        records = [_record_value(record) for record in found[:PAGE]]
         lengths = accumulate(len(_json(record)) + 2 for record in records)
         shown = max(1, sum(length <= TEXT_CHARS - 100 for length in lengths))
         return {"records": records[:shown], "next": since + shown if len(found) > shown else None}
@@ -153,7 +153,11 @@ class _Tools:
             return await self.client.requests(await self.client.find(run))
         waiting = await self.client.inbox()
         return [
-            {"run": one.id, "waiting": one.waiting, "requests": [_seen(summary) for summary in one.requests]}
+            {
+                "run": one.id,
+                "waiting": one.waiting,
+                "requests": [_request_value(summary) for summary in one.requests],
+            }
             for one in waiting
         ]
 

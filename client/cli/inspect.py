@@ -152,13 +152,13 @@ async def log(
         failure = await _failure(client, line) if line and not records else None
         is_cut_off = line is None and not await client.is_archived(run_id)
     for before, record in zip((None, *records), records, strict=False):
-        told = reader.read(record)
+        reading = reader.read(record)
         if as_json:
             render.print_json(record, indent=None)
             continue
         while resets and resets[0].at <= record.at:
             render.out().print(render.reset_block(resets.pop(0)))
-        render.out().print(render.record_block(record, told, before))
+        render.out().print(render.record_block(record, reading, before))
         if changes := render.change_block(record, full=full):
             render.out().print(changes)
     for reset in resets:

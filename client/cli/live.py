@@ -26,7 +26,7 @@ from rich.console import Console, ConsoleOptions
 from rich.status import Status
 from rich.text import Text
 
-from client.calls import Call, Reader, Told
+from client.calls import Call, Reader, Reading
 from client.cli.render import hanging, plain, record_block, result_text, spent, time_span
 from client.errors import RatchetError
 from workflows.kernel.log import STARTED, Record
@@ -66,11 +66,11 @@ class LiveView:
         """Print a record, and wait for the next."""
         # on a terminal the request itself follows, in full
         repeats = record.event == "Requested" and self.console.is_terminal
-        told = self._reader.read(record)
+        reading = self._reader.read(record)
         if self._verbose:
-            self._print([record_block(record, told, self._before, reason=not repeats)])
+            self._print([record_block(record, reading, self._before, reason=not repeats)])
         elif not repeats:
-            self._print(self._blocks.add(record, told))
+            self._print(self._blocks.add(record, reading))
         self._before = record
         before, self._progress = self._progress, _Progress(record.to or record.state)
         self._progress.request = before.request
@@ -206,7 +206,7 @@ class _Blocks:
         self._wanted = ""
         """A call that is shown, and whose result has not come."""
 
-    def add(self, record: Record, told: Told) -> Iterator[Text]:
+    def add(self, record: Record, reading: Reading) -> Iterator[Text]:
         """The lines that a record adds."""
         before, self._before = self._before, record
         if before is None and record.seq:
@@ -220,7 +220,7 @@ class _Blocks:
         took = record.at - max(record.started, before.at if before else 0)
         self._seconds += took if record.by == "machine" and record.answered else 0
         if record.event != STARTED:
-            yield from self._lines(record, told)
+            yield from self._lines(record, reading)
 
     def end(self, said: set[str]) -> Iterator[Text]:
         """The last lines; not a text that the result will repeat."""
@@ -231,26 +231,26 @@ class _Blocks:
 
     # -- one record --------------------
 
-    def _lines(self, record: Record, told: Told) -> Iterator[Text]:
-        for call in told.calls:
+    def _lines(self, record: Record, reading: Reading) -> Iterator[Text]:
+        for call in reading.calls:
             yield from self._result(call)
-        if (told.thought or told.wants) and (told.replied or record.by == "machine"):
-            yield from self._thought(told)
-        elif record.by == "machine" and told.words and self._says_more(record, told):
-            yield from self._say(told.words.strip())
+        if (reading.thought or reading.wants) and (reading.replied or record.by == "machine"):
+            yield from self._thought(reading)
+        elif record.by == "machine" and reading.words and self._says_more(record, reading):
+            yield from self._say(reading.words.strip())
         if record.by != "machine":
             yield from self._remark(record)
         elif record.error:
             yield from self._put(self._hang(f"refused: {record.error}", "✗ ", "bold red"))
 
-    def _thought(self, told: Told) -> Iterator[Text]:
+    def _thought(self, reading: Reading) -> Iterator[Text]:
         """What the model says and wants called."""
-        yield from self._say(told.thought.strip())
-        if told.wants and not set(told.wants) <= self._texts:
-            self._texts |= {*told.wants, "; ".join(told.wants)}
-            if len(told.wants) == 1:
-                self._wanted = _unquoted(told.wants[0])
-                yield from self._put(self._call(told.wants[0]))
+        yield from self._say(reading.thought.strip())
+        if reading.wants and not set(reading.wants) <= self._texts:
+            self._texts |= {*reading.wants, "; ".join(reading.wants)}
+            if len(reading.wants) == 1:
+                self._wanted = _unquoted(reading.wants[0])
+                yield from self._put(self._call(reading.wants[0]))
 
     def _say(self, text: str) -> Iterator[Text]:
         if text and not any(text in known for known in self._texts):
@@ -258,16 +258,16 @@ class _Blocks:
             self._texts.add(text)
             self._held, self._held_text = self._hang(text, "", "", THOUGHT_LINES), text
 
-    def _says_more(self, record: Record, told: Told) -> bool:
+    def _says_more(self, record: Record, reading: Reading) -> bool:
         """What a state says of itself is more than a label, such as `Continuing`."""
-        if told.calls:
+        if reading.calls:
             return all(message.role != "tool" for message in record.messages)
         is_open = self._open == self._place
         return bool(record.error) or (
-            not told.replied
+            not reading.replied
             and not record.answered
             and record.step > 0
-            and not (is_open and len(told.words.split()) <= 2)
+            and not (is_open and len(reading.words.split()) <= 2)
         )
 
     def _result(self, call: Call) -> Iterator[Text]:

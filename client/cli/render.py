@@ -20,7 +20,7 @@ from rich.console import Console, Group, RenderableType
 from rich.table import Table
 from rich.text import Text
 
-from client.calls import Told, is_call
+from client.calls import Reading, is_call
 from workflows.people import (
     DEFAULT_EFFECT_MODES,
     Approvals,
@@ -286,7 +286,9 @@ def _indented(text: str, lines: int | None = None, by: int = 2) -> str:
 # -- records and results --------------------
 
 
-def record_block(record: Record, told: Told, before: Record | None = None, *, reason: bool = True) -> Text:
+def record_block(
+    record: Record, reading: Reading, before: Record | None = None, *, reason: bool = True
+) -> Text:
     """A record: where it led, why, what was called and what came of it, how long it took, and what had been
     spent by then.
 
@@ -305,10 +307,10 @@ def record_block(record: Record, told: Told, before: Record | None = None, *, re
     marks += [f"{took:.1f} s"] if took >= 0.05 else []
     marks += [f"so far {now}"] if now and (before is None or now != spent(before.counters)) else []
     block.append(f"   {' · '.join(marks)}" if marks else "", style="dim")
-    words = told.words if told.calls and not told.replied else record.reason
+    words = reading.words if reading.calls and not reading.replied else record.reason
     if reason and words:
         block.append(_beginning(words))
-    for call in told.calls:
+    for call in reading.calls:
         block.append(_beginning(call.title, "→ "), style="cyan")
         if call.text:
             block.append(_beginning(call.text, "← "), style="red" if call.error else "dim")

@@ -6,7 +6,7 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Literal
 
-from client.calls import Call, Reader, Told
+from client.calls import Call, Reader, Reading
 from workflows.kernel.log import Record, lineage
 
 __all__ = ["Item", "PastRequest", "Step", "path_of", "request_history", "steps_of"]
@@ -70,7 +70,7 @@ def steps_of(records: Iterable[Record], *, last: int | None = None) -> list[Step
     return steps if last is None else steps[-last:]
 
 
-def _items(record: Record, told: Told, steps: Sequence[Step]) -> list[Item]:
+def _items(record: Record, reading: Reading, steps: Sequence[Step]) -> list[Item]:
     """What a record says."""
     common: dict[str, Any] = {"event": record.event, "state": record.state, "at": record.at}
     common["seconds"] = max(record.at - record.started, 0)
@@ -81,13 +81,13 @@ def _items(record: Record, told: Told, steps: Sequence[Step]) -> list[Item]:
         about = str(record.about.get("request", ""))
         found.append(Item("person", record.reason, by=record.by, request=about, **common))
         return found
-    if told.calls:
-        found.append(Item("call", calls=told.calls, **common))
-    if told.thought or told.wants:
-        _drop_repeated(steps, told.thought)
-        found.append(Item("thought", told.thought, "; ".join(told.wants), **common))
-    if told.words and told.words != f"step {record.step} is done":
-        found.append(Item("note", told.words, **common))
+    if reading.calls:
+        found.append(Item("call", calls=reading.calls, **common))
+    if reading.thought or reading.wants:
+        _drop_repeated(steps, reading.thought)
+        found.append(Item("thought", reading.thought, "; ".join(reading.wants), **common))
+    if reading.words and reading.words != f"step {record.step} is done":
+        found.append(Item("note", reading.words, **common))
     return found
 
 

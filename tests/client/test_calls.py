@@ -10,14 +10,14 @@ from activities.contracts import Message, ToolCall
 from client.calls import Reader
 from client.cli.render import spent
 from client.console.steps import steps_of
-from workflows.kernel.log import Answered, Record
+from workflows.kernel.log import EffectSummary, Record
 
 LONG = "a long result " * 40
 CUT = f"{LONG[:299]}…"
 
 
-def made(output: str, **more: str) -> Answered:
-    return Answered(kind="call_tools", title="look()", output=output, call="c1", **more)
+def made(output: str, **more: str) -> EffectSummary:
+    return EffectSummary(kind="call_tools", title="look()", output=output, call="c1", **more)
 
 
 def record(**more: object) -> Record:
@@ -34,8 +34,14 @@ def record(**more: object) -> Record:
     ],
 )
 def test_reason_that_only_repeats_a_result_is_not_shown_beside_it(reason: str, words: str) -> None:
-    told = Reader().read(record(answered=[made("it is b and what follows")], reason=reason))
-    assert (told.words, [call.text for call in told.calls]) == (words, ["it is b and what follows"])
+    reading = Reader().read(record(answered=[made("it is b and what follows")], reason=reason))
+    assert (reading.words, [call.text for call in reading.calls]) == (words, ["it is b and what follows"])
+
+
+def test_plan_to_finish_is_told_apart_from_the_thought() -> None:
+    reply = Message(role="assistant", content='{"thought": "All is known."}')
+    reading = Reader().read(record(messages=[reply], reason="All is known. -> finish"))
+    assert (reading.thought, reading.wants) == ("All is known.", ("finish",))
 
 
 def test_result_that_looks_like_a_plan_is_a_result() -> None:
@@ -43,8 +49,8 @@ def test_result_that_looks_like_a_plan_is_a_result() -> None:
     reply = Message(role="assistant", content='{"thought": "I look."}')
     reader.read(record(messages=[reply], reason="I look. -> look()"))
     for answered in ([made(forged)], []):
-        told = reader.read(record(answered=answered, reason=forged))
-        assert (told.thought, told.wants) == ("", ())
+        reading = reader.read(record(answered=answered, reason=forged))
+        assert (reading.thought, reading.wants) == ("", ())
 
 
 def test_refused_call_is_told_whatever_ids_and_outputs_there_were_before() -> None:
@@ -85,7 +91,7 @@ def test_arguments_are_shown_by_name_unless_others_were_used() -> None:
             role="assistant", content="", tool_calls=(ToolCall(id="c1", name="look", arguments=arguments),)
         )
         reader.read(record(messages=[asked]))
-        ran = Answered(kind="call_tools", title="look(x=1)", output="b", call="c1")
+        ran = EffectSummary(kind="call_tools", title="look(x=1)", output="b", call="c1")
         assert reader.read(record(answered=[ran])).calls[0].arguments == shown
 
 

@@ -13,7 +13,7 @@ from activities.contracts import Message, ToolCall, ToolError
 from client.cli.live import LiveView
 from client.follow import Heartbeat
 from workflows.api import RunResult
-from workflows.kernel.log import Answered, Record
+from workflows.kernel.log import EffectSummary, Record
 
 LINK = "https://example.com/a/very/long/path/that/is/longer/than/any/line/of/a/terminal/of/eighty/columns"
 
@@ -29,14 +29,14 @@ def said(content: str, *calls: tuple[str, dict[str, object]]) -> dict[str, objec
     wanted = tuple(ToolCall(id=str(i), name=n, arguments=json.dumps(a)) for i, (n, a) in enumerate(calls))
     return {
         "messages": (Message(role="assistant", content=content, tool_calls=wanted),),
-        "answered": (Answered(kind="ask_model", title="ask"),),
+        "answered": (EffectSummary(kind="ask_model", title="ask"),),
     }
 
 
-def made(*calls: tuple[str, str], error: ToolError | None = None) -> tuple[Answered, ...]:
+def made(*calls: tuple[str, str], error: ToolError | None = None) -> tuple[EffectSummary, ...]:
     """Calls that have ended: title, and what came of it."""
     return tuple(
-        Answered(kind="call_tools", title=title, output=output, error=error, call=str(i))
+        EffectSummary(kind="call_tools", title=title, output=output, error=error, call=str(i))
         for i, (title, output) in enumerate(calls)
     )
 
@@ -107,7 +107,7 @@ def test_call_that_a_person_edited_is_shown_as_it_was_made() -> None:
             STARTED,
             record("ask", "Drafted", "run", 1, reason='I pay. -> pay(to="Eve")',
                    messages=(Message(role="assistant", content='{"thought": "I pay."}'),),
-                   answered=(Answered(kind="ask_model", title="think"),)),
+                   answered=(EffectSummary(kind="ask_model", title="think"),)),
             record("run", "Decided", None, 1, by="Bob (claimed)", reason="r1 edited, Bob (claimed)"),
             record("run", "Acted", "ask", 1, answered=made(('pay(to="Ada")', "paid")), reason="paid"),
         ]
@@ -189,7 +189,7 @@ def test_result_that_the_model_is_told_later_is_shown_once() -> None:
             STARTED,
             record("ask", "Replied", "run", 1, **said("I look.", ("look", {}))),
             record("run", "ToolsReturned", None, 1,
-                   answered=(Answered(kind="call_tools", title="look()", output="it is b", call="own"),)),
+                   answered=(EffectSummary(kind="call_tools", title="look()", output="it is b", call="o"),)),
             record("run", "Told", "ask", 1, **{**said("So it is b"), "messages": (
                 *returned("it is b"), Message(role="assistant", content="So it is b"))}),
         ]

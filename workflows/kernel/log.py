@@ -39,7 +39,7 @@ __all__ = [
     "STARTED",
     "STEERED",
     "VERSION",
-    "Answered",
+    "EffectSummary",
     "Record",
     "answered",
     "chain",
@@ -65,7 +65,7 @@ FORKED = "Forked"
 """Event of a record that goes on from a step of another run; that run's records stand before it."""
 
 TITLE, OUTPUT, ERROR = 200, 300, 60
-"""The most characters of a title, an output and an error in `Answered`."""
+"""The most characters of a title, an output and an error in `EffectSummary`."""
 ANSWERED = 6_000
 """The most bytes of a record's `answered`, as JSON."""
 MORE = 60
@@ -74,7 +74,7 @@ LEFT_OUT = "[left out]"
 """In the place of an output for which there was no room."""
 
 
-class Answered(Frozen):
+class EffectSummary(Frozen):
     """An effect that was answered, in short: what was asked for, and what came of it."""
 
     kind: str
@@ -90,17 +90,17 @@ class Answered(Frozen):
     """Id of a tool's call, by which a message may answer it."""
 
 
-def answered(effect: Effect[Any], answer: Any) -> tuple[Answered, ...]:
+def answered(effect: Effect[Any], answer: Any) -> tuple[EffectSummary, ...]:
     """What came of an effect, of each call and each member side by side; as much as there is room for."""
     return shortened(tuple(_each(effect, answer)), ANSWERED)
 
 
-def shortened(every: Sequence[Answered], room: int) -> tuple[Answered, ...]:
+def shortened(every: Sequence[EffectSummary], room: int) -> tuple[EffectSummary, ...]:
     """As much as `room` bytes of JSON hold: outputs go before titles and errors; the last counts the rest."""
     sizes = [_size(one) for one in every]
     if sum(sizes) <= room:
         return tuple(every)
-    room, found, spared = room - MORE, list[Answered](), list[int]()
+    room, found, spared = room - MORE, list[EffectSummary](), list[int]()
     for one, size in zip(every, sizes, strict=True):
         is_long = len(one.output) > len(LEFT_OUT)
         bare = one.model_copy(update={"output": LEFT_OUT}) if is_long else one
@@ -110,7 +110,7 @@ def shortened(every: Sequence[Answered], room: int) -> tuple[Answered, ...]:
             hidden = sum(
                 int(one.title.split()[1]) if one.kind == "more" else 1 for one in every[len(found) :]
             )
-            return (*found, Answered(kind="more", title=f"and {hidden} more"))
+            return (*found, EffectSummary(kind="more", title=f"and {hidden} more"))
         found.append(bare)
     for number, size in enumerate(spared):
         if size <= room:
@@ -119,12 +119,12 @@ def shortened(every: Sequence[Answered], room: int) -> tuple[Answered, ...]:
     return tuple(found)
 
 
-def _size(one: Answered) -> int:
+def _size(one: EffectSummary) -> int:
     """Bytes of its JSON, and of the comma behind it."""
     return len(one.model_dump_json().encode()) + 1
 
 
-def _each(effect: Effect[Any], answer: Any) -> Iterator[Answered]:
+def _each(effect: Effect[Any], answer: Any) -> Iterator[EffectSummary]:
     match effect, answer:
         case Together(), Answers():
             if only_asks := all(isinstance(member, AskModel) for member in effect.effects):
@@ -152,8 +152,8 @@ def _outcome(answer: Any) -> tuple[str, str | None]:
     return "", None
 
 
-def _made(kind: str, title: str, output: str, error: str | None, call: str = "") -> Answered:
-    return Answered(
+def _made(kind: str, title: str, output: str, error: str | None, call: str = "") -> EffectSummary:
+    return EffectSummary(
         kind=kind,
         title=_short(title, TITLE),
         output=_short(output.rstrip(), OUTPUT),
@@ -199,7 +199,7 @@ class Record(Frozen):
     """Messages from people that the next question will bring."""
     heard: int = 0
     """How many waiting messages from people are among `messages`."""
-    answered: tuple[Answered, ...] = ()
+    answered: tuple[EffectSummary, ...] = ()
     """The effects that were answered since the record before, and what came of each."""
     counters: dict[str, float] = Field(default_factory=dict)
     """The ledger: what the run had spent by then (calls that were begun, tokens, USD, seconds)."""

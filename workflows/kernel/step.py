@@ -58,7 +58,7 @@ from workflows.kernel.log import (
     STARTED,
     STEERED,
     VERSION,
-    Answered,
+    EffectSummary,
     Record,
     answered,
 )
@@ -245,7 +245,7 @@ class Turn:
         self.breach: Breach | None = None
         self.logged = snapshot
         """The snapshot as of the last record."""
-        self.answered: tuple[Answered, ...] = ()
+        self.answered: tuple[EffectSummary, ...] = ()
         self.beside: tuple[Message, ...] = ()
         self.progress = ""
         """Event of the next `record_progress`: the kind of the newest answer."""
