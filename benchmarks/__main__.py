@@ -6,7 +6,7 @@
     together  one_process.py     50 and 200 runs at once
     worker    real_worker.py     50, 200 and 1,000 runs at once; one and two worker processes
     waiting   waiting_runs.py    1,000 runs that wait for an approval
-    commands  commands.py        the command line, with 2,000 runs
+    commands  commands.py        the command line, with 1,000 runs
     profile   profile_worker.py  the functions in which a worker's time goes
 
 `quick` measures less of each. docs/performance.md says how to read the figures.

@@ -22,7 +22,7 @@ from workflows.api import AgentTask
 
 __all__ = ["commands"]
 
-RUNS = 2_000
+RUNS = 1_000
 AT_ONCE = 50
 TASK = AgentTask(
     goal="answer it",
@@ -34,7 +34,7 @@ TASK = AgentTask(
 
 async def commands(quick: bool) -> None:
     """Print a table of medians: seconds of CPU and of the clock."""
-    rounds, runs = (3, 100) if quick else (10, RUNS)
+    rounds, runs = (3, 100) if quick else (5, RUNS)
     with tempfile.TemporaryDirectory() as folder:
         settings = Settings(data_dir=Path(folder, "data"), history_seconds=0)
         async with AgentClient.connect(settings=settings, worker=True) as agents:

@@ -175,8 +175,8 @@ async def together(quick: bool = False) -> None:
     """Print how fast many runs are."""
     print(heading("Runs at once, in one process, server in memory"), flush=True)
     async with one_process(1 if quick else 3) as bench:
-        for runs in (20,) if quick else (50, 200):
+        for runs, steps in ((20, 10),) if quick else ((50, 10), (200, 5)):
             if runs == 200:
                 bench.rounds = 1
-            rates = await bench.interleaved(lambda kind: bench.together(kind, runs, 10))  # noqa: B023
+            rates = await bench.interleaved(lambda kind: bench.together(kind, runs, steps))  # noqa: B023
             print(Row(f"steps per second, {runs} runs at once", rates, "0.9 / 1.5"), flush=True)

@@ -32,7 +32,7 @@ TARGETS = {"steps per second": "0.9 / 1.5", "worker CPU, ms per step": "1.5"}
 
 async def real_worker(quick: bool = False) -> None:
     """Print the table."""
-    sizes = {20: 1} if quick else {50: 3, 200: 1, 1000: 1}
+    sizes = {20: 1} if quick else {50: 2, 200: 1, 1000: 1}
     """Runs at once -> rounds."""
     fewer = sizes if quick else {200: 1}
     for processes, chosen, title in ((1, sizes, "A real worker"), (2, fewer, "Two workers on one store")):
