@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import math
 from collections.abc import Iterable
 from contextlib import suppress
 from datetime import timedelta
@@ -59,13 +60,18 @@ class ArchivedLog:
         """The records that the archive lacks, as JSON values."""
         return tuple(link.value for link in self._links())
 
-    def _links(self) -> list[Link]:
-        """The records that the archive lacks, each written as JSON and hashed once."""
+    def _links(self, most: float = math.inf) -> list[Link]:
+        """The records that the archive lacks, each written as JSON and hashed once; of very many no more than
+        make `most` characters."""
+        size = sum(link.size for link in self._new)
         for record in self.records[self._archived + len(self._new) :]:
+            if size >= most:
+                break
             value = record.model_dump(mode="json")
             text = _text(value)
             before = self._new[-1].head if self._new else self.archived_head
             self._new.append(Link(value, len(text), next_hash(before, text)))
+            size += len(text)
         return self._new
 
     async def whole(self) -> list[Record]:
@@ -119,10 +125,10 @@ class ArchivedLog:
     def _full_part(self) -> int:
         """How many records the next part has; 0: what is new is the last."""
         size = 0
-        for number, link in enumerate(self._links()):
-            if size >= PART_CHARS:
-                return number
+        for count, link in enumerate(self._links(PART_CHARS), start=1):
             size += link.size
+            if size >= PART_CHARS and self._archived + count < len(self.records):
+                return count
         return 0
 
     async def _write(self, count: int, result: JsonObject | None = None, *, ending: bool) -> bool:
