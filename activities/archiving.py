@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import asyncio
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
 
 import structlog
 from temporalio import activity
@@ -14,15 +16,17 @@ from activities.telemetry.report import Archived, Telemetry
 
 __all__ = ["ArchiveActivities"]
 
-WITH_HISTORY = 2
-"""So many attempts to write a part bring a history along: should it be what fails, the log comes without."""
+SOON = 0.2
+"""Seconds that a log waits for its history, so that both are written in one transaction."""
+SMALL = 2**20
+"""Bytes of a history that is written with its log."""
 
 log = structlog.get_logger(__name__)
 
 
 class ArchiveActivities:
     """The activities `archive_log` and `read_log` around one archive; `history_seconds` is the time to fetch
-    Temporal's history of a run; 0: keep none."""
+    Temporal's history of a run, and again to write one that is late or large; 0: keep none."""
 
     def __init__(
         self, archive: Archive, history_seconds: float = 10, telemetry: Telemetry | None = None
@@ -37,12 +41,27 @@ class ArchiveActivities:
         Raises `StoreUnavailable`, which is worth a retry.
         """
         execution = str(activity.info().workflow_run_id)
-        events = b""
-        if self._history_seconds and activity.info().attempt <= WITH_HISTORY:
-            events = await self._history(request.workflow_id, execution)
-        head = await asyncio.to_thread(self._add, request, execution, events)
+        fetching = asyncio.create_task(self._history(request.workflow_id, execution))
+        try:
+            events = await self._early(fetching)
+            head = await asyncio.to_thread(self._add, request, execution, events)
+            late = b"" if events else await fetching
+        finally:
+            fetching.cancel()
+        if late:
+            async with self._harmless(request.workflow_id):
+                run = (request.workflow_id, request.run_id)
+                await asyncio.to_thread(self.archive.add_history, *run, execution, late)
         log.info("archive.written", workflow_id=request.workflow_id, records=len(request.records))
         return head
+
+    async def _early(self, fetching: asyncio.Task[bytes]) -> bytes:
+        """A history to be written with the log: there soon, small, and nothing that has failed before."""
+        if activity.info().attempt == 1:
+            await asyncio.wait([fetching], timeout=SOON)
+            if fetching.done() and len(fetching.result()) <= SMALL:
+                return fetching.result()
+        return b""
 
     def _add(self, request: ArchiveRequest, execution: str, events: bytes) -> str:
         run = (request.workflow_id, request.run_id)
@@ -52,16 +71,22 @@ class ArchiveActivities:
         return added.head
 
     async def _history(self, workflow_id: str, execution: str) -> bytes:
-        """What Temporal has of this execution up to now: all but its end. Empty where it is not to be had in
-        time, whatever the reason: the log is archived all the same."""
-        try:
-            run = activity.client().get_workflow_handle(workflow_id, run_id=execution)
-            async with asyncio.timeout(self._history_seconds):
+        """What Temporal has of this execution up to now: all but its end. Empty where it is not to be had."""
+        if self._history_seconds:
+            async with self._harmless(workflow_id):
+                run = activity.client().get_workflow_handle(workflow_id, run_id=execution)
                 return History(events=(await run.fetch_history()).events).SerializeToString()
+        return b""
+
+    @asynccontextmanager
+    async def _harmless(self, workflow_id: str) -> AsyncIterator[None]:
+        """A history that is not kept, or not in time, harms no run: its log is archived all the same."""
+        try:
+            async with asyncio.timeout(self._history_seconds):
+                yield
         except Exception as error:  # noqa: BLE001  # whatever it is, the run goes on
             name = "it did not come in time" if isinstance(error, TimeoutError) else type(error).__name__
             log.warning("archive.history_not_kept", workflow_id=workflow_id, error=str(error) or name)
-            return b""
 
     @activity.defn(name="read_log")
     async def read_log(self, wanted: LogWanted) -> LogRead:

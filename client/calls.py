@@ -19,7 +19,7 @@ __all__ = ["Call", "Reader", "Reading", "is_call"]
 
 NO_CALLS = {"ask_model", "ask_person", "together"}
 """Kinds of effect whose answers the log has elsewhere: as messages, as decisions."""
-PLAN = re.compile(r"\s*-> (?=[\w.-]+(?:\(|$))")
+PLAN = re.compile(r"\s*-> (?=[\w.-]+\(|finish\Z)")
 """Between thought and calls in the reason of a machine that reads calls from a reply's text."""
 
 

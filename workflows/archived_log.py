@@ -15,7 +15,7 @@ from temporalio.common import RawValue, RetryPolicy
 from temporalio.exceptions import ActivityError, is_cancelled_exception
 
 from activities.contracts import ArchiveRequest, JsonObject, LogRead, LogWanted
-from workflows.kernel.log import Record, next_hash
+from workflows.kernel.log import Record, chain, next_hash
 from workflows.perform import answer_of
 
 __all__ = ["ArchivedLog", "verified"]
@@ -52,8 +52,8 @@ class ArchivedLog:
     @property
     def head(self) -> str:
         """Hash of the last record."""
-        links = self._links()
-        return links[-1].head if links else self.archived_head
+        known = self._new[-1].head if self._new else self.archived_head
+        return chain(self.records[self._archived + len(self._new) :], known)
 
     @property
     def unarchived(self) -> tuple[JsonObject, ...]:
@@ -132,7 +132,7 @@ class ArchivedLog:
         return 0
 
     async def _write(self, count: int, result: JsonObject | None = None, *, ending: bool) -> bool:
-        part, upto = self._links()[:count], self._archived + count
+        part, upto = self._new[:count], self._archived + count
         writing = workflow.start_activity(
             "archive_log",
             ArchiveRequest(

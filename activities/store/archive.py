@@ -91,7 +91,7 @@ class Archive:
         self._keys = keys or Keys()
 
     def add(self, part: ArchiveRequest, execution: str = "", events: bytes = b"") -> Added:
-        """Write the next part of a run's log, and Temporal's history of one execution if it comes with it.
+        """Write the next part of a run's log, and with it Temporal's history of one execution, if any.
 
         Safe to repeat. Where the archive holds something else, both are kept: see the top of this file.
         """
@@ -131,11 +131,13 @@ class Archive:
         kept = execute(f"SELECT result FROM runs WHERE {ONE} AND result IS NOT NULL", run)
         return result is None or not kept or self._keys.unseal_text(kept[0][0]) == result
 
-    def _add_history(self, execute: Execute, which: tuple[str, str, str], events: bytes) -> None:
-        """A longer history of an execution takes its place.
+    def add_history(self, workflow_id: str, run_id: str, execution: str, events: bytes) -> None:
+        """Keep Temporal's history of one execution of a run by itself; a longer one takes its place."""
+        with self.database.writing(_lock((workflow_id, run_id))) as execute:
+            self._add_history(execute, (workflow_id, run_id, execution), events)
 
-        A history only grows, so a shorter one is of a late attempt. One that cannot be read is replaced.
-        """
+    def _add_history(self, execute: Execute, which: tuple[str, str, str], events: bytes) -> None:
+        """A shorter history is of a late attempt, as it only grows; one that cannot be read is replaced."""
         kept = execute(f"SELECT events FROM histories WHERE {ONE} AND execution=?", which)
         with suppress(StoreError, zlib.error):
             if kept and len(zlib.decompress(self._keys.unseal(kept[0][0]))) >= len(events):

@@ -6,19 +6,22 @@ import asyncio
 import socket
 import subprocess
 import sys
+import threading
 from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
+from typing import cast
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from temporalio.client import Client
+from temporalio.api.history.v1 import HistoryEvent
+from temporalio.client import Client, WorkflowHistory
 from temporalio.testing import ActivityEnvironment
 
 from activities.archiving import ArchiveActivities
 from activities.contracts import ArchiveRequest, LogRead, LogWanted, Message
-from activities.store.archive import Archive
+from activities.store.archive import Added, Archive
 from activities.store.blobs import StoreError, StoreUnavailable
 from activities.store.converter import StrictConverter
 from tests.storekit import opened_archive
@@ -115,23 +118,65 @@ def test_file_is_readable_to_its_owner_alone(tmp_path: Path) -> None:
 
 
 async def test_history_that_does_not_come_holds_up_no_log(archive: Archive) -> None:
-    """The server takes connections and says nothing; with no time for it, and where two attempts to write the
-    log have failed, it is not asked."""
+    """The server takes connections and says nothing; with no time for it, it is not asked."""
     with socket.create_server(("127.0.0.1", 0)) as silent:
         silent.setblocking(False)
         client = await Client.connect(f"127.0.0.1:{silent.getsockname()[1]}", lazy=True)
         run = ActivityEnvironment(client=client).run
         async with asyncio.timeout(5):
-            await run(ArchiveActivities(archive, history_seconds=0).archive_log, part(0, 1))
-            third = ActivityEnvironment(client=client)
-            third.info = replace(third.info, attempt=3)
-            await third.run(ArchiveActivities(archive).archive_log, part(1, 2))
+            await run(ArchiveActivities(archive, history_seconds=0).archive_log, part(0, 2))
             with pytest.raises(BlockingIOError):
                 silent.accept()
             await run(ArchiveActivities(archive, history_seconds=0.3).archive_log, part(2, 5))
             silent.accept()[0].close()
     assert archive.broken_at("w") is None
     assert len(archive.records("w")) == 5
+
+
+class _Fetched:
+    """Stands for a client and its run: all that a worker fetches of a history."""
+
+    def get_workflow_handle(self, workflow_id: str, run_id: str) -> _Fetched:
+        return self
+
+    async def fetch_history(self) -> WorkflowHistory:
+        return WorkflowHistory("w", [HistoryEvent(event_id=1)])
+
+
+async def test_history_that_is_slowly_written_holds_up_no_log(tmp_path: Path) -> None:
+    release = threading.Event()
+
+    class Slow(Archive):
+        def add_history(self, workflow_id: str, run_id: str, execution: str, events: bytes) -> None:
+            release.wait(60)
+
+        def add(self, part: ArchiveRequest, execution: str = "", events: bytes = b"") -> Added:
+            assert not events, "what failed with a history is tried again without"
+            return super().add(part)
+
+    archive = Slow(tmp_path / "archive.db")
+    client = cast("Client", _Fetched())
+    try:
+        async with asyncio.timeout(30):
+            again = ActivityEnvironment(client=client)
+            again.info = replace(again.info, attempt=2)
+            await again.run(ArchiveActivities(archive, history_seconds=0.1).archive_log, part())
+        assert not release.is_set()
+    finally:
+        release.set()
+    assert len(archive.records("w")) == 5
+
+
+async def test_history_is_no_longer_fetched_when_the_log_could_not_be_written(tmp_path: Path) -> None:
+    (tmp_path / "archive.db").write_text("these are my notes" * 100)
+    before = asyncio.all_tasks()
+    with socket.create_server(("127.0.0.1", 0)) as silent:
+        client = await Client.connect(f"127.0.0.1:{silent.getsockname()[1]}", lazy=True)
+        activities = ArchiveActivities(Archive(tmp_path / "archive.db"), history_seconds=600)
+        with pytest.raises(StoreUnavailable):
+            await ActivityEnvironment(client=client).run(activities.archive_log, part())
+        async with asyncio.timeout(30):
+            await asyncio.gather(*(asyncio.all_tasks() - before), return_exceptions=True)
 
 
 def test_history_of_a_late_attempt_replaces_no_newer_one(archive: Archive) -> None:
