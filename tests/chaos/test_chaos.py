@@ -16,7 +16,7 @@ from pathlib import Path
 
 import pytest
 from temporalio.api.enums.v1 import EventType
-from temporalio.client import WorkflowQueryFailedError
+from temporalio.client import Client, WorkflowQueryFailedError
 from temporalio.service import RPCError
 
 from activities.settings import Settings
@@ -87,6 +87,13 @@ async def log_if_it_answers(run: Run) -> list[Record] | None:
     return None
 
 
+async def inner_runs(client: Client, run: Run) -> list[Run]:
+    """The runs that it has begun, as its history has them."""
+    events = (await run.fetch_history()).events
+    begun = [one.start_child_workflow_execution_initiated_event_attributes.workflow_id for one in events]
+    return [client.get_workflow_handle(name) for name in begun if name]
+
+
 ALONE = re.compile(
     "WORKFLOW_TASK_(STARTED|COMPLETED)|ACTIVITY_TASK_STARTED|SIGNALED|TIMER_FIRED"
     "|CHILD_WORKFLOW_EXECUTION_(STARTED|COMPLETED)"
@@ -108,8 +115,8 @@ class Kills:
         self.slots = asyncio.Semaphore(AT_ONCE)
 
     async def run(self, name: str, event: int | None = None) -> tuple[Run, str]:
-        """A run, and its log; empty if an outcome was looked up, by the tool or by a person. The worker dies
-        when the history is so long."""
+        """A run, and its log; empty if an outcome was looked up, by the tool or by a person, in the run or in
+        an inner one. The worker dies when the history is so long."""
         kind = name.partition("-")[0]
         async with self.slots:
             pid = await self.workers.start(name)
@@ -123,15 +130,17 @@ class Kills:
                 pid = await self.workers.start(name)
             result = await run.result()
             await person
-            log = await eventually(partial(log_if_it_answers, run), PATIENCE)
+            runs = [run, *await inner_runs(self.people.client, run)]
+            logs = [await eventually(partial(log_if_it_answers, one), PATIENCE) for one in runs]
             os.kill(pid, signal.SIGKILL)
         assert result.ok
         assert all(answer_of(one) in (result.answer or "") for one in names_in(kind, name))
         found = Verdict()
         judge_effects({name: result}, self.world, found)
         assert found.is_clean, found
-        looked_up = any(one.event == "Reconciled" or one.about.get("kind") == "outcome" for one in log)
-        return run, "" if looked_up else DIGEST.sub("#", same(log, name))
+        records = [record for log in logs for record in log]
+        looked_up = any(one.event == "Reconciled" or one.about.get("kind") == "outcome" for one in records)
+        return run, "" if looked_up else DIGEST.sub("#", same(logs[0], name))
 
     async def look_after(self, name: str) -> None:
         """Decide what the run and its inner runs ask, until it ends."""
