@@ -174,7 +174,7 @@ async def alone(quick: bool = False) -> None:
 async def together(quick: bool = False) -> None:
     """Print how fast many runs are."""
     print(heading("Runs at once, in one process, server in memory"), flush=True)
-    async with one_process(1 if quick else 3) as bench:
+    async with one_process(1 if quick else 2) as bench:
         for runs, steps in ((20, 10),) if quick else ((50, 10), (200, 5)):
             if runs == 200:
                 bench.rounds = 1
