@@ -92,6 +92,7 @@ class AgentWorkflow:
         with _bugs_named():
             try:
                 self.task = parse_task([plain(value) for value in inputs])
+                _forget(inputs)
                 host = await self._begin(self.task)
             except InvalidTask as error:
                 if self.task and self.task.carry and workflow.info().continued_run_id:
@@ -333,6 +334,13 @@ class AgentWorkflow:
             why = f": {self.problem}" if self.problem else ""
             raise ApplicationError(f"the run has not begun{why}", type="NotBegun")
         return self.drive
+
+
+def _forget(inputs: Sequence[Any]) -> None:
+    """Empty what a run was begun with: the SDK keeps it as long as the run, where it takes 12 KiB."""
+    for value in inputs:
+        if isinstance(value, dict):
+            value.clear()
 
 
 @contextmanager
