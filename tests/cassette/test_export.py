@@ -14,10 +14,10 @@ from client.cassette.file import Cassette, cassette_text
 from client.cassette.playing import play
 from client.connection import Connection
 from client.errors import UnknownRun
-from tests.client.asking import asking, newer, opened, talk, until
+from tests.client.asking import asking, newer, opened, talk
 from tests.conftest import Environ
 from tests.server.conftest import real_server
-from tests.server.trials import Run, boundaries, calls, reset, task
+from tests.server.trials import Run, boundaries, calls, eventually, reset, task
 
 
 async def plays(agents: AgentClient, run: str) -> Cassette:
@@ -34,9 +34,9 @@ async def decided(agents: AgentClient) -> str:
     first = await opened(agents, run)
     await agents.command(run, "steer", "be quick")
     await agents.decide(run, first, "approve")
-    second = await until(lambda: newer(agents, run, first))
+    second = await eventually(lambda: newer(agents, run, first))
     await agents.decide(run, second, "reject", text="not this one")
-    third = await until(lambda: newer(agents, run, second))
+    third = await eventually(lambda: newer(agents, run, second))
     await agents.decide(run, third, "edit", arguments={"line": "cassette-other"})
     await agents.result(run)
     return run
@@ -73,7 +73,7 @@ async def test_rollback_plays(agents: AgentClient) -> None:
     run = await agents.start(asking("cassette-back", "cassette-again"))
     first = await opened(agents, run)
     await agents.decide(run, first, "approve")
-    await until(lambda: newer(agents, run, first))
+    await eventually(lambda: newer(agents, run, first))
     await agents.command(run, "rollback", step=0)
     for _ in range(2):
         await agents.decide(run, await opened(agents, run), "approve")

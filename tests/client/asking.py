@@ -2,19 +2,17 @@
 
 from __future__ import annotations
 
-import asyncio
-from collections.abc import Awaitable, Callable
 from contextlib import suppress
 from typing import Any
 
 from activities.settings import Settings
 from client.agent import AgentClient
 from client.errors import NoWorker
-from tests.server.trials import calls, task
+from tests.server.trials import calls, eventually, task
 from workflows.api import AgentTask
 from workflows.people import Approvals, People, Request
 
-__all__ = ["asking", "marks", "newer", "opened", "talk", "until", "without_worker"]
+__all__ = ["asking", "marks", "newer", "opened", "talk", "without_worker"]
 
 
 def talk(**more: Any) -> AgentTask:
@@ -29,14 +27,6 @@ def asking(*lines: str, **more: Any) -> AgentTask:
     return task(*replies, "done", **{**defaults, **more})
 
 
-async def until(ask: Callable[[], Awaitable[Any]], seconds: float = 120) -> Any:
-    """Wait until what an async function gives is true; gives it."""
-    async with asyncio.timeout(seconds):
-        while not (found := await ask()):  # noqa: ASYNC110  # the run is in another process
-            await asyncio.sleep(0.02)
-    return found
-
-
 async def opened(agents: AgentClient, run: str) -> Request:
     """Wait for an open request."""
 
@@ -45,7 +35,7 @@ async def opened(agents: AgentClient, run: str) -> Request:
             return await agents.requests(run)
         return ()
 
-    found: tuple[Request, ...] = await until(ask)
+    found: tuple[Request, ...] = await eventually(ask)
     return found[0]
 
 

@@ -129,11 +129,12 @@ class Cli:
 
 
 def until(holds: Callable[[], Any]) -> Any:
-    """Wait until this gives something, and give it."""
-    end = time.monotonic() + SECONDS
+    """Wait until this gives something, and give it; what asks a command asks less and less often."""
+    end, pause = time.monotonic() + SECONDS, 0.05
     while not (found := holds()):
         assert time.monotonic() < end, "it did not happen"
-        time.sleep(0.05)
+        time.sleep(pause)
+        pause = min(1.5 * pause, 0.5)
     return found
 
 

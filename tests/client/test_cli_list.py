@@ -20,9 +20,9 @@ from temporalio.client import Client, WorkflowExecutionStatus
 
 from activities.settings import Settings
 from client.embedded import EmbeddedServer
-from tests.client.asking import until
 from tests.client.commandline import Cli
 from tests.server.conftest import real_server
+from tests.server.trials import eventually
 from workflows.api import WORKFLOW_TYPE
 
 
@@ -57,7 +57,7 @@ async def test_newest_twenty_come_first(home: tuple[Cli, Client]) -> None:
     async def all_are_known() -> bool:
         return len(await listed(cli, "--limit", "0")) == 30
 
-    await until(all_are_known)
+    await eventually(all_are_known)
     assert await listed(cli) == newest(*range(29, 9, -1))
     assert "the newest 20 of 30 runs" in (await cli.beside("list")).err
     assert await listed(cli, "--limit", "3") == newest(29, 28, 27)
@@ -103,7 +103,7 @@ async def test_run_that_was_reset_is_there_once(home: tuple[Cli, Client]) -> Non
             WorkflowExecutionStatus.TERMINATED,
         }
 
-    await until(is_known)
+    await eventually(is_known)
     found = (await cli.beside("list", "--json", "--limit", "2")).lines
     assert [(one["id"], one["progress"]) for one in found] == [("reset", "running"), ("run-29", "terminated")]
 
@@ -121,7 +121,7 @@ async def test_run_with_a_status_that_the_sdk_does_not_know_breaks_nothing(tmp_p
         async def is_paused() -> bool:
             return "paused in Temporal" in (await cli.beside("list", "--running", "--address", address)).out
 
-        await until(is_paused)
+        await eventually(is_paused)
         shown = await cli.beside("show", "held", "--address", address)
         assert "paused in Temporal" in shown.out + shown.err, shown.err
         assert (await cli.beside("cancel", "held", "--address", address)).code == 0

@@ -20,9 +20,9 @@ from client.connection import Connection
 from client.console.app import Console, build
 from client.console.forms import arguments_in, fields_of
 from client.keys import Signer, new_key, signer
-from tests.client.asking import asking, marks, newer, opened, talk, until
+from tests.client.asking import asking, marks, newer, opened, talk
 from tests.server.conftest import real_server
-from tests.server.trials import PATIENCE, calls, task
+from tests.server.trials import PATIENCE, calls, eventually, task
 from workflows.people import Approvals, Group, People, RequestSettings
 
 HOST = "localhost:8260"
@@ -133,7 +133,7 @@ async def test_rejected_and_edited_calls(browser: Browser, agents: AgentClient, 
     run = await agents.start(asking("web-no", "web-before"))
     request = await opened(agents, run)
     await browser.decide(run, request.id, "reject", text="far too much")
-    again = await until(lambda: newer(agents, run, request))
+    again = await eventually(lambda: newer(agents, run, request))
     assert "far too much" in (await browser.get("/request", run=run, id=again.id)).text
     refused = await browser.decide(run, again.id, "edit", **{"arg.seconds": "soon", "arg.line": "kept"})
     assert refused.status_code == 400
@@ -150,7 +150,7 @@ async def test_later_calls_are_approved_only_by_an_explicit_choice(
     run = await agents.start(asking("web-first", "web-second", "web-third"))
     request = await opened(agents, run)
     await browser.decide(run, request.id, "approve")
-    again = await until(lambda: newer(agents, run, request))
+    again = await eventually(lambda: newer(agents, run, request))
     await browser.decide(run, again.id, "approve_later", later="any")
     await agents.result(run)
     assert marks(settings, "web-third") == 1
@@ -277,13 +277,13 @@ async def test_rollback_shows_what_was_done_and_refuses_when_more_was(
     run = await agents.start(asking("web-roll-1", "web-roll-2", "web-roll-3"))
     request = await opened(agents, run)
     await agents.decide(run, request, "approve")
-    request = await until(lambda: newer(agents, run, request))
+    request = await eventually(lambda: newer(agents, run, request))
     page = await browser.get("/rollback", run=run, step=1)
     assert "web-roll-1" in page.text
     form = next(one for one in page.forms if one[""] == "/rollback")
     path = form.pop("")
     await agents.decide(run, request, "approve")
-    await until(lambda: newer(agents, run, request))
+    await eventually(lambda: newer(agents, run, request))
     again = await browser.post(path, **form)
     assert "/rollback" in again.headers["location"]
     page = await browser.get(again.headers["location"])
@@ -332,7 +332,7 @@ async def test_runs_are_filtered_and_come_in_pages(browser: Browser, agents: Age
         lines, _ = await agents.list_page(f"WorkflowId STARTS_WITH '{prefix}'", 100)
         return len(lines) == 55
 
-    await until(listed)
+    await eventually(listed)
     page = await browser.get("/runs", id=prefix)
     assert len([1 for tag, one in page.elements if tag == "a" and one.get("class") == "main"]) == 50
     more = next(one["href"] for tag, one in page.elements if one.get("rel") == "next")
@@ -372,7 +372,7 @@ async def test_console_without_a_worker_shows_what_waits_and_sends_decisions(
             ended = await agents.start(talk())
             request = await opened(agents, run)
             await agents.result(ended)
-        await until(lambda: _no_worker(agents))
+        await eventually(lambda: _no_worker(agents))
         browser = Browser(agents)
         await browser.login()
         assert "web-alone" in (await browser.get("/")).text

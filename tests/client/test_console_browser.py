@@ -13,8 +13,8 @@ from activities.settings import Settings
 from client.agent import AgentClient
 from client.console.app import serving
 from client.keys import Signer
-from tests.client.asking import asking, marks, newer, opened, until
-from tests.server.trials import calls, task
+from tests.client.asking import asking, marks, newer, opened
+from tests.server.trials import calls, eventually, task
 from workflows.people import Approvals, People
 
 CHROMIUM = next(filter(None, map(shutil.which, ("chromium", "chromium-browser", "google-chrome"))), None)
@@ -89,7 +89,7 @@ async def test_choice_that_was_folded_away_counts_for_no_other_button(
     await fold.click()
     await page.get_by_role("button", name="Approve", exact=True).click()
     await expect(page.get_by_role("region", name="The decision")).to_contain_text("Approved by ada")
-    await until(lambda: newer(agents, run, request))
+    await eventually(lambda: newer(agents, run, request))
     assert marks(settings, "asked-again") == 0
     await agents.command(run, "abort")
 
@@ -101,7 +101,7 @@ async def test_a_person_rejects_and_edits(page: Page, agents: AgentClient, setti
     await page.get_by_label("Comment").first.fill("not this one")
     await page.get_by_role("button", name="Reject").click()
     await expect(page.get_by_role("region", name="The decision")).to_contain_text("not this one")
-    again = await until(lambda: newer(agents, run, request))
+    again = await eventually(lambda: newer(agents, run, request))
     await page.goto(f"{_origin(page)}/request?run={run}&id={again.id}")
     await page.keyboard.press("e")
     await page.get_by_role("textbox", name="line").fill("click-after")
@@ -138,7 +138,7 @@ async def test_each_of_six_windows_forgets_steps_that_were_rolled_back(
     run = await agents.start(asking("forget-a", "forget-b"))
     request = await opened(agents, run)
     await agents.decide(run, request, "approve")
-    await until(lambda: newer(agents, run, request))
+    await eventually(lambda: newer(agents, run, request))
     windows = [page, *[await page.context.new_page() for _ in range(5)]]
     for one in windows:
         await one.goto(f"{_origin(page)}/run?id={run}")

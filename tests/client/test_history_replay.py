@@ -19,9 +19,9 @@ from client.errors import RatchetError, UnknownRun, UsageError
 from client.history.differences import first_difference
 from client.history.fork import ForkChanges
 from client.history.replayer import first_changed, plugin_of, replayed
-from tests.client.asking import asking, opened, talk, until, without_worker
+from tests.client.asking import asking, opened, talk, without_worker
 from tests.server.conftest import TOOLS, real_server
-from tests.server.trials import scripted, task
+from tests.server.trials import eventually, scripted, task
 from worker import build_worker
 from workflows.api import Limits
 from workflows.kernel.log import FORKED, Record
@@ -44,7 +44,7 @@ async def test_open_run_with_decisions_replays_and_can_continue(agents: AgentCli
     first = await opened(agents, run)
     await agents.command(run, "steer", "be quick")
     await agents.decide(run, first, "approve")
-    await until(lambda: agents.requests(run))
+    await eventually(lambda: agents.requests(run))
     replay = await agents.replay(run)
     assert (replay.same, replay.can_continue) == (True, True)
     assert replay.records == len(await agents.records(run))
@@ -197,9 +197,9 @@ async def test_steps_come_from_the_history_without_a_worker(tmp_path: Path) -> N
             run = await agents.start(asking("no-worker", "never"))
             first = await opened(agents, run)
             await agents.decide(run, first, "approve")
-            await until(lambda: agents.requests(run))
+            await eventually(lambda: agents.requests(run))
             lines, effects = await agents.checkpoints(run), await agents.effects_to_repeat(run, 0)
-        await until(lambda: without_worker(agents))
+        await eventually(lambda: without_worker(agents))
         assert await agents.checkpoints(run) == lines
         assert await agents.effects_to_repeat(run, 0) == effects
         assert [call.tool for call in effects.calls] == ["mark_once"]
@@ -258,7 +258,7 @@ async def test_waiting_run_is_forked_and_its_calls_are_named(agents: AgentClient
     source = await agents.start(asking("fork-one", "fork-two"))
     first = await opened(agents, source)
     await agents.decide(source, first, "approve")
-    await until(lambda: agents.requests(source))
+    await eventually(lambda: agents.requests(source))
     assert [call.tool for call in (await agents.effects_to_repeat(source, 1)).calls] == ["mark_once"]
     fork = await agents.fork(source, 2)
     request = await opened(agents, fork)

@@ -20,10 +20,10 @@ from client.keys import new_key, signer
 from client.listing import RequestSummary
 from client.people import command_from, decision_from
 from client.sending import SentSignal
-from tests.client.asking import asking, marks, newer, opened, until, without_worker
+from tests.client.asking import asking, marks, newer, opened, without_worker
 from tests.people import clerk
 from tests.server.conftest import TOOLS, real_server
-from tests.server.trials import calls, task
+from tests.server.trials import calls, eventually, task
 from worker import build_worker
 from workflows.api import TASK_QUEUE
 from workflows.kernel.log import Record
@@ -68,7 +68,7 @@ async def test_rejected_and_edited_calls(agents: AgentClient, settings: Settings
     run = await agents.start(asking("sdk-reject", "sdk-before"))
     request = await opened(agents, run)
     await agents.decide(run, request.id, "reject", "far too much", by="ada")
-    again = await until(lambda: newer(agents, run, request))
+    again = await eventually(lambda: newer(agents, run, request))
     with pytest.raises(Refused, match="line"):
         await agents.decide(run, again, "edit", arguments={"lines": "sdk-after"})
     await agents.decide(run, again, "edit", arguments={"line": "sdk-after"})
@@ -115,7 +115,7 @@ async def test_closed_request_says_who_decided(agents: AgentClient) -> None:
     run = await agents.start(asking("sdk-late", people=People(interrupt_every=1)))
     request = await opened(agents, run)
     await agents.decide(run, request, "approve", by="ada")
-    await until(lambda: newer(agents, run, request))
+    await eventually(lambda: newer(agents, run, request))
     with pytest.raises(Refused, match="approved by ada"):
         await agents.decide(run, request, "reject")
     closed = await agents.request(run, request.id)
@@ -144,7 +144,7 @@ async def test_commands_pause_steer_limit_roll_back_and_resume(agents: AgentClie
     assert isinstance(paused, CommandDone)
     assert paused.paused
     assert (await agents.requests_page(run)).paused
-    assert (await until(agents.inbox))[0].waiting
+    assert (await eventually(agents.inbox))[0].waiting
     await agents.command(run, "steer", "be quick")
     await agents.command(run, "limits", limits={"tokens": 10**6, "cost_usd": None})
     back = await agents.command(run, "rollback", step=1)
@@ -178,7 +178,7 @@ async def test_inbox_lists_the_longest_wait_first(agents: AgentClient) -> None:
         lines = [line for line in await agents.inbox() if line.agent == "inboxer"]
         return lines if len(lines) == 2 else []
 
-    lines = await until(listed)
+    lines = await eventually(listed)
     assert [line.id for line in lines] == runs
     (summary,) = lines[0].requests
     assert (summary.kind, summary.tool, summary.arguments["line"]) == ("approval", "mark_once", "sdk-inbox-0")
@@ -260,7 +260,7 @@ async def test_watch_all_tells_every_request_that_closes_at_once(agents: AgentCl
     """More than the run itself still names as closed."""
     many = calls(*(("mark_once", {"line": f"sdk-many-{n}"}) for n in range(8)))
     run = await agents.start(task(many, "done", tools=("mark_once",), people=People(), approvals=Approvals()))
-    await until(lambda: agents.requests(run))
+    await eventually(lambda: agents.requests(run))
     requests: list[Request] = []
     async for news in agents.watch_all(run):
         if isinstance(news, Request):
@@ -299,7 +299,7 @@ async def test_decision_without_a_worker_counts_when_one_comes(tmp_path: Path) -
         async with build_worker(temporal, settings.model_copy(update={"shutdown_seconds": 0})):
             run = await agents.start(asking("sdk-absent"))
             await opened(agents, run)
-        await until(lambda: without_worker(agents))
+        await eventually(lambda: without_worker(agents))
         with pytest.raises(NoWorker):
             await agents.requests(run)
         (summary,) = await agents.request_summaries(run)

@@ -16,8 +16,9 @@ from client.errors import NoWorker, UnknownRun
 from client.history.checkpoints import checkpoint_lines, source_of
 from client.runs import Runs
 from client.stopped import StoppedRuns
-from tests.client.asking import asking, talk, until
+from tests.client.asking import asking, talk
 from tests.server.conftest import TOOLS
+from tests.server.trials import eventually
 from workflows.kernel.log import STARTED
 
 DONE, WAITS, ENDED, AGAIN = "done", "waits", "ended", "again"
@@ -77,9 +78,9 @@ async def told(tmp_path_factory: pytest.TempPathFactory) -> tuple[Settings, dict
             }
             return bool(ended.get(DONE)) and [line.id for line in await agents.inbox()] == [WAITS]
 
-        await until(seen)
+        await eventually(seen)
         said = await all_of(agents)
-        await until(lambda: _agrees(settings, said))  # also while the server runs
+        await eventually(lambda: _agrees(settings, said))  # also while the server runs
     assert running_server(data_dir) is None
     return settings, said
 

@@ -104,10 +104,13 @@ async def begin(client: Client, given: Any, **more: Any) -> Run:
 
 
 async def eventually(check: Callable[[], Awaitable[T | None]], patience: float = PATIENCE) -> T:
-    """Wait until the check gives something true. Raises TimeoutError after so many seconds."""
+    """Wait until the check gives something true; often at first, then less. Raises TimeoutError after so many
+    seconds."""
+    pause = 0.01
     async with asyncio.timeout(patience):
-        while not (found := await check()):  # noqa: ASYNC110  # what is waited for is in other processes
-            await asyncio.sleep(0.02)
+        while not (found := await check()):
+            await asyncio.sleep(pause)
+            pause = min(1.3 * pause, 0.2)
     return found
 
 
