@@ -65,9 +65,8 @@ def _cut(value: Any, most: int, *, free: bool = False) -> Any:
     says what is left out."""
     if isinstance(value, str):
         start = value[:most]
-        start = start[
-            : most * most // max(len(to_json(start)) - 2, most)
-        ]  # fewer where each takes more bytes
+        size = max(len(to_json(start)) - 2, most)
+        start = start[: most * most // size]  # fewer where each takes more bytes
         return value if len(start) == len(value) else f"{start} [... {len(value):,} characters]"
     more = len(value) - ITEMS if isinstance(value, dict | list | tuple) else 0
     if isinstance(value, dict):
