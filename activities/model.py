@@ -13,6 +13,7 @@ from collections.abc import Awaitable, Callable, Mapping, Sequence
 from dataclasses import replace
 from datetime import timedelta
 from random import uniform
+from typing import NamedTuple
 
 import structlog
 from temporalio import activity
@@ -22,6 +23,7 @@ from activities.contracts import (
     CONVERSATION_MISSING,
     EMPTY_DIGEST,
     FATAL,
+    OUT_OF_REQUESTS,
     RECOVERABLE,
     TRANSIENT,
     UNKNOWN_TOOLS,
@@ -33,7 +35,7 @@ from activities.contracts import (
     ToolCall,
     ToolSpec,
 )
-from activities.heartbeat import heartbeats
+from activities.heartbeat import heartbeats, pause_after
 from activities.images import Images
 from activities.pricing import cost_of, estimated_usage
 from activities.provider import (
@@ -44,6 +46,8 @@ from activities.provider import (
     ModelCall,
     Provider,
     ProviderError,
+    RequestCount,
+    out_of_requests,
     reply_too_large,
 )
 from activities.rate_limits import NoRoom, RateLimits, Use, estimated_tokens
@@ -69,6 +73,23 @@ log = structlog.get_logger(__name__)
 Describe = Callable[[Sequence[str]], Awaitable[tuple[ToolSpec, ...]]]
 """Gives the specs of tools. Raises `ApplicationError` of type `UNKNOWN_TOOLS`, and TransientError while an
 MCP server is away."""
+
+
+class _Before(NamedTuple):
+    """What the attempts before were. Temporal keeps only the newest heartbeat for the next attempt, so each
+    one carries this."""
+
+    given_back: int = 0
+    """How many only gave their slot back, to wait elsewhere for a rate limit."""
+    requests: int = 0
+    """How many requests were sent by those that failed."""
+    failures: int = 0
+    """How many failed. One that was lost with its worker, or missed a heartbeat, does not count."""
+
+    @property
+    def kept(self) -> tuple[int, ...]:
+        """What a heartbeat carries behind its text."""
+        return tuple(self) if any(self) else ()
 
 
 class ModelActivities:
@@ -108,23 +129,43 @@ class ModelActivities:
 
         A question that may not wait here for a rate limit fails with the cause `rate_limit`, to be tried
         again later by any worker; this does not count as one of its `attempts`.
+
+        Reply and failure say how many `requests` were sent, over all attempts that ended. What an attempt
+        sent that died with its worker is not counted: the next one sends the same bytes, under the same key.
         """
         began, info = time.monotonic(), activity.info()
-        given_back = int(info.heartbeat_details[1]) if len(info.heartbeat_details) > 1 else 0
-        reply = await self._asked(request, began, given_back)
-        attempt = info.attempt - given_back
+        before = _Before(*map(int, info.heartbeat_details[1:4]))
+        requests = RequestCount(_most_requests(request), before.requests)
+        try:
+            reply = await self._asked(request, began, requests, before)
+        except asyncio.CancelledError:
+            details = activity.cancellation_details()
+            if requests.sent < 2 or details is None or not details.cancel_requested:
+                raise
+            stopped = ProviderError("fatal", "cancelled", "the question was stopped")
+            raise _failed(stopped, requests, last=True) from None
         if not isinstance(reply, ProviderError):
-            return reply.model_copy(update={"attempt": attempt})
+            return reply.model_copy(update={"attempt": info.attempt - before.given_back})
         if reply.type != MUST_WAIT:
-            raise _failed(reply, last=attempt >= request.attempts)
+            if too_long := _wait_beyond(reply, _seconds_left(began)):
+                reply = ProviderError(reply.error, reply.type, f"{reply.message}; {too_long}")
+            failures = before.failures + 1
+            is_last = bool(too_long) or failures >= request.attempts
+            if reply.error == "transient" and requests.is_used_up and not is_last:
+                reply = out_of_requests(reply.message)
+            activity.heartbeat("", before.given_back, requests.sent, failures)  # for the next attempt
+            raise _failed(reply, requests, last=is_last, failures=failures)
         first, most = AWAY_SECONDS
-        pause = reply.retry_after_seconds or min(first * 2**given_back, most) * uniform(0.5, 1)
+        pause = reply.retry_after_seconds or min(first * 2**before.given_back, most) * uniform(0.5, 1)
         pause = min(pause, _seconds_left(began) / 2)
-        activity.heartbeat(f"({reply.message})", given_back + 1)
-        raise _failed(ProviderError("transient", "rate_limit", reply.message, pause), last=False)
+        activity.heartbeat(f"({reply.message})", before.given_back + 1, requests.sent, before.failures)
+        raise _failed(ProviderError("transient", "rate_limit", reply.message, pause), requests, last=False)
 
-    async def ask_behind_call(self, request: ModelRequest, began: float) -> ModelReplied | None:
-        """Ask once, in the activity of a tool call that began then, by the monotonic clock.
+    async def ask_behind_call(
+        self, request: ModelRequest, began: float, requests: RequestCount
+    ) -> ModelReplied | None:
+        """Ask once, in the activity of a tool call that began then, by the monotonic clock. `requests` counts
+        what is sent, also where no reply comes of it.
 
         None: the workflow asks, in an activity that may be repeated after a wait. While a provider fails,
         nothing is asked here: it would be asked more often than `attempts` says, and without a wait; nor
@@ -135,23 +176,29 @@ class ModelActivities:
         self._paused_until = {setup: until for setup, until in self._paused_until.items() if until > now}
         if request.setup in self._paused_until:
             return None
-        reply = await self._asked(request, began, 0, waits=False)
+        requests.most = _most_requests(request)
+        reply = await self._asked(request, began, requests, _Before(), waits=False)
         if not isinstance(reply, ProviderError):
             return reply
-        if reply.error != "recoverable":
+        if reply.error != "recoverable" and reply.type != OUT_OF_REQUESTS:
             pause = max(PAUSE_SECONDS, reply.retry_after_seconds or 0)
             self._paused_until[request.setup] = time.monotonic() + pause
         return None
 
     async def _asked(
-        self, request: ModelRequest, began: float, given_back: int, *, waits: bool = True
+        self,
+        request: ModelRequest,
+        began: float,
+        requests: RequestCount,
+        before: _Before,
+        *,
+        waits: bool = True,
     ) -> ModelReplied | ProviderError:
-        """The reply, in an activity that began then; `given_back`: how many attempts before only gave their
-        slot back; `waits`: for rate limits. A failure is returned: what a provider's library raised may hold
-        the key, so it must be nobody's cause."""
+        """The reply, in an activity that began then; `waits`: for rate limits. A failure is returned: what a
+        provider's library raised may hold the key, so it must be nobody's cause."""
         started = time.monotonic()
         try:
-            described = await self._described(request.describe, given_back)
+            described = await self._described(request.describe, before)
         except TransientError as error:
             return ProviderError("transient", "mcp_server_away", str(error))
         setup, base = self._setup(request, described), self._base(request)
@@ -172,11 +219,10 @@ class ModelActivities:
             tool_choice=request.tool_choice,
             key=request.key,
             on_text=extend,
+            requests=requests,
         )
         try:
-            # Temporal keeps only the newest heartbeat for the next attempt
-            kept = (given_back,) if given_back else ()
-            async with heartbeats(lambda: (_end(tail), *kept), self.heartbeat_seconds):
+            async with heartbeats(lambda: (_end(tail), *before.kept), self.heartbeat_seconds):
                 complete = self._complete(call, began, show if waits else None)
                 reply = _counted(_storable(await complete, call), call)
         except ProviderError as error:
@@ -187,16 +233,20 @@ class ModelActivities:
         self.cache.save(conversation, base.digest)
         seconds = time.monotonic() - started
         _log(reply, seconds)
-        facts = {"seconds": seconds, "conversation": conversation.digest, "tools": described}
+        facts = {
+            "seconds": seconds,
+            "requests": requests.sent,
+            "conversation": conversation.digest,
+            "tools": described,
+        }
         return reply.model_copy(update={**facts, "requested": f"{call.model.provider}/{call.model.name}"})
 
-    async def _described(self, names: Sequence[str], given_back: int) -> tuple[ToolSpec, ...]:
+    async def _described(self, names: Sequence[str], before: _Before) -> tuple[ToolSpec, ...]:
         """The specs of these tools. Raises `ApplicationError` of type `UNKNOWN_TOOLS`, and TransientError
         while an MCP server is away."""
         if not names:
             return ()
-        kept = (given_back,) if given_back else ()
-        async with heartbeats(lambda: ("(waiting for MCP servers)", *kept), self.heartbeat_seconds):
+        async with heartbeats(lambda: ("(waiting for MCP servers)", *before.kept), self.heartbeat_seconds):
             return await self._describe(names)
 
     def _setup(self, request: ModelRequest, described: tuple[ToolSpec, ...]) -> Setup:
@@ -293,11 +343,24 @@ class ModelActivities:
         raise ProviderError("transient", "rate_limit", f"{waits}, for {room:.0f} s; {advice}")
 
 
+def _wait_beyond(error: ProviderError, left: float) -> str:
+    """That the server wants a longer pause than the run has time, in words; empty: it does not."""
+    wait = error.retry_after_seconds
+    if wait is None or wait <= left:
+        return ""
+    return f"the server asked to wait {wait:g} s, and the run's limit of seconds leaves {left:.0f} s"
+
+
+def _most_requests(request: ModelRequest) -> float:
+    return math.inf if request.most_requests is None else request.most_requests
+
+
 async def _reply(provider: Provider, call: ModelCall, began: float) -> ModelReplied:
     """The provider's reply within the model's own time and the time that the run has left."""
     model, left = call.model, _seconds_left(began)
     try:
         async with asyncio.timeout(min(model.timeout_seconds, left)) as limit:
+            call.requests.begin()  # a run has room for the first one: it was reserved
             return await provider.complete(call)
     except TimeoutError:
         if not limit.expired():
@@ -418,12 +481,14 @@ def _missing(what: str, digest: str) -> ApplicationError:
     )
 
 
-def _failed(error: ProviderError, last: bool) -> ApplicationError:
-    wait = error.retry_after_seconds
+def _failed(error: ProviderError, requests: RequestCount, last: bool, failures: int = 1) -> ApplicationError:
+    final = last or error.error != "transient" or error.type in ("deadline", OUT_OF_REQUESTS)
+    wait = timedelta(seconds=error.retry_after_seconds) if error.retry_after_seconds else None
+    more = {"requests": requests.sent} if requests.sent > 1 else {}
     return ApplicationError(
         error.message,
-        {"type": error.type, "message": error.message},
+        {"type": error.type, "message": error.message, **more},
         type=ERROR_TYPES[error.error],
-        non_retryable=last or error.error != "transient" or error.type == "deadline",
-        next_retry_delay=timedelta(seconds=wait) if wait else None,  # None: the retry policy's own
+        non_retryable=final,
+        next_retry_delay=wait or (None if final else pause_after(failures)),
     )

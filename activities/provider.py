@@ -7,11 +7,19 @@ named under `modules` (docs/providers.md shows a whole one).
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field
 from typing import Literal, Protocol
 
-from activities.contracts import Conversation, Message, ModelReplied, ModelSpec, Setup
+from activities.contracts import (
+    OUT_OF_REQUESTS,
+    Conversation,
+    Message,
+    ModelReplied,
+    ModelSpec,
+    Setup,
+)
 from activities.images import Image
 
 __all__ = [
@@ -22,7 +30,9 @@ __all__ = [
     "ModelCall",
     "Provider",
     "ProviderError",
+    "RequestCount",
     "close_providers",
+    "out_of_requests",
     "problem_with",
     "reply_too_large",
 ]
@@ -39,6 +49,26 @@ MAX_CALLS = 1000
 
 def _ignore(text: str) -> None:
     """Nobody watches."""
+
+
+@dataclass(slots=True)
+class RequestCount:
+    """How many requests one question has sent, over all attempts that ended; and how many it may send."""
+
+    most: float = math.inf
+    sent: int = 0
+
+    @property
+    def is_used_up(self) -> bool:
+        """The run's limit lets no further request through."""
+        return self.sent >= self.most
+
+    def begin(self) -> bool:
+        """Count one more, which is sent now. False: the limit lets none through."""
+        if self.is_used_up:
+            return False
+        self.sent += 1
+        return True
 
 
 @dataclass(frozen=True, slots=True)
@@ -58,6 +88,9 @@ class ModelCall:
     """Idempotency key; stable over attempts."""
     on_text: Callable[[str], None] = _ignore
     """To be called with each piece of the reply's text as it arrives."""
+    requests: RequestCount = field(default_factory=RequestCount)
+    """What counts as model calls. Whoever asks the provider counts the first request; a provider that sends
+    more, for instance to ask in another way, calls `requests.begin()` before each."""
 
     @property
     def model(self) -> ModelSpec:
@@ -112,6 +145,12 @@ def reply_too_large(what: str, limit: int) -> ProviderError:
         f"the model's reply has more than {limit:,} {what}; ask for less, or set the model's "
         "max_output_tokens",
     )
+
+
+def out_of_requests(why: str) -> ProviderError:
+    """The error for a question that needs another request, for this reason, where its run may send none."""
+    words = f"{why}; the run's limit of model_calls lets no further request through"
+    return ProviderError("transient", OUT_OF_REQUESTS, words)
 
 
 async def problem_with(provider: Provider, model: ModelSpec) -> str | None:

@@ -23,6 +23,7 @@ from pydantic import (
 )
 from pydantic_settings import BaseSettings, NoDecode, SettingsConfigDict
 
+from activities.configuration import read_configuration
 from activities.mcp.config import McpConfig, ServerName, servers_from
 
 __all__ = ["KEY_BYTES", "KEY_NAME", "RateLimit", "Settings"]
@@ -96,7 +97,7 @@ def _content(value: object) -> object:
                 f"{value} would be read from the folder in which a command is given; expected JSON, or the "
                 f"whole path of a file. If that one is meant: {file.absolute()}"
             )
-        return file.read_text()
+        return read_configuration(file).decode()
     except (OSError, UnicodeDecodeError, RuntimeError) as error:
         reason = getattr(error, "strerror", None) or "it is not text"
         raise ValueError(f"the file {value} cannot be read: {reason}") from error

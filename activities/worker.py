@@ -49,6 +49,7 @@ def worker_activities(
         models.ask_model,
         tools.describe_tools,
         tools.call_tool,
+        tools.block_call,
         tools.reconcile_tool,
         tools.compensate_tool,
         ArtifactActivities(blobs).read_artifacts,

@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+import asyncio
 import logging
+import random
 import secrets
+import time
 from collections.abc import AsyncIterator, Iterable, Sequence
 from contextlib import asynccontextmanager, suppress
 from pathlib import Path
@@ -14,7 +17,8 @@ from temporalio.exceptions import WorkflowAlreadyStartedError
 
 from client.attributes import start_attributes
 from client.connection import connected
-from client.errors import DuplicateRun, UsageError, clear_errors
+from client.errors import DuplicateRun, ServerBusy, UsageError, clear_errors
+from client.history.recorded import beginning_of
 from client.listing import start_memo
 from client.people import RunCommander
 from client.remote import remote_config
@@ -33,6 +37,10 @@ if TYPE_CHECKING:
 __all__ = ["AgentClient", "pinned"]
 ID_LETTERS = "23456789abcdefghjkmnpqrstuvwxyz"
 """Of the random part of an id; without those that look alike."""
+START_SECONDS = 60
+"""How long `start` tries again where the server is busy."""
+LONGEST_PAUSE = 5.0
+"""Seconds between two of these tries."""
 
 
 class AgentClient(RunCommander):
@@ -97,6 +105,7 @@ class AgentClient(RunCommander):
         task_queue: str = TASK_QUEUE,
     ) -> str:
         """Start a run; its id. A task comes from an agent file: `load_agent("my.yaml").task("the goal")`.
+        Where the server is busy, it is tried again for a minute.
 
         Args:
             run: the id; default: a new one that begins with the agent's name.
@@ -107,7 +116,9 @@ class AgentClient(RunCommander):
 
         Raises:
             DuplicateRun: a run with that id exists, live or over.
-            UsageError: the machine takes no material, the material is not text, or an image cannot be used.
+            UsageError: a worker would refuse the task, the machine takes no material, the material is not
+                text, or an image cannot be used. The id is not used up.
+            ServerBusy: the server has too much to do. The run may have been started all the same.
         """
         run = run or new_run_id(task.name)
         task = pinned(task)
@@ -115,9 +126,25 @@ class AgentClient(RunCommander):
             task = await self._with_material(task, material)
         if images:
             task = await self._with_images(task, images)
+        check_task(task, run)
+        until, pause = time.monotonic() + START_SECONDS, 0.2
+        was_busy = False
+        while True:
+            try:
+                await self._start(task, run, task_queue, again=was_busy)
+                return run
+            except ServerBusy:
+                if time.monotonic() > until:
+                    raise
+                was_busy = True
+            await asyncio.sleep(random.uniform(pause / 2, pause))
+            pause = min(2 * pause, LONGEST_PAUSE)
+
+    async def _start(self, task: AgentTask, run: str, task_queue: str, *, again: bool) -> None:
+        """One try. `again`: the one before may have started the run, and only its answer was lost."""
         memo = start_memo(task)
-        try:
-            async with clear_errors(self.where, run):
+        async with clear_errors(self.where, run):
+            try:
                 await self.temporal.start_workflow(
                     WORKFLOW_TYPE,
                     task,
@@ -128,12 +155,13 @@ class AgentClient(RunCommander):
                     search_attributes=start_attributes(task),
                     static_summary=memo["goal"],
                 )
-        except WorkflowAlreadyStartedError as error:
-            raise DuplicateRun(
-                f"a run with the id {run} exists already, so nothing was started; `ratchet watch {run}` "
-                "follows it; or choose another id"
-            ) from error
-        return run
+            except WorkflowAlreadyStartedError as error:
+                if again and (await beginning_of(self.temporal, run)).task == task:
+                    return
+                raise DuplicateRun(
+                    f"a run with the id {run} exists already, so nothing was started; `ratchet watch {run}` "
+                    "follows it; or choose another id"
+                ) from error
 
     async def _with_material(self, task: AgentTask, material: str | bytes | Path) -> AgentTask:
         from client.material import material_for
@@ -247,6 +275,30 @@ def pinned(task: AgentTask) -> AgentTask:
         newest = registry.machine(task.machine, task.machine_version).version
         return task.model_copy(update={"machine_version": newest})
     return task
+
+
+def check_task(task: AgentTask, run: str) -> None:
+    """Refuse what a worker would refuse, before the id is used. What depends on modules that are not loaded
+    here, and on what tools look like, is left to the worker. Raises UsageError."""
+    from workflows.kernel.errors import InputRefused, NotLoaded, bug_text
+    from workflows.kernel.machine import ToolsUnknown
+    from workflows.task import InvalidTask, program_for
+
+    try:
+        program = program_for(task, None, run)
+        if task.fork is None and task.carry is None:
+            program.begin()
+    except ToolsUnknown:
+        return
+    except InvalidTask as error:
+        if not isinstance(error.__cause__, NotLoaded):
+            raise UsageError(str(error)) from error
+    except InputRefused as error:
+        raise UsageError(str(error)) from error
+    except Exception as error:  # a worker would fail with it for as long as it lives
+        raise UsageError(
+            f"the machine {task.machine} cannot begin, so nothing was started: {bug_text(error)}"
+        ) from error
 
 
 def new_run_id(agent: str) -> str:

@@ -110,6 +110,11 @@ class Draft:
                 return origin
         return self._file.place(where) if self._file else "agent"
 
+    @property
+    def folder(self) -> Path:
+        """Where the agent file lies; without one, the current folder."""
+        return self._file.path.parent if self._file else Path()
+
     def message(self, found: Iterable[Problem]) -> str:
         """The message for what is wrong: one line for each problem, with its place and key."""
         return "\n".join(
@@ -133,8 +138,7 @@ class Draft:
             agent = AgentFile.model_validate(self.values)
         except ValidationError as error:
             raise UsageError(self.message(problems(error, AgentFile))) from error
-        folder = self._file.path.parent if self._file else Path()
-        modules = [(folder / name).resolve() for name in agent.modules]
+        modules = [(self.folder / name).resolve() for name in agent.modules]
         found: list[Problem] = [
             (("modules", index), f"no Python file {path}")
             for index, path in enumerate(modules)
@@ -217,11 +221,13 @@ def find_agent(name: str | Path) -> Path:
         UsageError: there is neither.
     """
     path = Path(name)
-    if path.is_file() or path.suffix in (".yaml", ".yml") or len(path.parts) > 1:
+    if path.suffix in (".yaml", ".yml"):
         return path
     shipped = {found.stem: found for found in shipped_agents()}
     if str(name) in shipped:
         return shipped[str(name)]
+    if len(path.parts) > 1 or path.is_file():
+        raise UsageError(f"agent {name}: expected a file whose name ends in .yaml or .yml")
     raise UsageError(f"agent {name}: no such file or shipped agent; {nearest(str(name), shipped)}")
 
 

@@ -8,15 +8,16 @@ from typing import TYPE_CHECKING, TypeVar
 
 from pydantic import ValidationError
 
+from activities.contracts import Frozen
 from client.errors import RatchetError
 from workflows.api import AgentTask, RunResult
 from workflows.kernel.log import Record
 
 if TYPE_CHECKING:
-    from activities.store.archive import Archive
+    from activities.store.archive import Archive, ChainBroken
     from activities.store.stores import Stores
 
-__all__ = ["ArchivedRuns"]
+__all__ = ["ArchiveProblem", "ArchivedRuns"]
 
 T = TypeVar("T")
 
@@ -24,7 +25,8 @@ T = TypeVar("T")
 class ArchivedRuns:
     """Read access to the archive.
 
-    Every method may raise `RatchetError`: the archive cannot be read, or its content is damaged.
+    Every method may raise `RatchetError`: the archive cannot be read, or what it has of the run is not what
+    was written there (`ChainBroken` is its cause).
     """
 
     def __init__(self, stores: Stores) -> None:
@@ -59,11 +61,38 @@ class ArchivedRuns:
     async def histories(self, run: str) -> dict[str, bytes]:
         """Temporal's histories of a run's executions, by execution, the first one first, as its protocol
         writes them; empty when the archive has none. Of a run that was reset also those of before."""
+        await _read(lambda: self._archive.last_record(run))  # no history is shown beside a broken chain
         return await _read(lambda: self._archive.histories(run))
 
     async def broken_at(self, run: str) -> int | None:
         """The first record that breaks the hash chain; None: the chain is whole."""
         return await _read(lambda: self._archive.broken_at(run))
+
+    async def has_end(self, run: str, head: str) -> bool:
+        """The archive has the result of the log that ends in the record with this hash."""
+        return await _read(lambda: self._archive.has_end(run, head))
+
+    async def ended(self) -> frozenset[str]:
+        """Workflow ids of the runs that have a result."""
+        return await _read(lambda: frozenset(self._archive.ended()))
+
+    async def runs(self) -> int:
+        """How many logs there are, those that a reset replaced included."""
+        return await _read(lambda: len(self._archive.runs()))
+
+    async def broken(self) -> tuple[ChainBroken, ...]:
+        """What is wrong with each run whose log or result is not as it was written."""
+        return await _read(lambda: tuple(self._archive.broken()))
+
+
+class ArchiveProblem(Frozen):
+    """What is wrong with the archive's log of one run."""
+
+    run: str
+    """The workflow id."""
+    run_id: str
+    """Of its first execution; with `~1`, `~2`, ... a chain that a reset replaced."""
+    problem: str
 
 
 async def _read(read: Callable[[], T]) -> T:

@@ -21,7 +21,7 @@ from client.listing import (
     list_filter,
     requests_in,
 )
-from workflows.api import AgentTask
+from workflows.api import LOG_HEAD_KEY, AgentTask
 
 __all__ = ["accept_new_statuses", "line_of", "newest_runs", "requests_in_memo", "start_attributes"]
 
@@ -68,7 +68,7 @@ async def line_of(run: WorkflowExecution) -> RunLine:
         machine=found.get(MACHINE, ""),
         task_queue=run.task_queue,
         state=found.get(STATE, "") if run.status in PROGRESS else f"{_status(run)} in Temporal",
-        waiting=found.get(WAITING, ""),
+        waiting="" if run.close_time else found.get(WAITING, ""),
         waiting_since=found.get(WAITING_SINCE),
         deadline=found.get(DEADLINE),
         exit_reason=found.get(EXIT, ""),
@@ -76,6 +76,7 @@ async def line_of(run: WorkflowExecution) -> RunLine:
         started=run.start_time,
         closed=run.close_time,
         requests=await requests_in_memo(run),
+        log_head=str(await _memo(run, LOG_HEAD_KEY) or ""),
     )
 
 

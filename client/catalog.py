@@ -9,9 +9,9 @@ import os
 import re
 import shlex
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from contextlib import suppress
 from dataclasses import asdict, dataclass
 from functools import cached_property
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 from urllib.parse import urlsplit, urlunsplit
 
@@ -34,6 +34,8 @@ __all__ = ["Catalog", "check_key", "check_servers", "machine_facts", "module_fac
 
 PLACEHOLDER = re.compile(r"\{\w+\}")
 """What a script fills with what an `expect` has found."""
+FAULTS = (UsageError, ExtensionError, ValueError, TypeError)
+"""Of modules that are loaded."""
 SERVER_SECONDS = 5
 """How long a model server may take to accept a connection, and to say anything."""
 
@@ -101,15 +103,24 @@ class Catalog:
         from workflows.gate.approvals import problems as approval_problems
 
         specs = [tool for tool in self.tools if tool.name in agent.tools]
-        found = [*self._machine(agent), *self._models(agent), *self._tools(agent)]
+        found = [*self._machine(agent), *self._models(agent), *self._tools(agent, draft.folder)]
         found += approval_problems(agent.approvals, agent.people, tools=agent.tools, specs=specs)
         if found:
             raise UsageError(draft.message(found))
 
+    def warnings(self, agent: AgentFile, more: Iterable[ToolSpec] = ()) -> tuple[str, ...]:
+        """What the agent's rules do not protect, as far as its tools are known; `more` are those of MCP
+        servers."""
+        from workflows.gate.approvals import problem_text, unchecked_paths
+
+        specs = [tool for tool in (*self.tools, *more) if tool.name in agent.tools]
+        return tuple(problem_text([one]) for one in unchecked_paths(agent.approvals, specs))
+
     def _machine(self, agent: AgentFile) -> Iterator[Problem]:
         names = {machine.name for machine in self.machines}
         if agent.machine not in names:
-            yield ("machine",), f"there is no machine `{agent.machine}`; {nearest(agent.machine, names)}"
+            text = f"there is no machine `{agent.machine}`; {nearest(agent.machine, names)}"
+            yield ("machine",), f"{text}{_machines_of(agent)}"
             return
         try:
             machine = self.machine(agent.machine, agent.machine_version)
@@ -129,6 +140,9 @@ class Catalog:
     def _models(self, agent: AgentFile) -> Iterator[Problem]:
         plain = all(one.plain_replies for one in self.machines if one.name == agent.machine)
         scripted = plain or any(spec.script for spec in agent.models.values())
+        # A misspelt tool of the agent is said once, of the agent.
+        misspelt = any(self.tool_problem(name) for name in agent.tools)
+        callable_ = [*agent.tools, *(tool.name for tool in self.tools if misspelt)]
         for role, spec in agent.models.items():
             if spec.provider not in self.providers:
                 what = f"there is no provider `{spec.provider}`; {nearest(spec.provider, self.providers)}"
@@ -136,12 +150,17 @@ class Catalog:
             elif spec.provider == SCRIPTED and not scripted:
                 yield ("models", role), _no_script(agent.machine)
             for index, entry in enumerate(spec.script or ()):
-                yield from _script_problems(entry, agent.tools, ("models", role, "script", index))
+                yield from _script_problems(entry, callable_, ("models", role, "script", index))
 
-    def _tools(self, agent: AgentFile) -> Iterator[Problem]:
+    def _tools(self, agent: AgentFile, folder: Path) -> Iterator[Problem]:
         for index, name in enumerate(agent.tools):
             if problem := self.tool_problem(name):
-                yield ("tools", index), problem
+                file = folder / f"{name}.py"
+                is_left_out = (
+                    name.isidentifier() and file.is_file() and str(file.resolve()) not in agent.modules
+                )
+                hint = f"; {file.name} lies beside the agent file: add it to `modules`" if is_left_out else ""
+                yield ("tools", index), f"{problem}{hint}"
 
     def tool_problem(self, name: str) -> str:
         """Why there is no tool of this name; empty: there is, or an MCP server may have it."""
@@ -155,6 +174,17 @@ class Catalog:
                 f"there is no tool `{name}`: no MCP server is called `{server}`; RATCHET_MCP names: {known}"
             )
         return f"there is no tool `{name}`; {nearest(name, names)}"
+
+
+def _machines_of(agent: AgentFile) -> str:
+    """Which machines the agent's own modules declare, for the end of a message."""
+    if not agent.modules:
+        return ""
+    machines = [getattr(one, "name", "") for one, _ in declared(load_modules(agent.modules), "MACHINE")]
+    files = ", ".join(Path(name).name for name in agent.modules)
+    if not machines:
+        return f". {files} declares none: a module does by `MACHINE = Machine(...)`, or by a tuple `MACHINES`"
+    return f". {files} declares {', '.join(f'`{name}`' for name in machines)}"
 
 
 def _script_problems(entry: ScriptedReply, tools: Sequence[str], where: KeyPath) -> Iterator[Problem]:
@@ -202,18 +232,23 @@ def without_broken_modules(settings: Settings, named: Iterable[str]) -> tuple[Se
     from activities.providers import load_providers
     from activities.tools import load_tools
 
+    def load(*modules: str) -> None:
+        trial = settings.model_copy(update={"modules": modules})
+        load_tools(trial)
+        load_providers(trial)
+        register_modules(modules)
+
     needed = tuple(named)
     remembered = [name for name in settings.modules if name not in needed]
     kept, messages = [name for name in settings.modules if name in needed], []
-    with suppress(UsageError, ExtensionError):  # an error for whoever loads what is named
-        register_modules(kept)
+    try:
+        load(*kept)
+    except FAULTS:  # beside a module that is broken, nothing can be said of the others
+        return settings.model_copy(update={"modules": tuple(kept)}), ()
     for name in reversed(remembered):  # the newest first
-        trial = settings.model_copy(update={"modules": (*kept, name)})
         try:
-            load_tools(trial)
-            load_providers(trial)
-            register_modules([name])
-        except (UsageError, ExtensionError, ValueError, TypeError) as error:
+            load(*kept, name)
+        except FAULTS as error:
             messages.append(
                 f"the module {name}, named by an earlier command in this directory, is left out: "
                 f"{error}. If it is not needed any more: ratchet modules --forget {shlex.quote(name)}"
@@ -248,11 +283,13 @@ def check_key(models: Iterable[ModelSpec]) -> None:
         return
     for spec in models:
         if spec.provider == "openai" and spec.base_url is None:
+            default = ", the default," if spec == ModelSpec() else ""
             raise UsageError(
-                f"the model {spec.name} needs a key or a server: set OPENAI_API_KEY, or name any "
-                "OpenAI-compatible server (Ollama, vLLM, LM Studio) with --base-url or OPENAI_BASE_URL, such "
-                "as --base-url http://localhost:11434/v1 --model llama3.2. `--model scripted` needs neither, "
-                "but is not a language model"
+                f"the model {spec.name}{default} is asked at OpenAI, since nothing names another server: set "
+                "OPENAI_API_KEY. For a model elsewhere (Anthropic, Ollama, vLLM, LM Studio) name its "
+                "OpenAI-compatible server with --base-url or OPENAI_BASE_URL, such as --base-url "
+                "http://localhost:11434/v1 --model llama3.2; a key that it needs goes into OPENAI_API_KEY. "
+                "`--model scripted` needs neither, but is not a language model"
             )
 
 

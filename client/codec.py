@@ -90,7 +90,7 @@ class CodecServer(ThreadingHTTPServer):
         except OSError as error:
             raise UsageError(
                 f"the codec server cannot listen at {address[0]}:{address[1]}: {error.strerror or error}; "
-                "choose another port with --port"
+                "choose another port with --listen"
             ) from error
 
     @property

@@ -62,6 +62,10 @@ DYNAMIC_CONFIG = (
     # one partition: limits and priorities of a task queue are exact
     "matching.numTaskqueueReadPartitions=1",
     "matching.numTaskqueueWritePartitions=1",
+    # a worker that stands still keeps its polls open, and the server gives each of them a task, which is lost
+    # for 10 s: so it asks connections sooner than after a minute whether somebody is there
+    'frontend.keepAliveTime="10s"',
+    'frontend.keepAliveTimeout="10s"',
     # no web page may reach the server's HTTP API through a name that resolves to this machine
     'frontend.httpAllowedHosts=["nobody.invalid"]',
 )

@@ -15,9 +15,10 @@ if TYPE_CHECKING:
     from temporalio.service import RPCError
 
 __all__ = [
-    "CodeChanged", "DuplicateRun", "MachineBug", "NoWorker", "NotConfirmed", "RatchetError", "Refused",
-    "RunFailed", "RunRefused", "ServerError", "StoreNotShared", "UnknownRun", "Unreachable", "Unreadable",
-    "UsageError", "clear_errors", "machine_bug", "no_worker", "run_failed", "unknown_run", "unreachable",
+    "CodeChanged", "DuplicateRun", "MachineBug", "NoWorker", "RunNotBegun", "NotConfirmed", "RatchetError",
+    "Refused", "RunFailed", "RunRefused", "ServerBusy", "ServerError", "StoreNotShared", "UnknownRun",
+    "Unreachable", "Unreadable", "UsageError", "WorkersBusy", "clear_errors", "machine_bug", "no_worker",
+    "run_failed", "unknown_run", "unreachable",
 ]  # fmt: skip
 
 
@@ -42,8 +43,20 @@ class Unreachable(RatchetError):
     """The Temporal server does not answer."""
 
 
+class ServerBusy(Unreachable):
+    """The Temporal server has more to do than it can, and did not answer in time."""
+
+
 class NoWorker(RatchetError):
     """No worker polls the task queue, so a query would wait in vain."""
+
+
+class WorkersBusy(NoWorker):
+    """A worker polls the task queue, but none answered a query in time."""
+
+
+class RunNotBegun(RatchetError):
+    """A worker has the run, but it has not begun yet, so it has nothing to tell."""
 
 
 class MachineBug(RatchetError):
@@ -107,12 +120,13 @@ NO_POLLER = "no poller seen"
 
 
 @asynccontextmanager
-async def clear_errors(where: str, run_id: str = "") -> AsyncIterator[None]:
+async def clear_errors(where: str, run_id: str = "", *, query: bool = False) -> AsyncIterator[None]:
     """Turn what Temporal's client raises inside into a `RatchetError` that says what to do.
 
     Args:
         where: address of the server, for the message.
         run_id: workflow id, where the call is about one run.
+        query: a worker must answer the call, too.
     """
     from temporalio.client import WorkflowQueryRejectedError
     from temporalio.service import RPCError
@@ -123,7 +137,7 @@ async def clear_errors(where: str, run_id: str = "") -> AsyncIterator[None]:
     try:
         yield
     except RPCError as error:
-        raise _translated(error, where, run_id) from error
+        raise (query and _of_query(error, where, run_id)) or _translated(error, where, run_id) from error
     except (KeyMissing, NotDecrypted) as error:
         what = f"of run {run_id}" if run_id else f"at {where}"
         raise Unreadable(f"what Temporal has {what} cannot be read here: {error}") from error
@@ -140,6 +154,19 @@ async def clear_errors(where: str, run_id: str = "") -> AsyncIterator[None]:
         ) from error
 
 
+def _of_query(error: RPCError, where: str, run_id: str) -> NoWorker | None:
+    from temporalio.service import RPCStatusCode as Code
+
+    if TASK_FAILS in error.message or NO_POLLER in error.message:
+        return no_worker(where)
+    if error.status not in (Code.CANCELLED, Code.DEADLINE_EXCEEDED):
+        return None
+    return WorkersBusy(
+        f"run {run_id} gave no answer in time ({error.message}): its workers, or the server at {where}, are "
+        "busy or have just gone; try again, and with fewer requests at once"
+    )
+
+
 def _translated(error: RPCError, where: str, run_id: str) -> RatchetError:
     from temporalio.service import RPCStatusCode as Code
 
@@ -149,9 +176,12 @@ def _translated(error: RPCError, where: str, run_id: str) -> RatchetError:
         if any(words in error.message for words in RUN_IS_OVER):
             return Refused(f"run {run_id} is over, so nothing was changed; `ratchet show {run_id}` shows it")
         return unknown_run(where, run_id)
-    if run_id and (slow or TASK_FAILS in error.message or NO_POLLER in error.message):
-        return no_worker(where)
-    if slow or error.status is Code.UNAVAILABLE or error.message == "transport error":
+    if slow or error.status is Code.RESOURCE_EXHAUSTED:
+        return ServerBusy(
+            f"the Temporal server at {where} is busy: it gave no answer in time ({error.message}); try "
+            "again, and with fewer requests at once (docs/embedding.md)"
+        )
+    if error.status is Code.UNAVAILABLE or error.message == "transport error":
         return unreachable(where, error.message)
     if error.status in (Code.UNAUTHENTICATED, Code.PERMISSION_DENIED):
         return RatchetError(

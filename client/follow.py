@@ -91,7 +91,10 @@ class Heartbeat:
     text: str = ""
     """The end of what the model has said in the present call, or a tool's progress; a second old at most."""
     failures: Mapping[str, str] = field(default_factory=dict)
-    """What fails and is tried again, each in one line; the key is another one for each attempt."""
+    """What fails and is tried again, each in one line; the key is another one for each attempt.
+    That of a bug, which stops the run itself, is its text."""
+    paused_calls: tuple[str, ...] = ()
+    """Calls that an operator has paused in Temporal, each in one line."""
     attempt: int = 0
     """Number of the attempt that is under way or comes next, of what is tried again first."""
     next_try: float | None = None
@@ -108,12 +111,14 @@ async def heartbeat_in(temporal: Client, description: DescribeWorkflowExecutionR
     text, attempt = "", 0
     next_try: float | None = None
     run = description.workflow_execution_info.execution.workflow_id
+    paused = [one for one in description.pending_activities if one.paused]
     failed = sorted(
-        (one for one in description.pending_activities if one.HasField("last_failure")), key=_tried_first
+        (one for one in description.pending_activities if one.HasField("last_failure") and not one.paused),
+        key=_tried_first,
     )
     if failed:
         attempt, next_try = failed[0].attempt, _next_try(failed[0])
-    titles = await _titles(temporal, run) if failed else {}
+    titles = await _titles(temporal, run) if failed or paused else {}
     failures = {
         f"{one.activity_id} attempt {one.attempt}": await _failure_text(
             temporal, one.last_failure, titles.get(one.activity_id, one.activity_id)
@@ -126,7 +131,18 @@ async def heartbeat_in(temporal: Client, description: DescribeWorkflowExecutionR
             text = str(details[0]) if details else text
     if not failed and description.pending_workflow_task.attempt > 1 and (bug := await bug_in(temporal, run)):
         failures = {bug: bug}
-    return Heartbeat(text, failures, attempt, next_try)
+    held = tuple(_paused_text(one, titles.get(one.activity_id, one.activity_id), run) for one in paused)
+    return Heartbeat(text, failures, held, attempt, next_try)
+
+
+def _paused_text(pending: PendingActivityInfo, title: str, run: str) -> str:
+    who = pending.pause_info.manual
+    by = f"by {who.identity}" if who.identity else "by a rule"
+    why = f" ({' '.join(who.reason.split())[:300]})" if who.reason else ""
+    return (
+        f"{title} is paused in Temporal {by}{why}; `temporal activity unpause --workflow-id {run} "
+        f"--activity-id {pending.activity_id}` lets it go on"
+    )
 
 
 def _next_try(pending: PendingActivityInfo) -> float | None:

@@ -11,7 +11,6 @@ again counts as new (`BlobStore.put`). So the least age is a day.
 from __future__ import annotations
 
 import asyncio
-import re
 import time
 from collections.abc import AsyncIterator, Awaitable, Callable, Collection, Iterator, Mapping, Sequence
 from contextlib import asynccontextmanager, contextmanager, suppress
@@ -21,7 +20,6 @@ from itertools import accumulate
 from typing import TYPE_CHECKING, TypeVar
 
 from google.protobuf.message import DecodeError, Message
-from pydantic_core import to_json
 from temporalio.api.common.v1 import Payload
 from temporalio.api.history.v1 import History
 from temporalio.api.workflowservice.v1 import DescribeNamespaceRequest
@@ -41,8 +39,9 @@ if TYPE_CHECKING:
 __all__ = ["LEAST_AGE", "Garbage", "delete_garbage", "find_garbage"]
 
 LEAST_AGE = timedelta(days=1)
-DIGESTS = re.compile(rb"(?=([0-9a-f]{64}))")
-"""At every place: a digest may follow other hexadecimal digits."""
+HEX = bytes(byte if byte in b"0123456789abcdef" else 32 for byte in range(256))
+"""Makes spaces of what is in no digest."""
+DIGEST_CHARS = 64
 AT_ONCE = 16
 """Histories and blobs that are read at a time."""
 
@@ -92,7 +91,8 @@ async def find_garbage(
     async with _clear_errors(temporal):
         # in this order: what is put after the list was made is not in the list
         blobs = {one.digest: one for one in await asyncio.to_thread(lambda: list(stores.blobs.list()))}
-        search = _Search(stores, blobs, temporal.data_converter.payload_codec)
+        is_old = any(one.at < before for one in blobs.values())
+        search = _Search(stores, blobs if is_old else (), temporal.data_converter.payload_codec)
         marks = await asyncio.to_thread(stores.namespaces)
         known: set[str] = set()
         for client in await _namespaces(temporal, stores, marks, forget):
@@ -127,7 +127,10 @@ async def delete_garbage(stores: Stores, garbage: Garbage) -> int:
             stores.calls.forget(key)
         for run in garbage.archived:
             stores.archive.delete(*run)
-        return sum(one.size for one in garbage.blobs if stores.blobs.delete(one.digest, garbage.before))
+        size = sum(one.size for one in garbage.blobs if stores.blobs.delete(one.digest, garbage.before))
+        if garbage.archived:
+            stores.archive.database.shrink()  # needs space: last
+        return size
 
     try:
         return await asyncio.to_thread(delete)
@@ -176,17 +179,22 @@ class _Search:
     def __init__(self, stores: Stores, blobs: Collection[str], codec: PayloadCodec | None) -> None:
         self.needed: set[str] = set()
         self.executions = 0
+        self._read: set[str] = set()
+        """Run ids of executions whose history was read."""
         self._unread: list[str] = []
         self._stores, self._blobs, self._codec = stores, frozenset(blobs), codec
 
     async def read_namespace(self, client: Client, forget: Collection[str]) -> set[str]:
-        """Everything there that refers to blobs, but for runs to forget; the workflow ids of its runs."""
+        """Everything there that refers to blobs, but for runs to forget; the workflow ids of its runs. Where
+        no blob can go, nothing is read but the list of runs."""
         runs = [run async for run in client.list_workflows()]
+        self.executions += len(runs)
+        if not self._blobs:
+            return {run.id for run in runs}
         schedules = [one.id async for one in await client.list_schedules()]
         needing = [run for run in runs if run.id not in forget]
         await _in_batches(needing, lambda run: self._read_run(client, run))
         await _in_batches(schedules, lambda name: self._read_schedule(client, name))
-        self.executions += len(runs)
         return {run.id for run in runs}
 
     async def read_databases(
@@ -195,11 +203,13 @@ class _Search:
         """What the archive keeps, but for these runs, and what came of calls: a run that was reset takes it
         from there. Gives the keys of calls that were begun before, of workflow ids that are not known."""
         archive = self._stores.archive
-        for run in await asyncio.to_thread(archive.runs):
+        for run in await asyncio.to_thread(archive.runs) if self._blobs else ():
             if (run[0], run[1].partition("~")[0]) not in left_out:  # ~: a chain of it that was replaced
-                result = await asyncio.to_thread(archive.result, *run)
-                self._need(to_json([result, await asyncio.to_thread(archive.records, *run)]))
-                for events in (await asyncio.to_thread(archive.histories, *run)).values():
+                for text in await asyncio.to_thread(archive.texts, *run):
+                    self._need(text.encode())
+                # what Temporal still has of an execution was read there, and is longer
+                kept = await asyncio.to_thread(archive.histories, *run, without=self._read)
+                for events in kept.values():
                     await self._read_message(History.FromString(events))
         forgotten = []
         for key, begun, text in await asyncio.to_thread(lambda: list(self._stores.calls.all())):
@@ -220,8 +230,9 @@ class _Search:
         with _may_be_gone(), _named(run.id):
             if run.status is WorkflowExecutionStatus.RUNNING:  # the memo, calls that are tried again
                 await self._read_message((await handle.describe()).raw_description)
-            async for event in handle.fetch_history_events():
-                await self._read_message(event)
+            history = await handle.fetch_history()
+            await self._read_message(History(events=history.events))
+            self._read.add(run.run_id)
 
     async def _read_schedule(self, client: Client, name: str) -> None:
         with _may_be_gone():
@@ -241,9 +252,16 @@ class _Search:
                 self._need(payload.data)
 
     def _need(self, text: bytes) -> None:
-        found = {match.decode() for match in DIGESTS.findall(text)} & self._blobs
+        found = _digests(text) & self._blobs
         self._unread += found - self.needed
         self.needed |= found
+
+
+def _digests(text: bytes) -> set[str]:
+    """What looks like a digest, at every place: it may follow other hexadecimal digits."""
+    words = [word for word in text.translate(HEX).split() if len(word) >= DIGEST_CHARS]
+    last = DIGEST_CHARS - 1
+    return {word[at : at + DIGEST_CHARS].decode() for word in words for at in range(len(word) - last)}
 
 
 @contextmanager

@@ -20,6 +20,7 @@ from cryptography.hazmat.primitives import serialization
 from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
 from pydantic import SecretStr, ValidationError
 
+from activities.files import FilesRoot
 from activities.settings import KEY_BYTES, Settings
 from activities.text import problem_of
 from client.errors import UsageError
@@ -31,7 +32,7 @@ __all__ = [
 
 PASSPHRASE = "RATCHET_KEY_PASSPHRASE"
 """Name of the environment variable with the passphrase of an encrypted key file."""
-NEW_KEY = "make one with `ratchet key new FILE`"
+NEW_KEY = "make one with `ratchet key new ~/.config/ratchet/NAME.pem`"
 
 
 @dataclass(frozen=True)
@@ -64,7 +65,7 @@ def new_key(path: Path) -> str:
     The file is encrypted when RATCHET_KEY_PASSPHRASE is set.
 
     Raises:
-        UsageError: the file exists already, or cannot be written.
+        UsageError: the file exists already, cannot be written, or lies where tools read files.
     """
     key, phrase = Ed25519PrivateKey.generate(), _passphrase()
     encryption = serialization.BestAvailableEncryption(phrase) if phrase else serialization.NoEncryption()
@@ -87,7 +88,7 @@ def new_encryption_key(path: Path) -> str:
     At the end it only decrypts, so that all can have it before the first one encrypts with it.
 
     Raises:
-        UsageError: the file holds something else, or cannot be written.
+        UsageError: the file holds something else, cannot be written, or lies where tools read files.
     """
     keys: dict[str, str] = {}
     if path.exists():
@@ -105,7 +106,14 @@ def new_encryption_key(path: Path) -> str:
 
 
 def _make_folder(path: Path) -> None:
-    """The folder of a file. Raises UsageError."""
+    """The folder of a file, where no tool reads. Raises UsageError."""
+    # not of the settings: those may name the very file that is to be made
+    root = FilesRoot(Path(os.environ.get("RATCHET_FILES_ROOT") or ".").resolve(), Path(".ratchet").resolve())
+    if root.reaches(path):
+        raise UsageError(
+            f"{path} lies below {root.root}, where tools read files (RATCHET_FILES_ROOT): a model could get "
+            f"the key; name a file elsewhere, such as ~/.config/ratchet/{path.name}"
+        )
     try:
         path.parent.mkdir(parents=True, exist_ok=True)
     except OSError as error:

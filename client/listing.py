@@ -86,6 +86,9 @@ class RunLine(Frozen):
     closed: datetime | None = None
     requests: tuple[RequestSummary, ...] = ()
     """The oldest five open requests."""
+    log_head: str = ""
+    """Hash of the log's last record, where the log could not be archived when the run ended; a worker writes
+    it when the archive is back."""
 
 
 _SUMMARIES: TypeAdapter[tuple[RequestSummary, ...]] = TypeAdapter(tuple[RequestSummary, ...])
@@ -122,7 +125,7 @@ class Filter(TypedDict, total=False):
 def list_filter(**wanted: Unpack[Filter]) -> str:
     """A visibility query for runs. Executions that were continued as new are not there: the newest one is."""
     parts = [f"WorkflowType = '{WORKFLOW_TYPE}'", "ExecutionStatus != 'ContinuedAsNew'"]
-    if wanted.get("running"):
+    if wanted.get("running") or wanted.get("waiting"):
         parts.append("CloseTime IS NULL")
     if wanted.get("waiting"):
         parts.append("AgentWaiting IS NOT NULL")

@@ -37,13 +37,17 @@ from activities.extensions import load_extensions
 from activities.settings import Settings
 from activities.tools import Tool, TransientError, load_tools
 from client.agentfile import AgentFile
+from client.purity import observer_for
 from workflows import registry
 from workflows.api import AgentSpec, AgentTask
 from workflows.host import Call, CallAnswer, CallSite
-from workflows.kernel.machine import Machine
-from workflows.local import Choice, LocalOutcome, LocalRuns, Position, every
+from workflows.kernel.context import Context
+from workflows.kernel.log import Record
+from workflows.kernel.machine import Extensions, Machine
+from workflows.kernel.snapshot import Observer, Program
+from workflows.local import Choice, LocalOutcome, LocalRuns, Position, Unanswered, every
 
-__all__ = ["Asked", "Local", "LocalOutcome", "Position", "ScriptedModel", "every", "tool_call"]
+__all__ = ["Asked", "Local", "LocalOutcome", "Position", "ScriptedModel", "Unanswered", "every", "tool_call"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -110,10 +114,14 @@ class ScriptedModel:
 class Local:
     """An agent in this process: what `load_agent` gives, a task, or a machine alone.
 
-    `decide` answers each request: a verb such as `"approve"`, a `Decision`, a `Command`, or None to leave it
-    open. Without it the run is unattended. `interrupt` says before which states `decide` is asked. `store`
-    keeps runs with a `trace_id`. An agent that names no tools gets all of the argument `tools`. Raises
-    ValueError.
+    `decide` answers each request: a verb such as `"approve"`, a `Decision`, or a `Command`, after which it is
+    asked again if the request is still open. None leaves the request to its deadline; without one nobody
+    would ever answer, and `Unanswered` is raised. Without `decide` the run is unattended. `interrupt` says
+    before which states `decide` is asked. `store` keeps runs with a `trace_id`. `on_record` gets each record
+    of the log when it is written. `rules`, `policies` and `hooks` are functions by the name that the agent
+    has for them, beside those of its modules. An agent that names no tools gets all of the argument `tools`.
+    `check_purity=False` runs no visit a second time in another process, as for a module that a test patches.
+    Raises ValueError.
     """
 
     def __init__(  # noqa: PLR0913  # one keyword for each thing that a test may bring
@@ -125,7 +133,12 @@ class Local:
         decide: Callable[[Any], Choice | Awaitable[Choice]] | None = None,
         interrupt: Callable[[Position], bool] | None = None,
         store: dict[str, list[str]] | None = None,
+        on_record: Callable[[Record], None] | None = None,
+        rules: Mapping[str, Callable[..., Any]] | None = None,
+        policies: Mapping[str, Callable[..., Any]] | None = None,
+        hooks: Mapping[str, Callable[..., Any]] | None = None,
         settings: Settings | None = None,
+        check_purity: bool = True,
         now: Callable[[], float] = time.time,
     ) -> None:
         machine = agent if isinstance(agent, Machine) else None
@@ -143,18 +156,51 @@ class Local:
             spec = spec.model_copy(update={"tools": tuple(self._tools)})
         self.agent = spec
         specs = {name: tool.spec() for name, tool in self._tools.items()}
-        self._runs = LocalRuns(specs, decide, interrupt, store, now, machine)
+        known = registry.extensions()
+        extensions = Extensions(
+            rules={**known.rules, **(rules or {})},
+            policies={**known.policies, **(policies or {})},
+            hooks={**known.hooks, **(hooks or {})},
+        )
+        is_checked = check_purity and not (rules or policies or hooks)  # no other process has these
+
+        def observe(task: AgentTask, program: Program) -> Observer | None:
+            own = machine if program.machine is machine else None
+            return observer_for(task, program, specs, own) if is_checked else None
+
+        self._runs = LocalRuns(
+            specs, decide, interrupt, store, now, machine,
+            on_record=on_record, extensions=extensions, observe=observe,
+        )  # fmt: skip
         self._calls = 0
 
-    async def run(self, goal: str = "", *, trace_id: str = "", **fields: Any) -> LocalOutcome:
-        """Run to the end; `fields` are others of `AgentTask`. Raises InvalidTask and what the model
-        raises."""
+    async def run(
+        self,
+        goal: str = "",
+        *,
+        trace_id: str = "",
+        context: Context | None = None,
+        spent: Mapping[str, float] | None = None,
+        **fields: Any,
+    ) -> LocalOutcome:
+        """Run to the end; `fields` are others of `AgentTask`.
+
+        `context` is the machine's first one in place of its own; `spent` is what the run has used of its
+        limits before it begins, by counter. Raises InvalidTask, Unanswered, and what the model and `decide`
+        raise.
+        """
         async with _World(self._tools, self._settings, self._ask) as world:
-            return await self._runs.run(self._task(goal, fields), world.perform, trace_id=trace_id)
+            return await self._runs.run(
+                self._task(goal, fields), world.perform, trace_id=trace_id, context=context, spent=spent
+            )
 
     def run_sync(self, goal: str = "", **fields: Any) -> LocalOutcome:
-        """The same for tests that are not asynchronous."""
-        return asyncio.run(self.run(goal, **fields))
+        """The same for tests that are not asynchronous. Raises RuntimeError inside a running event loop."""
+        try:
+            asyncio.get_running_loop()
+        except RuntimeError:
+            return asyncio.run(self.run(goal, **fields))
+        raise RuntimeError("an event loop is running here, as in a notebook: use `await local.run(...)`")
 
     async def replay(self, trace_id: str, from_step: int, goal: str = "", **fields: Any) -> LocalOutcome:
         """Begin step `from_step` (0: the start) of a stored run again and run on. Raises ValueError."""
@@ -184,6 +230,9 @@ class Local:
 
 def _tools_of(agent: AgentSpec, tools: Sequence[Tool[Any]], settings: Settings) -> dict[str, Tool[Any]]:
     """The given tools, and those of the shipped ones and of the settings' modules that the agent names."""
+    names = [tool.name for tool in tools]
+    if twice := sorted({name for name in names if names.count(name) > 1}):
+        raise ValueError(f"tools: several are called {', '.join(twice)}; give each a name of its own")
     found = {tool.name: tool for tool in tools}
     if wanted := [name for name in agent.tools if name not in found]:
         known = load_tools(settings)

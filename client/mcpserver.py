@@ -6,6 +6,7 @@ import asyncio
 import json
 import time
 from collections.abc import Awaitable, Callable, Mapping
+from contextlib import suppress
 from functools import wraps
 from itertools import accumulate
 from typing import Annotated, Any, ParamSpec
@@ -19,8 +20,8 @@ from pydantic import BaseModel, Field
 from activities.contracts import without_digests
 from client.agent import AgentClient
 from client.agentfile import AgentFile
-from client.errors import RatchetError
-from client.listing import RequestSummary
+from client.errors import RatchetError, UnknownRun, UsageError
+from client.listing import RequestSummary, RunLine
 from client.people import decision_from
 from workflows.kernel.log import Record
 from workflows.people import Verb
@@ -46,13 +47,20 @@ Run = Annotated[str, Field(description="Id of the run; its beginning or end if t
 P = ParamSpec("P")
 
 
-def mcp_server(client: AgentClient, agents: Mapping[str, AgentFile], may_decide: str = "") -> MCPServer:
-    """A server for this client's runs. `agents` by name are those that may be started; `may_decide` is the
-    name under which its client decides; without one it cannot."""
+def mcp_server(
+    client: AgentClient, agents: Mapping[str, AgentFile], may_decide: str = "", *, all_runs: bool = False
+) -> MCPServer:
+    """A server for runs of these agents.
+
+    Args:
+        agents: by name; they may be started.
+        may_decide: the name under which its client decides; without one it cannot.
+        all_runs: its client may read runs of every agent, and decide there if it may decide.
+    """
     server = MCPServer(
         "ratchet", instructions=INSTRUCTIONS + ("" if may_decide else NOT_YOURS), log_level="WARNING"
     )
-    tools = _Tools(client, agents, may_decide)
+    tools = _Tools(client, agents, may_decide, all_runs)
     reading = (
         tools.list_agents, tools.list_runs, tools.run_status, tools.run_log, tools.open_requests,
         tools.run_result,
@@ -112,8 +120,28 @@ def _plain(value: Any) -> Any:
 class _Tools:
     """What a client may call. Docstrings and descriptions are for the model behind it."""
 
-    def __init__(self, client: AgentClient, agents: Mapping[str, AgentFile], may_decide: str) -> None:
-        self.client, self.agents, self.by = client, agents, may_decide
+    def __init__(
+        self, client: AgentClient, agents: Mapping[str, AgentFile], may_decide: str, all_runs: bool
+    ) -> None:
+        self.client, self.agents, self.by, self.all_runs = client, agents, may_decide, all_runs
+
+    async def _find(self, run: str) -> str:
+        """The whole id of a run that this client may see. Raises RatchetError: of the others it says nothing,
+        not even that they are there."""
+        if self.all_runs:
+            return await self.client.find(run)
+        with suppress(UnknownRun, UsageError):  # none, or several: their ids are not for this client
+            line = await self.client.describe(await self.client.find(run))
+            if self._is_mine(line):
+                return line.id
+        known = ", ".join(self.agents)
+        raise UnknownRun(
+            f"no run of {known} has the id {run!r}, or several begin or end with it; this server shows only "
+            "runs of these agents (`ratchet mcp --all-runs` shows all)"
+        )
+
+    def _is_mine(self, line: RunLine) -> bool:
+        return self.all_runs or line.agent in self.agents
 
     async def list_agents(self) -> Any:
         """List the agents that `start_run` can start."""
@@ -128,18 +156,18 @@ class _Tools:
         limit: Annotated[int, Field(ge=1, le=200)] = 20,
     ) -> Any:
         """List runs, newest first."""
-        return (await self.client.list(running=running))[:limit]
+        return [line for line in await self.client.list(running=running) if self._is_mine(line)][:limit]
 
     async def run_status(self, run: Run) -> Any:
         """Tell where a run is: state, step, what it waits for, what it has used, its newest steps."""
-        found = await self.client.find(run)
+        found = await self._find(run)
         return {"status": await self.client.status(found), "steps": (await self.client.steps(found))[-10:]}
 
     async def run_log(
         self, run: Run, since: Annotated[int, Field(ge=0, description="First record.")] = 0
     ) -> Any:
         """Read a run's records: each transition, why it happened and what it changed. Some 50 at a time."""
-        found = await self.client.records(await self.client.find(run), since)
+        found = await self.client.records(await self._find(run), since)
         records = [_record_value(record) for record in found[:PAGE]]
         lengths = accumulate(len(_json(record)) + 2 for record in records)
         shown = max(1, sum(length <= TEXT_CHARS - 100 for length in lengths))
@@ -150,8 +178,8 @@ class _Tools:
     ) -> Any:
         """Show what runs ask people: each request with its options and its digest, oldest first."""
         if run is not None:
-            return await self.client.requests(await self.client.find(run))
-        waiting = await self.client.inbox()
+            return await self.client.requests(await self._find(run))
+        waiting = [line for line in await self.client.inbox() if self._is_mine(line)]
         return [
             {
                 "run": one.id,
@@ -169,7 +197,7 @@ class _Tools:
     ) -> Any:
         """Wait until a run is over, at most so long, and tell what came out; else where it is and what it
         asks."""
-        found, until = await self.client.find(run), time.monotonic() + wait_seconds
+        found, until = await self._find(run), time.monotonic() + wait_seconds
         ending = asyncio.create_task(self.client.result(found))
         try:
             while True:
@@ -214,7 +242,7 @@ class _Tools:
         amounts: Annotated[dict[str, float] | None, Field(description="For `topup`: by counter.")] = None,
     ) -> Any:
         """Decide a request, once the person whom you work for has told you what to decide."""
-        found = await self.client.find(run, running=True)
+        found = await self.client.find(await self._find(run), running=True)
         seen = await self.client.request(found, request)
         if decision in ("approve", "edit") and seen.tool and len(_json(seen)) > TEXT_CHARS // 2:
             raise ToolError("its arguments are too long to be shown whole here; a person decides elsewhere")

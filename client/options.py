@@ -41,7 +41,8 @@ def options_of(model: type[BaseModel]) -> tuple[Option, ...]:
 
 def options_in(schema: Schema) -> tuple[Option, ...]:
     """The same for a JSON schema, such as that of a tool's arguments."""
-    return tuple(_options(_without_references(schema, schema.get("$defs", {})), ""))
+    types = {**schema.get("definitions", {}), **schema.get("$defs", {})}
+    return tuple(_options(_without_references(schema, types), ""))
 
 
 def schema_of(model: type[BaseModel], generator: type[GenerateJsonSchema] = GenerateJsonSchema) -> Any:
@@ -80,11 +81,12 @@ def _without_references(schema: Any, types: Schema, around: tuple[str, ...] = ()
     if not isinstance(schema, dict):
         return schema
     inside = {key: value for key, value in schema.items() if key not in {"$ref", "$defs"}}
-    if reference := schema.get("$ref"):
-        if reference in around:
+    reference = schema.get("$ref")
+    if isinstance(reference, str):
+        if reference in around or reference == "#":
             return {**inside, "type": "the same"}
-        found = types[reference.rpartition("/")[2]]
-        inside = {**found, "description": "", **inside}
+        found = types.get(reference.rpartition("/")[2])
+        inside = {**(found if isinstance(found, Mapping) else {}), "description": "", **inside}
         around = (*around, reference)
     return {key: _without_references(value, types, around) for key, value in inside.items()}
 
@@ -92,7 +94,8 @@ def _without_references(schema: Any, types: Schema, around: tuple[str, ...] = ()
 def _options(schema: Schema, before: str) -> Iterator[Option]:
     """The options of an object and of the objects inside."""
     for way in _ways(schema):
-        for key, field in way.get("properties", {}).items():
+        for key, given in way.get("properties", {}).items():
+            field = {} if isinstance(given, bool) else given
             inside = list(_objects(field))
             default = None if key in way.get("required", ()) else json.dumps(field.get("default"))
             yield Option(
@@ -105,7 +108,7 @@ def _options(schema: Schema, before: str) -> Iterator[Option]:
                 yield from _options(inner, f"{before}{key}{mark}.")
 
 
-def _objects(schema: Schema) -> Iterator[tuple[Schema, str]]:
+def _objects(schema: Schema | bool) -> Iterator[tuple[Schema, str]]:
     """The objects with keys inside a schema, and what is written between its key and theirs."""
     for way in _ways(schema):
         if "properties" in way:
@@ -115,9 +118,13 @@ def _objects(schema: Schema) -> Iterator[tuple[Schema, str]]:
                 yield from ((found, mark + path) for found, path in _objects(inner))
 
 
-def _ways(schema: Schema) -> list[Schema]:
-    """The alternatives of a schema."""
+def _ways(schema: Schema | bool) -> list[Schema]:
+    """The alternatives of a schema, each with one type at most; a boolean says nothing of a value."""
+    if isinstance(schema, bool):
+        return [{}]
     several = schema.get("anyOf") or schema.get("oneOf") or ()
+    if isinstance(types := schema.get("type"), list):
+        several = [{**schema, "type": name} for name in types]
     return [found for way in several for found in _ways(way)] or [schema]
 
 
@@ -126,7 +133,7 @@ def _values(schema: Schema) -> Any:
     return next(iter(schema.get("patternProperties", {}).values()), schema.get("additionalProperties"))
 
 
-def _allowed(schema: Schema) -> str:
+def _allowed(schema: Schema | bool) -> str:
     """What may be given, in words."""
     return " or ".join(dict.fromkeys(map(_allowed_way, _ways(schema))))
 

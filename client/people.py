@@ -26,7 +26,7 @@ from client.listing import RequestSummary
 from client.reading import RunReader
 from client.sending import MessageName, NoAnswer, SentSignal, by_signal, by_update
 from client.yaml import problem_text
-from workflows.api import EffectsQuery, PageQuery
+from workflows.api import EffectsQuery, PageQuery, limits_problem
 from workflows.kernel.log import Record
 from workflows.people import (
     Command,
@@ -83,8 +83,15 @@ def decision_from(
 
 
 def command_from(command: CommandName, text: str = "", **fields: Unpack[CommandFields]) -> Command:
-    """A command. Raises as `decision_from`."""
-    return _checked(Command, {"command": command, "text": text, **fields})
+    """A command. Raises as `decision_from`, also for limits that no run has."""
+    found = _checked(Command, {"command": command, "text": text, **fields})
+    _check_limits(found)
+    return found
+
+
+def _check_limits(command: Command) -> None:
+    if command.command == "limits" and (problem := limits_problem(command.limits)):
+        raise UsageError(problem)
 
 
 def _checked(kind: type[M], fields: Mapping[str, Any]) -> M:
@@ -118,16 +125,16 @@ class RunCommander(RunReader):
         """All open requests in one page, as they were at one moment, and whether the run is paused."""
         while True:
             page = await self._requests_from(run, 0)
-            found = page.open
+            found, parameters = page.open, page.parameters
             while page.open and len(found) < page.total:
                 page = await self._requests_from(run, len(found))
                 # When an older request closes, indices fall, and the page has left one out: begin again.
                 last = (await self._requests_from(run, len(found) - 1)).open
                 if not last or last[0].id != found[-1].id:
                     break
-                found += page.open
+                found, parameters = (*found, *page.open), parameters | page.parameters
             else:
-                return page.model_copy(update={"open": found})
+                return page.model_copy(update={"open": found, "parameters": parameters})
 
     async def open_and_closed_requests(self, run: str) -> tuple[Request, ...]:
         """The open requests, and the five that were closed last behind them; each once."""
@@ -249,6 +256,7 @@ class RunCommander(RunReader):
         Args and errors as in `decide`; `text` is the reason, or the message that steers.
         """
         body = command if isinstance(command, Command) else command_from(command, text, **fields)
+        _check_limits(body)
         return await self._send(run, body, CommandDone, by, signal)
 
     async def _send(
@@ -257,6 +265,8 @@ class RunCommander(RunReader):
         """By update when a worker polls and answers in time, otherwise by signal with the same id."""
         who = by if isinstance(by, Signer) else Signer(by)
         body = body.model_copy(update={"id": body.id or secrets.token_hex(8), "by": who.name or body.by})
+        if isinstance(body, Decision) and body.made_at is None:
+            body = body.model_copy(update={"made_at": time.time()})
         if who.key is not None:
             from workflows.gate.decisions import sign, signed_content
 
@@ -267,14 +277,38 @@ class RunCommander(RunReader):
         name: MessageName = "decide" if isinstance(body, Decision) else "command"
         async with clear_errors(self.where, run):
             if signal:
-                return await by_signal(self.temporal, run, name, body, "sent as a signal")
-            if not await self.has_worker(run):
-                return await by_signal(self.temporal, run, name, body, "sent; no worker runs now")
-            try:
-                return await by_update(self.temporal, run, name, body, answer)
-            except NoAnswer:
-                why = "sent; no worker took it at once"
-                return await by_signal(self.temporal, run, name, body, why)
+                why = "sent as a signal"
+            elif not await self.has_worker(run):
+                why = "sent; no worker runs now"
+            else:
+                try:
+                    return await by_update(self.temporal, run, name, body, answer)
+                except NoAnswer:
+                    why = "sent; no worker took it at once"
+            if isinstance(body, Decision):
+                await self._check_arguments(run, body)
+            return await by_signal(self.temporal, run, name, body, why)
+
+    async def _check_arguments(self, run: str, decision: Decision) -> None:
+        """Raise Refused for arguments that the run would refuse in its log alone, when it takes the signal.
+        What cannot be judged here is sent."""
+        standing = decision.standing_approval.arguments if decision.standing_approval else {}
+        if decision.arguments is None and not standing:
+            return
+        from client.history.recorded import recorded_tools  # these take a tenth of a second
+        from workflows.gate.arguments import argument_problem, arguments_for, condition_problem
+
+        asked = {one.id: one.tool for one in await self.request_summaries(run)}
+        tool = asked.get(decision.request)
+        spec = (await recorded_tools(self.temporal, run)).get(tool) if tool else None
+        for name, condition in standing.items():
+            problem = condition_problem(condition) or (spec and argument_problem(name, condition, spec))
+            if problem:
+                raise Refused(f"standing_approval.arguments.{name}: {problem}. Nothing was sent")
+        if spec is not None and decision.arguments is not None:
+            fitted = arguments_for(spec, decision.arguments)
+            if isinstance(fitted, str):
+                raise Refused(f"{decision.request} of run {run}: {fitted}. Nothing was sent")
 
     # -- following --------------------
 

@@ -97,6 +97,9 @@ class RatchetPlugin(SimplePlugin):
         await asyncio.to_thread(self.stores.add_namespace, described.id, described.name)
         with suppress(StoreError):  # left to the calls that need it
             await asyncio.to_thread(self.stores.calls.make)
+        from activities.archiving import ArchiveActivities
+        from client.unarchived import repairing
+
         async with AsyncExitStack() as stack:
             stack.push_async_callback(self._end_telemetry)
             if self._telemetry is not None and self._telemetry.metrics is not None:
@@ -104,6 +107,8 @@ class RatchetPlugin(SimplePlugin):
             for close in self._closing:
                 stack.push_async_callback(close)
             self._closing = []
+            archiving = ArchiveActivities(self.stores.archive, telemetry=self._telemetry)
+            await stack.enter_async_context(repairing(worker.client, worker.task_queue, archiving))
             await super().run_worker(worker, next)
 
     async def _end_telemetry(self) -> None:

@@ -29,6 +29,7 @@ from client.errors import (
     MachineBug,
     NoWorker,
     RatchetError,
+    RunNotBegun,
     StoreNotShared,
     UnknownRun,
     clear_errors,
@@ -45,6 +46,7 @@ from workflows.api import (
     TASK_QUEUE,
     LogPage,
     PageQuery,
+    ResultPage,
     RunResult,
     RunStatus,
     TranscriptPage,
@@ -57,6 +59,8 @@ Q = TypeVar("Q")
 BUG_ATTEMPTS = 2
 """Failed workflow tasks after which a run counts as stopped by a bug."""
 QUERY_SECONDS = 15
+BEGIN_SECONDS = 0.1
+"""Between two queries to a run that has not begun."""
 ABSENCE_SECONDS = 60
 """How long `watch` waits for a worker that went away in the middle of a run."""
 
@@ -145,10 +149,17 @@ class RunReader(Runs):
 
     async def result(self, run: str) -> RunResult:
         """Wait until a run is over; what came out of it. See `Runs`."""
+        found = await self._given_result(run)
+        with suppress(RatchetError):  # no worker, or a bug: what is cut says so, and how to get the whole
+            return await self._whole(run, found) if found.cut else found
+        return found
+
+    async def _given_result(self, run: str) -> RunResult:
+        """The result as Temporal's history has it; from the archive where Temporal does not know the run."""
         handle: WorkflowHandle[Any, RunResult] = self.temporal.get_workflow_handle(run, result_type=RunResult)
         try:
             async with clear_errors(self.where, run):
-                return await handle.result()
+                found: RunResult | None = await handle.result()
         except WorkflowFailureError as error:
             found = _result_in(error)
             if isinstance(error.cause, CancelledError):
@@ -158,9 +169,24 @@ class RunReader(Runs):
                     )
             if found is None:
                 raise run_failed(run, error) from error
-            return found
         except UnknownRun:
             return await self._archived_result(run)
+        assert found is not None
+        return found
+
+    async def _whole(self, run: str, cut: RunResult) -> RunResult:
+        """The result that is cut in Temporal's history: from the archive, else by the run's own word. Raises
+        as `query`."""
+        with suppress(RatchetError):  # an archive that is damaged or away
+            archived = await self.archive.result(run)
+            if archived is not None and archived.log_head == cut.log_head:
+                return archived
+        text = ""
+        while True:
+            page = await self.query(run, "result", ResultPage, PageQuery(since=len(text)))
+            text += page.text
+            if not page.text or page.next >= page.total:
+                return RunResult.model_validate_json(text)
 
     # -- what a run says of itself --------------------
 
@@ -168,7 +194,9 @@ class RunReader(Runs):
         """Where a run is, by its own word; and what fails and is tried again. Raises as `query`."""
         status = await self.query(run, "status", RunStatus)
         beat = await self.heartbeat(run) if status.finished is None else Heartbeat()
-        more = {"failing": beat.failure, "attempt": beat.attempt, "next_try": beat.next_try}
+        more: dict[str, Any] = {"paused_calls": beat.paused_calls}
+        if beat.failure is not None:
+            more |= {"failing": beat.failure, "attempt": beat.attempt, "next_try": beat.next_try}
         return status.model_copy(update=more)
 
     async def transcript(self, run: str, *, full: bool = False) -> tuple[Message, ...]:
@@ -194,33 +222,51 @@ class RunReader(Runs):
         *,
         seconds: float = QUERY_SECONDS,
     ) -> Q:
-        """Ask a run; refused at once when there is no worker to answer.
+        """Ask a run; refused at once when there is no worker to answer. One that has just been started is
+        waited for.
 
         Raises:
-            NoWorker: no worker polls, or none answered within `seconds`.
+            NoWorker: no worker polls, or none answered within `seconds`; then it is `WorkersBusy`.
+            RunNotBegun: the run did not begin within `seconds`.
+            RunRefused: it cannot begin.
             MachineBug: a bug stops the run; the text has exception, file and line.
             StoreNotShared: the answer is long and lies in the workers' store, which cannot be read here.
         """
         await self._check_worker(run)
         handle = self.temporal.get_workflow_handle(run)
         inputs = [] if query is None else [query]
-        timeout = timedelta(seconds=seconds)
-        try:
-            async with clear_errors(self.where, run):
-                answer: Q = await handle.query(name, args=inputs, result_type=kind, rpc_timeout=timeout)
-                return answer
-        except WorkflowQueryFailedError as error:
-            reason = str(error)
-            if NONDETERMINISM in reason:
-                await self._check_bug(run, reason)
-            if reason == ENCODED:  # Temporal's SDK hands on no more of it
-                if (await self.describe(run)).progress != "running":
-                    await self.result(run)  # where the run failed, it says why
-                reason = "the reason is encrypted; most likely the run has not begun yet, so try again"
-            raise RatchetError(f"run {run} refused the query: {reason}") from error
-        except NoWorker:
-            await self._check_bug(run)
-            raise
+        until = time.monotonic() + seconds
+        while True:
+            timeout = timedelta(seconds=max(until - time.monotonic(), 1))
+            try:
+                async with clear_errors(self.where, run, query=True):
+                    answer: Q = await handle.query(name, args=inputs, result_type=kind, rpc_timeout=timeout)
+                    return answer
+            except WorkflowQueryFailedError as error:
+                await self._check_begins(run, error, is_late=time.monotonic() > until)
+            except NoWorker:
+                await self._check_bug(run)
+                raise
+            await asyncio.sleep(BEGIN_SECONDS)
+
+    async def _check_begins(self, run: str, error: WorkflowQueryFailedError, *, is_late: bool) -> None:
+        """Return when a run that refused a query may answer soon. What the SDK asks, a run refuses only
+        before it has begun; Temporal's SDK hands on no type of the refusal, and of an encrypted one no text.
+        """
+        reason = str(error)
+        if NONDETERMINISM in reason:
+            await self._check_bug(run, reason)
+        elif (await self.describe(run)).progress != "running":
+            await self._given_result(run)  # where the run failed, it says why
+        elif not is_late:
+            return
+        else:
+            why = "it waits for its workers to describe its tools" if reason == ENCODED else reason
+            raise RunNotBegun(
+                f"run {run} has not begun yet, so it answers no query: {why}; try again, or see what it "
+                f"waits for with `ratchet watch {run}`"
+            ) from error
+        raise RatchetError(f"run {run} refused the query: {reason}") from error
 
     async def _check_bug(self, run: str, text: str = "") -> None:
         """Raise MachineBug when a bug stops the run; `text` is what Temporal says, where it is known."""
@@ -291,7 +337,7 @@ class RunReader(Runs):
         while True:
             try:
                 return await self.live_records(run, since)
-            except (MachineBug, NoWorker) as error:
+            except (MachineBug, RunNotBegun, NoWorker) as error:
                 if isinstance(error, CodeChanged) or time.monotonic() > until:
                     raise
                 await asyncio.sleep(1)

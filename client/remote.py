@@ -21,7 +21,7 @@ def remote_config(address: str | None = None, namespace: str | None = None) -> d
     temporal.toml), with `address` and `namespace` before it.
 
     Raises:
-        UsageError: Temporal's configuration file cannot be read.
+        UsageError: Temporal's configuration file cannot be read, or the address has no port.
     """
     if not (address or _is_configured()):
         return None
@@ -35,7 +35,13 @@ def remote_config(address: str | None = None, namespace: str | None = None) -> d
         ) from error
     given = {"target_host": address, "namespace": namespace}
     config |= {name: value for name, value in given.items() if value is not None}
-    return config if config.get("target_host") else None
+    host = str(config.get("target_host") or "")
+    if host and not host.rpartition(":")[2].isdigit():
+        raise UsageError(
+            f"the address {host!r} of the Temporal server has no port: expected HOST:PORT, such as "
+            f"{host.rstrip(':/')}:7233 (--address, TEMPORAL_ADDRESS or the profile of temporal.toml)"
+        )
+    return config if host else None
 
 
 def _is_configured() -> bool:

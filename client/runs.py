@@ -130,7 +130,8 @@ class Runs(ABC):
     # -- what came out, and how --------------------
 
     async def result(self, run: str) -> RunResult:
-        """What came out of a run that is over.
+        """What came out of a run that is over. A long result has `cut` where neither the archive nor a worker
+        can give the whole.
 
         Raises:
             RunFailed: the workflow failed, was terminated or timed out, so there is no result. A run whose
@@ -177,14 +178,18 @@ class Runs(ABC):
 
     async def is_archived(self, run: str) -> bool:
         """The archive has the end of this very run; of any run of that id, when Temporal knows none."""
+        from activities.store.archive import ChainBroken
         from activities.store.encryption import KeyMissing
 
         known = await self.first_run_id(run)
         try:
             result = await self.archive.result(run)
         except RatchetError as error:
-            if known is None or isinstance(error.__cause__, KeyMissing):
+            cause = error.__cause__
+            if known is None or isinstance(cause, KeyMissing):
                 raise  # without its key the run cannot be read elsewhere, either
+            if isinstance(cause, ChainBroken) and cause.run[1] == known:
+                raise  # somebody changed it: that must not stay unsaid
             return False  # a run that Temporal knows needs no archive
         return result is not None and known in {None, result.run_id}
 

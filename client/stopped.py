@@ -22,7 +22,7 @@ from client.errors import no_worker, unknown_run
 from client.listing import GOAL_CHARACTERS, PROGRESS, REQUESTS_KEY, Filter, RunLine, requests_in
 from client.ownership import DATABASE, is_own
 from client.runs import Runs
-from workflows.api import ATTRIBUTES, WORKFLOW_TYPE
+from workflows.api import ATTRIBUTES, LOG_HEAD_KEY, WORKFLOW_TYPE
 
 if TYPE_CHECKING:
     from client.reading import RunReader
@@ -161,7 +161,7 @@ class StoppedRuns(Runs):
             machine=found.get("AgentMachine", ""),
             task_queue=queue,
             state=found.get("AgentState", ""),
-            waiting=found.get("AgentWaiting", ""),
+            waiting="" if closed else found.get("AgentWaiting", ""),
             waiting_since=found.get("AgentWaitingSince"),
             deadline=found.get("AgentDeadline"),
             exit_reason=found.get("AgentExit", ""),
@@ -169,6 +169,7 @@ class StoppedRuns(Runs):
             started=started,
             closed=closed,
             requests=requests_in(_value(notes.get(REQUESTS_KEY))),
+            log_head=str(_value(notes.get(LOG_HEAD_KEY)) or ""),
         )
 
 
@@ -178,7 +179,7 @@ def _values(wanted: Filter) -> dict[str, Any]:
     # as the server writes it, so that texts compare as times do: no zeros at the end; then comes the zone
     text = since and f"{since.astimezone(UTC):%Y-%m-%d %H:%M:%S.%f}".rstrip("0").rstrip(".")
     return {
-        "running": wanted.get("running", False),
+        "running": wanted.get("running", False) or wanted.get("waiting", False),
         "waiting": wanted.get("waiting", False),
         "machine": wanted.get("machine"),
         "agent": wanted.get("agent"),

@@ -8,6 +8,7 @@ that one may have come with somebody else's files, and what is remembered is exe
 
 from __future__ import annotations
 
+import difflib
 import hashlib
 import os
 from collections.abc import Iterable
@@ -17,6 +18,7 @@ from typing import Any
 
 from pydantic import BaseModel, ValidationError
 
+from activities.configuration import read_configuration
 from activities.contracts import ModelSpec
 from activities.settings import Settings
 from activities.text import problem_of
@@ -103,7 +105,7 @@ def _keep(data_dir: Path, allowed: Allowed) -> None:
 
 def _kept(data_dir: Path) -> Allowed:
     try:
-        return Allowed.model_validate_json(memory_file(data_dir).read_bytes())
+        return Allowed.model_validate_json(read_configuration(memory_file(data_dir)))
     except (OSError, UsageError, ValidationError):
         return Allowed()
 
@@ -153,13 +155,24 @@ def register_modules(modules: Iterable[str]) -> None:
         raise UsageError(str(error)) from error
 
 
+OTHER_VARIABLES = {
+    f"RATCHET_{name}"
+    for name in ("BY", "CONSOLE_PORT", "KEY", "KEY_PASSPHRASE", "PORT", "RETENTION", "UI_PORT")
+}
+"""Those that are no settings of a worker."""
+
+
 def settings_from_environment(data_dir: Path | None = None) -> Settings:
     """The settings that the environment gives (`RATCHET_...`).
 
     Raises:
-        UsageError: a variable has a wrong value.
+        UsageError: a variable has a wrong value, or is almost called like one that is known.
     """
     given: dict[str, Any] = {} if data_dir is None else {"data_dir": data_dir}
+    known = {f"RATCHET_{name.upper()}" for name in Settings.model_fields} | OTHER_VARIABLES
+    for name in sorted(name for name in os.environ if name.startswith("RATCHET_") and name not in known):
+        if close := difflib.get_close_matches(name, known, 1, 0.9):
+            raise UsageError(f"{name} of the environment is not known; did you mean {close[0]}?")
     try:
         return Settings(**given)
     except ValidationError as error:

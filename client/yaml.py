@@ -3,12 +3,15 @@
 from __future__ import annotations
 
 import difflib
+import re
 from collections.abc import Iterable, Iterator, Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, get_args
 
 from pydantic import BaseModel, ValidationError
 
+from activities.agentfiles import FILE_BYTES
+from activities.configuration import read_configuration
 from activities.text import problem_of
 from client.errors import UsageError
 
@@ -22,9 +25,10 @@ Problem = tuple[KeyPath, str]
 """Where, from the top of the file; what is wrong, and what was expected."""
 Places = dict[KeyPath, tuple[int, int]]
 
-FILE_BYTES = 1_000_000
-MOST_VALUES = 100_000
+MOST_VALUES = 50_000
 """Aliases count as often as they are used: a small text can mean billions of values."""
+MOST_MERGES = 100
+"""What they take grows with their square."""
 SHOWN_PROBLEMS = 12
 
 
@@ -58,12 +62,11 @@ def parse(text: str, source: str) -> tuple[Any, Places]:
     Raises:
         UsageError: it is not YAML, a key is given twice, or it means more values than is sensible.
     """
-    from ruamel.yaml import YAML
     from ruamel.yaml.error import MarkedYAMLError, YAMLError
 
     places: Places = {}
     try:
-        return _plain(YAML(typ="rt").load(text), (), places, [0]), places
+        return _plain(_bounded_yaml().load(text), (), places), places
     except MarkedYAMLError as error:
         mark = error.problem_mark or error.context_mark
         place = f"{source}:{mark.line + 1}:{mark.column + 1}" if mark else source
@@ -106,8 +109,7 @@ def _parsed_file(path: Path) -> tuple[dict[str, Any], Places]:
     if not path.is_file():  # a pipe would be waited for
         raise UsageError(f"{path}: not a regular file; expected a YAML file")
     try:
-        with path.open("rb") as file:
-            content = file.read(FILE_BYTES + 1)
+        content = read_configuration(path, FILE_BYTES + 1)
         text = content.decode()
     except UnicodeDecodeError as error:
         raise UsageError(f"{path}: not UTF-8 text (byte {error.start})") from error
@@ -122,18 +124,51 @@ def _parsed_file(path: Path) -> tuple[dict[str, Any], Places]:
     return values, places
 
 
-def _plain(value: Any, where: KeyPath, places: Places, count: list[int]) -> Any:
+def _bounded_yaml() -> Any:
+    """A parser that ends in time, whatever the text says."""
+    from ruamel.yaml import YAML
+    from ruamel.yaml.composer import Composer
+    from ruamel.yaml.events import AliasEvent
+
+    class Bounded(Composer):
+        """Counts values before they are made; keys are values, too."""
+
+        values = merges = 0
+
+        def __init__(self, loader: Any) -> None:
+            super().__init__(loader)
+            self.meant: dict[int, int] = {}
+            """Values in each node that aliases may name."""
+
+        def compose_node(self, parent: Any, index: Any) -> Any:
+            is_alias, before = self.parser.check_event(AliasEvent), self.values
+            self.values += 1
+            node = super().compose_node(parent, index)
+            if is_alias:  # one that holds itself means endlessly many
+                self.values += self.meant.get(id(node), MOST_VALUES)
+            elif node.anchor:
+                self.meant[id(node)] = self.values - before
+            self.merges += index is None and node.value == "<<"
+            if self.values > MOST_VALUES:
+                raise ValueError(f"it means more than {MOST_VALUES:,} values")
+            if self.merges > MOST_MERGES:
+                raise ValueError(f"it has more than {MOST_MERGES} merge keys (<<)")
+            return node
+
+    yaml: Any = YAML(typ="rt")
+    yaml.Composer = Bounded
+    return yaml
+
+
+def _plain(value: Any, where: KeyPath, places: Places) -> Any:
     """The value without ruamel's own types; notes the places of its keys."""
-    count[0] += 1
-    if count[0] > MOST_VALUES:
-        raise ValueError(f"it means more than {MOST_VALUES:,} values")
     if isinstance(value, Mapping | list):
         inside: dict[Any, Any] = {}
         for key, item in value.items() if isinstance(value, Mapping) else enumerate(value):
             below = (*where, key if isinstance(value, list) else str(key))
             if (mark := (value.lc.data or {}).get(key)) is not None:  # type: ignore[union-attr]  # ruamel's own types
                 places[below] = (mark[0] + 1, mark[1] + 1)
-            inside[key] = _plain(item, below, places, count)
+            inside[key] = _plain(item, below, places)
         return inside if isinstance(value, Mapping) else list(inside.values())
     for kind in (bool, int, float, str):
         if isinstance(value, kind):
@@ -150,9 +185,25 @@ def _problem(detail: ErrorDetails, model: type[BaseModel]) -> Problem:
     message = problem_of(detail)
     if where[-1:] == ("[key]",):  # Pydantic's mark for the key of a mapping itself
         where, message = where[:-1], message.replace("Input should", "The key should", 1)
-    got = repr(detail["input"])
+    given = detail["input"]
+    if detail["type"] in ("tuple_type", "list_type"):
+        message = f"expected a list{f', such as `[{given}]`' if isinstance(given, str) else ''}"
+    elif (seconds := _seconds(given)) and detail["type"] in ("float_parsing", "int_parsing"):
+        message = f"expected a number of seconds, such as {seconds}"
+    if isinstance(given, dict | list) and detail["type"] == "value_error":
+        return where, message  # a rule about the whole, which says what is wrong in it
+    got = repr(given)
     got = got if len(got) <= 80 else f"{got[:77]}..."
     return where, f"{message[:1].lower()}{message[1:]}, got {got}"
+
+
+SECONDS = {"s": 1, "sec": 1, "m": 60, "min": 60, "h": 3600, "d": 86_400, "w": 604_800}
+
+
+def _seconds(given: object) -> int:
+    """What a person may have meant by `90min`; 0: it is no duration."""
+    read = re.fullmatch(r"(\d{1,6})\s*([a-z]+)", given) if isinstance(given, str) else None
+    return int(read[1]) * SECONDS.get(read[2], 0) if read else 0
 
 
 def _keys_at(model: type[BaseModel], where: KeyPath) -> list[str]:

@@ -58,6 +58,8 @@ class RecordedRequest:
     headers: Mapping[str, str]
     """Names in lower case."""
     body: dict[str, Any]
+    content: bytes = b""
+    """The body as it came, byte by byte."""
     at: float = field(default_factory=time.time)
     """When it came."""
 
@@ -187,7 +189,7 @@ class _Connection(BaseHTTPRequestHandler):
 
     def do_POST(self) -> None:
         raw = self.rfile.read(int(self.headers.get("content-length", 0)))
-        request = self._recorded(json.loads(raw or b"{}"))
+        request = self._recorded(json.loads(raw or b"{}"), raw)
         answer, streams = self.server.fake.answer(request), request.body.get("stream")
         if answer.end == "hangup":
             self.close_connection = True
@@ -200,8 +202,8 @@ class _Connection(BaseHTTPRequestHandler):
         elif self._pause(answer.word_seconds * len(answer.text.split())):
             self._whole(answer, request.body)
 
-    def _recorded(self, body: dict[str, Any]) -> RecordedRequest:
-        return RecordedRequest(self.path, {name.lower(): v for name, v in self.headers.items()}, body)
+    def _recorded(self, body: dict[str, Any], raw: bytes = b"") -> RecordedRequest:
+        return RecordedRequest(self.path, {name.lower(): v for name, v in self.headers.items()}, body, raw)
 
     def _whole(self, answer: Answer, body: Mapping[str, Any]) -> None:
         message = {"role": "assistant", "content": answer.text, "tool_calls": list(answer.tool_calls) or None}

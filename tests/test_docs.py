@@ -227,6 +227,13 @@ def test_application_with_workflows_of_its_own_talks_to_ratchet(shell: Shell) ->
         printed = shell.run(f"TEMPORAL_ADDRESS={address} {shlex.quote(sys.executable)} app.py || true")
         assert printed.splitlines() == ["Parcel P-17 is late.", "DONE", "Report: Parcel P-17 is late."]
         assert "report-1-agent" in shell.run("ratchet list")
+        refused = json.loads((shell.folder / "summary.json").read_text())
+        refused["models"] = {
+            "default": {"provider": "scripted", "script": [{"reply": "", "expect": "no key"}]}
+        }
+        (shell.folder / "summary.json").write_text(json.dumps(refused))
+        printed = shell.run(f"TEMPORAL_ADDRESS={address} {shlex.quote(sys.executable)} app.py || true")
+        assert printed.splitlines() == ["None", "DONE", "No report: failed"]
     finally:
         worker.terminate()
         worker.wait(PATIENCE)
@@ -331,6 +338,20 @@ def test_names_that_the_pages_import_exist() -> None:
         for names in re.findall(r"from ratchet import (\([^)]*\)|[^\n]*)", path.read_text(encoding="utf-8")):
             wanted = set(re.findall(r"\w+", names))
             assert wanted <= set(ratchet.__all__), path.name
+
+
+def test_pages_import_from_ratchet_alone() -> None:
+    """Another import of the project says why in a comment behind it."""
+    for path in PAGES:
+        code = "\n".join(blocks(path.read_text(encoding="utf-8"), "python"))
+        for home, names in re.findall(
+            r"^ *from ((?:activities|client|workflows)[\w.]*) import (.*)", code, re.MULTILINE
+        ):
+            place = ROOT.joinpath(*home.split("."))
+            is_ours = (
+                place.is_dir() or place.with_suffix(".py").exists()
+            )  # not a user's own folder of that name
+            assert not is_ours or "  # " in names, f"{path.name}: from {home} import {names}"
 
 
 def test_every_command_of_the_pages_exists() -> None:

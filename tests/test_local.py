@@ -3,22 +3,29 @@
 from __future__ import annotations
 
 import asyncio
+import json
 from collections.abc import MutableMapping
+from dataclasses import replace
+from itertools import count
 from pathlib import Path
 from typing import Any
 
 import pytest
 from pydantic import BaseModel, Field
 
+import ratchet
 from activities.contracts import (
+    REFUSAL,
     ArtifactRead,
     AskModel,
     CallTools,
     Effect,
     EffectFailed,
     Message,
+    ModelReplied,
     ReadArtifacts,
     ToolRun,
+    Usage,
     do,
 )
 from activities.settings import Settings
@@ -27,11 +34,13 @@ from client.agentfile import load_agent
 from client.local import Asked, Local, Position, ScriptedModel, every, tool_call
 from tests.people import clerk
 from tests.people.bench import brain
+from workflows import registry
 from workflows.api import AgentSpec, Limits
 from workflows.kernel.errors import UndeclaredAccess
 from workflows.kernel.machine import Machine, Run, Visit, state
-from workflows.local import stored_context
-from workflows.people import Approvals, Command, Request
+from workflows.local import Unanswered, stored_context
+from workflows.machines.react.rules import Rule
+from workflows.people import Approvals, Command, Decision, People, Request, RequestSettings
 from workflows.task import InvalidTask
 
 
@@ -50,6 +59,34 @@ SCRIPT = ["tools look a", "tools look b", "answer c"]
 def local(*script: Any, agent: AgentSpec = CLERK, **more: Any) -> Local:
     """The clerk with both tools."""
     return Local(agent, model=ScriptedModel(script), tools=[LOOK, PAY], **more)
+
+
+@pytest.mark.parametrize("machine", [machine.name for machine in registry.shipped()])
+async def test_refusal_of_the_model_ends_the_run_of_any_machine(machine: str) -> None:
+    refusal = ModelReplied(
+        text="I cannot help with that.", finish_reason=REFUSAL, usage=Usage(input_tokens=7)
+    )
+    model = ScriptedModel([refusal])
+    outcome = await Local(AgentSpec(machine=machine), model=model, tools=[LOOK]).run("begin")
+    result = outcome.result
+    assert (result.ok, result.exit_reason, result.answer) == (False, "model_refused", None)
+    assert result.error == "the model refused: I cannot help with that."
+    counters = result.counters
+    assert (counters["model_calls"], counters["input_tokens"]) == (1, 7)
+
+
+async def test_refusal_of_a_sub_query_is_an_error_for_the_block() -> None:
+    refusal = ModelReplied(text="I will not.", finish_reason=REFUSAL)
+    seen: list[str] = []
+
+    def last(asked: Asked) -> str:
+        seen.append(asked.messages[-1].content)
+        return "FINAL(gone on)"
+
+    model = ScriptedModel(['```repl\nprint(llm_query("x"))\n```', refusal, last])
+    outcome = await Local(AgentSpec(machine="code"), model=model).run("begin")
+    assert (outcome.ok, outcome.answer) == (True, "gone on")
+    assert "Error: model_refused: the model refused: I will not." in seen[0]
 
 
 # -- a user's test --------------------
@@ -128,6 +165,11 @@ async def test_unknown_tool_and_machine_are_named() -> None:
         await local(agent=AgentSpec(machine="klerk")).run("begin")
 
 
+def test_tools_of_one_name_are_refused() -> None:
+    with pytest.raises(ValueError, match="several are called look"):
+        Local(CLERK, model=ScriptedModel([]), tools=[LOOK, PAY, LOOK])
+
+
 async def test_broken_rule_raises_on_request() -> None:
     greedy = state(clerk.S.THINK, writes={"todo"}, counts="steps")(
         lambda c, run: ({"answer": "mine"}, clerk.Finished())
@@ -139,9 +181,14 @@ async def test_broken_rule_raises_on_request() -> None:
     outcome = await Local(machine, model=ScriptedModel([])).run("begin")
     assert outcome.result.exit_reason == "broken_rule"
     assert outcome.records[-1].error == outcome.records[-1].reason
-    assert str(outcome.result.error).endswith(outcome.records[-1].reason)
-    with pytest.raises(UndeclaredAccess, match="answer"):
+    assert outcome.records[-1].reason.startswith("the undeclared field 'answer'")
+    with pytest.raises(UndeclaredAccess) as raised:
         outcome.raise_if_failed()
+    assert greedy.visit is not None
+    line = greedy.visit.__code__.co_firstlineno
+    assert str(raised.value) == (
+        f"greedy: in state think, {outcome.records[-1].reason} ({__file__}, line {line}, in <lambda>)"
+    )
 
 
 async def test_limit_of_seconds_ends_a_model_that_hangs() -> None:
@@ -282,6 +329,43 @@ async def test_rollback_goes_on_without_asking_again() -> None:
     assert [call[1]["x"] for call in outcome.tool_calls] == ["a", "b", "c"]
 
 
+@pytest.mark.parametrize(
+    ("choice", "said"),
+    [
+        (None, r"waits for r1 \(approval: May the agent call pay .* asked 1 times"),
+        (Command(command="steer", text="be quick"), "asked 20 times"),
+        (Command(command="pause"), "refused: The run is paused already"),
+        (Command(command="rollback", step=9), "refused: No step 9"),
+    ],
+    ids=lambda value: getattr(value, "command", ""),
+)
+async def test_run_that_nobody_will_answer_raises(choice: Any, said: str) -> None:
+    with pytest.raises(Unanswered, match=said):
+        await local("tools pay 3", decide=lambda request: choice).run("begin")
+
+
+async def test_request_is_asked_about_again_after_a_command() -> None:
+    choices: list[Any] = [
+        Command(command="rollback", step=9), Command(command="pause"), Command(command="resume"), "approve",
+    ]  # fmt: skip
+    outcome = await local("tools pay 3", "answer b", decide=lambda request: choices.pop(0)).run("begin")
+    assert (outcome.answer, outcome.tool_calls, choices) == ("b", (("pay", {"x": "3"}),), [])
+
+
+async def test_request_that_is_left_open_expires() -> None:
+    times = count(1000.0, 10)
+    agent = CLERK.model_copy(update={"people": People(requests=RequestSettings(deadline_seconds=60))})
+    given = local("tools pay 3", "answer b", agent=agent, decide=lambda _: None, now=lambda: next(times))
+    outcome = await given.run("begin")
+    assert [one.outcome for one in outcome.result.decisions] == ["expired"]
+
+
+async def test_run_that_is_paused_for_ever_raises() -> None:
+    choices: list[Any] = [Command(command="pause"), "approve"]
+    with pytest.raises(Unanswered, match="is paused"):
+        await local("tools pay 3", decide=lambda request: choices.pop(0)).run("begin")
+
+
 async def test_each_run_of_one_agent_is_interrupted() -> None:
     agent = local(*SCRIPT, *SCRIPT, interrupt=every(1), decide=lambda request: "resume")
     for _ in range(2):
@@ -292,6 +376,57 @@ async def test_each_run_of_one_agent_is_interrupted() -> None:
 def test_interrupt_without_a_person_is_refused() -> None:
     with pytest.raises(ValueError, match="decide"):
         local(interrupt=lambda position: True)
+
+
+# -- the parts of a run --------------------
+
+
+async def test_model_knows_in_which_role_an_inner_run_asks() -> None:
+    block = "```repl\nprint(llm_query('how many?'))\n```"
+    model = ScriptedModel({"default": [block, "FINAL(one)"], "sub": ["FINAL(two)"]})
+    outcome = await Local(
+        AgentSpec(machine="code", options={"nested": "always", "max_depth": 2}), model=model
+    ).run("count")
+    assert (outcome.answer, model.unused) == ("one", 0)
+    assert [asked.role for asked in model.asked] == ["default", "sub", "default"]
+
+
+async def test_rules_policies_and_hooks_are_functions() -> None:
+    rule = Rule("no_ants", "terminal", lambda step, context: "ants" if "ants" in step.thought else None)
+    options = {"rules": ["no_ants"]}
+    agent, thought = AgentSpec(machine="react", options=options), '{"thought": "ants everywhere"}'
+    given = Local(agent, model=ScriptedModel([thought]), rules={"no_ants": lambda spec: rule})
+    assert (await given.run("look")).result.exit_reason == "rule_violation"
+    planned = AgentSpec(machine="planner", options={"decide": "never"})
+    stops = {"never": lambda plan, state: {"continue": False}}
+    outcome = await Local(planned, model=ScriptedModel(['{"goal": "x"}']), hooks=stops).run("look")
+    assert outcome.result.exit_reason == "stopped"
+    with pytest.raises(InvalidTask, match="never"):
+        await Local(planned, model=ScriptedModel([])).run("look")
+
+
+async def test_records_come_while_the_run_goes_on() -> None:
+    seen: list[str] = []
+    script = [*SCRIPT[:2], lambda asked: f"answer {len(seen)}"]
+    outcome = await local(*script, on_record=lambda record: seen.append(record.event)).run("begin")
+    assert seen == [record.event for record in outcome.records]
+    assert 0 < int(outcome.answer or "") < len(seen)
+
+
+async def test_run_begins_with_a_context_and_what_was_spent() -> None:
+    notes = clerk.Notes(seen=("so far",))
+    outcome = await local("answer b").run("begin", context=notes)
+    assert outcome.calls[0].call.say[0].content == "so far"  # type: ignore[union-attr]  # it is a question
+    limits = CLERK.model_copy(update={"limits": Limits(model_calls=5)})
+    outcome = await local("answer b", agent=limits).run("begin", spent={"model_calls": 5})
+    assert (outcome.result.exit_reason, outcome.calls) == ("limit", ())
+    with pytest.raises(InvalidTask, match="clerk begins with a Notes, not with a"):
+        await local().run("begin", context=ratchet.Context())
+
+
+async def test_run_sync_in_a_running_loop_says_await() -> None:
+    with pytest.raises(RuntimeError, match=r"use `await local.run"):
+        local("answer b").run_sync("begin")
 
 
 # -- stored runs --------------------
@@ -320,6 +455,95 @@ async def test_store_that_fails_does_not_end_the_run() -> None:
     outcome = await local(*SCRIPT, store=store).run("begin", trace_id="t-1")
     assert outcome.ok
     assert "disk full" in outcome.store_errors[0]
+
+
+# -- an edited call --------------------
+
+PAY_3 = {"action": "pay", "params": {"x": "3"}}
+CALL_3 = {"tool_id": "pay", "params": {"x": "3"}, "out_artifacts_spec": [{"name": "paid"}]}
+EDITS: dict[str, tuple[dict[str, Any], list[Any]]] = {
+    "react": (
+        {},
+        [{"thought": "pay", "action": "pay", "action_input": {"x": "3"}}, "Thought: FINAL ANSWER: 1"],
+    ),
+    "tools": ({}, [tool_call("pay", x="3"), "done"]),
+    "code": ({}, ["```repl\nprint(pay(x='3')['paid'])\n```", "FINAL(done)"]),
+    "staged": (
+        {},
+        [{"intent": "change", "suggested_tools": ["pay"]}, tool_call("pay", x="3"), {"final_answer": "done"}],
+    ),
+    "planner": ({}, [{"goal": "pay"}, tool_call("pay", x="3"), "done"]),
+    "planner without a plan": ({"mode": "simple"}, [PAY_3, {"action": "finish"}]),
+    "contract": (
+        {},
+        [
+            {"action": "call_tool", "strategy": "explore", "tool_call": CALL_3},
+            {"action": "complete", "strategy": "exit", "completion_summary": "done"},
+        ],
+    ),
+}
+"""Machine -> options and replies of a run that wants to pay 3."""
+
+
+@pytest.mark.parametrize("name", EDITS)
+async def test_every_machine_tells_the_model_of_an_edit_beside_the_result(name: str) -> None:
+    """The result stays JSON."""
+    options, script = EDITS[name]
+    model = ScriptedModel([json.dumps(one) if isinstance(one, dict) else one for one in script])
+    machine = name.partition(" ")[0]
+    agent = AgentSpec(machine=machine, options=options, tools=("pay",))
+    tool = Tool(name="pay", params=Words, run=lambda p: {"paid": p.x})
+
+    def edit(request: Request) -> Decision:
+        changed = {"x": "2"}
+        return Decision(request=request.id, digest=request.digest, decision="edit", arguments=changed)
+
+    outcome = await Local(agent, model=model, tools=[tool], decide=edit).run("pay 3")
+    assert (outcome.ok, model.unused, outcome.tool_calls) == (True, 0, (("pay", {"x": "2"}),))
+    texts = [message.content for message in model.asked[-1].messages]
+    assert sum("A person changed the arguments" in text and 'pay {"x": "2"}' in text for text in texts) == 1
+    assert outcome.result.unheard == ()
+
+
+@pytest.mark.parametrize("name", ["TransientError", "RecoverableError", "FatalError"])
+async def test_error_of_a_state_ends_the_run_or_goes_to_on_error(name: str) -> None:
+    """By the names that authors import; a bug is any other."""
+    busy = getattr(ratchet, name)("busy")
+
+    def fails(c: Any, run: Run) -> Any:
+        raise busy
+
+    states = [state(clerk.S.THINK, counts="steps")(fails), *clerk.MACHINE.states[1:]]
+    machine = replace(clerk.MACHINE, states=states)
+    outcome = await Local(machine, model=ScriptedModel([]), tools=[LOOK]).run("begin")
+    assert (outcome.result.exit_reason, outcome.result.error) == ("failed", "busy")
+    handled = replace(machine, on_error=lambda c, error, run: ({"answer": str(error)}, clerk.Finished()))
+    outcome = await Local(handled, model=ScriptedModel([]), tools=[LOOK]).run("begin")
+    assert outcome.answer == "busy"
+
+
+# -- behind the end --------------------
+
+
+@pytest.mark.parametrize("name", EDITS)
+async def test_finished_run_goes_on_behind_its_last_step(name: str) -> None:
+    """What was done is not done again (spec 1.8)."""
+    options, script = EDITS[name]
+    replies = [json.dumps(one) if isinstance(one, dict) else one for one in script]
+    agent = AgentSpec(machine=name.partition(" ")[0], options=options, tools=("pay",))
+    pay = Tool(name="pay", params=Words, run=lambda p: {"paid": p.x}, effect="read")
+    store: dict[str, list[str]] = {}
+    first = await Local(agent, model=ScriptedModel(replies), tools=[pay], store=store).run("go", trace_id="t")
+    ended = first.result.step
+    assert (first.ok, ended > 0) == (True, True)
+
+    again = [{"intent": "general_inquiry"}, replies[-1]] if name == "staged" else [replies[-1]]
+    model = ScriptedModel([json.dumps(one) if isinstance(one, dict) else one for one in again])
+    local = Local(agent, model=model, tools=[pay], store=store)
+    outcome = await local.replay("t", ended + 1, "go")
+    assert (outcome.ok, outcome.tool_calls, model.unused) == (True, (), 0)
+    assert (outcome.result.step, outcome.result.branch) == (ended + 1, 1)
+    assert outcome.result.outcome.get("exit_reason") in (None, outcome.result.exit_reason)
 
 
 # -- inner runs --------------------

@@ -27,7 +27,8 @@ from zipfile import ZipFile
 
 import pytest
 from packaging.requirements import Requirement
-from packaging.utils import canonicalize_name
+from packaging.tags import compatible_tags, cpython_tags, mac_platforms
+from packaging.utils import canonicalize_name, parse_wheel_filename
 from ruamel.yaml import YAML
 from temporalio import workflow
 from temporalio.api.operatorservice.v1 import ListSearchAttributesRequest
@@ -50,7 +51,17 @@ SERVICES: dict[str, dict[str, Any]] = COMPOSE["services"]
 DOCKERFILE = (ROOT / "Dockerfile").read_text()
 PROJECT = tomllib.loads((ROOT / "pyproject.toml").read_text())
 SECRET = re.compile(r"PASSWORD|PWD|SECRET|TOKEN|_KEY$")
-PINNED = re.compile(r"[a-z0-9./-]+:v?\d+\.\d+(\.\d+)?[a-z0-9.-]*")
+PINNED = re.compile(r"[a-z0-9./-]+:v?\d+\.\d+(\.\d+)?[a-z0-9.-]*(@sha256:[0-9a-f]{64})?")
+"""By tag, and by digest where somebody has added one (docs/operations.md)."""
+PYTHONS = [(3, 11), (3, 12), (3, 13), (3, 14)]
+SYSTEMS = {
+    **{
+        f"Linux {cpu}": [f"manylinux2014_{cpu}", *(f"manylinux_2_{minor}_{cpu}" for minor in range(5, 36))]
+        for cpu in ("x86_64", "aarch64")
+    },
+    "macOS arm64": list(mac_platforms((15, 0), "arm64")),
+    "Windows x86-64": ["win_amd64"],
+}
 NAMESPACE_SCRIPT = ROOT / "deploy" / "create_namespace.sh"
 
 # -- docker-compose.yml --------------------
@@ -60,7 +71,8 @@ def test_images_are_pinned_to_versions_that_fit() -> None:
     images = {name: service["image"] for name, service in SERVICES.items()}
     assert {name: image for name, image in images.items() if not PINNED.fullmatch(image)} == {}
     assert images["worker"] == f"ratchet-worker:{PROJECT['project']['version']}"
-    assert len({images[name].partition(":")[2] for name in ("schema", "temporal", "namespace")}) == 1
+    tags = {images[name].partition("@")[0].partition(":")[2] for name in ("schema", "temporal", "namespace")}
+    assert len(tags) == 1
 
 
 def test_services_wait_for_what_they_need() -> None:
@@ -196,6 +208,32 @@ def test_locks_fit_the_declared_dependencies() -> None:
             ):
                 missing.append(f"{lock}: {requirement}")
     assert missing == []
+
+
+@pytest.mark.parametrize("lock", ["requirements.lock", "deploy/worker.lock", "deploy/build.lock"])
+def test_lock_has_hashes_for_every_system(lock: str, tmp_path: Path) -> None:
+    """As far as a release has files for it: the index says which ones there are."""
+    listed = tmp_path / "pylock.toml"
+    uv = [str(Path(sys.executable).parent / "uv"), "--no-config", "--quiet"]
+    ask = [*uv, "pip", "compile", "--no-deps", "--universal", "--format", "pylock.toml"]
+    asked = subprocess.run([*ask, lock, "-o", listed], cwd=ROOT, capture_output=True, text=True, check=False)
+    if "error sending request" in asked.stderr.lower():
+        pytest.skip("no package index answers")
+    assert asked.returncode == 0, asked.stderr
+    locked = set(re.findall(r"--hash=sha256:(\w+)", (ROOT / lock).read_text()))
+    lacking = []
+    for package in tomllib.loads(listed.read_text())["packages"]:
+        wheels = {
+            wheel["hashes"]["sha256"]: parse_wheel_filename(wheel["url"].rpartition("/")[2])[3]
+            for wheel in package.get("wheels", ())
+        }
+        for system, platforms in SYSTEMS.items():
+            for python in PYTHONS:
+                tags = {*cpython_tags(python, platforms=platforms), *compatible_tags(python, "cp", platforms)}
+                fitting = {digest for digest, fits in wheels.items() if fits & tags}
+                if fitting and not fitting & locked:
+                    lacking.append(f"{package['name']} on {system}, Python {python[0]}.{python[1]}")
+    assert lacking == []
 
 
 @pytest.mark.parametrize("script", [*sorted(ROOT.glob("deploy/*.sh")), ROOT / ".ci" / "run"])

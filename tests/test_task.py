@@ -4,18 +4,28 @@ from __future__ import annotations
 
 import sys
 from dataclasses import replace
+from pathlib import Path
 from types import ModuleType
 from typing import Any
 
 import pytest
 
 from activities.contracts import InnerLimits, ModelSpec, RunMachine
+from activities.extensions import load_modules
 from tests.people import clerk
 from tests.people.bench import LOOK, PAY, Bench, brain
 from workflows import registry
 from workflows.api import AgentTask, Carry, Fork, Limits, Origin
 from workflows.people import ApprovalRule, Approvals, Group, People
-from workflows.task import InvalidTask, carried_step, first_step, inner_task, parse_task, program_for
+from workflows.task import (
+    InvalidTask,
+    cancelled_step,
+    carried_step,
+    first_step,
+    inner_task,
+    parse_task,
+    program_for,
+)
 
 TOOLS = {"look": LOOK, "pay": PAY}
 
@@ -58,6 +68,36 @@ def test_unusable_input_is_refused_with_the_field(inputs: list[Any], problem: st
 def test_task_that_cannot_be_run_says_why(more: dict[str, Any], problem: str) -> None:
     with pytest.raises(InvalidTask, match=problem):
         program_for(task(**more), TOOLS, "t-1")
+
+
+def stages(**of_the_first: Any) -> dict[str, Any]:
+    """A task of stages, the first of which is an inner machine."""
+    first = {
+        "name": "look", "flow_type": "machine", "enters": "Thinking", "exits": ["Observing"],
+        "merge": "observation", "writes": ["observation"], **of_the_first,
+    }  # fmt: skip
+    last = {"name": "close", "flow_type": "observe", "enters": "Observing", "exits": ["Thinking", "Finished"]}
+    return {"machine": "staged", "tools": (), "options": {"stages": [first, last]}}
+
+
+@pytest.mark.parametrize(
+    ("first", "problem"),
+    [
+        ({"machine": "reakt"}, "options.stages.0: unknown machine reakt; did you mean react"),
+        ({"machine": "react", "machine_version": "9"}, "options.stages.0: .*of version 9"),
+        ({"machine": "react", "options": {"max_steps": 0}}, "options.stages.0.options.max_steps"),
+        (
+            {"machine": "react", "roles": {"critic": "think"}},
+            "roles.critic: machine react has no role critic",
+        ),
+        ({"machine": "react", "roles": {"default": "big"}}, "roles.default: the agent has no role big"),
+    ],
+)
+def test_inner_machine_that_cannot_be_run_is_refused_before_the_run(
+    first: dict[str, Any], problem: str
+) -> None:
+    with pytest.raises(InvalidTask, match=problem):
+        program_for(task(**stages(**first)), TOOLS, "t-1")
 
 
 def named(prefix: str, count: int) -> list[str]:
@@ -149,6 +189,8 @@ async def test_fork_goes_on_from_a_step_of_another_run() -> None:
     nowhere = task(fork=Fork(origin=origin.model_copy(update={"step": 9}), records=records))
     with pytest.raises(InvalidTask, match="No step 9"):
         first_step(nowhere, forking.program, now=0)
+    (ended,) = cancelled_step(nowhere, "run-1", now=0).records
+    assert ended.seq == len(records)
 
 
 async def test_carried_run_of_another_machine_is_refused() -> None:
@@ -175,6 +217,16 @@ def test_module_adds_extensions_under_both_names() -> None:
     registry.add_module(clerk)
     rules = registry.extensions().rules
     assert rules["short"] is rules["clerk.short"] is clerk.short
+
+
+def test_options_that_name_no_hook_of_a_user_run_shipped_code_alone(tmp_path: Path) -> None:
+    file = tmp_path / "hooked.py"
+    file.write_text("HOOKS = dict.fromkeys(('ax', 'größer', 'quo\"te'), len)")
+    registry.add_module(load_modules([str(file)])[0])
+    assert registry.is_shipped("staged", {"stages": [{"name": "relax", "reads": ["taxes"]}]})
+    for name in ("ax", "hooked.ax", "größer", 'quo"te'):
+        assert not registry.is_shipped("staged", {"stages": [{"name": "act", "hook": name}]})
+        assert not registry.is_shipped("staged", {"hooks": {name: {}}})
 
 
 @pytest.mark.parametrize(

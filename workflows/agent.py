@@ -4,16 +4,18 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from typing import Any
 
 from temporalio import workflow
 from temporalio.common import RawValue, SearchAttributeKey
-from temporalio.exceptions import ApplicationError, FailureError, is_cancelled_exception
+from temporalio.exceptions import ApplicationError, FailureError
 from temporalio.worker.workflow_sandbox import RestrictedWorkflowAccessError
 
 from activities.contracts import AskModel, JsonObject, ToolSpec
 from workflows.api import (
+    FOR_ARCHIVE,
+    LOG_HEAD_KEY,
     RESULT_KEY,
     WORKFLOW_TYPE,
     AgentTask,
@@ -21,6 +23,7 @@ from workflows.api import (
     EffectsQuery,
     LogPage,
     PageQuery,
+    ResultPage,
     RunResult,
     RunStatus,
     StepsPage,
@@ -29,27 +32,37 @@ from workflows.api import (
 from workflows.archived_log import ArchivedLog
 from workflows.drive import Drive
 from workflows.kernel.diagram import mermaid
-from workflows.kernel.errors import bug_place, bug_text
+from workflows.kernel.errors import bug_place, bug_text, is_loading
 from workflows.kernel.log import Record
 from workflows.kernel.machine import ToolsUnknown
 from workflows.kernel.snapshot import Step
 from workflows.messages import Messages, plain
 from workflows.pages import (
     effects_page,
+    inline_result,
     log_page,
     requests_page,
+    result_page,
     steps_page,
     transcript,
     transcript_page,
 )
 from workflows.people import CommandDone, Decided, EffectsPage, RequestsPage
-from workflows.perform import Performer
-from workflows.task import InvalidTask, carried_step, first_step, parse_task, program_for
+from workflows.perform import Performer, until_done
+from workflows.task import (
+    InvalidTask,
+    cancelled_step,
+    carried_step,
+    first_step,
+    parse_task,
+    program_for,
+)
 from workflows.temporal_host import TemporalHost, identity, now
 
 __all__ = ["AgentWorkflow"]
 
 _EXIT = SearchAttributeKey.for_keyword("AgentExit")
+_WAITING = SearchAttributeKey.for_keyword("AgentWaiting")
 AT_THE_END = 10
 """Seconds that a run which is over waits for its notifications."""
 IMPURE = "ImpureMachine"
@@ -81,6 +94,8 @@ class AgentWorkflow:
         self.messages = Messages()
         self.problem = ""
         """Why the run could not begin."""
+        self.result: RunResult | None = None
+        """What came out, whole."""
 
     @workflow.run
     async def run(self, *inputs: Any) -> RunResult:
@@ -98,10 +113,6 @@ class AgentWorkflow:
                 if self.task and self.task.carry and workflow.info().continued_run_id:
                     raise  # nothing is lost: this worker lacks what the run's last worker had
                 raise self._ended_early("refused", str(error)) from None
-            except BaseException as error:
-                if is_cancelled_exception(error):
-                    self._ended_early("cancelled", "the run was cancelled before it began")
-                raise
             assert self.drive is not None
             try:
                 await self._drive(host, self.drive)
@@ -120,8 +131,10 @@ class AgentWorkflow:
         themselves. Raises InvalidTask."""
         try:
             await drive.run()
-        except ToolsUnknown:
-            await host.describe_tools()
+        except ToolsUnknown:  # also to end, so a cancellation does not stop it
+            describing = asyncio.ensure_future(host.describe_tools())
+            await until_done(describing)
+            describing.result()
             await drive.run()
 
     async def _begin(self, task: AgentTask) -> TemporalHost:
@@ -138,13 +151,7 @@ class AgentWorkflow:
         since = carry.reset_since if carry else None
         if since is None and was_reset:
             since = info.workflow_start_time.timestamp()
-        try:
-            step = self._step(task, specs)
-        except ToolsUnknown:
-            await performer.describe_tools()
-            step = self._step(task, specs)
-        if not (performer.knows_tools or step.asked is None or isinstance(step.asked, AskModel)):
-            await performer.describe_tools()
+        step = await self._beginning(task, performer)
         self._publish(task, step.program.machine.name, step.program.machine.version)
         host = TemporalHost(task, performer, self.archived, lambda: self._continue_as_new(host, performer))
         if carry:
@@ -160,6 +167,20 @@ class AgentWorkflow:
         self.drive = host.drive = drive
         self.messages.begin(drive, carry.unusable if carry else ())
         return host
+
+    async def _beginning(self, task: AgentTask, performer: Performer) -> Step:
+        """The step that the run begins with, once the specs are known that it needs. A run that is cancelled
+        before has ended. Raises InvalidTask."""
+        step, specs = None, performer.specs
+        with suppress(ToolsUnknown):
+            step = self._step(task, specs)
+            if performer.knows_tools or step.asked is None or isinstance(step.asked, AskModel):
+                return step
+        try:
+            await performer.describe_tools()
+        except asyncio.CancelledError:
+            return step or cancelled_step(task, workflow.info().workflow_id, now=now())
+        return step or self._step(task, specs)
 
     def _step(self, task: AgentTask, specs: Mapping[str, ToolSpec]) -> Step:
         """The first step, or the one that was carried. Raises InvalidTask or ToolsUnknown."""
@@ -203,26 +224,31 @@ class AgentWorkflow:
     # -- the end ------------------------------------------------------------------------------------
 
     async def _end(self, host: TemporalHost, drive: Drive) -> RunResult:
-        """Notify, archive, and return the result; or fail with it where the machine raises, and where the
-        agent wants Temporal to show how it ended."""
+        """Notify, archive, and return the result; or fail with it where the machine broke a rule, and where
+        the agent wants Temporal to show how it ended."""
         await self.archived.write_full_parts(ending=True)
         result = drive.result(self.archived.head)
         await host.end_notices(seconds=AT_THE_END)
         task = self.task.model_dump(mode="json", exclude={"carry", "fork"}) if self.task else {}
         facts: JsonObject = {"task": task, "parents": [list(run) for run in drive.identity.parents]}
         archived = await self.archived.write({**result.model_dump(mode="json"), **facts})
-        await workflow.wait_condition(workflow.all_handlers_finished)
-        result = result.model_copy(update={"archived": archived})
+        await until_done(asyncio.ensure_future(workflow.wait_condition(workflow.all_handlers_finished)))
+        self.result = result.model_copy(update={"archived": archived})
+        if not archived:  # so workers find it, and write it when the archive is back
+            workflow.upsert_search_attributes([_WAITING.value_set(FOR_ARCHIVE)])
+            workflow.upsert_memo({LOG_HEAD_KEY: result.log_head})
+        # An outer run goes on with the whole. Other programs may be unable to read what is not in history.
+        result = self.result if drive.task.depth else inline_result(self.result)
         how = drive.task.on_end
         if workflow.cancellation_reason() is not None and result.exit_reason == "cancelled":
             if how.cancelled == "complete" or drive.task.depth:
                 return result
             # Temporal takes no details of a cancellation
-            workflow.upsert_memo({RESULT_KEY: result.model_dump(mode="json")})
+            workflow.upsert_memo({RESULT_KEY: result})
             raise asyncio.CancelledError
-        if result.raises or (not result.ok and how.failed == "fail_workflow"):
-            # The machine's way to fail (spec 7.5): the whole result goes with the error. A message is no
-            # payload: a long one would pass no limit of the server.
+        if result.exit_reason == "broken_rule" or (not result.ok and how.failed == "fail_workflow"):
+            # The whole result goes with the error. A message is no payload: a long one would pass no limit of
+            # the server.
             text = (result.error or result.exit_reason)[:MESSAGE]
             kind = result.raises or result.exit_reason
             raise ApplicationError(text, result, type=kind, non_retryable=True)
@@ -323,6 +349,14 @@ class AgentWorkflow:
         conversation = self._begun().step.snapshot.conversation
         return transcript_page(transcript(self.archived.records, conversation), query or PageQuery())
 
+    @workflow.query(name="result")
+    def whole_result(self, query: PageQuery | None = None) -> ResultPage:
+        """The whole result of a run that is over, as JSON, by pages: Temporal's history cuts a long one."""
+        if self.result is None:
+            self._begun()
+            raise ApplicationError("the run is not over, so it has no result", type="NotOver")
+        return result_page(self.result, query or PageQuery())
+
     @workflow.query
     def diagram(self) -> str:
         """The machine in Mermaid, the current state marked."""
@@ -374,6 +408,12 @@ def _origin(info: workflow.Info, carry: Carry | None) -> str:
 
 def _impure_text(error: RestrictedWorkflowAccessError) -> str:
     used = error.qualified_name.removeprefix("__builtins__.").removesuffix(".__call__")
+    if is_loading(error):
+        return (
+            f"the machine's file uses {used} ({bug_place(error)}) when it is loaded, and each run loads it "
+            "under the rules of machines. Import a library that a tool needs inside the tool's function, or "
+            "keep tools and machine in two files; `Path(__file__).parent` names the file's folder"
+        )
     return (
         f"the machine uses {used} ({bug_place(error)}). A machine may read no clock, file, environment "
         "or random number, use no network and start nothing, because its run could not be continued "

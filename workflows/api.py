@@ -6,7 +6,9 @@ an inner run is made of it. What people and runs say to each other is in `workfl
 
 from __future__ import annotations
 
+import difflib
 from collections import Counter
+from collections.abc import Mapping
 from typing import Annotated, Any, ClassVar, Literal
 
 from pydantic import Field, StringConstraints, field_validator, model_validator
@@ -30,9 +32,12 @@ from workflows.people import Approvals, Decided, DoneCall, People, values_in
 __all__ = [
     "ATTRIBUTES",
     "COUNTERS",
+    "FOR_ARCHIVE",
+    "LOG_HEAD_KEY",
     "MAX_LIMIT",
     "MAX_VALUES",
     "PAGE_BYTES",
+    "RESULT_BYTES",
     "RESULT_KEY",
     "TASK_QUEUE",
     "WORKFLOW_TYPE",
@@ -48,20 +53,29 @@ __all__ = [
     "OnEnd",
     "Origin",
     "PageQuery",
+    "ResultPage",
     "RunResult",
     "RunStatus",
     "RunSummary",
     "StepLine",
     "StepsPage",
     "TranscriptPage",
+    "limits_problem",
 ]
 
 WORKFLOW_TYPE = "AgentWorkflow"
 TASK_QUEUE = "ratchet"
 PAGE_BYTES = 12 * 1024
 """Pages of queries stay below the threshold of external storage, so that Temporal's own CLI shows them."""
+RESULT_BYTES = 90_000
+"""A longer result is cut, so that it stays in Temporal's history, encrypted or not: programs of other
+languages cannot read what lies in the store."""
 RESULT_KEY = "result"
 """Memo of a run that Temporal shows as Canceled: its result."""
+FOR_ARCHIVE = "archive"
+"""AgentWaiting of a run that is over and whose log could not be archived then."""
+LOG_HEAD_KEY = "log_head"
+"""Memo of such a run: the hash of its log's last record."""
 ATTRIBUTES: dict[str, Literal["Keyword", "Datetime"]] = {
     "AgentName": "Keyword",
     "AgentMachine": "Keyword",
@@ -77,6 +91,7 @@ COUNTERS = ("model_calls", "tool_calls", "tokens", "cost_usd", "seconds")
 MAX_LIMIT = 10**12
 """No limit may be set higher: larger numbers lose digits on their way through JSON."""
 
+
 MAX_VALUES = 50_000
 """Values that an agent may have in all its lists and maps. A worker checks so many in a second; Temporal
 takes one that needs more than two as stuck, and the run would never begin."""
@@ -85,13 +100,30 @@ OF_RUNS = ("fork", "carry")
 
 Name = Annotated[str, StringConstraints(pattern=r"^[A-Za-z0-9][A-Za-z0-9_.-]{0,63}$")]
 
+
+def limits_problem(limits: Mapping[str, float | None]) -> str:
+    """Why a command cannot set these limits; empty: it can."""
+    if not limits:
+        return 'Name the `limits` to set, such as {"model_calls": 100}; null removes one.'
+    for name, cap in limits.items():
+        if name not in COUNTERS:
+            close = difflib.get_close_matches(name, COUNTERS, 1)
+            hint = f"did you mean {close[0]}? Limits" if close else "limits"
+            return f"There is no limit {name!r}; {hint}: {', '.join(COUNTERS)}."
+        if cap is not None and not 0 <= cap <= MAX_LIMIT:
+            return f"{name}: expected 0 to {MAX_LIMIT:g} or null, got {cap:g}."
+    return ""
+
+
 # -- in: what an agent is, and what a run begins with --------------------
 
 
 class Limits(InnerLimits):
     """What a run may spend; null is no limit. Checked before each call."""
 
-    model_calls: int | None = Field(default=200, ge=0, le=MAX_LIMIT)
+    model_calls: int | None = Field(
+        default=200, ge=0, le=MAX_LIMIT, description="requests to model providers, retries included"
+    )
     seconds: float | None = Field(default=None, gt=0, le=MAX_LIMIT, description="since the run began")
     depth: int = Field(default=5, ge=0, le=50, description="runs nested in runs [R-000-15]")
 
@@ -122,7 +154,8 @@ class CompactionSettings(Strict):
 
 
 class OnEnd(Strict):
-    """How Temporal shows a run that did not reach its goal. Its result is the same."""
+    """How Temporal shows a run that did not reach its goal, whatever its machine. Its result is the same. One
+    whose machine broke a rule, or whose task was refused, is Failed in any case."""
 
     failed: Literal["complete", "fail_workflow"] = Field(
         default="complete", description="any end that is not `ok`, but a cancellation"
@@ -330,11 +363,14 @@ class RunStatus(RunSummary):
     doing: str = ""
     """Title of the effect that is being performed or waited for."""
     failing: str | None = None
-    """What failed last of it and is tried again, in one line. The client adds it: the run does not know."""
+    """What failed last of it and is tried again, in one line. The run itself knows of calls that no worker
+    could begin; the client adds what Temporal tries again."""
     attempt: int = 0
     """Of what fails: the attempt that is under way or comes next."""
     next_try: float | None = None
     """When it comes, in seconds since 1970; null: it is under way."""
+    paused_calls: tuple[str, ...] = ()
+    """Calls that an operator has paused in Temporal, each in one line. The client adds them."""
     children: tuple[str, ...] = ()
     """Workflow ids of the inner runs under way; `pause` and `resume` go to them, too."""
     caps: dict[str, float] = {}
@@ -355,7 +391,8 @@ class RunResult(RunSummary):
     """What came out of a run, also of one that was ended early."""
 
     read_by_others: ClassVar[bool] = True
-    """By programs without access to the store: it stays in Temporal's history up to about 100 kB."""
+    """By programs without access to the store: it stays in Temporal's history, see `RESULT_BYTES`. An inner
+    run's result is whole, for the outer run."""
     ok: bool
     """The goal was achieved, as the machine understands it."""
     exit_reason: str
@@ -374,11 +411,15 @@ class RunResult(RunSummary):
     unheard: tuple[str, ...] = ()
     """Messages from people that no question has brought."""
     archived: bool = True
-    """False: the log's last part could not be written to the archive; the worker's log says why."""
+    """False: the log could not be written to the archive when the run ended; the worker's log says why, and a
+    worker writes it when the archive is back."""
     raises: str | None = None
-    """The error that the machine ended with, where it raises instead of returning: the workflow has failed
-    with this type, and this result is in the error's details. With `on_end: {failed: fail_workflow}` it is
-    there of every run that fails, and the exit reason is the type."""
+    """The error that the machine ended with, for machines that raise instead of returning: `raise_if_failed`
+    raises it. Temporal shows such a run as `on_end` says, like any other. A workflow that fails has this
+    type, else the exit reason, and this result in the error's details."""
+    cut: str = ""
+    """Which fields are cut in Temporal's history, and how to get the whole. Empty: it is the whole, as what
+    the SDK gives is wherever it reaches the archive or a worker."""
 
     def raise_if_failed(self) -> None:
         """Raise what the machine ended with, such as `MaxIterationsExceeded`, if it does so."""
@@ -414,6 +455,17 @@ class LogPage(Frozen):
     """The run is over, so the log does not grow."""
     first: int = 0
     """From this sequence number on this execution holds the records; the archive has the others."""
+
+
+class ResultPage(Frozen):
+    """A part of a finished run's whole result as JSON, from character `since` on; ask again from `next`."""
+
+    read_by_others: ClassVar[bool] = True
+    text: str
+    """All parts together are the JSON of a `RunResult`."""
+    next: int
+    total: int
+    """Characters of the whole."""
 
 
 class StepLine(Frozen):

@@ -2,10 +2,8 @@
 
 from __future__ import annotations
 
-import asyncio
 import math
 from collections.abc import Iterable
-from contextlib import suppress
 from datetime import timedelta
 from typing import NamedTuple
 
@@ -16,7 +14,7 @@ from temporalio.exceptions import ActivityError, is_cancelled_exception
 
 from activities.contracts import ArchiveRequest, JsonObject, LogRead, LogWanted
 from workflows.kernel.log import Record, chain, next_hash
-from workflows.perform import answer_of
+from workflows.perform import answer_of, until_done
 
 __all__ = ["ArchivedLog", "verified"]
 
@@ -44,6 +42,8 @@ class ArchivedLog:
         self.records = list(records)
         self.archived_head = head
         """Hash of the last record that the archive has."""
+        self._is_whole = True
+        """False: a part of a run that ended could not be written."""
         self._archived = 0
         self._new: list[Link] = []
         self._before = head
@@ -108,17 +108,19 @@ class ArchivedLog:
         False: the archive cannot be written.
 
         A failure never fails the run, and a cancellation does not stop it: the log is the evidence. A
-        finished run waits for a failing archive for a second only.
+        finished run waits for a failing archive for a second only. Its history then has each part as an
+        activity's input, and a worker writes them later (`client/unarchived.py`).
         """
         ending = result is not None
         if not await self.write_full_parts(ending=ending):
             return False
-        return await self._write(len(self._links()), result, ending=ending)
+        return await self._write(len(self._links()), result, ending=ending) and self._is_whole
 
     async def write_full_parts(self, *, ending: bool) -> bool:
-        """Write all but the last part, one in each workflow task. False: the archive cannot be written."""
+        """Write all but the last part, one in each workflow task. False: the archive cannot be written, and
+        the run is not ending."""
         while part := self._full_part():
-            if not await self._write(part, ending=ending):
+            if not await self._write(part, ending=ending) and not ending:
                 return False
         return True
 
@@ -141,6 +143,7 @@ class ArchivedLog:
                 after=self.archived_head,
                 records=tuple(link.value for link in part),
                 result=result,
+                behind_gap=not self._is_whole,
             ),
             result_type=RawValue,  # whoever completes it, with whatever
             activity_id=f"archive:{upto}",
@@ -150,17 +153,17 @@ class ArchivedLog:
                 initial_interval=timedelta(seconds=0.2 if ending else 1), maximum_attempts=3 if ending else 5
             ),
         )
-        while not writing.done():
-            with suppress(asyncio.CancelledError):
-                await workflow.wait([writing])
+        await until_done(writing)
         if failure := writing.exception():
             text = str(failure.__cause__ or failure)
             workflow.logger.warning("agent.archive_failed", extra={"ratchet": {"error": text}})
-            return False
+            if not ending:
+                return False
+            self._is_whole = False
         self._archived = upto
         del self._new[:count]
         self.archived_head = part[-1].head if part else self.archived_head
-        return True
+        return failure is None
 
 
 def verified(values: Iterable[JsonObject], head: str) -> list[Record]:

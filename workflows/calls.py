@@ -10,13 +10,17 @@ from __future__ import annotations
 import asyncio
 import hashlib
 import json
+import math
 from collections.abc import Callable, Coroutine, Iterable, Mapping
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from typing import Any, TypeVar
 
 from pydantic import BaseModel, Field, ValidationError
 
 from activities.contracts import (
+    MODEL_REFUSED,
+    OUT_OF_REQUESTS,
+    REFUSAL,
     AfterReset,
     Answers,
     AskModel,
@@ -28,7 +32,9 @@ from activities.contracts import (
     EffectFailed,
     JsonObject,
     MachineEnded,
+    Message,
     ModelReplied,
+    NotBegun,
     Reconciled,
     ReconcileRequest,
     RunMachine,
@@ -47,15 +53,14 @@ from workflows.api import AgentTask, RunResult
 from workflows.compaction import Compaction, Part
 from workflows.fallback import Fallbacks, ModelChange, is_unavailable
 from workflows.gate.arguments import arguments_for
-from workflows.gate.texts import result_without_call
-from workflows.host import CallSite, ChildRun, Host, Identity, NextQuestion
-from workflows.kernel.machine import ToolsUnknown
+from workflows.gate.texts import edit_note, moment, result_without_call
+from workflows.host import CallAnswer, CallSite, ChildRun, Host, Identity, NextQuestion
 from workflows.kernel.snapshot import Step
-from workflows.kernel.step import advance
+from workflows.kernel.step import advance, steer
 from workflows.people import DoneCall
 from workflows.task import inner_task
 
-__all__ = ["CallState", "Calls", "bounded", "members", "tool_calls"]
+__all__ = ["CallState", "Calls", "OutOfTime", "bounded", "members", "tool_calls"]
 
 T = TypeVar("T")
 
@@ -65,10 +70,16 @@ DONE_CALLS = 1000
 """Calls that are kept for the report of what was done outside."""
 OUTPUT = 500
 """Characters of an output, and of a long argument, in that report."""
+REFUSED_CHARS = 2000
+"""Characters of a model's refusal to answer."""
 ID_BYTES = 800
 """Of an id; the server takes 1000, and some get a suffix."""
 RETRIES = 3
 """Attempts of a reconciliation, and of a compensation whose tool may be repeated."""
+FIRST_PAUSE, LONGEST_PAUSE = 2.0, 600.0
+"""Seconds before a call that was not begun is given out again; each pause is twice the one before."""
+VOID = 100
+"""Notes of one call that count for nothing; the oldest ones are dropped."""
 STOPPING = {"unknown_outcome", "unknown_tool"}
 """Errors after which the next calls in the row are not made: the machine decides first (R-001-7)."""
 SLOW = 60
@@ -81,8 +92,24 @@ LONG_VISIT = 20
 event loop: after a thousand calls of one block of code that takes 50 ms for each."""
 TOO_LONG = "context_too_long"
 """Type of the failure of a question that the model's window cannot take in."""
-NOT_MADE = {"rejected", "expired", "unknown_tool", "bad_arguments", "not_made"}
+NOT_MADE = {"rejected", "expired", "unknown_tool", "bad_arguments"}
 HARMLESS = {"pure", "read"}
+
+
+class OutOfTime(Exception):
+    """A call waits to be begun, and the run's time is over."""
+
+
+@dataclass(frozen=True, slots=True)
+class WaitingCall:
+    """A call that waits to be begun."""
+
+    text: str
+    """Which, and why; one line."""
+    attempt: int
+    """That comes next, or is under way."""
+    at: float | None
+    """When it comes, in seconds since 1970; None: it is under way."""
 
 
 class CallState(BaseModel):
@@ -102,10 +129,14 @@ class CallState(BaseModel):
     """Tool calls that have ended, or are not to be made."""
     answers: dict[str, SingleAnswer] = Field(default_factory=dict)
     """All other calls that have ended."""
+    void: dict[str, list[float]] = Field(default_factory=dict)
+    """Of calls that were not begun: when their workers tried to note the beginning (`NotBegun.at`)."""
     reconciled: list[str] = Field(default_factory=list)
     """Calls whose tool has looked for the outcome."""
     made_again: dict[str, int] = Field(default_factory=dict)
     """How often a call is made again, because it did not take effect."""
+    not_before: dict[str, float] = Field(default_factory=dict)
+    """When it may be made again, in seconds since 1970: until then the lost call may go on."""
     asked_again: dict[str, int] = Field(default_factory=dict)
     """How often a question to a model is asked again, because a person said so or changed it."""
     given_up: list[str] = Field(default_factory=list)
@@ -147,6 +178,12 @@ def bounded(name: str) -> str:
     return f"{raw[: ID_BYTES - 40].decode(errors='ignore')}~{hashlib.sha256(raw).hexdigest()[:32]}"
 
 
+def is_out_of_time(step: Step, now: float) -> bool:
+    """The run has a limit of seconds, and has reached it."""
+    ledger = step.ledger.at_least("seconds", now - step.snapshot.began)
+    return ledger.breach({"seconds": 0}) is not None
+
+
 def call_site(identity: Identity, step: Step, name: str, title: str, now: float, **more: Any) -> CallSite:
     """Where a call is made; `now` in seconds since 1970."""
     s = step.snapshot
@@ -174,8 +211,7 @@ class Calls:
         """Inner runs under way, by workflow id: what each may spend, by counter."""
         self.unbilled: dict[str, float] = {}
         """What calls have spent that no answer will say."""
-        self._dropped = 0
-        """Replies that came early to another question than the machine's."""
+        self._dropped = 0  # replies that came early to another question than the machine's
         self.early: EarlyReply | None = None
         """A reply to the question that should come next."""
         self.compaction = Compaction(task)
@@ -185,13 +221,13 @@ class Calls:
         """The question for a summary, while it is asked."""
         self.signed_ids: Callable[[], tuple[str, ...]] = tuple
         """Signed commands so far: inner runs must not obey them."""
+        self.tell_waiting: Callable[[str], object] = lambda text: None
+        """Called when a call has to wait, with the reason."""
+        self.waiting: dict[str, WaitingCall] = {}
+        """Calls that wait to be begun."""
         self._under_way: dict[str, ToolRun] = {}
-        self._held = self._cancelled = False
-        self._free = asyncio.Semaphore(AT_ONCE)
-        self._siblings = self._running = 0
-        """Members that are inner runs and have not begun; calls under way."""
-        self._news = asyncio.Event()
-        """Set, and replaced, when a call ends or the hold changes."""
+        self._news = asyncio.Event()  # set, and replaced, when a call ends or the hold changes
+        self._start_over()
 
     # -- before and after --------------------
 
@@ -202,7 +238,27 @@ class Calls:
     def question_site(self, step: Step, name: str, effect: AskModel, now: float) -> CallSite:
         """Where a question is asked, with all messages that are sent."""
         sent = self.compaction.sent(step.snapshot.conversation, effect)
-        return call_site(self.identity, step, name, effect.title, now, conversation=sent.add(*effect.say))
+        return call_site(
+            self.identity, step, name, effect.title, now, conversation=sent.add(*effect.say),
+            requests=1 + self._spare_requests(step),
+        )  # fmt: skip
+
+    def _spare_requests(self, step: Step) -> float:
+        """How many requests a question may send beyond the one that is reserved: what is left; side by side,
+        the share that all of them got when they began."""
+        if isinstance(step.asked, Together):
+            return self._spare_share
+        return math.inf if "model_calls" in step.ledger.advice else step.ledger.left("model_calls")
+
+    def _even_share(self, step: Step, place: str, effect: Together) -> float:
+        """What is left for further requests, evenly for the questions that have no answer; none beside inner
+        runs, which share it."""
+        ledger = step.ledger.charge(self.spent)
+        left = math.inf if "model_calls" in ledger.advice else ledger.left("model_calls")
+        kinds = [type(one) for name, one in members(effect, place) if name not in self.state.answers]
+        if left == math.inf or AskModel not in kinds:
+            return left
+        return 0 if RunMachine in kinds else left // kinds.count(AskModel)
 
     def prepared(self, effect: Effect[Any], place: str) -> Effect[Any]:
         """The effect with each tool's arguments as they will be sent: brought to the tool's schema once, or
@@ -223,8 +279,6 @@ class Calls:
         if name in self.state.arguments:
             return run.model_copy(update={"arguments": self.state.arguments[name]})
         spec = self.specs.get(run.tool)
-        if spec is None and not self.specs and run.tool in self.task.tools:
-            raise ToolsUnknown(f"nothing is known yet of the tool {run.tool!r}")
         if spec is None:
             self.state.results.setdefault(
                 name, result_without_call(run, "unknown_tool", f"Unknown tool: {run.tool}")
@@ -278,6 +332,16 @@ class Calls:
                 self.state.given_up.append(name)
         return [change for change in changes.values() if change]
 
+    def edit_notes(
+        self, effect: Effect[Any], place: str, results: Mapping[str, ToolResult]
+    ) -> tuple[Message, ...]:
+        """What the model hears beside the results: which calls a person has changed."""
+        return tuple(
+            Message(role="user", content=edit_note(run), from_run=True)
+            for name, run in tool_calls(effect, place).items()
+            if name in self.state.arguments and name in results and results[name].error not in NOT_MADE
+        )
+
     def planned(self, effect: Effect[Any], place: str) -> dict[str, float]:
         """The calls that were begun and those that are to be made, by counter."""
         questions = [name for name, one in members(effect, place) if isinstance(one, AskModel)]
@@ -287,25 +351,46 @@ class Calls:
         }
         return added(self.state.begun, pending)
 
-    def _begin(self, counter: str) -> None:
-        self.state.begun = added(self.state.begun, {counter: 1})
+    def _begin(self, counter: str, times: int = 1) -> None:
+        begun = added(self.state.begun, {counter: times})
+        self.state.begun = {name: count for name, count in begun.items() if count}
 
     def ask_again(self, name: str) -> None:
-        """Forget what a question brought; it gets an activity id and a key of its own."""
-        self.state.answers.pop(name, None)
+        """Forget what a question brought, not what it cost; it gets an activity id and a key of its own."""
+        if answer := self.state.answers.pop(name, None):
+            self.unbilled = added(self.unbilled, answer.cost)
         self.state.summary_failed = False
         self.compaction.try_again()
         self.state.given_up = [given_up for given_up in self.state.given_up if given_up != name]
         self.state.asked_again[name] = self.state.asked_again.get(name, 0) + 1
 
+    def ask_to_the_limit(self, effect: Effect[Any], place: str) -> bool:
+        """Ask each question again that may send no further request: so it meets the limit. False: none."""
+        asked = [
+            (name, self.state.answers.get(name))
+            for name, one in members(effect, place)
+            if isinstance(one, AskModel)
+        ]
+        stopped = [name for name, a in asked if isinstance(a, EffectFailed) and a.type == OUT_OF_REQUESTS]
+        for name in stopped:
+            self.ask_again(name)
+        return bool(stopped)
+
     def make_again(self, name: str) -> None:
-        """The call did not take effect: it is made again, under an id and a key of its own. So a tool can see
-        to it that the lost one takes no effect later."""
+        """The call did not take effect: it is made again, under an id and a key of its own, once the lost one
+        cannot go on. So a tool can see to it that the lost one takes no effect later."""
+        if (until := self.acts_until(name)) is not None:
+            self.state.not_before[name] = until
         self._forget(name)
         self.done[:] = [call for call in self.done if call.activity_id != bounded(self._newest(name))]
         self.state.made_again[name] = self.state.made_again.get(name, 0) + 1
         if name in self.state.reconciled:
             self.state.reconciled.remove(name)
+
+    def acts_until(self, name: str) -> float | None:
+        """Until when the worker that lost a call may go on with it; None: it cannot."""
+        until = self.state.results[name].acts_until
+        return until if until is not None and until > self.host.now() else None
 
     def _newest(self, name: str) -> str:
         """The id of a tool call as it was made last."""
@@ -383,10 +468,7 @@ class Calls:
     def perform(self, step: Step, effect: Effect[Any]) -> Coroutine[Any, Any, Any]:
         """The answer to the prepared effect. Raises asyncio.CancelledError when it was stopped before its
         end; what has ended by then is in `state`."""
-        self._under_way.clear()
-        self._held = self._cancelled = False
-        self._free = asyncio.Semaphore(AT_ONCE)
-        self._siblings = self._running = 0
+        self._start_over()
         if not isinstance(effect, AskModel):
             self.unbilled = added(self.unbilled, self.drop_early())
         place = step.snapshot.place
@@ -396,8 +478,17 @@ class Calls:
             else self._member(step, place, effect)
         )
 
+    def _start_over(self) -> None:
+        self._under_way.clear()
+        self._held = self._cancelled = False
+        self._free = asyncio.Semaphore(AT_ONCE)
+        # members that are inner runs and have not begun; calls under way
+        self._siblings = self._running = 0
+        self._spare_share = 0.0  # further requests of each question side by side
+
     async def _members(self, step: Step, place: str, effect: Together) -> Answers:
         named = members(effect, place)
+        self._spare_share = self._even_share(step, place, effect)
         self._siblings = sum(
             isinstance(one, RunMachine) and name not in self.state.answers for name, one in named
         )
@@ -437,6 +528,61 @@ class Calls:
         self._news.set()
         self._news = asyncio.Event()
 
+    async def _once_begun(
+        self,
+        step: Step,
+        name: str,
+        title: str,
+        give_out: Callable[[], Coroutine[Any, Any, T | NotBegun]],
+        **more: bool,
+    ) -> T:
+        """What a call gives, once a worker could begin it: until then it is given out again and again. Raises
+        what `_wait` raises, which gets `more`."""
+        pause, attempt = FIRST_PAUSE, 1
+        while isinstance(found := await give_out(), NotBegun):
+            times, attempt = self.state.void.setdefault(name, []), attempt + 1
+            times[:] = [*times, found.at or 0][-VOID:]
+            text = f"{title} was not begun, and waits: {found.reason}"
+            if attempt == 2:
+                self.tell_waiting(text)
+            await self._wait(step, name, WaitingCall(text, attempt, self.host.now() + pause), **more)
+            pause = min(2 * pause, LONGEST_PAUSE)
+        self.waiting.pop(name, None)
+        return found
+
+    async def _wait(
+        self, step: Step, name: str, call: WaitingCall, *, limited: bool = True, stoppable: bool = True
+    ) -> None:
+        """Wait until its time has come. Raises OutOfTime if it is `limited`; if it is `stoppable`,
+        asyncio.CancelledError as soon as calls are held back: it is taken up again behind the pause."""
+        assert call.at is not None
+        self.waiting[name] = call
+        while not (stoppable and self._held):
+            now = self.host.now()
+            if now >= call.at:
+                self.waiting[name] = replace(call, at=None)
+                return
+            if limited and is_out_of_time(step, now):
+                raise OutOfTime(call.text)
+            left = self.site(step, name).seconds if limited else math.inf
+            seconds = min(call.at - now, left or math.inf)
+            await self.host.wait(lambda: stoppable and self._held, seconds, call.text)
+        raise asyncio.CancelledError
+
+    async def _lost_call_over(self, step: Step, name: str, run: ToolRun) -> None:
+        """Wait until the call may be made again, if it was lost. Ends as `_wait` does."""
+        until = self.state.not_before.get(name)
+        if until is None or until <= self.host.now():
+            return
+        text = f"{run.title} is made again at {moment(until)}: until then its lost worker may still make it"
+        self.tell_waiting(text)
+        await self._wait(step, name, WaitingCall(text, self.state.made_again[name] + 1, until))
+
+    @property
+    def waits(self) -> bool:
+        """Calls wait to be begun, and none of those has been given out."""
+        return bool(self.waiting) and all(call.at is not None for call in self.waiting.values())
+
     @property
     def under_way(self) -> str:
         """Tool calls that are being made, in words."""
@@ -454,9 +600,21 @@ class Calls:
             site = replace(site, reply=early.reply)
         elif early is not None:
             self.unbilled, self._dropped = added(self.unbilled, early.cost), self._dropped + 1
-        reply = await self.host.perform(effect, site)
+        return await self._asked(effect, site)
+
+    async def _asked(self, effect: AskModel, site: CallSite) -> ModelReplied | EffectFailed:
+        """What came of a question. A reply that is a refusal is a failure; it is paid all the same."""
+        reply: Any = await self.host.perform(effect, site)
+        stopped = self._cancelled or self.host.cancelled()
+        if stopped and isinstance(reply, EffectFailed) and reply.type == "cancelled":
+            self.unbilled = added(self.unbilled, reply.cost)
+            raise asyncio.CancelledError
         self.compaction.learn(effect, site.conversation, reply)
-        return reply
+        if isinstance(reply, ModelReplied) and reply.finish_reason == REFUSAL:
+            self.unbilled = added(self.unbilled, reply.cost)
+            text = f"the model refused: {reply.text.strip()[:REFUSED_CHARS] or '(without a word)'}"
+            return EffectFailed(error="fatal", type=MODEL_REFUSED, message=text)
+        return reply  # type: ignore[no-any-return]  # what a host answers to an AskModel
 
     def part_to_summarise(self, step: Step, effect: Effect[Any]) -> Part | None:
         """What shall be summarised before the question, if the effect is one that was not asked yet."""
@@ -486,15 +644,13 @@ class Calls:
         again = f".{self.state.summaries}" if self.state.summaries else ""
         site = self.site(
             step, f"{step.snapshot.place}~compact{again}", question.title,
-            conversation=part.conversation.add(*question.say),
+            conversation=part.conversation.add(*question.say), requests=1 + self._spare_requests(step),
         )  # fmt: skip
         self._begin("model_calls")
         try:
-            reply: Any = await self.host.perform(question, site)
+            return await self._asked(question, site)
         finally:
             self.summary = None
-        self.compaction.learn(question, site.conversation, reply)
-        return reply  # type: ignore[no-any-return]  # what a host answers to an AskModel
 
     def _next_question(self, step: Step, name: str, run: ToolRun, effect: CallTools) -> NextQuestion | None:
         """What the machine will ask a model behind this call, if it is the last one of the effect."""
@@ -507,11 +663,14 @@ class Calls:
             return None
 
         def question(result: ToolResult, now: float) -> tuple[AskModel, CallSite] | None:
-            results = {**self.state.results, name: self._with_edit(name, result)}
+            results = {**self.state.results, name: result}
             if self._held or result.error == "unknown_outcome" or not all(one in results for one in names):
                 return None
             answer = ToolsReturned(results=tuple(results[one] for one in names))
-            after = advance(replace(step, live=None), answer, now=now, effect=effect)
+            told = replace(step, live=None)
+            for note in self.edit_notes(effect, place, results):
+                told = steer(told, note, now=now, by="kernel")
+            after = advance(told, answer, now=now, effect=effect)
             asked = after.effect
             if not isinstance(asked, AskModel) or after.breach is not None:
                 return None
@@ -537,10 +696,13 @@ class Calls:
 
     async def _tool(self, step: Step, name: str, run: ToolRun, effect: CallTools) -> ToolResult:
         if name not in self.state.results:
-            self.state.results[name] = await self._when_free(self._call(step, name, run, effect))
+            await self._lost_call_over(step, name, run)
+            self.state.results[name] = await self._once_begun(
+                step, name, run.title, lambda: self._when_free(self._call(step, name, run, effect))
+            )
         return self.state.results[name]
 
-    async def _call(self, step: Step, name: str, run: ToolRun, effect: CallTools) -> ToolResult:
+    async def _call(self, step: Step, name: str, run: ToolRun, effect: CallTools) -> ToolResult | NotBegun:
         spec = self.specs[run.tool]
         call = json.dumps(
             [run.tool, run.arguments, *(one.model_dump() for one in run.artifacts)], sort_keys=True
@@ -559,6 +721,7 @@ class Calls:
             attempts=attempts,
             artifacts=run.artifacts,
             after_reset=self._after_reset(name, run),
+            void=tuple(self.state.void.get(name, ())),
         )
         self._under_way[name] = run
         self._begin("tool_calls")
@@ -568,11 +731,17 @@ class Calls:
         finally:
             self._report(step, run, spec, site, result)
         del self._under_way[name]
+        if isinstance(result, NotBegun):
+            self._begin("tool_calls", -1)
+            return result
         if result.early is not None:
-            self.early, result = result.early, result.model_copy(update={"early": None})
+            self.early = result.early
+        if result.unanswered:
+            self.unbilled = added(self.unbilled, {"model_calls": result.unanswered})
+        result = result.model_copy(update={"early": None, "unanswered": 0})
         if spec.cache == "run" and result.ok:
             self.cached[call] = result
-        return self._with_edit(name, result)
+        return result  # type: ignore[no-any-return]  # what a host answers to a ToolRequest
 
     def _after_reset(self, name: str, run: ToolRun) -> AfterReset | None:
         """For a run that was reset. What is made again was looked up already."""
@@ -587,14 +756,6 @@ class Calls:
         return AfterReset(
             since=me.reset_since, run=f"{me.workflow_id}/{me.root}/", keys=tuple(c.key for c in same)
         )
-
-    def _with_edit(self, name: str, result: ToolResult) -> ToolResult:
-        """The model is told of arguments that a person changed. JSON stays JSON: machines may read it."""
-        if name not in self.state.arguments or result.output.lstrip()[:1] in ("{", "["):
-            return result
-        arguments = json.dumps(self.state.arguments[name], ensure_ascii=False)
-        text = f"(A person changed the arguments to {arguments}.)\n{result.output}"
-        return result.model_copy(update={"output": text})
 
     # -- inner runs --------------------
 
@@ -614,7 +775,7 @@ class Calls:
         workflow_id = bounded(f"{me.workflow_id}/{me.root[:8]}/{name}")
         parents = (*me.parents, (me.workflow_id, me.origin))
         title, ids = effect.title[:200], self.signed_ids()
-        child = ChildRun(workflow_id, task, title, parents, ids, me.reset_since)
+        child = ChildRun(workflow_id, task, title, parents, ids, me.reset_since, effect.roles)
         self.children[workflow_id] = {**task.limits.caps, "seconds": 0}
         try:
             result = await self.host.run_child(child)
@@ -622,8 +783,6 @@ class Calls:
             del self.children[workflow_id]
         stopped = self._cancelled or self.host.cancelled()
         if isinstance(result, EffectFailed):
-            if stopped and result.type == "cancelled":
-                raise asyncio.CancelledError
             return self._lost_child(step, workflow_id, result)
         self._inherit(step, workflow_id, result)
         if stopped and result.exit_reason == "cancelled":
@@ -670,10 +829,12 @@ class Calls:
     # -- what was done outside --------------------
 
     def _report(
-        self, step: Step, run: ToolRun, spec: ToolSpec, site: CallSite, result: ToolResult | None
+        self, step: Step, run: ToolRun, spec: ToolSpec, site: CallSite, result: ToolResult | NotBegun | None
     ) -> None:
         """Keep a call with outside effects; None: it was stopped, and its outcome is unknown."""
-        if spec.effect in HARMLESS or (result is not None and result.error in NOT_MADE):
+        if spec.effect in HARMLESS or isinstance(result, NotBegun):
+            return
+        if result is not None and result.error in NOT_MADE:
             return
         s = step.snapshot
         output = result.output if result else ""
@@ -708,7 +869,9 @@ class Calls:
             artifacts=run.artifacts,
             after_reset=self._after_reset(name, run),
         )
-        found = await self.host.perform(request, site)
+        found = await self._once_begun(
+            step, name, site.title, lambda: self.host.perform(request, site), limited=False
+        )
         self.state.reconciled.append(name)
         return found if isinstance(found, Reconciled) else None
 
@@ -718,7 +881,15 @@ class Calls:
         request = CompensateRequest(
             tool=call.tool, arguments=call.arguments, output=call.output, key=call.key, attempts=RETRIES
         )
-        done = await self.host.perform(request, site)
+        void = self.state.void
+
+        def give_out() -> Coroutine[Any, Any, CallAnswer]:
+            times = tuple(void.get(site.activity_id, ()))
+            return self.host.perform(request.model_copy(update={"void": times}), site)
+
+        done = await self._once_begun(
+            step, site.activity_id, site.title, give_out, limited=False, stoppable=False
+        )
         assert isinstance(done, Compensated)
         self.unbilled = added(self.unbilled, cost_of_tools((call.tool, done.cost_usd)))
         text = f"{'undone' if done.ok else 'not undone'}: {done.text}"

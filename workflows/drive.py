@@ -32,8 +32,8 @@ from activities.contracts import (
     ToolRun,
     added,
 )
-from workflows.api import COUNTERS, MAX_LIMIT
-from workflows.calls import members, tool_calls
+from workflows.api import limits_problem
+from workflows.calls import OutOfTime, is_out_of_time, members, tool_calls
 from workflows.compaction import Part
 from workflows.fallback import ModelChange
 from workflows.gate import texts
@@ -269,29 +269,33 @@ class Drive(LiveRun):
         if self.step.exit is not None:
             return
         while (breach := await self._ready(effect)) is None:
+            limits_changed = calls.state.limits_changed
             answer = await self._race(effect)
             if unknown := calls.unknown(effect, self.place):
                 perform_again = await self._find_outcome(*unknown)
-            elif self._is_out_of_time(answer):
-                self.charge(answer.cost)
-                self._time_is_over()
-                calls.ask_again(self.place)
-                self.adopt(resume(self.step, now=self.host.now()))  # the limit is met now
-                self.settle(calls.state.begun)
+            elif self._is_out_of_time(answer, limits_changed):
+                self._time_is_over(limits_changed)
                 return
             else:
-                perform_again = calls.ask_shorter(self.step, effect, answer)
-                perform_again = perform_again or self._log_models(calls.fall_back(wanted, effect, self.place))
-                perform_again = perform_again or await self._fix_trouble(
-                    calls.failed_questions(effect, self.place)
-                )
+                perform_again = await self._recovers(wanted, effect, answer)
             if self.step.exit is not None:
                 return
             if not perform_again:
                 self._answer(answer, effect)
                 return
+            self.charge(calls.take_unbilled())  # of questions that are asked again
             effect = calls.prepared(wanted, self.place)
         await self._limit(breach)
+
+    async def _recovers(self, wanted: Effect[Any], effect: Effect[Any], answer: Any) -> bool:
+        """True: questions that failed are asked again: shorter, or of another model, or once people have
+        fixed the cause. One that may send no further request is asked again, too: so it meets the limit."""
+        return (
+            self.calls.ask_to_the_limit(effect, self.place)
+            or self.calls.ask_shorter(self.step, effect, answer)
+            or self._log_models(self.calls.fall_back(wanted, effect, self.place))
+            or await self._fix_trouble(self.calls.failed_questions(effect, self.place))
+        )
 
     def _log_models(self, changes: Sequence[ModelChange]) -> bool:
         """Other models are asked from now on. True: the questions that failed are asked again."""
@@ -355,26 +359,35 @@ class Drive(LiveRun):
         self.stuck.learn(effect, answer)
         self.requests.withdraw(self.host.now(), "the run went on without it")
         self.log_requests()
-        self.calls.reset()
         now = self.host.now()
         early = self.calls.early if isinstance(effect, CallTools) else None
         if early is not None:  # the tools had ended before the model began
             s = self.step.snapshot
             now = max(now - early.reply.seconds, (s.moments[-1].shown if s.moments else s.entered).now)
+        for note in self.calls.edit_notes(effect, self.place, self.calls.state.results):
+            self.adopt(steer(self.step, note, now=now, by="kernel"))
+        self.calls.reset()
         self.adopt(advance(self.step, answer, now=now, effect=effect))
 
-    def _is_out_of_time(self, answer: Any) -> bool:
-        """The call failed because `limits.seconds` ended it: the run reports the limit, not the failure."""
-        if not isinstance(answer, EffectFailed) or "seconds" not in self.step.ledger.caps:
+    def _is_out_of_time(self, answer: Any, limits_changed: int) -> bool:
+        """The call failed because `limits.seconds` ended it: the run reports the limit, not the failure.
+        People may have removed it meanwhile: `limits_changed` is of the call's beginning."""
+        if not isinstance(answer, EffectFailed):
             return False
-        spent = self.host.now() - self.step.snapshot.began
-        over = self.step.ledger.at_least("seconds", spent).breach({"seconds": 0}) is not None
-        return over or answer.type == "deadline"
+        if "seconds" not in self.step.ledger.caps and self.calls.state.limits_changed == limits_changed:
+            return False
+        return is_out_of_time(self.step, self.host.now()) or answer.type == "deadline"
 
-    def _time_is_over(self) -> None:
-        """A call ends a moment before the time of the run, to say why. That moment is no time for another."""
-        ledger = self.step.ledger
-        self.step = replace(self.step, ledger=ledger.at_least("seconds", ledger.caps["seconds"]))
+    def _time_is_over(self, limits_changed: int) -> None:
+        """Meet the limit, or, where people have raised it meanwhile, have the call made again."""
+        if self.calls.state.limits_changed == limits_changed:
+            # A call ends a moment before the time of the run, to say why. That is no time for another.
+            ledger = self.step.ledger
+            self.step = replace(self.step, ledger=ledger.at_least("seconds", ledger.caps["seconds"]))
+        self.calls.ask_again(self.place)
+        self.charge(self.calls.take_unbilled())
+        self.adopt(resume(self.step, now=self.host.now()))
+        self.settle(self.calls.state.begun)
 
     async def _find_outcome(self, name: str, run: ToolRun) -> bool:
         """Find out whether a call took effect, from its tool, then from people. True: it is known now."""
@@ -385,9 +398,8 @@ class Drive(LiveRun):
         # Who may let a call happen may say whether it did.
         required = None if "outcome" in self.people.kinds else self._approval_of(name)
         times = self.calls.state.made_again.get(name, 0)
-        request = await self.ask(
-            texts.outcome_unknown(run, self.calls.state.results[name].output), _again(name, times), required
-        )
+        why, until = self.calls.state.results[name].output, self.calls.acts_until(name)
+        request = await self.ask(texts.outcome_unknown(run, why, until), _again(name, times), required)
         if request is None or self.end_if_decided(request):
             return False
         if request.outcome == "retried":
@@ -445,6 +457,10 @@ class Drive(LiveRun):
             if self.host.cancelled() and isinstance(answer, EffectFailed):
                 raise asyncio.CancelledError  # it failed while it was being ended: no answer for the machine
             return answer
+        except OutOfTime as error:
+            if not is_out_of_time(self.step, self.host.now()):  # people have raised the limit meanwhile
+                raise Preempted from error
+            return EffectFailed(error="transient", type="deadline", message=str(error))
         finally:
             self.charge(self.calls.take_unbilled())
             for text in self.calls.state.children_stopped[stopped:]:
@@ -467,13 +483,16 @@ class Drive(LiveRun):
             return await self._outcome(work, watch)
         finally:
             self.performing = False
+            self.calls.waiting.clear()
 
-    async def _unless_aborted(self, work: Coroutine[Any, Any, T], what: str, stoppable: bool = True) -> T:
+    async def _unless_aborted(
+        self, work: Coroutine[Any, Any, T], what: str, is_stoppable: Callable[[], bool] = lambda: True
+    ) -> T:
         """The outcome of work for a command. Raises ValueError when an abort stops it."""
 
         async def watch(task: asyncio.Future[T]) -> None:
             await asyncio.sleep(0)  # what needs no waiting is not stopped by what came before it
-            await self._watch(task, self.is_aborting if stoppable else lambda: False, lambda: None)
+            await self._watch(task, lambda: self.is_aborting() and is_stoppable(), lambda: None)
 
         try:
             return await self._outcome(work, watch)
@@ -576,7 +595,7 @@ class Drive(LiveRun):
             await self._check_rollback(queued)
         except (ValueError, MachineError) as error:
             self.queue.remove(queued)
-            self._refuse(queued, str(error))
+            self._refuse(queued, error.text if isinstance(error, MachineError) else str(error))
         else:
             queued.checked = True
 
@@ -604,7 +623,7 @@ class Drive(LiveRun):
                 case "limits":
                     self._set_limits(queued)
         except (ValueError, MachineError) as error:
-            self._refuse(queued, str(error))
+            self._refuse(queued, error.text if isinstance(error, MachineError) else str(error))
 
     def _done(self, queued: QueuedCommand, text: str, undone: tuple[str, ...] = ()) -> None:
         s = self.step.snapshot
@@ -660,7 +679,8 @@ class Drive(LiveRun):
         event, reason = "Paused" if pauses else "Resumed", queued.command.text
         self.log_event(event, by=queued.by, reason=reason, about=about)
         after = f" Told its inner runs: {', '.join(told)}." if told else ""
-        if pauses and self.performing and not told and self.step.effect:
+        waits = self.calls.waits and not self.calls.under_way
+        if pauses and self.performing and not told and self.step.effect and not waits:
             under_way = self.calls.under_way or self.step.effect.title
             self._done(queued, f"The run pauses once this has ended: {under_way[:200]}.")
         else:
@@ -682,19 +702,14 @@ class Drive(LiveRun):
         self._done(queued, f"The next question to the model{behind} brings the message.")
 
     def _steer(self, text: str, *, by: str, about: JsonObject) -> None:
-        message = Message(role="user", content=text)
+        message = Message(role="user", content=text, from_run=by == "kernel")
         now = self.host.now()
         self.adopt(steer(self.step, message, now=now, by=by, about=about, not_begun=self.not_begun))
 
     def _set_limits(self, queued: QueuedCommand) -> None:
         limits = queued.command.limits
-        if not limits:
-            raise ValueError('Name the `limits` to set, such as {"model_calls": 100}; null removes one.')
-        for name, cap in limits.items():
-            if name not in COUNTERS:
-                raise ValueError(f"There is no limit {name!r}; limits: {', '.join(COUNTERS)}.")
-            if cap is not None and not 0 <= cap <= MAX_LIMIT:
-                raise ValueError(f"{name}: expected 0 to {MAX_LIMIT:g} or null, got {cap:g}.")
+        if problem := limits_problem(limits):
+            raise ValueError(problem)
         begun = self.calls.state.begun
         if self.performing or (begun and self.step.breach is None):
             # what was begun stays reserved; the next call meets the new caps
@@ -759,12 +774,14 @@ class Drive(LiveRun):
                 text = await self._unless_aborted(
                     self.calls.compensate(self.step, call),
                     f"{name} was being undone",
-                    call.effect != "unsafe",
+                    lambda effect=call.effect: effect != "unsafe" or self.calls.waits,  # type: ignore[misc]
                 )
             except (ValueError, asyncio.CancelledError):
-                self.log_event("Compensated", by=by, reason=f"{name}: outcome of undoing it unknown")
+                text = "not undone" if self.calls.waits else "outcome of undoing it unknown"
+                self.log_event("Compensated", by=by, reason=f"{name}: {text}")
                 raise
             finally:
+                self.calls.waiting.clear()
                 self.charge(self.calls.take_unbilled())
             self.log_event("Compensated", by=by, reason=f"{name}: {text}")
             undone.append(f"{name}: {text}")

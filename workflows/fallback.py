@@ -12,16 +12,24 @@ from typing import Any
 
 from pydantic import TypeAdapter
 
-from activities.contracts import AskModel, EffectFailed, Frozen, JsonObject, ModelSpec
+from activities.contracts import (
+    MODEL_REFUSED,
+    OUT_OF_REQUESTS,
+    AskModel,
+    EffectFailed,
+    Frozen,
+    JsonObject,
+    ModelSpec,
+)
 
 __all__ = ["Fallbacks", "ModelChange", "is_unavailable"]
 
 STAYS = 600
 """Seconds for which a run asks the fallback before it asks the first model again."""
-OF_THE_QUESTION = {"HTTP400", "HTTP413", "HTTP422"}
+OF_THE_QUESTION = {"HTTP400", "HTTP413", "HTTP422", "invalid_prompt", MODEL_REFUSED}
 """Fatal failures that say nothing about the model."""
-NO_FAILURE = {"rate_limit", "deadline"}
-"""A rate limit of the worker that had no room, a run that was out of time."""
+NO_FAILURE = {"rate_limit", "deadline", OUT_OF_REQUESTS}
+"""A rate limit of the worker that had no room, a run that was out of time or of model calls."""
 
 
 class ModelChange(Frozen):

@@ -7,7 +7,8 @@ calls side by side, calls that have ended already, commands, limits.
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Callable, Sequence
+import math
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Protocol
 
@@ -20,6 +21,7 @@ from activities.contracts import (
     Conversation,
     EffectFailed,
     ModelReplied,
+    NotBegun,
     NoticeMoment,
     ReadArtifacts,
     Reconciled,
@@ -38,10 +40,12 @@ Call = AskModel | ToolRequest | RunCode | ReadArtifacts | ReconcileRequest | Com
 """What a host performs. A `CallTools` comes as one `ToolRequest` per tool, a `Together` as its members."""
 CallAnswer = (
     ModelReplied | ToolResult | CodeStepped | ArtifactsRead | Reconciled | Compensated | EffectFailed
+    | NotBegun
 )  # fmt: skip
 """AskModel: ModelReplied or EffectFailed. ToolRequest: ToolResult, with the error `unknown_outcome` for an
 unsafe call whose worker died. RunCode: CodeStepped or EffectFailed. ReadArtifacts: ArtifactsRead.
-ReconcileRequest: Reconciled. CompensateRequest: Compensated."""
+ReconcileRequest: Reconciled. CompensateRequest: Compensated. A `ToolRequest` and the last two may also get
+NotBegun: they are given out again."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -72,7 +76,7 @@ class CallSite:
     activity_id: str
     """`<state>#<visit>:<effect>`, with `.<n>` for one of several, `+<n>` for a question or tool call that is
     asked or made again, `~compact` for a summary that comes before it; at most 800 bytes. Calls with the
-    same id are never under way together."""
+    same id are never under way together. Temporal's activity has a digest of the call behind it."""
     key: str
     """Idempotency key: `<workflow id>/<root>/<branch>/<activity id>`."""
     title: str
@@ -80,6 +84,8 @@ class CallSite:
     seconds: float
     """What `limits.seconds` leaves; infinite without that limit. A call that takes longer is ended, unless it
     is unsafe, and the drive reports the limit."""
+    requests: float = math.inf
+    """AskModel: how many requests it may send a provider; infinite without a limit of `model_calls`."""
     conversation: Conversation = field(default_factory=Conversation)
     """AskModel: all messages that are sent, its own `say` at the end (`skip` is not applied)."""
     reply: ModelReplied | None = None
@@ -110,6 +116,9 @@ class ChildRun:
     old_command_ids: tuple[str, ...]
     reset_since: float | None
     """For its `Identity`. After a reset one of the same id may still run: it is ended."""
+    roles: Mapping[str, str] = field(default_factory=dict)
+    """Model role of the inner run -> that of the outer run which answers it; others have the same name. The
+    task has their models already."""
 
 
 class Host(Protocol):
@@ -138,8 +147,7 @@ class Host(Protocol):
         """Run it to its end, whatever that is; when cancelled, cancel it and return the result that it gives.
 
         EffectFailed with the error `unknown_outcome` when it ended without a result, such as one that was
-        terminated; with another error when it was never started. Its type is `cancelled` when it was
-        cancelled before it began.
+        terminated; with another error when it was never started.
         """
 
     async def tell_child(self, workflow_id: str, command: Command) -> bool:

@@ -18,10 +18,12 @@ from itertools import count
 from typing import Any
 
 from activities.contracts import (
+    AskModel,
     Compensated,
     CompensateRequest,
     Conversation,
     EffectFailed,
+    Message,
     NoticeMoment,
     Reconciled,
     ReconcileRequest,
@@ -33,25 +35,37 @@ from workflows.api import AgentTask, RunResult, StepLine
 from workflows.drive import Drive
 from workflows.gate.decisions import Refused
 from workflows.host import Call, CallAnswer, CallSite, ChildRun, Identity
+from workflows.kernel.context import Context
 from workflows.kernel.ledger import Ledger
 from workflows.kernel.log import Record
-from workflows.kernel.machine import Machine, RunInput, state_name
-from workflows.kernel.rollback import restored, rolled_back
-from workflows.kernel.snapshot import Program, Snapshot, Step
+from workflows.kernel.machine import Extensions, Machine, RunInput, state_name
+from workflows.kernel.rollback import restored, restored_context, rolled_back
+from workflows.kernel.snapshot import Observer, Program, Snapshot, Step
 from workflows.pages import steps_of
 from workflows.people import Command, Decision, Request, Verb
-from workflows.task import first_step, program_for
+from workflows.run import QueuedCommand
+from workflows.task import InvalidTask, first_step, program_for
 
-__all__ = ["Choice", "LocalOutcome", "LocalRuns", "PerformedCall", "Position", "every", "stored_context"]
+__all__ = [
+    "Choice", "LocalOutcome", "LocalRuns", "PerformedCall", "Position", "Unanswered", "every",
+    "stored_context",
+]  # fmt: skip
 
 Perform = Callable[[Call, CallSite], CallAnswer | Awaitable[CallAnswer]]
 Choice = Verb | Decision | Command | None
-"""What a person says to a request: a verb, a whole decision, a command such as `rollback`, or nothing yet."""
+"""What a person says to a request: a verb, a whole decision, a command such as `rollback`, or nothing. A
+request that is still open after a command was obeyed or refused is asked about again."""
 Decide = Callable[[Request], Choice | Awaitable[Choice]]
 Store = MutableMapping[str, list[str]]
 """Trace id -> the run's log as lines of JSON. The newest run of an id replaces the one before."""
 POLL_SECONDS = 0.01
 """The longest pause between two looks at a condition."""
+ASKS = 20
+"""How often `decide` is asked about one request."""
+
+
+class Unanswered(RuntimeError):
+    """A run waits for a person for ever: nobody is left who could answer."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -144,7 +158,8 @@ class LocalRuns:
     specs: Mapping[str, ToolSpec] = field(default_factory=dict)
     """The tools that there are."""
     decide: Decide | None = None
-    """Asked about each request; without it runs are unattended."""
+    """Asked about each request; without it runs are unattended. A request that it leaves open waits for its
+    deadline. Without a deadline `Unanswered` is raised, unless `watch` knows who else may answer."""
     interrupt: Callable[[Position], bool] | None = None
     """Asked before each state is entered; true: `decide` gets a request of the kind `interrupt`."""
     store: Store | None = None
@@ -155,21 +170,39 @@ class LocalRuns:
     """The machine of outer runs, in place of the one that their task names."""
     watch: Callable[[Drive], None] | None = None
     """Told of each run before it begins, inner runs included."""
+    on_record: Callable[[Record], None] | None = None
+    """Told of each record of an outer run when it is written."""
+    extensions: Extensions | None = None
+    """Rules, policies and hooks that runs may name; None: those that were loaded."""
     origins: Mapping[str, str] = field(default_factory=dict)
     """Workflow id -> run id of its first execution; a run that is not named has its own id."""
+    observe: Callable[[AgentTask, Program], Observer | None] | None = None
+    """Gives each run, inner runs included, an observer of its visits."""
     _numbers: count[int] = field(default_factory=lambda: count(1))
 
     def __post_init__(self) -> None:
         if self.interrupt is not None and self.decide is None:
             raise ValueError("`interrupt` says when a person is asked; give `decide` too, which answers")
 
-    async def run(
-        self, task: AgentTask, perform: Perform, *, trace_id: str = "", workflow_id: str = ""
+    async def run(  # where a run begins
+        self,
+        task: AgentTask,
+        perform: Perform,
+        *,
+        trace_id: str = "",
+        workflow_id: str = "",
+        context: Context | None = None,
+        spent: Mapping[str, float] | None = None,
     ) -> LocalOutcome:
-        """Run a task to its end; its id is the trace id, if no other is given. Raises InvalidTask, and what
-        `perform` raises."""
+        """Run a task to its end; its id is the trace id, if no other is given.
+
+        It begins with `context` in place of the machine's own first one, and as if it had `spent` so much of
+        its limits, by counter. Raises InvalidTask, Unanswered, and what `perform` and `decide` raise.
+        """
         task, program = self._prepared(task, trace_id)
-        step = first_step(task, program, now=self.now())
+        if context is not None:
+            program = replace(program, machine=_beginning_with(context, program.machine))
+        step = first_step(task, program, now=self.now(), spent=spent)
         return await self._ended(task, perform, step, trace_id, (), workflow_id)
 
     async def replay(self, task: AgentTask, perform: Perform, trace_id: str, from_step: int) -> LocalOutcome:
@@ -193,13 +226,16 @@ class LocalRuns:
         if self.decide is None:
             task = task.model_copy(update={"people": task.people.model_copy(update={"unattended": True})})
         specs = self._specs_of(task)
-        program = program_for(task, specs, trace_id, self.machine)
-        return task, replace(program, interrupts=self._interrupts(program))
+        program = program_for(task, specs, trace_id, self.machine, self.extensions)
+        return task, self._observed(task, replace(program, interrupts=self._interrupts(program)))
+
+    def _observed(self, task: AgentTask, program: Program) -> Program:
+        return replace(program, observer=self.observe(task, program)) if self.observe else program
 
     def _specs_of(self, task: AgentTask) -> dict[str, ToolSpec]:
         if missing := [name for name in task.tools if name not in self.specs]:
             known = ", ".join(self.specs) or "none"
-            raise ValueError(f"unknown tools: {', '.join(missing)}; there are: {known}")
+            raise InvalidTask(f"unknown tools: {', '.join(missing)}; there are: {known}")
         return {name: self.specs[name] for name in task.tools}
 
     def _interrupts(self, program: Program) -> Callable[[Snapshot, Program], bool] | None:
@@ -261,12 +297,21 @@ class _Run:
         calls: list[PerformedCall],
     ) -> None:
         self.runs, self._perform, self.calls = runs, perform, calls
-        self.trace_id = ""
+        self.trace_id, self.is_outer = "", True
+        self.roles: Mapping[str, str] = {}
+        """Its model roles -> those that the outermost run's model knows them by."""
+        self._task = asyncio.current_task()
+        """In which the run moves: a call's own task is cancelled for other reasons, too."""
         self.records: list[Record] = []
         self.store_errors: list[str] = []
         self._saved_step = -1
         self._lines: list[str] = []
-        self._asked: set[str] = set()
+        self._asked: dict[str, tuple[int, int]] = {}
+        """Digest of a request -> how often it was asked about, and what had changed when it was last."""
+        self._changes = 0
+        """How many decisions and commands were given."""
+        self._command: QueuedCommand | None = None
+        """The newest."""
         self._children: dict[str, Drive] = {}
         self.drive = Drive(self, task, runs._specs_of(task), identity, step)
         if runs.watch is not None:
@@ -276,8 +321,7 @@ class _Run:
         return self.runs.now()
 
     def cancelled(self) -> bool:
-        task = asyncio.current_task()
-        return task is not None and task.cancelling() > 0
+        return self._task is not None and self._task.cancelling() > 0
 
     async def wait(self, condition: Callable[[], bool], seconds: float | None, why: str) -> None:
         end, pause = None if seconds is None else self.now() + seconds, 0.0
@@ -286,23 +330,52 @@ class _Run:
                 await self._ask_people()
             if condition() or (end is not None and self.now() >= end):
                 return
+            if why and end is None and self.runs.watch is None and not self._may_be_asked():
+                raise Unanswered(self._unanswered())
             pause = 0 if turn < 50 else min(pause + POLL_SECONDS / 20, POLL_SECONDS)
             await asyncio.sleep(pause)
 
     async def _ask_people(self) -> None:
-        """Put each open request to `decide` once."""
+        """Put each open request to `decide`: once, and again when something was decided or ordered since."""
+        if self.runs.decide is None:
+            return
         for request in self.drive.requests.open_requests:
-            if self.runs.decide is None or request.digest in self._asked:
+            times, changes = self._asked.get(request.digest, (0, -1))
+            if changes == self._changes or times == ASKS:
                 continue
-            self._asked.add(request.digest)
+            self._asked[request.digest] = (times + 1, self._changes)
             choice = self.runs.decide(request)
             choice = await choice if inspect.isawaitable(choice) else choice
+            self._changes += choice is not None
             if isinstance(choice, Command):
-                self.drive.command(choice)
-            elif choice is not None:
+                self._command = self.drive.command(choice)
+                return  # it is obeyed first
+            if choice is not None:
                 self.drive.decide(_decision(request, choice))
 
+    def _may_be_asked(self) -> bool:
+        """Whether `decide` will be asked about an open request once more."""
+        asked = (self._asked.get(one.digest, (0, -1)) for one in self.drive.requests.open_requests)
+        return any(changes != self._changes and times < ASKS for times, changes in asked)
+
+    def _unanswered(self) -> str:
+        times = {digest: number for digest, (number, _) in self._asked.items()}
+        waiting = [
+            f"{one.id} ({one.kind}: {one.text}), `decide` was asked {times.get(one.digest, 0)} times"
+            for one in self.drive.requests.open_requests
+        ]
+        what = (
+            f"waits for {'; '.join(waiting)}"
+            if waiting
+            else "is paused, and `decide` is not asked about that"
+        )
+        refused = self._command.refused if self._command else ""
+        hint = f". The newest command was refused: {refused}" if refused else ""
+        return f"the run {what}; nobody will answer{hint}. Let `decide` give a verb, or set a deadline"
+
     async def perform(self, call: Call, site: CallSite) -> CallAnswer:
+        if isinstance(call, AskModel) and call.role in self.roles:
+            call = call.model_copy(update={"role": self.roles[call.role]})
         unsafe = type(call) is ToolRequest and not self.runs.specs[call.tool].repeatable
         limit = asyncio.timeout(None if unsafe else min(site.seconds, 10**9))
         try:
@@ -322,13 +395,17 @@ class _Run:
     async def run_child(self, child: ChildRun) -> RunResult | EffectFailed:
         task = child.task
         try:
-            program = program_for(task, self.runs._specs_of(task), child.workflow_id)
+            specs = self.runs._specs_of(task)
+            program = program_for(task, specs, child.workflow_id, extensions=self.runs.extensions)
+            program = self.runs._observed(task, program)
             step = first_step(task, program, now=self.now())
-        except ValueError as error:
+        except InvalidTask as error:
             return EffectFailed(error="fatal", type="inner_machine", message=str(error))
         origin = self.runs.origins.get(child.workflow_id, child.workflow_id)
         identity = Identity(child.workflow_id, origin, child.parents, child.old_command_ids)
         inner = _Run(self.runs, self._perform, task, step, identity, self.calls)
+        inner.is_outer = False
+        inner.roles = {**self.roles, **{name: self.roles.get(of, of) for name, of in child.roles.items()}}
         self._children[child.workflow_id] = inner.drive
         try:
             await inner.drive.run()
@@ -348,6 +425,9 @@ class _Run:
 
     def publish(self, records: Sequence[Record]) -> None:
         self.records += records
+        if self.runs.on_record is not None and self.is_outer:
+            for record in records:
+                self.runs.on_record(record)
         if self.trace_id and self.runs.store is not None and records:
             self._save(self.runs.store, self.drive.step)
 
@@ -371,6 +451,19 @@ class _Run:
 
     async def between(self) -> None:
         """A run in memory has no length to keep short."""
+
+
+def _beginning_with(context: Context, machine: Machine) -> Machine:
+    """The machine with another first context; the opening messages are its own. Raises InvalidTask."""
+    if type(context) is not machine.context:
+        name, wanted = type(context).__name__, machine.context.__name__
+        raise InvalidTask(f"context: {machine.name} begins with a {wanted}, not with a {name}")
+
+    def begin(given: RunInput, options: Any) -> tuple[Context, Sequence[Message]]:
+        begun = machine.begin(given, options)
+        return context, begun[1] if isinstance(begun, tuple) else ()
+
+    return replace(machine, begin=begin)
 
 
 def _decision(request: Request, choice: Decision | Verb) -> Decision:
@@ -398,6 +491,4 @@ def _stored_records(store: Mapping[str, list[str]], trace_id: str) -> list[Recor
 def stored_context(machine: Machine, store: Mapping[str, list[str]], trace_id: str) -> Any:
     """The context of a run as it was stored last; None for an id that the store does not have."""
     records = _stored_records(store, trace_id)
-    if not records:
-        return None
-    return restored(Program(machine, RunInput(goal=trace_id)), records).context
+    return restored_context(machine, records) if records else None

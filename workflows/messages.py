@@ -26,7 +26,7 @@ from workflows.people import Command, CommandDone, Decided, Decision
 __all__ = ["Messages", "plain"]
 
 M = TypeVar("M", bound=BaseModel)
-FACTS = {"request", "digest", "decision", "id", "by"}
+FACTS = {"request", "digest", "decision", "id", "by", "made_at"}
 """What the log says of a decision that does not count, or came before; its arguments may be long."""
 COMMENT = 500
 """Characters of its comment."""

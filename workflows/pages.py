@@ -10,12 +10,15 @@ from typing import TYPE_CHECKING, Any, TypeVar
 from pydantic import BaseModel
 from pydantic_core import to_json
 
-from activities.contracts import Conversation, Message, without_digests
+from activities.contracts import Conversation, Message, visible, without_digests
 from workflows.api import (
     PAGE_BYTES,
+    RESULT_BYTES,
     EffectsQuery,
     LogPage,
     PageQuery,
+    ResultPage,
+    RunResult,
     RunStatus,
     StepLine,
     StepsPage,
@@ -30,8 +33,10 @@ if TYPE_CHECKING:
 __all__ = [
     "details",
     "effects_page",
+    "inline_result",
     "log_page",
     "requests_page",
+    "result_page",
     "step_line",
     "steps_of",
     "steps_page",
@@ -56,6 +61,17 @@ CUT = 400, 100
 """Bytes that are left of a long text in a page that is cut; the fewer where a page would not hold it."""
 ROOM = PAGE_BYTES - 200
 """Bytes for a page's items."""
+RESULT_PARTS = {
+    "answer": 40_000,
+    "calls": 16_000,
+    "outcome": 8000,
+    "decisions": 8000,
+    "unheard": 4000,
+    "error": 4000,
+}
+"""Bytes that are left of a field in a result that is cut."""
+RESULT_CHARS = 20_000
+"""Characters in a page of a result: in JSON each takes at most four bytes."""
 ANY_JSON = {"arguments", "about"}
 """Fields that may hold any JSON, so that a note on what is left out has room in them."""
 
@@ -66,7 +82,7 @@ def _cut(value: Any, most: int, *, free: bool = False) -> Any:
     if isinstance(value, str):
         start = value[:most]
         size = max(len(to_json(start)) - 2, most)
-        start = start[: most * most // size]  # fewer where each takes more bytes
+        start = start[: len(start) * most // size]  # fewer where each takes more bytes
         return value if len(start) == len(value) else f"{start} [... {len(value):,} characters]"
     more = len(value) - ITEMS if isinstance(value, dict | list | tuple) else 0
     if isinstance(value, dict):
@@ -188,7 +204,15 @@ def requests_page(drive: Drive | None, query: PageQuery) -> RequestsPage:
     if end == len(waiting) and not page:
         newest = tuple(reversed(drive.requests.closed_requests[-CLOSED:]))
         closed, _ = _page(newest, PageQuery(full=query.full))
-    return RequestsPage(open=page, closed=closed, next=end, total=len(waiting), paused=drive.paused)
+    specs = drive.requests.policy.specs if query.full else {}
+    return RequestsPage(
+        open=page,
+        closed=closed,
+        next=end,
+        total=len(waiting),
+        paused=drive.paused,
+        parameters={name: specs[name].parameters for name in {one.tool or "" for one in page} & set(specs)},
+    )
 
 
 def effects_page(drive: Drive | None, query: EffectsQuery) -> EffectsPage:
@@ -196,6 +220,54 @@ def effects_page(drive: Drive | None, query: EffectsQuery) -> EffectsPage:
     calls = drive.calls.since(query.step) if drive else ()
     page, end = _page(calls, PageQuery(since=query.since))
     return EffectsPage(since_step=query.step, calls=page, next=end, total=len(calls))
+
+
+def inline_result(whole: RunResult) -> RunResult:
+    """The result, cut if it is longer than `RESULT_BYTES`: its longest fields first, and no more of them than
+    is needed. Of calls, decisions and messages the newest are left."""
+    size = _length(whole)
+    if size <= RESULT_BYTES:
+        return whole
+    parts = whole.model_dump(mode="json", include=set(RESULT_PARTS))
+    left, cut = size, list[str]()
+    for name in sorted(parts, key=lambda name: -len(to_json(parts[name]))):
+        before = len(to_json(parts[name]))
+        if left <= RESULT_BYTES - 1000 or before <= RESULT_PARTS[name]:  # the rest is for `cut`
+            break
+        parts[name] = _part(parts[name], RESULT_PARTS[name])
+        left += len(to_json(parts[name])) - before
+        cut.append(name)
+    text = (
+        f"{', '.join(cut)}: cut here; the whole result has {size:,} bytes. The query `result` gives it as "
+        'JSON by pages: ask with {"since": 0}, then with `next` until it is `total`, and join the texts; '
+        f"`ratchet result {whole.workflow_id} --json` and the SDK do so"
+    )
+    return RunResult.model_validate({**whole.model_dump(mode="json"), **parts, "cut": text})
+
+
+def _part(value: Any, most: int) -> Any:
+    """What is left of a result's field in so many bytes."""
+    if isinstance(value, str):
+        return _cut(value, most - 50)
+    if isinstance(value, dict):
+        for each in CUT:
+            if len(to_json(cut := _cut(value, each, free=True))) <= most:
+                return cut
+        return {"...": "too long; `cut` says how to get it"}
+    newest: list[Any] = []
+    for item in reversed(value):
+        most -= len(to_json(item)) + 1
+        if most < 2:
+            break
+        newest.insert(0, item)
+    return newest
+
+
+def result_page(result: RunResult, query: PageQuery) -> ResultPage:
+    """The whole result as JSON, from character `since` on."""
+    text = result.model_dump_json()
+    page = text[query.since : query.since + RESULT_CHARS]
+    return ResultPage(text=page, next=query.since + len(page), total=len(text))
 
 
 def details(status: RunStatus, goal: str, records: Sequence[Record], open_requests: Sequence[Request]) -> str:
@@ -216,6 +288,7 @@ def details(status: RunStatus, goal: str, records: Sequence[Record], open_reques
         *([f"{more} more requests are open: the query `requests` has them."] if more > 0 else []),
         _code(goal, 300),
         doing,
+        *([f"Failing: {_code(status.failing)}"] if status.failing else []),
         f"Spent: {spent or 'nothing yet'}",
         "\n".join(_record_line(record) for record in newest),
     ]
@@ -277,8 +350,7 @@ def _deciders(request: Request) -> str:
 
 def _code(text: str, limit: int = 200) -> str:
     line = " ".join(text.replace("`", "'").split())
-    # some turn the text around them, or do not show
-    line = "".join(c if c.isprintable() else "\N{REPLACEMENT CHARACTER}" for c in line)
+    line = visible(line, lambda _: "\N{REPLACEMENT CHARACTER}")
     return f"`{line[:limit]}{'…' if len(line) > limit else ''}`" if line else ""
 
 

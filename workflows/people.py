@@ -16,7 +16,7 @@ from typing import Annotated, Literal, TypeVar
 
 from pydantic import AfterValidator, Field, StringConstraints, model_validator
 
-from activities.contracts import Frozen, JsonObject, NoticeMoment, Strict, ToolEffect
+from activities.contracts import Frozen, JsonObject, NoticeMoment, Strict, ToolEffect, all_visible
 
 __all__ = [
     "Kind",
@@ -78,17 +78,13 @@ IN_RULES = {"tools": 500, "arguments": 200, "values in schemas": CONDITION_VALUE
 """The most that all approval rules of an agent may name: each name is compared with each tool."""
 JSON_BYTES = 2**20
 """The most JSON that a person may give in one field."""
-INVISIBLE = re.compile(
-    "[\u034f\u115f\u1160\u17b4\u17b5\u180b-\u180f\u2800\u3164\ufe00-\ufe0f\uffa0\U000e0100-\U000e01ef]"
-)
-"""Characters that count as printable and show nothing: two names that look the same could both vote."""
 
 
 def _name(name: str) -> str:
     """Commas and brackets are refused in any width: the log uses them to list names and to mark verified
-    ones."""
+    ones. So are hidden characters: two names that look the same could both vote."""
     marks = any(mark in unicodedata.normalize("NFKC", name) for mark in ",()")
-    printable = name.isprintable() and name == name.strip() and not INVISIBLE.search(name)
+    printable = all_visible(name) and name == name.strip()
     if marks or not printable or len(name) > NAME_LIMIT:
         raise ValueError(
             f"{name[:NAME_LIMIT]!r} is not a name: expected at most {NAME_LIMIT} printable characters, "
@@ -184,6 +180,11 @@ GroupName = Annotated[str, StringConstraints(pattern=r"^[A-Za-z0-9][A-Za-z0-9_.-
 ToolPattern = Annotated[str, StringConstraints(pattern=r"^[^\s\[\]]{1,100}$")]
 """A tool's name; `*` is any characters, `?` one."""
 Seconds = Annotated[float, Field(gt=0, le=10 * 366 * 86_400)]
+Number = Annotated[float, Field(strict=True)]
+"""No text, and no `true`: that is no 1."""
+Switch = Annotated[bool, Field(strict=True)]
+Moment = Annotated[Number, Field(ge=0, le=1e11)]
+"""Seconds since 1970; milliseconds are out of range."""
 Id = Annotated[str, StringConstraints(max_length=200)]
 CounterName = Annotated[str, StringConstraints(max_length=100)]
 Text = Annotated[str, StringConstraints(max_length=20_000)]
@@ -411,6 +412,9 @@ class Vote(Frozen):
     verified: bool
     """The signature was checked with the group's key; otherwise the name is only claimed."""
     at: float
+    """When the run heard it."""
+    made_at: float | None = None
+    """When the sender says that it was made."""
     text: str = ""
     arguments: JsonObject | None = None
     digest: str = ""
@@ -487,6 +491,8 @@ class RequestsPage(Frozen):
     total: int
     """How many are open."""
     paused: bool = False
+    parameters: dict[str, JsonObject] = {}
+    """Tool -> JSON schema of its arguments as the run has recorded it; only where nothing is to be cut."""
 
 
 class Decided(Frozen):
@@ -521,9 +527,13 @@ class Decision(Strict):
     decision: Verb
     id: Id = Field(default="", description="of this decision; sending it twice is harmless")
     by: MaybePerson = ""
+    made_at: Moment | None = Field(
+        default=None,
+        description="when it was made, by the sender's clock; what comes late counts only with it",
+    )
     text: Text = Field(default="", description="comment, answer or result")
     arguments: Json | None = Field(default=None, description="for `edit`: all new arguments")
-    amounts: dict[CounterName, float] = Field(
+    amounts: dict[CounterName, Number] = Field(
         default_factory=dict, max_length=100, description="for `topup`: counter -> how much more"
     )
     standing_approval: StandingApproval | None = Field(
@@ -539,12 +549,12 @@ class Command(Strict):
     id: Id = Field(default="", description="of this command; sending it twice is harmless")
     by: MaybePerson = ""
     text: Text = Field(default="", description="steer: the message; otherwise the reason")
-    at_once: bool = Field(default=False, description="pause: do not wait for the current effect")
+    at_once: Switch = Field(default=False, description="pause: do not wait for the current effect")
     step: int | None = Field(
-        default=None, ge=0, description="rollback: the step to begin again; 0: the start"
+        default=None, ge=0, strict=True, description="rollback: the step to begin again; 0: the start"
     )
-    compensate: bool = Field(default=False, description="rollback: undo what can be undone since that step")
-    limits: dict[CounterName, float | None] = Field(
+    compensate: Switch = Field(default=False, description="rollback: undo what can be undone since that step")
+    limits: dict[CounterName, Number | None] = Field(
         default_factory=dict, max_length=100, description="counter -> new cap of the run; null: no cap"
     )
     signature: str = Field(default="", max_length=200, description="Ed25519, base64; see `gate/decisions.py`")

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import asyncio
+import hashlib
 import json
 import math
 from collections.abc import Callable, Iterable, Iterator, Mapping
@@ -18,6 +20,7 @@ from temporalio.exceptions import ActivityError, ApplicationError, TimeoutError,
 from activities.contracts import (
     CONVERSATION_MISSING,
     FATAL,
+    NOT_BEGUN,
     QUOTED_CHARS,
     RECOVERABLE,
     TRANSIENT,
@@ -25,6 +28,7 @@ from activities.contracts import (
     ArtifactsRead,
     ArtifactText,
     AskModel,
+    CallBlocked,
     CodeStepped,
     Compensated,
     CompensateRequest,
@@ -33,6 +37,7 @@ from activities.contracts import (
     ModelReplied,
     ModelRequest,
     ModelSpec,
+    NotBegun,
     Quote,
     ReadArtifacts,
     Reconciled,
@@ -49,19 +54,24 @@ from activities.contracts import (
 from activities.handover import Handover, Question, handed_over
 from workflows import registry
 from workflows.api import AgentTask
+from workflows.gate.approvals import problem_text, unchecked_paths
 from workflows.host import Call, CallAnswer, CallSite
 from workflows.task import InvalidTask
 
-__all__ = ["CRASHES", "Performer", "answer_of", "retries"]
+__all__ = ["CRASHES", "Performer", "answer_of", "retries", "until_done"]
 
 R = TypeVar("R")
 
+UNLIMITED = 0
+"""Attempts, for Temporal."""
 CRASHES = 10
 """Attempts beyond the declared ones, for those that died with their worker."""
-EARLY = "/early"
-"""At the end of the key of a question that is asked behind a call."""
+DIGEST = 6
+"""Hexadecimal characters of a call's digest."""
 MARGIN = 15
 """Seconds that an activity gets beyond the time limit that it keeps itself."""
+STORE_MARGIN = 15
+"""Seconds beyond that for the call store, into which a worker writes before and after a tool runs."""
 QUEUEING = 600
 """Seconds that a block of code may wait for a free interpreter; a heartbeat tells of a dead worker."""
 WAITING = 3600
@@ -72,7 +82,27 @@ WAIT = workflow.ActivityCancellationType.WAIT_CANCELLATION_COMPLETED
 """A cancelled call is told so and ends first; an answer that came before is taken."""
 STORE_ERRORS = {"KeyMissing", "NotDecrypted", "BlobMissing", "BlobDamaged", "StoreUnavailable"}
 """Types of errors with which a worker that cannot read a value fails; see `activities/store`."""
+LOST = {"BlobMissing", "BlobDamaged"}
+"""Those of blobs that must be restored; an activity that needs one fails with them, too."""
 CLASSES: dict[str, ErrorClass] = {TRANSIENT: "transient", RECOVERABLE: "recoverable", FATAL: "fatal"}
+
+
+def call_digest(call: Call) -> str:
+    """Of what the call does. What a model reads is not in it: runs that wait go on when a prompt changes."""
+    asked: Any
+    match call:
+        case AskModel():
+            asked = [call.role, call.offer]
+        case ToolRequest():
+            asked = [call.tool, call.arguments, [one.model_dump(mode="json") for one in call.artifacts]]
+        case CompensateRequest():
+            asked = [call.tool, call.arguments]
+        case RunCode():
+            asked = [call.block, call.constants]
+        case ReadArtifacts():
+            asked = [call.chars, [one.model_dump(mode="json") for one in call.reads]]
+    text = json.dumps([type(call).__name__, asked], sort_keys=True)
+    return hashlib.sha256(text.encode()).hexdigest()[:DIGEST]
 
 
 class Performer:
@@ -95,7 +125,9 @@ class Performer:
         return tuple(self._held)[-HELD:]
 
     async def perform(self, call: Call, site: CallSite) -> CallAnswer:
-        """See `Host.perform`."""
+        """See `Host.perform`. The activity's id ends with a digest of the call: a replay compares ids, so a
+        machine that asks for another call is found out where it does so."""
+        site = replace(site, activity_id=f"{site.activity_id}@{call_digest(call)}")
         match call:
             case AskModel():
                 return await self._ask_model(call, site)
@@ -136,7 +168,7 @@ class Performer:
             except ActivityError as again:
                 return failure(again, site)
         if not knew_tools:
-            self.specs.update({spec.name: spec for spec in reply.tools})
+            self._learn(reply.tools)
             reply = reply.model_copy(update={"tools": ()})
         self._held |= {self._setup(effect, model)[1]: None, reply.conversation: None}
         return reply
@@ -152,7 +184,7 @@ class Performer:
 
         An activity of its own is needed only where no question brings them. Never a local one: where a query
         or message comes while one is under way, Temporal replays its end elsewhere, and the run would not
-        replay (design 6).
+        replay (design 6). When cancelled it stops, and raises asyncio.CancelledError.
         """
         try:
             raw: RawValue | None = await _read_activity(
@@ -167,10 +199,16 @@ class Performer:
             found = answer_of(raw, ToolsDescribed, "describe_tools", "describe-tools")
         except ActivityError as error:
             if is_cancelled_exception(error):
-                raise
+                raise asyncio.CancelledError from error
             problem = _unknown_tools(error) or f"the worker cannot describe its tools: {error.cause}"
             raise InvalidTask(problem) from error
-        self.specs.update({spec.name: spec for spec in found.tools})
+        self._learn(found.tools)
+
+    def _learn(self, tools: Iterable[ToolSpec]) -> None:
+        self.specs.update({spec.name: spec for spec in tools})
+        if found := unchecked_paths(self.task.approvals, self.specs.values()):
+            fields = {"problem": problem_text(found)}
+            workflow.logger.warning("approvals.unchecked_path", extra={"ratchet": fields})
 
     def _model(self, effect: AskModel) -> ModelSpec:
         return self.task.models.get(effect.role) or self.task.models["default"]
@@ -197,8 +235,10 @@ class Performer:
             messages=site.conversation.messages[known:],
             skip=effect.skip,
             tool_choice=effect.tool_choice,
-            key=site.key,
+            # of the question, too: behind a tool's second run it may be another one at the same place
+            key=f"{site.key}/{site.digest(effect)}",
             attempts=model.attempts or effect.attempts,
+            most_requests=None if site.requests == math.inf else int(site.requests),
             **wanted,
         )
 
@@ -216,9 +256,9 @@ class Performer:
 
     # -- tools --------------------------------------------------------------------------------------
 
-    async def _call_tool(self, request: ToolRequest, site: CallSite) -> ToolResult:
+    async def _call_tool(self, request: ToolRequest, site: CallSite) -> ToolResult | NotBegun:
         spec = self.specs[request.tool]
-        seconds = spec.timeout_seconds + MARGIN
+        seconds = self._tool_seconds(request.tool)
         asking = _asking_seconds(self.task)
         early = site.next_question is not None and seconds + asking < site.seconds
         title = f"{site.title[:180]}, then the model" if early else site.title
@@ -232,24 +272,49 @@ class Performer:
                     limited=spec.repeatable,
                 )  # fmt: skip
             except ActivityError as error:
-                return tool_failure(request, spec, error)
+                if (waits := not_begun(error)) is not None:
+                    return waits
+                result = tool_failure(request, spec, error)
+                if result.error == "unknown_outcome":
+                    until = await self._blocked(request, site)
+                    result = result.model_copy(update={"acts_until": until})
+                return result
         if len(result.output) >= QUOTED_CHARS:
             self._outputs[text_digest(result.output)] = result.output
             if len(self._outputs) > HELD:  # without a question behind them
                 del self._outputs[next(iter(self._outputs))]
         return result
 
+    async def _blocked(self, request: ToolRequest, site: CallSite) -> float | None:
+        """Keep the lost attempt from beginning, however late its worker wakes up. Until when it may go on, in
+        seconds since 1970; None: it never began."""
+        title = f"keep the lost {request.tool} from beginning"
+        place = replace(site, activity_id=f"{site.activity_id}!", title=title)
+        try:
+            blocked = await self._activity(
+                "block_call", request, CallBlocked, place, seconds=MARGIN + STORE_MARGIN,
+                attempts=UNLIMITED, limited=False,
+            )  # fmt: skip
+        except ActivityError as error:
+            if is_cancelled_exception(error):
+                raise
+            blocked = CallBlocked(begun=workflow.now().timestamp())
+        seconds = self.specs[request.tool].timeout_seconds
+        return None if blocked.begun is None else blocked.begun + seconds
+
+    def _tool_seconds(self, tool: str) -> float:
+        """The most that one attempt takes."""
+        return self.specs[tool].timeout_seconds + MARGIN + STORE_MARGIN
+
     def _question_behind(self, call: CallSite) -> Callable[[ToolResult, float], Question | None]:
-        """How an activity finds what to ask behind this call. The question has a key of its own: if the
-        workflow asks something else there, a provider must not take one for a repeat of the other."""
+        """How an activity finds what to ask behind this call."""
 
         def question(result: ToolResult, now: float) -> Question | None:
             assert call.next_question is not None
             if (found := call.next_question(result, now)) is None:
                 return None
             effect, site = found
-            request = self._model_request(effect, self._model(effect), site)
-            return Question(site.digest(effect), request.model_copy(update={"key": f"{site.key}{EARLY}"}))
+            return Question(site.digest(effect), self._model_request(effect, self._model(effect), site))
 
         return question
 
@@ -275,24 +340,25 @@ class Performer:
         for handover in self._handovers:
             handover.stop()
 
-    async def _reconcile(self, request: ReconcileRequest, site: CallSite) -> Reconciled:
+    async def _reconcile(self, request: ReconcileRequest, site: CallSite) -> Reconciled | NotBegun:
         try:
             return await self._activity(
                 "reconcile_tool", request, Reconciled, site, limited=False,
-                seconds=self.specs[request.tool].timeout_seconds + MARGIN,
-                attempts=request.attempts + CRASHES,
+                seconds=self._tool_seconds(request.tool), attempts=request.attempts + CRASHES,
             )  # fmt: skip
         except ActivityError as error:
-            return Reconciled(outcome="unknown", text=failure(error, site).message)
+            return not_begun(error) or Reconciled(outcome="unknown", text=failure(error, site).message)
 
-    async def _compensate(self, request: CompensateRequest, site: CallSite) -> Compensated:
+    async def _compensate(self, request: CompensateRequest, site: CallSite) -> Compensated | NotBegun:
         spec = self.specs[request.tool]
         try:
             return await self._activity(
-                "compensate_tool", request, Compensated, site, seconds=spec.timeout_seconds + MARGIN,
+                "compensate_tool", request, Compensated, site, seconds=self._tool_seconds(request.tool),
                 attempts=request.attempts + CRASHES if spec.repeatable else 1, limited=False,
             )  # fmt: skip
         except ActivityError as error:
+            if (waits := not_begun(error)) is not None:
+                return waits
             text = f"outcome unknown: the compensation did not end: {failure(error, site).message}"
             return Compensated(ok=False, text=text)
 
@@ -335,7 +401,10 @@ class Performer:
         """`seconds` for one attempt; `limited`: what the run's limit leaves is a limit for all of them."""
         within = site.seconds if limited else math.inf
         named = activity_id or site.activity_id
-        raw: RawValue | None = await _read_activity(
+        # the run's loop gives these out again: people can pause and abort the run while they wait
+        of_tools = isinstance(request, ToolRequest | CompensateRequest)
+        execute = workflow.execute_activity if of_tools else _read_activity
+        raw: RawValue | None = await execute(
             name,
             request,
             result_type=RawValue,
@@ -352,24 +421,46 @@ class Performer:
 
 async def _read_activity(name: str, request: BaseModel, **more: Any) -> Any:
     """As `workflow.execute_activity`. While its worker cannot read the request, because it lacks a key or a
-    blob, it was not begun, and is given out again."""
-    pause = 2.0
+    blob, it was not begun, and is given out again, until `schedule_to_close_timeout` is over for all of them:
+    then it fails as `deadline`."""
+    pause, began = 2.0, workflow.now()
+    within: timedelta | None = more.pop("schedule_to_close_timeout", None)
+    left = within
     while True:
         try:
-            return await workflow.execute_activity(name, request, **more)
+            return await workflow.execute_activity(name, request, schedule_to_close_timeout=left, **more)
         except ActivityError as error:
             if not _was_unread(error):
                 raise
-        await workflow.sleep(pause, summary="its worker cannot read the request")
+            unread = error
+        over = math.inf if within is None else (began + within - workflow.now()).total_seconds()
+        await workflow.sleep(max(min(pause, over), 0.001), summary="its worker cannot read the request")
+        if within is not None and (left := began + within - workflow.now()) <= timedelta():
+            text = "its worker cannot read the request; the time that the run had left is over"
+            raise unread from ApplicationError(text, {"type": "deadline"}, type=TRANSIENT)
         pause = min(2 * pause, 600)
 
 
+def not_begun(error: ActivityError) -> NotBegun | None:
+    """Why the worker could not begin the call; None: that is not what failed."""
+    cause = error.cause
+    if _was_unread(error):
+        return NotBegun(reason="its worker cannot read the request; the worker's log says why")
+    if not isinstance(cause, ApplicationError) or cause.type != NOT_BEGUN:
+        return None
+    at = cause.details[0] if cause.details else None
+    return NotBegun(reason=cause.message, at=at if isinstance(at, float) else None)
+
+
 def _was_unread(error: ActivityError) -> bool:
-    """The worker could not read what it was given, for want of a key or a blob."""
+    """The worker could not read what it was given, or what that refers to, for want of a key or a blob."""
     failed = error.cause
-    if not isinstance(failed, ApplicationError) or not failed.message.startswith("Failed decoding"):
+    if not isinstance(failed, ApplicationError):
         return False
-    return isinstance(failed.cause, ApplicationError) and failed.cause.type in STORE_ERRORS
+    if failed.type in LOST:
+        return True
+    cause = failed.cause if failed.message.startswith("Failed decoding") else None
+    return isinstance(cause, ApplicationError) and cause.type in STORE_ERRORS
 
 
 def answer_of(raw: RawValue | None, wanted: type[R], name: str, activity_id: str) -> R:
@@ -388,6 +479,17 @@ def answer_of(raw: RawValue | None, wanted: type[R], name: str, activity_id: str
         )  # fmt: skip
         raise failed from ApplicationError(text, type="WrongAnswer", non_retryable=True)
     return answer
+
+
+async def until_done(work: asyncio.Future[Any]) -> bool:
+    """Wait until it has ended, also when the run is cancelled meanwhile. True: it was."""
+    cancelled = False
+    while not work.done():
+        try:
+            await workflow.wait([work])
+        except asyncio.CancelledError:
+            cancelled = True
+    return cancelled
 
 
 def _asking_seconds(task: AgentTask) -> float:
@@ -427,11 +529,14 @@ def failure(error: ActivityError, site: CallSite) -> EffectFailed:
     cause = error.cause
     if isinstance(cause, ApplicationError):
         details: Any = cause.details[0] if cause.details else None
-        kind = details.get("type") if isinstance(details, dict) else None
+        found = details if isinstance(details, dict) else {}
+        sent = found.get("requests")
+        further = sent - 1 if isinstance(sent, int) else 0
         return EffectFailed(
             error=CLASSES.get(cause.type or "", "fatal"),
-            type=str(kind or cause.type or "error"),
+            type=str(found.get("type") or cause.type or "error"),
             message=cause.message,
+            spent={"model_calls": further} if further > 0 else {},
         )
     if isinstance(cause, TimeoutError):
         return EffectFailed(error="transient", type="timeout", message=_timeout(cause, site))

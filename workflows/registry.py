@@ -10,16 +10,16 @@ from __future__ import annotations
 
 import difflib
 import importlib
-import json
 import pkgutil
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import PurePath
 from types import ModuleType
 from typing import Any
 
 from workflows import machines as shipped_machines
+from workflows.kernel.errors import NotLoaded
 from workflows.kernel.machine import Extensions, Machine
 from workflows.machines.common.stopping import POLICY_TYPES
 
@@ -32,6 +32,7 @@ __all__ = [
     "machine_for",
     "machines",
     "shipped",
+    "users_modules",
 ]
 
 KINDS = {"rules": ("rule", "RULES"), "policies": ("policy", "POLICIES"), "hooks": ("hook", "HOOKS")}
@@ -136,6 +137,12 @@ def shipped() -> tuple[Machine, ...]:
     return tuple(_machines[key].machine for key in sorted(_SHIPPED))
 
 
+def users_modules() -> tuple[ModuleType, ...]:
+    """The modules of users that were registered."""
+    declaring = (one.module for key, one in _machines.items() if key not in _SHIPPED)
+    return tuple(sys.modules[name] for name in dict.fromkeys((*declaring, *_extending)))
+
+
 def has_users_code() -> bool:
     """Whether a run may run more than shipped machines: machines, rules, policies or hooks of users."""
     return bool(_extending) or set(_machines) != _SHIPPED
@@ -144,9 +151,22 @@ def has_users_code() -> bool:
 def is_shipped(name: str, options: Any) -> bool:
     """Whether runs of this machine with these options run shipped code alone: they name no rule, policy or
     hook of a user."""
-    words = json.dumps(options)
-    extended = any(extension in words for named in _loaded.values() for extension in named)
-    return not extended and all(key in _SHIPPED for key in _machines if key[0] == name)
+    known = {extension for named in _loaded.values() for extension in named}
+    is_extended = not known.isdisjoint(_words(options))
+    return not is_extended and all(key in _SHIPPED for key in _machines if key[0] == name)
+
+
+def _words(value: Any) -> Iterator[str]:
+    """The texts in a JSON value, keys included: where an extension can be named."""
+    if isinstance(value, str):
+        yield value
+    elif isinstance(value, Mapping):
+        yield from value
+        for item in value.values():
+            yield from _words(item)
+    elif isinstance(value, list | tuple):
+        for item in value:
+            yield from _words(item)
 
 
 def machines() -> tuple[Machine, ...]:
@@ -157,9 +177,9 @@ def machines() -> tuple[Machine, ...]:
 def machine(name: str, version: str | None = None, *, newest: bool = True) -> Machine:
     """The machine of this name, as its default options make it; without a version the newest or the oldest.
 
-    A version that is not loaded is served by the newest one that has a migration from it. Raises ValueError
-    naming what there is. A run must take the oldest: a version that is loaded beside it later must not change
-    its course.
+    A version that is not loaded is served by the newest one that has a migration from it. A run must take the
+    oldest: a version that is loaded beside it later must not change its course. Raises NotLoaded, which names
+    what there is.
     """
     named = [one for one in machines() if one.name == name]
     found = [one for one in named if version in (None, one.version)]
@@ -172,7 +192,7 @@ def machine(name: str, version: str | None = None, *, newest: bool = True) -> Ma
     close = difflib.get_close_matches(name, [one.name for one in machines()], 1)
     hint = f"; did you mean {close[0]}?" if close and close[0] != name else ""
     wanted = f"{name} of version {version}" if version else name
-    raise ValueError(f"unknown machine {wanted}{hint}; there are: {listed}")
+    raise NotLoaded(f"unknown machine {wanted}{hint}; there are: {listed}")
 
 
 def _age(one: Machine) -> list[int]:

@@ -99,6 +99,8 @@ class LiveRun:
         """Decisions about what this run has not asked, the newest ones. They count once it asks just that:
         only a run that was reset has asked it before."""
         self._by_id: dict[str, QueuedCommand] = {}
+        self._last_at = 0.0
+        """When the newest record was written."""
         self._unpublished = step.records
         """Of the run's beginning: what a person sends before the loop runs comes after them."""
         self._last_reason = ""
@@ -110,6 +112,7 @@ class LiveRun:
             task.people, **me, parents=identity.parents, old_ids=identity.old_command_ids
         )
         self.calls.signed_ids = lambda: self.commands.signed_ids
+        self.calls.tell_waiting = lambda text: self.log_event("CallWaits", reason=text)
         self.stuck = StuckGuard(task.stuck, specs)
         self.requests = Requests(policy, **me)
         if carried is not None:
@@ -155,6 +158,7 @@ class LiveRun:
         self.step = step
         records, self._unpublished = (*self._unpublished, *step.records), ()
         self._last_reason = next((r.reason for r in reversed(records) if r.to), self._last_reason)
+        self._last_at = records[-1].at if records else self._last_at
         self.host.publish(records)
 
     def log_event(self, event: str, *, by: str = "kernel", **more: Any) -> None:
@@ -206,7 +210,10 @@ class LiveRun:
         """
         price, more = self._price, self._beyond(calls)
         asked = {name: more.get(name, 0) for name in price if not price[name] or more[name] > 0}
-        breach = self.step.ledger.breach(asked) if max(more.values()) > 0 else None
+        # answers that the machine does not have yet may have cost calls that no price covers
+        further = {name: self.calls.spent.get(name, 0) for name in COUNTED}
+        ledger = self.step.ledger.charge(further)
+        breach = ledger.breach(asked) if max(more.values()) > 0 else None
         if breach is None:
             self.settle(calls)
         return breach
@@ -388,8 +395,13 @@ class LiveRun:
         summary, s, effect = self._summary(), self.step.snapshot, self.step.effect
         cut = {name: summary[name] and summary[name][:SHOWN] for name in ("answer", "error")}
         waiting = next((one.kind for one in self.requests.open_requests), "paused" if self.paused else "")
+        # of several calls, one that waits for its next attempt
+        not_begun = max(self.calls.waiting.values(), key=lambda one: one.at or 0, default=None)
+        failing: dict[str, Any] = {}
+        if not_begun is not None:
+            failing = {"failing": not_begun.text, "attempt": not_begun.attempt, "next_try": not_begun.at}
         return RunStatus(
-            **{**summary, **cut},
+            **{**summary, **cut, **failing},
             visit=s.visit,
             doing=(self.calls.summary or self.calls.prepared_effect or effect).title if effect else "",
             children=tuple(self.calls.children),
@@ -397,9 +409,9 @@ class LiveRun:
             waiting=waiting,
             paused=self.paused,
             requests=len(self.requests.open_requests),
-            inbox=len(s.inbox),
+            inbox=sum(not note.from_run for note in s.inbox),
             unusable_messages=tuple(unusable),
-            finished=self.step.records[-1].at if self.step.exit and self.step.records else None,
+            finished=self._last_at if self.step.exit else None,
         )
 
     def result(self, log_head: str = "") -> RunResult:
@@ -415,6 +427,6 @@ class LiveRun:
             log_head=log_head,
             calls=tuple(self.calls.done),
             decisions=self.requests.decisions(),
-            unheard=tuple(message.content for message in self.step.snapshot.inbox),
+            unheard=tuple(note.content for note in self.step.snapshot.inbox if not note.from_run),
             raises=exit_.raises,
         )

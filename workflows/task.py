@@ -5,29 +5,30 @@ from __future__ import annotations
 
 import difflib
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import replace
 from typing import Any
 
-from pydantic import ValidationError
+from pydantic import BaseModel, ValidationError
 
 from activities.contracts import Message, RunMachine, ToolSpec
 from activities.text import problems_text
 from workflows import registry
 from workflows.api import AgentSpec, AgentTask, Carry
 from workflows.gate.approvals import problem_text, problems
-from workflows.kernel.errors import DefinitionError, MachineError
+from workflows.kernel.errors import DefinitionError, InputRefused, MachineError, NotRestored, restoring
 from workflows.kernel.ledger import Ledger
 from workflows.kernel.log import Record
-from workflows.kernel.machine import Exit, Machine, RunInput, RunTools, state_name
+from workflows.kernel.machine import Exit, Extensions, Machine, RunInput, RunTools, state_name
 from workflows.kernel.rollback import forked, migrated
 from workflows.kernel.snapshot import Program, Snapshot, Step
-from workflows.kernel.step import load, start, steer
+from workflows.kernel.step import closed_before_start, load, start, steer
 from workflows.people import People
 
 __all__ = [
     "InvalidTask",
     "broken",
+    "cancelled_step",
     "carried_step",
     "first_step",
     "inner_task",
@@ -81,6 +82,44 @@ def machine_of(task: AgentTask, machine: Machine | None = None) -> tuple[Machine
     return machine, options
 
 
+def _check_inner(
+    value: object, models: Collection[str], extensions: Extensions, where: str = "options"
+) -> None:
+    """Check the machines that options name, and those inside them: a run would find a wrong one only when it
+    comes to it. `models` are the roles that there are. Raises InvalidTask."""
+    if isinstance(value, tuple):
+        for number, item in enumerate(value):
+            _check_inner(item, models, extensions, f"{where}.{number}")
+    elif isinstance(value, BaseModel) and isinstance(getattr(value, "machine", None), str):
+        _check_inner_machine(value, models, extensions, where)
+    elif isinstance(value, BaseModel):
+        for field in sorted(value.model_fields_set):
+            _check_inner(getattr(value, field), models, extensions, f"{where}.{field}")
+
+
+def _check_inner_machine(value: Any, models: Collection[str], extensions: Extensions, where: str) -> None:
+    """The same for an option with the fields `machine` and perhaps `machine_version`, `options`, `roles`."""
+    version, given = getattr(value, "machine_version", None), getattr(value, "options", {})
+    try:
+        # as the run looks it up: the oldest where no version is named
+        machine, options = registry.machine_for(value.machine, version, given)
+        if machine.prepare:
+            machine.prepare(options, extensions)
+    except ValidationError as error:
+        raise InvalidTask(problems_text(error, under=f"{where}.options")) from error
+    except (ValueError, DefinitionError) as error:
+        raise InvalidTask(f"{where}: {error}") from error
+    for inner, outer in getattr(value, "roles", {}).items():
+        for role, known, whose in (
+            (inner, machine.roles, f"machine {machine.name}"),
+            (outer, models, "the agent"),
+        ):
+            if role not in known:
+                there = ", ".join(known)
+                raise InvalidTask(f"{where}.roles.{inner}: {whose} has no role {role}; its roles: {there}")
+    _check_inner(options, tuple(dict.fromkeys((*models, *machine.roles))), extensions, f"{where}.options")
+
+
 def missing_tools(machine: Machine, tools: Sequence[str]) -> list[str]:
     """What is wrong with tools that states declare and a run with these tools lacks."""
     found = []
@@ -108,15 +147,22 @@ def _interrupt_problem(machine: Machine, people: People) -> str:
 
 
 def program_for(
-    task: AgentTask, specs: Mapping[str, ToolSpec] | None, trace_id: str, machine: Machine | None = None
+    task: AgentTask,
+    specs: Mapping[str, ToolSpec] | None,
+    trace_id: str,
+    machine: Machine | None = None,
+    extensions: Extensions | None = None,
 ) -> Program:
-    """The task's machine with its options, extensions and input; `trace_id` is the workflow id.
+    """The task's machine with its options, extensions and input; `trace_id` is the workflow id. Without
+    `extensions` it has those that were loaded.
 
     `specs` are those of its tools, by name; empty until they are known, None where they cannot be had: what
     needs them is not checked then. Raises ToolsUnknown where they must be known; InvalidTask, also for states
     that declare tools which the task lacks, and for approvals that name arguments which no tool has.
     """
     machine, options = machine_of(task, machine)
+    extensions = extensions or registry.extensions()
+    _check_inner(options, tuple(dict.fromkeys((*machine.roles, *task.models))), extensions)
     tools = RunTools(task.tools, specs or {})
     known = () if specs is None else tools
     if not task.depth and (missing := missing_tools(machine, task.tools)):
@@ -137,7 +183,7 @@ def program_for(
             machine,
             given,
             options,
-            registry.extensions(),
+            extensions,
             task.limits.max_transitions,
             _interrupts(machine, task.people),
         )
@@ -162,12 +208,15 @@ def _interrupts(machine: Machine, people: People) -> Any:
 # -- program to step --------------------
 
 
-def first_step(task: AgentTask, program: Program, *, now: float) -> Step:
-    """The run at its beginning, or at the step of another run that it is forked from.
+def first_step(
+    task: AgentTask, program: Program, *, now: float, spent: Mapping[str, float] | None = None
+) -> Step:
+    """The run at its beginning, or at the step of another run that it is forked from. `spent` is what of its
+    limits it has spent before, by counter.
 
     A machine that breaks a rule at once gives a step that has ended. Raises InvalidTask.
     """
-    ledger, machine = Ledger(caps=task.limits.caps), program.machine
+    ledger, machine = Ledger(caps=task.limits.caps, spent=spent or {}), program.machine
     if task.fork is None and task.machine_version not in (None, machine.version):
         raise InvalidTask(
             f"machine {machine.name} of version {task.machine_version} is not loaded; version "
@@ -177,7 +226,8 @@ def first_step(task: AgentTask, program: Program, *, now: float) -> Step:
         if task.fork is None:
             return start(program, now=now, ledger=ledger)
         origin = task.fork.origin
-        records = [Record.model_validate(record) for record in task.fork.records]
+        with restoring():
+            records = [Record.model_validate(record) for record in task.fork.records]
         reason = f"from run {origin.workflow_id}, step {origin.step}"
         about = origin.model_dump(mode="json")
         step = forked(
@@ -190,9 +240,19 @@ def first_step(task: AgentTask, program: Program, *, now: float) -> Step:
         return replace(steered, records=(*step.records, *steered.records))
     except MachineError as error:
         return broken(error)
-    except (ValueError, KeyError, TypeError) as error:
-        text = f"fork: {program.machine.name} cannot go on from there: {error}" if task.fork else str(error)
-        raise InvalidTask(text) from error
+    except InputRefused as error:
+        raise InvalidTask(str(error)) from error
+    except NotRestored as error:
+        raise InvalidTask(f"fork: {program.machine.name} cannot go on from there: {error}") from error
+
+
+def cancelled_step(task: AgentTask, trace_id: str, *, now: float) -> Step:
+    """The run as it ends because it was cancelled before its machine could begin. Raises InvalidTask."""
+    program, source = program_for(task, None, trace_id), task.fork.records if task.fork else ()
+    return closed_before_start(
+        program, "cancelled", now=now, error="the run was cancelled before it began", by="person",
+        ledger=Ledger(caps=task.limits.caps), seq=len(source),
+    )  # fmt: skip
 
 
 def broken(error: MachineError) -> Step:
@@ -209,11 +269,12 @@ def carried_step(program: Program, carry: Carry, version: str | None = None, *, 
 
     Raises InvalidTask for what is not a dump of it, and for one that cannot be brought to this version."""
     try:
-        step: Any = carry.drive["step"]
+        with restoring():
+            step: Any = carry.drive["step"]
         if version not in (None, program.machine.version):
             return migrated(program, step, str(version), now=now)
         return load(program, step)
-    except (ValueError, KeyError, TypeError, MachineError) as error:
+    except (NotRestored, MachineError) as error:
         raise InvalidTask(
             f"`carry` does not hold a run of this machine; leave it out to start a new run ({error})"
         ) from error

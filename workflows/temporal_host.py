@@ -29,7 +29,7 @@ from workflows.kernel.log import Record
 from workflows.kernel.machine import state_name
 from workflows.pages import details
 from workflows.people import Command, Request
-from workflows.perform import Performer, retries
+from workflows.perform import Performer, retries, until_done
 
 __all__ = ["TemporalHost", "identity", "now"]
 
@@ -203,7 +203,8 @@ class TemporalHost:
         if handle is None:
             return False
         try:
-            await handle.signal("command", command)
+            with _plain_cancellation():
+                await handle.signal("command", command)
         except ApplicationError as error:
             if error.type == _NO_RUN:
                 return False
@@ -222,11 +223,17 @@ class TemporalHost:
         self.archived.records.extend(records)
         drive = self.drive
         ended = drive is not None and drive.step.exit is not None
+        place = drive.step.place if drive is not None else ""
+        broke = (
+            next((record for record in records if record.error), records[-1]) if place and records else None
+        )
         for record in records:
             is_end = record.seq == 0 or (ended and record is records[-1])
-            if is_end or record.error is not None or record.by != "machine":
+            if is_end or record.error is not None or record.by != "machine" or record is broke:
                 # For operators, who see each call there already; the run's own log has everything.
                 fields = {name: getattr(record, name) for name in ("step", "state", "event", "to", "error")}
+                if record is broke:
+                    fields["place"] = place
                 workflow.logger.info("agent.transition", extra={"ratchet": fields})
         if drive is None:
             return
@@ -338,23 +345,15 @@ async def _started(
 ) -> workflow.ChildWorkflowHandle[Any, RunResult]:
     """The inner run once it is started. When cancelled it is started all the same, and cancelled then: of one
     whose start is cancelled with the workflow, Temporal does not wait for the end."""
-    start, cancelled = asyncio.ensure_future(starting), False
-    while not start.done():
-        try:
-            await asyncio.shield(start)
-        except asyncio.CancelledError:
-            cancelled = True
-    if cancelled and not start.cancelled():
+    start = asyncio.ensure_future(starting)
+    if await until_done(start) and not start.cancelled():
         start.result().cancel()
     return start.result()
 
 
 def _failed_child(child: ChildRun, error: ChildWorkflowError) -> RunResult | EffectFailed:
-    """A child that fails brings its whole result with the error, if it could; one that is cancelled has none
-    only before it begins. Of one that was terminated or timed out nothing is known."""
-    if is_cancelled_exception(error):
-        text = f"{child.workflow_id} was cancelled before it began"
-        return EffectFailed(error="fatal", type="cancelled", message=text)
+    """A child that fails brings its whole result with the error, if it could. Of one that was terminated or
+    timed out nothing is known."""
     cause = error.cause
     details: Any = cause.details[0] if isinstance(cause, ApplicationError) and cause.details else None
     if isinstance(details, dict):

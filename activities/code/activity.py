@@ -2,13 +2,14 @@
 
 What a block does wrong is an answer in words for the model. What a retry cannot mend, such as a
 session of another version, fails with the type `Fatal`; a store or a sandbox that cannot be used now,
-with the type `Transient`.
+with the type `Transient`. A blob that the store lacks fails with its own type: the run waits for it.
 """
 
 from __future__ import annotations
 
 import asyncio
 import time
+from collections.abc import Callable
 
 import structlog
 from pydantic import JsonValue
@@ -16,7 +17,7 @@ from pydantic_core import from_json
 from temporalio import activity
 from temporalio.exceptions import ApplicationError
 
-from activities.code.pool import Pool
+from activities.code.pool import PATIENCE, Pool
 from activities.code.session import BadSession, SavedSession, load_session, save_session
 from activities.contracts import FATAL, TRANSIENT, CodeAnswer, CodeStepped, MaterialRef, RunCode
 from activities.heartbeat import heartbeats
@@ -25,7 +26,8 @@ from activities.store.blobs import BlobDamaged, BlobMissing, BlobStore, StoreErr
 
 __all__ = ["OVERHEAD", "UNUSABLE", "CodeActivities", "step_code"]
 
-UNUSABLE = (BadSession, BlobMissing, BlobDamaged)
+LACKING = (BlobMissing, BlobDamaged)
+UNUSABLE = (BadSession, *LACKING)
 """What `step_code` raises when a retry does not help."""
 OVERHEAD = 12.0
 """Seconds beyond the block's limit for a whole step: the interpreter's start, the session, the store."""
@@ -46,13 +48,16 @@ class CodeActivities:
 
         When all interpreters are busy it waits under heartbeats; the block's time begins after that.
 
-        Raises `ApplicationError` of type `Fatal` for a session or a blob that cannot be used, and of
-        type `Transient` when the store cannot be used or there is no interpreter.
+        Raises `ApplicationError` of type `Fatal` for a session that cannot be used, `BlobMissing` or
+        `BlobDamaged` for material or an output that must be restored first, and `Transient` when the store
+        cannot be used or there is no interpreter.
         """
         try:
             async with heartbeats():
                 stepped = await step_code(effect, self.materials, self.pool)
-        except UNUSABLE as error:
+        except LACKING as error:
+            raise ApplicationError(str(error), type=type(error).__name__, non_retryable=True) from error
+        except BadSession as error:
             raise ApplicationError(str(error), type=FATAL, non_retryable=True) from error
         except (StoreError, OSError) as error:
             raise ApplicationError(str(error), type=TRANSIENT) from error
@@ -65,26 +70,33 @@ async def step_code(
 ) -> CodeStepped:
     """Run a block to its next call, its end or its error; the activity without Temporal.
 
-    A step that takes longer than the block's limit and `overhead` seconds is given up; the variables
-    are then those before the block.
+    The block's limit is of the processor's time. A step that spends more than `overhead` seconds by the clock
+    before or after its block is given up; the variables are then those before the block.
 
     Raises one of `UNUSABLE` when a retry does not help, and `StoreError` or `OSError` when it may.
     """
     async with pool.places:
         started = time.monotonic()
-        most = effect.limits.seconds + overhead
         try:
-            async with asyncio.timeout(most) as clock:
-                stepped = await _step(effect, materials, pool)
+            async with asyncio.timeout(None) as clock:
+                stepped = await _step(effect, materials, pool, lambda more: _allow(clock, overhead + more))
         except TimeoutError:
             if not clock.expired():
                 raise
-            error = f"TimeoutError: the step took longer than {most:g} s\n{RESTORED}"
+            error = f"TimeoutError: the step took longer than its block by {overhead:g} s\n{RESTORED}"
             stepped = CodeStepped(session=effect.before, error=error, fatal=True)
         return stepped.model_copy(update={"seconds": time.monotonic() - started})
 
 
-async def _step(effect: RunCode, materials: Materials, pool: Pool) -> CodeStepped:
+def _allow(clock: asyncio.Timeout, seconds: float) -> None:
+    clock.reschedule(asyncio.get_running_loop().time() + seconds)
+
+
+async def _step(
+    effect: RunCode, materials: Materials, pool: Pool, allow: Callable[[float], None]
+) -> CodeStepped:
+    """`allow` gives the step more seconds from now on, beside those of its own work."""
+    allow(0)
     await pool.open()  # imports the library in a thread, so that the next line finds it
     from activities.code.sandbox import Printed, run_step
 
@@ -93,6 +105,7 @@ async def _step(effect: RunCode, materials: Materials, pool: Pool) -> CodeSteppe
     _check(effect, saved)
     printed = Printed(effect.limits.output_chars)
     material = await _material(effect, materials)
+    allow(effect.limits.seconds + PATIENCE)
     outcome = await run_step(
         effect.model_copy(update={"answer": await _with_value(effect.answer, blobs)}),
         saved,
@@ -100,6 +113,7 @@ async def _step(effect: RunCode, materials: Materials, pool: Pool) -> CodeSteppe
         printed,
         None if material is None else MaterialFunctions(material, printed.note),
     )
+    allow(0)
     stepped = CodeStepped(
         session=effect.before,
         call=outcome.call,

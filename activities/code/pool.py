@@ -18,12 +18,14 @@ from activities.contracts import CodeLimits
 if TYPE_CHECKING:  # the library takes a tenth of a second: the pool imports it in a thread, at first use
     import pydantic_monty as monty
 
-__all__ = ["POLICY", "PROCESSES", "NoInterpreter", "Pool"]
+__all__ = ["PATIENCE", "POLICY", "PROCESSES", "NoInterpreter", "Pool"]
 
 PROCESSES = max(2, os.cpu_count() or 2)
 """Blocks that run at the same time in one worker; more wait."""
 CHECKOUT_SECONDS = 8
 """Whoever has a place finds an interpreter at once, except while another one ends."""
+PATIENCE = 120.0
+"""Seconds by the clock that a busy machine may add to those that a block computes."""
 SUSPENSIONS = 50_000
 """Questions to the host in one step: names, reads of the material, refused calls."""
 POLICY: monty.OSPolicy = {
@@ -91,8 +93,9 @@ def _new_pool() -> monty.AsyncMonty:
 
 def _resource_limits(limits: CodeLimits) -> monty.ResourceLimits:
     return {
-        "max_turn_duration_secs": limits.seconds,
-        "max_feed_duration_secs": limits.seconds,
+        # by the clock; the block's own seconds are those of the processor (`sandbox.py`)
+        "max_turn_duration_secs": limits.seconds + PATIENCE,
+        "max_feed_duration_secs": limits.seconds + PATIENCE,
         "max_memory": limits.memory_bytes,
         "max_recursion_depth": limits.recursion,
         "max_suspensions": SUSPENSIONS,

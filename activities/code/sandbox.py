@@ -8,14 +8,17 @@ any other is a NameError inside the block.
 from __future__ import annotations
 
 import asyncio
+import time
 from collections.abc import Awaitable, Callable
+from contextlib import suppress
 from dataclasses import dataclass, field
 from typing import Any
 
+import psutil
 import pydantic_monty as monty
 import structlog
 
-from activities.code.pool import Pool
+from activities.code.pool import PATIENCE, Pool
 from activities.code.session import OTHER_VERSION, BadSession, SavedSession
 from activities.code.values import plain_call
 from activities.contracts import CodeAnswer, CodeCall, RunCode
@@ -25,7 +28,10 @@ from activities.text import readable
 __all__ = ["TIGHT", "Outcome", "Printed", "run_step"]
 
 GRACE = 3.0
-"""Seconds beyond the limit until a block is ended from outside; the interpreter should do it itself."""
+"""Seconds beyond all time by the clock until a block is ended from outside; the interpreter should do it
+itself."""
+LOOK_SECONDS = 0.05
+"""How often the processor's time is looked at."""
 TRY_SECONDS = 5.0
 """For trying a state out; one that takes longer counts as usable."""
 TIGHT = 32
@@ -97,14 +103,19 @@ async def run_step(
     limits = effect.limits
     try:
         async with pool.session(limits) as session:
-            block = _Block(effect, session, printed, functions)
+            block = _Block(effect, session, printed, functions, _ComputingTime(session.worker_pid))
             try:
-                async with asyncio.timeout(limits.seconds + GRACE) as clock:
-                    outcome = await block.step(saved)
+                async with asyncio.timeout(limits.seconds + PATIENCE + GRACE) as clock:
+                    watching = asyncio.create_task(block.time.limit(limits.seconds, clock))
+                    try:
+                        outcome = await block.step(saved)
+                    finally:
+                        watching.cancel()
             except TimeoutError:
                 if not clock.expired():
                     raise
-                raise _StateLost(f"TimeoutError: the block took longer than {limits.seconds:g} s") from None
+                words = f"TimeoutError: the block computed for longer than {limits.seconds:g} s"
+                raise _StateLost(words) from None
         if outcome.call is None and outcome.saved:
             await _try_out(outcome.saved.dump, effect, pool)
     except (_StateLost, monty.MontyCrashedError) as error:
@@ -127,6 +138,46 @@ async def _try_out(dump: bytes, effect: RunCode, pool: Pool) -> None:
         log.warning("code.not_tried", error=str(error))
 
 
+class _ComputingTime:
+    """Seconds that a block computes, of the processor: on a busy machine one of them takes many by the
+    clock. Systems count in hundredths, so a step of less may count as none; the number of steps has its own
+    limit. By the clock alone where the system does not tell."""
+
+    def __init__(self, pid: int | None) -> None:
+        """`pid`: of its interpreter."""
+        self._process = None if pid is None else psutil.Process(pid)
+        self._before = self._newest = 0.0
+        self._began: float | None = None
+        """What the processor's time was when it began to compute; None: it does not compute."""
+
+    @property
+    def seconds(self) -> float:
+        """So far."""
+        return self._before if self._began is None else self._before + self._now() - self._began
+
+    def begin(self, before: float) -> None:
+        """It computes from now on, and has done so before."""
+        self._before, self._began = before, self._now()
+
+    def stop(self) -> None:
+        """It does not compute any more."""
+        self._before, self._began = self.seconds, None
+
+    async def limit(self, most: float, clock: asyncio.Timeout) -> None:
+        """End what the clock is for once it has computed for longer."""
+        while self.seconds <= most:  # noqa: ASYNC110  # the system has no event for it
+            await asyncio.sleep(LOOK_SECONDS)
+        clock.reschedule(asyncio.get_running_loop().time())
+
+    def _now(self) -> float:
+        if self._process is None:
+            return time.monotonic()
+        with suppress(psutil.Error):  # it has ended
+            used = self._process.cpu_times()
+            self._newest = used.user + used.system
+        return self._newest
+
+
 @dataclass(slots=True)
 class _Block:
     """A block in one interpreter, for the length of one step."""
@@ -135,6 +186,7 @@ class _Block:
     session: monty.AsyncMontySession
     printed: Printed
     functions: MaterialFunctions | None
+    time: _ComputingTime
     calls: int = 0
     """Outside calls of the block so far, over all its steps."""
     ending: bool = False
@@ -150,12 +202,15 @@ class _Block:
             call, error = await self._run(self._begin(self.effect.inputs))
         elif saved.waiting:
             self.calls = saved.calls
-            call, error = await self._run(self._go_on(await self._loaded(saved)))
+            call, error = await self._run(self._go_on(await self._loaded(saved)), saved.seconds)
         else:
             await self._loaded(saved)
             call, error = await self._run(self._begin({}))
         dump = await self._dumped()
-        return Outcome(SavedSession(dump=dump, waiting=call is not None, calls=self.calls), call, error)
+        kept = SavedSession(
+            dump=dump, waiting=call is not None, calls=self.calls, seconds=self.time.seconds if call else 0
+        )
+        return Outcome(kept, call, error)
 
     async def _loaded(self, saved: SavedSession) -> monty.AsyncSnapshot | None:
         """The state is in the interpreter; where its block waits, if one does."""
@@ -205,8 +260,18 @@ class _Block:
             return await at.resume(END)
         return await at.resume(_resumption(answer))
 
-    async def _run(self, start: Awaitable[monty.AsyncSnapshot]) -> tuple[CodeCall | None, str | None]:
-        """The call that the block waits for, or its error; neither at its end."""
+    async def _run(
+        self, start: Awaitable[monty.AsyncSnapshot], before: float = 0
+    ) -> tuple[CodeCall | None, str | None]:
+        """The call that the block waits for, or its error; neither at its end. `before`: what it has computed
+        in earlier steps, in seconds."""
+        self.time.begin(before)
+        try:
+            return await self._ran(start)
+        finally:
+            self.time.stop()
+
+    async def _ran(self, start: Awaitable[monty.AsyncSnapshot]) -> tuple[CodeCall | None, str | None]:
         try:
             at: monty.AsyncSnapshot | CodeCall = await start
             while not isinstance(at, monty.MontyComplete):

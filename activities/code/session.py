@@ -42,6 +42,8 @@ class SavedSession(Frozen):
     """In the middle of a block that waits for the answer to a call."""
     calls: int = 0
     """Outside calls that the block has made so far."""
+    seconds: float = 0
+    """Of the processor, that the block has used so far."""
 
 
 def save_session(saved: SavedSession, blobs: BlobStore) -> str:

@@ -13,6 +13,8 @@ from activities.contracts.conversation import Message, ToolCall
 from activities.contracts.data import Artifact, Frozen, JsonObject, ToolSpec
 
 __all__ = [
+    "MODEL_REFUSED",
+    "REFUSAL",
     "SHARED_COUNTERS",
     "Answer",
     "Answers",
@@ -25,6 +27,7 @@ __all__ = [
     "ErrorClass",
     "MachineEnded",
     "ModelReplied",
+    "NotBegun",
     "PersonDecided",
     "SingleAnswer",
     "ToolError",
@@ -35,6 +38,10 @@ __all__ = [
     "cost_of_tools",
 ]
 
+REFUSAL = "refusal"
+"""A reply's `finish_reason` if its text is the model's refusal to answer."""
+MODEL_REFUSED = "model_refused"
+"""Type of the failure of a question that the model refused to answer, and exit reason of its run."""
 SHARED_COUNTERS = (
     "model_calls", "tool_calls", "input_tokens", "output_tokens", "tokens", "cost_usd", "unpriced_calls",
 )  # fmt: skip
@@ -93,6 +100,8 @@ class ModelReplied(BaseAnswer):
     cost_known: bool = True
     """False when neither the price library nor the task knows the model's price."""
     attempt: int = 1
+    requests: int = Field(default=1, ge=1)
+    """How many its provider was sent, over all attempts and ways to ask."""
     seconds: float = 0.0
     conversation: str = ""
     """Digest of the conversation with this reply at its end; the store holds it."""
@@ -106,7 +115,8 @@ class ModelReplied(BaseAnswer):
 
     @property
     def cost(self) -> dict[str, float]:
-        """Tokens and USD; once more for the model that was asked, as `model:<provider>/<name>/<counter>`."""
+        """Tokens, USD and the requests beyond the first; once more for the model that was asked, as
+        `model:<provider>/<name>/<counter>`, with all requests."""
         used = self.usage
         amounts: dict[str, float] = {
             "input_tokens": used.input_tokens,
@@ -115,8 +125,10 @@ class ModelReplied(BaseAnswer):
         }
         if not self.cost_known:
             amounts["unpriced_calls"] = 1
-        of_model = {"model_calls": 1, **amounts} if self.requested else {}
+        of_model = {"model_calls": self.requests, **amounts} if self.requested else {}
         amounts["tokens"] = used.input_tokens + used.output_tokens
+        if self.requests > 1:
+            amounts["model_calls"] = self.requests - 1
         return {**amounts, **{f"model:{self.requested}/{name}": n for name, n in of_model.items() if n}}
 
 
@@ -130,15 +142,25 @@ class EarlyReply(Frozen):
     @property
     def cost(self) -> dict[str, float]:
         """What it cost if the machine asks something else."""
-        return {"model_calls": 1, **self.reply.cost}
+        return added({"model_calls": 1}, self.reply.cost)
 
 
 ToolError = Literal[
     "unknown_tool", "bad_arguments", "failed", "transient", "timeout", "unknown_outcome", "rejected",
-    "expired", "not_made",
+    "expired",
 ]  # fmt: skip
-"""rejected: a person said no. expired: nobody decided in time. not_made: it could not be written down. None
-of these was run."""
+"""rejected: a person said no. expired: nobody decided in time. Neither was run."""
+
+
+class NotBegun(Frozen):
+    """A call's worker could not begin it, because it could not read or write down what it needs. Nothing has
+    happened: the call is given out again until a worker can."""
+
+    reason: str
+    """In words for people."""
+    at: float | None = None
+    """When the worker tried to note the call's beginning, in seconds since 1970. The call store may have that
+    note all the same."""
 
 
 class ToolResult(Frozen):
@@ -160,8 +182,13 @@ class ToolResult(Frozen):
     """Progress marks that the tool reports (spec 4.14)."""
     artifacts: tuple[Artifact, ...] = ()
     """The named results that the call asked to keep."""
+    acts_until: float | None = None
+    """Of a call whose outcome is unknown: until then, in seconds since 1970, a worker that was taken for dead
+    may go on with it. None: it cannot."""
     early: EarlyReply | None = None
     """What a model replied to the machine's next question, asked in the same activity."""
+    unanswered: int = 0
+    """Requests that a model was sent for that question, where no reply came: it failed or was stopped."""
 
     @property
     def ok(self) -> bool:
@@ -289,7 +316,8 @@ class EffectFailed(BaseAnswer):
     message: str
     attempts: int = 1
     spent: dict[str, float] = {}
-    """What it cost all the same, by counter: an inner machine that broke a rule."""
+    """What it cost all the same, by counter: an inner machine that broke a rule, a question that sent more
+    than one request."""
 
     @property
     def cost(self) -> dict[str, float]:

@@ -44,6 +44,9 @@ class Message(BaseModel):
     tool_call_id: str | None = None
     kept: str = Field(default="", exclude_if=lambda kept: not kept)
     """JSON that the reply's provider wants back with it, such as encrypted reasoning; for nobody else."""
+    from_run: bool = Field(default=False, exclude_if=lambda from_run: not from_run)
+    """The run says it, not a person: a call was edited, or the run goes round in circles. It is about this
+    branch alone."""
 
 
 def digest_after(previous: str, message: Message) -> str:

@@ -16,6 +16,7 @@ from pydantic import (
 
 from activities.contracts.conversation import ToolCall
 from activities.contracts.patterns import PATTERN_STEPS, compiled
+from activities.contracts.read_only import read_only
 
 __all__ = [
     "Artifact",
@@ -58,8 +59,9 @@ class ScriptedReply(Strict):
     """One reply of the `scripted` provider.
 
     `expect` is a regular expression (RE2; `^` and `$` match at each line) that must match in the newest
-    message that is not the assistant's. Its named groups, and those of earlier replies, fill `{name}` in
-    `reply`. Without a match, `otherwise` is the reply if given; else the script fails.
+    message that is not the assistant's, nor a note of the run itself. Its named groups, and those of earlier
+    replies, fill `{name}` in `reply`. Without a match, `otherwise` is the reply if given; else the script
+    fails.
     """
 
     reply: JsonValue
@@ -97,7 +99,7 @@ class ModelSpec(Strict):
         default=None, max_length=20, description="effort of a reasoning model, such as low or high"
     )
     temperature: float | None = Field(
-        default=0, ge=0, le=2, description="null: leave it to the model (some refuse the field)"
+        default=0.0, ge=0, le=2, description="null: leave it to the model (some refuse the field)"
     )
     seed: int | None = Field(
         default=None, ge=-(2**63), lt=2**63, description="of chat completions; the Responses API has none"
@@ -112,7 +114,7 @@ class ModelSpec(Strict):
     )
     price: Price | None = None
     stream: bool = Field(default=True, description="false for servers that cannot stream")
-    timeout_seconds: float = Field(default=120, gt=0, le=86_400, description="for one attempt")
+    timeout_seconds: float = Field(default=120.0, gt=0, le=86_400, description="for one attempt")
     attempts: int | None = Field(
         default=None, ge=1, le=100, description="in all, for transient failures; null: the machine's choice"
     )
@@ -153,7 +155,7 @@ class ToolSpec(Frozen):
     parameters: JsonObject
     """JSON schema of the arguments."""
     effect: ToolEffect = "unsafe"
-    timeout_seconds: float = 60
+    timeout_seconds: float = 60.0
     """For one attempt."""
     cache: Literal["none", "run"] = "none"
     """`run`: an equal call in the same run is answered from memory (design 9, 10)."""
@@ -164,6 +166,11 @@ class ToolSpec(Frozen):
     news: Literal["result", "always", "never"] = "result"
     """When a call counts as new. `result`: when the call or its result differs from earlier ones. `always`:
     for a tool that is called until something happens. `never`: for a clock."""
+
+    @field_validator("parameters")
+    @classmethod
+    def _is_read_only(cls, schema: JsonObject) -> Any:
+        return read_only(schema, "the schema of a tool")
 
     @property
     def repeatable(self) -> bool:

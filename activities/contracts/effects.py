@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Generator, Mapping
-from typing import Any, Generic, Literal, TypeVar
+from typing import Any, Generic, Literal, NoReturn, TypeVar
 
 from pydantic import BaseModel, ConfigDict, Field, JsonValue
 
@@ -35,6 +35,7 @@ __all__ = [
     "CallTools",
     "CodeAnswer",
     "CodeLimits",
+    "Doing",
     "Effect",
     "ReadArtifacts",
     "RunCode",
@@ -80,10 +81,30 @@ class Effect(BaseModel, Generic[A_co]):
         return {}
 
 
-def do(effect: Effect[A]) -> Generator[Effect[Any], Any, A]:
-    """Yield the effect and return its answer, with the answer's type."""
-    answer: A = yield effect
-    return answer
+def do(effect: Effect[A]) -> Doing[A]:
+    """`yield from do(effect)` yields the effect and is its answer, with the answer's type."""
+    return Doing(effect)
+
+
+class Doing(Generic[A]):
+    """An effect, for `yield from`, which performs it. Where that is forgotten, using the answer says so."""
+
+    __slots__ = ("_effect",)
+
+    def __init__(self, effect: Effect[A]) -> None:
+        self._effect = effect
+
+    def __iter__(self) -> Generator[Effect[Any], Any, A]:
+        answer: A = yield self._effect
+        return answer
+
+    def __getattr__(self, name: str) -> NoReturn:
+        raise AttributeError(
+            f"`{self!r}` is not the answer yet, so it has no `{name}`: write `yield from {self!r}`"
+        )
+
+    def __repr__(self) -> str:
+        return f"do({type(self._effect).__name__}(...))"
 
 
 class AskModel(Effect[ModelReplied]):
@@ -108,6 +129,9 @@ class AskModel(Effect[ModelReplied]):
     response_schema: JsonObject | None = None
     attempts: int = Field(default=MODEL_ATTEMPTS, ge=1)
     """In all, for transient failures; the model's own setting wins."""
+    refusal: Literal["ends", "raises"] = Field(default="ends", exclude_if=lambda refusal: refusal == "ends")
+    """What a model's refusal to answer does: it ends the run as `model_refused`, or is raised in the visit as
+    an `EffectError` of the type `model_refused`. Side by side with others it is a value."""
 
     @property
     def brings_notes(self) -> bool:
@@ -234,7 +258,10 @@ class CodeLimits(Strict):
     """What a block may use; always set (an interpreter without limits burns a core for ever)."""
 
     seconds: float = Field(
-        default=300, gt=0, le=3600, description="of a block, by the clock, without its outside calls [2.4]"
+        default=300,
+        gt=0,
+        le=3600,
+        description="that a block computes itself, of the processor [2.4]",
     )
     memory_bytes: int = Field(default=256 * 2**20, ge=2**20, le=4 * 2**30, description="of the interpreter")
     output_chars: int = Field(default=20_000, ge=100, le=1_000_000, description="shown to the model [2.4]")

@@ -7,7 +7,7 @@ from typing import Annotated
 
 from pydantic import WithJsonSchema
 
-__all__ = ["PATH_FORMATS", "RelativePath", "normal_path"]
+__all__ = ["PATH_FORMATS", "RELATIVE", "RelativePath", "normal_path"]
 
 PATH_BYTES = 2048
 """Longer paths could be made part by part, but other programs could not use them."""

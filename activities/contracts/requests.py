@@ -15,11 +15,14 @@ from activities.contracts.data import ArtifactSpec, Frozen, JsonObject, ModelSpe
 __all__ = [
     "CONVERSATION_MISSING",
     "FATAL",
+    "OUT_OF_REQUESTS",
+    "NOT_BEGUN",
     "RECOVERABLE",
     "TRANSIENT",
     "UNKNOWN_TOOLS",
     "AfterReset",
     "ArchiveRequest",
+    "CallBlocked",
     "CompensateRequest",
     "Compensated",
     "LogRead",
@@ -47,6 +50,11 @@ RECOVERABLE = "Recoverable"
 """Error type of a failure that the machine may answer, such as a conversation that is too long."""
 FATAL = "Fatal"
 """Error type of a failure that no retry mends, such as a refused key."""
+OUT_OF_REQUESTS = "out_of_requests"
+"""Cause of a model call's failure: the run's limit of `model_calls` lets no further request through."""
+NOT_BEGUN = "NotBegun"
+"""Error type: the worker could not write down that the call begins, and did not begin it. The first detail is
+when it tried, as in `NotBegun.at`."""
 UNKNOWN_TOOLS = "UnknownTools"
 """Error type: the worker lacks tools of the task; the message names them, and those that it has."""
 
@@ -117,6 +125,8 @@ class ModelRequest(Frozen):
     attempts: int = 6
     """In all, for transient failures: from this attempt on, a transient failure is not retried.
     Temporal's own maximum is higher, because attempts that died with their worker count there."""
+    most_requests: int | None = None
+    """How many requests the run may send a provider for it, over all attempts; None: it has no limit."""
 
 
 class ToolsWanted(Frozen):
@@ -156,6 +166,8 @@ class ToolRequest(Frozen):
     """Named results to keep whole in the durable store."""
     after_reset: AfterReset | None = None
     """The run was reset: its history does not tell whether the call was made."""
+    void: tuple[float, ...] = ()
+    """Times of notes in the call store that count for nothing: `NotBegun.at` of this call."""
 
 
 class ReconcileRequest(ToolRequest):
@@ -175,6 +187,13 @@ class Reconciled(Frozen):
     """For a person: what was found, or why nothing was."""
 
 
+class CallBlocked(Frozen):
+    """Result of `block_call`: an attempt that was lost cannot begin any more."""
+
+    begun: float | None = None
+    """When it has begun, in seconds since 1970. None: it never did."""
+
+
 class CompensateRequest(Frozen):
     """Input of the activity `compensate_tool`: undo this call."""
 
@@ -186,6 +205,8 @@ class CompensateRequest(Frozen):
     """Of the call to undo; the compensation's own key is this one with `/undo` at its end."""
     attempts: int = 3
     """In all, for transient failures of tools that may be repeated."""
+    void: tuple[float, ...] = ()
+    """As in `ToolRequest`, of the compensation."""
 
 
 class Compensated(Frozen):
@@ -235,6 +256,9 @@ class ArchiveRequest(Frozen):
     records: tuple[dict[str, Any], ...]
     result: JsonObject | None = None
     """The run's result, with the last part."""
+    behind_gap: bool = Field(default=False, exclude_if=lambda behind_gap: not behind_gap)
+    """An earlier part could not be written, so this one is not written either: a worker writes all of them in
+    their order when the archive is back. It is here to be in Temporal's history."""
 
 
 class LogWanted(Frozen):

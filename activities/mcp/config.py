@@ -56,6 +56,9 @@ class McpConfig(BaseModel):
     """Patterns of the server's own names; other tools do not exist for agents."""
     effects: Mapping[str, ToolEffect] = {}
     """By pattern of the server's own names; the first that fits counts. Default: what the server says."""
+    paths: Mapping[str, tuple[str, ...]] = {}
+    """By pattern of the server's own names: arguments that hold relative paths. They are brought to one form
+    before a rule sees them, and `..` is refused."""
     timeout_seconds: float = Field(default=60, gt=0, le=86_400)
     """For one call."""
 
@@ -80,6 +83,15 @@ class McpConfig(BaseModel):
     def effect(self, tool: str) -> ToolEffect | None:
         """What the configuration says of this tool; None: nothing."""
         return next((effect for name, effect in self.effects.items() if fnmatchcase(tool, name)), None)
+
+    def path_arguments(self, tool: str) -> dict[str, bool]:
+        """The arguments of this tool that hold paths; true: it must have that argument, since no pattern of
+        several tools names it."""
+        found: dict[str, bool] = {}
+        for pattern, names in self.paths.items():
+            if fnmatchcase(tool, pattern):
+                found |= {name: found.get(name, False) or tool == pattern for name in names}
+        return found
 
 
 def servers_from(value: object) -> object:

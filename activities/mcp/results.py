@@ -4,20 +4,21 @@ from __future__ import annotations
 
 import base64
 import json
+from collections.abc import Iterable, Mapping
 from typing import TYPE_CHECKING, Any
 
 from jsonschema import Draft202012Validator, SchemaError
 from jsonschema.validators import validator_for
 from pydantic import JsonValue, RootModel
 
-from activities.contracts import ToolEffect
+from activities.contracts import RELATIVE, ToolEffect
 from activities.text import readable
 from activities.tools import ToolReturn
 
 if TYPE_CHECKING:
     import mcp_types as types
 
-__all__ = ["arguments_model", "effect_of", "returned", "schema_problem"]
+__all__ = ["arguments_model", "effect_of", "path_problem", "returned", "schema_problem", "with_paths"]
 
 DESCRIPTION_CHARS = 8_000
 """Of a tool, that a model is shown."""
@@ -50,6 +51,42 @@ def schema_problem(schema: dict[str, Any]) -> str:
     return ""
 
 
+def path_problem(schema: dict[str, Any], paths: Mapping[str, bool]) -> str:
+    """Why these arguments cannot be checked as paths; empty when they can. `paths` as
+    `McpConfig.path_arguments` gives them."""
+    known = schema.get("properties", {})
+    for name, must_be in paths.items():
+        if name not in known and must_be:
+            return f"`paths` names an argument {name!r} that it lacks; it has: {', '.join(known) or 'none'}"
+        if name in known and _as_path(known[name]) is None:
+            return f"`paths` names its argument {name!r}, which is neither a text nor a list of texts"
+    return ""
+
+
+def with_paths(schema: dict[str, Any], paths: Iterable[str]) -> dict[str, Any]:
+    """The schema with these arguments marked, so that the gate checks them as `RelativePath`."""
+    known = schema.get("properties", {})
+    marked = {name: _as_path(known[name]) for name in paths if name in known}
+    return {**schema, "properties": {**known, **marked}} if marked else schema
+
+
+def _as_path(schema: Any) -> dict[str, Any] | None:
+    """The schema of a text, or of a list of texts, marked as a path; None: it is another one."""
+    if not isinstance(schema, dict):
+        return None
+    kind = schema.get("type")
+    if kind == "string" or (isinstance(kind, list) and "string" in kind):
+        return {**schema, "format": RELATIVE}
+    if kind == "array":
+        inside = _as_path(schema.get("items"))
+        return None if inside is None else {**schema, "items": inside}
+    for key in ("anyOf", "oneOf"):
+        ways = [(way, _as_path(way)) for way in schema.get(key) or ()]
+        if any(marked for _, marked in ways):
+            return {**schema, key: [marked or way for way, marked in ways]}
+    return None
+
+
 def _parts(schema: Any, root: dict[str, Any], known: dict[str, int]) -> int:
     """How large a schema is when references are written out. One inside itself counts once."""
     if isinstance(schema, list):
@@ -71,9 +108,9 @@ def _parts(schema: Any, root: dict[str, Any], known: dict[str, int]) -> int:
     return size
 
 
-def arguments_model(tool: types.Tool) -> type[RootModel[dict[str, JsonValue]]]:
-    """A model whose JSON schema is the server's; the run has fitted a call's arguments to it."""
-    schema = tool.input_schema
+def arguments_model(tool: types.Tool, paths: Iterable[str] = ()) -> type[RootModel[dict[str, JsonValue]]]:
+    """A model whose JSON schema is the server's, with `paths` marked. The run has fitted its arguments."""
+    schema = with_paths(tool.input_schema, paths)
 
     class Arguments(RootModel[dict[str, JsonValue]]):
         @classmethod

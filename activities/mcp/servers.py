@@ -14,9 +14,10 @@ from typing import TYPE_CHECKING, Any
 import structlog
 from pydantic import ValidationError
 
+from activities.contracts import visible
 from activities.mcp.config import SEPARATOR, VARIABLE, McpConfig, NotSet, expanded, tool_name
 from activities.mcp.http import Sent, http_client, sent
-from activities.mcp.results import arguments_model, effect_of, returned, schema_problem
+from activities.mcp.results import arguments_model, effect_of, path_problem, returned, schema_problem
 from activities.mcp.stdio import ServerProcess
 from activities.text import problems_text, readable
 from activities.tools import OutcomeUnknown, Tool, ToolCallContext, ToolReturn, TransientError
@@ -40,6 +41,8 @@ ANSWER_SECONDS = 5.0
 FIRST_PAUSE, LONGEST_PAUSE = 0.5, 30.0
 """Before a server that was lost, or did not start, is started again; each pause is twice the one before,
 until a call is answered."""
+PROGRESS_SECONDS = 0.25
+"""Between two messages of a call's progress that are passed on as heartbeats; those between are dropped."""
 REASON_CHARS = 500
 MISSING = "MCP needs one more package; install it with: pip install 'ratchet[mcp]' (or 'mcp>=2.3,<3')"
 
@@ -137,7 +140,14 @@ class McpServer:
     ) -> ToolReturn:
         """Raises as `_call`."""
 
+        shown = -PROGRESS_SECONDS
+
         async def progress(progress: float, total: float | None, message: str | None) -> None:
+            nonlocal shown
+            now = time.monotonic()
+            if now - shown < PROGRESS_SECONDS:
+                return
+            shown = now
             part = f"{progress:g}" if total is None else f"{progress:g} of {total:g}"
             call.heartbeat(f"{self.name} {tool}: {message or ''} ({part})")
 
@@ -309,6 +319,7 @@ class McpServer:
             if not self.config.offers(tool.name):
                 continue
             problem = f"another one is called {name}" if name in tools else schema_problem(tool.input_schema)
+            problem = problem or path_problem(tool.input_schema, self.config.path_arguments(tool.name))
             if problem:
                 connection.left_out[readable(tool.name)[:100]] = problem
             else:
@@ -323,7 +334,7 @@ class McpServer:
 
         return Tool(
             name=name,
-            params=arguments_model(tool),
+            params=arguments_model(tool, self.config.path_arguments(own_name)),
             run=run,
             effect=effect,
             timeout_seconds=self.config.timeout_seconds,
@@ -356,8 +367,7 @@ class McpServer:
             with suppress(NotSet):
                 if len(known := expanded(value)) >= 8:
                     text = text.replace(known, "[secret]")
-        text = "".join(letter if letter.isprintable() else " " for letter in readable(text))
-        return text[:REASON_CHARS]
+        return visible(readable(text), lambda _: " ")[:REASON_CHARS]
 
 
 class McpServers:

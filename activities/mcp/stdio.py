@@ -45,12 +45,10 @@ class ServerProcess:
         )  # fmt: skip
         to_client, from_server = anyio.create_memory_object_stream[SessionMessage | Exception](0)
         to_server, from_client = anyio.create_memory_object_stream[SessionMessage](0)
-        works = (
-            self._read(process, to_client),
-            self._read_errors(process.stderr),
-            self._write(process.stdin, from_client),
-        )
-        tasks = [asyncio.create_task(work) for work in works]
+        reads_errors = asyncio.create_task(self._read_errors(process.stderr))
+        reads = asyncio.create_task(self._read(process, to_client, reads_errors))
+        writes = asyncio.create_task(self._write(process.stdin, from_client, reads))
+        tasks = (reads_errors, reads, writes)
         try:
             yield from_server, to_server
         finally:
@@ -66,7 +64,9 @@ class ServerProcess:
                     while process.stdout is not None and await process.stdout.read(READ_BYTES):
                         pass
 
-    async def _read(self, process: asyncio.subprocess.Process, to_client: Any) -> None:
+    async def _read(
+        self, process: asyncio.subprocess.Process, to_client: Any, reads_errors: asyncio.Task[None]
+    ) -> None:
         import anyio
         from mcp.shared.message import SessionMessage
         from mcp_types import jsonrpc_message_adapter
@@ -82,6 +82,8 @@ class ServerProcess:
                 how = await _end(process)
                 if line is None:
                     how = f"it sent a message of more than {self.max_bytes:,} bytes"
+                # what it said last may still be in the pipe; a child of it may hold that open
+                await asyncio.wait([reads_errors], timeout=EXIT_SECONDS)
                 said = f". Its last words: {' / '.join(self.errors)}" if self.errors else ""
                 if not self._closes:
                     self.on_end(f"{how}{said}")  # before the client learns that it is gone
@@ -95,13 +97,15 @@ class ServerProcess:
         if rest.strip():
             self.errors.append(_shortened(rest))
 
-    async def _write(self, stream: Any, from_client: Any) -> None:
+    async def _write(self, stream: Any, from_client: Any, reads: asyncio.Task[None]) -> None:
         async with from_client:
-            with suppress(OSError):
+            try:
                 async for message in from_client:
                     data = message.message.model_dump_json(by_alias=True, exclude_unset=True)
                     stream.write(data.encode() + b"\n")
                     await stream.drain()
+            except OSError:  # who reads knows how it ended; the client shall not see a closed stream before
+                await asyncio.wait([reads], timeout=2 * EXIT_SECONDS)
 
 
 def _shortened(line: bytes) -> str:

@@ -21,9 +21,9 @@ from weakref import WeakKeyDictionary
 import structlog
 from pydantic import SecretStr
 
-from activities.contracts import JsonObject, ModelReplied, ModelSpec, ToolCall, Usage
+from activities.contracts import REFUSAL, JsonObject, ModelReplied, ModelSpec, ToolCall, Usage
 from activities.pricing import cost_of, estimated_usage
-from activities.provider import ModelCall, ProviderError, reply_too_large
+from activities.provider import ModelCall, ProviderError, out_of_requests, reply_too_large
 from activities.providers import openai_chat, openai_responses
 from activities.providers.openai_chat import ChatReply
 from activities.providers.openai_errors import Server, problem_of, with_plain_errors, without_secrets
@@ -146,7 +146,7 @@ class OpenAIProvider:
                     f"this worker may not send to {without_secrets(wanted)}: add it to RATCHET_BASE_URLS "
                     "(a JSON list) or make it OPENAI_BASE_URL where the worker runs",
                 )
-            return Server(wanted, model.name, configured=False)
+            return Server(wanted, model.name, configured=False, api=model.api)
         key = self._key.get_secret_value().strip() if self._key else ""
         if not key and configured == OFFICIAL_URL:
             raise ProviderError(
@@ -160,7 +160,7 @@ class OpenAIProvider:
             raise ProviderError(
                 "fatal", "no_key", "OPENAI_API_KEY holds spaces or characters that no key has; set it again"
             )
-        return Server(wanted, model.name, key)
+        return Server(wanted, model.name, key, api=model.api)
 
     async def _client(self, server: Server) -> AsyncOpenAI:
         """The client of the running event loop for a server."""
@@ -200,10 +200,10 @@ class OpenAIProvider:
                 reply = _answer(await _post(client, api, request, call, server), asked, server)
             except APIStatusError as error:
                 quirk = _refused(error, request.body, quirks, by_tool=asks_by_tool(asked, call))
-                if quirk is None and before:
-                    return together(before.pop(), before)  # it was paid for
-                if quirk is None or len(quirks) == MOST_QUIRKS:
-                    raise
+                if quirk is None or call.requests.is_used_up:
+                    if before:
+                        return together(before.pop(), before)  # it was paid for
+                    raise error if quirk is None else out_of_requests(_took_no(quirk, server)) from None
             else:
                 if reply.tool_calls:
                     quirks |= {NATIVE}
@@ -212,9 +212,10 @@ class OpenAIProvider:
                 reply = read(reply, asked, call, native=NATIVE in quirks or server.url == OFFICIAL_URL)
                 quirk = unusable(reply, asked, call)
                 once |= self._first_slip((known, way(asked, call)), quirk, reply)
-                if quirk is None:
+                if quirk is None or call.requests.is_used_up:
                     return together(reply, before)
                 before.append(reply)
+            call.requests.begin()
             log.warning("model.quirk", model=call.model.name, quirk=quirk)
             quirks |= {quirk}
 
@@ -372,7 +373,7 @@ def _answer(reply: Reply, call: ModelCall, server: Server) -> ModelReplied:
         text=clean(reply.text),
         tool_calls=calls,
         kept=clean(kept),
-        finish_reason="refusal" if reply.refused else clean(reply.finish_reason or "stop"),
+        finish_reason=REFUSAL if reply.refused else clean(reply.finish_reason or "stop"),
         model=clean(reply.model) or model.name,
         usage=usage,
         cost_usd=cost,
@@ -403,12 +404,16 @@ def _request(api: Api, call: ModelCall, quirks: Collection[str], server: Server)
 
 def _refused(error: APIStatusError, body: JsonObject, known: Collection[str], *, by_tool: bool) -> str | None:
     """What the server does not take, if that is its complaint. llama-server says 500 of its templates."""
-    if error.status_code not in (400, 422, 500):
+    if error.status_code not in (400, 422, 500) or len(known) >= MOST_QUIRKS:
         return None
     words = f"{error.message} {error.body}"
     if (found := complaint(words, error.param, body, known)) is not None:
         return found
     return NO_TOOLS if by_tool and "tool" in words.lower() else None
+
+
+def _took_no(quirk: str, server: Server) -> str:
+    return f"model {server.model} at {server.shown}: the server refused the question ({quirk})"
 
 
 # -- addresses and models ------------------------------------------------------------------------------

@@ -34,6 +34,9 @@ RETRY_DELAY = re.compile(r"retryDelay\W+(\d{1,3}(?:\.\d+)?)s")
 QUOTA = {"insufficient_quota", "billing_hard_limit_reached", "billing_not_active"}
 TOO_LONG_CODES = {"context_length_exceeded", "exceed_context_size_error", "string_above_max_length"}
 FILTER_CODES = {"content_filter", "content_policy_violation", "ResponsibleAIPolicyViolation"}
+PASSING_CODES = {"server_error", "rate_limit_exceeded", "vector_store_timeout"}
+"""The documented codes of a failed response that are worth another try. A prompt that breaks the usage policy
+(`invalid_prompt`) must not be repeated: accounts are warned for it."""
 SET_KEY = "set OPENAI_API_KEY to a key that this server accepts for this model"
 NO_KEY = (
     "no key was sent, because an agent file names this address. To send it, give the address by "
@@ -90,6 +93,7 @@ class Server:
     key: str = field(default="", repr=False)
     configured: bool = True
     """The worker's own server, which is sent its key; not one that only a task names."""
+    api: Literal["chat", "responses"] = "chat"
 
     @property
     def shown(self) -> str:
@@ -149,7 +153,7 @@ class Server:
         if known is not None:
             error, cause, advice = known
             return self.error(error, cause, f"{text}; {advice}")
-        if _worth_a_retry(problem):
+        if _worth_a_retry(problem, self.api):
             wait = retry_after(problem.headers, LONGEST_WAIT)
             return self.error("transient", status, text, problem.wait if wait is None else wait)
         advice = (
@@ -229,6 +233,9 @@ def _named_cause(problem: Problem, configured: bool) -> tuple[ErrorClass, str, s
         return "fatal", "model_not_found", "name a model that the server has"
     if status == 404:
         return "fatal", "HTTP404", "check the base URL (OPENAI_BASE_URL); it often ends in /v1"
+    if "invalid_prompt" in names:
+        advice = "the server says that the question breaks its usage policy; change goal or instructions"
+        return "fatal", "invalid_prompt", advice
     if names & FILTER_CODES:
         return "recoverable", "content_filter", "the server's content filter refused the request"
     if _too_long(problem):
@@ -244,10 +251,12 @@ def _too_long(problem: Problem) -> bool:
     return bool(TOO_LONG.search(problem.message))
 
 
-def _worth_a_retry(problem: Problem) -> bool:
+def _worth_a_retry(problem: Problem, api: str) -> bool:
     wish = problem.headers.get("x-should-retry", "").lower()
     if wish in ("true", "false"):
         return wish == "true"
+    if problem.status is None and api == "responses" and problem.code:
+        return problem.code in PASSING_CODES
     if problem.status is None:
         return "invalid_request_error" not in problem.names
     return problem.status in (408, 409, 425, 429) or problem.status >= 500

@@ -12,7 +12,7 @@ from collections.abc import Collection, Iterable, Mapping
 from dataclasses import replace
 from typing import Any
 
-from activities.contracts import Message, ModelReplied, ToolCall, ToolSpec, Usage
+from activities.contracts import REFUSAL, Message, ModelReplied, ToolCall, ToolSpec, Usage
 from activities.provider import ModelCall
 
 __all__ = [
@@ -125,7 +125,7 @@ def unusable(reply: ModelReplied, asked: ModelCall, wanted: ModelCall) -> str | 
     """The quirk of a server that took the schema and did not follow it; None where all is well."""
     if wanted.setup.response_schema is None or reply.tool_calls or not reply.text.strip():
         return None
-    if reply.finish_reason in ("length", "refusal") or holds_json(reply.text):
+    if reply.finish_reason in ("length", REFUSAL) or holds_json(reply.text):
         return None
     return way(asked, wanted)
 

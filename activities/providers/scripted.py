@@ -106,12 +106,12 @@ def _from_script(
 
 
 def _before_replies(conversation: Conversation) -> list[str]:
-    """For each reply so far, and for the next one: the newest message before it."""
+    """For each reply so far, and for the next one: the newest message before it; the run's notes are none."""
     texts, newest = [], ""
     for message in conversation:
         if message.role == "assistant":
             texts.append(newest)
-        else:
+        elif not message.from_run:
             newest = message.content
     return [*texts, newest]
 

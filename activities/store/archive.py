@@ -3,7 +3,8 @@
 One database, one row per record and one per run; where there are keys, records, results and histories
 are encrypted. A run is named by its workflow id and the run id of its first execution, so a chain goes on
 through continue-as-new. Each record's hash is made from the hash before it and the record's plain JSON text,
-exactly as the kernel's log does it.
+exactly as the kernel's log does it. The run's head is the last of these; the result of a run that is over is
+one more link behind it. Whoever reads a log or a result here has the whole chain checked.
 
 A run that was reset writes another end of its log. The chain that it replaces stays whole, under the run id
 with `~1`, `~2`, ... at its end.
@@ -14,7 +15,7 @@ from __future__ import annotations
 import hashlib
 import json
 import zlib
-from collections.abc import Iterator, Sequence
+from collections.abc import Collection, Iterator, Sequence
 from contextlib import suppress
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -24,9 +25,9 @@ from pydantic_core import to_json
 from activities.contracts import ArchiveRequest, JsonObject
 from activities.store.blobs import StoreError
 from activities.store.database import Database, Execute, SqliteFile
-from activities.store.encryption import KeyMissing, Keys, NotDecrypted
+from activities.store.encryption import Keys, NotDecrypted
 
-__all__ = ["SCHEMA", "Added", "Archive", "ArchivedEnd", "Run"]
+__all__ = ["SCHEMA", "Added", "Archive", "ArchivedEnd", "ChainBroken", "Run"]
 
 SCHEMA = """
 CREATE TABLE IF NOT EXISTS runs(
@@ -40,6 +41,11 @@ CREATE TABLE IF NOT EXISTS histories(
     {rowid} PRIMARY KEY (workflow_id, run_id, execution));
 """
 ONE = "workflow_id=? AND run_id=?"
+CHAIN = (
+    f"SELECT -1, head, result FROM runs WHERE {ONE} UNION ALL"
+    f" SELECT seq, hash, json FROM records WHERE {ONE} ORDER BY 1"
+)
+"""The row of a run and then those of its records, as they were at one moment."""
 UP_TO = (
     "SELECT one.seq, one.hash, one.json FROM records AS one JOIN"
     " (SELECT workflow_id, run_id, seq FROM records"
@@ -47,6 +53,9 @@ UP_TO = (
     " ON one.workflow_id=last.workflow_id AND one.run_id=last.run_id AND one.seq<=last.seq"
 )
 """The rows of a run's chain, be it a replaced one, up to the record with a hash."""
+BEGINNINGS = """SELECT runs.run_id, records.json FROM runs LEFT JOIN records
+    ON records.workflow_id=runs.workflow_id AND records.run_id=runs.run_id AND records.seq=0
+    WHERE runs.workflow_id=? ORDER BY runs.rowid"""
 ENDS = """SELECT runs.workflow_id, runs.run_id, runs.result, one.json, other.json FROM runs
     JOIN records AS one ON one.workflow_id=runs.workflow_id AND one.run_id=runs.run_id AND one.seq=0
     JOIN records AS other ON other.workflow_id=runs.workflow_id AND other.run_id=runs.run_id AND other.seq=
@@ -54,6 +63,32 @@ ENDS = """SELECT runs.workflow_id, runs.run_id, runs.result, one.json, other.jso
     ORDER BY runs.rowid"""
 Run = tuple[str, str]
 """Workflow id, and run id of the first execution."""
+
+
+class ChainBroken(StoreError):
+    """What the archive has of a run is not what was written."""
+
+    def __init__(self, run: Run, at: int, whole: bool) -> None:
+        """`at`: number of the first record that does not fit; `whole`: they all do, but the end does not."""
+        self.run, self.at = run, at
+        if whole:
+            what = f"its end, behind record {at - 1}: the result was changed, or records are missing"
+        else:
+            what = f"record {at}, which was changed or is missing"
+        name = run[0] + (f" (run id {run[1]})" if "~" in run[1] else "")
+        super().__init__(
+            f"the log of run {name} in the archive is not as it was written: its hash chain breaks at {what}"
+            ". Restore the archive from a backup; `ratchet check --archive` checks every run"
+        )
+
+
+class _Chain(NamedTuple):
+    """What the archive has of a run, as plain JSON texts; of a broken chain what comes before the break."""
+
+    records: list[tuple[int, str]]
+    """Number and text."""
+    result: str | None
+    broken: ChainBroken | None
 
 
 class Added(NamedTuple):
@@ -81,9 +116,9 @@ class ArchivedEnd(NamedTuple):
 class Archive:
     """The archive in a database, or in the file `path`. A file that does not exist is an empty archive.
 
-    Without a run id, a method takes the run of the workflow id that was archived last. The calls
-    block for the disk. Every one may raise `StoreUnavailable`; one that meets a damaged row raises a
-    `StoreError` that names it.
+    Without a run id, a method takes the run of the workflow id that began last. The calls block for the disk.
+    Every one may raise `StoreUnavailable`; `records`, `last_record` and `result` raise `ChainBroken` where
+    any part of the run's log or its result was changed.
     """
 
     def __init__(self, database: Path | Database, keys: Keys | None = None) -> None:
@@ -116,15 +151,20 @@ class Archive:
                 if row[2] not in held:
                     execute("INSERT INTO records VALUES(?,?,?,?,?)", row)
             new = tuple(record for record in part.records if record["seq"] not in held)
-            known = execute(f"SELECT 1 FROM runs WHERE {ONE} AND result IS NOT NULL", run)
+            kept = execute(f"SELECT result FROM runs WHERE {ONE} AND result IS NOT NULL", run)
+            last = self._keys.unseal_text(kept[0][0]) if kept else result
             # The newest record's hash: a late retry of an early part must not put the head back.
             newest = execute(f"SELECT hash FROM records WHERE {ONE} ORDER BY seq DESC LIMIT 1", run)
             execute(
                 "INSERT INTO runs VALUES(?,?,?,?) ON CONFLICT (workflow_id, run_id) DO UPDATE "
                 "SET head=excluded.head, result=coalesce(runs.result, excluded.result)",
-                (*run, newest[0][0] if newest else head, result and self._keys.seal_text(result)),
+                (
+                    *run,
+                    _head(newest[0][0] if newest else head, last),
+                    result and self._keys.seal_text(result),
+                ),
             )
-        return Added(head, new, result is not None and not known)
+        return Added(head, new, result is not None and not kept)
 
     def _has_result(self, execute: Execute, run: Run, result: str | None) -> bool:
         """The archive holds this result, or none."""
@@ -148,14 +188,21 @@ class Archive:
             (*which, self._keys.seal(zlib.compress(events))),
         )
 
-    def histories(self, workflow_id: str, run_id: str | None = None) -> dict[str, bytes]:
-        """Temporal's histories of a run's executions, by execution, the first one first. Of a run that was
-        reset also those of before."""
-        found = self._run(workflow_id, run_id)
-        rows = self.database.rows(
-            f"SELECT execution, events FROM histories WHERE {ONE} ORDER BY rowid",
-            (workflow_id, found[0] if found else run_id),
-        )
+    def texts(self, workflow_id: str, run_id: str) -> list[str]:
+        """The result and all records of a run as JSON, whether or not the chain is whole."""
+        rows = self.database.rows(CHAIN, (workflow_id, run_id) * 2)
+        return [self._keys.unseal_text(str(text)) for _, _, text in rows if text]
+
+    def histories(
+        self, workflow_id: str, run_id: str | None = None, without: Collection[str] = ()
+    ) -> dict[str, bytes]:
+        """Temporal's histories of a run's executions, by execution, the first one first; `without` those of
+        these executions. Of a run that was reset also those of before."""
+        run = (workflow_id, self._run_id(workflow_id, run_id))
+        names = self.database.rows(f"SELECT execution FROM histories WHERE {ONE} ORDER BY rowid", run)
+        one = f"SELECT execution, events FROM histories WHERE {ONE} AND execution=?"
+        wanted = [(*run, name) for (name,) in names if name not in without]
+        rows = [row for which in wanted for row in self.database.rows(one, which)]
         try:
             return {execution: zlib.decompress(self._keys.unseal(events)) for execution, events in rows}
         except zlib.error as error:
@@ -202,13 +249,13 @@ class Archive:
         self, workflow_id: str, run_id: str | None = None, *, since: int = 0
     ) -> tuple[JsonObject, ...]:
         """The records from a number on, in order, as JSON objects."""
-        rows = self._chain(workflow_id, run_id, "AND seq>=? ORDER BY seq", (since,))
-        return self._records(rows, workflow_id)
+        texts = self._checked(workflow_id, run_id).records
+        return tuple(_object(text, f"record {seq}", workflow_id) for seq, text in texts if seq >= since)
 
     def last_record(self, workflow_id: str) -> JsonObject | None:
         """The newest record, or None if the run has no records."""
-        rows = self._chain(workflow_id, None, "ORDER BY seq DESC LIMIT 1")
-        return next(iter(self._records(rows, workflow_id)), None)
+        texts = self._checked(workflow_id, None).records
+        return _object(texts[-1][1], f"record {texts[-1][0]}", workflow_id) if texts else None
 
     def records_up_to(self, head: str, workflow_id: str, run_id: str) -> tuple[JsonObject, ...]:
         """The records of a run up to the one with this hash, also of a chain that was replaced; empty where
@@ -223,10 +270,27 @@ class Archive:
 
     def result(self, workflow_id: str, run_id: str | None = None) -> JsonObject | None:
         """The run's result; None while there is no result."""
-        found = self._run(workflow_id, run_id)
-        if not found or not found[2]:
-            return None
-        return _object(self._keys.unseal_text(str(found[2])), "the result", workflow_id)
+        text = self._checked(workflow_id, run_id).result
+        return None if text is None else _object(text, "the result", workflow_id)
+
+    def has_end(self, workflow_id: str, head: str) -> bool:
+        """It has the result of the log that ends in the record with this hash."""
+        query = "SELECT 1 FROM records JOIN runs USING (workflow_id, run_id)"
+        where = "WHERE workflow_id=? AND hash=? AND result IS NOT NULL"
+        return bool(self.database.rows(f"{query} {where}", (workflow_id, head)))
+
+    def ended(self) -> tuple[str, ...]:
+        """Workflow ids of the runs that have a result."""
+        rows = self.database.rows("SELECT DISTINCT workflow_id FROM runs WHERE result IS NOT NULL")
+        return tuple(name for (name,) in rows)
+
+    def broken(self) -> Iterator[ChainBroken]:
+        """What is wrong with each run whose chain is broken."""
+        ids = "SELECT workflow_id, run_id FROM"
+        every = f"{ids} runs UNION {ids} records ORDER BY 1, 2"
+        for run in self.database.rows(every):
+            if broken := self._chain(*run).broken:
+                yield broken
 
     def broken_at(self, workflow_id: str, run_id: str | None = None) -> int | None:
         """The sequence number of the first record that is missing, changed or out of place.
@@ -234,49 +298,53 @@ class Archive:
         None: the chain is whole from its first record to its head. The number after the last record:
         the head or the result does not fit the records.
         """
-        rows = self._chain(workflow_id, run_id)
-        head = ""
-        for expected, (seq, stored, text) in enumerate(rows):
-            try:
-                head = _next_hash(head, self._keys.unseal_text(str(text)))
-            except NotDecrypted:
-                return expected
-            if (seq, stored) != (expected, head):
-                return expected
-        found = self._run(workflow_id, run_id)
-        if found is None:
-            return 0 if rows else None
-        try:
-            result = self.result(workflow_id, found[0]) or {}
-        except KeyMissing:
-            raise
-        except StoreError:
-            return len(rows)
-        whole = {head, found[1], result.get("log_head") or head} == {head}
-        return None if whole else len(rows)
+        broken = self._chain(workflow_id, run_id).broken
+        return None if broken is None else broken.at
 
-    def _run(self, workflow_id: str, run_id: str | None) -> tuple[Any, ...] | None:
-        """Run id, head and result of one run."""
-        rows = self.database.rows(
-            "SELECT run_id, head, result FROM runs "
-            "WHERE workflow_id=? AND run_id=coalesce(?,run_id) ORDER BY rowid DESC LIMIT 1",
-            (workflow_id, run_id),
-        )
-        return rows[0] if rows else None
+    def _checked(self, workflow_id: str, run_id: str | None) -> _Chain:
+        chain = self._chain(workflow_id, run_id)
+        if chain.broken:
+            raise chain.broken
+        return chain
 
-    def _chain(
-        self,
-        workflow_id: str,
-        run_id: str | None,
-        which: str = "ORDER BY seq",
-        values: tuple[object, ...] = (),
-    ) -> list[tuple[Any, ...]]:
-        """Number, hash and text of each record."""
-        found = self._run(workflow_id, run_id)
-        return self.database.rows(
-            f"SELECT seq, hash, json FROM records WHERE {ONE} {which}",
-            (workflow_id, found[0] if found else run_id, *values),
-        )
+    def _chain(self, workflow_id: str, run_id: str | None) -> _Chain:
+        run = (workflow_id, self._run_id(workflow_id, run_id))
+        rows = self.database.rows(CHAIN, run * 2)
+        end = rows.pop(0) if rows and rows[0][0] < 0 else None
+        texts: list[tuple[int, str]] = []
+        head, result = "", None
+        with suppress(NotDecrypted):
+            for expected, (seq, stored, sealed) in enumerate(rows):
+                text = self._keys.unseal_text(str(sealed))
+                head = _next_hash(head, text)
+                if (seq, stored) != (expected, head):
+                    break
+                texts.append((seq, text))
+        whole = len(texts) == len(rows)
+        if end is None:
+            return _Chain([], None, ChainBroken(run, 0, whole=False) if rows else None)
+        if whole:
+            with suppress(NotDecrypted):
+                result = self._keys.unseal_text(str(end[2])) if end[2] else None
+                if _head(head, result) == end[1]:
+                    return _Chain(texts, result, None)
+        return _Chain(texts, None, ChainBroken(run, len(texts), whole and bool(texts)))
+
+    def _run_id(self, workflow_id: str, run_id: str | None) -> str:
+        """That run id, else the newest of the workflow id; empty: the archive knows none."""
+        if run_id is not None:
+            return run_id
+        records = "SELECT run_id FROM records WHERE workflow_id=? LIMIT 1"  # the run's own row was deleted
+        rows = self.database.rows(BEGINNINGS, (workflow_id,)) or self.database.rows(records, (workflow_id,))
+        if len(rows) > 1:
+            # One may have been archived late. Where a beginning cannot be read, the order of the rows holds.
+            with suppress(StoreError, KeyError, ValueError):
+                rows = sorted(rows, key=lambda row: self._began(row[1], workflow_id))
+        return str(rows[-1][0]) if rows else ""
+
+    def _began(self, sealed: str, workflow_id: str) -> float:
+        """The time of a run's first record."""
+        return float(str(self._records([(0, "", sealed)], workflow_id)[0]["at"]))
 
 
 def _lock(run: Run) -> str:
@@ -305,6 +373,11 @@ def _canonical(value: object) -> str:
 def _next_hash(previous: str, text: str) -> str:
     """The same as `next_hash` of the kernel's log."""
     return hashlib.sha256(f"{previous}\n{text}".encode()).hexdigest()
+
+
+def _head(last: str, result: str | None) -> str:
+    """The end of a chain whose last record has this hash."""
+    return last if result is None else _next_hash(last, result)
 
 
 def _held(execute: Execute, run: Run, rows: Sequence[tuple[Any, ...]]) -> dict[int, str]:

@@ -14,7 +14,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 
 from activities.contracts import AfterReset, JsonObject
-from activities.store.blobs import StoreError, StoreUnavailable
+from activities.store.blobs import StoreError
 from activities.store.database import Database, SqliteFile
 from activities.store.encryption import Keys
 
@@ -52,7 +52,7 @@ class KnownCall:
 class CallsMade:
     """Calls by idempotency key, in a database or in the file `path`, for the workers that share it.
 
-    The methods block; each may raise `StoreUnavailable`.
+    The methods block; each may raise `StoreUnavailable`, and `StoreError` for what is damaged.
     """
 
     def __init__(self, database: Path | Database, keys: Keys | None = None) -> None:
@@ -64,17 +64,32 @@ class CallsMade:
         with self.database.writing("made") as execute:
             execute(MADE, (time.time(),))
 
-    def begin(self, key: str, call: str, title: str, reset: AfterReset | None = None) -> KnownCall | None:
+    def begin(
+        self,
+        key: str,
+        call: str,
+        title: str,
+        reset: AfterReset | None = None,
+        *,
+        at: float | None = None,
+        void: tuple[float, ...] = (),
+    ) -> KnownCall | None:
         """Write down that a call begins, durably. Not None: it was begun before, and nothing is written.
+
+        `at` is the time of the note, in seconds since 1970; by default it is now. Notes of this key with a
+        time in `void` count for nothing: whoever wrote them could not know it, and did not begin the call.
 
         `reset` for a run that was reset: it may have made the same call in another place then, such as before
         a rollback that has come at another moment now. Raises `CallsForgotten` where the store is younger
         than that run and knows no such call."""
         with self.database.writing(f"call {call}") as execute:
-            now = time.time()
-            execute(MADE, (now,))
+            at = time.time() if at is None else at
+            execute(MADE, (at,))
             query = "SELECT key, call, title, begun, result FROM calls WHERE "
             rows = execute(f"{query} key=?", (key,))
+            if rows and rows[0][3] in void:
+                execute("DELETE FROM calls WHERE key=?", (key,))
+                rows = []
             if not rows and reset is not None:
                 names = self._keys.names_of(call)
                 marks = ",".join("?" * len(names))
@@ -88,7 +103,7 @@ class CallsMade:
                     f"{self.database.where} is younger than the run, so it does not say whether the call was "
                     "made"
                 )
-            row = (key, self._keys.name_of(call), self._keys.seal_text(title), now)
+            row = (key, self._keys.name_of(call), self._keys.seal_text(title), at)
             execute("INSERT INTO calls VALUES(?,?,?,?,NULL)", row)
         return None
 
@@ -97,6 +112,10 @@ class CallsMade:
         text = self._keys.seal_text(json.dumps(result, ensure_ascii=False))
         with self.database.writing(f"call {key}") as execute:
             execute("UPDATE calls SET result=coalesce(result, ?) WHERE key=?", (text, key))
+
+    def is_older(self, time: float) -> bool:
+        """It was there at that time (seconds since 1970), so what it does not know then did not happen."""
+        return bool(self.database.rows("SELECT 1 FROM made WHERE at <= ?", (time,)))
 
     def of_run(self, run: str) -> list[KnownCall]:
         """Calls of a workflow id and of its inner runs, in the order in which they began; `call` is the name
@@ -113,7 +132,7 @@ class CallsMade:
         try:
             value: JsonObject = json.loads(self._keys.unseal_text(result))
         except ValueError as error:
-            raise StoreUnavailable(
+            raise StoreError(
                 f"{self.database.where}: what is written of the call {key} is damaged ({error}). Restore it "
                 "from a backup."
             ) from error

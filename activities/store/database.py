@@ -52,6 +52,9 @@ class Database(Protocol):
     def rows(self, sql: str, values: tuple[object, ...] = ()) -> list[tuple[Any, ...]]:
         """What a query gives; nothing where nothing was ever written."""
 
+    def shrink(self) -> None:
+        """Give back the space of rows that were deleted."""
+
     def close(self) -> None:
         """Leave nothing open; the next call opens it again."""
 
@@ -86,6 +89,11 @@ class SqliteFile:
                 return []
             with closing(self._connect()) as file:
                 return file.execute(sql, values).fetchall()
+
+    def shrink(self) -> None:
+        """See `Database`. It needs as much free space as the file has afterwards, and writers wait for it."""
+        with self._explained(), closing(self._connect()) as file:
+            file.execute("VACUUM")
 
     def close(self) -> None:
         """See `Database`: a connection lasts for one call."""
@@ -146,6 +154,9 @@ class Postgres:
         """See `Database`."""
         with self._connection() as connection:
             return _execute(connection)(sql, values)
+
+    def shrink(self) -> None:
+        """See `Database`: PostgreSQL's autovacuum does it, for rows to come."""
 
     def close(self) -> None:
         """See `Database`."""

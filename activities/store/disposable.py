@@ -40,7 +40,12 @@ class DisposableFile:
             made = os.open(self.path, os.O_CREAT | os.O_RDWR, 0o600)
             self._inode = os.fstat(made).st_ino
             os.close(made)
-        self._file = sqlite3.connect(self.path, timeout=self._busy_seconds, isolation_level=None)
+        self._file = sqlite3.connect(
+            self.path,
+            timeout=self._busy_seconds,
+            isolation_level=None,
+            check_same_thread=False,  # whoever drops the last reference closes it
+        )
         try:
             self._file.execute("PRAGMA journal_mode=WAL")
             self._file.execute("PRAGMA synchronous=OFF")
@@ -72,6 +77,9 @@ class DisposableFile:
             with suppress(sqlite3.Error):
                 self._file.close()
         self._file = None
+
+    def __del__(self) -> None:
+        self.close()
 
     @contextmanager
     def _alone(self) -> Iterator[None]:

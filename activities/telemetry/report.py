@@ -69,6 +69,13 @@ class Attempt:
             return self.error.type
         return type(self.error).__name__ if self.error else str(getattr(self.result, "error", None) or "")
 
+    @property
+    def error_text(self) -> str:
+        """What went wrong, in words, which may repeat what was said; empty: there are none."""
+        if self.error is not None:
+            return str(self.error)
+        return str(getattr(self.result, "output", "")) if self.error_type else ""
+
 
 @dataclass(slots=True, kw_only=True)
 class ToolAttempt(Attempt):

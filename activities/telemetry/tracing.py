@@ -15,6 +15,7 @@ import threading
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from importlib import import_module
+from importlib.metadata import PackageNotFoundError, version
 from typing import Any
 from urllib.parse import urlsplit
 from uuid import UUID
@@ -38,7 +39,8 @@ CLOSE_SECONDS = 5
 """For spans that are not sent yet, when the worker stops."""
 CONTENT_CHARS = 32_000
 """Of one text in a span."""
-SCOPE = InstrumentationScope("ratchet")
+SCHEMA = "https://opentelemetry.io/schemas/1.44.0"
+"""Version of the conventions that name the attributes."""
 Attributes = dict[str, Any]
 
 
@@ -49,6 +51,7 @@ class Tracing:
         """Raises ImportError: no exporter is installed for OTEL_EXPORTER_OTLP_PROTOCOL."""
         self._redact = redact
         self._batches = BatchSpanProcessor(_exporter())
+        self._scope = InstrumentationScope("ratchet", _version(), SCHEMA)
         self._provider = TracerProvider(resource=_resource(), shutdown_on_exit=False)
         if isinstance(trace.get_tracer_provider(), trace.ProxyTracerProvider):  # the program has none
             trace.set_tracer_provider(_OfTools(resource=_resource(), shutdown_on_exit=False))
@@ -143,7 +146,7 @@ class Tracing:
         }
         parent = span_id(root, str(parents[-1][0])) if parents else None
         times = (_nanoseconds(records[0]["at"]), _nanoseconds(records[-1]["at"]))
-        error = "" if result["ok"] else str(result["exit_reason"])
+        error = ("", "") if result["ok"] else (str(result["exit_reason"]), str(result["error"] or ""))
         self._send(
             f"invoke_agent {result['agent']}", SpanKind.INTERNAL, (root, run, parent), times,
             {**common, **attributes, **self._content(content)}, error,
@@ -173,7 +176,7 @@ class Tracing:
         }
         times = (attempt.began, attempt.began + int(attempt.seconds * 1e9))
         attributes = {**facts, **attributes, **self._content(content)}
-        self._send(name, kind, _place(attempt), times, attributes, attempt.error_type)
+        self._send(name, kind, _place(attempt), times, attributes, (attempt.error_type, attempt.error_text))
 
     def _send(
         self,
@@ -182,12 +185,18 @@ class Tracing:
         place: tuple[str, int, int | None],
         times: tuple[int, int],
         attributes: Attributes,
-        error: str = "",
+        error: tuple[str, str] = ("", ""),
     ) -> None:
-        """`place`: the run id of the outermost run, the span's id and that of its parent."""
+        """Make a span.
+
+        Args:
+            place: the run id of the outermost run, the span's id and that of its parent.
+            error: its type, and what it says, which may repeat what was said; an empty type: nothing failed.
+        """
+        kind_of_error, _ = error
         root, span, parent = place
         given = {key: value for key, value in attributes.items() if value is not None}
-        given |= {"error.type": error} if error else {}
+        given |= {"error.type": kind_of_error} if kind_of_error else {}
         made = self._context(root, span)
         if not made.trace_flags.sampled:
             return
@@ -199,8 +208,8 @@ class Tracing:
                 resource=self._provider.resource,
                 attributes=given,
                 kind=kind,
-                instrumentation_scope=SCOPE,
-                status=Status(StatusCode.ERROR) if error else Status(),
+                instrumentation_scope=self._scope,
+                status=self._status(*error),
                 start_time=times[0],
                 end_time=max(times),
             )
@@ -212,6 +221,10 @@ class Tracing:
         decision = self._provider.sampler.should_sample(None, made, "").decision
         sampled = decision is Decision.RECORD_AND_SAMPLE
         return SpanContext(made, span, is_remote=False, trace_flags=TraceFlags(sampled))
+
+    def _status(self, error: str, words: str) -> Status:
+        """The words are content: without it the type has to do."""
+        return Status(StatusCode.ERROR, self._content({"": words}).get("") or error) if error else Status()
 
     def _content(self, texts: Mapping[str, Any]) -> Attributes:
         if self._redact is None:
@@ -284,6 +297,13 @@ def _message(message: Message) -> JsonObject:
         for call in message.tool_calls
     ]
     return {"role": message.role, "parts": parts}
+
+
+def _version() -> str | None:
+    try:
+        return version("ratchet")
+    except PackageNotFoundError:  # a checkout that is not installed
+        return None
 
 
 def _resource() -> Resource:

@@ -21,7 +21,7 @@ from typing import Any, Generic, Literal, TypeVar, get_args
 from pydantic import BaseModel
 from pydantic.json_schema import GenerateJsonSchema
 
-from activities.contracts import JsonObject, ToolEffect, ToolSpec
+from activities.contracts import JsonObject, ToolEffect, ToolSpec, TransientError
 from activities.extensions import ExtensionError, declared, load_extensions
 from activities.settings import Settings
 
@@ -40,10 +40,6 @@ NOT_TOOLS = ("artifacts", "run")
 """Every other file of this folder holds one tool."""
 NAME = re.compile(r"[A-Za-z0-9_-]{1,64}")
 """What providers accept as the name of a function."""
-
-
-class TransientError(Exception):
-    """Raise it in a tool for a failure that goes away by itself. The call is repeated if it may be."""
 
 
 class OutcomeUnknown(Exception):

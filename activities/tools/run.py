@@ -20,6 +20,7 @@ import threading
 import time
 import traceback
 from collections.abc import Awaitable, Callable, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, replace
 from datetime import UTC, datetime
 from typing import Any, TypeVar
@@ -32,12 +33,15 @@ from temporalio import activity
 from temporalio.exceptions import ApplicationError
 
 from activities.contracts import (
+    NOT_BEGUN,
     QUOTED_CHARS,
     TRANSIENT,
     UNKNOWN_TOOLS,
+    CallBlocked,
     Compensated,
     CompensateRequest,
     JsonObject,
+    NotBegun,
     Reconciled,
     ReconcileRequest,
     ToolError,
@@ -48,10 +52,11 @@ from activities.contracts import (
     ToolsWanted,
 )
 from activities.handover import with_early_reply
-from activities.heartbeat import heartbeats
+from activities.heartbeat import heartbeats, pause_after
 from activities.images import Images
 from activities.mcp.servers import McpServers, Unusable
 from activities.model import ModelActivities, named_specs
+from activities.provider import RequestCount
 from activities.settings import Settings
 from activities.store.blobs import BlobStore, StoreError, StoreUnavailable
 from activities.store.calls import CallsMade, KnownCall
@@ -69,12 +74,16 @@ from activities.tools import (
 )
 from activities.tools.artifacts import Output, artifacts_of, encode, shown
 
-__all__ = ["ToolActivities", "ToolRunner"]
+__all__ = ["CallNotBegun", "ToolActivities", "ToolRunner"]
 
 OUTSIDE = ("keyed", "unsafe")
 """Effects of tools whose calls the call store knows."""
 TITLE = 300
 """Characters of a call's arguments, in words for people."""
+STORE_SECONDS = 12.0
+"""How long a call waits for the call store, before it and after it; `perform.py` has time for both."""
+FIRST_PAUSE, LONGEST_PAUSE = 2.0, 600.0
+"""Seconds before a result is written again; each pause is twice the one before."""
 SMALL = 20_000
 """Characters of an output that is encoded at once: a thread costs more."""
 GRACE_SECONDS = 2.0
@@ -109,6 +118,8 @@ class Outcome:
     """What `reconcile` found; None: nothing."""
     begun: bool = False
     """The call store has noted that the call was begun, and will get its result."""
+    acts_until: float | None = None
+    """As in `ToolResult`."""
     known: JsonObject | None = None
     """The call was made before: its result, as the call store has it."""
 
@@ -122,6 +133,14 @@ def _error(error: ToolError, text: str) -> Outcome:
     return Outcome(encode(text), error)
 
 
+class CallNotBegun(Exception):
+    """The call store is away, so the call was not begun."""
+
+    def __init__(self, reason: str, at: float | None = None) -> None:
+        super().__init__(reason)
+        self.answer = NotBegun(reason=reason, at=at)
+
+
 def _no_heartbeat(text: str) -> None:
     """Nobody watches."""
 
@@ -130,7 +149,8 @@ class ToolRunner:
     """Runs the `tools`, by name. `blobs` keeps whole outputs and artifacts, `calls` knows which calls with
     outside effects were made.
 
-    Each method makes one attempt, counted from 1. It raises `TransientError` when another should follow.
+    Each method makes one attempt, counted from 1; by default all before it have failed. It raises
+    `TransientError` when another should follow, and `CallNotBegun` while the call store is away.
     """
 
     def __init__(
@@ -150,6 +170,8 @@ class ToolRunner:
         self.calls = calls
         self.mcp = mcp or McpServers({})
         self.images = images
+        self._writing: set[asyncio.Task[None]] = set()
+        """Results that the call store does not have yet."""
 
     async def describe(self, names: Sequence[str]) -> tuple[ToolSpec, ...]:
         """The specs of these tools; of those that MCP servers have, as they are now.
@@ -164,16 +186,21 @@ class ToolRunner:
         return named_specs(self.specs, names)
 
     async def run_tool(
-        self, request: ToolRequest, attempt: int = 1, heartbeat: Heartbeat = _no_heartbeat
+        self,
+        request: ToolRequest,
+        attempt: int = 1,
+        heartbeat: Heartbeat = _no_heartbeat,
+        failures: int | None = None,
     ) -> ToolResult:
         """What the tool returned, or what went wrong. A call that is known to have been made is not made
         again."""
         started = time.monotonic()
-        outcome = await self._outcome("run", request, attempt, heartbeat)
+        failures = attempt - 1 if failures is None else failures
+        outcome = await self._outcome("run", request, attempt, heartbeat, failures)
         if outcome.known is not None:
             return ToolResult.model_validate({**outcome.known, "id": request.id})
         if outcome.error == "transient":
-            times = "1 attempt" if attempt == 1 else f"{attempt} attempts"
+            times = f"{failures + 1} attempts" if failures else "1 attempt"
             outcome = replace(outcome, output=encode(f"Error after {times}: {outcome.output.text}"))
         result = await self._result(request, outcome, attempt)
         seconds = time.monotonic() - started
@@ -183,22 +210,29 @@ class ToolRunner:
         return result
 
     async def reconcile_tool(
-        self, request: ReconcileRequest, attempt: int = 1, heartbeat: Heartbeat = _no_heartbeat
+        self,
+        request: ReconcileRequest,
+        attempt: int = 1,
+        heartbeat: Heartbeat = _no_heartbeat,
+        failures: int | None = None,
     ) -> Reconciled:
         """Whether a call took effect, as far as the tool can tell.
 
         That it did not is believed when the time of the lost attempt is over: until then a worker that
         nobody hears may go on with it.
         """
+        failures = attempt - 1 if failures is None else failures
         try:
-            known = await self._known(request)
+            known = await self._known(request, request.key, time.time())
+        except StoreUnavailable as error:
+            raise CallNotBegun(str(error)) from error
         except StoreError as error:
             return Reconciled(outcome="unknown", text=str(error)[:TEXT_CHARS])
         if known is not None and (known.key, known.call) != (request.key, _digest(request)):
             return Reconciled(
                 outcome="unknown", text=f"another call was made here: {known.title}"[:TEXT_CHARS]
             )
-        outcome = await self._outcome("reconcile", request, attempt, heartbeat)
+        outcome = await self._outcome("reconcile", request, attempt, heartbeat, failures)
         if outcome.happened is False and self.calls is not None:
             begun = known.begun if known is not None else time.time()
             over = begun + self.tools[request.tool].timeout_seconds
@@ -206,7 +240,7 @@ class ToolRunner:
                 at = datetime.fromtimestamp(over, UTC).strftime("%H:%M:%S UTC")
                 heartbeat(f"the lost call of {request.tool} may go on until {at}; then it is looked up again")
                 await asyncio.sleep(seconds)
-                outcome = await self._outcome("reconcile", request, attempt, heartbeat)
+                outcome = await self._outcome("reconcile", request, attempt, heartbeat, failures)
         if outcome.happened:
             result = await self._result(request, outcome, 1)
             found = Reconciled(outcome="happened", result=result, text="the call took effect")
@@ -218,11 +252,29 @@ class ToolRunner:
         log.info("tool.reconciled", tool=request.tool[:64], outcome=found.outcome)
         return found
 
+    async def block_call(self, request: ToolRequest) -> CallBlocked:
+        """Keep a lost attempt from beginning, and tell when it has begun. Raises CallNotBegun."""
+        now = time.time()
+        try:
+            known = await self._known(request, request.key, now)
+        except StoreUnavailable as error:
+            raise CallNotBegun(str(error)) from error
+        except StoreError:
+            return CallBlocked(begun=now)  # or before
+        if known is None or known.key != request.key:  # an attempt that wants to begin finds that note
+            return CallBlocked()
+        return CallBlocked(begun=known.begun)
+
     async def compensate_tool(
-        self, request: CompensateRequest, attempt: int = 1, heartbeat: Heartbeat = _no_heartbeat
+        self,
+        request: CompensateRequest,
+        attempt: int = 1,
+        heartbeat: Heartbeat = _no_heartbeat,
+        failures: int | None = None,
     ) -> Compensated:
         """What the tool did to undo a call."""
-        outcome = await self._outcome("compensate", request, attempt, heartbeat)
+        failures = attempt - 1 if failures is None else failures
+        outcome = await self._outcome("compensate", request, attempt, heartbeat, failures)
         if outcome.known is not None:
             return Compensated.model_validate(outcome.known)
         log.info("tool.compensated", tool=request.tool[:64], ok=outcome.error is None)
@@ -234,16 +286,19 @@ class ToolRunner:
         await self._end(request.key + UNDO, outcome, done if done.ok else None)
         return done
 
-    async def _outcome(self, part: Part, request: Request, attempt: int, heartbeat: Heartbeat) -> Outcome:
-        """How one attempt of a tool's function ended."""
-        ready = await self._ready(part, request, attempt)
+    async def _outcome(
+        self, part: Part, request: Request, attempt: int, heartbeat: Heartbeat, failures: int
+    ) -> Outcome:
+        """How one attempt of a tool's function ended; so many before it have failed."""
+        is_last = failures + 1 >= request.attempts
+        ready = await self._ready(part, request, attempt, is_last)
         if isinstance(ready, Outcome):
             return ready
         tool, function, params = ready
         repeatable = tool.repeatable or part == "reconcile"
         key = request.key + UNDO if part == "compensate" else request.key
         begins = self.calls is not None and part != "reconcile" and tool.effect in OUTSIDE
-        if begins and (before := await self._before(key, request, tool, attempt)) is not None:
+        if begins and (before := await self._before(key, request, tool)) is not None:
             return before
         ended = threading.Event()
         call = ToolCallContext(
@@ -271,20 +326,20 @@ class ToolRunner:
                     "unknown_outcome", f"{outcome.text}; the outcome is unknown. It is not run again."
                 )
             outcome = replace(outcome, error="transient")
-        if outcome.error == "transient" and repeatable and attempt < request.attempts:
+        if outcome.error == "transient" and repeatable and not is_last:
             log.info("tool.retried", tool=tool.name, attempt=attempt)
             raise TransientError(outcome.text)
         return replace(outcome, begun=begins and (outcome.error is None or not repeatable))
 
     async def _ready(
-        self, part: Part, request: Request, attempt: int
+        self, part: Part, request: Request, attempt: int, is_last: bool
     ) -> tuple[Tool[Any], Callable[..., object], BaseModel] | Outcome:
         """The tool, its function and its arguments; an Outcome: it cannot be called. Raises TransientError
         where another attempt may find an MCP server."""
         try:
             tool = self.tools.get(request.tool) or await self.mcp.tool(request.tool)
         except (TransientError, Unusable) as error:
-            if isinstance(error, TransientError) and attempt < request.attempts:
+            if isinstance(error, TransientError) and not is_last:
                 raise
             return _error("transient", str(error))
         if tool is None:
@@ -293,27 +348,26 @@ class ToolRunner:
         if function is None:
             return _error("failed", f"{tool.name} declares no `{part}`")
         if attempt > 1 and not (tool.repeatable or part == "reconcile"):
-            return _error(
+            lost = _error(
                 "unknown_outcome",
                 f"The outcome of this call is unknown: `{part}` of {tool.name} was started before and its "
                 "worker was lost. It was not run again.",
             )
+            return replace(lost, acts_until=time.time() + tool.timeout_seconds)
         params = _params(tool, request.arguments)
         if isinstance(params, str):
             return _error("bad_arguments", f"{params}. The tool was not run.")
         return tool, function, params
 
-    async def _before(self, key: str, request: Request, tool: Tool[Any], attempt: int) -> Outcome | None:
-        """Write down that the call begins; not None: why it is not made. Raises TransientError where another
-        attempt should follow."""
-        is_first = attempt == 1 and getattr(request, "after_reset", None) is None
+    async def _before(self, key: str, request: Request, tool: Tool[Any]) -> Outcome | None:
+        """Write down that the call begins; not None: why it is not made. Raises CallNotBegun."""
+        began = time.time()
         try:
-            known = await self._known(request, key)
+            known = await self._known(request, key, began)
+        except StoreUnavailable as error:
+            log.warning("tool.not_begun", tool=tool.name, error=str(error))
+            raise CallNotBegun(str(error), began) from error
         except StoreError as error:
-            if tool.repeatable and attempt < request.attempts and isinstance(error, StoreUnavailable):
-                raise TransientError(str(error)) from error
-            if is_first and isinstance(error, StoreUnavailable):
-                return _error("not_made", f"The call was not made: {error}")
             return _error(
                 "unknown_outcome", f"The call was not made: {error}. Look up whether it was before."
             )
@@ -328,32 +382,51 @@ class ToolRunner:
                 "Shall this one be made as well?",
             )
         if known.result is None and not tool.repeatable:
-            return _error(
+            lost = _error(
                 "unknown_outcome",
                 f"The outcome of this call is unknown: it was begun at {at}. It was not made again.",
             )
+            return replace(lost, acts_until=known.begun + tool.timeout_seconds)
         return None if known.result is None else Outcome(encode(""), known=known.result)
 
-    async def _known(self, request: Request, key: str = "") -> KnownCall | None:
-        """What the store knows of the call; notes that it was begun. Raises `StoreError`."""
+    async def _known(self, request: Request, key: str, at: float) -> KnownCall | None:
+        """What the store knows of the call; notes that it was begun at this time. Raises `StoreError`."""
         if self.calls is None:
             return None
-        reset = None if isinstance(request, CompensateRequest) else request.after_reset
+        calls, reset = self.calls, None if isinstance(request, CompensateRequest) else request.after_reset
         title = f"{request.tool}({readable(json.dumps(request.arguments, ensure_ascii=False))[:TITLE]})"
-        return await asyncio.to_thread(self.calls.begin, key or request.key, _digest(request), title, reset)
+
+        def begin() -> KnownCall | None:
+            return calls.begin(key, _digest(request), title, reset, at=at, void=request.void)
+
+        try:
+            async with asyncio.timeout(STORE_SECONDS):
+                return await asyncio.to_thread(begin)
+        except TimeoutError as error:
+            where = calls.database.where
+            text = f"{where}: no answer within {STORE_SECONDS:g} s. Check that it runs and is not locked."
+            raise StoreUnavailable(text) from error
 
     async def _end(self, key: str, outcome: Outcome, result: BaseModel | None) -> None:
-        """Write down the answer of a call; None: it may be made again. A failure is only logged, because the
-        tool has run and its answer must not be lost; later the store counts the outcome as unknown."""
+        """Write down the answer of a call; None: it may be made again. The tool has run and its answer must
+        not be lost, so a store that is away is tried again in the background, until it is back. A worker that
+        stops before leaves the outcome unknown there, for runs that are reset."""
         if self.calls is None or not outcome.begun or outcome.error == "unknown_outcome":
             return
-        try:
+        calls, tried = self.calls, asyncio.Event()
+
+        def write() -> None:
             if result is None:
-                await asyncio.to_thread(self.calls.forget, key)
+                calls.forget(key)
             else:
-                await asyncio.to_thread(self.calls.end, key, result.model_dump(mode="json"))
-        except StoreError as error:
-            log.error("tool.result_not_written", error=str(error))
+                calls.end(key, result.model_dump(mode="json"))
+
+        writing = asyncio.create_task(_written(write, tried))
+        self._writing.add(writing)
+        writing.add_done_callback(self._writing.discard)
+        with suppress(TimeoutError):
+            async with asyncio.timeout(STORE_SECONDS):
+                await tried.wait()
 
     async def _result(self, request: ToolRequest, outcome: Outcome, attempt: int) -> ToolResult:
         output, specs = outcome.output, request.artifacts if outcome.error is None else ()
@@ -375,6 +448,7 @@ class ToolRunner:
             bytes=len(output.whole),
             whole=whole,
             marks=outcome.marks,
+            acts_until=outcome.acts_until,
             artifacts=await place(artifacts_of, output, specs, self.blobs),
         )
 
@@ -423,9 +497,12 @@ class ToolActivities:
         result = await self._attempted("run", self.runner.run_tool, request, request.tool)
         if models is None:
             return result
+        requests = RequestCount()
         result = await with_early_reply(
-            request.key, result, lambda question: models.ask_behind_call(question, began)
+            request.key, result, lambda question: models.ask_behind_call(question, began, requests)
         )
+        if result.early is None and requests.sent:
+            result = result.model_copy(update={"unanswered": requests.sent})
         if result.early is None and len(result.output) >= QUOTED_CHARS:
             models.cache.save_output(result.output)
         return result
@@ -436,6 +513,16 @@ class ToolActivities:
         title = f"{request.tool}: did the call take effect?"
         return await self._attempted("reconcile", self.runner.reconcile_tool, request, title)
 
+    @activity.defn(name="block_call")
+    async def block_call(self, request: ToolRequest) -> CallBlocked:
+        """Keep a lost attempt from beginning. Raises `ApplicationError` of type `Transient` while the call
+        store is away."""
+        async with heartbeats():
+            try:
+                return await self.runner.block_call(request)
+            except CallNotBegun as error:
+                raise ApplicationError(str(error), type=TRANSIENT) from None
+
     @activity.defn(name="compensate_tool")
     async def compensate_tool(self, request: CompensateRequest) -> Compensated:
         """Undo a call; raises `ApplicationError` of type `Transient` to be called again."""
@@ -443,21 +530,53 @@ class ToolActivities:
         return await self._attempted("compensate", self.runner.compensate_tool, request, title)
 
     async def _attempted(
-        self, part: Part, function: Callable[[Q, int, Heartbeat], Awaitable[R]], request: Q, title: str
+        self,
+        part: Part,
+        function: Callable[[Q, int, Heartbeat, int], Awaitable[R]],
+        request: Q,
+        title: str,
     ) -> R:
-        newest, number = [title], activity.info().attempt
+        """Raises `ApplicationError`: of type `TRANSIENT`, for the next attempt, or `NOT_BEGUN`."""
+        newest, info = [title], activity.info()
+        # Temporal counts attempts that were lost, too, and keeps only the newest heartbeat for the next one
+        failures = int(info.heartbeat_details[1]) if len(info.heartbeat_details) > 1 else 0
         attempt = ToolAttempt(
             key=request.key, request=request, part=part, is_known=request.tool in self.runner.specs
         )
-        async with heartbeats(lambda: (newest[0],)):
+        async with heartbeats(lambda: (newest[0], failures) if failures else (newest[0],)):
             try:
                 with self._telemetry.calling(attempt):
                     attempt.result = result = await function(
-                        request, number, lambda text: newest.__setitem__(0, text)
+                        request, info.attempt, lambda text: newest.__setitem__(0, text), failures
                     )
                     return result
             except TransientError as error:
-                raise ApplicationError(str(error), type=TRANSIENT) from None
+                activity.heartbeat(newest[0], failures + 1)
+                wait = pause_after(failures + 1)
+                raise ApplicationError(str(error), type=TRANSIENT, next_retry_delay=wait) from None
+            except CallNotBegun as error:
+                raise ApplicationError(
+                    error.answer.reason, error.answer.at, type=NOT_BEGUN, non_retryable=True
+                ) from None
+
+
+async def _written(write: Callable[[], None], tried: asyncio.Event) -> None:
+    """Write a result; `tried` is set after the first try."""
+    pause = FIRST_PAUSE
+    while True:
+        try:
+            await asyncio.to_thread(write)
+        except StoreUnavailable as error:
+            log.warning("tool.result_not_written", error=str(error), again_in_seconds=pause)
+        except StoreError as error:
+            log.error("tool.result_not_written", error=str(error))
+            return
+        else:
+            return
+        finally:
+            tried.set()
+        await asyncio.sleep(pause)
+        pause = min(2 * pause, LONGEST_PAUSE)
 
 
 def _digest(request: Request) -> str:
@@ -531,8 +650,8 @@ async def _ended(part: Part, function: Callable[..., object], arguments: tuple[o
     except OutcomeUnknown as error:
         return _error("unknown_outcome", _message(error) or type(error).__name__)
     except BaseException as error:  # noqa: BLE001  # a tool's SystemExit must not end the worker
-        # where to look is for the one who wrote the tool, not for the model; the text is without secrets
-        log.warning("tool.raised", error=_words(error), at=_places(error))
+        # where to look is for the one who wrote the tool; the text is for the model: it may repeat arguments
+        log.warning("tool.raised", error=type(error).__name__, at=_places(error))
         return _error("failed", _words(error))
 
 

@@ -102,7 +102,7 @@ def read_cassette(path: Path) -> Cassette:
             content = file.read(FILE_BYTES + 1)
         text = content.decode()
     except (OSError, UnicodeDecodeError) as error:
-        raise UsageError(f"{path}: cannot be read: {error}") from error
+        raise UsageError(f"{path}: cannot be read: {getattr(error, 'strerror', None) or error}") from error
     if len(content) > FILE_BYTES:
         raise UsageError(f"{path}: larger than {FILE_BYTES:,} bytes")
     values = _values(text, path)

@@ -19,6 +19,7 @@ from pydantic import ValidationError
 from activities.contracts import EarlyReply, EffectFailed, ModelReplied, ToolRequest, ToolResult, ToolSpec
 from client.cassette.file import Cassette, yaml_text
 from client.cassette.recording import ANSWERS, INPUTS, Entry, Recorder, WatchedHost, final_of, sealed
+from client.purity import ImpureMachine, observer_for
 from workflows.api import AgentSpec, AgentTask, RunResult
 from workflows.drive import Drive
 from workflows.gate.decisions import Refused
@@ -178,6 +179,9 @@ class _Player(Recorder):
         runs = LocalRuns(
             given, decide=lambda request: None, now=lambda: self.clock, machine=machine, watch=self.watch,
             origins=cassette.runs,
+            observe=lambda task, program: observer_for(
+                task, program, given, machine if program.machine is machine else None
+            ),
         )  # fmt: skip
         self._root = asyncio.ensure_future(
             runs.run(task, _nothing_is_performed, trace_id=cassette.trace_id, workflow_id=cassette.run)
@@ -196,6 +200,8 @@ class _Player(Recorder):
                 f"today's code refuses the task: {error}. Machines, rules and tools of your own come from "
                 "RATCHET_MODULES"
             )
+        except ImpureMachine as error:
+            return str(error)
         except Exception as error:  # noqa: BLE001  # a bug in a machine of today is a difference
             return f"today's code fails: {bug_text(error)}"
         finally:

@@ -41,6 +41,7 @@ from activities.contracts import (
     JsonObject,
     Message,
     ModelReplied,
+    NotBegun,
     ReadArtifacts,
     Reconciled,
     ReconcileRequest,
@@ -62,7 +63,7 @@ INPUTS = ("begin", "answer", "decide", "command", "cancel")
 """First keys of what comes from outside."""
 ANSWERS: dict[str, type[BaseModel]] = {
     "reply": ModelReplied, "result": ToolResult, "stepped": CodeStepped, "read": ArtifactsRead,
-    "reconciled": Reconciled, "compensated": Compensated, "failed": EffectFailed,
+    "reconciled": Reconciled, "compensated": Compensated, "failed": EffectFailed, "not_begun": NotBegun,
 }  # fmt: skip
 """Key of an answer -> what it holds. An inner run that came to its end is `ended`, a call that was stopped is
 `stopped`."""

@@ -91,6 +91,17 @@ GROUPS = {
 """How `--help` groups the commands; one that is in no group comes last."""
 
 
+SYNONYMS = {
+    "status": "show",
+    "ps": "list",
+    "ls": "list",
+    "stop": "cancel",
+    "kill": "cancel",
+    "help": "--help",
+}
+"""Names that other tools have for a command."""
+
+
 class _LazyGroup(TyperGroup):
     """Imports the module of a command when that command is called."""
 
@@ -100,7 +111,8 @@ class _LazyGroup(TyperGroup):
     def get_command(self, ctx: Any, cmd_name: str) -> Any:
         if cmd_name not in COMMANDS:
             close = difflib.get_close_matches(cmd_name, COMMANDS, n=1)
-            hint = f"did you mean {close[0]!r}?" if close else "`ratchet --help` lists the commands"
+            meant = SYNONYMS.get(cmd_name) or (close[0] if close else "")
+            hint = f"did you mean {meant!r}?" if meant else "`ratchet --help` lists the commands"
             ctx.fail(f"No such command {cmd_name!r}; {hint}")
         module = import_module(f"client.cli.{COMMANDS[cmd_name][0]}")
         command: Any = typer.main.get_group(module.app).commands[cmd_name]
@@ -108,6 +120,13 @@ class _LazyGroup(TyperGroup):
             if one.metavar is None and not one.type_descriptor.is_choice:
                 one.metavar = max(one.opts, key=len).lstrip("-").upper()
         return command
+
+    def invoke(self, ctx: Any) -> Any:
+        try:
+            return super().invoke(ctx)
+        except typer.BadParameter as error:  # the class of an exception is no news for a person
+            error.message = error.message.removeprefix("Value error, ")
+            raise
 
     def format_commands(self, ctx: Any, formatter: Any) -> None:
         grouped = {title: names.split() for title, names in GROUPS.items()}

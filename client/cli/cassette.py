@@ -98,7 +98,7 @@ async def play_files(
         try:
             verdict = await played(path, used, settings)
         except RatchetError as error:
-            verdict = Verdict(str(error))
+            verdict = Verdict(str(error).removeprefix(f"{path}: "))
         lines.append(_Line(
             file=str(path), ok=verdict.ok, calls=verdict.calls, decisions=verdict.decisions,
             changes=verdict.changes, difference=verdict.difference,

@@ -4,18 +4,20 @@ from __future__ import annotations
 
 import shlex
 from collections.abc import Mapping
+from contextlib import suppress
 from dataclasses import dataclass
+from functools import lru_cache
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, Literal
 
 import typer
 
-from client.agentfile import SCRIPTED, AgentFile, Choice, load_agent, shipped_agents
+from activities.agentfiles import agent_keys, is_agent
+from client.agentfile import SCRIPTED, Choice, load_agent, shipped_agents
 from client.cli import render
 from client.cli.options import AgentName, CommonOptions, Json, command
 from client.errors import UsageError
 from client.options import Option, options_in
-from client.yaml import YamlFile
 from workflows.people import Approvals
 
 if TYPE_CHECKING:
@@ -26,6 +28,9 @@ if TYPE_CHECKING:
 __all__ = ["agents_here", "app"]
 
 app = typer.Typer(rich_markup_mode=None)
+
+LISTED_BYTES = 64_000
+"""An agent file that is larger runs by its name, and is in no list."""
 
 
 @dataclass(frozen=True)
@@ -82,17 +87,21 @@ async def agents(common: CommonOptions, as_json: Json = False) -> None:
 
 
 def agents_here() -> list[Path]:
-    """The agent files of the current folder, right or wrong."""
-    return [path for path in sorted(Path().glob("*.yaml")) if _is_agent(path)]
+    """The agent files of the current folder, right or wrong. Nobody named them: large ones are left out."""
+    found = []
+    for path in sorted(Path().glob("*.yaml")):
+        with suppress(OSError):
+            if path.is_file() and _is_agent(path.absolute(), path.stat().st_mtime_ns):
+                found.append(path)
+    return found
 
 
-def _is_agent(path: Path) -> bool:
-    """A YAML file that says something about an agent, right or wrong."""
-    try:
-        keys = set(YamlFile(path).values)
-    except UsageError:
-        return False
-    return len(keys & set(AgentFile.model_fields)) >= 2 and bool(keys & {"machine", "models", "tools"})
+@lru_cache(maxsize=1000)
+def _is_agent(path: Path, changed: int) -> bool:
+    """A small YAML file that said something about an agent, right or wrong, as it was `changed` last."""
+    with path.open("rb") as file:
+        content = file.read(LISTED_BYTES + 1)
+    return len(content) <= LISTED_BYTES and is_agent(agent_keys(content.decode(errors="replace")))
 
 
 def _agent_facts(path: Path, name: str) -> dict[str, Any]:

@@ -28,8 +28,11 @@ async def costs(
         typer.Option("--since", help="Only what was spent since: 36h, 7d, 4w, or a date."),
     ] = None,
     as_json: Json = False,
-) -> None:
-    """Show what runs have cost: those in the archive, and those that are under way where a server runs."""
+) -> int:
+    """Show what runs have cost: those in the archive, and those that are under way where a server runs.
+
+    Exit code 1: the archive has runs whose log was changed; they are counted, and named on standard error.
+    """
     from activities.store.blobs import StoreError
     from activities.store.stores import Stores
 
@@ -39,6 +42,7 @@ async def costs(
     stores = Stores(load_settings(common.data_dir))
     try:
         found = [*archived_spending(stores.archive, timed=timed, live=(one.run for one in live)), *live]
+        broken = [*stores.archive.broken()]
     except StoreError as error:
         raise RatchetError(f"the archive cannot be read: {error}") from error
     finally:
@@ -50,6 +54,9 @@ async def costs(
         render.out().print(render.cost_table(lines, by))
     else:
         render.note("no run has spent anything" if since is None else f"nothing was spent since {since}")
+    for one in broken:
+        render.note(str(one))
+    return 1 if broken else 0
 
 
 async def _live(common: CommonOptions, timed: bool) -> tuple[Spending, ...]:
@@ -62,9 +69,17 @@ async def _live(common: CommonOptions, timed: bool) -> tuple[Spending, ...]:
     try:
         async with common.client() as client:
             live = await live_spending(client, timed=timed, failed=problems.append)
+            kept = await client.archive.ended()
+            over = {line.id for line in await client.lines() if line.closed and line.exit_reason != "refused"}
     except RatchetError as error:
         render.note(f"runs that are under way are not counted in full: {error}")
         return ()
+    if missing := over - kept:
+        render.note(
+            f"{render.counted(len(missing), 'run')} that Temporal knows to be over, such as {min(missing)}, "
+            "left no result in the archive here and count only as far as it has their log; name the "
+            "directory of their workers with --data-dir. Runs that were terminated have none anywhere"
+        )
     if problems:
         render.note(f"{len(problems)} runs that are under way are not counted in full: {problems[0]}")
     return live

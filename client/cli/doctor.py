@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from client import ownership
-from client.agentfile import Choice
+from client.agentfile import AgentFile, Choice
 from client.catalog import Catalog, check_key
 from client.cli import render
 from client.cli.mcptools import ServerFacts, mcp_servers
@@ -64,7 +64,7 @@ async def doctor(
     if adopt:
         ownership.adopt(data_directory(settings.data_dir))
     checks = [check async for check in _server(common, settings, fix)]
-    checks += await _tools(settings, chosen.tools)
+    checks += await _tools(settings, chosen)
     checks.append(_store(settings))
     checks += [check async for check in _models(settings, models, needed=agent is not None)]
     if as_json:
@@ -121,15 +121,18 @@ async def _worker(client: AgentClient) -> Check:
     return Check("worker", False, "none polls the task queue; start one with `python worker.py`")
 
 
-async def _tools(settings: Settings, wanted: Sequence[str]) -> list[Check]:
+async def _tools(settings: Settings, agent: AgentFile) -> list[Check]:
     try:
-        names = [tool.name for tool in Catalog.load(settings).tools]
+        catalog = Catalog.load(settings)
     except RatchetError as error:
         return [Check("tools", False, str(error))]
     servers = await mcp_servers(settings)
+    served = [tool for server in servers for tool in server.tools]
     checks = [_mcp_server(server) for server in servers]
-    all_names = [*names, *(tool.name for server in servers for tool in server.tools)]
-    if missing := [name for name in wanted if name not in all_names]:
+    checks += [Check("approvals", False, warning) for warning in catalog.warnings(agent, served)]
+    names = [tool.name for tool in catalog.tools]
+    all_names = [*names, *(tool.name for tool in served)]
+    if missing := [name for name in agent.tools if name not in all_names]:
         text = f"there is no {', '.join(missing)}; there are: {', '.join(all_names)}"
         return [Check("tools", False, text), *checks]
     return [Check("tools", True, ", ".join(names)), *checks]

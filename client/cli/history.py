@@ -12,6 +12,7 @@ import typer
 
 from client.agent import pinned
 from client.agentfile import Draft, find_agent, load_agent
+from client.archived import ArchiveProblem
 from client.catalog import check_key, check_servers
 from client.cli import render
 from client.cli.interactive import confirm
@@ -70,6 +71,10 @@ async def check(
         Path | None, typer.Option("--save", help="Keep the histories of the server's runs in this folder.")
     ] = None,
     agent: AgentName = None,
+    archive: Annotated[
+        bool,
+        typer.Option("--archive", help="Check the archive instead: is each log there, as it was written?"),
+    ] = False,
     as_json: Json = False,
 ) -> int:
     """Would a deploy of today's code break a run that is not over? Nothing is called, and nothing changes.
@@ -78,8 +83,12 @@ async def check(
     so state and data of each must fit today's machine. Today's code is Ratchet's, with the modules of
     --agent, of RATCHET_MODULES, and those that earlier commands in this directory named, in this order.
 
-    Exit code 0: all go on; 1: one breaks, or is unknown.
+    Exit code 0: all go on; 1: one breaks, or is unknown. With --archive: 0: all is as it was written; 1: not.
     """
+    if archive:
+        if files or save or agent:
+            raise UsageError("--archive checks the archive alone; leave out files, --save and --agent")
+        return await _check_archive(common, as_json)
     found: list[Checked] = []
     async for checked in _checks(common, files or (), save, agent):
         found.append(checked)
@@ -92,6 +101,28 @@ async def check(
         runs = f"{good} of {render.counted(len(found), 'run')} would go on with today's code"
         render.note(runs if found else "no run is under way, so a deploy breaks none")
     return 0 if good == len(found) else 1
+
+
+async def _check_archive(common: CommonOptions, as_json: bool) -> int:
+    """Print what is wrong with the archive."""
+    from client.unarchived import missing_ends
+
+    async with common.runs() as runs:
+        problems = [
+            ArchiveProblem(run=one.run[0], run_id=one.run[1], problem=str(one))
+            for one in await runs.archive.broken()
+        ]
+        problems += [one async for one in missing_ends(runs)]
+        checked = await runs.archive.runs()
+    if as_json:
+        render.print_lines(problems)
+    else:
+        for one in problems:
+            render.out().print(render.plain(one.problem), soft_wrap=True)
+        render.note(
+            f"checked {render.counted(checked, 'log')} of the archive, and whether it has each run's end"
+        )
+    return 1 if problems else 0
 
 
 async def _checks(

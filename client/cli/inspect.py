@@ -192,6 +192,7 @@ async def result(common: CommonOptions, run: RunName, as_json: Json = False) -> 
             waits = f"; it waits for a person ({line.waiting})" if line.waiting else ""
             raise RatchetError(f"run {run_id} is not over yet{waits}; `ratchet watch {run_id}` follows it")
         found = await client.result(run_id)
+    render.note_cut(found)
     if as_json:
         render.print_json(found)
     else:

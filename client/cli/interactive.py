@@ -42,10 +42,13 @@ from workflows.people import Decided, Request, Verb
 if TYPE_CHECKING:
     from client.agent import AgentClient
     from client.sending import SentSignal
+    from workflows.kernel.log import Record
 
 __all__ = ["Listener", "Questions", "Terminal", "confirm", "listening", "person_here"]
 
 LATER, FULL = "l", "s"
+CLOSING = ("Decided", "Expired", "Withdrawn")
+"""Events of the log after which a request is not asked any more."""
 STATUS_QUERY, STATUS_ANSWER = "\x1b[5n", b"\x1b[0n"
 STATUS_SECONDS = 2.0
 """A terminal that does not answer in this time never does; the keys of this time are dropped."""
@@ -130,7 +133,7 @@ class Terminal:
 
 
 async def _interrupt() -> NoReturn:
-    """Ctrl-C in the terminal's raw mode is a key: make it the signal that it is elsewhere."""
+    """End the command as Ctrl-C does. In the terminal's raw mode that is a key: make it a signal."""
     signal.raise_signal(signal.SIGINT)
     await asyncio.Future()
     raise AssertionError("the command is cancelled by then")
@@ -169,6 +172,9 @@ class Listener(Protocol):
 
     def changed(self, request: Request) -> None:
         """A request has opened, got a vote, or is closed."""
+
+    async def before(self, record: Record) -> None:
+        """This record of the run that is followed is printed next."""
 
 
 @asynccontextmanager
@@ -220,6 +226,9 @@ class _Announcer:
         if self._view is not None:
             self._view.waiting_for("; ".join(request_line(one, 60) for one in self._open.values()))
 
+    async def before(self, record: Record) -> None:
+        """Nothing is on the screen that it could meet."""
+
     def _announce(self, request: Request) -> None:
         if self._view is None:
             commands = decision_commands(request, request.run)
@@ -245,31 +254,49 @@ class Questions:
         self._by: Signer = signer()
         self._open: dict[tuple[str, str], Request] = {}
         """By run and id, oldest first."""
-        self._closed: dict[tuple[str, str], Request] = {}
+        self._closed: dict[tuple[str, str], Request | None] = {}
+        """None: the log says how."""
         self._left: set[tuple[str, str]] = set()
         """Requests that this person cannot or will not decide."""
+        self._later: set[tuple[str, str]] = set()
+        """Those that they will not decide now."""
         self._drafts: dict[tuple[str, str], Draft] = {}
         self._news = asyncio.Event()
         self.idle = asyncio.Event()
         """No editor is open, and no decision of this person is on its way."""
         self.idle.set()
+        self._silent = asyncio.Event()
+        """No question is on the screen."""
+        self._silent.set()
 
     def changed(self, request: Request) -> None:
         """See `Listener`."""
         key = request.run, request.id
         if request.is_open:
+            if key in self._closed:
+                return  # the log was faster
             if key in self._open and not _same(self._open[key], request):
                 self._left.discard(key)  # another group is asked now
             self._open[key] = request
         else:
             self._open.pop(key, None)
-            self._closed[key] = request
+            self._closed.setdefault(key, request)
         self._show_left()
         self._news.set()
 
+    async def before(self, record: Record) -> None:
+        """A question that it closes leaves the screen first: its line would be printed into the prompt."""
+        key = self._followed, str(record.about.get("request"))
+        if record.event in CLOSING and key in self._open:
+            del self._open[key]
+            self._closed[key] = None
+            self._show_left()
+            self._news.set()
+            await self._silent.wait()
+
     def print_commands(self) -> None:
-        """Print the commands that decide what is open."""
-        for request in self._open.values():
+        """Print the commands that decide what is open; of what was left they have been printed."""
+        for request in (one for key, one in self._open.items() if key not in self._left):
             notes().print(_commands(f"{request_line(request)} waits:", request))
 
     async def ask_all(self) -> None:
@@ -294,6 +321,7 @@ class Questions:
     async def _ask_one(self, key: tuple[str, str]) -> None:
         """Ask until it is decided here or elsewhere, has changed, or the person leaves it."""
         request = self._open[key]
+        self._silent.clear()
         with self._view.still() as console:
             asking = asyncio.create_task(self._ask(request, console))
             try:
@@ -309,13 +337,17 @@ class Questions:
             if not asking.cancelled() and error is None and asking.result():
                 await self._until_closed(key)
             elif not self._is_current(request):
-                console.print(f"\n{self._change(key)}")
+                if self._open.get(key) or self._closed.get(key):
+                    console.print(f"\n{self._change(key)}")
             else:
                 if error is not None:
                     head = f"it cannot be asked here ({_text_of(error)}); these commands decide it"
                     console.print(_commands(head, request))
                 self._left.add(key)
                 self._show_left()
+        self._silent.set()
+        if key in self._later and self._later >= self._open.keys():
+            await _interrupt()  # the person has left all that waits
 
     def _change(self, key: tuple[str, str]) -> str:
         now = self._open.get(key)
@@ -351,10 +383,9 @@ class Questions:
             typed = await self._terminal.line(f"{request.id} {what}? {letters}, and a comment if you like: ")
             letter, _, text = (LATER if typed is None else typed).partition(" ")
             if letter.lower() == LATER:
-                head = (
-                    "it goes on waiting; Ctrl-C is safe, the run is kept. From any terminal these decide it:"
-                )
+                head = "it goes on waiting. From any terminal these decide it:"
                 console.print(_commands(head, request))
+                self._later.add((request.run, request.id))
                 return False
             if letter.lower() == FULL:
                 console.print(request_block(request, request.run, full=True))
@@ -436,7 +467,11 @@ def _text_of(error: BaseException) -> str:
 
 def _choices(request: Request) -> list[str]:
     """The letters, one on a line."""
-    return [*choices(request), f"  {FULL}  show all of it", f"  {LATER}  later: leave the run waiting"]
+    return [
+        *choices(request),
+        f"  {FULL}  show all of it",
+        f"  {LATER}  later: leave it waiting, back to the shell",
+    ]
 
 
 def _fields(request: Request, verb: Verb, text: str) -> dict[str, Any]:

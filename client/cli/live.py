@@ -90,12 +90,15 @@ class LiveView:
         self._progress.request = request
 
     def heard(self, beat: Heartbeat) -> None:
-        """Show what the model has said so far in the call under way, and what is tried again when."""
+        """Show what the model has said so far in the call under way, and what is tried again when. A bug,
+        whose key is its text, is left out: the command ends with it."""
         self._progress.text, self._progress.attempt = beat.text, beat.attempt
         self._progress.next_try = beat.next_try
-        for text in (text for key, text in beat.failures.items() if key not in self._failed):
+        news = {key: text for key, text in beat.failures.items() if key != text}
+        news |= {text: text for text in beat.paused_calls}
+        for text in (text for key, text in news.items() if key not in self._failed):
             self._print([hanging(text, self.console, GUTTER, "! ", style="yellow")])
-        self._failed |= beat.failures.keys()
+        self._failed |= news.keys()
 
     @contextmanager
     def still(self) -> Iterator[Console]:
@@ -288,9 +291,10 @@ class _Blocks:
         text = f"{text.strip().rstrip(':')}{f': {problem}' if problem else ''}"
         mark, style = ("? ", "yellow") if record.event == "Requested" else ("• ", "yellow")
         line = self._hang(text, mark, style)
-        if record.event == "Closed":
+        if record.event == "Closed" or (record.by == "kernel" and record.error):
             yield from self._release()
-            self._held, self._held_text = line, record.reason.partition(": ")[2] or record.reason
+            why = record.reason.partition(": ")[2] if record.event == "Closed" else record.error
+            self._held, self._held_text = line, why or record.reason
         else:
             yield from self._put(line)
 

@@ -23,14 +23,19 @@ async def mcp(
     common: CommonOptions,
     agent: Annotated[
         list[str] | None,
-        typer.Option("--agent", "-a", help="Agent that the client may start; repeatable. Default: none."),
+        typer.Option(
+            "--agent", "-a", help="Agent that the client may start, and whose runs it sees; repeatable."
+        ),
     ] = None,
     may_decide: Annotated[
         str,
         typer.Option(
-            "--may-decide", metavar="NAME", help="Let the client decide requests; the log has this name."
+            "--may-decide",
+            metavar="NAME",
+            help="Let the client decide what these runs ask; the log has this name.",
         ),
     ] = "",
+    all_runs: Annotated[bool, typer.Option(help="Let the client see the runs of every agent.")] = False,
 ) -> None:
     """Serve runs to an MCP client on standard input and output."""
     try:
@@ -39,6 +44,11 @@ async def mcp(
         from activities.mcp.servers import MISSING
 
         raise UsageError(MISSING) from error
+    if not (agent or all_runs):
+        raise UsageError(
+            "the client could see nothing: name the agents that it may start with --agent, or let it see the "
+            "runs of every agent with --all-runs"
+        )
     agents, allowed = {}, Allowed()
     for name in agent or ():
         found = load_agent(name)
@@ -57,4 +67,4 @@ async def mcp(
         client = await stack.enter_async_context(common.client(settings))
         if client.ui and not await client.has_worker():  # the embedded server, without `ratchet dev`
             await stack.enter_async_context(client.connection.working())
-        await mcp_server(client, agents, may_decide).run_stdio_async()
+        await mcp_server(client, agents, may_decide, all_runs=all_runs).run_stdio_async()

@@ -20,6 +20,7 @@ from rich.console import Console, Group, RenderableType
 from rich.table import Table
 from rich.text import Text
 
+from activities.contracts import visible
 from client.calls import Reading, is_call
 from workflows.people import (
     DEFAULT_EFFECT_MODES,
@@ -126,6 +127,15 @@ def note(text: str) -> None:
     console.print(hanging(text, console), soft_wrap=True)
 
 
+def note_cut(result: RunResult) -> None:
+    """Say of a result that is not the whole one where that is."""
+    if result.cut:
+        note(
+            f"{result.cut}. They could not do so here: start a worker of the run, or name the workers' "
+            "directory with --data-dir"
+        )
+
+
 def _console(terminal: bool, *, stderr: bool) -> Console:
     kind = Console if terminal else _Piped
     width = None if terminal else 10_000
@@ -145,15 +155,13 @@ class _Piped(Console):
 
 
 def plain(text: str) -> str:
-    """The text without characters that steer a terminal."""
-    return "".join(c if c.isprintable() or c in "\n\t" else "\N{REPLACEMENT CHARACTER}" for c in text)
+    """The text without characters that steer a terminal or show nothing."""
+    return visible(text, lambda _: "\N{REPLACEMENT CHARACTER}", kept="\n\t")
 
 
 def escaped(text: str) -> str:
-    """JSON text of the same meaning, without characters that steer a terminal (C1, bidi, format)."""
-    if text.isprintable():
-        return text
-    return "".join(c if c.isprintable() or c == "\n" else json.dumps(c)[1:-1] for c in text)
+    """JSON text of the same meaning, without characters that steer a terminal or show nothing."""
+    return visible(text, lambda hidden: json.dumps(hidden)[1:-1], kept="\n")
 
 
 def print_json(value: Any, *, indent: int | None = 2, stream: TextIO | None = None) -> None:
@@ -367,7 +375,7 @@ def result_text(result: RunResult, console: Console) -> list[Text]:
     parts.append(Text(f"{mark} ", style=f"bold {style}").append(line, style=style))
     parts += [hanging(f"not heard by the model: {text}", console, style="yellow") for text in result.unheard]
     if not result.archived:
-        text = "the archive lacks the end of this run's log; the worker's log says why"
+        text = "the archive lacks the end of this run until a worker can write it; its log says why"
         parts.append(hanging(text, console, style="yellow"))
     return parts
 
@@ -387,6 +395,7 @@ def status_block(line: RunLine | None, status: RunStatus) -> Table:
         "doing": "" if status.finished else status.doing,
         "failing": status.failing or "",
         "next try": _next_try(status.attempt, status.next_try) if status.failing else "",
+        "paused call": "\n".join(status.paused_calls),
         "child runs": "\n".join(status.children),
         "progress": _progress(run, line, status),
         "exit": status.exit_reason or "",

@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, Annotated, Any, Never
 
 import typer
 
+from activities.contracts import MaterialRef
 from client.agent import pinned
 from client.agentfile import SCRIPTED, Choice
 from client.catalog import Catalog, check_key, check_servers
@@ -193,15 +194,20 @@ async def task(
     if not unchecked:
         Catalog.load(settings).check(chosen, draft)
     made = pinned(chosen.task(await read_text(goal, "goal")))
+    stores = Stores(settings)
     if which.material is not None:
         _check_takes_material(made)
-        found = await material_for(which.material, Stores(settings).sealed)
+        found = await material_for(which.material, stores.sealed)
         made = made.model_copy(update={"material": found})
     if which.image:
-        stores = Stores(settings)
         with_images = await goal_with_images(made.goal, which.image, Images(stores.sealed, stores.secret))
         made = made.model_copy(update={"goal": with_images})
     render.print_json(made)
+    if which.image or isinstance(made.material, MaterialRef):
+        render.note(
+            f"Its material or images are in {stores.blobs.objects.where}. Where workers have another store, "
+            "the run waits for them: give this command theirs (--data-dir, RATCHET_STORE or RATCHET_BLOBS)"
+        )
     if chosen.modules:
         variable = shlex.quote(json.dumps(chosen.modules))
         render.note(
@@ -223,7 +229,10 @@ async def _run_one(common: CommonOptions, which: AgentOptions, starting: Startin
     own = starting.worker or common.remote() is None
     if own:
         _use_base_url(choice)
-        Catalog.load(settings).check(agent, draft)
+        catalog = Catalog.load(settings)
+        catalog.check(agent, draft)
+        for warning in catalog.warnings(agent):
+            render.note(f"warning: {render.plain(warning)}")
         check_key(agent.models.values())
         await check_servers(agent.models)
     if which.material is not None:
@@ -411,7 +420,8 @@ async def follow(
     """
     view = None if as_json else LiveView(render.out(), verbose=verbose)
     if view is not None and client.ui:
-        render.note(f"{client.ui}/namespaces/{client.temporal.namespace}/workflows/{run_id}")
+        page = f"{client.ui}/namespaces/{client.temporal.namespace}/workflows/{run_id}"
+        render.note(f"while this command or `ratchet dev` runs: {page}")
     with _resume_named(client), view.shown() if view else nullcontext():
         async with (
             heartbeats(client, run_id, view) if view else nullcontext(),
@@ -422,6 +432,7 @@ async def follow(
                 if isinstance(one, Request):
                     listener.changed(one)
                 elif view is not None:
+                    await listener.before(one)
                     view.show(one)
                 else:
                     render.print_json(one, indent=None)
@@ -430,6 +441,7 @@ async def follow(
         render.print_json(result, indent=None)
     else:
         view.end(result)
+    render.note_cut(result)
     return 0 if result.ok else 1
 
 

@@ -26,7 +26,6 @@ from starlette.routing import Route
 from starlette.staticfiles import StaticFiles
 from starlette.types import Receive, Scope, Send
 
-from activities.contracts import JsonObject
 from client.agent import AgentClient
 from client.catalog import Catalog
 from client.cli.render import counted, spent, time_span
@@ -85,10 +84,6 @@ class Console:
     def catalog(self) -> Catalog:
         """The machines and tools that this process knows. Raises UsageError."""
         return Catalog.load(self.agents.connection.settings)
-
-    def schema(self, tool: str | None) -> JsonObject | None:
-        """The JSON schema of a tool's arguments; None: this process does not know the tool."""
-        return next((one.parameters for one in self.catalog.tools if one.name == tool), None)
 
     def part(self, template: str, **values: Any) -> Markup:
         """A template as a part of a page."""
@@ -184,7 +179,8 @@ class _Stream(StreamingResponse):
 
 
 def link(path: str, **query: Any) -> str:
-    """The address of a page; values that are empty or None are left out."""
+    """The address of a page as others of the console name it; values that are empty or None are left out."""
+    path = path.removeprefix("/") or "./"
     kept = {name: value for name, value in query.items() if value not in (None, "")}
     return f"{path}?{urlencode(kept, quote_via=quote)}" if kept else path
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from functools import lru_cache
@@ -39,9 +40,13 @@ class _Offer:
 
 
 @lru_cache(maxsize=200)
-def _loaded(path: Path, changed: int) -> AgentFile:
-    """The agent file as it was `changed` last: reading one takes longer than all else of the page."""
-    return load_agent(path)
+def _loaded(path: Path, changed: int) -> AgentFile | str:
+    """The agent file as it was `changed` last, or what is wrong with it: to read one takes longer than all
+    else of the page."""
+    try:
+        return load_agent(path)
+    except UsageError as error:
+        return str(error)
 
 
 def _offers(console: Console) -> dict[str, _Offer]:
@@ -54,8 +59,10 @@ def _offer(console: Console, name: str, path: Path) -> _Offer:
     """An agent as the workers of this directory could run it."""
     try:
         agent = _loaded(path, path.stat().st_mtime_ns)
-    except (UsageError, OSError) as error:
-        return _Offer(name, path, None, str(error))
+    except OSError as error:
+        agent = f"{path}: {error.strerror or error}"
+    if isinstance(agent, str):
+        return _Offer(name, path, None, agent)
     loaded = console.agents.connection.settings.modules
     if missing := [module for module in agent.modules if module not in loaded]:
         files = ", ".join(Path(one).name for one in missing)
@@ -79,7 +86,7 @@ async def agents(
         request,
         "agents.html",
         title="Agents",
-        offers=_offers(console).values(),
+        offers=(await asyncio.to_thread(_offers, console)).values(),
         working=await console.agents.has_worker(),
         error=error,
         typed=typed or {},
@@ -91,7 +98,7 @@ async def start(console: Console, request: Request) -> Response:
     """Start a run of one of the agents that are shown."""
     form = await form_of(request)
     try:
-        offer = _offers(console).get(form.get("agent", ""))
+        offer = (await asyncio.to_thread(_offers, console)).get(form.get("agent", ""))
         if offer is None or offer.agent is None:
             raise UsageError("There is no such agent here; choose one of the list.")
         if offer.problem:

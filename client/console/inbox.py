@@ -17,7 +17,6 @@ from client.cli.render import DECISIONS, decision_text, request_reason
 from client.cli.typed import amounts_from
 from client.console.app import Console, Handler, Parts, form_of, link
 from client.console.forms import Field, arguments_in, field_key, fields_of
-from client.console.sources import RunView
 from client.console.steps import request_history, steps_of
 from client.errors import RatchetError, Refused, UsageError
 from client.listing import RequestSummary
@@ -66,7 +65,7 @@ async def _parts(console: Console) -> Parts:
 
 async def inbox(console: Console, request: HttpRequest) -> Response:
     """What waits, the oldest first; below it what was decided lately."""
-    return console.page(request, "inbox.html", title="Inbox", parts=await _parts(console), live="/live/inbox")
+    return console.page(request, "inbox.html", title="Inbox", parts=await _parts(console), live="live/inbox")
 
 
 async def live_inbox(console: Console, request: HttpRequest) -> Response:
@@ -102,7 +101,7 @@ async def request_page(
         "open": not isinstance(asked, Request) or asked.is_open,
         "view": view,
         "reason": request_reason(asked, view.task),
-        "fields": _fields(console, asked, view),
+        "fields": await _fields(console, run, asked),
         "verbs": _verbs(asked),
         "steps": steps_of(view.records, last=LED_TO),
         "before": [one for one in request_history(view.records) if one.id != asked.id],
@@ -142,10 +141,14 @@ def _title(asked: AnyRequest) -> str:
     return f"{asked.kind} {asked.id}: {asked.tool or asked.text[:60]}"
 
 
-def _fields(console: Console, asked: AnyRequest, view: RunView) -> tuple[Field, ...]:
+async def _fields(console: Console, run: str, asked: AnyRequest) -> tuple[Field, ...]:
+    """The arguments of a call, by the schema that its run has recorded: it may be no tool of this process."""
     if asked.arguments is None or asked.kind == "limit":
         return ()
-    return fields_of(asked.arguments, console.schema(asked.tool))
+    schema: JsonObject | None = None
+    with suppress(RatchetError):  # no worker: each field is of its value's type
+        schema = (await console.agents.requests_page(run)).parameters.get(asked.tool or "")
+    return fields_of(asked.arguments, schema)
 
 
 def _verbs(asked: AnyRequest) -> Sequence[str]:
@@ -172,7 +175,7 @@ async def decide(console: Console, request: HttpRequest) -> Response:
         seen = RequestSummary(id=name, kind=asked.kind, digest=form.get("digest", ""))
         if asked.digest != seen.digest:
             raise Refused(f"Request {name} changed after you saw it. This is how it is now; decide again.")
-        fields = _fields(console, asked, await console.sources.view(run))
+        fields = await _fields(console, run, asked)
         decision = decision_from(
             seen, _verb(form), form.get("text", "").strip(), **_content(form, fields, asked)
         )

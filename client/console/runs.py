@@ -14,6 +14,7 @@ from markupsafe import Markup
 from starlette.requests import Request
 from starlette.responses import Response
 
+from activities.contracts import is_visible
 from client.cli.render import command_text
 from client.cli.typed import caps_from
 from client.console.app import Console, Handler, Parts, form_of
@@ -53,7 +54,7 @@ LABELS = {
 def _filters(request: Request) -> dict[str, str]:
     names = ("progress", "agent", "machine", "exit", "since", "id")
     given = {name: request.query_params.get(name, "") for name in names}
-    return {name: "".join(filter(str.isprintable, text)).strip()[:200] for name, text in given.items()}
+    return {name: "".join(filter(is_visible, text)).strip()[:200] for name, text in given.items()}
 
 
 def _query(filters: Mapping[str, str]) -> str:
@@ -101,7 +102,7 @@ async def run_list(console: Console, request: Request) -> Response:
         "runs.html",
         title="Runs",
         parts=await _list_parts(console, request),
-        live=f"/live/runs?{request.url.query}",
+        live=f"live/runs?{request.url.query}",
         filters=_filters(request),
         progresses=PROGRESS,
         spans=SINCE,
@@ -174,7 +175,7 @@ async def run_page(console: Console, request: Request) -> Response:
         "run.html",
         title=(view.task.goal if view.task else run)[:80],
         parts=parts,
-        live=f"/live/run?{request.url.query}",
+        live=f"live/run?{request.url.query}",
         run=run,
         view=view,
         tab=tab,

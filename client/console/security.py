@@ -1,8 +1,10 @@
 """Who may ask the console: the person with the link that was printed, from a page of the console itself.
 
 Three checks stand before every page: the Host and origin of the request (`client/ui.py`), a session that only
-the printed link gives, and for a write an Origin, which no form of another page can make up. Every answer
-carries a policy under which a browser runs no script and loads nothing that is not the console's own.
+the printed link gives, and for a write an Origin, which no form of another page can make up. A browser gives
+a cookie to every port of a host's name. So the pages lie in a place that nobody can guess, and the cookie
+goes to no other. Every answer carries a policy under which a browser runs no script and loads nothing that
+is not the console's own.
 """
 
 from __future__ import annotations
@@ -32,11 +34,12 @@ HEADERS = {
     "cache-control": "no-store",
 }
 LOGIN, STATIC = "/login", "/static/"
+COOKIE = "ratchet-console"
 UNKNOWN = """<!doctype html><html lang="en"><meta charset="utf-8"><title>Ratchet console</title>
 <meta name="viewport" content="width=device-width"><link rel="stylesheet" href="/static/console.css">
 <main class="plain"><h1>This page needs the link</h1>
 <p>Open the link that <code>ratchet console</code> or <code>ratchet dev</code> printed when it started. Each
-start makes a new one.</p><p>If you come from that link, <a href="/">go on to the console</a>.</p></main>"""
+start makes a new one.</p><p>If you come from that link, <a href="">go on to the console</a>.</p></main>"""
 
 
 class Guard:
@@ -47,6 +50,8 @@ class Guard:
         self._app, self._names = app, names
         self.token = secrets.token_urlsafe(32)
         """In the printed link alone."""
+        self.place = f"/{secrets.token_urlsafe(16)}"
+        """Before the path of each page."""
         self._session = secrets.token_urlsafe(32)
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
@@ -61,11 +66,14 @@ class Guard:
                     headers[name] = value
             await send(message)
 
-        refusal = self._refusal(scope)
+        inside = scope["path"].startswith(f"{self.place}/")
+        if inside:
+            scope = {**scope, "path": scope["path"].removeprefix(self.place)}
+        refusal = self._refusal(scope, inside=inside)
         await (self._app if refusal is None else refusal)(scope, receive, sent)
 
-    def _refusal(self, scope: Scope) -> Response | None:
-        """What a request gets in place of a page; None: it may pass."""
+    def _refusal(self, scope: Scope, *, inside: bool) -> Response | None:
+        """What a request gets in place of a page; None: it may pass. `inside`: it knows the place."""
         fields = [(name.decode("latin-1"), value.decode("latin-1")) for name, value in scope["headers"]]
         method, path = scope["method"], scope["path"]
         writes = method not in ("GET", "HEAD")
@@ -80,7 +88,7 @@ class Guard:
             return self._login(scope, given)
         if path.startswith(STATIC) and not writes:
             return None
-        if not hmac.compare_digest(_cookie(given), self._session.encode()):
+        if not (inside and hmac.compare_digest(_cookie(given), self._session.encode())):
             return Response(UNKNOWN, 401, media_type="text/html")
         return None
 
@@ -93,17 +101,13 @@ class Guard:
         (token,) = parse_qs(scope["query_string"].decode("latin-1")).get("token", [""])[:1]
         if scope["method"] != "GET" or not hmac.compare_digest(token.encode(), self.token.encode()):
             return Response(UNKNOWN, 401, media_type="text/html")
-        answer = RedirectResponse("/", 303)
+        answer = RedirectResponse(f"{self.place}/", 303)
         tls = given.get("x-forwarded-proto", "").partition(",")[0].strip().lower() == "https"
-        name = _cookie_name(given["host"])
-        answer.set_cookie(name, self._session, httponly=True, samesite="strict", secure=tls)
+        answer.set_cookie(
+            COOKIE, self._session, path=f"{self.place}/", httponly=True, samesite="strict", secure=tls
+        )
         return answer
 
 
-def _cookie_name(host: str) -> str:
-    """By port: browsers give the cookies of one port to all others of the same name."""
-    return f"ratchet-console-{host.rpartition(':')[2] if ':' in host else 80}"
-
-
 def _cookie(fields: dict[str, str]) -> bytes:
-    return cookie_parser(fields.get("cookie", "")).get(_cookie_name(fields["host"]), "").encode()
+    return cookie_parser(fields.get("cookie", "")).get(COOKIE, "").encode()

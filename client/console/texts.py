@@ -9,6 +9,7 @@ from typing import Any
 
 from markupsafe import Markup, escape
 
+from activities.contracts import visible
 from client.cli.render import time_span
 
 __all__ = ["clock", "moment", "pretty", "short_id", "shown", "typed"]
@@ -19,9 +20,9 @@ SHORT_ID = 28
 def shown(value: Any) -> Any:
     """What a template puts on the page for a value: characters that show nothing, or turn the text around
     them, by their number. Markup of the console's own stays as it is."""
-    if isinstance(value, Markup) or not isinstance(value, str) or value.isprintable():
+    if isinstance(value, Markup) or not isinstance(value, str):
         return value
-    return "".join(c if c.isprintable() or c in "\n\t" else f"⟨U+{ord(c):04X}⟩" for c in value)
+    return visible(value, lambda hidden: f"⟨U+{ord(hidden):04X}⟩", kept="\n\t")
 
 
 def typed(value: str) -> Markup:

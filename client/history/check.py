@@ -11,7 +11,6 @@ from collections.abc import AsyncIterator, Iterable
 from pathlib import Path
 from typing import Literal
 
-from pydantic import ValidationError
 from temporalio.api.enums.v1 import VersioningBehavior
 from temporalio.client import WorkflowExecution, WorkflowHistory
 from temporalio.common import RawValue
@@ -21,7 +20,6 @@ from activities.contracts import Frozen
 from activities.store.blobs import StoreError
 from activities.store.converter import data_converter
 from activities.store.encryption import KeyMissing, NotDecrypted
-from activities.text import problems_text
 from client.catalog import Catalog
 from client.errors import MachineBug, NoWorker, RatchetError, StoreNotShared, UsageError, clear_errors
 from client.history.recorded import begun, payloads_in, workflow_id_of
@@ -30,7 +28,7 @@ from client.listing import list_filter
 from client.plugin import RatchetPlugin
 from client.reading import RunReader
 from workflows.api import AgentTask
-from workflows.kernel.errors import KernelError
+from workflows.kernel.errors import KernelError, NotRestored
 from workflows.kernel.log import Record
 from workflows.kernel.rollback import restored
 from workflows.task import InvalidTask, program_for
@@ -142,12 +140,10 @@ def _misfit(run: str, task: AgentTask | None, records: Iterable[Record]) -> str:
     try:
         program = program_for(task, None, run)
         snapshot = restored(program, records)
+    except NotRestored as error:
+        return f"its log does not fit today's {task.machine}: {error}"
     except (InvalidTask, KernelError) as error:
         return str(error)
-    except ValidationError as error:
-        return f"its data does not fit today's {task.machine}: {problems_text(error)}"
-    except (ValueError, KeyError) as error:
-        return f"its log does not fit today's {task.machine}: {error}"
     if snapshot.state not in program.machine.rows:
         return (
             f"today's {task.machine} has no state {snapshot.state}; it has {', '.join(program.machine.rows)}"

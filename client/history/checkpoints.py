@@ -11,7 +11,7 @@ from client.errors import NoWorker, RatchetError, UnknownRun, UsageError, clear_
 from client.runs import Runs
 from client.workerconfig import register_modules
 from workflows.api import AgentTask, StepLine
-from workflows.kernel.errors import KernelError
+from workflows.kernel.errors import NotRestored
 from workflows.kernel.log import Record, lineage
 from workflows.kernel.rollback import Checkpoint, checkpoints, restored
 from workflows.kernel.snapshot import Program
@@ -190,7 +190,7 @@ def snapshot_at(source: Source, step: int) -> StepSnapshot:
     upto = [record for record in source.records if record.seq <= point.seq]
     try:
         snapshot = restored(source.program, upto)
-    except (ValueError, KeyError, KernelError) as error:
+    except NotRestored as error:
         raise RatchetError(
             f"step {step} of run {source.run} cannot be restored with the machine as it is here: {error}"
         ) from error

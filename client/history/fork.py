@@ -16,6 +16,7 @@ from client.history.replayer import plugin_of, replayed
 from client.people import RunCommander
 from client.yaml import problem_text
 from workflows.api import AgentTask, Fork, Origin
+from workflows.kernel.errors import bug_text
 from workflows.kernel.machine import ToolsUnknown
 from workflows.people import Approvals, DoneCall, People
 from workflows.task import InvalidTask, first_step, program_for
@@ -61,14 +62,16 @@ def forked_task(source: Source, step: int, changes: ForkChanges | None = None) -
     values["fork"] = Fork(origin=origin, records=records, message=changes.message).model_dump(mode="json")
     try:
         forked = AgentTask.model_validate(values)
-        # the new run would refuse what does not fit; better before it starts
-        with suppress(ToolsUnknown):  # a worker knows more than the tools' names
-            first_step(forked, program_for(forked, None, source.run), now=point.at)
     except ValidationError as error:
         wrong = problem_text(error, AgentTask)
         raise UsageError(f"the changes do not fit run {source.run}: {wrong}") from error
-    except InvalidTask as error:
-        raise UsageError(f"run {source.run} cannot be forked from step {step}: {error}") from error
+    try:
+        # the new run would refuse what does not fit; better before it starts
+        with suppress(ToolsUnknown):  # a worker knows more than the tools' names
+            first_step(forked, program_for(forked, None, source.run), now=point.at)
+    except Exception as error:
+        why = str(error) if isinstance(error, InvalidTask) else f"its machine fails: {bug_text(error)}"
+        raise UsageError(f"run {source.run} cannot be forked from step {step}: {why}") from error
     return forked
 
 

@@ -14,7 +14,7 @@ from temporalio.client import Client, WorkflowHistory
 from temporalio.converter import DataConverter
 from temporalio.service import RPCError, RPCStatusCode
 
-from activities.contracts import ArchiveRequest
+from activities.contracts import ArchiveRequest, ModelReplied, ToolsDescribed, ToolSpec
 from activities.store.encryption import KeyMissing, NotDecrypted
 from client.archived import ArchivedRuns
 from client.errors import RatchetError
@@ -22,12 +22,17 @@ from workflows.api import AgentTask
 from workflows.kernel.log import Record
 
 __all__ = [
-    "Beginning", "Execution", "archived_executions", "beginning_of", "begun", "by_number", "executions_of",
-    "payloads_in", "recorded_log", "workflow_id_of",
+    "Beginning", "Execution", "archive_requests", "archived_executions", "beginning_of", "begun", "by_number",
+    "executions_of", "payloads_in", "recorded_log", "recorded_tools", "workflow_id_of",
 ]  # fmt: skip
 
 ARCHIVE = "archive_log"
 """The activity that writes the log to the archive."""
+BRING_TOOLS: dict[str, type[ModelReplied | ToolsDescribed]] = {
+    "ask_model": ModelReplied,
+    "describe_tools": ToolsDescribed,
+}
+"""Activities whose results bring the specs of a run's tools."""
 ENDS = {
     EventType.EVENT_TYPE_WORKFLOW_EXECUTION_COMPLETED,
     EventType.EVENT_TYPE_WORKFLOW_EXECUTION_FAILED,
@@ -74,14 +79,17 @@ def workflow_id_of(history: WorkflowHistory) -> str:
 async def recorded_log(temporal: Client, executions: Iterable[Execution]) -> dict[int, Record]:
     """The log by sequence number, as far as these executions have sent it to the archive."""
     found: dict[int, Record] = {}
-    for event in (event for execution in executions for event in execution.history.events):
-        call = event.activity_task_scheduled_event_attributes
-        if call.activity_type.name == ARCHIVE:
-            request: ArchiveRequest = await _value(
-                temporal.data_converter, call.input.payloads, ArchiveRequest
-            )
+    for execution in executions:
+        for request in await archive_requests(temporal, execution.history):
             found |= by_number(map(Record.model_validate, request.records))
     return dict(sorted(found.items()))
+
+
+async def archive_requests(temporal: Client, history: WorkflowHistory) -> tuple[ArchiveRequest, ...]:
+    """What an execution has sent to the archive, whether or not it came there."""
+    calls = [event.activity_task_scheduled_event_attributes for event in history.events]
+    inputs = [call.input.payloads for call in calls if call.activity_type.name == ARCHIVE]
+    return tuple([await _value(temporal.data_converter, one, ArchiveRequest) for one in inputs])
 
 
 async def beginning_of(temporal: Client, run: str) -> Beginning:
@@ -89,6 +97,32 @@ async def beginning_of(temporal: Client, run: str) -> Beginning:
     async for event in temporal.get_workflow_handle(run).fetch_history_events(page_size=1):
         return await begun(temporal.data_converter, event)
     raise RatchetError(f"the history of run {run} is empty, so there is nothing to read")
+
+
+async def recorded_tools(temporal: Client, run: str) -> dict[str, ToolSpec]:
+    """The specs of a run's tools by name, as its history has them. Empty: no reply has brought them yet, or
+    they cannot be read here. Raises RPCError."""
+    brings: dict[int, type[ModelReplied | ToolsDescribed]] = {}
+    try:
+        async for event in temporal.get_workflow_handle(run).fetch_history_events():
+            begins = event.workflow_execution_started_event_attributes.input.payloads
+            call = event.activity_task_scheduled_event_attributes
+            done = event.activity_task_completed_event_attributes
+            tools: Sequence[ToolSpec] = ()
+            if call.activity_type.name in BRING_TOOLS:
+                brings[event.event_id] = BRING_TOOLS[call.activity_type.name]
+            elif begins:
+                task = await _value(temporal.data_converter, begins, AgentTask)
+                tools = task.carry.specs if task.carry else ()
+            elif kind := brings.get(done.scheduled_event_id):
+                tools = (await _value(temporal.data_converter, done.result.payloads, kind)).tools
+            if tools:
+                return {spec.name: spec for spec in tools}
+    except RPCError:
+        raise
+    except Exception:  # noqa: BLE001  # a key or a store that is not here, an older version: nothing is known
+        return {}
+    return {}
 
 
 async def executions_of(temporal: Client, run: str) -> tuple[Execution, ...]:

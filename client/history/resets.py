@@ -7,6 +7,7 @@ from collections.abc import Iterable
 
 from temporalio.api.enums.v1 import EventType, WorkflowTaskFailedCause
 from temporalio.api.history.v1 import History, HistoryEvent
+from temporalio.api.workflowservice.v1 import DescribeNamespaceRequest
 
 from activities.contracts import Frozen
 from activities.store.blobs import StoreError
@@ -60,7 +61,8 @@ async def resets_of(agents: RunReader, run: str) -> tuple[Reset, ...]:
     """
     found = dict[float, tuple[HistoryEvent, float, bool]]()
     seen, unread = set[str](), list[str]()
-    for execution in await _executions(agents, run):
+    executions = await _executions(agents, run)
+    for execution in executions:
         _collect(execution.history.events, found, unread, holds=True)
     while unread:
         if (run_id := unread.pop()) not in seen:
@@ -69,11 +71,7 @@ async def resets_of(agents: RunReader, run: str) -> tuple[Reset, ...]:
     if not found:
         return ()
     records = await agents.records(run)
-    try:
-        calls = await asyncio.to_thread(agents.connection.stores.calls.of_run, run)
-        unknown = ""
-    except StoreError as error:
-        calls, unknown = [], str(error)
+    calls, unknown = await _known_calls(agents, run, executions[0].history.events[0].event_time.ToSeconds())
     resets = []
     for at, (event, back_to, holds) in sorted(found.items()):
         failed = event.workflow_task_failed_event_attributes
@@ -88,6 +86,26 @@ async def resets_of(agents: RunReader, run: str) -> tuple[Reset, ...]:
             unknown=unknown,
         ))  # fmt: skip
     return tuple(resets)
+
+
+async def _known_calls(agents: RunReader, run: str, began: float) -> tuple[list[KnownCall], str]:
+    """The calls of a run that its workers wrote down, and why there may be others; empty: these are all."""
+    stores, temporal = agents.connection.stores, agents.temporal
+    try:
+        calls = await asyncio.to_thread(stores.calls.of_run, run)
+        is_older = await asyncio.to_thread(stores.calls.is_older, began)
+        served = await asyncio.to_thread(stores.namespaces)
+    except StoreError as error:
+        return [], str(error)
+    async with clear_errors(agents.where, run):
+        asked = DescribeNamespaceRequest(namespace=temporal.namespace)
+        described = await temporal.workflow_service.describe_namespace(asked)
+    if is_older and described.namespace_info.id in served:
+        return calls, ""
+    return calls, (
+        f"{stores.calls.database.where} is younger than the run, or is not that of its workers; name their "
+        "directory with --data-dir, or their store with RATCHET_STORE"
+    )
 
 
 async def _executions(agents: RunReader, run: str) -> tuple[Execution, ...]:

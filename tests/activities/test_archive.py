@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import random
 import socket
 import subprocess
 import sys
@@ -21,7 +22,7 @@ from temporalio.testing import ActivityEnvironment
 
 from activities.archiving import ArchiveActivities
 from activities.contracts import ArchiveRequest, LogRead, LogWanted, Message
-from activities.store.archive import Added, Archive
+from activities.store.archive import Added, Archive, ChainBroken
 from activities.store.blobs import StoreError, StoreUnavailable
 from activities.store.converter import StrictConverter
 from tests.storekit import opened_archive
@@ -108,6 +109,11 @@ async def test_log_is_written_and_read(archive: Archive) -> None:
     assert [Record.model_validate(record) for record in archive.records("w")] == list(RECORDS)
     assert archive.result("w") == RESULT
     assert archive.broken_at("w") is None
+    assert (archive.ended(), archive.has_end("w", heads[1]), archive.has_end("w", "0")) == (
+        ("w",),
+        True,
+        False,
+    )
     read = await run(activities.read_log, LogWanted(workflow_id="w", run_id="r", head=chain(RECORDS)))
     assert read == LogRead(records=archive.records("w"))
 
@@ -238,12 +244,19 @@ def test_log_of_a_reset_run_replaces_none(archive: Archive) -> None:
         ("UPDATE runs SET result=replace(result,'log_head\":\"','log_head\":\"0')", 5),
         ("UPDATE runs SET result='{'", 5),
         ("UPDATE runs SET result='[]'", 5),
+        ("UPDATE runs SET result=''", 5),
+        ("UPDATE runs SET result=NULL", 5),
+        ("UPDATE runs SET result=replace(result,'42','43')", 5),
     ],
 )
 def test_verifying_finds_where_the_chain_breaks(archive: Archive, damage: str, breaks_at: int) -> None:
     archive.add(part(finished=True))
     change(archive, damage)
     assert archive.broken_at("w", "r") == breaks_at
+    place = f"(at record {breaks_at}|behind record {breaks_at - 1})"
+    for read in (archive.records, archive.last_record, archive.result):
+        with pytest.raises(ChainBroken, match=rf"run w .* {place}\b.* backup"):
+            read("w")
 
 
 @pytest.mark.parametrize("text", ["{", "[]", "", "null"])
@@ -251,11 +264,7 @@ def test_damaged_row_is_named_and_the_others_are_read(archive: Archive, text: st
     archive.add(part(finished=True))
     archive.add(part(run_id="other").model_copy(update={"workflow_id": "v"}))
     change(archive, f"UPDATE records SET json='{text}' WHERE workflow_id='w' AND seq=2")
-    change(archive, f"UPDATE runs SET result='{text or '{'}' WHERE workflow_id='w'")
-    with pytest.raises(StoreError, match=r"record 2 of run w .* damaged.* backup"):
-        archive.records("w")
-    with pytest.raises(StoreError, match=r"the result of run w .* damaged"):
-        archive.result("w")
+    assert [(one.run, one.at) for one in archive.broken()] == [(("w", "r"), 2)]
     assert len(archive.records("v")) == 5
     assert archive.runs() == (("w", "r"), ("v", "other"))
 
@@ -295,6 +304,15 @@ def test_newest_run_of_a_workflow_id_is_taken(archive: Archive) -> None:
     assert archive.result("w") is None
 
 
+def test_run_that_is_archived_late_is_not_the_newest(archive: Archive) -> None:
+    newer = RECORDS[0].model_copy(update={"at": RECORDS[-1].at + 60})
+    archive.add(part(run_id="new").model_copy(update={"records": (newer.model_dump(mode="json"),)}))
+    archive.add(part(run_id="old", finished=True))
+    assert len(archive.records("w")) == 1
+    assert archive.result("w") is None
+    assert archive.result("w", "old") == RESULT
+
+
 def test_missing_archive_is_empty_and_not_made(archive: Archive, tmp_path: Path) -> None:
     assert archive.runs() == ()
     assert archive.records("w") == ()
@@ -311,6 +329,19 @@ def test_file_that_is_no_archive_is_left_alone(tmp_path: Path) -> None:
     with pytest.raises(StoreUnavailable, match="backup"):
         Archive(notes).runs()
     assert notes.read_text().startswith("these are my notes")
+
+
+def test_deleted_runs_give_their_space_back(tmp_path: Path) -> None:
+    archive = Archive(tmp_path / "archive.db")
+    for n in range(20):
+        archive.add(part(run_id=f"r{n}"), "one", bytes(random.Random(n).randbytes(50_000)))
+    before = (tmp_path / "archive.db").stat().st_size
+    for n in range(19):
+        archive.delete("w", f"r{n}")
+    archive.database.shrink()
+    assert (tmp_path / "archive.db").stat().st_size < before / 5
+    assert archive.broken_at("w", "r19") is None
+    assert len(archive.records("w", "r19")) == 5
 
 
 def test_histories_of_before_a_reset_stay_with_the_run(archive: Archive) -> None:

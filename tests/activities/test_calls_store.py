@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import asyncio
+import re
 import time
 from collections.abc import Callable, Iterator
 from dataclasses import replace
@@ -14,8 +16,9 @@ from pydantic import BaseModel
 from activities.contracts import AfterReset, CompensateRequest, ReconcileRequest, ToolRequest
 from activities.settings import Settings
 from activities.store.calls import CallsMade
-from activities.tools import NotHappened, Tool, TransientError
-from activities.tools.run import ToolRunner
+from activities.store.database import SqliteFile
+from activities.tools import NotHappened, Tool
+from activities.tools.run import CallNotBegun, ToolRunner
 from tests.storekit import opened_calls
 
 
@@ -126,13 +129,6 @@ async def test_compensation_that_failed_can_be_tried_again(runner: Made) -> None
     assert undone == [5]
 
 
-async def test_keyed_call_is_tried_again_where_the_store_is_away(making: Making, damaged: CallsMade) -> None:
-    tools, paid = making(damaged)("keyed")
-    with pytest.raises(TransientError):
-        await tools.run_tool(request(attempts=2))
-    assert paid == []
-
-
 async def test_store_that_a_worker_made_at_its_start_knows_of_all_calls_of_later_runs(
     runner: Made, known: CallsMade
 ) -> None:
@@ -151,6 +147,7 @@ async def test_unsafe_call_that_was_only_begun_is_unknown(runner: Made, known: C
     result = await tools.run_tool(request())
     assert (result.error, paid) == ("unknown_outcome", [5])
     assert "begun" in result.output
+    assert time.time() < (result.acts_until or 0) <= time.time() + 60, "as long as the tool may take"
 
 
 async def test_other_call_in_the_place_of_one_that_was_made_is_asked_about(runner: Made) -> None:
@@ -187,29 +184,94 @@ def damaged(request: pytest.FixtureRequest, tmp_path: Path) -> CallsMade:
     return CallsMade(tmp_path / "calls.db")
 
 
-@pytest.mark.parametrize("effect", ["keyed", "unsafe"])
-async def test_call_is_not_made_where_it_cannot_be_written_down(
-    making: Making, damaged: CallsMade, effect: str
+@pytest.mark.parametrize(
+    ("effect", "attempt", "after"),
+    [("keyed", 1, None), ("unsafe", 1, None), ("keyed", 3, None), ("unsafe", 1, reset())],
+    ids=["keyed", "unsafe", "last attempt", "reset"],
+)
+async def test_call_is_not_begun_where_it_cannot_be_written_down(
+    making: Making, damaged: CallsMade, effect: str, attempt: int, after: AfterReset | None
 ) -> None:
     tools, paid = making(damaged)(effect)
-    result = await tools.run_tool(request(attempts=1))
-    assert (result.error, paid) == ("not_made", [])
-    again = await tools.run_tool(request(attempts=2), attempt=2)
-    reset_run = await tools.run_tool(request(attempts=1, after_reset=reset()))
-    assert "not_made" not in (again.error, reset_run.error), "an earlier attempt may have been"
-    assert "was not made" in result.output
-    assert damaged.database.where in result.output
+    with pytest.raises(CallNotBegun, match=re.escape(damaged.database.where)):
+        await tools.run_tool(request(attempts=3, after_reset=after), attempt)
+    with pytest.raises(CallNotBegun):
+        await tools.compensate_tool(CompensateRequest(tool="pay", arguments={"cents": 5}, key="k"))
+    assert paid == []
 
 
-@pytest.mark.parametrize(("attempt", "after"), [(2, None), (1, reset())], ids=["retried", "reset"])
-async def test_call_that_may_have_been_made_is_unknown_where_the_store_cannot_say(
-    making: Making, damaged: CallsMade, attempt: int, after: AfterReset | None
+async def test_lost_call_is_not_looked_up_where_the_store_is_away(making: Making, damaged: CallsMade) -> None:
+    looks: list[str] = []
+    tools, _ = making(damaged)(reconcile=lambda key, params: looks.append(key))
+    with pytest.raises(CallNotBegun):
+        await tools.reconcile_tool(ReconcileRequest.model_validate(request().model_dump()))
+    assert looks == []
+
+
+@pytest.mark.parametrize("effect", ["keyed", "unsafe"])
+async def test_note_of_a_call_that_was_not_begun_counts_for_nothing(
+    runner: Made, known: CallsMade, effect: str
 ) -> None:
-    """The store was whole when it was made: told that it was not made, a model would ask for it again."""
-    tools, made = making(damaged)("keyed")
-    result = await tools.run_tool(request(attempts=attempt, after_reset=after), attempt)
-    assert (result.error, made) == ("unknown_outcome", [])
-    assert damaged.database.where in result.output
+    """The store had taken it, and its answer was lost."""
+    tools, paid = runner(effect)
+    await tools.run_tool(request(key="other"))
+    made = known.begin("other", "", "")
+    assert made is not None
+    at = time.time() - 5
+    known.begin("w/r/0/a", made.call, "pay(5)", at=at)
+    result = await tools.run_tool(request(void=(1.0, at)))
+    assert (result.error, paid) == (None, [5, 5])
+    again = await tools.run_tool(request(void=(1.0, at)))
+    assert (again, len(paid)) == (result, 2), "the note of the call itself counts"
+
+
+@pytest.mark.parametrize("effect", ["keyed", "unsafe"])
+async def test_result_is_written_once_the_store_is_back(runner: Made, known: CallsMade, effect: str) -> None:
+    tools, _ = runner(effect, run=lambda params: leave(known))
+    result = await tools.run_tool(request())
+    assert result.error is None, "its answer is not lost, and does not wait"
+    come_back(known)
+    async with asyncio.timeout(60):
+        while known.of_run("w")[0].result is None:  # noqa: ASYNC110  # another process could write it
+            await asyncio.sleep(0.1)
+    assert (known.of_run("w")[0].result or {})["output"] == "paid"
+
+
+def leave(known: CallsMade) -> str:
+    """The store goes away while a tool runs."""
+    if isinstance(known.database, SqliteFile):
+        known.database.path.rename(known.database.path.with_suffix(".away"))
+        known.database.path.mkdir()
+    else:
+        with known.database.writing("away") as execute:
+            execute("ALTER TABLE calls RENAME TO calls_away")
+    return "paid"
+
+
+def come_back(known: CallsMade) -> None:
+    """It is there again."""
+    if isinstance(known.database, SqliteFile):
+        known.database.path.rmdir()
+        known.database.path.with_suffix(".away").rename(known.database.path)
+    else:
+        with known.database.writing("away") as execute:
+            execute("ALTER TABLE calls_away RENAME TO calls")
+
+
+async def test_lost_call_that_was_blocked_does_not_begin(runner: Made) -> None:
+    tools, paid = runner()
+    assert (await tools.block_call(request())).begun is None
+    late = await tools.run_tool(request())
+    assert (late.error, paid) == ("unknown_outcome", [])
+
+
+async def test_blocking_a_call_tells_when_it_was_begun(runner: Made) -> None:
+    tools, _ = runner(timeout_seconds=7)
+    before = time.time()
+    await tools.run_tool(request())
+    begun = (await tools.block_call(request())).begun
+    assert begun is not None
+    assert before <= begun <= time.time()
 
 
 async def test_tool_without_effects_outside_needs_no_store(making: Making, damaged: CallsMade) -> None:

@@ -13,7 +13,7 @@ import pytest
 from temporalio.exceptions import ApplicationError
 from temporalio.testing import ActivityEnvironment
 
-from activities.contracts import CodeAnswer, CodeCall, CodeLimits, RunCode
+from activities.contracts import CodeAnswer, CodeCall, CodeLimits, MaterialRef, RunCode
 from tests.activities.codekit import SHORT, Sandbox, kept, sandbox_in
 
 PROCESSES_ARE_FILES = Path("/proc/self/stat").exists()
@@ -191,7 +191,7 @@ async def test_timeout_goes_back_to_state_before_block(sandbox: Sandbox) -> None
 
 @pytest.mark.exhaustive
 async def test_time_of_block_is_counted_over_its_steps(sandbox: Sandbox) -> None:
-    block = "while True:\n    n = 0\n    while n < 10_000: n += 1\n    ask()"
+    block = "while True:\n    n = 0\n    while n < 500_000: n += 1\n    ask()"
     stepped = await sandbox.run(block, limits=SHORT.model_copy(update={"seconds": 0.5}))
     assert stepped.fatal
     assert len(sandbox.calls) >= 1
@@ -253,12 +253,18 @@ async def test_senseless_steps_are_refused_for_good(sandbox: Sandbox) -> None:
         {"session": ended, "answer": CodeAnswer()},
         {"answer": CodeAnswer()},
         {"session": waiting},
-        {"session": waiting, "answer": CodeAnswer(whole="0" * 64)},
-        {"block": "1", "material": {"digest": "0" * 64, "chars": 1, "bytes": 1}},
     ):
         with pytest.raises(ApplicationError) as raised:
             await sandbox.step(**given)
         assert (raised.value.type, raised.value.non_retryable) == ("Fatal", True)
+    material = MaterialRef(digest="0" * 64, chars=1, bytes=1)
+    whole = CodeAnswer(whole="0" * 64)
+    for lacking in (
+        sandbox.step(session=waiting, answer=whole), sandbox.step(block="1", material=material),
+    ):  # fmt: skip
+        with pytest.raises(ApplicationError, match="Runs that need it wait") as raised:
+            await lacking
+        assert raised.value.type == "BlobMissing"
 
 
 async def test_cancelled_step_ends_with_its_interpreter(sandbox: Sandbox) -> None:

@@ -9,6 +9,7 @@ import sys
 from collections.abc import AsyncIterator
 from pathlib import Path
 
+import psutil
 import pytest
 from temporalio.testing import ActivityEnvironment
 
@@ -60,6 +61,26 @@ async def test_step_with_hanging_store_is_given_up(sandbox: Sandbox) -> None:
     os.close(os.open(blob, os.O_WRONLY))
     assert (stepped.fatal, stepped.session) == (True, "inline:before")
     assert "TimeoutError" in (stepped.error or "")
+
+
+async def test_block_is_not_stopped_for_time_it_did_not_get(sandbox: Sandbox) -> None:
+    """As on a busy machine: its interpreter stands still for longer than the block may compute."""
+    limits = SHORT.model_copy(update={"seconds": 2})
+    block = "for _ in range(50_000_000): pass\nprint('done')"
+    running = asyncio.create_task(sandbox.run(block, limits=limits))
+    while not (found := [one for one in children() if one.cpu_times().user > 0.02]):
+        await asyncio.sleep(0.005)
+        assert not running.done()
+    found[0].suspend()
+    await asyncio.sleep(limits.seconds * 1.5)
+    found[0].resume()
+    stepped = await running
+    assert (stepped.error, stepped.printed) == (None, "done\n")
+
+
+def children() -> list[psutil.Process]:
+    """The interpreters of this process."""
+    return [one for one in psutil.Process().children() if "monty" in one.name()]
 
 
 async def test_every_step_has_its_own_interpreter(sandbox: Sandbox) -> None:

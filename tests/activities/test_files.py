@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import base64
+import json
 import os
 import socket
 import stat
@@ -17,10 +19,13 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from activities.agentfiles import AGENT_KEYS
 from activities.extensions import load_modules
 from activities.files import MAX_FILE_BYTES, FilesRoot, PathError
 from activities.settings import Settings
 from activities.tools import list_files, read_file, search_files, write_file
+from client.agentfile import AgentFile, load_agent
+from client.keys import new_encryption_key, new_key
 from tests.activities.toolkit import context_on, settings_on
 from tests.conftest import Environ
 
@@ -132,12 +137,13 @@ def test_folder_that_becomes_a_link_after_the_check_is_not_followed(tmp_path: Pa
 
 def test_fifos_sockets_and_folders_are_not_opened(tmp_path: Path) -> None:
     os.mkfifo(tmp_path / "fifo")
+    os.mkfifo(tmp_path / "fifo.yaml")
     (tmp_path / "folder").mkdir()
     with socket.socket(socket.AF_UNIX) as server:
         here = os.open(tmp_path, os.O_RDONLY)
         server.bind(f"/proc/self/fd/{here}/socket")
         os.close(here)
-        for name in ("fifo", "socket"):
+        for name in ("fifo", "fifo.yaml", "socket"):
             with pytest.raises(PathError, match="not a regular file"):
                 read(tmp_path, name)
             with pytest.raises(PathError, match="not a regular file"):
@@ -264,12 +270,16 @@ def test_root_that_is_the_workers_store_has_no_files(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     "name",
     [
-        ".venv/lib/x.py", "a/.VENV/x.py", "src/__pycache__/x.pyc", ".envrc", "lib/evil.pth", "a/conftest.py",
+        ".venv/lib/x.py", "a/.VENV/x.py", "src/__pycache__/x.pyc", "lib/evil.pth", "a/conftest.py",
         "ConfTest.py", "conf\u200btest.py", "sitecustomize.py", ".github/workflows/x.yml", ".gitlab-ci.yml",
         ".bashrc", ".config/autostart/x.desktop", ".vscode/tasks.json", "Makefile", "package.json",
         "pyproject.toml", "a/./Dockerfile.dev", ".pre-commit-config.yaml", "Jenkinsfile", "Containerfile",
         "eslint.config.mjs", "web/vite.config.ts", "Gemfile", "x.gemspec", "settings.gradle.kts",
         "Gruntfile.js", "gulpfile.ts", "pom.xml", "Vagrantfile", "Taskfile.yml", "action.yml", "appveyor.yml",
+        "docs/conf.py", "gunicorn.conf.py", "lefthook.yml", "composer.json", "mkdocs.yml", "fabfile.py",
+        "tasks.py", "dodo.py", "flake.nix", "WORKSPACE", "build.sbt", "mix.exs", "meson.build", "SConstruct",
+        "wscript", "tests/__init__.py", "test_evil.py", "evil_test.py", "json.py", "json.abi3.so",
+        "pytest.py", "CLAUDE.md", "AGENTS.md",
     ],
 )  # fmt: skip
 def test_what_programs_run_by_its_name_is_written_only_if_allowed(tmp_path: Path, name: str) -> None:
@@ -294,11 +304,83 @@ def test_modules_of_the_worker_are_not_written(tmp_path: Path, name: str) -> Non
             write(tmp_path, name)
         assert (tmp_path / "tools.py").read_text() == source
         FilesRoot.of(settings_on(tmp_path, write_any_name=True)).write(name, b"x")
-        write(tmp_path, "shop.py")
+        write(tmp_path, "stall.py")
     finally:
         sys.path.remove(str(tmp_path))
         for module in ("shop", "shop.prices"):
             del sys.modules[module]
+
+
+@pytest.mark.parametrize("name", ["workspace/a.txt", "build/out.txt", "jsonl.py", "tasks.txt", "protest.py"])
+def test_names_like_those_that_are_run_are_written(tmp_path: Path, name: str) -> None:
+    assert write(tmp_path, name) == f"Wrote 3 bytes to {name}."
+
+
+AGENT = "machine: tools\ntools: [write_file]\n"
+
+
+@pytest.mark.parametrize(
+    ("name", "content"),
+    [
+        ("clerk.yaml", AGENT), ("sub/clerk.YML", AGENT), ("clerk.yaml", "modules: [helper.py]"),
+        ("clerk.yaml", "approvals: {effects: {unsafe: never}}\ntools: [pay]\n"),
+        ("clerk.yaml", '{"machine": "react"}'), ("clerk.yaml", '"mach\\x69ne": react'),
+        ("clerk.yaml", "--- # an agent\n? !!str machine\n: react"), ("clerk.yaml", "  machine:\n    react"),
+        ("clerk.yaml", "a: &a {machine: react}\n<<: *a"), ("clerk.yaml", "a: &a machine\n*a : react"),
+        ("clerk.yaml", f"{AGENT}broken: ["), ("deep.yaml", f"models: {'[' * 8000}"),
+    ],
+)  # fmt: skip
+def test_agent_file_is_neither_written_nor_replaced(tmp_path: Path, name: str, content: str) -> None:
+    with pytest.raises(
+        PathError, match=r"not open to writing: it would be an agent file.*RATCHET_WRITE_ANY_NAME"
+    ):
+        write(tmp_path, name, content)
+    (tmp_path / name).parent.mkdir(exist_ok=True)
+    (tmp_path / name).write_text(content)
+    with pytest.raises(PathError, match=r"not open to writing: it is an agent file"):
+        write(tmp_path, name)
+    FilesRoot.of(settings_on(tmp_path, write_any_name=True)).write(name, b"x")
+
+
+@pytest.mark.parametrize(
+    "content",
+    [
+        "models:\n- name: orders",
+        "- machine: tools",
+        "a: 1\n--- {machine: tools}",
+        "jobs: {build: {machine: true}}",
+        "machine",
+        "a: \\",
+        "",
+    ],
+)
+def test_other_yaml_files_are_written(tmp_path: Path, content: str) -> None:
+    for _ in range(2):
+        write(tmp_path, "data.yaml", content)
+
+
+def test_keys_of_agent_files_are_known_to_tools() -> None:
+    assert set(AgentFile.model_fields) == AGENT_KEYS
+
+
+def test_what_configures_the_worker_is_not_written(tmp_path: Path, environ: Environ) -> None:
+    """It names what is run."""
+    server = {"command": sys.executable, "args": ["server.py"], "cwd": str(tmp_path)}
+    for name in ("servers.txt", "server.py", "notify.sh"):
+        (tmp_path / name).write_text(json.dumps({"own": server}))
+    (tmp_path / "clerk.yaml").write_text("description: no more")
+    environ["RATCHET_MCP"] = str(tmp_path / "servers.txt")
+    root = FilesRoot.of(settings_on(tmp_path, notify_command=("sh", str(tmp_path / "notify.sh"))))
+    del environ["RATCHET_MCP"]
+    load_agent(tmp_path / "clerk.yaml")
+    for name, why in {
+        "servers.txt": "the worker is configured by what is there",
+        "clerk.yaml": "the worker is configured by what is there",
+        "server.py": "the worker runs what is there",
+        "notify.sh": "the worker runs what is there",
+    }.items():
+        with pytest.raises(PathError, match=rf"not open to writing: {why}.*RATCHET_WRITE_ANY_NAME"):
+            root.write(name, b"{}")
 
 
 @pytest.mark.parametrize("name", [".git/hooks/pre-commit", ".gi\u200ct/config", ".ratchet/x", ".ssh/rc"])
@@ -307,21 +389,85 @@ def test_hidden_names_are_never_written(tmp_path: Path, name: str) -> None:
         FilesRoot.of(settings_on(tmp_path, write_any_name=True)).write(name, b"x")
 
 
-@pytest.mark.parametrize("name", [".env", ".env.local", ".ENV", ".ssh/id_rsa", ".git/config", ".netrc"])
+@pytest.mark.parametrize(
+    "name",
+    [
+        ".env", ".env.local", ".ENV", ".envrc", "prod.env", ".ssh/config", "id_rsa", "keys/id_ed25519",
+        "server.key", "store.p12", ".git/config", ".git-credentials", ".netrc", ".npmrc", ".pypirc",
+        ".pgpass", ".my.cnf", ".docker/config.json", ".kube/config", ".aws/credentials", "secrets.yml",
+        ".config/ratchet/ann.pem", ".vault-token", "terraform.tfstate", "prod/terraform.tfstate.backup",
+        "credentials.json", "ratchet-keys.json", "mcp.json", ".Mcp.json",
+    ],
+)  # fmt: skip
 def test_files_that_hold_keys_are_not_open_to_tools(tmp_path: Path, name: str) -> None:
-    (tmp_path / name).parent.mkdir(exist_ok=True)
-    (tmp_path / name).write_text("OPENAI_API_KEY=sk-1")
-    root = FilesRoot.of(settings_on(tmp_path))
-    assert root.entries(".") == ()
+    (tmp_path / name).parent.mkdir(parents=True, exist_ok=True)
+    (tmp_path / name).write_text("password")
+    root = FilesRoot.of(settings_on(tmp_path, write_any_name=True))
+    assert not any(entry.kind == "file" for entry in root.walk("."))
     with pytest.raises(PathError, match="not open to tools"):
         root.open(name)
+    with pytest.raises(PathError, match="not open to tools"):
+        root.write(name, b"")
 
 
-def test_file_of_the_workers_keys_is_not_open_to_tools(tmp_path: Path, environ: Environ) -> None:
+@pytest.mark.parametrize("name", ["environment.py", "docker/config.json", "key", "monkey.txt", "mcp.json.md"])
+def test_files_with_names_like_those_of_keys_are_open(tmp_path: Path, name: str) -> None:
+    write(tmp_path, name)
+    assert read(tmp_path, name).endswith("new")
+
+
+PEM = "-----BEGIN PRIVATE KEY-----\nMC4CAQAwBQYDK2VwBCIE\n-----END PRIVATE KEY-----\n"
+BETWEEN = "certificate\n" * 90_000
+"""Longer than what is read at once."""
+
+
+@pytest.mark.parametrize(
+    "content",
+    [
+        *(PEM.replace("PRIVATE", f"{kind}PRIVATE") for kind in ("", "ENCRYPTED ", "OPENSSH ", "PGP ")),
+        BETWEEN + PEM, BETWEEN[: 2**20 - 15] + PEM, json.dumps({"private_key": PEM}),
+        "PuTTY-User-Key-File-3: ssh-ed25519", "# made today\nAGE-SECRET-KEY-1QQPQ",
+    ],
+    ids=range(9),
+)  # fmt: skip
+def test_file_with_a_private_key_is_closed_whatever_its_name(tmp_path: Path, content: str) -> None:
+    (tmp_path / "notes.txt").write_text(content)
+    root = FilesRoot.of(settings_on(tmp_path))
+    for use in (lambda: root.open("notes.txt"), lambda: root.write("notes.txt", b"")):
+        with pytest.raises(PathError, match=r"'notes\.txt' is not open to tools: it holds a key"):
+            use()
+    assert (tmp_path / "notes.txt").read_text() == content
+    found = search_files.run(search_files.Params(pattern="."), context_on(tmp_path))
+    assert "[1 files skipped" in found
+
+
+def test_keys_that_ratchet_makes_are_closed_whatever_their_name(tmp_path: Path) -> None:
+    new_key(tmp_path / "ann")
+    for _ in range(2):
+        new_encryption_key(tmp_path / "cipher")
+    for name in ("ann", "cipher"):
+        with pytest.raises(PathError, match="it holds a key"):
+            read(tmp_path, name)
+
+
+def test_certificates_and_digests_are_no_keys(tmp_path: Path) -> None:
+    digest = base64.b64encode(bytes(64)).decode()
+    for name, content in {
+        "cert.pem": "-----BEGIN CERTIFICATE-----\nMIIB\n-----END CERTIFICATE-----\n",
+        "lock.json": json.dumps({"left-pad": {"integrity": f"sha512-{digest}", "signature": digest}}),
+    }.items():
+        (tmp_path / name).write_text(content)
+        assert "1\t" in read(tmp_path, name)
+
+
+@pytest.mark.parametrize("variable", ["RATCHET_ENCRYPTION_KEYS", "RATCHET_KEY", "RATCHET_MCP"])
+def test_file_of_the_workers_keys_is_not_open_to_tools(
+    tmp_path: Path, environ: Environ, variable: str
+) -> None:
     keys = tmp_path / "some-name.json"
     keys.write_text("{}")
     (tmp_path / "other-name.json").hardlink_to(keys)
-    environ["RATCHET_ENCRYPTION_KEYS"] = str(keys)
+    environ[variable] = str(keys)
     root = FilesRoot.of(settings_on(tmp_path))
     for name in ("some-name.json", "other-name.json"):
         with pytest.raises(PathError, match="not open to tools"):

@@ -34,6 +34,16 @@ try:
 except ApplicationError:
     logging.getLogger("temporalio.activity").warning("Completing activity as failed", exc_info=True)
 """
+SAID = """
+of_tool = {{"temporal_activity": {{"workflow_id": "w", "activity_type": "call_tool"}}}}
+sdk = logging.getLogger("mcp.client.stdio")
+try:
+    raise ApplicationError("order 7 of se" + "cret: busy", type=TRANSIENT)
+except ApplicationError:
+    logging.getLogger("temporalio.activity").warning("Failed", exc_info=True, extra=of_tool)
+    sdk.exception("Failed to parse %s", "se" + "cret")
+sdk.warning("not listed: se" + "cret")
+"""
 FACTS = """
 facts = {{"workflow_id": "w", "run_id": "r", "attempt": 1, "namespace": "default"}}
 more = {{"temporal_workflow": facts, "ratchet": {{"step": 3, "state": "thought"}}}}
@@ -64,6 +74,16 @@ def test_failure_that_is_retried_is_one_line(form: str) -> None:
     (line,) = written(AGAIN, form).splitlines()
     assert "Completing activity as failed" in line
     assert "the webhook answered HTTP 503" in line
+
+
+@pytest.mark.parametrize("form", ["console", "json"])
+def test_words_of_tools_and_of_mcp_servers_are_not_written(form: str) -> None:
+    failed, parsed, listed = written(SAID, form).splitlines()
+    assert "secret" not in failed + parsed + listed
+    assert "Transient" in failed
+    assert "mcp.client.stdio, line " in parsed
+    assert "ApplicationError" in parsed
+    assert "mcp.sdk" in listed
 
 
 def test_workflow_line_has_run_step_and_state() -> None:

@@ -31,7 +31,7 @@ from activities.contracts import (
     Usage,
 )
 from activities.model import ModelActivities
-from activities.provider import MAX_CALL_BYTES, MAX_CALLS, MAX_TEXT_BYTES, ModelCall
+from activities.provider import MAX_CALL_BYTES, MAX_CALLS, MAX_TEXT_BYTES, ModelCall, RequestCount
 from activities.providers.openai import OpenAIProvider
 from activities.providers.scripted import ScriptedProvider
 from activities.store.cache import ConversationCache
@@ -207,9 +207,9 @@ async def test_reply_has_attempt_and_seconds(model: ModelActivities) -> None:
     [
         ("status:429@7", TRANSIENT, True, "HTTP429", 7),
         ("status:429@ms250", TRANSIENT, True, "HTTP429", 0.25),
-        ("status:429@0", TRANSIENT, True, "HTTP429", None),
-        ("status:500", TRANSIENT, True, "HTTP500", None),
-        ("cut", TRANSIENT, True, "stream_cut", None),
+        ("status:429@0", TRANSIENT, True, "HTTP429", 1),
+        ("status:500", TRANSIENT, True, "HTTP500", 1),
+        ("cut", TRANSIENT, True, "stream_cut", 1),
         ("context", RECOVERABLE, False, "context_too_long", None),
         ("status:401", FATAL, False, "HTTP401", None),
         ("quota", FATAL, False, "insufficient_quota", None),
@@ -236,9 +236,12 @@ async def test_provider_that_counts_nothing_gets_an_estimate_and_the_tasks_price
 
 
 async def test_last_attempt_is_not_retried(model: ModelActivities) -> None:
+    """Attempts count that failed: not those that were lost with their worker, or whose heartbeat was late."""
     wanted = request(Setup(model=ModelSpec(name="status:500")), GOAL, attempts=3)
-    assert not (await failure(model, wanted, attempt=2)).non_retryable
-    assert (await failure(model, wanted, attempt=3)).non_retryable
+    for failures in (0, 1):
+        error = await failure(model, wanted, attempt=9, heartbeat_details=("", 0, 0, failures))
+        assert (error.non_retryable, error.next_retry_delay) == (False, timedelta(seconds=1 + failures))
+    assert (await failure(model, wanted, attempt=9, heartbeat_details=("", 0, 0, 2))).non_retryable
 
 
 async def test_unknown_provider_error_lists_the_available(model: ModelActivities) -> None:
@@ -268,6 +271,15 @@ async def test_end_of_the_runs_time_is_its_own_cause(model: ModelActivities) -> 
     assert (error.details[0]["type"], error.non_retryable) == ("deadline", True)
 
 
+async def test_wait_beyond_the_runs_time_is_named(model: ModelActivities) -> None:
+    """It would be the run's end: a fallback, or a person, is asked at once."""
+    wanted = request(Setup(model=ModelSpec(name="status:429@3600")), GOAL)
+    error = await failure(model, wanted, schedule_to_close_timeout=timedelta(seconds=90))
+    assert (error.details[0]["type"], error.non_retryable) == ("HTTP429", True)
+    assert "the server asked to wait 3600 s" in error.message
+    assert "the run's limit of seconds leaves" in error.message
+
+
 @pytest.mark.parametrize(("failing", "asked"), [("status:503", 1), ("context", 2)])
 async def test_question_behind_a_call_is_not_asked_while_the_provider_fails(
     model: ModelActivities, server: FakeOpenAI, failing: str, asked: int
@@ -275,7 +287,7 @@ async def test_question_behind_a_call_is_not_asked_while_the_provider_fails(
     wanted = request(Setup(model=ModelSpec(name=f"{failing}+{failing}+echo")), GOAL)
 
     async def behind_call() -> ModelReplied | None:
-        return await environment().run(model.ask_behind_call, wanted, time.monotonic())
+        return await environment().run(model.ask_behind_call, wanted, time.monotonic(), RequestCount())
 
     assert [await behind_call(), await behind_call()] == [None, None]
     assert len(server.completion_requests) == asked

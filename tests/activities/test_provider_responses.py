@@ -147,11 +147,14 @@ def failed(code: str) -> dict[str, Any]:
     ("filter", "recoverable", "content_filter"),
     ("cut", "transient", "stream_cut"),
     ("html", "transient", "bad_response"),
-    (events(failed("server_error")), "transient", "server_error"),
+    *((events(failed(code)), "transient", code)
+      for code in ("server_error", "rate_limit_exceeded", "vector_store_timeout")),
+    *((events(failed(code)), "fatal", code) for code in ("invalid_prompt", "invalid_image_url", "new_code")),
+    (events({"type": "error", "code": "invalid_prompt", "message": "no"}), "fatal", "invalid_prompt"),
     (events(failed("context_length_exceeded")), "recoverable", "context_too_long"),
     (events({"type": "error", "code": "insufficient_quota", "message": "no"}), "fatal", "insufficient_quota"),
     (events({"type": "response.output_item.done", "item": {"content": 5}}), "transient", "bad_response"),
-], ids=range(10))  # fmt: skip
+])  # fmt: skip
 async def test_failures_have_the_classes_of_chat(
     provider: OpenAIProvider, server: FakeOpenAI, answer: Answer | str, kind: str, cause: str
 ) -> None:

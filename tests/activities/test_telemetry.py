@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from importlib.metadata import version
 from pathlib import Path
 
 import pytest
@@ -83,15 +84,18 @@ async def test_spans_of_a_tool_are_children_of_its_call(collector: Collector) ->
     assert (inner.trace, inner.parent) == (span.trace, span.id) == (RUN.replace("-", ""), span.id)
 
 
-async def test_failed_question_has_its_cause(collector: Collector, tmp_path: Path) -> None:
+@pytest.mark.parametrize(("content", "why"), [(False, "HTTP401"), (True, "no such key")])
+async def test_failed_question_has_its_cause(
+    content: bool, why: str, collector: Collector, tmp_path: Path
+) -> None:
     class Failing:
         name = "fixed"
         description = "fails"
 
         async def complete(self, call: object) -> ModelReplied:
-            raise ProviderError("fatal", "HTTP401", "no")
+            raise ProviderError("fatal", "HTTP401", "no such key")
 
-    telemetry = worker_telemetry(Settings())
+    telemetry = worker_telemetry(Settings(trace_content=content))
     models = ModelActivities({"fixed": Failing()}, ConversationCache(tmp_path / "c.db"), telemetry=telemetry)
     asked = setup("m", provider="fixed")
     request = ModelRequest(role="default", setup=asked.digest, full_setup=asked, key=f"w/{RUN}/0/a")
@@ -99,7 +103,10 @@ async def test_failed_question_has_its_cause(collector: Collector, tmp_path: Pat
         await ActivityEnvironment().run(models.ask_model, request)
     telemetry.close()
     (span,) = collector.named("chat m")
-    assert (span.attributes["error.type"], span.failed) == ("HTTP401", True)
+    assert (span.attributes["error.type"], span.failed, span.why) == ("HTTP401", True, why)
+    name, made_by, schema = span.scope
+    assert (name, made_by) == ("ratchet", version("ratchet"))
+    assert schema.startswith("https://opentelemetry.io/schemas/")
 
 
 def test_nothing_is_on_by_default(environ: Environ) -> None:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from hashlib import sha256
 from pathlib import Path
 from typing import Any, NoReturn
@@ -76,10 +76,12 @@ def activities_of(*tools: Tool[Any]) -> ToolActivities:
     return ToolActivities(runner_of(*tools))
 
 
-def environment(attempt: int = 1) -> ActivityEnvironment:
-    """An activity environment at this attempt."""
+def environment(attempt: int = 1, heartbeat: Sequence[Any] = ()) -> ActivityEnvironment:
+    """An activity environment at this attempt; `heartbeat` is the newest one of those before."""
     environment = ActivityEnvironment()
-    environment.info = dataclasses.replace(ActivityEnvironment.default_info(), attempt=attempt)
+    environment.info = dataclasses.replace(
+        ActivityEnvironment.default_info(), attempt=attempt, heartbeat_details=heartbeat
+    )
     return environment
 
 

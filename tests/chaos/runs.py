@@ -15,7 +15,7 @@ from activities.contracts import ModelSpec
 from tests.fake_openai import Answer
 from workflows.api import AgentTask
 
-__all__ = ["KINDS", "lines_of", "names_in", "reply", "task_of"]
+__all__ = ["DONE", "KINDS", "answer_of", "expected_answer", "lines_of", "names_in", "reply", "task_of"]
 
 TOOLS = ("pay", "send", "mark", "move", "tell")
 JOBS: dict[str, tuple[tuple[str, ...], ...]] = {
@@ -58,6 +58,13 @@ def answer_of(name: str) -> str:
     return f"all is finished for {name}"
 
 
+def expected_answer(name: str) -> str:
+    """The whole answer of a run."""
+    kind = name.partition("-")[0]
+    before = "stop: " if kind == "nested" else ""
+    return "\n".join(f"{before}{answer_of(one)}" for one in names_in(kind, name))
+
+
 def _model(form: str) -> ModelSpec:
     # a stalled reply ends by it, a reply on a busy machine must not
     return ModelSpec(provider="openai", name=form, timeout_seconds=12)
@@ -74,8 +81,8 @@ OPTIONS: Mapping[str, Mapping[str, Any]] = {
     "tools": {"max_iterations": 90},
     "code": {"max_iterations": 60},
     "staged": {"max_iterations": 40, "stages": STAGES},
-    "planner": {"max_iterations": 60, "on_tool_error": "record"},
-    "simple": {"mode": "simple", "max_iterations": 60, "on_tool_error": "record"},
+    "planner": {"max_iterations": 60},
+    "simple": {"mode": "simple", "max_iterations": 60},
     "contract": {"slots": [SLOT], "caps": {"decision_rounds": 80, "tool_calls": 80, "exploit": 80}},
 }
 ROLES = {
@@ -103,7 +110,7 @@ def task_of(kind: str, name: str, **more: Any) -> AgentTask:
     given = {
         "goal": f"Do all for {name}", "machine": MACHINES.get(kind, kind), "options": options, "tools": TOOLS,
         "models": {role: _model(one) for role, one in ROLES.get(kind, {"default": form}).items()},
-        "heartbeat_seconds": 3, "limits": {"model_calls": 400},
+        "heartbeat_seconds": 3, "limits": {"model_calls": 400}, "people": {"on_trouble": "ask"},
     }  # fmt: skip
     return AgentTask.model_validate({**given, **more})
 

@@ -4,8 +4,11 @@ from __future__ import annotations
 
 import os
 from pathlib import Path
+from typing import Any
 
 import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
 from pydantic import BaseModel, Field
 
 from activities.contracts import ModelSpec
@@ -13,7 +16,7 @@ from activities.settings import Settings
 from client.agentfile import AgentFile, Choice, Draft, find_agent, load_agent
 from client.catalog import Catalog
 from client.errors import UsageError
-from client.options import options_of
+from client.options import options_in, options_of
 from client.yaml import YamlFile
 from workflows.api import AgentTask
 
@@ -21,6 +24,9 @@ LAUGHS = "\n".join(
     ["options:", "  a0: &a0 [x, x, x, x, x, x, x, x, x, x]"]
     + [f"  a{n}: &a{n} [{', '.join([f'*a{n - 1}'] * 10)}]" for n in range(1, 10)]
 )
+
+
+MERGES = "\n".join(f"k{n}: {{<<: *a}}" for n in range(101))
 
 
 def load(folder: Path, text: str) -> AgentFile:
@@ -48,7 +54,15 @@ def load(folder: Path, text: str) -> AgentFile:
             id="misspelt key in a list",
         ),
         pytest.param("limits: {tokens: -1}\n", ":1:10: limits.tokens", "-1", id="out of range"),
-        pytest.param("tools: calculator\n", ":1:1: tools", "'calculator'", id="word for list"),
+        pytest.param(
+            "tools: calculator\n", ":1:1: tools", "a list, such as `[calculator]`", id="word for list"
+        ),
+        pytest.param(
+            "people: {requests: {deadline_seconds: 90min}}",
+            ":1:21: people.requests.deadline_seconds",
+            "expected a number of seconds, such as 5400, got '90min'",
+            id="duration for seconds",
+        ),
         pytest.param("tools: [ok, 7]\n", ":1:13: tools[1]", "7", id="number for word"),
         pytest.param("tools: [a, b, a]\n", ":1:1: tools", "a", id="tool twice"),
         pytest.param(
@@ -77,7 +91,10 @@ def load(folder: Path, text: str) -> AgentFile:
         pytest.param("options: {on: 2024-99-99}", "", "YAML", id="impossible date"),
         pytest.param(f"options: {{n: {'9' * 5000}}}", "", "YAML", id="endless number"),
         pytest.param(f"options: {'[' * 400}{']' * 400}", "", "deep", id="endless depth"),
-        pytest.param(LAUGHS, "", "100,000", id="aliases of aliases"),
+        pytest.param(LAUGHS, "", "50,000 values", id="aliases of aliases"),
+        pytest.param("options: &a {b: *a}", "", "50,000 values", id="endless alias"),
+        pytest.param(f"options: [{'1,' * 60_000}]", "", "50,000 values", id="many values"),
+        pytest.param("a: &a {}\n" + MERGES, "", "100 merge keys", id="many merge keys"),
         pytest.param("modules: [a.py, none.py]\n", ":1:11: modules[0]", "a.py", id="missing module"),
     ],
 )
@@ -122,9 +139,16 @@ def test_unreadable_file_is_named(tmp_path: Path, kind: str) -> None:
         case "bytes":
             path.write_bytes(b"name: \xff")
         case "huge":
-            path.write_bytes(b"#" * 1_000_001)
+            path.write_bytes(b"#" * 256_001)
     with pytest.raises(UsageError, match=str(path)):
         YamlFile(find_agent(path))
+
+
+def test_file_with_another_ending_is_no_agent_file(tmp_path: Path) -> None:
+    """Tools may write such files."""
+    (tmp_path / "clerk.txt").write_text("machine: react")
+    with pytest.raises(UsageError, match=r"clerk\.txt: expected a file whose name ends in \.yaml or \.yml"):
+        find_agent(tmp_path / "clerk.txt")
 
 
 def test_unknown_shipped_agent_names_the_nearest() -> None:
@@ -239,7 +263,7 @@ class Inner(BaseModel):
     parts: tuple[Inner, ...] = ()
 
 
-class Options(BaseModel):
+class Options(BaseModel, frozen=True):
     """Options of a machine."""
 
     must: str = Field(min_length=1, max_length=3)
@@ -253,6 +277,43 @@ def test_options_are_described_from_their_schema() -> None:
         ("inner.*.words", "5", "integer from 1 to 9", "of an answer"),
         ("inner.*.parts", "[]", "list of the same", ""),
     ]
+
+
+WORDS = {
+    "string": "text", "integer": "integer", "number": "number", "boolean": "`true`, `false`",
+    "null": "`null`", "array": "list of", "object": "object",
+}  # fmt: skip
+type_names = st.sampled_from(sorted(WORDS))
+schemas: st.SearchStrategy[Any] = st.recursive(
+    st.booleans()
+    | st.fixed_dictionaries({"type": type_names | st.lists(type_names, min_size=1, unique=True)})
+    | st.just({"$ref": "#/definitions/Point"})
+    | st.sampled_from([{"$ref": "#/properties/gone"}, {"$ref": "#/definitions/b"}])
+    | st.just({"$ref": "#"}),
+    lambda inner: (
+        st.fixed_dictionaries({"type": st.just(["array", "null"]), "items": inner})
+        | st.fixed_dictionaries({"type": st.just("object"), "additionalProperties": inner})
+        | st.fixed_dictionaries({"properties": st.dictionaries(st.sampled_from("ab"), inner)})
+        | st.fixed_dictionaries({"anyOf": st.lists(inner, min_size=1, max_size=2)})
+    ),
+    max_leaves=6,
+)
+
+
+@settings(deadline=None)
+@given(schemas, st.lists(type_names, min_size=1, unique=True))
+def test_arguments_of_every_type_are_told_in_words(schema: Any, types: list[str]) -> None:
+    point = {"type": "object", "properties": {"x": {"type": ["integer", "string"]}}}
+    properties = {"one": schema, "several": {"type": types}, "at": {"$ref": "#/definitions/Point"}}
+    found = {
+        one.name: one.allowed
+        for one in options_in(
+            {"type": "object", "properties": properties, "definitions": {"Point": point, "b": True}}
+        )
+    }
+    assert found["one"]
+    assert all(WORDS[name] in found["several"] for name in types)
+    assert found["at.x"] == "integer or text"
 
 
 def test_draft_keeps_the_places_of_its_file(tmp_path: Path) -> None:

@@ -130,9 +130,10 @@ def test_resumed_run_shows_its_log_before_what_it_asks(cli: Cli, tmp_path: Path)
     with cli.terminal("run", "--resume") as terminal:
         terminal.until(r"mark_once(?s:.*)r1 approval   run later(?s:.*)" + PROMPT)
         terminal.type("l\r")
-        terminal.until("Ctrl-C")
-        terminal.type("\x03")
+        terminal.until("ratchet approve later r1")
         assert terminal.end() == 130
+    assert terminal.shown.count("ratchet approve later r1") == 1
+    assert "while this command or `ratchet dev` runs: http://" in terminal.shown
     assert cli("abort", "later").code == 0
     assert cli("run", "--resume").code == 1
 
@@ -154,8 +155,12 @@ def test_question_ends_when_somebody_else_decides(cli: Cli, tmp_path: Path) -> N
     with cli.terminal("run", "--agent", agent_file(tmp_path, "both"), "--id", "both", "go") as terminal:
         terminal.until(PROMPT)
         assert cli("approve", "both", "--by", "Bob", "-m", "mine").code == 0
-        terminal.until("r1 is approved by Bob: mine")
+        terminal.until(r"\n\s*• r1 .*approved, Bob .*: mine")
         assert terminal.end() == 0
+    asked, _, since = terminal.shown.partition("• r1")
+    assert re.search(PROMPT + r"\s+$", asked)
+    assert not re.search(PROMPT, since)
+    assert terminal.shown.count("mine") == 1
     assert cli("result", "both", "--json").json["decisions"][0]["by"] == ["Bob"]
 
 

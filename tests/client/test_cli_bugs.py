@@ -68,6 +68,27 @@ def test_bug_is_named_where_the_run_is_started_and_read(cli: Cli, tmp_path: Path
         assert worker.wait(120) == 0
 
 
+def test_broken_rule_is_said_once_with_its_line(cli: Cli, tmp_path: Path) -> None:
+    agent, machine = agent_with(tmp_path, "[reply.text]", "lister")
+    found = cli("run", "--agent", agent, "--id", "lister", "Write.")
+    line = machine.read_text().partition("@state")[0].count("\n") + 1
+    said = " ".join((found.out + found.err).split())
+    assert (found.code, said.count("the patch does not fit")) == (1, 1), said
+    assert f"({machine}, line {line}, in ask)" in said
+    assert str(machine) not in cli("log", "lister").out, "it may lie elsewhere for the next worker"
+
+
+def test_bug_in_begin_does_not_blame_the_task(cli: Cli, tmp_path: Path) -> None:
+    agent, machine = agent_with(tmp_path, "reply.text", "beginner")
+    machine.write_text(machine.read_text().replace("options: Poem()", "options: Poem(text=1)"))
+    found = cli("run", "--agent", agent, "--id", "beginner", "Write.")
+    line = machine.read_text().partition("Poem(text=1)")[0].count("\n") + 1
+    assert (found.code, "id is used up" in found.err, "other worker" in found.err) == (2, False, False)
+    assert "ValidationError: Poem: text: Input should be a valid string" in found.err
+    assert (found.out + found.err).count("ValidationError") == 1
+    assert f"({machine}, line {line}, in <lambda>)" in found.err
+
+
 def test_impure_machine_is_named_where_it_was_started(cli: Cli, tmp_path: Path) -> None:
     agent, machine = agent_with(tmp_path, "open('/dev/null').read()", "impure")
     found = cli("run", "--agent", agent, "--id", "impure", "Write.")
@@ -93,7 +114,8 @@ def test_what_an_own_tool_raises_is_shown_with_file_and_line(cli: Cli, tmp_path:
     facts = {"machine": "tools", "modules": [tool.name], "tools": ["breaks"], "models": models}
     agent.write_text(json.dumps(facts))
     found = cli("run", "--agent", str(agent), "Add.")
-    assert f"KeyError: 1\n  {tool}, line 7, in run" in found.err
+    assert f"KeyError\n  {tool}, line 7, in run" in found.err
+    assert "KeyError: 1" in found.out
     assert "('m' was unexpected); its arguments are: n" in found.out, "and the model can mend it"
 
 

@@ -243,6 +243,20 @@ async def test_key_is_made_for_its_owner_and_never_overwritten(say: Say, tmp_pat
     assert (again.code, "exists already" in again.err) == (2, True)
 
 
+@pytest.mark.parametrize("kind", ["new", "encryption"])
+def test_no_key_is_made_where_tools_read(tmp_path: Path, kind: str) -> None:
+    """A model could sign with it."""
+    files = tmp_path / "files"
+    files.mkdir()
+    (tmp_path / "link").symlink_to("files")
+    say = Cli(tmp_path / "data", files)
+    for place in ("files/ann.key", "files/sub/ann", "link/ann.pem"):
+        refused = say("key", kind, str(tmp_path / place))
+        assert (refused.code, list(files.iterdir())) == (2, [])
+        assert "RATCHET_FILES_ROOT): a model could get the key; name a file elsewhere" in refused.err
+    assert say("key", kind, str(files / ".config" / "ratchet" / "ann.pem")).code == 0
+
+
 async def test_key_below_what_is_no_folder_is_refused_as_that(say: Say, tmp_path: Path) -> None:
     (tmp_path / "file").touch()
     for kind in ("new", "encryption"):

@@ -6,13 +6,16 @@ import base64
 import json
 import os
 import re
+import shutil
+import sqlite3
 from collections.abc import AsyncIterator
+from contextlib import closing
 from pathlib import Path
 
 import pytest
 
 from activities.store.blobs import BlobStore
-from client.embedded import EmbeddedServer
+from client.embedded import EmbeddedServer, running_server
 from client.workerconfig import Allowed, memory_file, remember
 from tests.client.commandline import Cli, agent_file, until
 from tests.server.conftest import TOOLS
@@ -53,6 +56,41 @@ def test_finished_run_is_listed_shown_and_read(cli: Cli, done: str) -> None:
         found = cli(*words)
         assert found.code == 0, found.err
         assert "done" in found.out
+
+
+@pytest.mark.parametrize("table", ["records SET json", "runs SET result"])
+def test_changed_archive_is_named_by_every_reader(cli: Cli, done: str, tmp_path: Path, table: str) -> None:
+    """Temporal has forgotten the run; and it still knows it."""
+    kept = Path(cli.variables["RATCHET_DATA_DIR"]) / "archive.db"
+    alone = Cli(tmp_path / "alone", cli.files)
+    (tmp_path / "alone").mkdir(mode=0o700)
+    copy = tmp_path / "alone" / "archive.db"
+    copy.write_bytes(kept.read_bytes())
+    assert alone("result", done).code == alone("check", "--archive").code == 0
+    column = table.rsplit(maxsplit=1)[-1]
+    with closing(sqlite3.connect(copy)) as file, file:
+        change = f"UPDATE {table}=replace({column}, 'all done', 'ALL FORGED') WHERE workflow_id=?"
+        assert file.execute(change, (done,)).rowcount
+    reading = [
+        ("log", done),
+        ("show", done),
+        ("steps", done),
+        ("result", done),
+        ("show", done, "--step", "1"),
+    ]
+    for words in (*reading, ("costs",), ("check", "--archive")):
+        found = alone(*words)
+        assert (found.code, "FORGED" in found.out) == (1, False), words
+        assert re.search(rf"run {done} .*breaks at (its end, behind )?record \d", found.out + found.err), (
+            words
+        )
+    assert [one["run"] for one in alone("check", "--archive", "--json").lines] == [done]
+    shutil.copy(kept, aside := tmp_path / "aside.db")
+    try:
+        shutil.copy(copy, kept)
+        assert {cli(*words).code for words in (*reading, ("compare", done, done))} == {1}
+    finally:
+        shutil.copy(aside, kept)
 
 
 def test_run_as_json_gives_records_and_the_result_last(cli: Cli, tmp_path: Path) -> None:
@@ -138,6 +176,16 @@ def test_remembered_modules_are_listed_and_forgotten(tmp_path: Path) -> None:
     assert not cli("modules").out
 
 
+def test_costs_say_what_another_directory_lacks(cli: Cli, done: str, tmp_path: Path) -> None:
+    server = running_server(Path(cli.variables["RATCHET_DATA_DIR"]))
+    assert server is not None
+    until(lambda: {one["id"]: one for one in cli("list", "--json").lines}[done]["progress"] == "completed")
+    found, own = Cli(tmp_path / "other", cli.files)("costs", "--address", server.address), cli("costs")
+    assert (found.code, "--data-dir" in found.err) == (0, True)
+    lacking = [int(re.match(r"(\d*)", one.err)[1] or 0) for one in (found, own)]  # type: ignore[index]  # it matches
+    assert lacking[0] > lacking[1], "terminated runs of other tests are in no archive"
+
+
 def test_material_of_a_file_is_what_the_run_is_about(cli: Cli, tmp_path: Path) -> None:
     text = tmp_path / "long.txt"
     text.write_text("seven words are not a long text")
@@ -147,6 +195,9 @@ def test_material_of_a_file_is_what_the_run_is_about(cli: Cli, tmp_path: Path) -
     agent.write_text(json.dumps({"machine": "code", "models": {"default": model}}))
     found = cli("run", "--agent", str(agent), "--material", str(text), "--json", "count")
     assert found.lines[-1]["answer"] == "7", found.err
+    text.write_text("long " * 50_000)
+    printed = cli("task", "--agent", str(agent), "--material", str(text), "count")
+    assert f"are in {cli.variables['RATCHET_DATA_DIR']}/blobs" in printed.err
     refused = cli("run", "--agent", agent_file(tmp_path), "--material", str(text), "count")
     assert (refused.code, "--material" in refused.err) == (2, True)
 
@@ -223,12 +274,17 @@ def test_fork_refuses_what_it_cannot_change(cli: Cli, done: str, words: list[str
         pytest.param(["run", "x", "--prot", "1"], 2, "--port", id="misspelt option"),
         pytest.param(["run", "x", "--port", "70000"], 2, "65535", id="no port"),
         pytest.param(["rnu"], 2, "'run'", id="misspelt command"),
+        pytest.param(["status"], 2, "did you mean 'show'?", id="command of other tools"),
+        pytest.param(["help"], 2, "did you mean '--help'?", id="help"),
+        pytest.param(["costs", "--by", "week"], 2, "'--by': 'week' is not one of", id="no such word"),
+        pytest.param(["run", "x", "--model", "claude-x"], 2, "(Anthropic, Ollama, ", id="no key elsewhere"),
         pytest.param(["diagram", "recat"], 2, "react", id="diagram of no machine"),
         pytest.param(["machines", "mine"], 2, "of your own, name the agent file", id="own machine"),
         pytest.param(["machines", "react", "--version", "9"], 2, "react (version 1)\n", id="no version"),
         pytest.param(["task", "-a", "nix", "goal"], 2, "nix", id="task of no agent"),
         pytest.param(["list", "--address", "127.0.0.1:1"], 1, "127.0.0.1:1", id="no server"),
         pytest.param(["list", "--address", "nonsense:xx"], 2, "nonsense:xx", id="no address"),
+        pytest.param(["list", "--address", "localhost"], 2, "such as localhost:7233", id="no port given"),
         pytest.param(["list", "--data-dir", "/dev/null/x"], 2, "/dev/null/x", id="no folder"),
     ],
 )

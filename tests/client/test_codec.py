@@ -169,7 +169,7 @@ def test_wrong_requests_are_named(body: str | bytes, path: str, status: int, ser
 
 
 def test_port_in_use_is_named(server: CodecServer, coded: Settings) -> None:
-    with pytest.raises(UsageError, match=r"cannot listen at 127.0.0.1:.*in use"):
+    with pytest.raises(UsageError, match=r"cannot listen at 127.0.0.1:.*in use.*--listen"):
         CodecServer(coded, ("127.0.0.1", int(server.server_address[1])))
 
 

@@ -34,8 +34,8 @@ GONE = "no poller seen for task queue recently, worker may be down"
     [
         pytest.param(Code.NOT_FOUND, "workflow not found", errors.UnknownRun, "r1", id="unknown run"),
         pytest.param(Code.NOT_FOUND, "workflow execution already completed", errors.Refused, "r1", id="over"),
-        pytest.param(Code.CANCELLED, "Timeout expired", errors.NoWorker, "ratchet", id="no worker"),
-        pytest.param(Code.FAILED_PRECONDITION, GONE, errors.NoWorker, "resume", id="worker was killed"),
+        pytest.param(Code.CANCELLED, "Timeout expired", errors.ServerBusy, "host:1 is busy", id="crowd"),
+        pytest.param(Code.RESOURCE_EXHAUSTED, "rps limit", errors.ServerBusy, "host:1 is busy", id="limit"),
         pytest.param(Code.UNAVAILABLE, "tcp", errors.Unreachable, "host:1", id="server gone"),
         pytest.param(Code.UNAUTHENTICATED, "no", errors.RatchetError, "TEMPORAL_API_KEY", id="no key"),
         pytest.param(Code.INVALID_ARGUMENT, "search attribute", errors.RatchetError, "doctor", id="search"),
@@ -47,6 +47,22 @@ async def test_server_errors_become_plain(
 ) -> None:
     with pytest.raises(errors.RatchetError, match=culprit) as raised:
         async with errors.clear_errors("host:1", "r1"):
+            raise RPCError(message, status, b"")
+    assert type(raised.value) is kind
+
+
+@pytest.mark.parametrize(
+    ("status", "message", "kind", "culprit"),
+    [
+        pytest.param(Code.CANCELLED, "Timeout expired", errors.WorkersBusy, "its workers", id="slow"),
+        pytest.param(Code.FAILED_PRECONDITION, GONE, errors.NoWorker, "resume", id="worker was killed"),
+    ],
+)
+async def test_error_of_a_query_speaks_of_workers(
+    status: Code, message: str, kind: type[Exception], culprit: str
+) -> None:
+    with pytest.raises(errors.NoWorker, match=culprit) as raised:
+        async with errors.clear_errors("host:1", "r1", query=True):
             raise RPCError(message, status, b"")
     assert type(raised.value) is kind
 
@@ -175,6 +191,14 @@ def test_settings_combine_all_that_is_allowed(environ: Environ, tmp_path: Path) 
     assert "RATCHET_OUTPUT_CAP: " in str(refused.value)
     wrong = "RATCHET_RATE_LIMITS: openai/*.tokens_per_minute: Input should be greater than 0"
     assert wrong in str(refused.value)
+
+
+def test_misspelt_variable_of_the_environment_is_named(environ: Environ, tmp_path: Path) -> None:
+    environ["RATCHET_OF_SOMEBODY_ELSE"] = "x"
+    load_settings(tmp_path)
+    environ["RATCHET_DATADIR"] = "/srv/runs"
+    with pytest.raises(errors.UsageError, match=r"RATCHET_DATADIR .* did you mean RATCHET_DATA_DIR"):
+        load_settings(tmp_path)
 
 
 def test_unwritable_state_folder_is_named(environ: Environ, tmp_path: Path) -> None:

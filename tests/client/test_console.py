@@ -12,6 +12,7 @@ from urllib.parse import parse_qs, urlsplit
 
 import httpx2
 import pytest
+from temporalio.client import Client
 
 from activities.contracts import JsonObject
 from activities.settings import Settings
@@ -23,6 +24,7 @@ from client.keys import Signer, new_key, signer
 from tests.client.asking import asking, marks, newer, opened, talk
 from tests.server.conftest import real_server
 from tests.server.trials import PATIENCE, calls, eventually, task
+from workflows.api import TASK_QUEUE
 from workflows.people import Approvals, Group, People, RequestSettings
 
 HOST = "localhost:8260"
@@ -45,7 +47,7 @@ class Page(HTMLParser):
         found = {name: value or "" for name, value in attrs}
         self.elements.append((tag, found))
         if tag == "form":
-            self.forms.append({"": found.get("action", "")})
+            self.forms.append({"": "/" + found.get("action", "")})
         elif tag in ("input", "textarea") and self.forms and found.get("name"):
             if found.get("type") in ("radio", "checkbox") and "checked" not in found:
                 return
@@ -69,7 +71,7 @@ class Browser:
     def __init__(self, agents: AgentClient, by: str | Signer = "ada") -> None:
         self.guard = build(Console(agents, by if isinstance(by, Signer) else Signer(by)))
         transport = httpx2.ASGITransport(app=self.guard)
-        self.http = httpx2.AsyncClient(transport=transport, base_url=f"http://{HOST}")
+        self.http = httpx2.AsyncClient(transport=transport, base_url=f"http://{HOST}{self.guard.place}")
 
     async def login(self) -> httpx2.Response:
         return await self.http.get("/login", params={"token": self.guard.token})
@@ -144,6 +146,20 @@ async def test_rejected_and_edited_calls(browser: Browser, agents: AgentClient, 
     assert [marks(settings, line) for line in ("web-no", "web-before", "web-\u00e4fter")] == [0, 0, 1]
 
 
+async def test_edit_form_knows_the_tools_of_the_run_and_not_those_of_its_own_process(
+    working: Client, agents: AgentClient, settings: Settings
+) -> None:
+    elsewhere = settings.model_copy(update={"modules": ()})
+    browser = Browser(AgentClient(Connection(working, elsewhere, "the test server", queues=(TASK_QUEUE,))))
+    await browser.login()
+    run = await agents.start(asking("web-elsewhere"))
+    request = await opened(agents, run)
+    page = await browser.get("/request", run=run, id=request.id)
+    assert "seconds optional; number to wait before" in re.sub(r"\s+", " ", page.text)
+    await browser.decide(run, request.id, "reject")
+    await browser.http.aclose()
+
+
 async def test_later_calls_are_approved_only_by_an_explicit_choice(
     browser: Browser, agents: AgentClient, settings: Settings
 ) -> None:
@@ -198,7 +214,13 @@ async def test_windows_that_were_closed_take_no_turns_from_others(browser: Brows
 
         headers = [(b"host", HOST.encode()), (b"cookie", cookie.encode())]
         await browser.guard(
-            {"type": "http", "method": "GET", "path": "/live/inbox", "query_string": b"", "headers": headers},
+            {
+                "type": "http",
+                "method": "GET",
+                "path": f"{browser.guard.place}/live/inbox",
+                "query_string": b"",
+                "headers": headers,
+            },
             receive,
             send,
         )
@@ -285,12 +307,12 @@ async def test_rollback_shows_what_was_done_and_refuses_when_more_was(
     await agents.decide(run, request, "approve")
     await eventually(lambda: newer(agents, run, request))
     again = await browser.post(path, **form)
-    assert "/rollback" in again.headers["location"]
+    assert "rollback?" in again.headers["location"]
     page = await browser.get(again.headers["location"])
     assert "More was done meanwhile" in page.text
     form = next(one for one in page.forms if one[""] == "/rollback")
     done = await browser.post(form.pop(""), **form)
-    assert urlsplit(done.headers["location"]).path == "/run"
+    assert urlsplit(done.headers["location"]).path == "run"
     assert (await agents.status(run)).branch == 1
     await agents.command(run, "abort")
 
@@ -406,7 +428,7 @@ WRITES = ("/decide", "/command", "/rollback", "/fork", "/agents")
 
 async def test_nothing_is_shown_or_done_without_the_link(agents: AgentClient) -> None:
     browser = Browser(agents)
-    cookie = {"cookie": "ratchet-console-8260=forged; other=1"}
+    cookie = {"cookie": "ratchet-console=forged; other=1"}
     for path in PAGES:
         for headers in ({}, cookie):
             answer = await browser.http.get(path, headers=headers)
@@ -424,7 +446,7 @@ async def test_link_gives_a_session_that_scripts_and_other_pages_do_not_get(agen
     browser = Browser(agents)
     answer = await browser.login()
     assert answer.status_code == 303
-    assert answer.headers["location"] == "/"
+    assert answer.headers["location"] == f"{browser.guard.place}/"
     cookie = answer.headers["set-cookie"].lower()
     assert "httponly" in cookie
     assert "samesite=strict" in cookie
@@ -435,6 +457,23 @@ async def test_link_gives_a_session_that_scripts_and_other_pages_do_not_get(agen
             "/login", params={"token": browser.guard.token}, headers={"x-forwarded-proto": proxies}
         )
         assert "secure" in proxied.headers["set-cookie"].lower()
+
+
+async def test_cookie_goes_to_no_other_port_and_opens_nothing_outside_the_secret_place(
+    browser: Browser,
+) -> None:
+    for path in PAGES:
+        elsewhere = browser.http.build_request("GET", f"http://localhost:9999{path}")
+        assert "cookie" not in elsewhere.headers
+    cookie = {"cookie": "; ".join(f"{name}={value}" for name, value in browser.http.cookies.items())}
+    outside = httpx2.AsyncClient(transport=httpx2.ASGITransport(app=browser.guard), base_url=f"http://{HOST}")
+    async with outside:
+        for path in PAGES:
+            assert (await outside.get(path, headers=cookie)).status_code == 401
+            assert (await outside.get(f"/{'x' * 22}{path}", headers=cookie)).status_code == 401
+        for path in WRITES:
+            assert (await outside.post(path, headers={**ORIGIN, **cookie})).status_code == 401
+    assert (await browser.http.get("/", headers=cookie)).status_code == 200
 
 
 @pytest.mark.parametrize(
@@ -578,7 +617,7 @@ async def test_script_in_any_text_stays_text(
         assert not any(tag in ("img", "b", "iframe") for tag, _ in page.elements)
         assert not any(name.startswith("on") for _, found in page.elements for name in found)
         assert "\u202e" not in page.text
-        assert all(found.get("href", "/").startswith(("/", "#")) for _, found in page.elements)
+        assert not any(found.get("href", "").partition("?")[0].count(":") for _, found in page.elements)
     assert "⟨U+202E⟩" in pages[-1].text
 
 

@@ -196,4 +196,4 @@ def _refused(text: str) -> bool:
 
 
 def _origin(page: Page) -> str:
-    return "/".join(page.url.split("/")[:3])
+    return "/".join(page.url.split("/")[:4])

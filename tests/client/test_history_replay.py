@@ -149,13 +149,24 @@ def test_first_difference_names_its_place(left: Any, right: Any, expected: Any) 
 async def test_snapshot_is_what_the_log_says(agents: AgentClient) -> None:
     run = (await agents.run(talk())).workflow_id
     lines = await agents.checkpoints(run)
-    assert [(line.step, line.holds) for line in lines] == [(0, True), (1, True), (2, True), (3, True)]
+    assert [(line.step, line.holds) for line in lines] == [(number, True) for number in range(5)]
     snapshot = await agents.snapshot(run, 2)
     assert (snapshot.machine, snapshot.step, snapshot.records) == ("tools", 2, lines[2].seq + 1)
     assert snapshot.counters["tool_calls"] == 1
     assert [one.step for one in snapshot.next][:1] == [2]
-    with pytest.raises(UsageError, match=r"No step 9.*0 to 3"):
+    with pytest.raises(UsageError, match=r"No step 9.*0 to 4"):
         await agents.snapshot(run, 9)
+
+
+async def test_fork_goes_on_behind_the_end(agents: AgentClient) -> None:
+    first = await agents.run(talk())
+    end = (await agents.checkpoints(first.workflow_id))[-1]
+    assert (end.step, end.state, end.states) == (first.step + 1, "DONE", ())
+    script = {"default": scripted(*["never asked again"] * 3, "and in German")}
+    fork = await agents.fork(first.workflow_id, end.step, ForkChanges(models=script, message="In German?"))
+    result = await agents.result(fork)
+    assert (result.answer, result.calls, result.unheard) == ("and in German", (), ())
+    assert result.counters["model_calls"] == 1
 
 
 async def test_step_behind_a_rollback_is_left(agents: AgentClient) -> None:

@@ -5,8 +5,10 @@ from __future__ import annotations
 import os
 import subprocess
 import sys
+from contextlib import chdir
 from pathlib import Path
 
+from tests.client.commandline import Cli
 from tests.client.conftest import ROOT
 
 NAMES = (
@@ -41,3 +43,23 @@ def test_nothing_in_the_folder_of_a_command_is_executed(tmp_path: Path) -> None:
         assert b"evil" not in done.stderr
     assert not mark.exists(), mark.read_text()
     assert (folder / ".ratchet" / "temporal.db").exists()
+
+
+def test_agents_of_a_folder_are_listed_without_reading_what_is_large(tmp_path: Path) -> None:
+    """Nobody named these files: YAML's parser would take seconds for each, or for ever."""
+    agent = "machine: tools\ntools: [calculator]\n"
+    for name, text in {
+        "clerk": agent,
+        "large": agent + "#" * 64_000,
+        "values": f"replicas: 3\nargs: [{'1,' * 30_000}]\n",
+        "merges": f"{agent}a: &a {{}}\n" + "".join(f"k{n}: {{<<: *a}}\n" for n in range(2000)),
+        "wrong": f"{agent}limits: [\n",
+    }.items():
+        (tmp_path / f"{name}.yaml").write_text(text)
+    with chdir(tmp_path):
+        listed = Cli(tmp_path / "data", tmp_path)("agents", "--json").lines
+    problems = {row["agent"]: row.get("error", "") for row in listed if row["agent"].endswith(".yaml")}
+    assert list(problems) == ["clerk.yaml", "merges.yaml", "wrong.yaml"]
+    assert problems["clerk.yaml"] == ""
+    assert "more than 100 merge keys" in problems["merges.yaml"]
+    assert "not valid YAML" in problems["wrong.yaml"]

@@ -42,6 +42,8 @@ IMPURE = {
     "thread": ("from threading import Thread", "Thread(target=len).start()", "threading.Thread"),
     "process": ("import subprocess", "subprocess.run(['true'])", "subprocess.run"),
 }
+LIBRARIES = ("httpx2", "openai", "jinja2", "structlog")
+"""What a tool beside a machine may need."""
 """Name of a machine -> import at the top of its file, what its state does, and what is refused."""
 GUARDED = """
 from ratchet import StateMachine
@@ -62,6 +64,8 @@ def source_of(name: str) -> str:
     text = text.replace("reply.text}", f"str({done})}}").replace("TOOL =", "UNUSED =")
     text = text.replace("from enum", f"{given}\nfrom enum", 1)
     text = text.replace("\nMACHINE =", GUARDED if name == "guard" else "\nMACHINE =")
+    text = text.replace("from enum", f"import {name}\nfrom enum", 1) if name in LIBRARIES else text
+    text = text + f"\ndef run(params):\n    import {name[7:]}\n" if name.startswith("within-") else text
     return text + ("\nSTARTED = time.time()\n" if name == "imported" else "")
 
 
@@ -75,7 +79,8 @@ def task(machine: str) -> AgentTask:
 async def connection(tmp_path_factory: pytest.TempPathFactory) -> AsyncIterator[Connection]:
     """A worker with users' modules: a good one, and some that are not deterministic."""
     folder, modules = tmp_path_factory.mktemp("modules"), [str(POETRY)]
-    for name in (*IMPURE, "guard", "imported"):
+    within = (f"within-{name}" for name in LIBRARIES)
+    for name in (*IMPURE, "guard", "imported", *LIBRARIES, *within):
         path = folder / f"{name}.py"
         path.write_text(source_of(name))
         modules.append(str(path))
@@ -116,11 +121,24 @@ async def test_impure_machine_is_refused_naming_what_and_where(
     text = str(run_failed(machine, failed.value))
     assert f"uses {used} (" in text
     assert f"{machine}.py, line {number}, in " in text
-    assert "into a tool" in text
+    assert ("inside the tool's function" if machine == "imported" else "into a tool") in text
     if machine != "imported":  # that run has not begun
         kept = Archive(connection.settings.archive_file).result(machine)
         assert kept is not None
         assert kept["exit_reason"] == "broken_rule"
+
+
+@pytest.mark.parametrize("library", LIBRARIES)
+async def test_library_at_the_top_of_a_machines_file_is_told_where_to_go(
+    connection: Connection, library: str
+) -> None:
+    """It is only needed by the tool, and inside the tool's function it does no harm."""
+    with pytest.raises(WorkflowFailureError) as failed:
+        await result(connection, library)
+    text = str(run_failed(library, failed.value))
+    assert f"{library}.py, line " in text
+    assert "Import a library that a tool needs inside the tool's function" in text
+    assert (await result(connection, f"within-{library}")).ok
 
 
 async def start_worker(address: str, data_dir: Path, **more: str) -> asyncio.subprocess.Process:

@@ -36,6 +36,7 @@ from workflows.people import (
     People,
     Request,
     RequestSettings,
+    StandingApproval,
 )
 
 INNER_TOOLS = '''
@@ -109,6 +110,8 @@ def test_what_cannot_be_sent_is_a_usage_error() -> None:
             decision_from(request, "edit", arguments={"x": value})
     with pytest.raises(UsageError, match="command: text"):
         command_from("steer", "x" * 30_000)
+    with pytest.raises(UsageError, match="no limit 'modelcalls'; did you mean model_calls"):
+        command_from("limits", limits={"modelcalls": 5})
 
 
 async def test_closed_request_says_who_decided(agents: AgentClient) -> None:
@@ -305,6 +308,11 @@ async def test_decision_without_a_worker_counts_when_one_comes(tmp_path: Path) -
         (summary,) = await agents.request_summaries(run)
         with pytest.raises(Refused, match="options"):
             await agents.decide(run, summary, "retry")
+        with pytest.raises(Refused, match=r"'lnie' was unexpected.*its arguments are: line"):
+            await agents.decide(run, summary, "edit", arguments={"line": "x", "lnie": "x"})
+        standing = StandingApproval(arguments={"lnie": {"const": "x"}})
+        with pytest.raises(Refused, match="no argument 'lnie'; its arguments are: line"):
+            await agents.decide(run, summary, "approve", standing_approval=standing)
         assert isinstance(await agents.decide(run, summary.id, "approve"), SentSignal)
         assert await agents.effects_to_repeat(run, 0) == await agents.effects_to_repeat(run, 1)
         async with build_worker(temporal, settings):

@@ -14,9 +14,17 @@ from temporalio.api.enums.v1 import TimeoutType
 from temporalio.api.failure.v1 import Failure, TimeoutFailureInfo
 from temporalio.api.workflow.v1 import PendingActivityInfo
 from temporalio.api.workflowservice.v1 import DescribeWorkflowExecutionResponse
-from temporalio.client import Client
+from temporalio.client import (
+    Client,
+    Interceptor,
+    OutboundInterceptor,
+    StartWorkflowInput,
+    WorkflowHandle,
+)
+from temporalio.service import RPCError, RPCStatusCode
 
 from activities.contracts import ArchiveRequest, MaterialRef
+from activities.extensions import load_modules
 from activities.settings import Settings
 from activities.store.archive import Archive
 from client.agent import AgentClient, new_run_id
@@ -36,8 +44,9 @@ from client.history.recorded import beginning_of
 from client.sending import SentSignal
 from tests.client.asking import talk
 from tests.server.conftest import real_server
-from tests.server.trials import calls, eventually, task
+from tests.server.trials import calls, eventually, scripted, task
 from worker import build_worker
+from workflows import registry
 from workflows.api import TASK_QUEUE, RunStatus
 from workflows.kernel.log import STARTED, chain
 from workflows.people import CommandDone
@@ -106,6 +115,67 @@ async def test_taken_id_starts_nothing(agents: AgentClient) -> None:
         await agents.start(talk(), run)
 
 
+class BusyServer(Interceptor):
+    """Answers of starts are lost: of the first `before` nothing was done, of the next `behind` all was."""
+
+    def __init__(self, before: int, behind: int) -> None:
+        self.before, self.behind = before, behind
+
+    def intercept_client(self, next: OutboundInterceptor) -> OutboundInterceptor:
+        return LostAnswers(next, self)
+
+
+class LostAnswers(OutboundInterceptor):
+    def __init__(self, next: OutboundInterceptor, server: BusyServer) -> None:
+        super().__init__(next)
+        self.server = server
+
+    async def start_workflow(self, input: StartWorkflowInput) -> WorkflowHandle[Any, Any]:
+        lost = RPCError("Timeout expired", RPCStatusCode.CANCELLED, b"")
+        if self.server.before:
+            self.server.before -= 1
+            raise lost
+        handle = await super().start_workflow(input)
+        if self.server.behind:
+            self.server.behind -= 1
+            raise lost
+        return handle
+
+
+def behind(agents: AgentClient, settings: Settings, server: BusyServer) -> AgentClient:
+    """The same client, of a server that is busy."""
+    config = agents.temporal.config()
+    config["plugins"], config["interceptors"] = [], [server]
+    config["data_converter"] = agents.temporal.data_converter
+    busy = Client(**config)
+    return AgentClient(Connection(busy, settings, "the test server", queues=(TASK_QUEUE,)))
+
+
+@pytest.mark.parametrize("lost", [(2, 0), (0, 2), (1, 1)], ids=["before", "behind", "both"])
+async def test_start_goes_on_when_the_server_is_busy(
+    lost: tuple[int, int], agents: AgentClient, settings: Settings
+) -> None:
+    run = await behind(agents, settings, BusyServer(*lost)).start(talk())
+    assert (await agents.result(run)).answer == "both"
+
+
+async def test_start_at_a_busy_server_takes_nobody_elses_run(agents: AgentClient, settings: Settings) -> None:
+    run = await agents.start(talk())
+    with pytest.raises(DuplicateRun, match=run):
+        await behind(agents, settings, BusyServer(1, 0)).start(talk(goal="another"), run)
+    await agents.result(run)
+
+
+async def test_run_that_learns_its_tools_answers_as_soon_as_it_begins(
+    agents: AgentClient, settings: Settings
+) -> None:
+    # a machine that lists its tools in its first prompt asks the workers for them before it begins
+    runs = [await agents.start(task("x", machine="react", tools=("mark", "calculator"))) for _ in range(5)]
+    found = await asyncio.gather(*(agents.status(run) for run in runs))
+    assert {status.machine for status in found} == {"react"}
+    await asyncio.gather(*(agents.cancel(run) for run in runs))
+
+
 async def test_unknown_run_is_named_by_every_method(agents: AgentClient) -> None:
     for ask in (
         agents.status,
@@ -150,6 +220,65 @@ async def test_cancelled_run_still_gives_a_result(agents: AgentClient) -> None:
             break
     await agents.cancel(run)
     assert (await agents.result(run)).exit_reason == "cancelled"
+
+
+@pytest.mark.parametrize(
+    ("wrong", "problem"),
+    [
+        ({"tools": ()}, "needs at least one"),
+        ({"options": {"max_steps": "many"}}, "options.max_steps"),
+        ({"models": {"default": scripted("x"), "critic": scripted("x")}}, "no role critic"),
+    ],
+)
+async def test_task_that_a_worker_would_refuse_uses_up_no_id(
+    agents: AgentClient, wrong: dict[str, Any], problem: str
+) -> None:
+    run = f"refused-{len(problem)}"
+    with pytest.raises(UsageError, match=problem):
+        await agents.start(task("done", **wrong), run)
+    assert (await agents.run(task("done"), run)).ok
+
+
+PICKY = """
+from enum import Enum
+from pydantic import BaseModel
+from ratchet import Context, Event, Exit, Machine, state
+
+class S(Enum):
+    READ, DONE = "read", "done"
+
+class Options(BaseModel, frozen=True): ...
+class Memory(Context): ...
+class Done(Event): ...
+
+@state(S.READ, counts="reads")
+def read(c, run):
+    return {}, Done()
+
+def begin(given, options):
+    if not given.material or not given.trace_id.startswith("order-"):
+        raise ValueError("runs are called order-NUMBER and have material")
+    return Memory()
+
+MACHINE = Machine(
+    name="picky", options=Options, context=Memory, begin=begin, initial=S.READ,
+    table={S.READ: {Done: S.DONE}}, states=[read], takes_material=True,
+    result=lambda c, run: Exit(reason="read", ok=True),
+)
+"""
+
+
+async def test_machine_is_asked_with_the_id_and_material_of_its_run(
+    agents: AgentClient, tmp_path: Path
+) -> None:
+    file = tmp_path / "picky.py"
+    file.write_text(PICKY)  # one small file
+    for module in load_modules([str(file)]):
+        registry.add_module(module)
+    given = task("x", machine="picky", tools=())
+    with pytest.raises(UsageError, match="runs are called order-NUMBER"):
+        await agents.start(given, "order-7")
+    assert (await agents.run(given, "order-7", material="the text")).ok
 
 
 async def test_run_without_a_result_says_why(agents: AgentClient) -> None:

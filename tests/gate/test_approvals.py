@@ -6,9 +6,9 @@ from typing import Any
 
 import pytest
 
-from activities.contracts import ToolSpec
+from activities.contracts import JsonObject, ToolSpec
 from tests.gate.house import PEOPLE, ask, call, carried, policy, requests, say, signed, spec
-from workflows.gate.approvals import problems
+from workflows.gate.approvals import problems, unchecked_paths
 from workflows.people import Approvals, RequestSettings
 
 LARGE = {"arguments": {"amount": {"exclusiveMinimum": 100}}, "request": {"group": "boss"}}
@@ -135,3 +135,30 @@ def test_rules_that_protect_nothing_are_found(approvals: Any, places: list[Any])
     specs: list[ToolSpec] = [spec(), spec("read", "read", path)]
     found = problems(Approvals.model_validate(approvals), PEOPLE, tools=["pay", "read"], specs=specs)
     assert [place[2:] for place, _ in found] == places
+
+
+@pytest.mark.parametrize(
+    ("name", "schema", "condition", "warns"),
+    [
+        ("path", {"type": "string"}, {"pattern": "^reports/"}, True),
+        ("target_file", {"type": "string"}, {"const": "a.txt"}, True),
+        ("sourcePath", {"anyOf": [{"type": "string"}, {"type": "null"}]}, {"not": {"enum": ["a"]}}, True),
+        ("paths", {"type": "array", "items": {"type": "string"}}, {"items": {"pattern": "^a/"}}, True),
+        ("path", {"type": "string", "format": "relative-path"}, {"pattern": "^reports/"}, False),
+        ("path", {"$ref": "#/$defs/P"}, {"pattern": "^reports/"}, False),
+        ("path", {"type": "string"}, {"maxLength": 5}, False),
+        ("profile", {"type": "string"}, {"pattern": "^a"}, False),
+    ],
+)
+def test_rules_on_paths_that_nobody_checks_are_named(
+    name: str, schema: Any, condition: Any, warns: bool
+) -> None:
+    parameters: JsonObject = {
+        "type": "object",
+        "properties": {name: schema},
+        "$defs": {"P": {"type": "string", "format": "file-path"}},
+    }
+    approvals = Approvals.model_validate({"rules": [{"arguments": {name: condition}, "ask": "never"}]})
+    found = unchecked_paths(approvals, [spec("read", "read", parameters), spec()])
+    assert [place[2:] for place, _ in found] == ([(0, "arguments", name)] if warns else [])
+    assert all(text.startswith("read: ") for _, text in found)

@@ -150,7 +150,7 @@ def test_a_signed_group_needs_the_senders_signature_and_an_id() -> None:
 CHANGES: dict[str, Any] = {
     "request": "r2", "digest": "e", "decision": "edit", "id": "i", "by": "bob", "text": "t", "step": 1,
     "arguments": {"a": 2**60}, "amounts": {"a": 1.0}, "standing_approval": {"same": True}, "command": "abort",
-    "at_once": True, "compensate": True, "limits": {"a": None},
+    "at_once": True, "compensate": True, "limits": {"a": None}, "made_at": 5.5,
 }  # fmt: skip
 
 

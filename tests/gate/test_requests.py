@@ -8,6 +8,7 @@ import pytest
 
 from activities.contracts import EffectFailed
 from tests.gate.house import RUN, ask, ask_topic, call, carried, events, policy, position, requests, say
+from workflows.gate.decisions import Refused
 from workflows.gate.requests import Requests
 from workflows.gate.texts import (
     Topic,
@@ -53,6 +54,15 @@ def test_the_same_is_asked_once() -> None:
     others = [ask(at, amount=6), ask(at, "act#2:1"), ask_topic(at, TOPICS["outcome"], "act#1:1")]
     assert [one.id for one in others] == ["r2", "r3", "r4"]
     assert len({first.digest, *(one.digest for one in others)}) == 4
+
+
+def test_decision_is_bound_to_the_words_of_a_question() -> None:
+    """The worker that shows it may not be the one that goes on."""
+    shown = ask_topic(requests(), TOPICS["question"])
+    at = requests()
+    ask_topic(at, TOPICS["question"].model_copy(update={"text": "Which other?"}))
+    with pytest.raises(Refused, match="digest"):
+        at.decide(say(shown, "answer", text="this one"), 1)
 
 
 def test_a_withdrawn_request_is_asked_again() -> None:
@@ -149,9 +159,49 @@ def test_nobody_has_decided_an_expired_request(at_deadline: str) -> None:
     assert events(at) == ["Expired"]
 
 
-def test_a_decision_before_the_expiry_counts_after_the_deadline() -> None:
+LATE = "was to be decided before 1970-01-01 00:02:40 UTC"
+"""How the refusal of a late decision begins, for a request with the deadline 160."""
+
+
+@pytest.mark.parametrize(
+    ("heard", "made_at", "verb", "refusal"),
+    [
+        pytest.param(159, None, "approve", "", id="heard in time, without its time"),
+        pytest.param(159, 500, "approve", "", id="heard in time, from a clock that is ahead"),
+        pytest.param(159, 5, "approve", "", id="heard in time, from a clock that is behind"),
+        pytest.param(1000, 159.5, "approve", "", id="made in time, heard late"),
+        pytest.param(1000, 160, "approve", rf"{LATE}; this decision was made 0\.0 s later", id="made late"),
+        pytest.param(
+            1000, 163.2, "reject", rf"{LATE}; this decision was made 3\.2 s later", id="rejected late"
+        ),
+        pytest.param(1000, 99, "approve", r"1\.0 s before r1 was opened: set the clock", id="made too early"),
+        pytest.param(
+            1000, None, "approve", rf"{LATE}; .* does not say when .*`made_at`", id="without its time"
+        ),
+        pytest.param(1000, None, "edit", rf"{LATE}; .* does not say when .*`made_at`", id="edited, no time"),
+        pytest.param(1000, None, "reject", "", id="rejected without its time"),
+        pytest.param(1000, None, "abort", "", id="aborted without its time"),
+    ],
+)
+def test_what_was_decided_in_time_counts_whenever_it_is_heard(
+    heard: float, made_at: float | None, verb: str, refusal: str
+) -> None:
     at = requests(deadline_seconds=60)
-    assert at.decide(say(ask(at)), 1000).outcome == "approved"
+    decision = say(
+        ask(at, now=100), verb, made_at=made_at, arguments={"amount": 1} if verb == "edit" else None
+    )
+    if not refusal:
+        assert at.decide(decision, heard).outcome != "open"
+        return
+    with pytest.raises(Refused, match=refusal):
+        at.decide(decision, heard)
+    assert at.get("r1").is_open
+
+
+def test_same_decision_at_another_time_is_a_repeat() -> None:
+    at = requests(deadline_seconds=60)
+    first = at.decide(say(ask(at), id="d1", made_at=1), 2)
+    assert at.decide(say(at.get("r1"), id="d1", made_at=3), 4) == first
 
 
 def test_each_group_has_the_whole_time_and_its_own_digest() -> None:

@@ -176,6 +176,7 @@ def program(found: list[Plan]) -> Program:
         result=lambda c, run: Exit(reason="over", ok=True, answer=c.text, outcome={"now": run.now}),
         on_error=on_error,
         on_close=lambda c, reason: {"seen": reason},
+        on_reopen=lambda c: (names[0], {"seen": "reopened"}),
         caps=lambda _: {"visits": 40},
         fail=names[-1],
         on_violation=lambda c, error: {"seen": error.problem},

@@ -2,14 +2,16 @@
 
 from __future__ import annotations
 
+import copy
 import json
 import math
+import pickle
 from typing import Annotated, Any
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from pydantic import BaseModel, ConfigDict, Field
+from pydantic import BaseModel, ConfigDict, Field, JsonValue
 
 from workflows.kernel.context import Context, Misfit, View, apply_difference, difference, differences, patched
 from workflows.kernel.ledger import Ledger, plain_number
@@ -101,6 +103,83 @@ def test_patch_is_validated_where_it_is_new() -> None:
     ):
         with pytest.raises(Misfit, match=where):
             patched(old, patch)
+
+
+class Inner(BaseModel, frozen=True, extra="allow"):
+    """A model with a mapping in it, declared or not."""
+
+    given: dict[str, Any] = {}
+
+
+class Nested(Context):
+    """Any JSON, at any depth, bare and in models."""
+
+    bare: JsonValue = None
+    parts: tuple[Inner, ...] = ()
+    table: dict[str, Inner] = {}
+
+
+CHANGES: dict[type[Any], list[Any]] = {
+    dict: [
+        lambda d: d.update(x=1), lambda d: d.setdefault("x", 1), lambda d: d.pop("a", 0), lambda d: d.clear(),
+        lambda d: d.__setitem__("x", 1), lambda d: d.__delitem__("a"), lambda d: d.popitem(),
+        lambda d: d.__ior__({"x": 1}),
+    ],
+    list: [
+        lambda x: x.append(1), lambda x: x.extend([1]), lambda x: x.insert(0, 1), lambda x: x.pop(),
+        lambda x: x.remove(1), lambda x: x.clear(), lambda x: x.sort(), lambda x: x.reverse(),
+        lambda x: x.__setitem__(slice(0), [1]), lambda x: x.__delitem__(slice(None)),
+        lambda x: x.__iadd__([1]), lambda x: x.__imul__(2),
+    ],
+}  # fmt: skip
+JSON = st.recursive(
+    st.none() | st.booleans() | st.integers(-5, 5) | st.text("ab", max_size=3),
+    lambda inner: st.lists(inner, max_size=3) | st.dictionaries(st.text("ab", max_size=2), inner, max_size=3),
+    max_leaves=12,
+)
+MAPPINGS = st.dictionaries(st.text("ab", max_size=2), JSON, max_size=3)
+
+
+def containers(value: Any) -> list[Any]:
+    """All that could be changed in a value."""
+    if isinstance(value, BaseModel):
+        inner = [*(getattr(value, name) for name in type(value).model_fields), value.__pydantic_extra__]
+    else:
+        inner = list(value.values()) if isinstance(value, dict) else value
+    if not isinstance(inner, list | tuple):
+        return []
+    found = [one for item in inner for one in containers(item)]
+    return [value, *found] if isinstance(value, dict | list) else found
+
+
+@given(JSON, st.lists(MAPPINGS, max_size=3), MAPPINGS, st.booleans())
+def test_nothing_that_a_view_shows_can_be_changed(
+    bare: Any, parts: list[Any], table: Any, loaded: bool
+) -> None:
+    values = {
+        "bare": bare,
+        "parts": [Inner(given=one, more=[one]) for one in parts],
+        "table": {"x": Inner.model_construct(given=table)},
+    }
+    kept = patched(Nested(), values)
+    if loaded:
+        kept = Nested.model_validate_json(kept.model_dump_json())
+    before, view = kept.model_dump_json(), View(kept, frozenset(values), PermissionError)
+    shown = [one for name in values for one in containers(getattr(view, name))]
+    for one in shown:
+        for change in CHANGES[next(kind for kind in CHANGES if isinstance(one, kind))]:
+            with pytest.raises(TypeError, match="of the context is read-only"):
+                change(one)
+    assert kept.model_dump_json() == before
+
+
+@given(MAPPINGS)
+def test_copies_of_what_a_view_shows_can_be_changed(table: Any) -> None:
+    shown: Any = Nested(bare=table).bare
+    for made in (dict(shown), {**shown}, shown.copy(), copy.copy(shown), copy.deepcopy(shown)):
+        made["x"] = 1
+        assert (type(made), made) == (dict, {**table, "x": 1})
+    assert pickle.loads(pickle.dumps(shown)) == table
 
 
 def test_view_shows_declared_fields_alone() -> None:

@@ -7,7 +7,7 @@ from enum import Enum
 from typing import Any
 
 import pytest
-from pydantic import BaseModel, ValidationError
+from pydantic import BaseModel, ValidationError, create_model
 
 from activities.contracts import AskModel, Say
 from workflows.kernel.context import Context
@@ -37,6 +37,10 @@ class Values(Context):
     count: int = 0
 
 
+class Changing(BaseModel):
+    """A model that is not frozen."""
+
+
 class Went(Event):
     """Go on."""
 
@@ -47,6 +51,11 @@ class Ended(Event):
 
 def visit(c: Any, run: Any) -> Any:
     """Never called."""
+
+
+def holding(kind: Any) -> type[Context]:
+    """A context with one more field, of this type."""
+    return create_model("Holding", __base__=Values, inner=(kind, ...))
 
 
 def declared(name: Enum, **more: Any) -> State:
@@ -73,6 +82,7 @@ STUCK = {S.A: {Went: S.B, Ended: S.END}, S.B: {Went: S.B}}
     ("changes", "problem"),
     [
         ({"states": [A]}, "state b has no function"),
+        ({"table": {S.A: {Ended: S.END}}, "states": []}, "no function is declared for state a"),
         ({"states": [A, B, A]}, "two functions for state a"),
         ({"initial": S.LOST}, "no function is declared for state lost"),
         (
@@ -89,6 +99,12 @@ STUCK = {S.A: {Went: S.B, Ended: S.END}, S.B: {Went: S.B}}
         ({"writes": frozenset({"cuont"})}, "`writes` names the unknown field cuont"),
         ({"states": [A, replace(B, asks=frozenset({Say}))]}, "state b: `asks` takes classes of effects"),
         ({"states": [A, replace(B, asks=frozenset({Event}))]}, "state b: `asks` takes classes of effects"),
+        (
+            {"context": holding(dict[str, list[Changing]])},
+            "field inner of the context holds the model `Changing`",
+        ),
+        ({"context": holding(tuple[set[str], ...])}, "field inner of the context holds a set"),
+        ({"options": Changing}, "the options `Changing` is not frozen"),
     ],
 )
 def test_fault_names_machine_and_culprit(changes: dict[str, Any], problem: str) -> None:

@@ -26,7 +26,7 @@ class New(Enum):
     TALLY, DONE = "tally", "done"
 
 
-class Options(BaseModel):
+class Options(BaseModel, frozen=True):
     """None."""
 
 

@@ -1,13 +1,17 @@
-"""Pages of a run's log."""
+"""Pages of a run's log, and what of its result is in history."""
 
 from __future__ import annotations
 
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
 from activities.contracts import CallTools, Message, ToolResult, ToolRun, ToolsReturned
-from workflows.api import PAGE_BYTES, PageQuery
+from activities.store.converter import data_converter
+from workflows.api import PAGE_BYTES, RESULT_BYTES, PageQuery, RunResult
 from workflows.kernel.log import Record, answered
-from workflows.pages import log_page
+from workflows.pages import inline_result, log_page
+from workflows.people import DoneCall
 
 
 def test_record_that_is_cut_keeps_all_its_counters() -> None:
@@ -35,3 +39,27 @@ def test_page_with_many_calls_stays_small_and_says_how_many_more(text: str) -> N
     assert len(page.model_dump_json().encode()) <= PAGE_BYTES
     *shown, more = page.records[0].answered
     assert (len(shown) > 2, more.title) == (True, f"and {60 - len(shown)} more")
+
+
+TEXTS = st.sampled_from(["x", "漢", "\x1b", '"', "🦀"])
+SIZES = st.sampled_from([0, 1, 700, 20_000, 90_000])
+
+
+@given(TEXTS, st.fixed_dictionaries(dict.fromkeys(["answer", "error", "outcome", "unheard", "calls"], SIZES)))
+def test_result_of_any_size_fits_and_loses_no_more_than_it_must(text: str, sizes: dict[str, int]) -> None:
+    size = {name: text * count for name, count in sizes.items()}
+    call = DoneCall(
+        step=1, branch=0, activity_id="x", tool="pay", arguments={"note": size["calls"]}, effect="unsafe"
+    )
+    whole = RunResult(
+        agent="a", machine="m", machine_version="1", state="END", step=1, ok=True, exit_reason="stop",
+        answer=size["answer"], error=size["error"], outcome={"deep": [{"note": size["outcome"]}]},
+        unheard=(size["unheard"], "the newest"), calls=(call,), workflow_id="w", run_id="r",
+    )  # fmt: skip
+    cut = inline_result(whole)
+    converter = data_converter(None).payload_converter
+    assert converter.to_payload(cut).ByteSize() < 100_000
+    fields = [name for name in sizes if getattr(cut, name) != getattr(whole, name)]
+    assert fields == [name for name in sizes if name in cut.cut.partition(":")[0].split(", ")]
+    assert bool(fields) == (len(whole.model_dump_json().encode()) > RESULT_BYTES)
+    assert cut.unheard[-1] == "the newest"

@@ -6,12 +6,13 @@ import json
 from contextlib import suppress
 from dataclasses import replace
 from enum import Enum
+from functools import partial
 from typing import Any
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from pydantic import BaseModel
+from pydantic import BaseModel, ValidationError
 
 from activities.contracts import (
     Answers,
@@ -19,6 +20,7 @@ from activities.contracts import (
     ArtifactsRead,
     ArtifactText,
     AskModel,
+    AskPerson,
     CallTools,
     Effect,
     EffectFailed,
@@ -31,27 +33,33 @@ from activities.contracts import (
     Together,
     ToolResult,
     ToolRun,
+    ToolSpec,
     ToolsReturned,
+    do,
 )
 from tests.kernel.random_machines import answer, plans, program
 from workflows.kernel.context import Context
 from workflows.kernel.errors import (
+    AgentError,
     BadPatch,
     Closed,
     Drifted,
     EffectError,
     EmptyVisit,
+    InputRefused,
     InvariantViolated,
     LimitExceeded,
     MachineError,
     NoTransition,
+    RecoverableError,
     UndeclaredAccess,
     bug_place,
+    bug_text,
 )
 from workflows.kernel.ledger import Ledger
 from workflows.kernel.log import Record, answered, chain
 from workflows.kernel.machine import Event, Exit, Machine, Run, RunInput, State, Visit, state
-from workflows.kernel.rollback import checkpoints, forked, restored, rolled_back
+from workflows.kernel.rollback import checkpoints, forked, restored, restored_context, rolled_back
 from workflows.kernel.snapshot import Program, Step, dump
 from workflows.kernel.step import advance, close, leave_interrupt, load, start, steer
 
@@ -98,6 +106,7 @@ def test_both_ways_of_resuming_give_the_same_step(found: Any, numbers: list[int]
         "seq",
     ):
         assert getattr(rebuilt, name) == getattr(s, name), name
+    assert restored_context(run.machine, log) == s.context
     if step.exit is None:
         ended = close(step, "aborted", now=now + 1, by="ann")
         assert ended.exit is not None
@@ -138,6 +147,37 @@ def test_rollback_and_fork_begin_the_step_again(found: Any, numbers: list[int], 
     if wanted in steps and steps[wanted].effect and back.effect and not back.snapshot.moments:
         assert back.snapshot.entry_context == steps[wanted].snapshot.entry_context
         assert back.snapshot.counts == steps[wanted].snapshot.counts
+
+
+@given(plans, seeds)
+def test_rollback_and_fork_go_on_behind_the_end(found: Any, numbers: list[int]) -> None:
+    run = program(found)
+    step, log = start(run, now=1), list[Record]()
+    log += step.records
+    for number in numbers:
+        if step.effect is not None:
+            step = advance(step, answer(step.effect, number), now=2)
+            log += step.records
+    behind = step.snapshot.step + 1
+    is_over = step.snapshot.state in run.machine.final
+    assert (behind in {point.step for point in checkpoints(run, log)}) is is_over
+    if not is_over:
+        return
+    back = rolled_back(step, log, behind, now=9, by="ann")
+    fork = forked(run, log, behind, now=9, by="ann")
+    for one, records in ((back, [*log, *back.records]), (fork, [*log, *fork.records])):
+        assert (one.records[0].to, one.records[0].step) == ("s0", step.snapshot.step)
+        rebuilt = restored(run, records)
+        assert (rebuilt.context, rebuilt.conversation) == (one.snapshot.context, one.snapshot.conversation)
+        assert (rebuilt.counts, rebuilt.step) == (one.snapshot.counts, one.snapshot.step)
+        assert rebuilt.transitions == one.snapshot.transitions
+
+
+def test_reopening_into_a_final_state_is_a_broken_rule() -> None:
+    run = machine(lambda c, run: ({}, Did()), step=S.WORK, on_reopen=lambda c: (S.DONE, {}))
+    ended = start(run, now=1)
+    with pytest.raises(NoTransition, match="`on_reopen` leads to done"):
+        forked(run, ended.records, 2, now=2, by="ann")
 
 
 # -- one state, many ways ---------------------------------------------------------------------------
@@ -182,16 +222,18 @@ def machine(visit: Any, **more: Any) -> Program:
     table = more.pop("table", {S.WORK: {Did: S.DONE}})
     return Program(
         Machine(
-            name="small",
-            options=Options,
-            context=Memory,
-            begin=lambda given, _: Memory(),
-            initial=S.WORK,
-            table=table,
-            states=[State(S.WORK, visit, **rights), *more.pop("states", [])],
-            step=S.WORK,
-            result=lambda c, run: Exit(reason="done", ok=True, answer=c.text),
-            **more,
+            **{
+                "name": "small",
+                "options": Options,
+                "context": Memory,
+                "begin": lambda given, _: Memory(),
+                "initial": S.WORK,
+                "table": table,
+                "states": [State(S.WORK, visit, **rights), *more.pop("states", [])],
+                "step": S.WORK,
+                "result": lambda c, run: Exit(reason="done", ok=True, answer=c.text),
+                **more,
+            }
         ),
         RunInput(goal="go"),
     )
@@ -227,6 +269,10 @@ def returns_nothing(c: Memory, run: Run) -> Any:
     return None
 
 
+def returns_class(c: Memory, run: Run) -> Any:
+    return {}, Did
+
+
 def returns_misfit(c: Memory, run: Run) -> Any:
     return {"items": ("many",)}, Did()
 
@@ -245,11 +291,12 @@ def returns_unknown(c: Memory, run: Run) -> Any:
         (reads_secret, UndeclaredAccess, "secret"),
         (writes_secret, UndeclaredAccess, "secret"),
         (keeps_secret, UndeclaredAccess, "secret"),
-        (calls_tools, UndeclaredAccess, "call_tools"),
+        (calls_tools, UndeclaredAccess, "effect CallTools was asked for; declare it in the state's `asks`"),
         (returns_other, NoTransition, "Other came; expected Did"),
         (returns_nothing, EmptyVisit, "nothing"),
+        (returns_class, EmptyVisit, r"the class Did where an event is due; write `Did\(\)`"),
         (returns_misfit, BadPatch, "items"),
-        (returns_unknown, UndeclaredAccess, "'nowhere' was written, which is no field of the context$"),
+        (returns_unknown, UndeclaredAccess, "'nowhere' was written, which is no field of the context "),
         (misspells_secret, UndeclaredAccess, "no field of the context; did you mean `secret`"),
     ],
 )
@@ -259,6 +306,160 @@ def test_broken_rule_raises_and_names_culprit(visit: Any, error: type[MachineErr
         start(machine(visit), now=1)
 
 
+def reads_in_a_helper(c: Memory, run: Run) -> Visit:
+    yield asks()
+    return _secret_of(c), Did()
+
+
+def _secret_of(c: Memory) -> Any:
+    return {"text": c.secret}
+
+
+def yields_do(c: Memory, run: Run) -> Visit:
+    yield do(asks())  # type: ignore[misc]  # the mistake
+    return {}, Did()
+
+
+def asks_in_a_helper(c: Memory, run: Run) -> Visit:
+    yield from _calling()
+    return {}, Did()
+
+
+def _calling() -> Visit:
+    yield from do(asks())
+    yield from do(CallTools(runs=(ToolRun(id="1", tool="t"),)))
+    return {}, Did()
+
+
+def returns_event(c: Memory, run: Run) -> Any:
+    return Did()
+
+
+def moves(c: Memory, run: Run) -> Any:
+    return {}, Did()
+
+
+def never_holds(c: Memory, came_from: str) -> str:
+    return "never"
+
+
+def enters_wrongly(c: Memory, came_from: str) -> Any:
+    return {"items": "many"}
+
+
+def closes_wrongly(c: Memory, reason: str) -> Any:
+    return {"items": "many"}
+
+
+def fails(c: Memory, run: Run) -> Visit:
+    yield asks()
+    raise RecoverableError("no")
+
+
+def errs_wrongly(c: Memory, error: AgentError, run: Run) -> Any:
+    return {}, Other()
+
+
+def begins_wrongly(given: RunInput, options: Options) -> Any:
+    return Context()
+
+
+@pytest.mark.parametrize(
+    ("program", "function", "line", "words"),
+    [
+        (machine(reads_secret), reads_secret, 1, "'secret' was read; declare it in the state's `reads`"),
+        (machine(reads_in_a_helper), _secret_of, 1, "'secret' was read"),
+        (
+            machine(writes_secret),
+            writes_secret,
+            0,
+            "'secret' was written; declare it in the state's `writes`",
+        ),
+        (machine(keeps_secret), keeps_secret, 1, "'secret' was written"),
+        (machine(partial(writes_secret)), writes_secret, 0, "'secret' was written"),
+        (machine(asks_in_a_helper), _calling, 2, "CallTools was asked for; declare it in the state's `asks`"),
+        (
+            machine(calls_tools, rights={"asks": {CallTools}, "tools": frozenset()}),
+            calls_tools,
+            1,
+            "tool 't' was asked for; declare it in the state's `tools`",
+        ),
+        (machine(returns_misfit), returns_misfit, 0, "items.0"),
+        (machine(returns_other), returns_other, 0, "Other came; expected Did, or a row of the table for it"),
+        (machine(returns_event), returns_event, 0, "expected a patch and an event, such as `{}, Did()`"),
+        (machine(yields_do), yields_do, 1, "write `yield from do(AskModel(...))`"),
+        (
+            machine(moves, states=[State(S.DONE, holds=never_holds)]),
+            never_holds,
+            0,
+            "done does not hold: never",
+        ),
+        (machine(moves, states=[State(S.DONE, entry=enters_wrongly)]), enters_wrongly, 0, "items"),
+        (machine(fails, on_error=errs_wrongly), errs_wrongly, 0, "Other came"),
+        (machine(fails, on_close=closes_wrongly), closes_wrongly, 0, "items"),
+        (
+            machine(moves, begin=begins_wrongly),
+            begins_wrongly,
+            0,
+            "`begin` gave a Context; expected a Memory",
+        ),
+    ],
+)
+def test_broken_rule_names_the_line(program: Program, function: Any, line: int, words: str) -> None:
+    """The log does not: its hashes are the same wherever the file lies."""
+    with pytest.raises(MachineError) as caught:
+        advance(start(program, now=1), ModelReplied(text="ok"), now=2)
+    place = f"{__file__}, line {function.__code__.co_firstlineno + line}, in {function.__name__}"
+    assert (caught.value.place, str(caught.value)) == (place, f"{caught.value.text} ({place})")
+    assert words in caught.value.problem
+    if caught.value.step is not None:
+        last = caught.value.step.records[-1]
+        assert last.error == last.reason == caught.value.problem
+
+
+def test_effect_without_yield_from_says_what_to_write() -> None:
+    def forgets(c: Memory, run: Run) -> Any:
+        return {"text": do(asks()).text}, Did()
+
+    with pytest.raises(AttributeError) as caught:
+        start(machine(forgets), now=1)
+    assert "no `text`: write `yield from do(AskModel(...))`" in str(caught.value)
+    assert f"line {forgets.__code__.co_firstlineno + 1}, in forgets" in bug_place(caught.value)
+
+
+def test_only_what_begin_refuses_is_the_fault_of_the_task() -> None:
+    def begin(given: RunInput, options: Options) -> Memory:
+        if given.goal == "refuse":
+            raise ValueError("say more")
+        return Memory(text=1)
+
+    def asks_wrongly(c: Memory, run: Run) -> Visit:
+        yield AskPerson(about="question", text="", options=("yes",))
+        return {}, Did()
+
+    with pytest.raises(InputRefused, match="say more"):
+        start(replace(machine(moves, begin=begin), input=RunInput(goal="refuse")), now=1)
+    for wrong, function, line, words in (
+        (
+            machine(moves, begin=begin),
+            begin,
+            3,
+            "ValidationError: Memory: text: Input should be a valid string",
+        ),
+        (
+            machine(asks_wrongly),
+            asks_wrongly,
+            1,
+            "ValidationError: AskPerson: options.0: Input should be 'approve'",
+        ),
+    ):
+        with pytest.raises(ValidationError) as caught:
+            start(wrong, now=1)
+        place = f"{__file__}, line {function.__code__.co_firstlineno + line}, in {function.__name__}"
+        assert bug_text(caught.value).startswith(words)
+        assert bug_text(caught.value).endswith(f" ({place})")
+
+
 def test_broken_rule_leads_to_the_fail_state() -> None:
     run = machine(writes_secret, fail=S.FAILED, on_violation=lambda c, error: {"secret": error.problem})
     step = start(run, now=1)
@@ -266,12 +467,34 @@ def test_broken_rule_leads_to_the_fail_state() -> None:
     assert "secret" in step.snapshot.context.secret  # type: ignore[attr-defined]  # the machine's own context
     assert step.records[-1].error
     assert step.records[-1].event == "UndeclaredAccess"
+    assert step.place == f"{__file__}, line {writes_secret.__code__.co_firstlineno}, in writes_secret"
 
 
 def test_unenforced_state_may_break_its_rights_and_says_so() -> None:
     step = start(machine(writes_secret, rights={"enforce": False}), now=1)
     assert step.exit is not None
     assert step.records[-1].about == {"enforce": False}
+
+
+@pytest.mark.parametrize(
+    ("visit", "rights", "error"),
+    [
+        pytest.param(lambda c, run: ({}, Did()), {}, InvariantViolated, id="an invariant"),
+        pytest.param(calls_tools, {}, UndeclaredAccess, id="an effect"),
+        pytest.param(
+            calls_tools,
+            {"asks": frozenset({CallTools}), "tools": frozenset()},
+            UndeclaredAccess,
+            id="a tool",
+        ),
+    ],
+)
+def test_unenforced_state_still_keeps_other_rules(
+    visit: Any, rights: dict[str, Any], error: type[MachineError]
+) -> None:
+    done = State(S.DONE, holds=lambda c, came_from: "it never holds", enforce=False)
+    with pytest.raises(error):
+        start(machine(visit, states=[done], rights={"enforce": False, **rights}), now=1)
 
 
 def test_invariant_of_the_next_state_is_checked() -> None:
@@ -672,6 +895,49 @@ def test_questions_side_by_side_name_the_one_that_failed() -> None:
     assert [(one.title, one.output, one.error) for one in found] == [
         ("ask model (3)", "", None), ("ask #1", "down", "HTTP500"),
     ]  # fmt: skip
+
+
+@pytest.mark.parametrize(("change", "what"), [
+    (lambda c, run: c.table["a"].append(1), "`table` of the context"),
+    (lambda c, run: run.options.words.append("x"), "`run.options`"),
+    (lambda c, run: run.input.values.update(x=1), "`run.input`"),
+    (lambda c, run: run.input.tools[0].parameters.clear(), "the schema of a tool"),
+    (lambda c, run: run.counts.pop("tries"), "`run.counts`"),
+    (lambda c, run: run.ledger.spent.update(tools=0), "`run.ledger`"),
+], ids=["context", "options", "input", "tool", "counts", "ledger"])  # fmt: skip
+def test_change_in_place_is_refused_by_name_and_line(change: Any, what: str) -> None:
+    def visit(c: Any, run: Run) -> Any:
+        change(c, run)
+
+    class Wide(Memory):
+        table: dict[str, list[int]] = {"a": []}
+
+    class Words(Options, frozen=True):
+        words: list[str] = []
+
+    rights = {"reads": frozenset({"table"})}
+    first = Wide().model_copy(update={"table": {"a": []}})
+    small = machine(visit, context=Wide, options=Words, begin=lambda *_: first, rights=rights).machine
+    tool = ToolSpec(name="t", description="", parameters={"type": "object"})
+    with pytest.raises(TypeError) as caught:
+        start(Program(small, RunInput("go", tools=(tool,), values={"x": 0})), now=1)
+    assert f"{what} is read-only and was changed in place" in str(caught.value)
+    assert f"line {change.__code__.co_firstlineno}" in bug_place(caught.value)
+
+
+def test_answer_is_read_only_also_when_the_visit_runs_again() -> None:
+    def visit(c: Memory, run: Run) -> Visit:
+        ended = yield RunMachine(machine="m", goal="g")
+        with suppress(TypeError):
+            ended.outcome["n"] += 1
+        yield asks()
+        return {"text": str(ended.outcome["n"])}, Did()
+
+    program = machine(visit, rights={"asks": frozenset((RunMachine, AskModel))})
+    answer = MachineEnded(machine="m", ok=True, exit_reason="stop", outcome={"n": 1})
+    step = advance(start(program, now=1), answer, now=2)
+    for again in (step, load(program, dump(step))):
+        assert advance(again, ModelReplied(text="ok"), now=3).exit == Exit(reason="done", ok=True, answer="1")
 
 
 def test_misspelt_field_names_the_line_of_the_machine_and_the_nearest_field() -> None:

@@ -13,7 +13,7 @@ from tests.machines.answers import cut, failed, ran, replied
 from tests.machines.play import Played, Reaction, play, program_of, tool
 from workflows.kernel.errors import PolicyViolation
 from workflows.kernel.machine import Extensions
-from workflows.machines.planner import MACHINE, Decision
+from workflows.machines.planner import Decision, Options, build_machine
 
 TOOLS = (tool("look"), tool("write"))
 
@@ -71,7 +71,8 @@ def planner(*answers: Reaction, **more: Any) -> Played:
     known = {"goal", "instructions", "tools"}
     given = {"tools": TOOLS, **{name: more.pop(name) for name in list(more) if name in known}}
     hooks, ledger, both_ways = more.pop("hooks", HOOKS), more.pop("ledger", None), more.pop("both_ways", True)
-    program = program_of(MACHINE, more, extensions=Extensions(hooks=hooks), **given)
+    machine = build_machine(Options.model_validate(more))
+    program = program_of(machine, more, extensions=Extensions(hooks=hooks), **given)
     return play(program, answers, ledger=ledger, both_ways=both_ways)
 
 

@@ -841,7 +841,7 @@ def system(options: Any = None, **input: Any) -> str:
 def test_prompt_states_limits_and_options() -> None:
     text = " ".join(system({"block": {"calls": 77, "seconds": 2.5}, "max_iterations": 1}).split())
     for words in (
-        "2.5 s by the clock",
+        "computes longer than 2.5 s",
         "more than 77 calls",
         "may hold 8 MB",
         "20,000 characters",

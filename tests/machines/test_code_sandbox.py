@@ -60,7 +60,7 @@ async def test_nested_runs_write_code_of_their_own() -> None:
     asks = fences("print(llm_query_batched(['say 1', 'say 2']))")
     nested = [fences("FINAL(context + '!')")] * 2
     answer = [lambda asked: f"FINAL({asked.text.splitlines()[-1]})"]
-    outcome = await run([asks, *nested, *answer], nested="always", max_depth=2)
+    outcome = await run([asks, *answer], nested, nested="always", max_depth=2)
     assert outcome.answer == "['say 1!', 'say 2!']"
 
 

@@ -458,7 +458,7 @@ def test_failed_tool_gives_artifacts_with_its_error() -> None:
     assert '- a (text, data) by tool in round 1: error: "no such file"' in run.newest
 
 
-@pytest.mark.parametrize("error", ["rejected", "expired", "not_made"])
+@pytest.mark.parametrize("error", ["rejected", "expired"])
 def test_call_that_was_not_made_makes_nothing(error: Any) -> None:
     run = contract(call(), ran("ann said no", error))
     assert (run.context.artifacts, run.context.call) == ({}, None)

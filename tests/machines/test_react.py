@@ -15,10 +15,11 @@ from pydantic import ValidationError
 
 from activities.contracts import AskModel, CallTools, ModelReplied, ToolResult, ToolsReturned
 from client.local import Local, ScriptedModel
+from ratchet import TransientError
 from tests.machines.answers import cut, decided, failed, person, ran, replied
 from tests.machines.play import Played, Reaction, play, program_of, rows_of, rows_taken, tool
 from workflows.api import AgentSpec
-from workflows.kernel.errors import FatalError, RecoverableError, TransientError, UndeclaredAccess
+from workflows.kernel.errors import FatalError, RecoverableError, UndeclaredAccess
 from workflows.kernel.ledger import Ledger
 from workflows.kernel.machine import Extensions, Machine
 from workflows.kernel.rollback import rolled_back
@@ -479,6 +480,23 @@ def test_rule_sees_the_state_of_the_spec_read_only() -> None:
     for change in (lambda c: c.metadata.update(goal="x"), lambda c: setattr(c, "terminated", True)):
         run = react(thought("x"), own=watching([], change), options=rule("mine"))
         assert run.exit.reason == "fatal_error"
+
+
+def test_rule_that_changes_the_step_in_place_is_named_with_its_line() -> None:
+    """Else the tool would get other arguments than the log says."""
+
+    def check(step: Any, context: Any) -> str | None:
+        step.action_input["q"] = "x"
+        return None
+
+    run = react(
+        act("search", q="a"), own={"mine": lambda spec: Rule("mine", "terminal", check)}, options=rule("mine")
+    )
+    assert run.exit.reason == "fatal_error"
+    for part in ("the rule mine failed", "`newest` of the context is read-only"):
+        assert part in (run.exit.error or "")
+    assert run.step.place == f"{__file__}, line {check.__code__.co_firstlineno + 1}, in check"
+    assert __file__ not in str(run.records), "the log has the same hashes wherever the file lies"
 
 
 def test_rule_that_reads_another_field_breaks_a_rule_of_the_machine() -> None:

@@ -289,12 +289,6 @@ def test_a_stage_that_wants_another_pass_fails_the_run_with_fail() -> None:
     assert (earlier.context.iteration, earlier.exit.answer) == (1, "42")
 
 
-def test_in_the_last_pass_no_tool_is_used_whoever_suggested_it() -> None:
-    thought = {"intent": "diagnosis", "suggested_tools": ["tool"]}
-    played = hooked(lambda view: ({"thought": thought}, "Acting"), ANSWER, stage="think", max_iterations=1)
-    assert (outputs(played), played.exit.answer) == ([("none", None)], "42")
-
-
 # -- one stage run, its rights and its failures (3.4 to 3.7) --------------------------------------
 
 FAILURES = [
@@ -701,6 +695,49 @@ def test_an_inner_machine_in_place_of_tools_may_fail_like_one() -> None:
         [("react", "failed")],
         [("failed", "act")],
     )
+
+
+def wants_tools(view: Any) -> Any:
+    return {"thought": {"intent": "diagnosis", "suggested_tools": ["tool"]}}, "Acting"
+
+
+THINKERS: dict[str, tuple[dict[str, Any], tuple[Any, ...]]] = {
+    "think": ({}, (TOOLS,)),
+    "hook": ({"flow_type": "hook", "hook": "think", "writes": ["thought"]}, ()),
+    "model": (
+        {"flow_type": "model", "writes": ["thought"]},
+        (
+            replied(
+                '{"lifecycle": "Acting", "thought": {"intent": "diagnosis", "suggested_tools": ["tool"]}}'
+            ),
+        ),
+    ),
+}
+ACTORS: dict[str, dict[str, Any]] = {
+    "act": {},
+    "machine": inner("action", tools=["tool"]),
+    "hook": {"flow_type": "hook", "hook": "act", "writes": ["action"]},
+}
+
+
+@pytest.mark.parametrize("exits", [["Acting", "Observing"], ["Acting"]], ids=["free", "bound"])
+@pytest.mark.parametrize("actor", ACTORS)
+@pytest.mark.parametrize("thinker", THINKERS)
+def test_no_kind_of_stage_uses_tools_in_the_last_pass(thinker: str, actor: str, exits: list[str]) -> None:
+    """Acting is no exit where there is another one."""
+    think, answers = THINKERS[thinker]
+    declared = stages(think={**think, "exits": exits}, act=ACTORS[actor])
+    hooks = {"think": wants_tools, "act": lambda view: {"action": {}}}
+    played = run(*answers, MORE, declared=declared, hooks=hooks, fallback_text="Ask Ann.", **ONE)
+    assert not any(isinstance(effect, CallTools | RunMachine) or effect.tools for effect in played.effects)
+    assert ("Acting" in played.states) is (len(exits) == 1)
+    assert (played.exit.reason, played.exit.answer, played.unused) == ("no_answer", "Ask Ann.", 0)
+
+
+def test_an_inner_machine_has_no_tools_in_the_last_pass() -> None:
+    observe = inner("observation", exits=["Finished"], tools=["tool"])
+    played = run(NOTHING, ended("42"), declared=stages(observe=observe), **ONE)
+    assert (played.exit.answer, played.effects[1].give) == ("42", ())
 
 
 # -- declarations (3.11) --------------------------------------------------------------------------

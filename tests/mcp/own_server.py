@@ -10,6 +10,7 @@ import base64
 import json
 import os
 import sys
+import time
 from pathlib import Path
 from typing import Any
 
@@ -50,6 +51,15 @@ def pay(amount: int) -> str:
     """Pay."""
     note(f"pay {amount}")
     return f"paid {amount}"
+
+
+@server.tool(annotations=READ)
+async def flood(count: int, ctx: Context[Any, Any]) -> str:
+    """Send so many messages of progress at once; says how many seconds it took."""
+    began = time.monotonic()
+    for part in range(count):
+        await ctx.report_progress(part, count, "flood")
+    return str(time.monotonic() - began)
 
 
 async def _slow(ctx: Context[Any, Any], name: str) -> str:

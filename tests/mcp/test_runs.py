@@ -174,7 +174,7 @@ async def test_server_that_is_away_is_waited_for_and_named(
     settings: Settings, temporal: Client, home: Path
 ) -> None:
     late = home / "late"
-    late.write_text("#!/bin/sh\necho no disk >&2\nexit 1\n")
+    late.write_text("#!/bin/sh\n(sleep 0.2; echo no disk >&2) >&- &\nexit 1\n")
     late.chmod(0o700)
     given = task(calls(("late__add", {"a": 1, "b": 2})), "done", tools=("late__add",))
 

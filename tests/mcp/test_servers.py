@@ -6,6 +6,7 @@ import asyncio
 import json
 import re
 import sys
+import time
 from pathlib import Path
 from typing import Any
 
@@ -16,7 +17,7 @@ from temporalio.exceptions import ApplicationError
 from activities.contracts import ToolSpec
 from activities.mcp.config import McpConfig, tool_name
 from activities.mcp.results import schema_problem
-from activities.mcp.servers import McpServers, Unusable
+from activities.mcp.servers import McpServer, McpServers, Unusable
 from activities.settings import Settings
 from activities.tools import TransientError
 from client.catalog import Catalog
@@ -99,6 +100,13 @@ async def test_progress_is_shown_while_a_call_runs(served: Served) -> None:
     assert (await calling).output == "slow_read done"
     (served.folder / "go").unlink()
     assert any(beat.startswith("own slow_read: still at it (") for beat in served.beats)
+
+
+async def test_flood_of_progress_makes_few_heartbeats(served: Served) -> None:
+    """However fast it is sent: what counts is how long it is read."""
+    began = time.monotonic()
+    await served.call("flood", count=2_000)
+    assert 1 <= len(served.beats) <= 2 + 5 * (time.monotonic() - began)
 
 
 async def test_cancelled_call_is_cancelled_in_the_server(served: Served) -> None:
@@ -252,6 +260,21 @@ async def test_two_servers_may_have_tools_of_one_name(tmp_path: Path) -> None:
     found = [await runner.run_tool(request_for(f"{name}__add", a=1, b=2)) for name in ("one", "two")]
     assert [result.output for result in found] == ["3", "3"]
     await runner.mcp.close()
+
+
+async def test_arguments_that_the_configuration_calls_paths_are_checked_as_paths(tmp_path: Path) -> None:
+    paths = {"put": ("line",), "pay": ("line",), "add": ("a",), "*": ("nothing",)}
+    server = McpServer("own", own_config(tmp_path, paths=paths))
+    tools, left_out = await server.tools()
+    put = tools["own__put"].spec()
+    assert arguments_for(put, {"line": "./reports//a.txt"}) == {"line": "reports/a.txt"}
+    for path in ("reports/../../etc/passwd", "/etc/passwd", "reports\\..\\x"):
+        assert isinstance(arguments_for(put, {"line": path}), str)
+    assert left_out == {
+        "pay": "`paths` names an argument 'line' that it lacks; it has: amount",
+        "add": "`paths` names its argument 'a', which is neither a text nor a list of texts",
+    }
+    await server.close()
 
 
 # -- names and configuration --------------------

@@ -21,6 +21,7 @@ from client.agent import AgentClient
 from client.agentfile import AgentFile, load_agent
 from client.connection import Connection
 from client.mcpserver import mcp_server
+from tests.client.asking import opened
 from tests.examplekit import ROOT
 from tests.fake_openai import Answer, FakeOpenAI
 from tests.server.conftest import real_server
@@ -113,6 +114,27 @@ async def test_decision_needs_the_digest_and_its_name_is_in_the_log(
         assert any("assistant (claimed)" in json.dumps(record) for record in log)
 
 
+async def test_runs_of_agents_that_are_not_named_are_neither_seen_nor_decided(
+    agents: AgentClient, payments: dict[str, AgentFile]
+) -> None:
+    run = await agents.start(payments["payments"].model_copy(update={"name": "other"}).task("Pay."))
+    request = await opened(agents, run)
+    decision = {"request": request.id, "digest": request.digest, "decision": "approve"}
+    async with Client(mcp_server(agents, payments, "assistant")) as client:
+        reading: dict[str, Any] = {
+            tool: {} for tool in ("run_status", "run_log", "open_requests", "run_result")
+        }
+        for tool, given in {**reading, "decide": decision}.items():
+            for name in (run, run[:-1], "no-such-run"):
+                with pytest.raises(AssertionError, match=f"no run of payments has the id '{name}'"):
+                    await answer(client, tool, run=name, **given)
+        for tool in ("list_runs", "open_requests"):
+            assert run not in json.dumps(await answer(client, tool))
+    async with Client(mcp_server(agents, payments, "assistant", all_runs=True)) as client:
+        assert run in [one["id"] for one in await answer(client, "list_runs")]
+        await answer(client, "decide", run=run, **{**decision, "decision": "abort"})
+
+
 async def test_log_has_no_encrypted_reasoning_and_no_signatures(
     agents: AgentClient, server: FakeOpenAI
 ) -> None:
@@ -124,7 +146,7 @@ async def test_log_has_no_encrypted_reasoning_and_no_signatures(
     )
     assert (await agents.result(run)).ok
     assert "gAAA" in str(await agents.records(run))
-    async with Client(mcp_server(agents, {})) as client:
+    async with Client(mcp_server(agents, {}, all_runs=True)) as client:
         log = json.dumps(await answer(client, "run_log", run=run))
     assert "It rises." in log
     assert "[image " in log
@@ -137,7 +159,7 @@ async def test_call_too_long_to_be_shown_is_decided_elsewhere(agents: AgentClien
     asked = Approvals(tools={"write_file": "always"})
     given = task(long, "done", tools=("write_file",), people=People(), approvals=asked)
     run = await agents.start(given)
-    async with Client(mcp_server(agents, {}, "assistant")) as client:
+    async with Client(mcp_server(agents, {}, "assistant", all_runs=True)) as client:
         found = await answer(client, "run_result", run=run, wait_seconds=120)
         ((listed,),) = [one["requests"] for one in await answer(client, "open_requests") if one["run"] == run]
         assert (found["over"], listed["digest"]) == (False, "")
@@ -159,7 +181,7 @@ async def test_client_starts_named_agents_only_and_each_id_once(
         with pytest.raises(AssertionError, match="a run with the id mine exists already"):
             await answer(client, "start_run", **given)
         await agents.command("mine", "abort", by="ann")
-    async with Client(mcp_server(agents, {})) as client:
+    async with Client(mcp_server(agents, {}, all_runs=True)) as client:
         assert "start_run" not in [tool.name for tool in (await client.list_tools()).tools]
 
 

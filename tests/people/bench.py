@@ -18,6 +18,7 @@ from activities.contracts import (
     EffectFailed,
     JsonObject,
     ModelReplied,
+    NotBegun,
     NoticeMoment,
     Reconciled,
     ReconcileRequest,
@@ -105,6 +106,8 @@ class Bench:
         """Every call that was begun, with its activity id."""
         self.sent: list[Conversation] = []
         """What each of them was sent: the messages of a question to a model."""
+        self.allowed: dict[str, float] = {}
+        """Activity id of a question -> how many requests it may send."""
         self.ended: list[str] = []
         """Keys of calls that have ended with a known outcome."""
         self.made_twice: list[str] = []
@@ -118,7 +121,7 @@ class Bench:
         self.undone: list[str] = []
         self.noticed: list[tuple[NoticeMoment, str]] = []
         self.children: dict[str, Bench] = {}
-        self.executions = 1
+        self.executions, self.away = 1, ""  # `away`: why no worker can begin a tool's call, if they cannot
         self.plays = True
         """It plays from its cassette: all that came from outside was alone in its turn of the event loop."""
         self._last_dump: JsonObject = {}
@@ -133,6 +136,7 @@ class Bench:
 
     async def run(self) -> None:
         """Run to the end, through as many executions as `between` begins."""
+        self._task = asyncio.current_task()
         while True:
             try:
                 await self.drive.run()
@@ -261,8 +265,7 @@ class Bench:
         return self.clock
 
     def cancelled(self) -> bool:
-        task = asyncio.current_task()
-        return task is not None and task.cancelling() > 0
+        return self._task is not None and self._task.cancelling() > 0
 
     async def wait(self, condition: Callable[[], bool], seconds: float | None, why: str) -> None:
         end = None if seconds is None else self.clock + seconds
@@ -272,9 +275,13 @@ class Bench:
     async def perform(self, call: Call, site: CallSite) -> CallAnswer:
         self.performed.append((site.activity_id, call))
         self.sent.append(site.conversation)
+        if isinstance(call, AskModel):
+            self.allowed[site.activity_id] = site.requests
         if site.key in self.ended:
             self.made_twice.append(site.activity_id)
         await self._unblocked(_kind(call))
+        if self.away and isinstance(call, ToolRequest | CompensateRequest):
+            return NotBegun(reason=self.away, at=self.clock)
         answer: CallAnswer = self._answer(call)
         if getattr(answer, "error", None) != "unknown_outcome":
             self.ended.append(site.key)

@@ -3,6 +3,7 @@
 tools pay 3; look x      tools in order, each with one argument
 side look x; look y      the same side by side
 ask TEXT                 a question to a person
+confirm TEXT             a question whose answer is yes or no
 child GOAL               an inner run of the same machine
 children N GOAL          so many inner runs, side by side
 both TEXT                two questions beside the conversation and a tool, side by side
@@ -96,6 +97,8 @@ def _effect(word: str, rest: str) -> Any:
             return CallTools(runs=_runs(rest), parallel=word == "side")
         case "ask":
             return AskPerson(about="question", text=rest, options=("resume", "answer", "abort"))
+        case "confirm":
+            return AskPerson(about="question", text=rest, options=("approve", "reject"))
         case "child" | "short":
             limits = InnerLimits(max_transitions=1) if word == "short" else InnerLimits()
             return RunMachine(machine="clerk", goal=rest, give=("look", "pay"), limits=limits)

@@ -4,11 +4,19 @@ from __future__ import annotations
 
 import asyncio
 from contextlib import suppress
+from itertools import pairwise
 from typing import Any
 
 import pytest
 
-from activities.contracts import AskModel, EffectFailed, Reconciled, ToolRequest, ToolResult
+from activities.contracts import (
+    OUT_OF_REQUESTS,
+    AskModel,
+    EffectFailed,
+    Reconciled,
+    ToolRequest,
+    ToolResult,
+)
 from tests.people.bench import LOOK, PAY, PUT, Bench, brain, failed, replied
 from workflows.api import Limits
 from workflows.gate.decisions import Refused
@@ -24,12 +32,43 @@ RECONCILES = PAY.model_copy(update={"reconciles": True})
 # -- approvals --------------------
 
 
-async def test_edited_call_is_made_and_model_is_told() -> None:
-    async with Bench(brain("tools pay 3"), approvals=ASKED) as bench:
+EDITED = 'A person changed the arguments of a call before it was made. What was called: pay {"x": "2"}'
+
+
+@pytest.mark.parametrize("hops", [False, True])
+@pytest.mark.parametrize("output", ["paid 2", '{"paid": 2}'])
+async def test_edited_call_is_made_and_model_is_told(output: str, hops: bool) -> None:
+    bench = Bench(brain("tools pay 3", "tools pay 3"), approvals=ASKED, hops=hops)
+    bench.results["pay"] = ToolResult(id="", tool="pay", output=output)
+    async with bench:
         await bench.decide("edit", arguments={"x": "2"})
         assert bench.calls == ["ask_model", "pay 2", "ask_model"]
-        assert bench.question() == 'ok (A person changed the arguments to {"x": "2"}.)\npay 2'
+        assert [message.content for message in bench.sent[-1]][-2:] == [EDITED, f"ok {output}"]
         assert bench.result.calls[0].arguments == {"x": "2"}
+
+
+@pytest.mark.parametrize("error", ["expired", "failed"])
+async def test_model_is_told_of_an_edit_if_the_call_was_made(error: Any) -> None:
+    bench = Bench(brain("tools pay 3", "tools pay 3"), approvals=ASKED)
+    bench.results["pay"] = ToolResult(id="", tool="pay", output="no", error=error)
+    async with bench:
+        await bench.decide("edit", arguments={"x": "2"})
+        assert (EDITED in [message.content for message in bench.sent[-1]]) is (error == "failed")
+
+
+async def test_note_of_an_edit_stays_on_its_branch() -> None:
+    """It is about a call that the new branch does not have."""
+    bench = Bench(brain("tools pay 3", "tools pay 3"), approvals=ASKED)
+    async with bench:
+        bench.blocked.add("ask_model")
+        await bench.decide("edit", arguments={"x": "2"})
+        assert EDITED in [message.content for message in bench.sent[-1]]
+        assert bench.drive.status().inbox == 0
+        await bench.command("steer", text="be quick")
+        await bench.command("rollback", step=1)
+        assert [message.content for message in bench.sent[-1]] == ["be quick", "begin"]
+        await bench.command("abort")
+        assert bench.result.unheard == ("be quick",)
 
 
 async def test_status_shows_arguments_as_they_will_be_sent() -> None:
@@ -120,6 +159,22 @@ async def test_deadline_rejects_approves_or_aborts(at_deadline: Any, ending: str
             assert bench.result.exit_reason == "expired"
         else:
             assert (bench.result.answer or "").startswith(ending)
+
+
+async def test_deadline_that_approves_answers_yes_where_it_can() -> None:
+    settings = RequestSettings(deadline_seconds=60, at_deadline="approve")
+    async with Bench(brain("confirm pay?"), people=People(requests=settings)) as bench:
+        await bench.pass_time(61)
+        assert (bench.result.answer or "").startswith("approve ")
+
+
+@pytest.mark.parametrize("wanted", [(), ("opened",), ("closed",), ("opened", "closed")], ids=str)
+async def test_moments_that_nobody_wants_are_not_noticed(wanted: tuple[Any, ...]) -> None:
+    people = People(notify=wanted)
+    async with Bench(brain("tools pay 3"), approvals=ASKED, people=people) as bench:
+        await bench.decide("approve")
+        assert bench.over
+        assert [moment for moment, _ in bench.noticed] == list(wanted)
 
 
 async def test_deadline_passes_while_paused() -> None:
@@ -224,13 +279,148 @@ async def test_unattended_run_reports_unknown_outcome_to_machine() -> None:
         assert bench.result.calls[0].error == "unknown_outcome"
 
 
-async def test_call_that_was_not_made_is_not_reported_as_done() -> None:
-    """Nobody shall undo it."""
-    bench = Bench(brain("tools pay 3; look a"), people=People(unattended=True))
-    bench.results["pay"] = UNKNOWN.model_copy(update={"error": "not_made"})
+async def test_lost_call_is_made_again_when_its_worker_cannot_make_it_any_more() -> None:
+    bench = Bench(brain("tools pay 3"), people=People(on_limit="ask"))
+    bench.results["pay"] = UNKNOWN.model_copy(update={"acts_until": bench.clock + 60})
     async with bench:
-        assert bench.result.answer == "not_made its worker died | ok look a"
-        assert bench.result.calls == ()
+        assert "may still make it until 1970-01-01 00:17:40 UTC" in bench.open[0].text
+        await bench.pass_time(10)
+        await bench.decide("retry")
+        assert (bench.drive.status().next_try, bench.calls.count("pay 3")) == (1060, 1)
+        assert "made again at 1970-01-01 00:17:40 UTC" in (bench.drive.status().failing or "")
+        await bench.command("pause")
+        await bench.pass_time(60)
+        assert bench.calls.count("pay 3") == 1
+        await bench.command("resume")
+        assert (bench.calls.count("pay 3"), bench.result.answer) == (2, "ok pay 3")
+
+
+async def test_lost_call_is_made_again_at_once_when_its_time_is_over() -> None:
+    bench = Bench(brain("tools pay 3"))
+    bench.results["pay"] = UNKNOWN.model_copy(update={"acts_until": bench.clock + 60})
+    async with bench:
+        await bench.pass_time(60)
+        await bench.decide("retry")
+        assert bench.result.answer == "ok pay 3"
+
+
+# -- calls that no worker can begin --------------------
+
+
+async def begun_again(bench: Bench) -> int:
+    """Let ten minutes pass, in which the call is given out again; how often it was so far."""
+    await bench.pass_time(600)
+    return len([call for call in bench.calls if call == "pay 3"])
+
+
+async def test_call_that_no_worker_can_begin_waits_until_one_can() -> None:
+    bench = Bench(brain("tools pay 3; look a"), people=People(unattended=True))
+    bench.away = "the store is away"
+    async with bench:
+        times = []
+        for _ in range(12):
+            times.append(bench.drive.status().next_try or 0)
+            await bench.pass_time(times[-1] - bench.clock)
+        waits = [round(b - a) for a, b in pairwise(times)]
+        assert waits == [4, 8, 16, 32, 64, 128, 256, 512, 600, 600, 600]
+        status = bench.drive.status()
+        assert status.failing == 'pay(x="3") was not begun, and waits: the store is away'
+        assert (status.attempt, status.counters["tool_calls"]) == (14, 0)
+        bench.away = ""
+        await begun_again(bench)
+        assert bench.result.answer == "ok pay 3 | ok look a"
+        assert bench.events.count("CallWaits") == 1
+        assert bench.counted[1] == 2
+        assert [call.error for call in bench.result.calls] == [None]
+    void = [call.void for _, call in bench.performed if isinstance(call, ToolRequest) and call.tool == "pay"]
+    assert [len(times) for times in void] == list(range(14))
+
+
+async def test_call_that_waits_to_be_begun_is_held_back_by_a_pause() -> None:
+    bench = Bench(brain("tools pay 3"))
+    bench.away = "the store is away"
+    async with bench:
+        paused = await bench.command("pause")
+        assert paused.done is not None
+        assert paused.done.text == "The run is paused."
+        bench.away = ""
+        assert await begun_again(bench) == 1
+        assert bench.drive.status().failing is None
+        await bench.command("resume")
+        assert bench.result.answer == "ok pay 3"
+        assert bench.counted[1] == 1
+
+
+@pytest.mark.parametrize("ends", ["abort", "cancel"])
+async def test_run_ends_while_a_call_waits_to_be_begun(ends: str) -> None:
+    bench = Bench(brain("tools pay 3"))
+    bench.away = "the store is away"
+    async with bench:
+        await (bench.cancel() if ends == "cancel" else bench.command("abort"))
+        assert bench.over
+        assert "unknown" not in (bench.result.error or "")
+        assert (bench.result.calls, bench.counted[1]) == ((), 0)
+
+
+async def test_time_limit_is_met_while_a_call_waits_to_be_begun() -> None:
+    people = People(on_limit="ask")
+    bench = Bench(brain("tools pay 3"), people=people, limits=Limits(model_calls=None, seconds=30))
+    bench.away = "the store is away"
+    async with bench:
+        await bench.pass_time(29)
+        assert not bench.open
+        await bench.pass_time(1)
+        assert [one.kind for one in bench.open] == ["limit"]
+        bench.away = ""
+        await bench.decide("topup", amounts={"seconds": 3600})
+        assert bench.result.answer == "ok pay 3"
+
+
+async def test_call_waits_on_when_its_time_limit_was_raised() -> None:
+    bench = Bench(brain("tools pay 3"), limits=Limits(model_calls=None, seconds=30))
+    bench.away = "the store is away"
+    async with bench:
+        await bench.command("limits", limits={"seconds": 3600})
+        await begun_again(bench)
+        bench.away = ""
+        await begun_again(bench)
+        assert bench.result.answer == "ok pay 3"
+
+
+async def test_lost_call_is_looked_up_once_a_worker_can_begin_that() -> None:
+    limits = Limits(model_calls=None, seconds=30)
+    bench = Bench(brain("tools pay 3"), tools=(LOOK, RECONCILES), limits=limits)
+    bench.results["pay"], bench.found = UNKNOWN, Reconciled(outcome="unknown")
+    bench.blocked.add("pay")
+    async with bench:
+        bench.blocked.clear()
+        while "reconcile pay" not in bench.calls:  # the store leaves behind the call
+            bench.away = "the store is away" if not bench.results else ""
+            await asyncio.sleep(0)
+        await bench.pass_time(60)
+        assert not bench.open
+        bench.away = ""
+        await bench.pass_time(600)
+        assert [one.kind for one in bench.open] == ["outcome"]
+        await bench.decide("abort")
+
+
+@pytest.mark.parametrize("stops", [False, True])
+async def test_undoing_waits_until_a_worker_can_begin_it(stops: bool) -> None:
+    script = ["tools put 1", "tools look a", "answer c"]
+    bench = Bench(script)
+    bench.blocked.add("look")
+    async with bench:
+        bench.away = "the store is away"
+        rollback = await bench.command("rollback", step=1, compensate=True)
+        assert (bench.undone, rollback.is_over) == ([], False)
+        if stops:
+            await bench.command("abort")
+            assert bench.record("Compensated").reason == "put at work#2:0: not undone"
+            return
+        bench.away = ""
+        await bench.pass_time(2)
+        assert (len(bench.undone), rollback.is_over) == (1, True)
 
 
 # -- models that fail --------------------
@@ -352,6 +542,45 @@ async def test_call_that_is_made_again_meets_the_limit(script: Any, limits: Any,
         assert (bench.result.answer, bench.counted) == ("b", bench.begun)
 
 
+OVER = EffectFailed(
+    error="transient", type=OUT_OF_REQUESTS, message="busy", attempts=2, spent={"model_calls": 1}
+)
+
+
+async def test_question_that_may_send_no_more_meets_the_limit() -> None:
+    limits = Limits(model_calls=2)
+    async with Bench([OVER, "answer b"], limits=limits, people=People(on_limit="ask"), hops=True) as bench:
+        assert bench.open[0].kind == "limit"
+        await bench.decide("topup", amounts={"model_calls": 1})
+        assert (bench.result.answer, bench.counted) == ("b", (3, 0))
+
+
+async def test_questions_side_by_side_meet_the_limit() -> None:
+    script = ["both q", OVER, OVER, "one", "two", "answer b"]
+    async with Bench(script, limits=Limits(model_calls=5), people=People(on_limit="ask"), hops=True) as bench:
+        assert [one.kind for one in bench.open] == ["limit"]
+        await bench.decide("topup", amounts={"model_calls": 3})
+        assert (bench.result.answer, bench.counted) == ("b", (8, 1))
+
+
+async def test_one_of_two_questions_gets_what_the_other_left() -> None:
+    """What the other one's further requests have cost counts before it has reached the machine."""
+    one = replied("one").model_copy(update={"requests": 2})
+    people, limits = People(on_limit="ask"), Limits(model_calls=7)
+    async with Bench(["both q", one, OVER, OVER], limits=limits, people=people, hops=True) as bench:
+        beside = [name for name, call in bench.performed if isinstance(call, AskModel) and call.beside]
+        assert [bench.allowed[name] for name in beside] == [3, 3, 2]
+        assert [request.kind for request in bench.open] == ["limit"]
+        assert "7 of 7" in bench.open[0].text
+
+
+@pytest.mark.parametrize(("limit", "share"), [(3, 1), (4, 1), (8, 3)])
+async def test_questions_side_by_side_share_the_limit(limit: int, share: int) -> None:
+    async with Bench(["both q", "one", "two", "answer b"], limits=Limits(model_calls=limit)) as bench:
+        beside = [name for name, call in bench.performed if isinstance(call, AskModel) and call.beside]
+        assert [bench.allowed[name] for name in beside] == [share, share]
+
+
 async def test_message_to_the_model_does_not_pass_the_limit() -> None:
     bench = Bench(["answer b"], limits=Limits(model_calls=1))
     bench.blocked.add("ask_model")
@@ -394,6 +623,18 @@ async def test_wait_that_ends_a_moment_before_the_seconds_reports_the_limit() ->
     over = EffectFailed(error="transient", type="deadline", message="the time that the run had left is over")
     async with Bench([over], limits=Limits(seconds=60)) as bench:
         assert (bench.result.exit_reason, bench.result.counters["seconds"]) == ("limit", 60)
+
+
+@pytest.mark.parametrize("seconds", [600, None])
+async def test_wait_that_ends_after_the_seconds_were_raised_is_taken_up_again(seconds: int | None) -> None:
+    over = EffectFailed(error="transient", type="deadline", message="the time that the run had left is over")
+    bench = Bench([over, "answer b"], limits=Limits(seconds=60))
+    bench.blocked.add("ask_model")
+    async with bench:
+        await bench.command("limits", limits={"seconds": seconds})
+        await bench.pass_time(61)
+        await bench.release()
+        assert (bench.result.answer, bench.counted) == ("b", (2, 0))
 
 
 async def test_topped_up_seconds_ask_the_model_again() -> None:

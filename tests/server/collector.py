@@ -28,6 +28,10 @@ class Span:
     began: float
     ended: float
     failed: bool
+    why: str
+    """Description of the status."""
+    scope: tuple[str, str, str]
+    """Name, version, schema of what made it."""
     service: str
 
 
@@ -78,7 +82,7 @@ class _Connection(BaseHTTPRequestHandler):
         for one in sent.resource_spans:
             service = _values(one.resource.attributes).get("service.name", "")
             for scope in one.scope_spans:
-                self.server.collector.spans += [_span(span, service) for span in scope.spans]
+                self.server.collector.spans += [_span(span, scope, service) for span in scope.spans]
         answer = ExportTraceServiceResponse().SerializeToString()
         self.send_response(200 if self.path == "/v1/traces" else 404)
         self.send_header("Content-Type", "application/x-protobuf")
@@ -87,11 +91,12 @@ class _Connection(BaseHTTPRequestHandler):
         self.wfile.write(answer)
 
 
-def _span(span: Any, service: str) -> Span:
+def _span(span: Any, scope: Any, service: str) -> Span:
     return Span(
         span.name, span.trace_id.hex(), span.span_id.hex(), span.parent_span_id.hex(),
         _values(span.attributes), span.start_time_unix_nano / 1e9, span.end_time_unix_nano / 1e9,
-        span.status.code == 2, service,
+        span.status.code == 2, span.status.message,
+        (scope.scope.name, scope.scope.version, scope.schema_url), service,
     )  # fmt: skip
 
 

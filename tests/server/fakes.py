@@ -23,6 +23,7 @@ from activities.contracts import (
     TRANSIENT,
     ArchiveRequest,
     ArtifactsRead,
+    CallBlocked,
     CallTools,
     CodeStepped,
     Compensated,
@@ -54,7 +55,6 @@ from workflows.drive import Drive
 from workflows.host import Call, CallSite
 from workflows.local import LocalOutcome, LocalRuns
 from workflows.people import Decision, Request, Verb
-from workflows.perform import EARLY
 
 __all__ = ["FakeActivities", "FakeWorld", "Scenario", "decision", "fake_worker", "play"]
 
@@ -138,10 +138,10 @@ class FakeActivities:
     def _answer(self, key: str = "") -> Any:
         info = activity.info()
         root = str(info.workflow_id).split("/")[0]
-        # a question behind a tool call is asked in the call's activity; its key has its own id
+        # a question behind a tool call is asked in the call's activity; its key has its own id and digest
         place = (
             *_names(str(info.workflow_id)),
-            key.removesuffix(EARLY).rpartition("/")[2] or info.activity_id,
+            key.split("/")[-2] if key else info.activity_id.rpartition("@")[0],
         )
         answer = self.world.answers[root].get(
             place, EffectFailed(error="fatal", type="NoAnswer", message=str(place))
@@ -169,6 +169,10 @@ class FakeActivities:
     @activity.defn
     async def reconcile_tool(self, request: ReconcileRequest) -> Reconciled:
         return self._answer()  # type: ignore[no-any-return]
+
+    @activity.defn
+    async def block_call(self, request: ToolRequest) -> CallBlocked:
+        return CallBlocked()
 
     @activity.defn
     async def compensate_tool(self, request: CompensateRequest) -> Compensated:
@@ -202,8 +206,9 @@ class FakeActivities:
 def activities_of(fakes: FakeActivities) -> Iterable[Any]:
     """All of them, for a worker."""
     return [
-        fakes.ask_model, fakes.call_tool, fakes.reconcile_tool, fakes.compensate_tool, fakes.run_code,
-        fakes.read_artifacts, fakes.describe_tools, fakes.archive_log, fakes.read_log, fakes.notify,
+        fakes.ask_model, fakes.call_tool, fakes.reconcile_tool, fakes.block_call, fakes.compensate_tool,
+        fakes.run_code, fakes.read_artifacts, fakes.describe_tools, fakes.archive_log, fakes.read_log,
+        fakes.notify,
     ]  # fmt: skip
 
 

@@ -24,7 +24,8 @@ from tests.server.trials import (
     task,
     until,
 )
-from workflows.api import LogPage, PageQuery, RunResult, StepsPage, TranscriptPage
+from worker import build_worker
+from workflows.api import LogPage, OnEnd, PageQuery, RunResult, RunStatus, StepsPage, TranscriptPage
 from workflows.gate.stuck import StuckSettings
 from workflows.kernel.log import Record, chain
 from workflows.people import Approvals, People
@@ -86,8 +87,9 @@ async def test_invalid_task_fails_naming_the_culprit(working: Client, given: Any
     assert culprit in error.message
 
 
-async def test_machine_that_raises_fails_with_its_result(working: Client) -> None:
-    error = await failure(await begin(working, task(calls(("saw", {})))))
+async def test_failure_has_the_error_that_the_machine_names_and_its_result(working: Client) -> None:
+    shown = OnEnd(failed="fail_workflow")
+    error = await failure(await begin(working, task(calls(("saw", {})), on_end=shown)))
     assert error.type == "ToolNotFound"
     result = RunResult.model_validate(error.details[0])
     with pytest.raises(Exception, match="saw"):
@@ -101,6 +103,27 @@ async def test_cancelled_run_returns_a_result(working: Client, settings: Setting
     result = await run.result()
     assert (result.exit_reason, result.ok) == ("cancelled", False)
     await replayed(run, settings)
+
+
+@pytest.mark.parametrize("machine", ["react", "nester"])
+async def test_run_cancelled_before_its_first_step_has_result_and_log(
+    temporal: Client, settings: Settings, machine: str
+) -> None:
+    """No worker ran so far. `react` cannot begin without its tools' specs; `nester` can, but its first call
+    is not made without."""
+    inner = {"inner": [{"machine": "tools", "goal": "inside"}]} if machine == "nester" else {}
+    run = await begin(temporal, task("done", machine=machine, options=inner), task_queue="cancelled early")
+    await run.signal("command", {"command": "steer", "text": "too late", "by": "ann"})
+    await run.cancel()
+    async with build_worker(temporal, settings, "cancelled early"):
+        result = await run.result()
+        records = [Record.model_validate(one) for one in Archive(settings.archive_file).records(run.id)]
+        assert (result.exit_reason, result.ok) == ("cancelled", False)
+        assert (result.archived, chain(records)) == (True, result.log_head)
+        assert any(record.event == "Closed" and "cancelled" in record.reason for record in records)
+        status = await run.query("status", result_type=RunStatus)
+        assert (status.exit_reason, status.finished) == ("cancelled", records[-1].at)
+        await replayed(run, settings)
 
 
 async def test_approval_by_update_lets_the_call_happen(working: Client, settings: Settings) -> None:

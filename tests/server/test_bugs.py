@@ -96,3 +96,21 @@ async def test_bug_in_machine_is_named_and_run_goes_on_once_fixed(
     assert (result.ok, result.answer) == (True, "seen")
     assert await bug_in(working, run.id) is None
     await replayed(run, settings)
+
+
+async def test_broken_rule_before_a_fail_state_is_in_the_log_of_the_worker(
+    working: Client, tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    file = tmp_path / "failing.py"
+    source = SOURCE.replace('"buggy"', '"failing", fail=S.DONE').replace(', writes={"text"}', "")
+    file.write_text(source)
+    for module in load_modules([str(file)]):
+        registry.add_module(module)
+    with caplog.at_level("INFO", "temporalio.workflow"):
+        models = {"default": scripted("seen")}
+        given = {"goal": "x", "machine": "failing", "people": UNATTENDED, "models": models}
+        await (await begin(working, given)).result()
+    fields = [getattr(line, "ratchet", {}) for line in caplog.records]
+    places = [one["place"] for one in fields if "place" in one]
+    line = source.partition("@state")[0].count("\n") + 1
+    assert places == [f"{file}, line {line}, in ask"]

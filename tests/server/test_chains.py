@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import sqlite3
 from collections.abc import AsyncIterator, Iterator
-from contextlib import asynccontextmanager, contextmanager
+from contextlib import asynccontextmanager, closing, contextmanager
+from functools import partial
 from typing import Any
 
 import pytest
@@ -16,12 +17,15 @@ from temporalio.client import (
     WorkflowUpdateFailedError,
 )
 
+from activities.archiving import ArchiveActivities
 from activities.settings import Settings
 from activities.store.archive import Archive
 from client.agent import AgentClient
 from client.cassette.export import exported
 from client.cassette.playing import play
 from client.connection import Connection
+from client.listing import RunLine
+from client.unarchived import missing_ends, repairing
 from tests.server.conftest import TOOLS, real_server
 from tests.server.trials import (
     Run,
@@ -38,7 +42,7 @@ from tests.server.trials import (
     until,
 )
 from worker import build_worker
-from workflows.api import AgentTask, EffectsQuery, PageQuery, RunResult, RunStatus
+from workflows.api import TASK_QUEUE, AgentTask, EffectsQuery, PageQuery, RunResult, RunStatus
 from workflows.kernel.log import Record, chain
 from workflows.kernel.rollback import restored
 from workflows.people import Approvals, EffectsPage, People, Request, RequestsPage
@@ -53,6 +57,13 @@ def own(tmp_path_factory: pytest.TempPathFactory) -> Settings:
     """Settings of a worker of its own."""
     home = tmp_path_factory.mktemp("chains")
     return Settings(data_dir=home / ".ratchet", files_root=home, modules=(str(TOOLS),), shutdown_seconds=1)
+
+
+@pytest.fixture
+async def quiet(own: Settings) -> AsyncIterator[Client]:
+    """A server without a worker."""
+    async with real_server(own) as client:
+        yield client
 
 
 @pytest.fixture(scope="module")
@@ -245,7 +256,7 @@ async def test_rollback_is_refused_when_the_earlier_log_is_lost(short: Client, o
     first, run = await run_id(run), latest(short, run)
     await open_request(run)
     assert await run_id(run) != first
-    with sqlite3.connect(own.archive_file) as archive:
+    with closing(sqlite3.connect(own.archive_file)) as archive, archive:
         archive.execute("DELETE FROM records WHERE workflow_id=? AND seq=3", (run.id,))
     with pytest.raises(WorkflowUpdateFailedError) as refused:
         await command(run, "rollback", step=2)
@@ -281,6 +292,79 @@ async def test_failing_archive_is_told_and_hardly_holds_back_the_result(short: C
     assert events[-1].event_time.ToSeconds() - asked[0].event_time.ToSeconds() < 8
     assert (await (await begin(short, task("said"))).result()).archived
     await replayed(run, own)
+
+
+@pytest.mark.parametrize("long", [0, 3], ids=["short", "in parts"])
+async def test_log_comes_to_the_archive_when_it_is_back(quiet: Client, own: Settings, long: int) -> None:
+    """By the next worker, where none was there. The end is never written before what comes before it: readers
+    would see a log that is not whole."""
+    agents = AgentClient(Connection(quiet, own, "the test server", queues=(TASK_QUEUE,)))
+    with broken_archive(own):
+        async with build_worker(quiet, own):
+            mark = calls(("mark", {"line": "x"}))
+            replies = [mark.model_copy(update={"reply": f"{number} " * 2**20}) for number in range(long)]
+            run = await begin(quiet, task(*replies, "said"))
+            result = await run.result()
+            assert not result.archived
+            assert await run.query("status", result_type=RunStatus)
+            events = (await run.fetch_history()).events
+            failures = [one.activity_task_failed_event_attributes.failure.message for one in events]
+            behind_gap = "an earlier part of the log could not be written"
+            assert (behind_gap in failures) == bool(long)
+    assert (await eventually(lambda: ended_line(agents, run))).waiting == ""
+    assert [one.run async for one in missing_ends(agents)] == [run.id]
+    assert run.id not in [line.id for line in await agents.list(waiting=True)]
+    async with build_worker(quiet, own):
+        await eventually(lambda: agents.is_archived(run.id))
+    assert [one async for one in missing_ends(agents)] == []
+    whole_log(own, run, result)
+    kept = await agents.archive.result(run.id)
+    assert kept == result.model_copy(update={"archived": True})
+    assert list(await agents.archive.histories(run.id)) == [await run_id(run)]
+
+
+async def test_run_that_cannot_be_written_holds_up_no_other(quiet: Client, own: Settings) -> None:
+    """It is tried again; one that was written is not looked up again, not even when somebody deletes it."""
+    archive = Archive(own.archive_file)
+    agents = AgentClient(Connection(quiet, own, "the test server", queues=(TASK_QUEUE,)))
+    with broken_archive(own):
+        async with build_worker(quiet, own):
+            runs = [await begin(quiet, task("said")) for _ in range(3)]
+            for run in runs:
+                await run.result()
+    lines = [await eventually(partial(ended_line, agents, run)) for run in runs]
+    first, second, third = (line.id for line in sorted(lines, key=lambda line: str(line.closed)))
+    with archive.database.writing("test") as execute:
+        execute(
+            "CREATE TRIGGER refused BEFORE INSERT ON records"
+            f" WHEN new.workflow_id IN ('{first}', '{third}') BEGIN SELECT RAISE(ABORT, 'refused'); END"
+        )
+    async with repairing(quiet, TASK_QUEUE, ArchiveActivities(archive), pause=0.1):
+        await eventually(lambda: agents.is_archived(second))
+        archive.delete(second, next(line.run_id for line in lines if line.id == second))
+        with archive.database.writing("test") as execute:
+            execute("DROP TRIGGER refused")
+        await eventually(lambda: agents.is_archived(third))
+        await eventually(lambda: agents.is_archived(first))
+        assert not await agents.is_archived(second)
+
+
+async def ended_line(agents: AgentClient, run: Run) -> RunLine | None:
+    """The line of the run when the server lists it as over."""
+    return next((line for line in await agents.list() if line.id == run.id and line.log_head), None)
+
+
+async def test_log_that_the_archive_has_lost_is_named(short: Client, own: Settings) -> None:
+    agents = AgentClient(Connection(short, own, "the test server", queues=(TASK_QUEUE,)))
+    run = await begin(short, task("said"))
+    await run.result()
+
+    async def named() -> list[str]:
+        return [one.problem async for one in missing_ends(agents) if one.run == run.id]
+
+    assert await named() == []
+    Archive(own.archive_file).delete(run.id, await run_id(run))
+    assert "backup" in (await eventually(named))[0]
 
 
 async def test_archive_that_fails_for_a_while_loses_nothing(short: Client, own: Settings) -> None:

@@ -12,6 +12,7 @@ from temporalio.client import Client
 
 from activities.extensions import load_modules
 from activities.settings import Settings
+from activities.store.archive import Archive
 from tests.machines import code_scripts, contract_scripts, staged_scripts
 from tests.machines.answers import calls as asks_for
 from tests.machines.answers import ran, replied
@@ -31,6 +32,7 @@ from tests.server.trials import (
     task,
     until,
 )
+from worker import build_worker
 from workflows import registry
 from workflows.api import AgentTask, RunResult
 from workflows.local import LocalOutcome
@@ -245,6 +247,24 @@ async def test_pause_and_resume_reach_the_inner_run(working: Client, settings: S
     assert (await run.result()).answer == "stop: inside"
     assert "Paused" in [record.event for record in await log_of(child)]
     await replayed(run, settings)
+
+
+async def test_run_cancelled_while_inner_runs_are_paused_has_its_result(
+    temporal: Client, settings: Settings
+) -> None:
+    """Both messages came while no worker ran, so the pause is handed down as the run is cancelled."""
+    slow = {"default": scripted(calls(("mark", {"line": "slow", "seconds": 30})), "inside")}
+    given = outer_task({}, {}, together=True, models=slow, people=People())
+    async with build_worker(temporal, settings, "away"):
+        run = await begin(temporal, given, task_queue="away")
+        await until(run, lambda status: len(status.children) == 2)
+    await run.signal("command", {"command": "pause", "by": "ann"})
+    await run.cancel()
+    async with build_worker(temporal, settings, "away"):
+        result = await run.result()
+        kept = Archive(settings.archive_file).records(run.id)
+        assert (result.exit_reason, result.archived, len(kept)) == ("cancelled", True, result.records)
+        await replayed(run, settings)
 
 
 @pytest.mark.parametrize("how", ["cancel", "abort", "rollback"])

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import json
 from collections.abc import AsyncIterator, Callable
 from pathlib import Path
@@ -22,9 +23,12 @@ from activities.settings import Settings
 from activities.store.blobs import BlobStore, Files
 from activities.store.converter import data_converter
 from activities.store.secret import StoreSecret
+from activities.store.stores import Stores
 from client.follow import bug_in
+from client.material import material_for
 from tests.logs import captured_logs
 from tests.server.trials import Run, begin, calls, eventually, log_of, open_request, replayed, task, until
+from workflows.api import Limits
 from workflows.people import Approvals, People
 
 REFERENCE = b"temporal.api.sdk.v1.ExternalStorageReference"
@@ -157,6 +161,32 @@ async def test_run_with_forged_claims_goes_on_and_replays(
     result = await run.result()
     assert (result.exit_reason, result.answer) == ("stop", "done")
     await replayed(run, settings)
+
+
+async def test_run_waits_for_material_that_lies_elsewhere(
+    working: Client, settings: Settings, tmp_path: Path
+) -> None:
+    """As of `ratchet task` with another directory: the run takes it as soon as it is there."""
+    text = "long material " * 20_000
+    material = await material_for(text, BlobStore(tmp_path))
+    scripted = "```repl\nFINAL(str(context_len()))\n```"
+    run = await begin(working, task(scripted, machine="code", tools=(), goal="count", material=material))
+
+    async def waits() -> bool:
+        events = (await run.fetch_history()).events
+        return any(one.HasField("timer_started_event_attributes") for one in events)
+
+    await eventually(waits)
+    await material_for(text, Stores(settings).sealed)
+    assert (await run.result()).answer == str(len(text))
+
+
+async def test_wait_for_material_meets_the_limit_of_seconds(working: Client, tmp_path: Path) -> None:
+    material = await material_for("other material " * 20_000, BlobStore(tmp_path))
+    limits = Limits(seconds=4)
+    given = task("```repl\nFINAL('x')\n```", machine="code", tools=(), material=material, limits=limits)
+    result = await asyncio.wait_for((await begin(working, given)).result(), 60)
+    assert (result.exit_reason, result.counters["seconds"] >= 4) == ("limit", True)
 
 
 async def test_genuine_claim_waits_until_its_data_are_restored(

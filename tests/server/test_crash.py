@@ -9,23 +9,30 @@ import signal
 import sqlite3
 from collections import Counter
 from collections.abc import AsyncIterator
-from contextlib import closing
+from contextlib import closing, suppress
+from functools import partial
 from typing import Any
 
 import pytest
 from temporalio.client import Client
 
-from activities.contracts import ScriptedReply
+from activities.contracts import ModelSpec, ScriptedReply
 from activities.settings import Settings
-from tests.server.conftest import TOOLS, Cut, Workers, real_server
+from client.agent import AgentClient
+from client.connection import Connection
+from client.errors import RatchetError
+from tests.fake_openai import FakeOpenAI
+from tests.server.conftest import TOOLS, Cut, Workers, real_server, worker_processes
 from tests.server.trials import (
     FREELY,
     Run,
     begin,
     calls,
+    command,
     decide,
     eventually,
     open_request,
+    replayed,
     scripted,
     task,
     until,
@@ -116,7 +123,7 @@ async def paid_once(run: Run, own: Settings, name: str, kills: int) -> None:
     assert await lines_of(own, f"paid-{name}.txt") == squares
     assert await lines_of(own, f"once-{name}.txt") == squares
     scheduled, lost = await attempts(run)
-    again = [name for name in scheduled if re.search(r"\+\d+$", name)]
+    again = [name for name in scheduled if re.search(r"\+\d+@\w+$", name)]
     asked = [decided for decided in result.decisions if decided.kind == "outcome"]
     assert lost + len(asked) <= kills, "only what was under way was lost"
     retried = [decided for decided in asked if decided.outcome == "retried"]
@@ -164,6 +171,35 @@ async def test_killed_worker_repeats_no_keyed_and_no_unsafe_call(
         assert await lines_of(own, file) == {"killed": 1}
 
 
+async def test_killed_worker_and_the_next_post_the_same_question(quiet: Client, own: Settings) -> None:
+    """Byte by byte and under the same key, so that a gateway answers and bills it once: a question in an
+    activity of its own, and one behind a tool's call."""
+    address = quiet.service_client.config.target_host
+    with FakeOpenAI() as server:
+        environment = {"OPENAI_BASE_URL": server.base_url}
+        async with worker_processes(address, own.files_root, TOOLS, **environment) as workers:
+            await workers.start()
+            runs = []
+            for fuse in ("off", "auto"):
+                name = f'tool:mark:{{"line": "{fuse}"}}+stall+say:done'
+                models = {"default": ModelSpec(name=name)}
+                runs.append(await begin(quiet, task(models=models, fuse=fuse)))
+
+            async def both_answer() -> bool:
+                return len(server.completion_requests) == 4
+
+            await eventually(both_answer)
+            workers.kill()
+            await workers.start()
+            assert [(await run.result()).answer for run in runs] == ["done", "done"]
+    for run, fuse in zip(runs, ("off", "auto"), strict=True):
+        sent = [one for one in server.completion_requests if f'"{fuse}"' in str(one.body["model"])]
+        assert (await attempts(run))[1] == 1
+        first, second = sent[1:]
+        assert second.content == first.content
+        assert second.headers["idempotency-key"] == first.headers["idempotency-key"]
+
+
 async def test_unsafe_call_whose_worker_was_stopped_ends_in_a_question(quiet: Client, own: Settings) -> None:
     """As by Ctrl-C: the worker cancels what does not end in time."""
     unsafe = calls(("mark_once", {"line": "stopped", "file": "stopped.txt", "seconds": 60}))
@@ -172,7 +208,9 @@ async def test_unsafe_call_whose_worker_was_stopped_ends_in_a_question(quiet: Cl
         run = await begin(quiet, given)
         await eventually(lambda: lines_of(own, "stopped.txt"))
     async with build_worker(quiet, own):
-        await decide(run, "abort", await open_request(run, "outcome"))
+        request = await open_request(run, "outcome")
+        assert "Its worker was lost, and may still make it until" in request.text
+        await decide(run, "abort", request)
         result = await run.result()
     assert result.exit_reason == "aborted"
     assert await lines_of(own, "stopped.txt") == {"stopped": 1}
@@ -199,6 +237,42 @@ async def test_worker_that_stood_still_does_not_pay_as_well(
         paid = bank.execute("SELECT cents FROM statement").fetchall()
     assert (result.ok, result.decisions) == (True, ())
     assert paid == [(48000,)]
+
+
+async def test_calls_wait_while_the_call_store_is_away(quiet: Client, own: Settings) -> None:
+    """A folder is in its place; of a paused run the call is not made when it is back."""
+    tools = ("mark_once", "pay")
+    agents = AgentClient(Connection(quiet, own, "the test server"))
+    own.calls_file.unlink(missing_ok=True)
+    own.calls_file.mkdir(parents=True)
+    async with build_worker(quiet, own):
+        given = [
+            task(calls((tool, {"line": "waited", "file": f"waited-{number}.txt"})), "done", tools=(tool,))
+            for number, tool in enumerate((*tools, "mark_once"))
+        ]
+        runs = [await begin(quiet, one) for one in given]
+        for run in runs:
+            failing = await eventually(partial(failure_of, agents, run))
+            assert "was not begun, and waits" in failing
+            assert str(own.calls_file) in failing
+        await command(runs[2], "pause")
+        own.calls_file.rmdir()
+        for run in runs[:2]:
+            assert (await run.result()).ok
+        assert not (own.files_root / "waited-2.txt").exists()
+        await command(runs[2], "resume")
+        for number, run in enumerate(runs):
+            result = await run.result()
+            assert (result.answer, result.counters["tool_calls"]) == ("done", 1)
+            assert await lines_of(own, f"waited-{number}.txt") == {"waited": 1}
+            await replayed(run, own)
+
+
+async def failure_of(agents: AgentClient, run: Run) -> str | None:
+    """What `ratchet show` says of a call that fails."""
+    with suppress(RatchetError):  # its worker has just begun
+        return (await agents.live_status(run.id)).failing
+    return None
 
 
 async def there_is(own: Settings, file: str) -> bool:

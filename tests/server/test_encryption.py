@@ -308,16 +308,17 @@ async def test_run_that_nobody_can_decrypt_is_named_and_can_be_ended(server: Cli
     settings = settings_of(home, k2025=OLD, k2026=NEW)
     client = await client_of(server, settings)
     agents = AgentClient(Connection(client, settings, "the test server"))
+    agents.connection.stores.blobs.put(b"where nothing is old, no run is read")
 
     async def blocks() -> bool:
         with suppress(RatchetError):
-            await find_garbage(client, agents.connection.stores, timedelta(days=1))
+            await find_garbage(client, agents.connection.stores, timedelta())
             return False
         return True
 
     await eventually(blocks)
     with pytest.raises(RatchetError, match=f"what run {run.id} needs cannot be seen: .*'lost'.*--forget"):
-        await find_garbage(client, agents.connection.stores, timedelta(days=1))
+        await find_garbage(client, agents.connection.stores, timedelta())
     checked = [one async for one, _ in check_runs(agents) if one.run == run.id]
     assert [(one.verdict, "'lost', which this process lacks" in one.reason) for one in checked] == [
         ("unknown", True)
@@ -332,4 +333,4 @@ async def test_run_that_nobody_can_decrypt_is_named_and_can_be_ended(server: Cli
         assert (await agents.describe(run.id)).progress == "running"
         await agents.cancel(run.id, force=True)
     assert (await agents.describe(run.id)).progress == "terminated"
-    await find_garbage(client, agents.connection.stores, timedelta(days=1), forget=[run.id])
+    await find_garbage(client, agents.connection.stores, timedelta(), forget=[run.id])

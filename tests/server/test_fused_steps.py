@@ -36,6 +36,7 @@ from tests.server.trials import (
     begin,
     calls,
     command,
+    decide,
     eventually,
     log_of,
     open_request,
@@ -168,6 +169,19 @@ async def test_reply_to_another_question_is_dropped_and_paid(quiet: Client, own:
 def spoken(log: Iterable[Record]) -> list[Any]:
     """What happened, and what was said."""
     return [(one.event, one.to, one.reason, one.messages) for one in log]
+
+
+async def test_question_behind_an_edited_call_is_foreseen(quiet: Client, own: Settings) -> None:
+    careful: dict[str, Any] = {"approvals": {"tools": {"mark": "always"}}, "people": People()}
+    async with build_worker(quiet, own):
+        run = await begin(quiet, task(calls(("mark", {"line": "more"})), "done", fuse="auto", **careful))
+        await decide(run, "edit", arguments={"line": "less"})
+        result = await run.result()
+        log = await log_of(run)
+    await replayed(run, own)
+    assert (result.answer, (await activities_of(run))["ask_model"]) == ("done", 1)
+    assert result.counters["model_calls"] == 2
+    assert any("A person changed" in note.content for record in log for note in record.notes)
 
 
 # -- stopped while the model answers --------------------

@@ -19,7 +19,7 @@ from temporalio.client import (
 )
 
 from activities.settings import Settings
-from activities.store.blobs import BlobMissing, BlobStore
+from activities.store.blobs import BlobMissing, BlobStore, Files
 from activities.store.stores import Stores
 from client.errors import RatchetError
 from client.garbage import Garbage, delete_garbage, find_garbage
@@ -121,6 +121,17 @@ async def test_new_blob_is_kept_and_a_search_deletes_nothing(quiet: Client, stor
     assert (await find_garbage(quiet, stores, timedelta(days=1))).blobs == ()
     assert [one.digest for one in (await find_garbage(quiet, stores, NOW)).blobs] == [digest]
     assert has(stores.blobs, digest)
+
+
+async def test_no_history_and_no_blob_is_read_where_none_is_old(quiet: Client, stores: Stores) -> None:
+    digest = stores.blobs.put(b"the material")
+    run = await begin(quiet, waiting(goal=f"read {digest}"))
+    await known(quiet, run)
+    Files(stores.settings.blobs_dir).path(f"{digest[:2]}/{digest[2:]}").write_bytes(b"damaged")
+    found = await find_garbage(quiet, stores, timedelta(days=1))
+    assert (found.blobs, found.executions) == ((), 1)
+    with pytest.raises(RatchetError, match=f"nothing was deleted: .*{digest}.* have changed"):
+        await find_garbage(quiet, stores, NOW)
 
 
 async def test_schedule_keeps_the_task_of_its_runs(quiet: Client, stores: Stores) -> None:

@@ -4,8 +4,10 @@ from __future__ import annotations
 
 from typing import Any
 
+import pytest
 from temporalio.client import Client
 
+from activities.contracts import ScriptedReply
 from activities.settings import Settings
 from client.agent import AgentClient
 from client.connection import Connection
@@ -37,6 +39,22 @@ async def test_cancelled_run_shows_as_canceled_whatever_its_result_holds(
     await run.cancel()
     status, result = await outcome(working, settings, run)
     assert (status, result.exit_reason, result.unheard) == ("CANCELED", "cancelled", (LONG,))
+
+
+@pytest.mark.parametrize("machine", ["react", "tools", "code", "staged", "planner", "contract"])
+async def test_on_end_decides_for_every_machine_how_a_failure_shows(
+    working: Client, settings: Settings, machine: str
+) -> None:
+    """A model that fails for good: some machines raise in memory, but no run fails in Temporal by itself."""
+    refused = {"default": scripted(ScriptedReply(reply="", expect="a text that nobody writes"))}
+    shown = []
+    for on_end in (OnEnd(), OnEnd(failed="complete"), OnEnd(failed="fail_workflow")):
+        run = await begin(working, task(machine=machine, models=refused, on_end=on_end))
+        status, result = await outcome(working, settings, run)
+        shown.append(status)
+        assert not result.ok
+        assert "a text that nobody writes" in str(result.error)
+    assert shown == ["COMPLETED", "COMPLETED", "FAILED"]
 
 
 async def test_failed_run_shows_as_failed_and_gives_its_result_to_the_run_around_it(

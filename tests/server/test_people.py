@@ -20,7 +20,8 @@ from temporalio.worker import Worker
 
 from activities.settings import Settings
 from activities.store.archive import Archive
-from client.connection import open_client
+from client.agent import AgentClient
+from client.connection import Connection, open_client
 from client.embedded import temporal_binary
 from tests.server.conftest import TOOLS
 from tests.server.trials import (
@@ -233,6 +234,49 @@ async def test_deadline_that_passes_does_what_it_says(
     assert (result.exit_reason, [one.outcome for one in result.decisions]) == (exit_reason, [outcome])
     assert len(result.calls) == (at_deadline == "approve")
     await replayed(run, settings)
+
+
+async def test_decision_made_after_the_deadline_never_counts_though_no_worker_ran(
+    temporal: Client, own: Settings
+) -> None:
+    """By signal and by update; what was made in time counts, whenever a worker hears it."""
+    people = People(requests=RequestSettings(deadline_seconds=4, at_deadline="reject"))
+    agents = AgentClient(Connection(temporal, own, temporal.service_client.config.target_host))
+    async with own_worker(temporal, "late", own, max_cached_workflows=0):
+        runs = [
+            await begin(temporal, asking(people=people, line=f"late-{number}"), task_queue="late")
+            for number in range(7)
+        ]
+        requests = [await open_request(run) for run in runs]
+
+    async def all_fired() -> bool:
+        histories = [await run.fetch_history() for run in runs]
+        return all(
+            any(one.HasField("timer_fired_event_attributes") for one in history.events)
+            for history in histories
+        )
+
+    await eventually(all_fired)
+    times = [requests[0].created + 1, requests[1].created + 1, requests[2].deadline, requests[3].deadline]
+    sent = [
+        {"request": one.id, "digest": one.digest, "decision": "approve", "by": "ann", "made_at": made_at}
+        for one, made_at in zip(requests, [*times, None, None], strict=False)
+    ]
+    updates = [asyncio.create_task(runs[n].execute_update("decide", sent[n])) for n in (0, 2, 4)]
+    for number in (1, 3, 5):
+        await runs[number].signal("decide", sent[number])
+    await agents.decide(runs[6].id, requests[6], "approve", by="ann", signal=True)
+    async with own_worker(temporal, "late", own):
+        results = [await run.result() for run in runs]
+        answers = await asyncio.gather(*updates, return_exceptions=True)
+    assert [one.decisions[0].outcome for one in results] == ["approved"] * 2 + ["expired"] * 5
+    assert [len(one.calls) for one in results] == [1] * 2 + [0] * 5
+    assert [isinstance(one, WorkflowUpdateFailedError) for one in answers] == [False, True, True]
+    for run in (runs[3], runs[5], runs[6]):
+        records = Archive(own.archive_file).records(run.id)
+        assert "was to be decided before" in str(
+            [one for one in records if one["event"] == "RefusedDecision"]
+        )
 
 
 # -- many messages, early messages, no cache --

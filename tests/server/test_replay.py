@@ -42,7 +42,7 @@ async def test_recorded_history_replays(name: str, tmp_path: Path) -> None:
 
 async def test_machine_that_takes_another_way_is_found(tmp_path: Path) -> None:
     run_id, history = RECORDED["react"]
-    drifted = json.dumps(history).replace('"action#3:0"', '"action#4:0"')
+    drifted = json.dumps(history).replace('"action#3:0@', '"action#4:0@')
     assert drifted != json.dumps(history)
     with pytest.raises(NondeterminismError):
         await replay(run_id, json.loads(drifted), tmp_path)

@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import asyncio
+import sqlite3
 from collections import Counter
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -11,6 +13,7 @@ from temporalio.client import Client
 
 from activities.settings import Settings
 from activities.store.archive import Archive
+from activities.store.stores import Stores
 from client.agent import AgentClient
 from client.connection import Connection
 from tests.server.trials import (
@@ -241,7 +244,9 @@ async def test_reset_while_an_inner_run_makes_a_call_asks_a_person(
     assert written(settings, file) == {"unsafe": 1}
 
 
-async def test_reset_is_shown_with_who_how_far_and_what_stands(working: Client, settings: Settings) -> None:
+async def test_reset_is_shown_with_who_how_far_and_what_stands(
+    working: Client, settings: Settings, tmp_path: Path
+) -> None:
     """The second reset goes back behind the first one, which is still told of; the list has one line."""
     file = "shown.txt"
     given = task(
@@ -268,6 +273,14 @@ async def test_reset_is_shown_with_who_how_far_and_what_stands(working: Client, 
         ("pay", "made"), ("mark_once", "made"),
     ]  # fmt: skip
     assert written(settings, file) == {"keyed": 1, "unsafe": 1}
+    other = settings.model_copy(update={"data_dir": tmp_path})
+    elsewhere = AgentClient(Connection(working, other, "the test server", queues=(TASK_QUEUE,)))
+    Stores(other).calls.make()
+    for store in ("younger", "older, and of other workers"):
+        told = (await elsewhere.resets(run.id))[1]
+        assert (told.calls, "--data-dir" in told.unknown) == ((), True), store
+        with sqlite3.connect(other.calls_file) as calls_file:
+            calls_file.execute("UPDATE made SET at=0")
 
     async def listed() -> bool:
         lines = [one for one in await agents.list() if one.id == run.id]

@@ -41,10 +41,10 @@ async def activities_of(run: Run) -> Counter[str]:
 
 @pytest.mark.parametrize(
     ("tool", "fuse", "questions"),
-    [("mark", "auto", 1), ("mark", "off", 4), ("mark_once", "auto", 4)],
-    ids=["repeatable", "off", "unsafe"],
+    [("mark", "auto", 1), ("mark", "off", 4), ("mark_once", "auto", 4), ("mark_slowly", "auto", 4)],
+    ids=["repeatable", "off", "unsafe", "slow"],
 )
-async def test_only_calls_that_may_be_repeated_ask_the_model(
+async def test_only_quick_calls_that_may_be_repeated_ask_the_model(
     working: Client, settings: Settings, tool: str, fuse: str, questions: int
 ) -> None:
     made = [calls((tool, {"line": f"{tool} {number}"})) for number in range(3)]
@@ -182,4 +182,38 @@ async def test_machine_of_a_user_is_never_fused(working: Client, settings: Setti
     result = await run.result()
     assert (result.ok, result.answer) == (True, "in time")
     assert (await activities_of(run))["ask_model"] == result.counters["model_calls"] == 1
+    await replayed(run, settings)
+
+
+FAILING_FIRST = (
+    OTHER_WORDS.replace("timed", "helpless")
+    .replace(
+        """    yield from do(CallTools(runs=(ToolRun(id="1", tool="mark", arguments={"line": "clock"}),)))
+    question = Message(role="user", content=f"It is {run.now}.")
+    reply = yield from do(AskModel(say=(question,)))
+    return {"text": reply.text}, Looked()
+""",
+        """    try:
+        yield from do(AskModel(say=(Message(role="user", content="help"),)))
+    except EffectError:
+        called = yield from do(CallTools(runs=(ToolRun(id="1", tool="mark", arguments={"line": "alone"}),)))
+        return {"text": called.results[0].output}, Looked()
+""",
+    )
+    .replace("Context, Event", "Context, EffectError, Event")
+)
+"""No reply brings the specs of the tools before the first call."""
+
+
+async def test_first_call_behind_a_failed_question_is_made(
+    working: Client, settings: Settings, tmp_path: Path
+) -> None:
+    file = tmp_path / "helpless.py"
+    file.write_text(FAILING_FIRST)  # one small file
+    for module in load_modules([str(file)]):
+        registry.add_module(module)
+    models = {"default": scripted(ScriptedReply(reply="unused", expect="never said"))}
+    given = {"goal": "x", "machine": "helpless", "tools": ("mark",), "people": UNATTENDED, "models": models}
+    run = await begin(working, given)
+    assert (await run.result()).answer == "done alone"
     await replayed(run, settings)

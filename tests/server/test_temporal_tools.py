@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import re
 from collections.abc import AsyncIterator
 from typing import Any
 
@@ -14,6 +15,8 @@ from temporalio.exceptions import FailureError
 from temporalio.service import RPCError
 
 from activities.settings import Settings
+from client.agent import AgentClient
+from client.connection import Connection
 from client.embedded import temporal_binary
 from tests.server.conftest import real_server
 from tests.server.trials import (
@@ -161,9 +164,30 @@ async def test_paused_call_that_may_be_repeated_is_made_again(working: Client, s
     await eventually(lambda: more_than(0, settings, file))
     await temporal_cli(working, "activity", "pause", *where)
     await reaches(run, "paused")
+    agents = AgentClient(Connection(working, settings, "the test server"))
+    await eventually(lambda: agents.has_worker(run.id))  # the server still lists workers of earlier tests
+    status = await agents.status(run.id)
+    (paused,) = status.paused_calls
+    assert re.fullmatch(r"mark\(.* is paused in Temporal by .*; `temporal activity unpause .*`.*", paused)
+    assert status.failing is None
     await temporal_cli(working, "activity", "unpause", *where)
     await eventually(lambda: more_than(1, settings, file))
     await run.terminate()
+
+
+async def test_attempt_that_did_not_fail_is_not_counted(working: Client, settings: Settings) -> None:
+    """An operator stops the first one: in all there are four, and three of them fail."""
+    file = "counted.txt"
+    call = calls(("broken", {"line": "tried", "file": file, "until": "fail.txt"}))
+    run = await begin(working, task(call, "done", tools=("broken",), options={"max_tool_attempts": 3}))
+    where = ("--workflow-id", run.id, "--activity-id", await under_way(run))
+    await eventually(lambda: more_than(0, settings, file))
+    await temporal_cli(working, "activity", "pause", *where)
+    await reaches(run, "paused")
+    (settings.files_root / "fail.txt").touch()
+    await temporal_cli(working, "activity", "unpause", *where)
+    assert (await run.result()).answer == "done"
+    assert marks(settings, file) == 4
 
 
 @pytest.mark.parametrize("verb", ["pause", "reset"])

@@ -45,7 +45,7 @@ class S(Enum):
     COUNT, DONE = "count", "done"
 
 
-class Options(BaseModel):
+class Options(BaseModel, frozen=True):
     pass
 
 

@@ -74,7 +74,7 @@ async def flaky(params: Marked, call: ToolCallContext) -> str:
 
 async def broken(params: Marked, call: ToolCallContext) -> str:
     """Fail for now, always."""
-    _mark(params, call)
+    await mark(params, call)
     raise TransientError("never")
 
 
@@ -140,6 +140,7 @@ TOOLS = [
     dataclasses.replace(bank.TOOL, run=order, timeout_seconds=5),
     Tool(name="mark", params=Marked, run=mark, effect="idempotent"),
     Tool(name="mark_once", params=Marked, run=mark, effect="unsafe"),
+    Tool(name="mark_slowly", params=Marked, run=mark, effect="idempotent", timeout_seconds=61),
     Tool(name="pay", params=Marked, run=pay, effect="keyed"),
     Tool(name="flaky", params=Marked, run=flaky, effect="read"),
     Tool(name="broken", params=Marked, run=broken, effect="read"),

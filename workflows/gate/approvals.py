@@ -6,6 +6,7 @@ it, the tool's declared effect, the call's name and fitted arguments, and what t
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from fnmatch import fnmatchcase
@@ -14,7 +15,14 @@ from itertools import islice
 from pydantic import Field
 
 from activities.contracts import Frozen, JsonObject, ToolSpec
-from workflows.gate.arguments import argument_names, argument_problem, condition_problem, fits
+from workflows.gate.arguments import (
+    argument_names,
+    argument_problem,
+    checks_path,
+    condition_problem,
+    fits,
+    has_key,
+)
 from workflows.gate.canonical import canonical, digest_of
 from workflows.people import (
     DEFAULT_EFFECT_MODES,
@@ -39,6 +47,7 @@ __all__ = [
     "problem_text",
     "problems",
     "reaches",
+    "unchecked_paths",
     "vote_content",
 ]
 
@@ -135,6 +144,43 @@ def problems(
             found.append(((*at, "request"), text))
     unknown = [] if tools is None else [name for name in approvals.tools if name not in tools]
     return found + [(("approvals", "tools", name), _no_tool(name, tools or ())) for name in unknown]
+
+
+PATH_WORDS = {
+    "path", "paths", "file", "files", "filename", "filepath", "dir", "directory", "folder", "source",
+    "destination",
+}  # fmt: skip
+"""Words in the names of arguments that usually hold paths."""
+SPELLED = {"pattern", "const", "enum"}
+"""Conditions on how a text is spelled."""
+
+
+def unchecked_paths(approvals: Approvals, specs: Iterable[ToolSpec]) -> list[Problem]:
+    """Rules about the spelling of what seems to be a path, where the tool's schema does not mark one: there
+    `reports/../secret` fits `^reports/`."""
+    found: list[Problem] = []
+    tools = tuple(specs)
+    for number, rule in enumerate(approvals.rules):
+        for name, condition in rule.arguments.items():
+            if not (PATH_WORDS & _words(name) and has_key(condition, SPELLED)):
+                continue
+            bare = [spec.name for spec in tools if _covers(rule, spec) and not checks_path(name, spec)]
+            if bare:
+                place = ("approvals", "rules", number, "arguments", name)
+                found.append((place, f"{', '.join(bare[:3])}: {BARE_PATH.format(name=name)}"))
+    return found
+
+
+BARE_PATH = (
+    "{name!r} seems to be a path, and its schema does not say so; `a/../b` and `./b` are then other texts "
+    "than `b`, and pass the rule. Mark it: `RelativePath` in a tool of your own, `paths` in the "
+    "configuration of an MCP server"
+)
+
+
+def _words(name: str) -> set[str]:
+    """`targetFile` and `target_file` have the words `target` and `file`."""
+    return {word.lower() for word in re.findall(r"[A-Z]?[a-z]+|[A-Z]+(?![a-z])", name)}
 
 
 def problem_text(found: Iterable[Problem]) -> str:

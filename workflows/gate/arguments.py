@@ -13,7 +13,7 @@ import copy
 import json
 import math
 import re
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
 from contextlib import suppress
 from contextvars import ContextVar
 from decimal import Decimal
@@ -28,7 +28,10 @@ from activities.contracts import PATH_FORMATS, PATTERN_STEPS, JsonObject, ToolSp
 from workflows.machines.common.json_schema import SAFE_KEYWORDS, error_text, extend
 from workflows.people import json_problem
 
-__all__ = ["Condition", "argument_names", "argument_problem", "arguments_for", "condition_problem", "fits"]
+__all__ = [
+    "Condition", "argument_names", "argument_problem", "arguments_for", "checks_path", "condition_problem",
+    "fits", "has_key",
+]  # fmt: skip
 
 Condition = JsonObject | bool
 """JSON schema of one argument; `false`: the argument must be absent."""
@@ -298,6 +301,30 @@ def condition_problem(condition: Condition) -> str:
 def argument_names(spec: ToolSpec) -> tuple[str, ...]:
     """The names of a tool's arguments, as far as its schema lists them."""
     return tuple(_properties(spec.parameters))
+
+
+def checks_path(name: str, spec: ToolSpec) -> bool:
+    """Calls bring this argument to the form of a path; also true of one that the tool does not have."""
+    root = _plain_schema(spec.parameters)
+    schema = _properties(root).get(name)
+    ways = [schema, _resolved_schema(schema, root)]
+    return schema is None or any(form in PATH_FORMATS for form in _values_of(ways, "format"))
+
+
+def has_key(schema: object, keys: Collection[str]) -> bool:
+    """One of these keywords is in the schema, at any depth."""
+    return any(True for key in keys for _ in _values_of(schema, key))
+
+
+def _values_of(schema: object, keyword: str) -> Iterator[object]:
+    if isinstance(schema, dict):
+        if keyword in schema:
+            yield schema[keyword]
+        for inner in schema.values():
+            yield from _values_of(inner, keyword)
+    elif isinstance(schema, list):
+        for inner in schema:
+            yield from _values_of(inner, keyword)
 
 
 def argument_problem(name: str, condition: Condition, spec: ToolSpec) -> str:

@@ -59,8 +59,9 @@ class Refused(Exception):
 
 
 def content_digest(message: Decision | Command) -> str:
-    """Digest of what a message says, without its id and signature: equal content is a repeat."""
-    return digest_of(message.model_dump(mode="json", exclude={"id", "signature"}, exclude_defaults=True))
+    """Digest of what a message says, without id, time and signature: equal content is a repeat."""
+    envelope = {"id", "made_at", "signature"}
+    return digest_of(message.model_dump(mode="json", exclude=envelope, exclude_defaults=True))
 
 
 def signed_content(run: str, message: Decision | Command, origin: str = "") -> bytes:
@@ -122,11 +123,10 @@ class DecisionRules:
     ) -> JsonObject | None:
         """The new arguments of an edit, fitted to the tool; None for other decisions.
 
-        `required` is how an approval was opened. Raises Refused with the first rule that is broken. The
-        deadline is not a rule: what was sent in time counts, also when no worker ran; a request closes when
-        it expires, and that comes after the messages that were there first.
+        `required` is how an approval was opened. Raises Refused with the first rule that is broken.
         """
         _check_still_asked(request, decision, now)
+        _check_in_time(request, decision, now)
         self._check_sender(request, decision)
         _check_fields(request, decision)
         if len(request.votes) >= VOTES_LIMIT and decision.decision not in IMMEDIATE:
@@ -209,9 +209,10 @@ def _check_still_asked(request: Request, decision: Decision, now: float) -> None
     if request.closed is not None:
         vote = request.deciding_vote
         by = f" by {vote.by or 'somebody'}" if vote else ""
-        at = datetime.fromtimestamp(request.closed, UTC).strftime("%Y-%m-%d %H:%M:%S UTC")
         ago = f"{max(now - request.closed, 0):.0f} s ago"
-        raise Refused(f"{request.id} is closed: {request.outcome}{by} at {at} ({ago}).")
+        raise Refused(
+            f"{request.id} is closed: {request.outcome}{by} at {_time_text(request.closed)} ({ago})."
+        )
     if decision.digest != request.digest:
         raise Refused(
             f"Request {request.id} changed after you saw it (digest {request.digest}, not "
@@ -221,6 +222,35 @@ def _check_still_asked(request: Request, decision: Decision, now: float) -> None
         raise Refused(
             f"{request.id} cannot be decided by {decision.decision!r}; options: {', '.join(request.options)}."
         )
+
+
+def _check_in_time(request: Request, decision: Decision, now: float) -> None:
+    """A request is still open behind its deadline where no worker ran. Temporal does not tell a run when a
+    message came, so the sender's clock decides: what was made in time counts. Without a time, what lets
+    something happen does not.
+    """
+    if request.deadline is None or now < request.deadline:
+        return  # heard in time, whatever the sender's clock says
+    made_at = decision.made_at
+    if made_at is None and decision.decision in IMMEDIATE:
+        return
+    late = f"{request.id} was to be decided before {_time_text(request.deadline)}"
+    if made_at is None:
+        raise Refused(
+            f"{late}; the run heard this decision later, and it does not say when it was made. A decision "
+            "that was made in time says so in `made_at` (seconds since 1970)."
+        )
+    if made_at >= request.deadline:
+        raise Refused(f"{late}; this decision was made {made_at - request.deadline:.1f} s later.")
+    if made_at < request.created:
+        raise Refused(
+            f"{late}; this decision says that it was made {request.created - made_at:.1f} s before "
+            f"{request.id} was opened: set the clock of the computer that sends it."
+        )
+
+
+def _time_text(seconds: float) -> str:
+    return datetime.fromtimestamp(seconds, UTC).strftime("%Y-%m-%d %H:%M:%S UTC")
 
 
 def _check_fields(request: Request, decision: Decision) -> None:

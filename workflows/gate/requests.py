@@ -62,7 +62,7 @@ class Position(Frozen):
     step: int
     activity_id: str
     """Of what waits; unique in the run, also after a rollback. A request is opened once for each activity,
-    kind, tool and arguments."""
+    kind, tool and arguments, or words of a machine's question."""
 
 
 EventName = Literal["Requested", "Voted", "Decided", "Warned", "Escalated", "Expired", "Withdrawn"]
@@ -184,7 +184,7 @@ class Requests:
         unless it was withdrawn. Raises ValueError for an unknown group.
         """
         activity_id = position.activity_id
-        digest = self._digest(activity_id, topic.kind, topic.tool, topic.arguments)
+        digest = self._digest(activity_id, topic.kind, topic.tool, topic.bound_to)
         for state in reversed(self._states.values()):
             if state.first_digest == digest and state.request.outcome != "withdrawn":
                 return state.request
@@ -319,6 +319,7 @@ class Requests:
             by=decision.by,
             verified=request.signed,
             at=now,
+            made_at=decision.made_at,
             text=decision.text,
             arguments=arguments,
             digest=digest,

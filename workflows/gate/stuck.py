@@ -42,7 +42,7 @@ VARIES: Any = {
     **dict.fromkeys((
         "id", "attempts", "attempt", "seconds", "cost_usd", "cost_known", "usage", "spent", "early",
         "workflow_id", "session", "conversation", "model", "tools", "finish_reason", "kept",
-        "requested",
+        "requested", "requests", "unanswered",
     ), True),
     "tool_calls": {"__all__": {"id"}},
 }  # fmt: skip

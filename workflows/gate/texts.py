@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from datetime import UTC, datetime
 
 from activities.contracts import AskPerson, EffectFailed, Frozen, JsonObject, ToolError, ToolResult, ToolRun
 from workflows.gate.approvals import agreeing_votes
@@ -14,9 +15,11 @@ __all__ = [
     "approval",
     "decided_by",
     "decision_text",
+    "edit_note",
     "expiry",
     "interrupt",
     "limit",
+    "moment",
     "outcome_text",
     "outcome_unknown",
     "question",
@@ -40,6 +43,14 @@ class Topic(Frozen):
     options: tuple[Verb, ...]
     tool: str | None = None
     arguments: JsonObject | None = None
+
+    @property
+    def bound_to(self) -> JsonObject | None:
+        """What a decision is bound to besides place and tool: a call's arguments, the words of a machine's
+        own question."""
+        if self.kind not in ("question", "escalation"):
+            return self.arguments
+        return {"text": self.text, "options": list(self.options)}
 
 
 # -- one question per kind --------------------
@@ -81,19 +92,29 @@ def limit(counter: str, spent: float, cap: float) -> Topic:
     )
 
 
-def outcome_unknown(run: ToolRun, why: str) -> Topic:
-    """Did the call take effect?"""
+def outcome_unknown(run: ToolRun, why: str, until: float | None = None) -> Topic:
+    """Did the call take effect? `until` then, in seconds since 1970, its lost worker may still make it."""
+    look, again = "Look it up.", "now"
+    if until is not None:
+        at = moment(until)
+        look = f"Its worker was lost, and may still make it until {at}: look it up after that."
+        again = f"at {at}, not before"
     return Topic(
         kind="outcome",
         text=(
-            f"Outcome unknown: {run.title} was interrupted, and may have taken effect or not. Look it up. "
-            "If it took effect, answer with its result. If it did not, retry: the call is made now. Or abort."
-            f"\n{_cut(why)}"
+            f"Outcome unknown: {run.title} was interrupted, and may have taken effect or not. {look} "
+            f"If it took effect, answer with its result. If it did not, retry: the call is made {again}. "
+            f"Or abort.\n{_cut(why)}"
         ),
         options=("answer", "retry", "abort"),
         tool=run.tool,
         arguments=run.arguments,
     )
+
+
+def moment(seconds: float) -> str:
+    """A time as people read it."""
+    return datetime.fromtimestamp(seconds, UTC).strftime("%Y-%m-%d %H:%M:%S UTC")
 
 
 def trouble(failure: EffectFailed) -> Topic:
@@ -162,6 +183,12 @@ def decision_text(request: Request) -> str:
 def abort_reason(request: Request) -> str:
     """Why the run ended."""
     return f"{decided_by(request)} aborted the run at request {request.id}{_comment(request)}"
+
+
+def edit_note(run: ToolRun) -> str:
+    """For the model: these are not the arguments that it gave."""
+    called = f"{run.tool} {json.dumps(run.arguments, ensure_ascii=False)}"
+    return f"A person changed the arguments of a call before it was made. What was called: {called}"
 
 
 def rejection(request: Request) -> str:

@@ -13,11 +13,12 @@ from __future__ import annotations
 import difflib
 from collections.abc import Callable, Mapping
 from functools import cache
-from types import MappingProxyType
 from typing import Any, Self, get_origin
 
-from pydantic import BaseModel, ConfigDict, TypeAdapter, ValidationError
+from pydantic import BaseModel, ConfigDict, TypeAdapter, ValidationError, model_validator
 from pydantic_core import PydanticSerializationError, to_jsonable_python
+
+from activities.contracts import ReadOnlyDict, read_only
 
 __all__ = [
     "Context",
@@ -29,6 +30,7 @@ __all__ = [
     "differences",
     "nearest_field",
     "patched",
+    "seal",
     "to_json",
     "whole",
 ]
@@ -38,13 +40,25 @@ Patch = Mapping[str, Any]
 
 
 class Context(BaseModel):
-    """Base of all contexts: frozen, JSON in and out. Use tuples and frozen models inside."""
+    """Base of all contexts: frozen, JSON in and out, and read-only to its depth. Use tuples and frozen models
+    inside; dicts and lists are kept as such that refuse a change."""
 
     model_config = ConfigDict(frozen=True, allow_inf_nan=False, extra="forbid")
+
+    @model_validator(mode="after")
+    def _sealed(self) -> Self:
+        seal(self)
+        return self
 
     def after(self, patch: Patch) -> Self:
         """The context as this patch would leave it; nothing is validated or kept."""
         return self.model_copy(update=dict(patch))
+
+
+def seal(context: Context) -> None:
+    """Make what the fields hold read-only. Raises ValueError for what cannot be made so."""
+    for name, value in context.__dict__.items():
+        context.__dict__[name] = read_only(value, _named(name))
 
 
 class View:
@@ -67,8 +81,7 @@ class View:
             if name not in self._allowed:
                 raise self._refuse(name)
             self._read[name] = None
-            value = getattr(self._context, name)
-            return MappingProxyType(value) if type(value) is dict else value
+            return getattr(self._context, name)
         if not hasattr(kind, name):
             raise AttributeError(f"the context has no field {name!r}{nearest_field(kind, name)}")
         member = getattr(kind, name)
@@ -117,12 +130,14 @@ def patched(context: Context, patch: Patch) -> Context:
         if name not in adapters:
             raise Misfit(f"the context has no field {name!r}")
         try:
-            values[name] = _validated(*adapters[name], getattr(context, name), value)
+            values[name] = _validated(name, *adapters[name], getattr(context, name), value)
         except ValidationError as error:
             first = error.errors(include_url=False, include_input=False)[0]
             raise Misfit(f"{'.'.join(map(str, (name, *first['loc'])))}: {first['msg']}") from error
         except PydanticSerializationError as error:
             raise Misfit(f"{name}: it cannot be written as JSON: {error}") from error
+        except ValueError as error:
+            raise Misfit(str(error)) from error
     return context.model_copy(update=values)
 
 
@@ -130,29 +145,30 @@ class Misfit(ValueError):
     """A value does not fit its field; the message names both."""
 
 
-def _validated(adapter: TypeAdapter[Any], by_item: bool, old: Any, new: Any) -> Any:
-    if isinstance(new, MappingProxyType):
-        new = dict(new)
+def _validated(name: str, adapter: TypeAdapter[Any], by_item: bool, old: Any, new: Any) -> Any:
     if new is old:
         return old
-    if not by_item:
-        return _fitting(adapter, new)
-    if type(new) is tuple and type(old) is tuple and old and new[: len(old)] == old:
-        return (*old, *_fitting(adapter, new[len(old) :]))
-    if type(new) is dict and type(old) is dict and old:
+    if by_item and isinstance(new, tuple) and isinstance(old, tuple) and old and new[: len(old)] == old:
+        return (*old, *_fitting(name, adapter, new[len(old) :]))
+    if by_item and isinstance(new, dict) and isinstance(old, dict) and old:
         changed = {key: value for key, value in new.items() if key not in old or old[key] is not value}
         if len(changed) < len(new):
-            valid = _fitting(adapter, changed)
+            valid = _fitting(name, adapter, changed)
             if valid.keys() == changed.keys():
-                return {**new, **valid}
-    return _fitting(adapter, new)
+                return ReadOnlyDict({**new, **valid}, _named(name))
+    return _fitting(name, adapter, new)
 
 
-def _fitting(adapter: TypeAdapter[Any], value: Any) -> Any:
-    """The value as its field takes it; JSON can spell half of a character pair, but no log can write one."""
+def _fitting(name: str, adapter: TypeAdapter[Any], value: Any) -> Any:
+    """The value as its field takes it, read-only; JSON can spell half of a character pair, but no log can
+    write one."""
     valid = adapter.validate_python(value)
     adapter.dump_json(valid)
-    return valid
+    return read_only(valid, _named(name))
+
+
+def _named(field: str) -> str:
+    return f"`{field}` of the context"
 
 
 @cache

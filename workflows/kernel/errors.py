@@ -10,6 +10,8 @@
     + EmptyVisit               a visit returned nothing
     + LimitExceeded            more transitions, entries or effects than allowed
     + Drifted                  a visit that ran again asked for something else
+  x InputRefused               a machine's `begin` refuses the input; the task is at fault
+  x NotRestored                a log or a dump from which this machine cannot go on
   x Closed                     thrown into a visit when its run ends in the middle
   x AgentError                 raised inside a visit; the machine's `on_error` decides what follows
     + EffectError              an effect could not be performed
@@ -24,12 +26,16 @@ A bad reply, a failed tool or an empty budget is not here: each is an event.
 from __future__ import annotations
 
 import traceback
-from contextlib import suppress
+from collections.abc import Callable, Generator, Iterator, Sequence
+from contextlib import contextmanager, suppress
 from pathlib import PurePath
 from types import CodeType
 from typing import Any
 
-from activities.text import readable
+from pydantic import ValidationError
+
+from activities.contracts import AgentError, KernelError, TransientError
+from activities.text import problems_text, readable
 
 __all__ = [
     "AgentError",
@@ -41,6 +47,7 @@ __all__ = [
     "EmptyVisit",
     "ExecutionError",
     "FatalError",
+    "InputRefused",
     "InvalidTransition",
     "InvariantViolated",
     "KernelError",
@@ -49,6 +56,8 @@ __all__ = [
     "MaxIterationsExceeded",
     "ModelError",
     "NoTransition",
+    "NotLoaded",
+    "NotRestored",
     "PolicyViolation",
     "RecoverableError",
     "RunError",
@@ -57,10 +66,13 @@ __all__ = [
     "TransientError",
     "UndeclaredAccess",
     "UnknownAction",
+    "author_place",
     "bug_place",
     "bug_text",
     "error_named",
     "error_text",
+    "is_loading",
+    "restoring",
 ]
 
 ERROR_CHARS = 1000
@@ -73,10 +85,6 @@ PASSED = ("/temporalio/worker/", str(KERNEL / "context.py"))
 machine reads its context."""
 
 
-class KernelError(Exception):
-    """Base class; never raised itself."""
-
-
 class DefinitionError(KernelError, ValueError):
     """The declaration of a machine is wrong; the message names machine and culprit."""
 
@@ -86,10 +94,22 @@ class MachineError(KernelError):
 
     step: Any = None
     """The run as it was then (a `Step`), its last record naming the rule; None: nothing had begun."""
+    place = ""
+    """The author's line to look at, `FILE, line N, in FUNCTION`, once the rule ends the run; empty: there is
+    none. `str` shows it. The log has `text` or `problem`: its hashes are the same on every worker, wherever
+    the file lies there."""
 
     def __init__(self, machine: str, state: str, problem: str) -> None:
-        super().__init__(f"{machine}: in state {state}, {problem}")
+        super().__init__(f"{_prefix(machine, state)}{problem}")
         self.machine, self.state, self.problem = machine, state, problem
+
+    @property
+    def text(self) -> str:
+        """Who, where and what, without the line."""
+        return super().__str__()
+
+    def __str__(self) -> str:
+        return f"{self.text} ({self.place})" if self.place else self.text
 
 
 class NoTransition(MachineError):
@@ -120,13 +140,17 @@ class Drifted(MachineError):
     """A visit that ran again asked for something else than the first time: it is not deterministic."""
 
 
+class InputRefused(KernelError, ValueError):
+    """A machine's `begin` has raised a ValueError: a run with this input cannot be."""
+
+
+class NotRestored(KernelError, ValueError):
+    """A log, or a dump, does not lead back to where the run was, or today's machine does not take it."""
+
+
 class Closed(KernelError):
     """Thrown into a visit when its run ends in the middle. The visit may return a patch and any event;
     only the patch counts."""
-
-
-class AgentError(KernelError):
-    """Raised inside a visit; the machine's `on_error` decides what follows (spec 7.10)."""
 
 
 class EffectError(AgentError):
@@ -136,10 +160,6 @@ class EffectError(AgentError):
     def __init__(self, error: str, type: str, message: str, effect: Any = None) -> None:
         super().__init__(f"{type}: {message}")
         self.error, self.type, self.message, self.effect = error, type, message, effect
-
-
-class TransientError(AgentError):
-    """Goes away by itself: try again."""
 
 
 class RecoverableError(AgentError):
@@ -186,14 +206,31 @@ class InvalidTransition(RunError):
     """A stage named a target that it may not go to."""
 
 
+@contextmanager
+def restoring() -> Iterator[None]:
+    """What a log or a dump does not fit is a NotRestored, whatever found it out."""
+    try:
+        yield
+    except NotRestored:
+        raise
+    except ValidationError as error:
+        raise NotRestored(problems_text(error)) from error
+    except (ValueError, KeyError, TypeError) as error:
+        raise NotRestored(str(error)) from error
+
+
 def error_named(name: str, machine: str, state: str, message: str) -> KernelError:
     """The error for an `Exit.raises`; a RunError that says the name when it is not a kernel error."""
     found = globals().get(name)
     if isinstance(found, type) and issubclass(found, MachineError):
-        return found(machine, state, message)
+        return found(machine, state, message.removeprefix(_prefix(machine, state)))
     if isinstance(found, type) and issubclass(found, KernelError) and found is not EffectError:
         return found(message)
     return RunError(f"{name}: {message}")
+
+
+class NotLoaded(ValueError):
+    """No module of this process has what is named; a worker's modules may have it."""
 
 
 def error_text(error: BaseException) -> str:
@@ -201,30 +238,79 @@ def error_text(error: BaseException) -> str:
     name, text = type(error).__name__[:100], ""
     with suppress(Exception):
         text = readable(str(error))
+        if isinstance(error, ValidationError):
+            text = f"{error.title}: {problems_text(error)}"
     if len(text) > ERROR_CHARS:
         text = f"{text[: ERROR_CHARS - 1]}…"
     return f"{name}: {text}" if text else name
 
 
+def _prefix(machine: str, state: str) -> str:
+    return f"{machine}: in state {state}, "
+
+
 def bug_text(error: BaseException) -> str:
     """A bug with the line to look at."""
+    if isinstance(error, MachineError) and error.place:
+        return error_text(error)
     return f"{error_text(error)} ({bug_place(error)})"
 
 
 def bug_place(error: BaseException) -> str:
     """The line to look at: the deepest one of the author's own files; without any, the deepest one of the
     file that the kernel has called, else of all."""
-    frames = [(frame.f_code, line) for frame, line in traceback.walk_tb(error.__traceback__)]
+    frames = _lines_passed(error)
     frames = [one for one in frames if not any(part in one[0].co_filename for part in PASSED)] or frames
-    own = [f"{code.co_filename}, line {line}, in {code.co_name}" for code, line in frames if _is_own(code)]
-    if own:
-        return own[-1]
+    if own := _own_place(frames):
+        return own
     kernel = [n for n, (code, _) in enumerate(frames) if PurePath(code.co_filename).parent == KERNEL]
     called = frames[kernel[-1] + 1 :] if kernel else frames[-1:]
     called = called or frames
     file = called[0][0].co_filename
-    code, line = [one for one in called if one[0].co_filename == file][-1]
-    return f"{file}, line {line}, in {code.co_name}"
+    return _place(*[one for one in called if one[0].co_filename == file][-1])
+
+
+def author_place(
+    error: BaseException, visit: Generator[Any, Any, Any] | None, function: Callable[..., Any] | None
+) -> str:
+    """The author's line that broke a rule: the deepest one that the error has passed, else where the visit
+    stands, else the first one of the function that gave what is wrong. Empty: none is in an author's file."""
+    if passed := _own_place(_lines_passed(error)):
+        return passed
+    standing, inner = list[tuple[CodeType, int]](), visit
+    while (frame := getattr(inner, "gi_frame", None)) is not None:
+        standing.append((frame.f_code, frame.f_lineno))
+        inner = getattr(inner, "gi_yieldfrom", None)
+    code = _code_of(function) if function else None
+    return _own_place(standing) or _own_place([(code, code.co_firstlineno)] if code else [])
+
+
+def _lines_passed(error: BaseException) -> list[tuple[CodeType, int]]:
+    return [(frame.f_code, line) for frame, line in traceback.walk_tb(error.__traceback__)]
+
+
+def _own_place(lines: Sequence[tuple[CodeType, int]]) -> str:
+    own = [line for line in lines if _is_own(line[0])]
+    return _place(*own[-1]) if own else ""
+
+
+def _place(code: CodeType, line: int) -> str:
+    return f"{code.co_filename}, line {line}, in {code.co_name}"
+
+
+def _code_of(function: Any) -> CodeType | None:
+    """The code of what an author gave as a function: also of a method, a partial, a decorated function."""
+    names = "__wrapped__", "__func__", "func"
+    while inner := next((found for name in names if (found := getattr(function, name, None))), None):
+        function = inner
+    code = getattr(function, "__code__", None) or getattr(type(function).__call__, "__code__", None)
+    return code if isinstance(code, CodeType) else None
+
+
+def is_loading(error: BaseException) -> bool:
+    """Whether the deepest line of the author's own files is at the top of a file."""
+    own = [code for code, _ in _lines_passed(error) if _is_own(code)]
+    return bool(own) and own[-1].co_name == "<module>"
 
 
 def _is_own(code: CodeType) -> bool:

@@ -9,10 +9,16 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping, Sequence
+from typing import Self
 
-from activities.contracts import Frozen
+from pydantic import model_validator
+
+from activities.contracts import Frozen, ReadOnlyDict, read_only
 
 __all__ = ["Breach", "Ledger", "plain_number"]
+
+
+LEDGER = "`run.ledger`"
 
 
 def plain_number(number: float) -> str:
@@ -42,6 +48,13 @@ class Ledger(Frozen):
     caps: dict[str, float] = {}
     advice: tuple[str, ...] = ()
 
+    @model_validator(mode="after")
+    def _is_read_only(self) -> Self:
+        return read_only(self, LEDGER)  # type: ignore[no-any-return]  # a model stays the same object
+
+    def _with(self, name: str, amounts: Mapping[str, float]) -> Ledger:
+        return self.model_copy(update={name: ReadOnlyDict(amounts, LEDGER)})
+
     def charge(self, amounts: Mapping[str, float], *scopes: str) -> Ledger:
         """With these amounts added to each scope; without a scope, to the whole run."""
         if not any(amounts.values()):
@@ -53,7 +66,7 @@ class Ledger(Frozen):
                 # Rounded: a sum of prices must not differ from the price of the sum by a hair.
                 # A float: a visit that is run again from JSON must see `2.0`, not `2`.
                 spent[name] = round(float(spent.get(name, 0) + amount), 9)
-        return self.model_copy(update={"spent": spent})
+        return self._with("spent", spent)
 
     def refund(self, amounts: Mapping[str, float]) -> Ledger:
         """With a reservation taken back: its call is not made, or is made again."""
@@ -64,7 +77,7 @@ class Ledger(Frozen):
         amount = round(float(amount), 3)
         if amount <= self.spent.get(counter, 0):
             return self
-        return self.model_copy(update={"spent": {**self.spent, counter: amount}})
+        return self._with("spent", {**self.spent, counter: amount})
 
     def credit(self, amounts: Mapping[str, float]) -> Ledger:
         """With caps raised by these amounts: a top-up. A counter without a cap stays without."""
@@ -74,7 +87,7 @@ class Ledger(Frozen):
     def capped(self, caps: Mapping[str, float | None]) -> Ledger:
         """With these caps in place of its own; None removes one."""
         named = {**self.caps, **caps}
-        return self.model_copy(update={"caps": {n: float(c) for n, c in named.items() if c is not None}})
+        return self._with("caps", {n: float(c) for n, c in named.items() if c is not None})
 
     def used(self, counter: str) -> float:
         """What was spent."""

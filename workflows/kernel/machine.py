@@ -14,6 +14,7 @@ from __future__ import annotations
 import difflib
 from collections.abc import Callable, Generator, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
+from datetime import UTC, datetime
 from enum import Enum
 from typing import Any, Literal
 
@@ -28,6 +29,7 @@ from activities.contracts import (
     Message,
     Say,
     ToolSpec,
+    changeable,
 )
 from activities.text import problems_text
 from workflows.kernel.context import RESERVED, Context, Patch
@@ -84,6 +86,7 @@ COMMON_EXITS: Mapping[str, str] = {
     "stuck": "the run went round in circles, and went on so when the model was told (`stuck` of the agent)",
     "max_transitions": "the machine made as many transitions as allowed",
     "failed": "an effect failed and the machine has no `on_error`",
+    "model_refused": "the model refused to answer; the error has its words",
     "aborted": "a person ended the run with `abort`",
     "expired": "a request expired, and its deadline ends the run",
     "cancelled": "the run was cancelled through Temporal or `ratchet cancel`",
@@ -178,6 +181,11 @@ class Run:
     """Those that the next question to the conversation will bring."""
 
     @property
+    def now_utc(self) -> datetime:
+        """The same as a time in UTC: the same on every worker, as a local time is not."""
+        return datetime.fromtimestamp(self.now, UTC)
+
+    @property
     def reply(self) -> Message | None:
         """The model's newest reply in the conversation."""
         messages = reversed(self.conversation.messages)
@@ -214,7 +222,7 @@ class State:
     counts: str = ""
     """Name of a counter that each entry raises. Every cycle passes such a state, so every run ends."""
     enforce: bool = True
-    """False: reads, writes, effects and the invariant of this state are not checked; its records say so."""
+    """False: undeclared reads and writes of this state are let through; its records say so."""
 
 
 def state(
@@ -277,12 +285,15 @@ class Machine:
     """(context, exit reason) -> what a run closed in the middle writes."""
     on_rollback: Callable[[Any, Any], Patch] | None = None
     """(restored context, context before) -> what a rollback writes."""
+    on_reopen: Callable[[Any], tuple[Enum, Patch]] | None = None
+    """(context at the end) -> the state that goes on behind the last step, and what that writes, such as an
+    exit reason that no longer holds; None: the end of a run is no place to go back to."""
     on_violation: Callable[[Any, MachineError], Patch] | None = None
     fail: Enum | None = None
     """A broken rule leads to this state, after `on_violation` (spec 3.7); None: it fails the run."""
     writes: Rights | None = None
-    """What the machine itself may write: `entry`, `on_error`, `on_close`, `on_rollback`, `on_violation`;
-    None: every field."""
+    """What the machine itself may write: `entry`, `on_error`, `on_close`, `on_rollback`, `on_reopen`,
+    `on_violation`; None: every field."""
     prepare: Callable[[Any, Extensions], Any] | None = None
     """(options, extensions) -> `run.parts`, made once. Raises ValueError for a name that is not loaded."""
     max_transitions: int | Callable[[Any], int] = 10_000
@@ -361,8 +372,9 @@ class Machine:
 def _verify(m: Machine) -> None:
     if m.version in m.migrations:
         raise DefinitionError(f"machine {m.name}: `migrations` names its own version {m.version}")
-    for problem in (*_wrong_states(m), *_wrong_paths(m), *_wrong_fields(m)):
-        raise DefinitionError(f"machine {m.name}: {problem}")
+    for check in (_wrong_states, _wrong_paths, _wrong_fields, _changeable_fields):
+        for problem in check(m):  # the first one; a later check relies on those before
+            raise DefinitionError(f"machine {m.name}: {problem}")
 
 
 def _wrong_states(m: Machine) -> Iterator[str]:
@@ -417,6 +429,15 @@ def _wrong_fields(m: Machine) -> Iterator[str]:
         for kind in one.asks:
             if not (isinstance(kind, type) and issubclass(kind, Effect)) or kind is Say:
                 yield f"state {name}: `asks` takes classes of effects (not Say), not {kind!r}"
+
+
+def _changeable_fields(m: Machine) -> Iterator[str]:
+    for what, model in (("context", m.context), ("options", m.options)):
+        if not model.model_config.get("frozen"):
+            yield f"the {what} `{model.__name__}` is not frozen; declare it with `frozen=True`"
+        for name, one in model.model_fields.items():
+            if problem := changeable(one.annotation):
+                yield f"the field {name} of the {what} holds {problem}"
 
 
 def _names(found: Iterable[str]) -> str:

@@ -8,21 +8,22 @@ from typing import Any
 
 from activities.contracts import Conversation, JsonObject, Message
 from workflows.kernel.context import Context, apply_difference
+from workflows.kernel.errors import NotRestored, restoring
 from workflows.kernel.ledger import Ledger
 from workflows.kernel.log import FORKED, MIGRATED, ROLLED_BACK, STARTED, VERSION, Record, lineage
 from workflows.kernel.machine import Machine, state_name
 from workflows.kernel.snapshot import Program, Shown, Snapshot, Step, step_from
 from workflows.kernel.step import Turn
 
-__all__ = ["Checkpoint", "checkpoints", "forked", "migrated", "restored", "rolled_back"]
+__all__ = ["Checkpoint", "checkpoints", "forked", "migrated", "restored", "restored_context", "rolled_back"]
 
 
 @dataclass(frozen=True, slots=True)
 class Checkpoint:
-    """A step's beginning: where a run can go back to."""
+    """A step's beginning, or the end of a finished run: where it can go back to."""
 
     step: int
-    """1, 2, ...; 0 is the run's start."""
+    """1, 2, ...; 0 is the run's start. The end has the number of the step that would follow."""
     seq: int
     """Number of the record that led there."""
     state: str
@@ -31,29 +32,30 @@ class Checkpoint:
 
 
 def checkpoints(program: Program, records: Sequence[Record]) -> tuple[Checkpoint, ...]:
-    """The run's start and the beginning of each step that still holds."""
-    begins = state_name(program.machine.step) if program.machine.step else None
+    """The run's start, the beginning of each step that still holds, and the end behind the last one (spec
+    1.8), if the machine can go on from there."""
+    machine = program.machine
+    begins = state_name(machine.step) if machine.step else None
     found: dict[int, Checkpoint] = {}
     for record in lineage(records):
         if record.to is None:
             continue
         if record.event == STARTED:
             found[0] = Checkpoint(0, record.seq, record.to, record.at)
-        if record.to == begins:
+        if record.to == begins or (record.to in machine.final and record.step and machine.on_reopen):
             number = record.step + 1
             found[number] = Checkpoint(number, record.seq, record.to, record.at)
     return tuple(found.values())
 
 
+@restoring()
 def restored(program: Program, records: Iterable[Record]) -> Snapshot:
     """The run after these records, at the beginning of its newest visit, with what was said and kept since;
     in the form of the program's machine, also where an older version of it wrote them.
 
-    Raises ValueError for a log without a first record, or values that the machine does not take.
+    Raises NotRestored for a log without a first record, or values that the machine does not take.
     """
-    machine, kept = program.machine, lineage(records)
-    if not kept or kept[0].event != STARTED:
-        raise ValueError("the log does not begin with `Started`; the archive may lack its first part")
+    machine, kept = program.machine, _kept(records)
     said: list[Message] = []
     notes: list[Message] = []
     heard = 0
@@ -67,11 +69,12 @@ def restored(program: Program, records: Iterable[Record]) -> Snapshot:
         visit = max(visit, record.visit)
         if record.to is None:
             continue
-        state, visit, entered, entry = record.to, record.visit + 1, record.at, record
+        visit, entered, entry = record.visit + 1, record.at, record
+        before, state = state, record.to
         step = record.step + (state == begins)
-        if record.event in {ROLLED_BACK, FORKED, MIGRATED}:
+        if record.event in {ROLLED_BACK, FORKED, MIGRATED} and before not in machine.final:
             continue  # the state was entered before, by a record that holds
-        transitions += record.event != STARTED
+        transitions += record.event not in {STARTED, ROLLED_BACK, FORKED}
         if state in machine.by_name and (counter := machine.by_name[state].counts):
             counts[counter] = counts.get(counter, 0) + 1
     state, context = _restored_context(machine, kept, state)
@@ -82,6 +85,28 @@ def restored(program: Program, records: Iterable[Record]) -> Snapshot:
         began=kept[0].at, opening=len(kept[0].messages), notes=tuple(notes), heard=heard, counts=counts,
         visit=visit, step=step, transitions=transitions, seq=kept[-1].seq + 1, branch=kept[-1].branch,
     )  # fmt: skip
+
+
+@restoring()
+def restored_context(machine: Machine, records: Iterable[Record]) -> Any:
+    """The context of a run after these records of its log, read-only; after all of them, or up to an earlier
+    one. It has the form of this machine, also where an older version wrote them and this one migrates it.
+
+        context = restored_context(MACHINE, await agents.records(run, full=True))
+
+    Raises NotRestored for a log without a first record, or values that the machine does not take.
+    """
+    kept = _kept(records)
+    entered = [record.to for record in kept if record.to is not None]
+    return _restored_context(machine, kept, entered[-1])[1]
+
+
+def _kept(records: Iterable[Record]) -> list[Record]:
+    """The records that hold. Raises NotRestored for a log without a first one."""
+    kept = lineage(records)
+    if not kept or kept[0].event != STARTED:
+        raise NotRestored("the log does not begin with `Started`; the archive may lack its first part")
+    return kept
 
 
 def _restored_context(machine: Machine, kept: Sequence[Record], state: str) -> tuple[str, Context]:
@@ -110,13 +135,13 @@ def rolled_back(  # noqa: PLR0913  # who, when and why beside where
 
     Context, conversation and counts are those of that moment; the ledger stays (also what was reserved for
     the pending effect, which may have been performed), and visits go on counting. People's messages that no
-    question has brought stay unheard.
-    Raises ValueError for a step that the run does not have.
+    question has brought stay unheard; what the run said itself was about the branch that is left.
+    Raises NotRestored for a step that the run does not have.
     """
     point = _checkpoint(step.program, records, to_step)
     then = restored(step.program, [record for record in records if record.seq <= point.seq])
     live = step.snapshot
-    unheard = live.notes[max(live.heard, len(then.notes)) :]
+    unheard = [note for note in live.notes[max(live.heard, len(then.notes)) :] if not note.from_run]
     back = replace(
         then, seq=live.seq, branch=live.branch + 1, visit=live.visit, began=live.began,
         notes=(*then.notes, *unheard),
@@ -141,7 +166,7 @@ def forked(  # noqa: PLR0913  # who, when and why beside where
 ) -> Step:
     """A new run that begins step `from_step` of another one again. Its log begins with that run's records.
 
-    Raises ValueError for a step that the source does not have.
+    Raises NotRestored for a step that the source does not have.
     """
     point = _checkpoint(program, records, from_step)
     kept = [record for record in records if record.seq <= point.seq]
@@ -157,18 +182,20 @@ def forked(  # noqa: PLR0913  # who, when and why beside where
 def migrated(program: Program, data: Mapping[str, Any], version: str, *, now: float) -> Step:
     """Go on from a `dump` of an older version of the machine: its state is entered again.
 
-    Raises ValueError in the middle of a visit, whose answers are the older version's alone, and where the
+    Raises NotRestored in the middle of a visit, whose answers are the older version's alone, and where the
     machine has no migration or it does not fit; MachineError for a broken rule.
     """
-    machine, state = program.machine, data["state"]
-    if data["moments"] or data["calls"] or data["interrupted"]:
-        raise ValueError(
-            f"the run is in the middle of {state}, which only version {version} can end; let a worker that "
-            f"has it go on"
-        )
-    entered, context = machine.migrated(version, state, data["context"])
-    step = step_from(program, {**data, "state": entered, "context": context.model_dump(mode="json")})
-    ledger = step.ledger.refund(data["reserved"])  # the visit's first call was not made
+    machine = program.machine
+    with restoring():
+        state = data["state"]
+        if data["moments"] or data["calls"] or data["interrupted"]:
+            raise NotRestored(
+                f"the run is in the middle of {state}, which only version {version} can end; let a worker "
+                f"that has it go on"
+            )
+        entered, context = machine.migrated(version, state, data["context"])
+        step = step_from(program, {**data, "state": entered, "context": context.model_dump(mode="json")})
+        ledger = step.ledger.refund(data["reserved"])  # the visit's first call was not made
     turn = Turn(program, step.snapshot, ledger, now)
     return turn.go_back(
         MIGRATED, step.snapshot, None, replace(step.snapshot, state=state), by="kernel", migrated=True,
@@ -193,5 +220,5 @@ def _checkpoint(program: Program, records: Sequence[Record], step: int) -> Check
     found = {point.step: point for point in checkpoints(program, records)}
     if step not in found:
         known = f"this run has steps {min(found)} to {max(found)}" if found else "this run has no steps yet"
-        raise ValueError(f"No step {step}: {known}.")
+        raise NotRestored(f"No step {step}: {known}.")
     return found[step]

@@ -6,15 +6,16 @@ from collections.abc import Callable, Generator, Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
-from pydantic import TypeAdapter
+from pydantic import TypeAdapter, ValidationError
 
-from activities.contracts import Answer, AskModel, Conversation, Effect, JsonObject, Message
+from activities.contracts import Answer, AskModel, Conversation, Effect, JsonObject, Message, read_only
 from workflows.kernel.context import Context, Patch, View, patched, to_json
+from workflows.kernel.errors import AgentError, InputRefused, restoring
 from workflows.kernel.ledger import Breach, Ledger
 from workflows.kernel.log import Record
 from workflows.kernel.machine import Exit, Extensions, Machine, Outcome, Run, RunInput
 
-__all__ = ["Live", "Moment", "Program", "Shown", "Snapshot", "Step", "dump", "step_from"]
+__all__ = ["Live", "Moment", "Observer", "Program", "Shown", "Snapshot", "Step", "dump", "step_from"]
 
 
 @dataclass(frozen=True)
@@ -32,11 +33,14 @@ class Program:
     """The run's own limit; the machine's is one, too."""
     interrupts: Callable[[Snapshot, Program], bool] | None = field(default=None, compare=False)
     """Asked before each state is entered, except after a rollback; true: the run is paused there."""
+    observer: Observer | None = field(default=None, compare=False)
+    """Sees what the visits ask for and come to."""
     parts: Any = field(init=False, repr=False, compare=False)
 
     def __post_init__(self) -> None:
         machine, options = self.machine, self.options
-        options = machine.read_options({} if options is None else options)
+        options = read_only(machine.read_options({} if options is None else options), "`run.options`")
+        read_only(self.input, "`run.input`")
         parts = machine.prepare(options, self.extensions) if machine.prepare else None
         object.__setattr__(self, "options", options)
         object.__setattr__(self, "parts", parts)
@@ -59,8 +63,14 @@ class Program:
         return dict(self.machine.caps(self.options)).get(counter) if self.machine.caps else None
 
     def begin(self) -> tuple[Context, tuple[Message, ...]]:
-        """The first context and the opening messages. Raises ValueError."""
-        begun = self.machine.begin(self.input, self.options)
+        """The first context and the opening messages. Raises InputRefused; any other error, a ValidationError
+        too, is a bug of the machine."""
+        try:
+            begun = self.machine.begin(self.input, self.options)
+        except ValidationError:
+            raise
+        except ValueError as error:
+            raise InputRefused(str(error)) from error
         context, opening = begun if isinstance(begun, tuple) else (begun, ())
         return context, tuple(opening)
 
@@ -134,7 +144,11 @@ class Snapshot:
         return f"{self.state}#{self.visit}:{self.calls}"
 
 
+Observer = Callable[[Snapshot, Effect[Any] | Outcome | AgentError], None]
+"""Called with what a visit asks for, what it returns, or the error that leaves it. It may raise."""
 ENDED = -1
+ANSWER = "the answer"
+"""What an author's code that changes an answer in place is told it is."""
 
 
 @dataclass(slots=True)
@@ -166,6 +180,8 @@ class Step:
     """The limit that the pending effect would pass. It is not reserved: `refuse` it, or raise the cap and
     `resume`."""
     live: Live | None = field(default=None, compare=False, repr=False)
+    place: str = field(default="", compare=False)
+    """The author's line that broke a rule, where this step led to the fail state: for the worker's log."""
 
     @property
     def reserved(self) -> dict[str, float]:
@@ -222,10 +238,11 @@ _PLAIN = (
 )  # fmt: skip
 
 
+@restoring()
 def step_from(program: Program, data: Mapping[str, Any]) -> Step:
     """The step of a `dump`, without its pending effect: `step.load` runs the visit again to find it.
 
-    Raises ValueError for what is not a dump of a live run of this program."""
+    Raises NotRestored for what is not a dump of a live run of this program."""
     machine = program.machine
     context = machine.context.model_validate(data["context"])
     entered = _load_shown(data["entered"], Ledger())
@@ -234,7 +251,8 @@ def step_from(program: Program, data: Mapping[str, Any]) -> Step:
         keep = patched(current, item["keep"]) if item["keep"] else current
         kept = {name: getattr(keep, name) for name in item["keep"]}
         shown = _load_shown(item["shown"], ledger)
-        moments.append(Moment(item["asked"], _ANSWER.validate_python(item["answer"]), shown, kept))
+        answer = read_only(_ANSWER.validate_python(item["answer"]), ANSWER)
+        moments.append(Moment(item["asked"], answer, shown, kept))
         current, ledger = keep, shown.ledger
     snapshot = Snapshot(
         context=current, entry_context=context, entered=entered, moments=tuple(moments),

@@ -12,19 +12,23 @@ recorded. A broken rule keeps nothing.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Generator, Mapping
+from collections.abc import Callable, Generator, Iterator, Mapping
 from dataclasses import replace
 from typing import Any
 
 from activities.contracts import (
+    MODEL_REFUSED,
     AskModel,
     Conversation,
+    Doing,
     Effect,
     EffectFailed,
     JsonObject,
     Message,
+    ReadOnlyDict,
     Say,
     Together,
+    read_only,
 )
 from activities.text import readable
 from workflows.kernel.context import (
@@ -36,6 +40,7 @@ from workflows.kernel.context import (
     move,
     nearest_field,
     patched,
+    seal,
     whole,
 )
 from workflows.kernel.errors import (
@@ -50,6 +55,7 @@ from workflows.kernel.errors import (
     MachineError,
     NoTransition,
     UndeclaredAccess,
+    author_place,
 )
 from workflows.kernel.ledger import Breach, Ledger
 from workflows.kernel.log import (
@@ -63,11 +69,11 @@ from workflows.kernel.log import (
     answered,
 )
 from workflows.kernel.machine import Event, Exit, Interrupt, Outcome, Run, State, state_name
-from workflows.kernel.snapshot import ENDED, Live, Moment, Program, Shown, Snapshot, Step, step_from
+from workflows.kernel.snapshot import ANSWER, ENDED, Live, Moment, Program, Shown, Snapshot, Step, step_from
 
 __all__ = [
-    "Turn", "advance", "close", "leave_interrupt", "load", "log_event", "refuse", "resume", "start", "steer",
-    "with_caps", "with_credit",
+    "Turn", "advance", "close", "closed_before_start", "leave_interrupt", "load", "log_event", "refuse",
+    "resume", "start", "steer", "visit_again", "with_caps", "with_credit",
 ]  # fmt: skip
 
 REASON_CHARS = 2_000
@@ -81,13 +87,18 @@ BESIDE_CHARS = 4_000
 
 def start(program: Program, *, now: float, ledger: Ledger | None = None) -> Step:
     """Enter the initial state. `now` in seconds since 1970. Raises MachineError for a broken rule, and
-    ValueError for an input that the machine refuses."""
+    InputRefused for an input that the machine refuses."""
     machine = program.machine
     context, opening = program.begin()
     state = state_name(machine.initial)
     if type(context) is not machine.context:
         expected = machine.context.__name__
-        raise BadPatch(machine.name, state, f"`begin` gave a {type(context).__name__}; expected a {expected}")
+        wrong = BadPatch(
+            machine.name, state, f"`begin` gave a {type(context).__name__}; expected a {expected}"
+        )
+        wrong.place = author_place(wrong, None, machine.begin)
+        raise wrong
+    seal(context)  # a copy that was made with other values was not validated
     conversation = Conversation(opening)
     shown = Shown(float(now), len(conversation), 0, 0, ledger or Ledger())
     snapshot = Snapshot(state, context, conversation, shown, context, float(now), len(conversation))
@@ -103,12 +114,28 @@ def start(program: Program, *, now: float, ledger: Ledger | None = None) -> Step
 def load(program: Program, data: Mapping[str, Any]) -> Step:
     """A step from `dump`, in another process: the visit is run again over its answers.
 
-    Raises MachineError, and ValueError for what is not a dump of a live run of this program."""
+    Raises MachineError, and NotRestored for what is not a dump of a live run of this program."""
     step = step_from(program, data)
     if step.snapshot.interrupted:
         return replace(step, asked=Interrupt(state=step.snapshot.state, step=step.snapshot.step))
     turn = Turn.of(step, step.snapshot.began)
     return replace(step, asked=turn.next_effect(), live=turn.live)
+
+
+def visit_again(step: Step) -> Iterator[Any]:
+    """What the visit asks for over its answers, one after the other, and what it returns in the end, or the
+    error that leaves it. Raises MachineError, as a visit does that asks for something else than before."""
+    turn, moments = Turn(step.program, step.snapshot, step.ledger, step.snapshot.began), step.snapshot.moments
+    for number in range(len(moments) + 1):
+        turn.snapshot = replace(step.snapshot, moments=moments[:number])
+        try:
+            yield turn.next_effect()
+        except StopIteration as ended:
+            yield ended.value
+            return
+        except AgentError as error:
+            yield error
+            return
 
 
 def advance(step: Step, answer: Any, *, now: float, effect: Effect[Any] | None = None) -> Step:
@@ -125,10 +152,13 @@ def advance(step: Step, answer: Any, *, now: float, effect: Effect[Any] | None =
         raise MachineError(
             step.program.machine.name, s.state, f"an answer came beyond the limit {step.breach}"
         )
+    answer = read_only(answer, ANSWER)
     turn = Turn.of(step, now)
     turn.ledger = turn.ledger.charge(answer.cost)
     turn.answered += answered(effect, answer)
     failed = isinstance(answer, EffectFailed)
+    if failed and answer.type == MODEL_REFUSED and isinstance(effect, AskModel) and effect.refusal == "ends":
+        return _closed(turn, MODEL_REFUSED, answer.message, "kernel")
     if isinstance(effect, AskModel) and isinstance(step.asked, AskModel) and not effect.beside and not failed:
         # `Step.effect` has put people's messages into what the visit says: so many more were heard.
         heard = s.heard + len(effect.say) - len(step.asked.say)
@@ -219,13 +249,29 @@ def close(step: Step, reason: str, *, now: float, error: str | None = None, by: 
     `Closed` is raised inside the visit; what it returns is the last patch. What was reserved for the
     pending effect stays spent.
     """
-    turn = Turn.of(step, now)
+    return _closed(Turn.of(step, now), reason, error, by)
+
+
+def _closed(turn: Turn, reason: str, error: str | None, by: str) -> Step:
     try:
         turn.close(reason, error, by)
     except MachineError as broken:
         turn.record_violation(broken)
         raise
     return turn.step()
+
+
+def closed_before_start(  # noqa: PLR0913  # as `start` and `close` together
+    program: Program, reason: str, *, now: float, error: str, by: str, ledger: Ledger, seq: int = 0
+) -> Step:
+    """End a run that has no context yet; `seq` is the number of its one record."""
+    nothing = Context()
+    shown = Shown(float(now), 0, 0, 0, ledger)
+    state = state_name(program.machine.initial)
+    snapshot = Snapshot(state, nothing, Conversation(), shown, nothing, float(now), 0, seq=seq)
+    turn = Turn(program, snapshot, ledger, now)
+    turn.log_event(CLOSED, {}, by=by, reason=f"{reason}: {error}")
+    return replace(turn.step(), exit=Exit(reason=reason, error=error))
 
 
 # -- one move -------------------------------------------------------------------------------------
@@ -250,6 +296,9 @@ class Turn:
         self.progress = ""
         """Event of the next `record_progress`: the kind of the newest answer."""
         self.effect_started = snapshot.entered.now
+        self.called: Callable[..., Any] | None = None
+        """The author's function that was called last: what is wrong then came from it."""
+        self.place = ""
 
     @classmethod
     def of(cls, step: Step, now: float) -> Turn:
@@ -263,12 +312,13 @@ class Turn:
         """What came of it."""
         return Step(
             self.program, self.snapshot, self.ledger, self.asked, self.exit, tuple(self.records), self.breach,
-            self.live,
+            self.live, self.place,
         )  # fmt: skip
 
     def same(self, step: Step) -> Step:
         """The step as it was, with what was noted."""
-        return replace(step, snapshot=self.snapshot, ledger=self.ledger, records=tuple(self.records))
+        records = tuple(self.records)
+        return replace(step, snapshot=self.snapshot, ledger=self.ledger, records=records, place="")
 
     # moving
 
@@ -292,14 +342,18 @@ class Turn:
             self.live = None
             self.exit = self.machine.result(s.context, self.run_view())
             return
+        self.called = declared.visit
         try:
             effect = self.next_effect()
         except StopIteration as ended:
+            self.observe(ended.value)
             self.move_by(ended.value)
             return
         except AgentError as error:
+            self.observe(error)
             self.failed(error)
             return
+        self.observe(effect)
         self.check_effect(effect, declared)
         if isinstance(effect, Say):
             self.keep(effect)
@@ -312,6 +366,11 @@ class Turn:
             self.ledger = self.ledger.charge(effect.price)
         self.asked = effect
 
+    def observe(self, found: Any) -> None:
+        """Show what the visit asks for or comes to."""
+        if self.program.observer is not None:
+            self.program.observer(self.snapshot, found)
+
     def record_progress(self) -> None:
         """Record what the visit did so far, before the host performs its next effect."""
         s, logged = self.snapshot, self.logged
@@ -322,7 +381,12 @@ class Turn:
         """Follow the table: everything is kept, or nothing."""
         if not (isinstance(outcome, tuple) and len(outcome) == 2 and isinstance(outcome[1], Event)):
             shown = type(outcome).__name__ if outcome is not None else "nothing"
-            raise self.broken(EmptyVisit, f"the visit returned {shown}; expected a patch and an event")
+            if isinstance(outcome, tuple) and len(outcome) == 2 and isinstance(outcome[1], type):
+                shown = (
+                    f"the class {outcome[1].__name__} where an event is due; write `{outcome[1].__name__}()`"
+                )
+            such = f", such as `{{}}, {shown}()`" if isinstance(outcome, Event) else ""
+            raise self.broken(EmptyVisit, f"the visit returned {shown}; expected a patch and an event{such}")
         patch, event = outcome
         self.check_writes(patch)
         self.follow(patch, event, self.live.view.fields_read if self.live else ())
@@ -333,7 +397,10 @@ class Turn:
         target = row.get(type(event))
         if target is None:
             expected = " or ".join(sorted(kind.__name__ for kind in row))
-            raise self.broken(NoTransition, f"{type(event).__name__} came; expected {expected}")
+            raise self.broken(
+                NoTransition,
+                f"{type(event).__name__} came; expected {expected}, or a row of the table for it",
+            )
         if s.transitions >= self.program.transition_limit and target not in self.machine.final:
             limit = self.program.transition_limit
             self.close(
@@ -343,7 +410,7 @@ class Turn:
         self.check_entries(target)
         context = self.entered_context(self.candidate(s.context, patch), target)
         declared = self.machine.by_name[target]
-        if declared.holds and declared.enforce and (wrong := declared.holds(context, s.state)):
+        if declared.holds and (wrong := self.call(declared.holds, context, s.state)):
             raise self.broken(InvariantViolated, f"the invariant of {target} does not hold: {wrong}")
         self.snapshot = replace(s, context=context, transitions=s.transitions + 1)
         self.record(type(event).__name__, to=target, reason=event.reason, reads=reads, by=by)
@@ -361,7 +428,7 @@ class Turn:
     def entered_context(self, context: Context, target: str) -> Context:
         """The candidate with what entering the target writes."""
         entry = self.machine.by_name[target].entry
-        return self.own_patch(context, entry(context, self.snapshot.state)) if entry else context
+        return self.own_patch(context, self.call(entry, context, self.snapshot.state)) if entry else context
 
     def enter(self, target: str, *, interrupt: bool = False) -> None:
         """Begin the visit of a state; with `interrupt`, the run may be paused before it."""
@@ -391,60 +458,82 @@ class Turn:
         about: JsonObject,
         migrated: bool = False,
     ) -> Step:
-        """Enter the state of an earlier snapshot again: a rollback, a fork, a migration. Nobody is asked
-        before it. `migrated`: the snapshot comes from a log of another version of the machine."""
-        machine, declared = self.machine, self.machine.by_name[then.state]
-        begins = machine.step is not None and then.state == state_name(machine.step)
+        """Enter the state of an earlier snapshot again, or go on behind its end: a rollback, a fork, a
+        migration. Nobody is asked before it. `migrated`: the snapshot comes from a log of another version of
+        the machine."""
+        machine, context, target = self.machine, then.context, then.state
+        begins = machine.step is not None and target == state_name(machine.step)
         counts = dict(then.counts)
-        if declared.counts:
+        if target in machine.final:  # the end of a run, which goes on
+            assert machine.on_reopen is not None, "else it is no checkpoint"
+            reopening, patch = self.call(machine.on_reopen, context)
+            target, begins = state_name(reopening), False
+            if target not in machine.rows:
+                raise self.broken(
+                    NoTransition, f"`on_reopen` leads to {target}, which is no state to go on from"
+                )
+            context = self.own_patch(context, patch)
+        elif counter := machine.by_name[target].counts:
             # it is counted again; of a state that an older version named otherwise, no entry is known
-            counts[declared.counts] = counts.get(declared.counts, 1) - 1
-        context = then.context
+            counts[counter] = counts.get(counter, 1) - 1
         if event == ROLLED_BACK and machine.on_rollback:
-            context = self.own_patch(context, machine.on_rollback(context, left.context))
+            context = self.own_patch(context, self.call(machine.on_rollback, context, left.context))
         self.snapshot = replace(self.snapshot, context=context, counts=counts, step=then.step - begins)
         s = self.snapshot
         self.write(Record(
-            seq=s.seq, branch=s.branch, machine=machine.name, state=left.state, event=event, to=then.state,
+            seq=s.seq, branch=s.branch, machine=machine.name, state=left.state, event=event, to=target,
             step=s.step, visit=s.visit, counters=self.ledger.spent,
             patch=whole(context) if migrated else differences(then.context, context),
             notes=s.notes[len(then.notes) :], started=self.now, at=self.now, back_to=back_to, by=by,
             reason=reason, about={**about, VERSION: machine.version} if migrated else about,
         ))  # fmt: skip
-        return self.run(lambda: self.enter(then.state))
+        return self.run(lambda: self.enter(target))
 
     def failed(self, error: AgentError) -> None:
-        """An error left the visit: the machine says what that means, or the run ends."""
+        """An error left the visit: the machine says what that means, or the run ends. The author's line goes
+        to the worker's log alone: the run's own has the same hashes wherever the file lies."""
+        self.place = author_place(error.__cause__ or error, None, None)
         if self.machine.on_error is None:
             self.close("failed", str(error), "kernel")
             return
         s = self.snapshot
-        patch, event = self.machine.on_error(s.context, error, self.run_view())
+        patch, event = self.call(self.machine.on_error, s.context, error, self.run_view())
         self.check_own(patch)
         self.follow(patch, event)
 
     def violated(self, error: MachineError) -> None:
         """A broken rule leads to the fail state (spec 3.7). Without one, or in it, it is recorded and raised;
         so is a rule that the machine breaks on the way there."""
-        s, machine = self.snapshot, self.machine
+        s, machine, place = self.snapshot, self.machine, self.place_of(error)
         target = state_name(machine.fail) if machine.fail else s.state
         try:
             if target == s.state:
                 raise error
-            own = machine.on_violation(s.context, error) if machine.on_violation else {}
+            own = self.call(machine.on_violation, s.context, error) if machine.on_violation else {}
             context = self.entered_context(self.own_patch(s.context, own), target)
         except MachineError as last:
             self.record_violation(last)
             raise
-        self.snapshot = replace(s, context=context)
+        self.snapshot, self.place = replace(s, context=context), place
         self.record(type(error).__name__, to=target, reason=error.problem, by="kernel", error=error.problem)
         self.snapshot = replace(self.snapshot, transitions=s.transitions + 1)
         self.enter(target)
 
     def record_violation(self, error: MachineError) -> None:
-        """Write the broken rule down; the error gets the run as it was then."""
+        """Write the broken rule down; the error gets the run as it was then, and the author's line."""
         self.record(type(error).__name__, reason=error.problem, by="kernel", error=error.problem)
+        error.place = self.place_of(error)
         error.step = self.step()
+
+    def place_of(self, error: MachineError) -> str:
+        """The author's line that broke the rule; empty: there is none."""
+        visit = self.live.visit if self.live and self.called is self.state.visit else None
+        return author_place(error, visit, self.called)
+
+    def call(self, function: Callable[..., Any], *given: Any) -> Any:
+        """Call an author's function, and remember that it was the last."""
+        self.called = function
+        return function(*given)
 
     def close(self, reason: str, error: str | None, by: str) -> None:
         """End the run where it is."""
@@ -452,7 +541,7 @@ class Turn:
         s = self.snapshot
         context = self.candidate(s.context, patch)
         if self.machine.on_close:
-            context = self.own_patch(context, self.machine.on_close(context, reason))
+            context = self.own_patch(context, self.call(self.machine.on_close, context, reason))
         self.snapshot = replace(s, context=context)
         text = f"{reason}: {error}" if error else reason
         self.record(CLOSED, reason=text, reads=reads, by=by)
@@ -464,6 +553,7 @@ class Turn:
         """What the visit writes when it is told that the run ends."""
         if self.asked is None or self.snapshot.interrupted:
             return {}, ()
+        self.called = self.state.visit
         try:
             self.next_effect()
             assert self.live is not None
@@ -496,7 +586,7 @@ class Turn:
 
     def run_at(self, shown: Shown) -> Run:
         p, s = self.program, self.snapshot
-        run = Run(p.options, p.parts, p.input, s.step, s.visit, s.counts)
+        run = Run(p.options, p.parts, p.input, s.step, s.visit, ReadOnlyDict(s.counts, "`run.counts`"))
         _show(run, shown, s)
         return run
 
@@ -508,7 +598,8 @@ class Turn:
         allowed = declared.reads if declared.enforce else frozenset(self.machine.context.model_fields)
 
         def refused(name: str) -> Exception:
-            return self.broken(UndeclaredAccess, f"the undeclared field {name!r} was read")
+            problem = f"the undeclared field {name!r} was read; declare it in the state's `reads`"
+            return self.broken(UndeclaredAccess, problem)
 
         view = View(s.entry_context, allowed, refused)
         run = self.run_at(s.entered)
@@ -555,17 +646,23 @@ class Turn:
     def check_effect(self, effect: Any, declared: State) -> None:
         """A state asks only for what it declares."""
         if not isinstance(effect, Effect):
-            raise self.broken(EmptyVisit, f"the visit yielded {type(effect).__name__}; expected an effect")
+            shown = f"`{effect!r}`" if isinstance(effect, Doing) else type(effect).__name__
+            how = f"; write `yield from {effect!r}`" if isinstance(effect, Doing) else ""
+            raise self.broken(EmptyVisit, f"the visit yielded {shown}; expected an effect{how}")
         members: tuple[Effect[Any], ...] = effect.effects if isinstance(effect, Together) else (effect,)
         if isinstance(effect, Together) and any(isinstance(m, AskModel) and not m.beside for m in members):
             raise self.broken(UndeclaredAccess, "questions side by side must be `beside` the conversation")
-        if isinstance(effect, Say) or not declared.enforce:
+        if isinstance(effect, Say):
             return
         for one in members:
             if not isinstance(one, tuple(declared.asks)):
-                raise self.broken(UndeclaredAccess, f"the undeclared effect {one.kind!r} was asked for")
+                name, where = type(one).__name__, "declare it in the state's `asks`"
+                raise self.broken(UndeclaredAccess, f"the undeclared effect {name} was asked for; {where}")
             if declared.tools is not None and (extra := set(one.tools) - declared.tools):
-                raise self.broken(UndeclaredAccess, f"the undeclared tool {min(extra)!r} was asked for")
+                problem = (
+                    f"the undeclared tool {min(extra)!r} was asked for; declare it in the state's `tools`"
+                )
+                raise self.broken(UndeclaredAccess, problem)
 
     def keep(self, effect: Say) -> None:
         """Take what a visit says and keeps."""
@@ -620,7 +717,7 @@ class Turn:
         """A visit writes only what its state declares."""
         if self.state.enforce and (extra := set(patch) - self.state.writes):
             name, kind = min(extra), self.machine.context
-            problem = f"the undeclared field {name!r} was written"
+            problem = f"the undeclared field {name!r} was written; declare it in the state's `writes`"
             if name not in kind.model_fields:
                 problem = f"{name!r} was written, which is no field of the context{nearest_field(kind, name)}"
             raise self.broken(UndeclaredAccess, problem)
@@ -628,7 +725,8 @@ class Turn:
     def check_own(self, patch: Patch) -> None:
         own = self.machine.writes
         if own is not None and (extra := set(patch) - own):
-            raise self.broken(UndeclaredAccess, f"the machine itself may not write the field {min(extra)!r}")
+            problem = f"the machine itself may not write the field {min(extra)!r}; declare it in its `writes`"
+            raise self.broken(UndeclaredAccess, problem)
 
     def own_patch(self, context: Context, patch: Patch) -> Context:
         """A patch of the machine itself, checked against the machine's own rights."""

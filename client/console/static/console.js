@@ -87,7 +87,7 @@ function follow(address) {
 
 // -- keys --------------------
 
-const PAGES = { i: "/", r: "/runs", a: "/agents" };
+const PAGES = { i: "./", r: "runs", a: "agents" };
 const VERBS = { a: ["approve", "answer", "resume", "retry", "topup"], x: ["reject", "abort"] };
 let afterG = false;
 

@@ -207,6 +207,7 @@ class Block:
             say=(Message(role="user", content=prompt),),
             role=role,
             attempts=run.options.max_model_attempts,
+            refusal="raises",
             label=label,
         )
 

@@ -41,6 +41,7 @@ from workflows.machines.code.prompt import (
     shallow_prompt,
 )
 from workflows.machines.code.reply import MAX_BLOCKS, read_reply
+from workflows.machines.common.ends import defaults
 from workflows.machines.common.json_text import was_cut
 from workflows.machines.common.named import named
 from workflows.machines.common.stopping import STOPPED, Call, Policies, policy_view
@@ -418,10 +419,11 @@ MACHINE = Machine(
     table=TABLE,
     states=[first_reply, shallow, look, execute],
     step=S.PROMPTING,
+    on_reopen=lambda c: (S.INIT, defaults(Code, {*ENDS, "error", "raises", "outcome_unknown"})),
     on_error=on_error,
     on_rollback=lambda c, before: {"run_bytes": before.run_bytes},  # it bounds the log, which only grows
     result=result,
-    writes=frozenset({"finish", "raises", "error", "outcome_unknown", "run_bytes"}),
+    writes=frozenset({*ENDS, "raises", "error", "outcome_unknown", "run_bytes"}),
     prepare=prepare,
     # For each iteration a look, its blocks and their end; and one before the first.
     max_transitions=lambda options: (MAX_BLOCKS + 2) * options.max_iterations + 1,

@@ -38,7 +38,7 @@ The sandbox runs a subset of Python, without files, network and processes. There
 `async with`, `dir`, `vars`, `globals`, `callable`, `input`, `re.sub` with a function, `str.translate`.
 Generator expressions are lists. Modules: base64 binascii bisect collections copy csv dataclasses datetime
 decimal functools hashlib itertools json math random re typing unicodedata. The clock does not move, and
-random numbers have a fixed seed. A block that computes longer than {seconds:g} s by the clock, takes too
+random numbers have a fixed seed. A block that computes longer than {seconds:g} s, takes too
 much memory, or makes more than {calls:,} calls of models and tools is stopped.
 All variables together may hold {state:g} MB: keep places and short findings, not copies of the context.
 At most {blocks} blocks of a reply are run.

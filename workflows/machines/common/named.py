@@ -4,15 +4,14 @@ from __future__ import annotations
 
 import difflib
 from collections.abc import Callable, Iterable, Mapping
-from types import MappingProxyType
 from typing import Any, TypeVar
 
 from pydantic import Field, model_validator
 
-from activities.contracts import JsonObject, Strict
-from workflows.kernel.errors import FatalError, KernelError, error_text
+from activities.contracts import JsonObject, Strict, read_only
+from workflows.kernel.errors import FatalError, KernelError, NotLoaded, error_text
 
-__all__ = ["NamedSpec", "called", "check_config", "made", "named", "number", "read_only", "whole_number"]
+__all__ = ["NamedSpec", "called", "check_config", "made", "named", "number", "whole_number"]
 
 T = TypeVar("T")
 
@@ -31,11 +30,11 @@ class NamedSpec(Strict):
 
 
 def named(unknown: str, name: str, known: Mapping[str, T]) -> T:
-    """What the worker has under this name. Raises ValueError, which begins with `unknown`."""
+    """What the worker has under this name. Raises NotLoaded, which begins with `unknown`."""
     if name not in known:
         hint = suggestion(name, known)
         there = ", ".join(sorted(known)) or "none; a module of the worker defines them"
-        raise ValueError(f"{unknown} {name!r}; {hint}{' ' if hint else ''}there are {there}")
+        raise NotLoaded(f"{unknown} {name!r}; {hint}{' ' if hint else ''}there are {there}")
     return known[name]
 
 
@@ -65,20 +64,14 @@ def made(kind: str, spec: NamedSpec, makers: Mapping[str, Callable[[Any], object
 
 
 def called(what: str, function: Callable[..., object], *given: Any) -> object:
-    """What a user's function returns. Raises its KernelErrors as they are; any other is a FatalError."""
+    """What a user's function returns; what it is given is read-only. Raises its KernelErrors as they are; any
+    other is a FatalError."""
     try:
-        return function(*given)
+        return function(*(read_only(one, f"what the {what} is given") for one in given))
     except KernelError:
         raise
     except Exception as error:
         raise FatalError(f"the {what} failed: {error_text(error)}") from error
-
-
-def read_only(value: Any) -> Any:
-    """What a user's function is shown: a mapping or list that it tries to change raises an error there."""
-    if isinstance(value, Mapping):
-        return MappingProxyType({key: read_only(item) for key, item in value.items()})
-    return tuple(read_only(item) for item in value) if isinstance(value, list) else value
 
 
 def check_config(kind: str, spec: NamedSpec, *known: str) -> None:

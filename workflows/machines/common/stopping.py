@@ -20,7 +20,7 @@ from activities.contracts import JsonObject, Message
 from workflows.kernel.errors import FatalError, error_text
 from workflows.kernel.machine import Extensions, Run
 from workflows.machines.common.json_text import merged
-from workflows.machines.common.named import NamedSpec, called, made, number, read_only, whole_number
+from workflows.machines.common.named import NamedSpec, called, made, number, whole_number
 
 __all__ = [
     "POLICY_TYPES",
@@ -88,7 +88,7 @@ def policy_view(
         "depth": run.input.depth,
         "history": tuple(run.conversation.messages),
         "last_result": last_result,
-        "calls": [call.plain() for call in calls],
+        "calls": tuple(call.plain() for call in calls),
         "tokens": int(run.ledger.used("tokens")),
         "cost_usd": run.ledger.used("cost_usd"),
         "memory": c.policy_memory,
@@ -144,7 +144,7 @@ class Policies:
         for name, policy in self.named:
             seen[name] += 1
             key = name if seen[name] == 1 else f"{name}#{seen[name]}"
-            yield name, policy, key, read_only({**view, "memory": view["memory"].get(key, {})})
+            yield name, policy, key, {**view, "memory": view["memory"].get(key, {})}
 
 
 def newest_results(messages: Sequence[Message]) -> str:

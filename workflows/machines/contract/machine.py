@@ -25,6 +25,7 @@ from activities.contracts import (
 from workflows.kernel.context import Patch
 from workflows.kernel.errors import AgentError
 from workflows.kernel.machine import Event, Exit, Machine, Outcome, Run, RunInput, Visit, state
+from workflows.machines.common.ends import defaults
 from workflows.machines.contract.budget import charge, first_budget, must_finish, overdraft_of
 from workflows.machines.contract.context import (
     Contract,
@@ -276,7 +277,7 @@ def execute(c: Contract, run: Run) -> Visit:
     if result.error == "unknown_outcome":
         return failure(f"{result.tool}: {result.output}")
     # A call that was not made costs the round, as a violation does (spec 5.6).
-    ran = result.error not in ("rejected", "expired", "not_made")
+    ran = result.error not in ("rejected", "expired")
     new = new_artifacts(c, call.artifacts, result) if ran else {}
     writes = c.round.strategy == "render" or (ran and result.tool in run.options.write_tools)
     event = log_entry(
@@ -369,6 +370,12 @@ def on_error(c: Contract, error: AgentError, run: Run) -> Outcome:
 def on_close(c: Contract, reason: str) -> Patch:
     """A run that is closed in the middle says why."""
     return {"exit_reason": reason, **log_patch(c, log_entry("exit", reason=reason))}
+
+
+def on_reopen(c: Contract) -> tuple[S, Patch]:
+    """A new round, which may have its wrap-up round, too."""
+    ends = defaults(Contract, {"exit_reason", "error", "wrapup_trigger_reason", "overdraft", "call", "show"})
+    return S.DECISION, {**ends, "round": c.round.next}
 
 
 def max_transitions(options: Options) -> int:
@@ -466,7 +473,10 @@ MACHINE = Machine(
     result=result,
     on_error=on_error,
     on_close=on_close,
-    writes=frozenset({"exit_reason", "error", "session_log"}),
+    on_reopen=on_reopen,
+    writes=frozenset(
+        {"exit_reason", "error", "session_log", "wrapup_trigger_reason", "overdraft", "call", "show", "round"}
+    ),
     max_transitions=max_transitions,
     roles=("default", "strong", "regular"),
     plain_replies=False,

@@ -2,6 +2,6 @@
 
 from workflows.machines.planner.context import Options, Planner
 from workflows.machines.planner.decisions import Decision, Progress
-from workflows.machines.planner.machine import MACHINE, S
+from workflows.machines.planner.machine import MACHINE, S, build_machine
 
-__all__ = ["MACHINE", "Decision", "Options", "Planner", "Progress", "S"]
+__all__ = ["MACHINE", "Decision", "Options", "Planner", "Progress", "S", "build_machine"]

@@ -7,13 +7,13 @@ than it should forbids what it was asked about, or ends the run.
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from typing import Any
 
 from activities.contracts import JsonObject, call_title
 from workflows.kernel.errors import AgentError, EffectError, FatalError, PolicyViolation, error_text
 from workflows.machines.common.json_text import clean, cut
-from workflows.machines.common.named import called, read_only
+from workflows.machines.common.named import called
 
 __all__ = [
     "REASON_CHARS",
@@ -97,9 +97,8 @@ class Policy:
         return self._forbidden(self.validate, decision, state) if self.validate else ""
 
     def _forbidden(self, validate: Hook, decision: Decision, state: Mapping[str, Any]) -> str:
-        shown = replace(decision, params=read_only(decision.params))
         try:
-            problem = called("policy", validate, shown, read_only(state))
+            problem = called("policy", validate, decision, state)
         except PolicyViolation as error:
             return error_text(error).partition(": ")[2] or "the policy forbids it"
         except AgentError as error:
@@ -116,7 +115,7 @@ class Policy:
             return progress.includes(*self.marks)
         if self.converged is None:
             return False
-        answer = called("hook `converged`", self.converged, read_only(state), progress)
+        answer = called("hook `converged`", self.converged, state, progress)
         if not isinstance(answer, bool):
             kind = type(answer).__name__
             raise FatalError(f"the hook `converged` returned a value of type {kind}; expected True or False")
@@ -138,7 +137,7 @@ def confidence_of(given: Mapping[str, Any]) -> float | None:
 
 def text_from(what: str, hook: Hook, *shown: Any) -> str:
     """The text that a hook returns. Raises AgentError when it fails or returns something else."""
-    text = called(what, hook, *(read_only(value) for value in shown))
+    text = called(what, hook, *shown)
     if not isinstance(text, str):
         raise FatalError(f"the {what} returned a value of type {type(text).__name__}; expected a text")
     return clean(text)

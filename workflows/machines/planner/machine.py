@@ -4,7 +4,7 @@ The model proposes, code decides: the loop, the tools, validation and stopping a
 `mode: simple` there is no plan: the model decides on one action at a time, as JSON, until it says `finish`
 (spec 4.10).
 
-Reading order: the table, options and context, then the states in the table's order. Plans are read in
+Reading order: the two tables, options and context, then the states in the table's order. Plans are read in
 `plan.py`; `decisions.py` says what may be done and when enough is done, `calls.py` runs a tool, and
 `simple.py` has what is different without a plan.
 """
@@ -14,7 +14,7 @@ from __future__ import annotations
 from collections.abc import Callable, Generator, Iterable, Mapping
 from datetime import UTC, datetime
 from enum import Enum
-from functools import wraps
+from functools import partial, wraps
 from typing import Any
 
 from activities.contracts import (
@@ -28,6 +28,7 @@ from activities.contracts import (
 )
 from workflows.kernel.errors import AgentError
 from workflows.kernel.machine import Event, Exit, Machine, Outcome, Run, RunInput, State, Visit, state
+from workflows.machines.common.ends import defaults
 from workflows.machines.common.json_text import (
     CUT,
     NotJson,
@@ -39,14 +40,14 @@ from workflows.machines.common.json_text import (
     unread,
     was_cut,
 )
-from workflows.machines.common.named import called, read_only
+from workflows.machines.common.named import called
 from workflows.machines.planner import prompt, simple
 from workflows.machines.planner.calls import Problem, forbidden, marked, ran
 from workflows.machines.planner.context import Options, Planner, prepare, shared
 from workflows.machines.planner.decisions import Decision, Progress, cause, confidence_of, text_from
 from workflows.machines.planner.plan import CONTINUE_SCHEMA, continue_of, plan_of
 
-__all__ = ["MACHINE", "S"]
+__all__ = ["MACHINE", "S", "build_machine"]
 
 
 class S(Enum):
@@ -95,20 +96,33 @@ class Finished(Event):
     """The answer is there."""
 
 
-TABLE: Mapping[Enum, Mapping[type[Event], Enum]] = {
-    S.INTAKE: {TakenIn: S.PLAN, Continued: S.EXECUTE},
-    S.PLAN: {Planned: S.DECIDE, Halted: S.HALT},
-    S.DECIDE: {Continued: S.EXECUTE, Stopped: S.FINALIZE, Halted: S.HALT},
-    S.EXECUTE: {Proposed: S.OBSERVE, Stopped: S.FINALIZE, Halted: S.HALT},
+Table = Mapping[Enum, Mapping[type[Event], Enum]]
+
+LOOP: Table = {
+    S.EXECUTE: {Proposed: S.OBSERVE, Halted: S.HALT},
     S.OBSERVE: {Observed: S.LOOP_CHECK},
     S.LOOP_CHECK: {Continued: S.EXECUTE, Stopped: S.FINALIZE, Halted: S.HALT},
     S.FINALIZE: {Finished: S.END},
 }
+TABLES: Mapping[str, Table] = {
+    "plan": {
+        S.INTAKE: {TakenIn: S.PLAN},
+        S.PLAN: {Planned: S.DECIDE, Halted: S.HALT},
+        S.DECIDE: {Continued: S.EXECUTE, Stopped: S.FINALIZE, Halted: S.HALT},
+        **LOOP,
+        S.EXECUTE: {Proposed: S.OBSERVE, Stopped: S.FINALIZE, Halted: S.HALT},
+    },
+    "simple": {S.INTAKE: {Continued: S.EXECUTE}, **LOOP},
+}
+"""Mode -> table."""
 
 
-def begin(input: RunInput, options: Options) -> tuple[Planner, list[Message]]:
-    """The conversation that carries out the plan, or decides on one action after the other."""
-    if options.mode == "simple":
+def begin(mode: str, input: RunInput, options: Options) -> tuple[Planner, list[Message]]:
+    """The conversation that carries out the plan, or decides on one action after the other. Raises
+    ValueError for options of the other mode."""
+    if options.mode != mode:
+        raise ValueError(f"this machine is made for `mode: {mode}`; make one with `build_machine(options)`")
+    if mode == "simple":
         return Planner(given=input.goal), prompt.action_prompt(input)
     return Planner(), prompt.opening(input)
 
@@ -130,9 +144,12 @@ def recorded(
         def visit(c: Planner, run: Run) -> Visit:
             outcome = handler(c, run)
             patch, event = (yield from outcome) if isinstance(outcome, Generator) else outcome
+            target = TABLES[run.options.mode][name].get(type(event))
+            if target is None:
+                return patch, event  # the kernel refuses it, and the state stays
             entry = {
                 "from": name.value,
-                "to": TABLE[name][type(event)].value,
+                "to": target.value,
                 "reason": event.reason,
                 "iteration": patch.get("iteration", c.iteration),
             }
@@ -213,7 +230,7 @@ def _answer(c: Planner, run: Run, made: JsonObject) -> Generator[Any, Any, Any]:
         given = read_object(reply.text)
         return NotJson(unread(reply, given.problem)) if isinstance(given, NotJson) else given
     if run.parts.decider:
-        answer = called("hook", run.parts.decider, read_only(made), read_only(shared(c)))
+        answer = called("hook", run.parts.decider, made, shared(c))
         return dict(answer) if isinstance(answer, Mapping) else answer
     return {"continue": True}
 
@@ -424,24 +441,34 @@ def _raised(reason: str, planned: bool) -> str:
     return "PolicyViolation" if reason == "policy_violation" and not planned else "ExecutionError"
 
 
-MACHINE = Machine(
-    name="planner",
-    description="Plan once, decide, then propose and observe in a bounded loop; or without a plan.",
-    options=Options,
-    context=Planner,
-    begin=begin,
-    initial=S.INTAKE,
-    table=TABLE,
-    states=[take_in, plan, decide, execute, observe, loop_check, finalize, halt],
-    step=S.EXECUTE,
-    on_close=lambda c, reason: {"exit_reason": reason},
-    result=result,
-    prepare=prepare,
-    # Three moves an iteration and some around: the limit is `max_iterations` alone (R-003-8).
-    max_transitions=lambda options: 3 * options.max_iterations + 10,
-    caps=lambda options: {"iterations": options.max_iterations + 1},
-    max_effects=10_000,
-    roles=("default", "planner", "decide", "summary"),
-    plain_replies=False,
-    exits=EXITS,
-)
+STATES = (take_in, plan, decide, execute, observe, loop_check, finalize, halt)
+
+
+def build_machine(options: Options) -> Machine:
+    """The machine of the mode: without a plan there are no states to make one and decide on it."""
+    table = TABLES[options.mode]
+    return Machine(
+        name="planner",
+        description="Plan once, decide, then propose and observe in a loop; `mode: simple` has no plan.",
+        options=Options,
+        context=Planner,
+        begin=partial(begin, options.mode),
+        initial=S.INTAKE,
+        table=table,
+        states=[one for one in STATES if one.name in table or one is halt],
+        step=S.EXECUTE,
+        on_close=lambda c, reason: {"exit_reason": reason},
+        on_reopen=lambda c: (S.EXECUTE, defaults(Planner, {*ENDS, "answer", "summary_error"})),
+        result=result,
+        prepare=prepare,
+        # Three moves an iteration and some around: the limit is `max_iterations` alone (R-003-8).
+        max_transitions=lambda options: 3 * options.max_iterations + 10,
+        caps=lambda options: {"iterations": options.max_iterations + 1},
+        max_effects=10_000,
+        roles=("default", "planner", "decide", "summary"),
+        plain_replies=False,
+        exits=EXITS,
+    )
+
+
+MACHINE = build_machine(Options())

@@ -390,6 +390,14 @@ def went_back(restored: React, before: React) -> Patch:
     return {"rolled_back": (len(before.steps), number - 1), "cache": kept}
 
 
+def reopened(c: React) -> tuple[S, Patch]:
+    """The run goes on behind its last step, which nothing changes any more (R-000-14)."""
+    newest = c.newest
+    if newest is not None and not newest.closed:
+        newest = newest.model_copy(update={"status": "failed"})
+    return S.THOUGHT, {"newest": newest, "terminated": False, "exit_reason": "", "error": ""}
+
+
 EXITS: Mapping[str, str] = {
     "goal_achieved": "the model gave its final answer",
     "max_steps": "`max_steps` steps were taken, the last one without a final answer",
@@ -440,6 +448,7 @@ def react_machine(name: str = "react", reply_format: ReplyFormat = JSON_OR_LABEL
         on_error=on_error,
         on_close=lambda c, reason: {"exit_reason": reason, "terminated": True},
         on_rollback=went_back,
+        on_reopen=reopened,
         result=result,
         prepare=prepare,
         # The option counts visits (R-000-11); the first visit needs no transition.

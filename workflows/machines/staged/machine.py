@@ -257,6 +257,12 @@ class Lifecycle:
             "last_error": LastError(code=reason, stage=stage, message=f"the run was ended during {stage}")
         }
 
+    def on_reopen(self, c: AgentState) -> tuple[Any, Patch]:
+        """Another pass."""
+        first = self.options.entry
+        again = {"lifecycle": first, "iteration": c.iteration + 1, "last_error": None}
+        return self.states(first), {**again, "thought": None, "action": None}  # R-002-6
+
     # the beginning
 
     def begin(self, given: RunInput, options: Options) -> AgentState:
@@ -321,18 +327,16 @@ def departure(stage: Stage, left: Left, run: Run) -> Generator[Effect[Any], Any,
     if chosen == FAILED:
         yield Say(keep=patch)
         raise StageFailure(f"the stage {stage.name} asks for {FAILED}")
-    if chosen == options.entry and options.is_last(run.step):
-        if options.on_max_iterations == "fail":
-            yield Say(keep=patch)
-            most = options.max_iterations
-            raise StageFailure(
-                f"{stage.name} asks for another pass after {most}, the most that are allowed; raise "
-                "max_iterations, or let the last pass answer: on_max_iterations: force_answer",
-                code=PASSES,
-                max_iterations=most,
-            )
-        chosen = exits[0]
-    return patch, chosen, reason
+    if chosen == options.entry and options.is_last(run.step) and options.on_max_iterations == "fail":
+        yield Say(keep=patch)
+        most = options.max_iterations
+        raise StageFailure(
+            f"{stage.name} asks for another pass after {most}, the most that are allowed; raise "
+            "max_iterations, or let the last pass answer: on_max_iterations: force_answer",
+            code=PASSES,
+            max_iterations=most,
+        )
+    return patch, chosen if chosen in exits else exits[0], reason
 
 
 def _check_writes(stage: Stage, patch: Patch) -> str:
@@ -424,6 +428,7 @@ def build_machine(options: Options) -> Machine:
             on_error=made.on_error,
             on_violation=made.on_violation,
             on_close=made.on_close,
+            on_reopen=made.on_reopen,
             writes=frozenset(
                 {"lifecycle", "iteration", "thought", "action", "observation", "last_error", "degraded"}
             ),

@@ -244,10 +244,15 @@ class Options(Strict):
 
     def open_exits(self, stage: Stage, number: int) -> tuple[str, ...]:
         """Where a stage can lead in this pass. In the last one no stage may go back to the first, and one
-        that can do nothing else ends the run (design 9.4); with `fail` wanting to go back fails the run."""
+        that can do nothing else ends the run; with `fail` wanting to go back fails the run. Where the last
+        pass must answer, what acts is no exit if there is another one (design 8.4)."""
         if self.on_max_iterations == "fail" or not self.is_last(number):
             return stage.targets
-        return tuple(target for target in stage.targets if target != self.entry) or (FINISHED,)
+        exits = tuple(target for target in stage.targets if target != self.entry) or (FINISHED,)
+        if not self.must_answer(number):
+            return exits
+        acting = {ACTING, *(one.enters for one in self.running if one.acts)}
+        return tuple(target for target in exits if target not in acting) or exits
 
     @field_validator("fallback_text")
     @classmethod

@@ -34,7 +34,7 @@ _LAST_THOUGHT = "This is the last pass: no tools can be used any more; leave sug
 _LAST_OBSERVATION = "This is the last pass: give your best final answer with what is known."
 _OBJECT = "Answer with one JSON object and nothing else:"
 _OBSERVATION_WORDS = '{"summary": "...", "final_answer": "... or empty", "need_loop": true or false}'
-_NOT_RUN = ("rejected", "expired", "not_made")
+_NOT_RUN = ("rejected", "expired")
 """Errors of calls that were not made."""
 
 
@@ -142,7 +142,8 @@ def sections(stage: Stage, c: Any, run: Run) -> list[str]:
         for name, show in _SHOWN.items()
         if name in stage.may_read and (value := getattr(c, name)) and (shown := show(value))
     ]
-    return [*seen, *(f"The user says: {note.content}" for note in run.notes)]
+    said = (note.content if note.from_run else f"The user says: {note.content}" for note in run.notes)
+    return [*seen, *said]
 
 
 def _thought(thought: Thought) -> str:

@@ -280,7 +280,12 @@ def _own(stage: Stage, c: Any, patch: Patch) -> Patch:
 
 def machine(stage: Stage, c: Any, run: Run) -> Doing[Left]:
     """A whole machine is the stage. Its goal is the stage's prompt and what the stage sees; its answer goes
-    into one field. A run without success is a failed tool if it takes the place of tools, else a failure."""
+    into one field. A run without success is a failed tool if it takes the place of tools, else a failure.
+
+    In a pass that must answer it has no tools, and is not run if it takes their place."""
+    must_answer = run.options.must_answer(run.step)
+    if stage.acts and must_answer:
+        return _acted(stage, Action(tool_outputs=(NO_TOOL,)))
     goal = "\n\n".join(part for part in (stage.prompt.strip(), *sections(stage, c, run)) if part)
     ended = yield from do(
         RunMachine(
@@ -289,7 +294,7 @@ def machine(stage: Stage, c: Any, run: Run) -> Doing[Left]:
             goal=goal or stage.name,
             options=stage.options,
             instructions=stage.instructions,
-            give=stage.tools or (),
+            give=() if must_answer else stage.tools or (),
             roles=stage.roles,
             limits=stage.limits,
             label=f"{stage.name} #{run.step}",

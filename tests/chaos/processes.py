@@ -1,0 +1,263 @@
+"""The processes of chaos and what is between them: disk, server, network, clocks, workers."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import os
+import resource
+import shutil
+import signal
+import socket
+import subprocess
+import sys
+from asyncio import StreamReader, StreamWriter
+from collections.abc import Mapping, Sequence
+from contextlib import suppress
+from dataclasses import dataclass, field
+from pathlib import Path
+
+from activities.settings import Settings
+from client.embedded import DYNAMIC_CONFIG, temporal_binary
+from client.namespace import prepare
+from tests.chaos import tools
+from tests.chaos.actors import eventually
+from tests.server.conftest import NESTER, ROOT
+from workflows.api import ATTRIBUTES
+
+__all__ = ["Disk", "Link", "Server", "WorkerPool", "older_source"]
+
+DISK_SIZE = "1g"
+FAKETIME = next(iter(sorted(Path("/usr/lib").glob("*/faketime/libfaketime.so.1"))), None)
+"""Moves the clock of a process; Debian's package `faketime` has it."""
+PIECE = 65536
+
+
+class Disk:
+    """Where server and workers keep all they have: a file system of its own, where one can be mounted."""
+
+    def __init__(self, home: Path) -> None:
+        self.path = home / "disk"
+        self.path.mkdir()
+        self.settings = Settings(data_dir=self.path / ".ratchet", files_root=self.path, shutdown_seconds=1)
+        self.is_mounted = self._mount(f"size={DISK_SIZE}", "tmpfs")
+
+    def _mount(self, options: str, *source: str) -> bool:
+        command = ("mount", "-t", "tmpfs", "-o", options, *source, str(self.path))
+        with suppress(OSError):
+            return subprocess.run(command, capture_output=True, check=False).returncode == 0
+        return False
+
+    def fill(self) -> None:
+        """Leave no byte free."""
+        at = os.statvfs(self.path)
+        self._mount(f"remount,size={(at.f_blocks - at.f_bfree) * at.f_frsize}")
+
+    def empty(self) -> None:
+        """As it was."""
+        self._mount(f"remount,size={DISK_SIZE}")
+
+    def close(self, keep: Path) -> None:
+        """Unmount it; what was on it is kept there."""
+        if self.is_mounted:
+            self.empty()
+            shutil.copytree(self.path, keep)
+            subprocess.run(("umount", "--lazy", str(self.path)), check=False)
+
+
+class Server:
+    """A server process with its database in a file."""
+
+    def __init__(self, home: Path, disk: Path) -> None:
+        self.home, self.database = home, disk / "temporal.db"
+        with socket.socket() as free:
+            free.bind(("127.0.0.1", 0))
+            self.port = free.getsockname()[1]
+        self.address = f"127.0.0.1:{self.port}"
+        self.process: asyncio.subprocess.Process | None = None
+
+    async def start(self) -> None:
+        """Start it and wait until it answers."""
+        await eventually(self._answer, seconds=120)
+
+    async def _answer(self) -> None:
+        if self.process is None or self.has_ended:
+            await self._begin()
+        await prepare(self.address)
+
+    async def _begin(self) -> None:
+        command = [temporal_binary(), "server", "start-dev", "--ip", "127.0.0.1", "--port", str(self.port)]
+        command += ["--headless", "--log-level", "error", "--db-filename", str(self.database)]
+        command += ["--sqlite-pragma", "journal_mode=wal", "--sqlite-pragma", "synchronous=normal"]
+        for value in (*DYNAMIC_CONFIG, "limit.historyCount.suggestContinueAsNew=60"):
+            command += ["--dynamic-config-value", value]
+        for name, kind in ATTRIBUTES.items():
+            command += ["--search-attribute", f"{name}={kind}"]
+        with (self.home / "server.log").open("ab") as log:
+            self.process = await asyncio.create_subprocess_exec(*command, stdout=log, stderr=log)
+
+    @property
+    def has_ended(self) -> bool:
+        """It was killed, or ended by itself, as on a full disk."""
+        return self.process is not None and self.process.returncode is not None
+
+    def kill(self) -> None:
+        """kill -9."""
+        if self.process is not None:
+            with suppress(ProcessLookupError):
+                self.process.kill()
+
+    async def end(self) -> None:
+        """kill -9, and wait until it is gone: its pipes close in the loop that opened them."""
+        self.kill()
+        if self.process is not None:
+            await self.process.wait()
+
+
+class Link:
+    """The network between one worker and the server."""
+
+    def __init__(self, port: int) -> None:
+        self.port = port
+        self.seconds = 0.0
+        """How long each piece takes."""
+        self.passes = asyncio.Event()
+        """Clear: what is sent goes nowhere, and nobody learns of it."""
+        self.passes.set()
+        self._open: set[StreamWriter] = set()
+
+    async def start(self) -> None:
+        """Listen."""
+        self._server = await asyncio.start_server(self._pass, "127.0.0.1", 0)
+        self.address = f"127.0.0.1:{self._server.sockets[0].getsockname()[1]}"
+
+    def close(self) -> None:
+        """For good."""
+        self._server.close()
+        self.cut()
+
+    def cut(self) -> None:
+        """End all connections."""
+        for writer in self._open:
+            writer.close()
+
+    async def _pass(self, reader: StreamReader, writer: StreamWriter) -> None:
+        with suppress(OSError):
+            inner, outer = await asyncio.open_connection("127.0.0.1", self.port)
+            self._open |= {writer, outer}
+            ways = {asyncio.create_task(self._copy(*way)) for way in ((reader, outer), (inner, writer))}
+            await asyncio.wait(ways, return_when=asyncio.FIRST_COMPLETED)
+            for way in ways:
+                way.cancel()
+            outer.close()
+            self._open -= {writer, outer}
+        writer.close()
+
+    async def _copy(self, source: StreamReader, target: StreamWriter) -> None:
+        with suppress(OSError):
+            while data := await source.read(PIECE):
+                await asyncio.sleep(self.seconds)
+                await self.passes.wait()
+                target.write(data)
+                await target.drain()
+
+
+def older_source(revision: str, home: Path) -> Path | None:
+    """The source of a revision; None where there is no repository that has it."""
+    folder = home / "older"
+    try:
+        archive = subprocess.run(("git", "archive", revision), cwd=ROOT, capture_output=True, check=True)
+    except (OSError, subprocess.CalledProcessError):
+        return None
+    folder.mkdir()
+    subprocess.run(("tar", "-x", "-C", str(folder)), input=archive.stdout, check=True)
+    return folder
+
+
+@dataclass
+class WorkerPool:
+    """Worker processes; one that is gone is replaced, as any platform does."""
+
+    home: Path
+    settings: Settings
+    """Data directory, files and seconds for the end."""
+    links: Sequence[Link]
+    environment: Mapping[str, str]
+    command: Sequence[str] = ("worker.py",)
+    """For Python; another one is a product with a fault in it."""
+    ended_alone: int = 0
+    older: Path | None = None
+    """Source of an older worker."""
+    next_older: set[int] = field(default_factory=set)
+    """Which are started from that when they are missing."""
+
+    def __post_init__(self) -> None:
+        self.processes: list[asyncio.subprocess.Process | None] = [None] * len(self.links)
+        self._ending: list[asyncio.subprocess.Process] = []
+        with (self.home / "workers.log").open("ab") as file:  # through a pipe: a worker may not write files
+            self._log = subprocess.Popen(["cat"], stdin=subprocess.PIPE, stdout=file)
+
+    async def start(self) -> None:
+        """Start those that are missing."""
+        for number, process in enumerate(self.processes):
+            if process is not None and process.returncode is not None:
+                self.ended_alone += 1
+            if process is None or process.returncode is not None:
+                self.processes[number] = await self._started(number)
+
+    async def _started(self, number: int) -> asyncio.subprocess.Process:
+        is_older = self.older is not None and number in self.next_older
+        self.next_older.discard(number)
+        clock = self.clock(number)
+        clock.write_text("+0")
+        faketime = {
+            "LD_PRELOAD": str(FAKETIME), "FAKETIME_TIMESTAMP_FILE": str(clock),
+            "FAKETIME_CACHE_DURATION": "1", "FAKETIME_DONT_FAKE_MONOTONIC": "1",
+        } if FAKETIME else {}  # fmt: skip
+        environment = {
+            **os.environ, **self.environment, **faketime,
+            "TEMPORAL_ADDRESS": self.links[number].address,
+            "RATCHET_DATA_DIR": str(self.settings.data_dir),
+            "RATCHET_FILES_ROOT": str(self.settings.files_root),
+            "RATCHET_MODULES": json.dumps([str(tools.__file__), str(NESTER)]),
+            "RATCHET_SHUTDOWN_SECONDS": str(self.settings.shutdown_seconds),
+        }  # fmt: skip
+        return await asyncio.create_subprocess_exec(
+            sys.executable, *(("worker.py",) if is_older else self.command),
+            cwd=self.older if is_older else ROOT, env=environment,
+            stdin=subprocess.DEVNULL, stdout=self._log.stdin, stderr=self._log.stdin,
+        )  # fmt: skip
+
+    def clock(self, number: int) -> Path:
+        """A file that says how wrong a worker's clock is."""
+        return self.home / f"clock-{number}"
+
+    def send(self, number: signal.Signals, *which: int) -> None:
+        """A signal to those processes. One that ends them is no surprise later."""
+        for one in which:
+            process = self.processes[one]
+            if process is not None and process.returncode is None:
+                process.send_signal(number)
+            if process is not None and number in (signal.SIGKILL, signal.SIGTERM):
+                self.processes[one] = None
+                self._ending.append(process)
+
+    def may_write(self, can: bool, *which: int) -> None:
+        """Let them write files, or not."""
+        for one in which:
+            process = self.processes[one]
+            if process is not None and process.returncode is None:
+                _, most = resource.prlimit(process.pid, resource.RLIMIT_FSIZE)
+                resource.prlimit(process.pid, resource.RLIMIT_FSIZE, (most if can else 0, most))
+
+    async def end(self) -> None:
+        """kill -9."""
+        every = [*self._ending, *(one for one in self.processes if one is not None)]
+        living = [one for one in every if one.returncode is None]
+        for process in living:
+            process.kill()
+        for process in living:
+            await process.wait()
+        assert self._log.stdin is not None
+        self._log.stdin.close()
+        self._log.wait()

@@ -1,0 +1,15 @@
+"""How a run ended is forgotten when it goes on behind its end."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from typing import Any
+
+from workflows.kernel.context import Context
+
+__all__ = ["defaults"]
+
+
+def defaults(kind: type[Context], names: Iterable[str]) -> dict[str, Any]:
+    """The patch that sets these fields of a context to their defaults."""
+    return {name: kind.model_fields[name].get_default(call_default_factory=True) for name in sorted(names)}
