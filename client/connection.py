@@ -32,6 +32,7 @@ __all__ = ["Connection", "connected", "has_worker", "open_client", "while_alive"
 CONNECT_TIMEOUT = timedelta(seconds=10)
 POLL_SECONDS = 90
 """A live worker polls again at least every 70 seconds."""
+LEAVING = {WorkerStatus.WORKER_STATUS_SHUTTING_DOWN, WorkerStatus.WORKER_STATUS_SHUTDOWN}
 
 
 @dataclass
@@ -155,22 +156,27 @@ async def has_worker(temporal: Client, queue: str = TASK_QUEUE) -> bool:
         (poller.last_access_time.ToDatetime(tzinfo=UTC), poller.identity) for poller in described.pollers
     ]
     for at, identity in sorted(polls, reverse=True):
-        if at > oldest and not await _announced_end(temporal, identity):
+        if at > oldest and not await _announced_end(temporal, queue, identity, at):
             return True
     return False
 
 
-async def _announced_end(temporal: Client, identity: str) -> bool:
-    """All workers of this identity told the server that they stop; their pollers stay listed."""
+async def _announced_end(temporal: Client, queue: str, identity: str, polled: datetime) -> bool:
+    """All workers of this identity on the queue told the server, after this poll, that they stop.
+
+    Their pollers stay listed. One that has just begun in the same process has the same identity, and is not
+    among the workers for a minute.
+    """
     name = identity.replace("'", "''")
     query = ListWorkersRequest(namespace=temporal.namespace, query=f"WorkerIdentity = '{name}'")
     try:
         workers = (await temporal.workflow_service.list_workers(query)).workers_info
     except RPCError:
         return False  # a server that keeps no list of workers
-    leaving = {WorkerStatus.WORKER_STATUS_SHUTTING_DOWN, WorkerStatus.WORKER_STATUS_SHUTDOWN}
-    states = {worker.worker_heartbeat.status for worker in workers}
-    return bool(states) and states <= leaving
+    beats = [beat for worker in workers if (beat := worker.worker_heartbeat).task_queue == queue]
+    if any(beat.status not in LEAVING for beat in beats):
+        return False
+    return any(beat.heartbeat_time.ToDatetime(tzinfo=UTC) > polled for beat in beats)
 
 
 @asynccontextmanager

@@ -9,6 +9,7 @@ from __future__ import annotations
 import fcntl
 import os
 import sqlite3
+import weakref
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
@@ -25,6 +26,7 @@ class DisposableFile:
         self._schema = schema
         self._busy_seconds = busy_seconds
         self._file: sqlite3.Connection | None = None
+        self._last_reference: weakref.finalize[..., DisposableFile] | None = None
         self._inode = 0
 
     def opened(self) -> sqlite3.Connection:
@@ -46,6 +48,8 @@ class DisposableFile:
             isolation_level=None,
             check_same_thread=False,  # whoever drops the last reference closes it
         )
+        # no __del__: in a circle of garbage the connection's own may run first
+        self._last_reference = weakref.finalize(self, self._file.close)
         try:
             self._file.execute("PRAGMA journal_mode=WAL")
             self._file.execute("PRAGMA synchronous=OFF")
@@ -73,13 +77,10 @@ class DisposableFile:
 
     def close(self) -> None:
         """Close the file; `opened` opens it again."""
-        if self._file is not None:
+        if self._last_reference is not None:
             with suppress(sqlite3.Error):
-                self._file.close()
-        self._file = None
-
-    def __del__(self) -> None:
-        self.close()
+                self._last_reference()
+        self._file = self._last_reference = None
 
     @contextmanager
     def _alone(self) -> Iterator[None]:

@@ -12,7 +12,7 @@ from temporalio.client import Client
 
 from activities.contracts import ModelSpec
 from activities.settings import RateLimit, Settings
-from client.connection import open_client
+from client.connection import has_worker, open_client
 from client.follow import heartbeat_in
 from tests.server.conftest import TOOLS, real_server
 from tests.server.trials import PATIENCE, Run, begin, calls, decide, eventually, open_request, scripted, task
@@ -50,6 +50,19 @@ async def test_worker_of_any_size_serves_several_runs(tmp_path: Path, given: dic
         for run, request in waiting:
             await decide(run, "approve", request)
             assert (await run.result()).answer == "done"
+
+
+@pytest.mark.parametrize("queue", ["first", "second"])
+async def test_worker_that_follows_another_in_its_process_is_seen_at_once(
+    temporal: Client, settings: Settings, queue: str
+) -> None:
+    """Both have one identity, and the new one is not among the server's workers for a minute."""
+    async with build_worker(temporal, settings, "first"):
+        await eventually(lambda: has_worker(temporal, "first"))
+    assert not await has_worker(temporal, "first")
+    async with build_worker(temporal, settings, queue), asyncio.timeout(30):
+        await eventually(lambda: has_worker(temporal, queue))
+    assert not await has_worker(temporal, queue)
 
 
 async def waiting_text(client: Client, run: Run) -> str | None:
