@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import gc
 import sqlite3
 import subprocess
 import sys
@@ -46,17 +45,6 @@ def execute(path: Path, sql: str) -> list[tuple[object, ...]]:
     rows = connection.execute(sql).fetchall()
     connection.close()
     return rows
-
-
-def test_file_of_a_cache_nobody_closed_is_closed_with_it(path: Path) -> None:
-    circle: list[object] = [ConversationCache(path)]
-    for word in "ab":
-        cache = ConversationCache(path)
-        cache.save_output(word)
-        circle.append(cache)
-    circle.append(circle)
-    del circle, cache
-    gc.collect()  # Python 3.13 warns of a connection that is not closed, and a warning is an error here
 
 
 texts = st.text(st.characters(exclude_categories=["Cs"]), max_size=30)

@@ -202,8 +202,14 @@ class Faults:
 
     async def fill_the_disk(self, chance: Random) -> None:
         """Neither can the server."""
+
+        def free() -> None:
+            self.disk.empty()
+            self.workers.note_full_disk(False)
+
         self.disk.fill()
-        self._until(FULL_SECONDS, self.disk.empty)
+        self.workers.note_full_disk(True)
+        self._until(FULL_SECONDS, free)
 
     # -- what people and operators do to runs --------------------
 

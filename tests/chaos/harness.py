@@ -131,8 +131,7 @@ async def chaos(
         archive = Archive(faults.disk.settings.archive_file)
         await until_archived(runs, archive, patience)
         verdict = await judge(runs, people, world, archive)
-        if alone := faults.workers.ended_alone:
-            verdict.stuck_runs.append(f"{alone} workers ended by themselves")
+        verdict.ended_workers = faults.workers.ended_alone
         return verdict, table(faults, world.faults + people.odd, verdict, time.monotonic() - began)
 
 

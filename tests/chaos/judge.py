@@ -41,6 +41,8 @@ class Verdict:
     broken_logs: list[str] = field(default_factory=list)
     lost_records: list[str] = field(default_factory=list)
     stuck_runs: list[str] = field(default_factory=list)
+    ended_workers: list[str] = field(default_factory=list)
+    """By themselves."""
 
     @property
     def is_clean(self) -> bool:

@@ -174,6 +174,12 @@ def older_source(revision: str, home: Path) -> Path | None:
     return folder
 
 
+def _piped(path: Path) -> subprocess.Popen[bytes]:
+    """A pipe into a file, for a process that may not write files."""
+    with path.open("wb") as file:
+        return subprocess.Popen(["cat"], stdin=subprocess.PIPE, stdout=file)
+
+
 @dataclass
 class WorkerPool:
     """Worker processes; one that is gone is replaced, as any platform does."""
@@ -185,7 +191,9 @@ class WorkerPool:
     environment: Mapping[str, str]
     command: Sequence[str] = ("worker.py",)
     """For Python; another one is a product with a fault in it."""
-    ended_alone: int = 0
+    ended_alone: list[str] = field(default_factory=list)
+    """Which ended though nobody ended them, how, and their last words. One that does not even start on a disk
+    that is full is none of them: it says so, and a platform starts it again."""
     older: Path | None = None
     """Source of an older worker."""
     next_older: set[int] = field(default_factory=set)
@@ -194,20 +202,40 @@ class WorkerPool:
     def __post_init__(self) -> None:
         self.processes: list[asyncio.subprocess.Process | None] = [None] * len(self.links)
         self._ending: list[asyncio.subprocess.Process] = []
-        with (self.home / "workers.log").open("ab") as file:  # through a pipe: a worker may not write files
-            self._log = subprocess.Popen(["cat"], stdin=subprocess.PIPE, stdout=file)
+        self._logs: dict[int, tuple[Path, subprocess.Popen[bytes]]] = {}
+        self._disk_is_full = False
+        self._met_full_disk: set[int] = set()
+
+    def note_full_disk(self, is_full: bool) -> None:
+        """From now on the disk of all is full, or no longer."""
+        self._disk_is_full = is_full
+        if is_full:
+            self._met_full_disk |= set(range(len(self.processes)))
 
     async def start(self) -> None:
         """Start those that are missing."""
         for number, process in enumerate(self.processes):
             if process is not None and process.returncode is not None:
-                self.ended_alone += 1
+                self._note_end(number, process)
             if process is None or process.returncode is not None:
                 self.processes[number] = await self._started(number)
+
+    def _note_end(self, number: int, process: asyncio.subprocess.Process) -> None:
+        path, _ = self._logs[process.pid]
+        text = path.read_text()
+        if number in self._met_full_disk and "worker.started" not in text:
+            return
+        last = next(iter(text.splitlines()[-1:]), "it said nothing")
+        self.ended_alone.append(f"worker {number} ended by itself, code {process.returncode}, {path}: {last}")
 
     async def _started(self, number: int) -> asyncio.subprocess.Process:
         is_older = self.older is not None and number in self.next_older
         self.next_older.discard(number)
+        if not self._disk_is_full:
+            self._met_full_disk.discard(number)
+        path = self.home / f"worker-{number}-{len(self._logs)}.log"
+        log = _piped(path)
+        assert log.stdin is not None
         clock = self.clock(number)
         clock.write_text("+0")
         faketime = {
@@ -222,11 +250,14 @@ class WorkerPool:
             "RATCHET_MODULES": json.dumps([str(tools.__file__), str(NESTER)]),
             "RATCHET_SHUTDOWN_SECONDS": str(self.settings.shutdown_seconds),
         }  # fmt: skip
-        return await asyncio.create_subprocess_exec(
+        process = await asyncio.create_subprocess_exec(
             sys.executable, *(("worker.py",) if is_older else self.command),
             cwd=self.older if is_older else ROOT, env=environment,
-            stdin=subprocess.DEVNULL, stdout=self._log.stdin, stderr=self._log.stdin,
+            stdin=subprocess.DEVNULL, stdout=log.stdin, stderr=log.stdin,
         )  # fmt: skip
+        log.stdin.close()  # the worker has it, and its end is the log's
+        self._logs[process.pid] = path, log
+        return process
 
     def clock(self, number: int) -> Path:
         """A file that says how wrong a worker's clock is."""
@@ -258,6 +289,5 @@ class WorkerPool:
             process.kill()
         for process in living:
             await process.wait()
-        assert self._log.stdin is not None
-        self._log.stdin.close()
-        self._log.wait()
+        for _, log in self._logs.values():
+            log.wait()
