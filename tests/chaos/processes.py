@@ -254,6 +254,7 @@ class WorkerPool:
             sys.executable, *(("worker.py",) if is_older else self.command),
             cwd=self.older if is_older else ROOT, env=environment,
             stdin=subprocess.DEVNULL, stdout=log.stdin, stderr=log.stdin,
+            restore_signals=False,  # else SIGXFSZ kills one that meets the full disk before Python ignores it
         )  # fmt: skip
         log.stdin.close()  # the worker has it, and its end is the log's
         self._logs[process.pid] = path, log

@@ -81,6 +81,10 @@ class Browser:
         assert answer.status_code == 200, answer.text
         return Page(answer.text)
 
+    async def shows(self, path: str, text: str) -> bool:
+        """The page has the text by now."""
+        return text in (await self.get(path)).text
+
     async def post(self, path: str, **data: Any) -> httpx2.Response:
         return await self.http.post(path, data=data, headers=ORIGIN)
 
@@ -117,7 +121,7 @@ async def test_approved_in_the_console_is_approved_by_that_person(
 ) -> None:
     run = await agents.start(asking("web-approve"))
     request = await opened(agents, run)
-    assert "web-approve" in (await browser.get("/")).text
+    await eventually(lambda: browser.shows("/", "web-approve"))
     answer = await browser.decide(run, request.id, "approve", text="as agreed")
     assert answer.status_code == 303
     page = await browser.get(answer.headers["location"])
@@ -128,7 +132,7 @@ async def test_approved_in_the_console_is_approved_by_that_person(
         ("approved", ("ada",), "as agreed")
     ]
     assert marks(settings, "web-approve") == 1
-    assert "Decided lately" in (await browser.get("/")).text
+    await eventually(lambda: browser.shows("/", "Decided lately"))
 
 
 async def test_rejected_and_edited_calls(browser: Browser, agents: AgentClient, settings: Settings) -> None:
@@ -243,7 +247,7 @@ async def test_double_click_decides_once(browser: Browser, agents: AgentClient) 
     for _ in range(2):
         assert (await browser.post(path, **form)).status_code == 303
     assert len((await agents.requests(run))[0].votes) == 1
-    assert "2 of anybody (two)" in (await browser.get("/")).text
+    await eventually(lambda: browser.shows("/", "2 of anybody (two)"))
     await agents.command(run, "abort")
 
 
