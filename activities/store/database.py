@@ -100,7 +100,11 @@ class SqliteFile:
 
     def _connect(self) -> sqlite3.Connection:
         file = sqlite3.connect(self.path, timeout=BUSY_SECONDS, isolation_level=None)
-        file.execute("PRAGMA synchronous=FULL")
+        try:
+            file.execute("PRAGMA synchronous=FULL")
+        except sqlite3.Error:  # the file is damaged
+            file.close()
+            raise
         return file
 
     @contextmanager

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import sqlite3
 from collections import Counter
+from contextlib import closing
 from pathlib import Path
 from typing import Any
 
@@ -279,7 +280,7 @@ async def test_reset_is_shown_with_who_how_far_and_what_stands(
     for store in ("younger", "older, and of other workers"):
         told = (await elsewhere.resets(run.id))[1]
         assert (told.calls, "--data-dir" in told.unknown) == ((), True), store
-        with sqlite3.connect(other.calls_file) as calls_file:
+        with closing(sqlite3.connect(other.calls_file)) as calls_file, calls_file:
             calls_file.execute("UPDATE made SET at=0")
 
     async def listed() -> bool:
