@@ -391,8 +391,6 @@ class Drive(LiveRun):
 
     async def _find_outcome(self, name: str, run: ToolRun) -> bool:
         """Find out whether a call took effect, from its tool, then from people. True: it is known now."""
-        if self.host.cancelled():
-            return False
         if await self._reconcile(name, run):
             return True
         # Who may let a call happen may say whether it did.
@@ -454,7 +452,8 @@ class Drive(LiveRun):
         stopped = len(self.calls.state.children_stopped)
         try:
             answer = await self._unless_preempted(self.calls.perform(self.step, effect))
-            if self.host.cancelled() and isinstance(answer, EffectFailed):
+            is_lost = isinstance(answer, EffectFailed) or self.calls.unknown(effect, self.place)
+            if self.host.cancelled() and is_lost:
                 raise asyncio.CancelledError  # it failed while it was being ended: no answer for the machine
             return answer
         except OutOfTime as error:

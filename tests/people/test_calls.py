@@ -766,6 +766,23 @@ async def test_cancelled_run_is_cancelled_although_its_call_fails() -> None:
         assert bench.result.exit_reason == "cancelled"
 
 
+async def test_cancelled_run_is_cancelled_although_its_unsafe_call_is_lost() -> None:
+    """Not even its machine hears of it, which would end the run in a way of its own."""
+
+    class Losing(Bench):
+        async def perform(self, call: Call, site: CallSite) -> CallAnswer:
+            with suppress(asyncio.CancelledError):
+                return await super().perform(call, site)
+            return UNKNOWN
+
+    bench = Losing(brain("tools pay 3"))
+    bench.blocked.add("pay")
+    async with bench:
+        await bench.cancel()
+        assert bench.result.exit_reason == "cancelled"
+        assert "outcome unknown: pay at" in (bench.result.error or "")
+
+
 # -- rollback --------------------
 
 
