@@ -136,7 +136,7 @@ class CallState(BaseModel):
     made_again: dict[str, int] = Field(default_factory=dict)
     """How often a call is made again, because it did not take effect."""
     not_before: dict[str, float] = Field(default_factory=dict)
-    """When it may be made again, in seconds since 1970: until then the lost call may go on."""
+    """When a lost call is surely over, in seconds since 1970: before, it is not made again."""
     asked_again: dict[str, int] = Field(default_factory=dict)
     """How often a question to a model is asked again, because a person said so or changed it."""
     given_up: list[str] = Field(default_factory=list)
@@ -379,8 +379,6 @@ class Calls:
     def make_again(self, name: str) -> None:
         """The call did not take effect: it is made again, under an id and a key of its own, once the lost one
         cannot go on. So a tool can see to it that the lost one takes no effect later."""
-        if (until := self.acts_until(name)) is not None:
-            self.state.not_before[name] = until
         self._forget(name)
         self.done[:] = [call for call in self.done if call.activity_id != bounded(self._newest(name))]
         self.state.made_again[name] = self.state.made_again.get(name, 0) + 1
@@ -389,7 +387,7 @@ class Calls:
 
     def acts_until(self, name: str) -> float | None:
         """Until when the worker that lost a call may go on with it; None: it cannot."""
-        until = self.state.results[name].acts_until
+        until = self.state.not_before.get(name)
         return until if until is not None and until > self.host.now() else None
 
     def _newest(self, name: str) -> str:
@@ -571,8 +569,7 @@ class Calls:
 
     async def _lost_call_over(self, step: Step, name: str, run: ToolRun) -> None:
         """Wait until the call may be made again, if it was lost. Ends as `_wait` does."""
-        until = self.state.not_before.get(name)
-        if until is None or until <= self.host.now():
+        if (until := self.acts_until(name)) is None:
             return
         text = f"{run.title} is made again at {moment(until)}: until then its lost worker may still make it"
         self.tell_waiting(text)
@@ -734,6 +731,8 @@ class Calls:
         if isinstance(result, NotBegun):
             self._begin("tool_calls", -1)
             return result
+        if result.acts_for is not None:
+            self.state.not_before[name] = self.host.now() + result.acts_for
         if result.early is not None:
             self.early = result.early
         if result.unanswered:

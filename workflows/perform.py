@@ -276,8 +276,8 @@ class Performer:
                     return waits
                 result = tool_failure(request, spec, error)
                 if result.error == "unknown_outcome":
-                    until = await self._blocked(request, site)
-                    result = result.model_copy(update={"acts_until": until})
+                    begun = await self._blocked(request, site)
+                    result = result.model_copy(update={"acts_for": spec.timeout_seconds if begun else None})
                 return result
         if len(result.output) >= QUOTED_CHARS:
             self._outputs[text_digest(result.output)] = result.output
@@ -285,9 +285,9 @@ class Performer:
                 del self._outputs[next(iter(self._outputs))]
         return result
 
-    async def _blocked(self, request: ToolRequest, site: CallSite) -> float | None:
-        """Keep the lost attempt from beginning, however late its worker wakes up. Until when it may go on, in
-        seconds since 1970; None: it never began."""
+    async def _blocked(self, request: ToolRequest, site: CallSite) -> bool:
+        """Keep the lost attempt from beginning, however late its worker wakes up. True: it has begun before,
+        and may go on."""
         title = f"keep the lost {request.tool} from beginning"
         place = replace(site, activity_id=f"{site.activity_id}!", title=title)
         try:
@@ -298,9 +298,8 @@ class Performer:
         except ActivityError as error:
             if is_cancelled_exception(error):
                 raise
-            blocked = CallBlocked(begun=workflow.now().timestamp())
-        seconds = self.specs[request.tool].timeout_seconds
-        return None if blocked.begun is None else blocked.begun + seconds
+            return True  # for all that is known
+        return blocked.begun
 
     def _tool_seconds(self, tool: str) -> float:
         """The most that one attempt takes."""
@@ -344,7 +343,9 @@ class Performer:
         try:
             return await self._activity(
                 "reconcile_tool", request, Reconciled, site, limited=False,
-                seconds=self._tool_seconds(request.tool), attempts=request.attempts + CRASHES,
+                # it may look, wait as long as the lost call may go on, and look again
+                seconds=self._tool_seconds(request.tool) + 2 * self.specs[request.tool].timeout_seconds,
+                attempts=request.attempts + CRASHES,
             )  # fmt: skip
         except ActivityError as error:
             return not_begun(error) or Reconciled(outcome="unknown", text=failure(error, site).message)

@@ -182,9 +182,9 @@ class ToolResult(Frozen):
     """Progress marks that the tool reports (spec 4.14)."""
     artifacts: tuple[Artifact, ...] = ()
     """The named results that the call asked to keep."""
-    acts_until: float | None = None
-    """Of a call whose outcome is unknown: until then, in seconds since 1970, a worker that was taken for dead
-    may go on with it. None: it cannot."""
+    acts_for: float | None = None
+    """Of a call whose outcome is unknown: for so many seconds from now on, a worker that was taken for dead
+    may go on with it. No point in time, since each worker has a clock of its own. None: it cannot."""
     early: EarlyReply | None = None
     """What a model replied to the machine's next question, asked in the same activity."""
     unanswered: int = 0

@@ -190,8 +190,8 @@ class Reconciled(Frozen):
 class CallBlocked(Frozen):
     """Result of `block_call`: an attempt that was lost cannot begin any more."""
 
-    begun: float | None = None
-    """When it has begun, in seconds since 1970. None: it never did."""
+    begun: bool = False
+    """It has begun before, and its worker may go on with it."""
 
 
 class CompensateRequest(Frozen):

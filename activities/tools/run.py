@@ -118,7 +118,7 @@ class Outcome:
     """What `reconcile` found; None: nothing."""
     begun: bool = False
     """The call store has noted that the call was begun, and will get its result."""
-    acts_until: float | None = None
+    acts_for: float | None = None
     """As in `ToolResult`."""
     known: JsonObject | None = None
     """The call was made before: its result, as the call store has it."""
@@ -218,8 +218,8 @@ class ToolRunner:
     ) -> Reconciled:
         """Whether a call took effect, as far as the tool can tell.
 
-        That it did not is believed when the time of the lost attempt is over: until then a worker that
-        nobody hears may go on with it.
+        That it did not is believed when the tool's time limit is over, and it has looked once more: until
+        then a worker that nobody hears may go on with the lost attempt.
         """
         failures = attempt - 1 if failures is None else failures
         try:
@@ -234,13 +234,13 @@ class ToolRunner:
             )
         outcome = await self._outcome("reconcile", request, attempt, heartbeat, failures)
         if outcome.happened is False and self.calls is not None:
-            begun = known.begun if known is not None else time.time()
-            over = begun + self.tools[request.tool].timeout_seconds
-            if (seconds := over - time.time()) > 0:
-                at = datetime.fromtimestamp(over, UTC).strftime("%H:%M:%S UTC")
-                heartbeat(f"the lost call of {request.tool} may go on until {at}; then it is looked up again")
-                await asyncio.sleep(seconds)
-                outcome = await self._outcome("reconcile", request, attempt, heartbeat, failures)
+            # from now on, as each worker has a clock of its own
+            seconds = self.tools[request.tool].timeout_seconds
+            heartbeat(
+                f"the lost call of {request.tool} may go on for {seconds:g} s; then it is looked up again"
+            )
+            await asyncio.sleep(seconds)
+            outcome = await self._outcome("reconcile", request, attempt, heartbeat, failures)
         if outcome.happened:
             result = await self._result(request, outcome, 1)
             found = Reconciled(outcome="happened", result=result, text="the call took effect")
@@ -254,16 +254,14 @@ class ToolRunner:
 
     async def block_call(self, request: ToolRequest) -> CallBlocked:
         """Keep a lost attempt from beginning, and tell when it has begun. Raises CallNotBegun."""
-        now = time.time()
         try:
-            known = await self._known(request, request.key, now)
+            known = await self._known(request, request.key, time.time())
         except StoreUnavailable as error:
             raise CallNotBegun(str(error)) from error
         except StoreError:
-            return CallBlocked(begun=now)  # or before
-        if known is None or known.key != request.key:  # an attempt that wants to begin finds that note
-            return CallBlocked()
-        return CallBlocked(begun=known.begun)
+            return CallBlocked(begun=True)  # for all that is known
+        # without one of this call, an attempt that wants to begin finds the note that was just written
+        return CallBlocked(begun=known is not None and known.key == request.key)
 
     async def compensate_tool(
         self,
@@ -353,7 +351,7 @@ class ToolRunner:
                 f"The outcome of this call is unknown: `{part}` of {tool.name} was started before and its "
                 "worker was lost. It was not run again.",
             )
-            return replace(lost, acts_until=time.time() + tool.timeout_seconds)
+            return replace(lost, acts_for=tool.timeout_seconds)
         params = _params(tool, request.arguments)
         if isinstance(params, str):
             return _error("bad_arguments", f"{params}. The tool was not run.")
@@ -386,7 +384,7 @@ class ToolRunner:
                 "unknown_outcome",
                 f"The outcome of this call is unknown: it was begun at {at}. It was not made again.",
             )
-            return replace(lost, acts_until=known.begun + tool.timeout_seconds)
+            return replace(lost, acts_for=tool.timeout_seconds)
         return None if known.result is None else Outcome(encode(""), known=known.result)
 
     async def _known(self, request: Request, key: str, at: float) -> KnownCall | None:
@@ -401,7 +399,7 @@ class ToolRunner:
 
         try:
             async with asyncio.timeout(STORE_SECONDS):
-                return await asyncio.to_thread(begin)
+                return await _in_thread(begin)
         except TimeoutError as error:
             where = calls.database.where
             text = f"{where}: no answer within {STORE_SECONDS:g} s. Check that it runs and is not locked."
@@ -448,7 +446,7 @@ class ToolRunner:
             bytes=len(output.whole),
             whole=whole,
             marks=outcome.marks,
-            acts_until=outcome.acts_until,
+            acts_for=outcome.acts_for,
             artifacts=await place(artifacts_of, output, specs, self.blobs),
         )
 
@@ -565,7 +563,7 @@ async def _written(write: Callable[[], None], tried: asyncio.Event) -> None:
     pause = FIRST_PAUSE
     while True:
         try:
-            await asyncio.to_thread(write)
+            await _in_thread(write)
         except StoreUnavailable as error:
             log.warning("tool.result_not_written", error=str(error), again_in_seconds=pause)
         except StoreError as error:
@@ -664,7 +662,8 @@ def _places(error: BaseException) -> list[str]:
 async def _in_thread(function: Callable[..., R], *arguments: object) -> R:
     """What the function returns, or raises, in a thread of its own.
 
-    Not in a pool: tools that hang would use it up, and the process would wait for them at its end.
+    Not in a pool: tools that hang, and a locked call store, would use it up, and the process would wait for
+    them at its end.
     """
     future: concurrent.futures.Future[tuple[Any, BaseException | None]] = concurrent.futures.Future()
     future.set_running_or_notify_cancel()  # so that a caller who is cancelled does not cancel it

@@ -281,7 +281,7 @@ async def test_unattended_run_reports_unknown_outcome_to_machine() -> None:
 
 async def test_lost_call_is_made_again_when_its_worker_cannot_make_it_any_more() -> None:
     bench = Bench(brain("tools pay 3"), people=People(on_limit="ask"))
-    bench.results["pay"] = UNKNOWN.model_copy(update={"acts_until": bench.clock + 60})
+    bench.results["pay"] = UNKNOWN.model_copy(update={"acts_for": 60})
     async with bench:
         assert "may still make it until 1970-01-01 00:17:40 UTC" in bench.open[0].text
         await bench.pass_time(10)
@@ -297,7 +297,7 @@ async def test_lost_call_is_made_again_when_its_worker_cannot_make_it_any_more()
 
 async def test_lost_call_is_made_again_at_once_when_its_time_is_over() -> None:
     bench = Bench(brain("tools pay 3"))
-    bench.results["pay"] = UNKNOWN.model_copy(update={"acts_until": bench.clock + 60})
+    bench.results["pay"] = UNKNOWN.model_copy(update={"acts_for": 60})
     async with bench:
         await bench.pass_time(60)
         await bench.decide("retry")
