@@ -150,9 +150,12 @@ class RunReader(Runs):
     async def result(self, run: str) -> RunResult:
         """Wait until a run is over; what came out of it. See `Runs`."""
         found = await self._given_result(run)
-        with suppress(RatchetError):  # no worker, or a bug: what is cut says so, and how to get the whole
-            return await self._whole(run, found) if found.cut else found
-        return found
+        if not found.cut:
+            return found
+        try:
+            return await self._whole(run, found)
+        except RatchetError as error:  # no worker, or a bug
+            return found.model_copy(update={"cut": f"{found.cut}. They could not do so here: {error}"})
 
     async def _given_result(self, run: str) -> RunResult:
         """The result as Temporal's history has it; from the archive where Temporal does not know the run."""

@@ -418,8 +418,8 @@ class RunResult(RunSummary):
     raises it. Temporal shows such a run as `on_end` says, like any other. A workflow that fails has this
     type, else the exit reason, and this result in the error's details."""
     cut: str = ""
-    """Which fields are cut in Temporal's history, and how to get the whole. Empty: it is the whole, as what
-    the SDK gives is wherever it reaches the archive or a worker."""
+    """Which fields are cut in Temporal's history, how to get the whole, and why the SDK could not. Empty: it
+    is the whole, as what the SDK gives is wherever it reaches the archive or a worker."""
 
     def raise_if_failed(self) -> None:
         """Raise what the machine ended with, such as `MaxIterationsExceeded`, if it does so."""

@@ -7,7 +7,7 @@ exactly as the kernel's log does it. The run's head is the last of these; the re
 one more link behind it. Whoever reads a log or a result here has the whole chain checked.
 
 A run that was reset writes another end of its log. The chain that it replaces stays whole, under the run id
-with `~1`, `~2`, ... at its end.
+with `~1`, `~2`, ... at its end. What the run of before the reset writes later goes there, too.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ from __future__ import annotations
 import hashlib
 import json
 import zlib
-from collections.abc import Collection, Iterator, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from contextlib import suppress
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -141,15 +141,21 @@ class Archive:
             if events:
                 self._add_history(execute, (*run, execution), events)
             held = _held(execute, run, rows)
-            differs = any(held.get(row[2], row[3]) != row[3] for row in rows)
-            if differs or not self._has_result(execute, run, result):
+            other = _first_other(held, part.after, rows)
+            is_late = False
+            if other is not None or not self._has_result(execute, run, result):
                 if _was_replaced(execute, run, head):  # a late repeat
                     return Added(head)
-                _replace(execute, run, part.after)
+                is_late = other is not None and self._time_of(execute, run, other) > part.records[-1]["at"]
+                if is_late:  # of a run that a reset has ended
+                    run = _late_chain(execute, run, part.after)
+                else:
+                    _put_aside(execute, run)
+                    _begin(execute, run, part.after)
                 held = _held(execute, run, rows)
-            for row in rows:
-                if row[2] not in held:
-                    execute("INSERT INTO records VALUES(?,?,?,?,?)", row)
+            for _, _, *row in rows:
+                if row[0] not in held:
+                    execute("INSERT INTO records VALUES(?,?,?,?,?)", (*run, *row))
             new = tuple(record for record in part.records if record["seq"] not in held)
             kept = execute(f"SELECT result FROM runs WHERE {ONE} AND result IS NOT NULL", run)
             last = self._keys.unseal_text(kept[0][0]) if kept else result
@@ -164,7 +170,14 @@ class Archive:
                     result and self._keys.seal_text(result),
                 ),
             )
-        return Added(head, new, result is not None and not kept)
+        return Added(head) if is_late else Added(head, new, result is not None and not kept)
+
+    def _time_of(self, execute: Execute, run: Run, seq: int) -> float:
+        """When this record of a run was written; of one that is damaged: long ago."""
+        row = execute(f"SELECT json FROM records WHERE {ONE} AND seq=?", (*run, seq))[0]
+        with suppress(StoreError, NotDecrypted, ValueError, KeyError):
+            return float(str(self._records([(seq, "", row[0])], run[0])[0]["at"]))
+        return 0.0
 
     def _has_result(self, execute: Execute, run: Run, result: str | None) -> bool:
         """The archive holds this result, or none."""
@@ -339,7 +352,7 @@ class Archive:
         if len(rows) > 1:
             # One may have been archived late. Where a beginning cannot be read, the order of the rows holds.
             with suppress(StoreError, KeyError, ValueError):
-                rows = sorted(rows, key=lambda row: self._began(row[1], workflow_id))
+                rows = sorted(rows, key=lambda row: (self._began(row[1], workflow_id), "~" not in row[0]))
         return str(rows[-1][0]) if rows else ""
 
     def _began(self, sealed: str, workflow_id: str) -> float:
@@ -381,9 +394,16 @@ def _head(last: str, result: str | None) -> str:
 
 
 def _held(execute: Execute, run: Run, rows: Sequence[tuple[Any, ...]]) -> dict[int, str]:
-    """The hash of each record that the archive holds in their place."""
+    """The hash of each record that the archive holds in their place, and of the one before."""
     query = f"SELECT seq, hash FROM records WHERE {ONE} AND seq BETWEEN ? AND ?"
-    return dict(execute(query, (*run, rows[0][2], rows[-1][2]))) if rows else {}
+    return dict(execute(query, (*run, rows[0][2] - 1, rows[-1][2]))) if rows else {}
+
+
+def _first_other(held: Mapping[int, str], after: str, rows: Sequence[tuple[Any, ...]]) -> int | None:
+    """The first record that the archive holds in the place of another; the first row follows the record with
+    the hash `after`."""
+    wanted = {rows[0][2] - 1: after} | {seq: digest for _, _, seq, digest, _ in rows} if rows else {}
+    return next((seq for seq, digest in wanted.items() if held.get(seq, digest) != digest), None)
 
 
 def _was_replaced(execute: Execute, run: Run, head: str) -> bool:
@@ -392,16 +412,36 @@ def _was_replaced(execute: Execute, run: Run, head: str) -> bool:
     return bool(execute(query, (run[0], f"{run[1]}~%", head)))
 
 
-def _replace(execute: Execute, run: Run, after: str) -> None:
-    """Put a run's chain aside, and begin another with its records up to the one with the hash `after`."""
+def _aside(execute: Execute, run: Run) -> Run:
+    """A name for another chain of this run."""
     replaced = "SELECT count(*) FROM runs WHERE workflow_id=? AND run_id LIKE ?"
-    aside = f"{run[1]}~{execute(replaced, (run[0], f'{run[1]}~%'))[0][0] + 1}"
+    return run[0], f"{run[1]}~{execute(replaced, (run[0], f'{run[1]}~%'))[0][0] + 1}"
+
+
+def _late_chain(execute: Execute, run: Run, after: str) -> Run:
+    """Where a part goes that comes late: behind the parts before it, if they were late, too."""
+    query = "SELECT run_id FROM runs WHERE workflow_id=? AND run_id LIKE ? AND head=?"
+    if found := execute(query, (run[0], f"{run[1]}~%", after)):
+        return run[0], str(found[0][0])
+    aside = _aside(execute, run)
+    _begin(execute, aside, after)
+    return aside
+
+
+def _put_aside(execute: Execute, run: Run) -> None:
+    """Give a run's chain another name."""
+    aside = _aside(execute, run)
     for table in ("records", "runs"):
-        execute(f"UPDATE {table} SET run_id=? WHERE {ONE}", (aside, *run))
+        execute(f"UPDATE {table} SET run_id=? WHERE {ONE}", (aside[1], *run))
     import structlog  # it draws in a terminal library, and readers of the archive write no log
 
     log = structlog.get_logger(__name__)
-    log.warning("archive.replaced", workflow_id=run[0], run_id=run[1], kept_as=aside)
+    log.warning("archive.replaced", workflow_id=run[0], run_id=run[1], kept_as=aside[1])
+
+
+def _begin(execute: Execute, run: Run, after: str) -> None:
+    """Begin a chain of a run with the records up to the one with the hash `after`."""
+    first = run[1].partition("~")[0]
     columns = "SELECT ?, ?, one.seq, one.hash, one.json"
     insert = f"INSERT INTO records {UP_TO.replace('SELECT one.seq, one.hash, one.json', columns)}"
-    execute(insert, (*run, *run, f"{run[1]}~%", after))
+    execute(insert, (*run, run[0], first, f"{first}~%", after))

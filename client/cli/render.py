@@ -130,10 +130,7 @@ def note(text: str) -> None:
 def note_cut(result: RunResult) -> None:
     """Say of a result that is not the whole one where that is."""
     if result.cut:
-        note(
-            f"{result.cut}. They could not do so here: start a worker of the run, or name the workers' "
-            "directory with --data-dir"
-        )
+        note(f"{result.cut} The directory of the workers, named with --data-dir, has the whole, too.")
 
 
 def _console(terminal: bool, *, stderr: bool) -> Console:

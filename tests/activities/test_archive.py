@@ -8,6 +8,7 @@ import socket
 import subprocess
 import sys
 import threading
+import time
 from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
@@ -203,9 +204,11 @@ def test_repeated_and_late_parts_change_nothing(archive: Archive) -> None:
     assert archive.broken_at("w", "r") is None
 
 
-def other(first: int, last: int, why: str, finished: bool = False) -> tuple[ArchiveRequest, str]:
+def other(
+    first: int, last: int, why: str, finished: bool = False, **more: object
+) -> tuple[ArchiveRequest, str]:
     """A part that a reset run writes behind the same beginning, and its head."""
-    records = [record.model_copy(update={"reason": why}) for record in RECORDS[first:last]]
+    records = [record.model_copy(update={"reason": why, **more}) for record in RECORDS[first:last]]
     head = chain(records, chain(RECORDS[:first]))
     values = tuple(record.model_dump(mode="json") for record in records)
     result = {"answer": why, "log_head": head} if finished else None
@@ -229,6 +232,21 @@ def test_log_of_a_reset_run_replaces_none(archive: Archive) -> None:
     assert {archive.broken_at(*one) for one in archive.runs()} == {None}
     assert [record["reason"] for record in archive.records_up_to(head, "w", "r")] == reasons[1]
     assert archive.result("w") is None, "the newest is the run's"
+
+
+@pytest.mark.parametrize("first", [2, 3])
+def test_run_that_a_reset_has_ended_replaces_no_newer_log(archive: Archive, first: int) -> None:
+    """Its last part comes when the reset has gone on; its records were written before."""
+    archive.add(part(0, 2))
+    archive.add(other(2, 3, "newer", at=time.time(), finished=True)[0])
+    assert archive.add(part(2, 3 if first == 3 else 5)).records == ()
+    if first == 3:
+        archive.add(part(3, 5))
+    assert [record["reason"] for record in archive.records("w")][2:] == ["newer"]
+    assert (archive.result("w") or {})["answer"] == "newer"
+    late = [record["reason"] for record in archive.records("w", "r~1")]
+    assert late == [record.reason for record in RECORDS[:5]]
+    assert {archive.broken_at(*one) for one in archive.runs()} == {None}
 
 
 @pytest.mark.parametrize(

@@ -17,7 +17,8 @@ from typing import Any
 from temporalio.service import RPCError, RPCStatusCode
 
 from tests.chaos.actors import SOON, People, Runs, eventually
-from tests.chaos.processes import FAKETIME, Disk, Link, Server, WorkerPool
+from tests.chaos.processes import FAKETIME, Disk, Server, WorkerPool
+from tests.link import Link
 from tests.server.trials import Run, boundaries, reset
 from workflows.api import RunResult
 

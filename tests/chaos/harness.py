@@ -26,10 +26,11 @@ from client.connection import open_client
 from tests.chaos.actors import People, Runs, eventually
 from tests.chaos.faults import FAULTS, Faults
 from tests.chaos.judge import Verdict, judge, until_archived
-from tests.chaos.processes import Disk, Link, Server, WorkerPool, older_source
+from tests.chaos.processes import Disk, Server, WorkerPool, older_source
 from tests.chaos.runs import KINDS
 from tests.chaos.sabotage import SABOTAGES
 from tests.chaos.world import World
+from tests.link import Link
 
 MODEL_FAULTS = 0.15
 """Part of the model's replies that are faults."""
@@ -94,10 +95,7 @@ async def everything(
         stack.push_async_callback(server.end)
         await server.start()
         client = await open_client(disk.settings, {"target_host": server.address})
-        links = [Link(server.port) for _ in range(plan.workers)]
-        for link in links:
-            await link.start()
-            stack.callback(link.close)
+        links = [await stack.enter_async_context(Link(server.port)) for _ in range(plan.workers)]
         keys = {"OPENAI_BASE_URL": world.base_url, "OPENAI_API_KEY": "chaos"}
         workers = WorkerPool(home, disk.settings, links, keys, command, older=older)
         stack.push_async_callback(workers.end)

@@ -11,7 +11,6 @@ import signal
 import socket
 import subprocess
 import sys
-from asyncio import StreamReader, StreamWriter
 from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field
@@ -22,15 +21,15 @@ from client.embedded import DYNAMIC_CONFIG, temporal_binary
 from client.namespace import prepare
 from tests.chaos import tools
 from tests.chaos.actors import eventually
+from tests.link import Link
 from tests.server.conftest import NESTER, ROOT
 from workflows.api import ATTRIBUTES
 
-__all__ = ["Disk", "Link", "Server", "WorkerPool", "older_source"]
+__all__ = ["Disk", "Server", "WorkerPool", "older_source"]
 
 DISK_SIZE = "1g"
 FAKETIME = next(iter(sorted(Path("/usr/lib").glob("*/faketime/libfaketime.so.1"))), None)
 """Moves the clock of a process; Debian's package `faketime` has it."""
-PIECE = 65536
 
 
 class Disk:
@@ -112,54 +111,6 @@ class Server:
         self.kill()
         if self.process is not None:
             await self.process.wait()
-
-
-class Link:
-    """The network between one worker and the server."""
-
-    def __init__(self, port: int) -> None:
-        self.port = port
-        self.seconds = 0.0
-        """How long each piece takes."""
-        self.passes = asyncio.Event()
-        """Clear: what is sent goes nowhere, and nobody learns of it."""
-        self.passes.set()
-        self._open: set[StreamWriter] = set()
-
-    async def start(self) -> None:
-        """Listen."""
-        self._server = await asyncio.start_server(self._pass, "127.0.0.1", 0)
-        self.address = f"127.0.0.1:{self._server.sockets[0].getsockname()[1]}"
-
-    def close(self) -> None:
-        """For good."""
-        self._server.close()
-        self.cut()
-
-    def cut(self) -> None:
-        """End all connections."""
-        for writer in self._open:
-            writer.close()
-
-    async def _pass(self, reader: StreamReader, writer: StreamWriter) -> None:
-        with suppress(OSError):
-            inner, outer = await asyncio.open_connection("127.0.0.1", self.port)
-            self._open |= {writer, outer}
-            ways = {asyncio.create_task(self._copy(*way)) for way in ((reader, outer), (inner, writer))}
-            await asyncio.wait(ways, return_when=asyncio.FIRST_COMPLETED)
-            for way in ways:
-                way.cancel()
-            outer.close()
-            self._open -= {writer, outer}
-        writer.close()
-
-    async def _copy(self, source: StreamReader, target: StreamWriter) -> None:
-        with suppress(OSError):
-            while data := await source.read(PIECE):
-                await asyncio.sleep(self.seconds)
-                await self.passes.wait()
-                target.write(data)
-                await target.drain()
 
 
 def older_source(revision: str, home: Path) -> Path | None:

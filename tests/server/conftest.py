@@ -6,9 +6,8 @@ import asyncio
 import os
 import signal
 import sys
-from asyncio import StreamReader, StreamWriter
 from collections.abc import AsyncIterator
-from contextlib import asynccontextmanager, suppress
+from contextlib import asynccontextmanager
 from datetime import timedelta
 from pathlib import Path
 from typing import Any
@@ -78,51 +77,6 @@ async def working(temporal: Client, settings: Settings) -> AsyncIterator[Client]
     """The same client while a worker runs."""
     async with build_worker(temporal, settings):
         yield temporal
-
-
-class Cut:
-    """Passes connections on to a server; the first ones are cut after so many pieces from the worker."""
-
-    def __init__(self, target: str, *pieces: int) -> None:
-        self.port, self.pieces = int(target.rpartition(":")[2]), list(pieces)
-        self._open: set[StreamWriter] = set()
-
-    @property
-    def address(self) -> str:
-        """Where it listens."""
-        return f"127.0.0.1:{self._server.sockets[0].getsockname()[1]}"
-
-    async def __aenter__(self) -> Cut:
-        self._server = await asyncio.start_server(self._pass, "127.0.0.1", 0)
-        return self
-
-    async def __aexit__(self, *_: object) -> None:
-        self._server.close()
-        self.cut()
-
-    def cut(self) -> None:
-        """End all connections."""
-        for writer in self._open:
-            writer.close()
-
-    async def _pass(self, reader: StreamReader, writer: StreamWriter) -> None:
-        left = self.pieces.pop(0) if self.pieces else sys.maxsize
-        with suppress(OSError):
-            inner, outer = await asyncio.open_connection("127.0.0.1", self.port)
-            self._open |= {writer, outer}
-            back = asyncio.create_task(self._copy(inner, writer, sys.maxsize))
-            await self._copy(reader, outer, left)
-            back.cancel()
-            outer.close()
-            self._open -= {writer, outer}
-        writer.close()
-
-    async def _copy(self, source: StreamReader, target: StreamWriter, left: int) -> None:
-        with suppress(OSError):
-            while left and (data := await source.read(65536)):
-                target.write(data)
-                await target.drain()
-                left -= 1
 
 
 class Workers:

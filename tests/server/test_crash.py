@@ -22,7 +22,8 @@ from client.agent import AgentClient
 from client.connection import Connection
 from client.errors import RatchetError
 from tests.fake_openai import FakeOpenAI
-from tests.server.conftest import TOOLS, Cut, Workers, real_server, worker_processes
+from tests.link import Link, port_of
+from tests.server.conftest import TOOLS, Workers, real_server, worker_processes
 from tests.server.trials import (
     FREELY,
     Run,
@@ -222,12 +223,12 @@ async def test_worker_that_stood_still_does_not_pay_as_well(
     """SIGSTOP in the middle of a payment: another worker finds none and pays, then the first one wakes up."""
     order = calls(("transfer", {"to": "Harbour Realty", "cents": 48000}))
     given = task(order, "done", tools=("transfer",), people=People(), heartbeat_seconds=3)
-    async with Cut(quiet.service_client.config.target_host) as cut:
-        await workers.start(address=cut.address)
+    async with Link(port_of(quiet)) as link:
+        await workers.start(address=link.address)
         run = await begin(quiet, given)
         await eventually(lambda: there_is(own, "ordered.txt"))
         os.kill(workers.pid, signal.SIGSTOP)
-        cut.cut()  # else the server gives it tasks, and waits for each until it times out
+        link.cut()  # else the server gives it tasks, and waits for each until it times out
         (own.files_root / "open.txt").touch()
         async with build_worker(quiet, own):
             result = await run.result()

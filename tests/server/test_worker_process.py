@@ -17,7 +17,8 @@ from typing import Any
 import pytest
 from temporalio.client import Client
 
-from tests.server.conftest import ROOT, Cut
+from tests.link import Link, port_of
+from tests.server.conftest import ROOT
 from tests.server.trials import PATIENCE
 
 
@@ -69,11 +70,10 @@ async def ended(process: Process, number: signal.Signals) -> int:
 async def test_server_that_goes_away_during_the_start_is_waited_for(
     temporal: Client, tmp_path: Path, pieces: Iterable[int]
 ) -> None:
-    target = temporal.service_client.config.target_host
-    async with Cut(target, *pieces) as cut, worker(cut.address, tmp_path) as process:
+    async with Link(port_of(temporal), *pieces) as link, worker(link.address, tmp_path) as process:
         started = await logged(process, "worker.started")
         assert (started["server"], started["namespace"], started["task_queue"]) == (
-            cut.address, temporal.namespace, "ratchet",
+            link.address, temporal.namespace, "ratchet",
         )  # fmt: skip
         assert "react" in started["machines"]
         assert "calculator" in started["tools"]

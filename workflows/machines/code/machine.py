@@ -41,7 +41,7 @@ from workflows.machines.code.prompt import (
     shallow_prompt,
 )
 from workflows.machines.code.reply import MAX_BLOCKS, read_reply
-from workflows.machines.common.ends import defaults
+from workflows.machines.common.ends import end_forgotten
 from workflows.machines.common.json_text import was_cut
 from workflows.machines.common.named import named
 from workflows.machines.common.stopping import STOPPED, Call, Policies, policy_view
@@ -419,7 +419,7 @@ MACHINE = Machine(
     table=TABLE,
     states=[first_reply, shallow, look, execute],
     step=S.PROMPTING,
-    on_reopen=lambda c: (S.INIT, defaults(Code, {*ENDS, "error", "raises", "outcome_unknown"})),
+    on_reopen=lambda c: (S.INIT, end_forgotten(Code, {*ENDS, "error", "raises", "outcome_unknown"})),
     on_error=on_error,
     on_rollback=lambda c, before: {"run_bytes": before.run_bytes},  # it bounds the log, which only grows
     result=result,

@@ -7,9 +7,9 @@ from typing import Any
 
 from workflows.kernel.context import Context
 
-__all__ = ["defaults"]
+__all__ = ["end_forgotten"]
 
 
-def defaults(kind: type[Context], names: Iterable[str]) -> dict[str, Any]:
+def end_forgotten(kind: type[Context], names: Iterable[str]) -> dict[str, Any]:
     """The patch that sets these fields of a context to their defaults."""
     return {name: kind.model_fields[name].get_default(call_default_factory=True) for name in sorted(names)}

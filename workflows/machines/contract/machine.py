@@ -25,7 +25,7 @@ from activities.contracts import (
 from workflows.kernel.context import Patch
 from workflows.kernel.errors import AgentError
 from workflows.kernel.machine import Event, Exit, Machine, Outcome, Run, RunInput, Visit, state
-from workflows.machines.common.ends import defaults
+from workflows.machines.common.ends import end_forgotten
 from workflows.machines.contract.budget import charge, first_budget, must_finish, overdraft_of
 from workflows.machines.contract.context import (
     Contract,
@@ -374,7 +374,9 @@ def on_close(c: Contract, reason: str) -> Patch:
 
 def on_reopen(c: Contract) -> tuple[S, Patch]:
     """A new round, which may have its wrap-up round, too."""
-    ends = defaults(Contract, {"exit_reason", "error", "wrapup_trigger_reason", "overdraft", "call", "show"})
+    ends = end_forgotten(
+        Contract, {"exit_reason", "error", "wrapup_trigger_reason", "overdraft", "call", "show"}
+    )
     return S.DECISION, {**ends, "round": c.round.next}
 
 

@@ -28,7 +28,7 @@ from activities.contracts import (
 )
 from workflows.kernel.errors import AgentError
 from workflows.kernel.machine import Event, Exit, Machine, Outcome, Run, RunInput, State, Visit, state
-from workflows.machines.common.ends import defaults
+from workflows.machines.common.ends import end_forgotten
 from workflows.machines.common.json_text import (
     CUT,
     NotJson,
@@ -458,7 +458,7 @@ def build_machine(options: Options) -> Machine:
         states=[one for one in STATES if one.name in table or one is halt],
         step=S.EXECUTE,
         on_close=lambda c, reason: {"exit_reason": reason},
-        on_reopen=lambda c: (S.EXECUTE, defaults(Planner, {*ENDS, "answer", "summary_error"})),
+        on_reopen=lambda c: (S.EXECUTE, end_forgotten(Planner, {*ENDS, "answer", "summary_error"})),
         result=result,
         prepare=prepare,
         # Three moves an iteration and some around: the limit is `max_iterations` alone (R-003-8).

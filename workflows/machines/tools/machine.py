@@ -28,7 +28,7 @@ from workflows.kernel.context import Context
 from workflows.kernel.errors import AgentError, EffectError, ModelError
 from workflows.kernel.machine import Event, Exit, Machine, Outcome, Run, RunInput, Visit, state
 from workflows.machines.common.attempts import ModelAttempts, ToolAttempts
-from workflows.machines.common.ends import defaults
+from workflows.machines.common.ends import end_forgotten
 from workflows.machines.common.json_text import was_cut
 from workflows.machines.common.prompt import system_message
 from workflows.machines.common.stopping import (
@@ -374,7 +374,7 @@ MACHINE = Machine(
     table=TABLE,
     states=[first_reply, look, execute],
     step=S.PROMPTING,
-    on_reopen=lambda c: (S.INIT, defaults(Tools, ENDS)),
+    on_reopen=lambda c: (S.INIT, end_forgotten(Tools, ENDS)),
     on_error=on_error,
     result=result,
     prepare=lambda options, extensions: Policies.of(options.policies, extensions),
