@@ -40,6 +40,19 @@ def pytest_sessionstart() -> None:
     sys.unraisablehook = hook
 
 
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    """Those with servers and processes of their own come first: they wait a lot, and each file is one piece
+    of work for a worker of xdist."""
+
+    def place(item: pytest.Item) -> int:
+        parts = (*item.path.parts, item.path.stem)
+        return next((number for number, name in enumerate(WAITING) if name in parts), len(WAITING))
+
+    items.sort(key=place)
+
+
+WAITING = ("test_docs", "server", "client", "mcp")
+"""Folders and files of such tests."""
 Environ = MutableMapping[str, str]
 
 

@@ -238,10 +238,13 @@ class People:
             self.commanded.append((name, "Paused"))
 
     async def resume(self, name: str) -> None:
-        """Until the run has heard it; one that is over hears nothing more."""
+        """Again and again until the run is over: a pause that nobody answered may come late."""
+        if name not in self.runs.open:
+            del self.paused[name]
+            return
         obeyed = await self._obeyed(name, {"command": "resume"})
         if obeyed is not None:
-            del self.paused[name]
+            self.paused[name] = time.monotonic() + LOST_SECONDS
         if obeyed:
             self.commanded.append((name, "Resumed"))
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 from contextlib import suppress
 from dataclasses import replace
+from datetime import UTC, datetime
 from enum import Enum
 from functools import partial
 from typing import Any
@@ -923,6 +924,35 @@ def test_change_in_place_is_refused_by_name_and_line(change: Any, what: str) -> 
         start(Program(small, RunInput("go", tools=(tool,), values={"x": 0})), now=1)
     assert f"{what} is read-only and was changed in place" in str(caught.value)
     assert f"line {change.__code__.co_firstlineno}" in bug_place(caught.value)
+
+
+@pytest.mark.parametrize("where", ["holds", "entry", "result"])
+def test_functions_of_the_machine_change_nothing_in_place(where: str) -> None:
+    class Wide(Memory):
+        table: dict[str, list[int]] = {"a": []}
+
+    def change(c: Wide, *_: Any) -> Any:
+        c.table["a"].append(1)
+
+    of_state = {where: change} if where != "result" else {}
+    done = State(S.FAILED, lambda c, run: ({}, Did()), **of_state)  # type: ignore[arg-type]  # as an author's
+    small = machine(
+        lambda c, run: ({}, Did()), context=Wide, begin=lambda *_: Wide(), states=[done],
+        table={S.WORK: {Did: S.FAILED}, S.FAILED: {Did: S.DONE}}, **({where: change} if not of_state else {}),
+    )  # fmt: skip
+    with pytest.raises(TypeError, match="`table` of the context is read-only and was changed in place"):
+        start(small, now=1)
+
+
+def test_time_is_also_a_moment_in_utc() -> None:
+    seen: list[datetime] = []
+
+    def visit(c: Memory, run: Run) -> Any:
+        seen.append(run.now_utc)
+        return {}, Did()
+
+    start(machine(visit), now=90_061.5)
+    assert seen == [datetime(1970, 1, 2, 1, 1, 1, 500_000, tzinfo=UTC)]
 
 
 def test_answer_is_read_only_also_when_the_visit_runs_again() -> None:

@@ -198,7 +198,8 @@ async def reset(run: Run, client: Client, event: int) -> Run:
             identity="a person",
             workflow_task_finish_event_id=event,
             request_id=uuid.uuid4().hex,
-        )
+        ),
+        retry=True,
     )
     return client.get_workflow_handle(run.id, run_id=answer.run_id, result_type=RunResult)
 
