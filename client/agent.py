@@ -18,7 +18,6 @@ from temporalio.exceptions import WorkflowAlreadyStartedError
 from client.attributes import start_attributes
 from client.connection import connected
 from client.errors import DuplicateRun, ServerBusy, UsageError, clear_errors
-from client.history.recorded import beginning_of
 from client.listing import start_memo
 from client.people import RunCommander
 from client.remote import remote_config
@@ -37,6 +36,8 @@ if TYPE_CHECKING:
 __all__ = ["AgentClient", "pinned"]
 ID_LETTERS = "23456789abcdefghjkmnpqrstuvwxyz"
 """Of the random part of an id; without those that look alike."""
+START_MARK = "start"
+"""Name in a run's memo of what tells one call of `start` from all others."""
 START_SECONDS = 60
 """How long `start` tries again where the server is busy."""
 LONGEST_PAUSE = 5.0
@@ -128,20 +129,19 @@ class AgentClient(RunCommander):
             task = await self._with_images(task, images)
         check_task(task, run)
         until, pause = time.monotonic() + START_SECONDS, 0.2
-        was_busy = False
+        mark = secrets.token_hex(8)
         while True:
             try:
-                await self._start(task, run, task_queue, again=was_busy)
+                await self._start(task, run, task_queue, mark)
                 return run
             except ServerBusy:
                 if time.monotonic() > until:
                     raise
-                was_busy = True
             await asyncio.sleep(random.uniform(pause / 2, pause))
             pause = min(2 * pause, LONGEST_PAUSE)
 
-    async def _start(self, task: AgentTask, run: str, task_queue: str, *, again: bool) -> None:
-        """One try. `again`: the one before may have started the run, and only its answer was lost."""
+    async def _start(self, task: AgentTask, run: str, task_queue: str, mark: str) -> None:
+        """One try. One before it may have started the run, and only its answer was lost: `mark` tells."""
         memo = start_memo(task)
         async with clear_errors(self.where, run):
             try:
@@ -151,12 +151,13 @@ class AgentClient(RunCommander):
                     id=run,
                     task_queue=task_queue,
                     id_reuse_policy=WorkflowIDReusePolicy.REJECT_DUPLICATE,
-                    memo=memo,
+                    memo={**memo, START_MARK: mark},
                     search_attributes=start_attributes(task),
                     static_summary=memo["goal"],
                 )
             except WorkflowAlreadyStartedError as error:
-                if again and (await beginning_of(self.temporal, run)).task == task:
+                started = await self.temporal.get_workflow_handle(run).describe()
+                if await started.memo_value(START_MARK, default="") == mark:
                     return
                 raise DuplicateRun(
                     f"a run with the id {run} exists already, so nothing was started; `ratchet watch {run}` "

@@ -280,6 +280,16 @@ async def test_runs_at_once_keep_their_own_stores() -> None:
 # -- people --------------------
 
 
+async def test_option_called_machine_is_the_authors_own() -> None:
+    class Lathe(clerk.Options, frozen=True):
+        machine: str = "lathe"
+
+    turner = replace(keeper(), name="turner", options=Lathe)
+    tool = Tool(name="look", params=Words, run=lambda p: "long " * 10_000, effect="read")
+    done = await Local(turner, tools=[tool], model=ScriptedModel(["ok"]), check_purity=False).run("x")
+    assert done.result.ok
+
+
 async def test_person_decides_on_calls() -> None:
     asked: list[Request] = []
 

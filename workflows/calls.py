@@ -221,12 +221,12 @@ class Calls:
         """The question for a summary, while it is asked."""
         self.signed_ids: Callable[[], tuple[str, ...]] = tuple
         """Signed commands so far: inner runs must not obey them."""
+        self.newest_step: Callable[[Step], Step] = lambda step: step
+        """The step as it is now: people may change limits while a call waits."""
         self.tell_waiting: Callable[[str], object] = lambda text: None
         """Called when a call has to wait, with the reason."""
         self.waiting: dict[str, WaitingCall] = {}
         """Calls that wait to be begun."""
-        self._under_way: dict[str, ToolRun] = {}
-        self._news = asyncio.Event()  # set, and replaced, when a call ends or the hold changes
         self._start_over()
 
     # -- before and after --------------------
@@ -477,7 +477,8 @@ class Calls:
         )
 
     def _start_over(self) -> None:
-        self._under_way.clear()
+        self._under_way: dict[str, ToolRun] = {}
+        self._news = asyncio.Event()  # set, and replaced, when a call ends or the hold changes
         self._held = self._cancelled = False
         self._free = asyncio.Semaphore(AT_ONCE)
         # members that are inner runs and have not begun; calls under way
@@ -539,7 +540,7 @@ class Calls:
         pause, attempt = FIRST_PAUSE, 1
         while isinstance(found := await give_out(), NotBegun):
             times, attempt = self.state.void.setdefault(name, []), attempt + 1
-            times[:] = [*times, found.at or 0][-VOID:]
+            times[:] = [*times, *([] if found.at is None else [found.at])][-VOID:]
             text = f"{title} was not begun, and waits: {found.reason}"
             if attempt == 2:
                 self.tell_waiting(text)
@@ -556,15 +557,18 @@ class Calls:
         assert call.at is not None
         self.waiting[name] = call
         while not (stoppable and self._held):
-            now = self.host.now()
+            now, newest = self.host.now(), self.newest_step(step)
             if now >= call.at:
                 self.waiting[name] = replace(call, at=None)
                 return
-            if limited and is_out_of_time(step, now):
+            if limited and is_out_of_time(newest, now):
                 raise OutOfTime(call.text)
-            left = self.site(step, name).seconds if limited else math.inf
-            seconds = min(call.at - now, left or math.inf)
-            await self.host.wait(lambda: stoppable and self._held, seconds, call.text)
+            left = self.site(newest, name).seconds if limited else math.inf
+            seconds, caps = min(call.at - now, left or math.inf), newest.ledger.caps
+            await self.host.wait(
+                lambda caps=caps: (stoppable and self._held) or self.newest_step(step).ledger.caps != caps,  # type: ignore[misc]
+                seconds, call.text,
+            )  # fmt: skip
         raise asyncio.CancelledError
 
     async def _lost_call_over(self, step: Step, name: str, run: ToolRun) -> None:

@@ -326,7 +326,7 @@ class Drive(LiveRun):
             reply = await self._unless_preempted(calls.summarise(self.step, effect, part))
             if self.host.cancelled() and isinstance(reply, EffectFailed):
                 raise asyncio.CancelledError
-            self.charge(reply.cost)
+            self.charge(added(reply.cost, calls.take_unbilled()))
             self._take_summary(effect, part, reply)
             breach = self.step.ledger.breach({n: 0 for n, amount in effect.price.items() if not amount})
         return breach

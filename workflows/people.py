@@ -529,7 +529,7 @@ class Decision(Strict):
     by: MaybePerson = ""
     made_at: Moment | None = Field(
         default=None,
-        description="when it was made, by the sender's clock; what comes late counts only with it",
+        description="when it was made, by the sender's clock; late ones but `reject` and `abort` need it",
     )
     text: Text = Field(default="", description="comment, answer or result")
     arguments: Json | None = Field(default=None, description="for `edit`: all new arguments")

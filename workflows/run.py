@@ -112,6 +112,7 @@ class LiveRun:
             task.people, **me, parents=identity.parents, old_ids=identity.old_command_ids
         )
         self.calls.signed_ids = lambda: self.commands.signed_ids
+        self.calls.newest_step = lambda step: self.step
         self.calls.tell_waiting = lambda text: self.log_event("CallWaits", reason=text)
         self.stuck = StuckGuard(task.stuck, specs)
         self.requests = Requests(policy, **me)

@@ -23,6 +23,7 @@ from workflows.kernel.machine import Exit, Extensions, Machine, RunInput, RunToo
 from workflows.kernel.rollback import forked, migrated
 from workflows.kernel.snapshot import Program, Snapshot, Step
 from workflows.kernel.step import closed_before_start, load, start, steer
+from workflows.machines.common.inner import NamesMachine
 from workflows.people import People
 
 __all__ = [
@@ -90,7 +91,7 @@ def _check_inner(
     if isinstance(value, tuple):
         for number, item in enumerate(value):
             _check_inner(item, models, extensions, f"{where}.{number}")
-    elif isinstance(value, BaseModel) and isinstance(getattr(value, "machine", None), str):
+    elif isinstance(value, NamesMachine) and isinstance(getattr(value, "machine", None), str):
         _check_inner_machine(value, models, extensions, where)
     elif isinstance(value, BaseModel):
         for field in sorted(value.model_fields_set):

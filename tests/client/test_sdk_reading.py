@@ -160,9 +160,10 @@ async def test_start_goes_on_when_the_server_is_busy(
 
 
 async def test_start_at_a_busy_server_takes_nobody_elses_run(agents: AgentClient, settings: Settings) -> None:
+    """Not even one of the same task."""
     run = await agents.start(talk())
     with pytest.raises(DuplicateRun, match=run):
-        await behind(agents, settings, BusyServer(1, 0)).start(talk(goal="another"), run)
+        await behind(agents, settings, BusyServer(1, 0)).start(talk(), run)
     await agents.result(run)
 
 

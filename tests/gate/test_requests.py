@@ -172,8 +172,9 @@ LATE = "was to be decided before 1970-01-01 00:02:40 UTC"
         pytest.param(1000, 159.5, "approve", "", id="made in time, heard late"),
         pytest.param(1000, 160, "approve", rf"{LATE}; this decision was made 0\.0 s later", id="made late"),
         pytest.param(
-            1000, 163.2, "reject", rf"{LATE}; this decision was made 3\.2 s later", id="rejected late"
+            1000, 163.2, "approve", rf"{LATE}; this decision was made 3\.2 s later", id="much later"
         ),
+        pytest.param(1000, 163.2, "reject", "", id="rejected late"),
         pytest.param(1000, 99, "approve", r"1\.0 s before r1 was opened: set the clock", id="made too early"),
         pytest.param(
             1000, None, "approve", rf"{LATE}; .* does not say when .*`made_at`", id="without its time"

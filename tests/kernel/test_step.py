@@ -316,6 +316,10 @@ def _secret_of(c: Memory) -> Any:
     return {"text": c.secret}
 
 
+def returns_do(c: Memory, run: Run) -> Any:
+    return do(asks())
+
+
 def yields_do(c: Memory, run: Run) -> Visit:
     yield do(asks())  # type: ignore[misc]  # the mistake
     return {}, Did()
@@ -389,6 +393,7 @@ def begins_wrongly(given: RunInput, options: Options) -> Any:
         (machine(returns_other), returns_other, 0, "Other came; expected Did, or a row of the table for it"),
         (machine(returns_event), returns_event, 0, "expected a patch and an event, such as `{}, Did()`"),
         (machine(yields_do), yields_do, 1, "write `yield from do(AskModel(...))`"),
+        (machine(returns_do), returns_do, 0, "write `return (yield from do(AskModel(...)))`"),
         (
             machine(moves, states=[State(S.DONE, holds=never_holds)]),
             never_holds,

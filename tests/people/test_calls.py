@@ -13,6 +13,7 @@ from activities.contracts import (
     OUT_OF_REQUESTS,
     AskModel,
     EffectFailed,
+    NotBegun,
     Reconciled,
     ToolRequest,
     ToolResult,
@@ -385,6 +386,39 @@ async def test_call_waits_on_when_its_time_limit_was_raised() -> None:
         bench.away = ""
         await begun_again(bench)
         assert bench.result.answer == "ok pay 3"
+
+
+@pytest.mark.parametrize("before", [None, 5000])
+async def test_time_limit_that_is_set_while_a_call_waits_is_met(before: float | None) -> None:
+    bench = Bench(brain("tools pay 3"), limits=Limits(model_calls=None, seconds=before))
+    bench.away = "the store is away"
+    async with bench:
+        await bench.pass_time(500)
+        await bench.command("limits", limits={"seconds": 520})
+        await bench.pass_time(19)
+        assert not bench.over
+        await bench.pass_time(1)
+        assert bench.result.exit_reason == "limit"
+
+
+async def test_calls_without_a_time_forget_no_note_of_one_that_has_it() -> None:
+    """Only the notes of calls whose worker tried to write one can be in the store."""
+
+    class Unread(Bench):
+        async def perform(self, call: Call, site: CallSite) -> CallAnswer:
+            answer = await super().perform(call, site)
+            timed = isinstance(answer, NotBegun) and len(self.performed) > 2
+            return NotBegun(reason="no key") if timed else answer
+
+    bench = Unread(brain("tools pay 3"))
+    bench.away = "the store is away"
+    async with bench:
+        for _ in range(110):
+            await bench.pass_time(600)
+        void = [call.void for _, call in bench.performed if isinstance(call, ToolRequest)]
+        assert void[-1] == void[1]
+        assert len(void[1]) == 1
+        await bench.command("abort")
 
 
 async def test_lost_call_is_looked_up_once_a_worker_can_begin_that() -> None:

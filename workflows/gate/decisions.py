@@ -226,13 +226,13 @@ def _check_still_asked(request: Request, decision: Decision, now: float) -> None
 
 def _check_in_time(request: Request, decision: Decision, now: float) -> None:
     """A request is still open behind its deadline where no worker ran. Temporal does not tell a run when a
-    message came, so the sender's clock decides: what was made in time counts. Without a time, what lets
-    something happen does not.
+    message came, so the sender's clock decides: what lets something happen counts if it was made in time,
+    and says so.
     """
     if request.deadline is None or now < request.deadline:
         return  # heard in time, whatever the sender's clock says
     made_at = decision.made_at
-    if made_at is None and decision.decision in IMMEDIATE:
+    if decision.decision in IMMEDIATE:
         return
     late = f"{request.id} was to be decided before {_time_text(request.deadline)}"
     if made_at is None:

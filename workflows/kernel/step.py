@@ -385,6 +385,8 @@ class Turn:
                 shown = (
                     f"the class {outcome[1].__name__} where an event is due; write `{outcome[1].__name__}()`"
                 )
+            if isinstance(outcome, Doing):
+                shown = f"`{outcome!r}`; write `return (yield from {outcome!r})`"
             such = f", such as `{{}}, {shown}()`" if isinstance(outcome, Event) else ""
             raise self.broken(EmptyVisit, f"the visit returned {shown}; expected a patch and an event{such}")
         patch, event = outcome

@@ -9,6 +9,7 @@ from pydantic import Field, JsonValue, model_validator
 from activities.contracts import MODEL_ATTEMPTS, CodeLimits, InnerLimits, JsonObject, Strict
 from workflows.kernel.context import Context
 from workflows.machines.common.attempts import ModelAttempts, ToolAttempts
+from workflows.machines.common.inner import NamesMachine
 from workflows.machines.common.stopping import PolicySpec
 
 __all__ = ["Code", "Compression", "Nested", "Options"]
@@ -33,7 +34,7 @@ class Compression(Strict):
         return dropped if sent < self.least else max(dropped, messages - self.keep_last)
 
 
-class Nested(Strict):
+class Nested(NamesMachine):
     """When a sub-query becomes a run of its own with depth + 1, and how."""
 
     policy: str = Field(

@@ -9,6 +9,7 @@ from pydantic import Field, StringConstraints, field_validator, model_validator
 
 from activities.contracts import MODEL_ATTEMPTS, InnerLimits, JsonObject, Strict
 from workflows.machines.common.attempts import ModelAttempts, ToolAttempts
+from workflows.machines.common.inner import NamesMachine
 from workflows.machines.common.named import suggestion
 from workflows.machines.staged.context import (
     ACTING,
@@ -58,7 +59,7 @@ TAKEN_BY: dict[str, frozenset[str]] = {
 """Key of a stage -> the flow types that have it."""
 
 
-class Stage(Strict):
+class Stage(NamesMachine):
     """One stage: when it runs, what it may see and change, and how it does its work (spec 3.11)."""
 
     name: StageName
