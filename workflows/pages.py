@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import json
+from bisect import bisect_right
 from collections.abc import Sequence
 from datetime import UTC, datetime
+from itertools import accumulate
 from typing import TYPE_CHECKING, Any, TypeVar
 
 from pydantic import BaseModel
@@ -68,8 +70,10 @@ RESULT_PARTS = {
     "decisions": 8000,
     "unheard": 4000,
     "error": 4000,
+    "counters": 4000,
 }
-"""Bytes that are left of a field in a result that is cut."""
+"""Bytes that are left of a field in a result that is cut: each that may be long. Together they leave room for
+the others in `RESULT_BYTES`."""
 RESULT_CHARS = 20_000
 """Characters in a page of a result: in JSON each takes at most four bytes."""
 ANY_JSON = {"arguments", "about"}
@@ -80,9 +84,7 @@ def _cut(value: Any, most: int, *, free: bool = False) -> Any:
     """The value with long lists cut, and texts of more than `most` bytes of JSON. Where it is `free` JSON, it
     says what is left out."""
     if isinstance(value, str):
-        start = value[:most]
-        size = max(len(to_json(start)) - 2, most)
-        start = start[: len(start) * most // size]  # fewer where each takes more bytes
+        start = _beginning(value, most)
         return value if len(start) == len(value) else f"{start} [... {len(value):,} characters]"
     more = len(value) - ITEMS if isinstance(value, dict | list | tuple) else 0
     if isinstance(value, dict):
@@ -93,6 +95,13 @@ def _cut(value: Any, most: int, *, free: bool = False) -> Any:
         kept = [_cut(item, most, free=free) for item in value[:ITEMS]]
         return [*kept, f"... {more} more; ask with `full`"] if free and more > 0 else kept
     return value
+
+
+def _beginning(text: str, most: int) -> str:
+    """As much of the text as so many bytes of JSON hold."""
+    start = text[:most]
+    sizes = range(1, len(start) + 1)
+    return start[: bisect_right(sizes, most + 2, key=lambda size: len(to_json(start[:size])))]
 
 
 def _small(whole: M) -> tuple[M, int]:
@@ -224,43 +233,46 @@ def effects_page(drive: Drive | None, query: EffectsQuery) -> EffectsPage:
 
 def inline_result(whole: RunResult) -> RunResult:
     """The result, cut if it is longer than `RESULT_BYTES`: its longest fields first, and no more of them than
-    is needed. Of calls, decisions and messages the newest are left."""
+    is needed. Of calls, decisions and messages the newest are left, of counters the sums."""
     size = _length(whole)
     if size <= RESULT_BYTES:
         return whole
-    parts = whole.model_dump(mode="json", include=set(RESULT_PARTS))
-    left, cut = size, list[str]()
-    for name in sorted(parts, key=lambda name: -len(to_json(parts[name]))):
-        before = len(to_json(parts[name]))
-        if left <= RESULT_BYTES - 1000 or before <= RESULT_PARTS[name]:  # the rest is for `cut`
-            break
-        parts[name] = _part(parts[name], RESULT_PARTS[name])
-        left += len(to_json(parts[name])) - before
-        cut.append(name)
+    data = whole.model_dump(mode="json")
+    sizes = {name: len(to_json(data[name])) for name in RESULT_PARTS}
+    long = [name for name, most in RESULT_PARTS.items() if sizes[name] > most]
+    cut = list[str]()
     text = (
-        f"{', '.join(cut)}: cut here; the whole result has {size:,} bytes. The query `result` gives it as "
-        'JSON by pages: ask with {"since": 0}, then with `next` until it is `total`, and join the texts; '
+        f": cut here; the whole result has {size:,} bytes. The query `result` gives it as JSON by pages: ask "
+        'with {"since": 0}, then with `next` until it is `total`, and join the texts; '
         f"`ratchet result {whole.workflow_id} --json` and the SDK do so"
     )
-    return RunResult.model_validate({**whole.model_dump(mode="json"), **parts, "cut": text})
+    for name in sorted(long, key=lambda name: -sizes[name]):
+        cut.append(name)
+        data |= {name: _part(name, data[name]), "cut": ", ".join(cut) + text}
+        if len(to_json(data)) <= RESULT_BYTES:
+            break
+    return RunResult.model_validate(data)
 
 
-def _part(value: Any, most: int) -> Any:
-    """What is left of a result's field in so many bytes."""
+def _part(name: str, value: Any) -> Any:
+    """What is left of a result's field."""
+    most = RESULT_PARTS[name]
     if isinstance(value, str):
         return _cut(value, most - 50)
+    if name == "counters":  # the sums come before those of each model and tool
+        return dict(_fitting(sorted(value.items(), key=lambda item: ":" in item[0]), most))
     if isinstance(value, dict):
         for each in CUT:
             if len(to_json(cut := _cut(value, each, free=True))) <= most:
                 return cut
         return {"...": "too long; `cut` says how to get it"}
-    newest: list[Any] = []
-    for item in reversed(value):
-        most -= len(to_json(item)) + 1
-        if most < 2:
-            break
-        newest.insert(0, item)
-    return newest
+    return _fitting(value[::-1], most)[::-1]
+
+
+def _fitting(items: Sequence[Any], most: int) -> list[Any]:
+    """The first items, as many as a list of so many bytes holds."""
+    sizes = list(accumulate((len(to_json(item)) + 1 for item in items), initial=1))
+    return list(items[: bisect_right(sizes, most) - 1])
 
 
 def result_page(result: RunResult, query: PageQuery) -> ResultPage:

@@ -5,13 +5,14 @@ from __future__ import annotations
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from pydantic_core import to_json
 
 from activities.contracts import CallTools, Message, ToolResult, ToolRun, ToolsReturned
 from activities.store.converter import data_converter
 from workflows.api import PAGE_BYTES, RESULT_BYTES, PageQuery, RunResult
 from workflows.kernel.log import Record, answered
-from workflows.pages import inline_result, log_page
-from workflows.people import DoneCall
+from workflows.pages import RESULT_PARTS, inline_result, log_page
+from workflows.people import Decided, DoneCall
 
 
 def test_record_that_is_cut_keeps_all_its_counters() -> None:
@@ -63,3 +64,47 @@ def test_result_of_any_size_fits_and_loses_no_more_than_it_must(text: str, sizes
     assert fields == [name for name in sizes if name in cut.cut.partition(":")[0].split(", ")]
     assert bool(fields) == (len(whole.model_dump_json().encode()) > RESULT_BYTES)
     assert cut.unheard[-1] == "the newest"
+
+
+MIXED = st.lists(st.tuples(TEXTS, st.integers(0, 15_000)), max_size=4)
+LONG = ["answer", "error", "outcome", "unheard", "decided"]
+
+
+@given(st.fixed_dictionaries(dict.fromkeys(LONG, MIXED)), st.integers(0, 3_000))
+def test_result_of_fields_of_any_length_is_cut_to_its_limit(
+    mixed: dict[str, list[tuple[str, int]]], tools: int
+) -> None:
+    texts = {name: "".join(text * count for text, count in parts) for name, parts in mixed.items()}
+    decided = Decided(request="r1", kind="question", outcome="answered", text=texts["decided"])
+    counters = {f"tool:tool-{n}/seconds": float(n) for n in range(tools)} | {"cost_usd": 1.5}
+    whole = RunResult(
+        agent="a", machine="m", machine_version="1", state="END", step=1, ok=True, exit_reason="stop",
+        answer=texts["answer"], error=texts["error"], outcome={"note": texts["outcome"]},
+        unheard=(texts["unheard"],), decisions=(decided,), counters=counters,
+        workflow_id="w" * 1000, run_id="r",
+    )  # fmt: skip
+    short = inline_result(whole)
+    assert len(short.model_dump_json().encode()) <= RESULT_BYTES
+    names = set(short.cut.partition(":")[0].split(", ")) - {""}
+    assert names == {name for name in RESULT_PARTS if getattr(short, name) != getattr(whole, name)}
+    assert short.model_copy(update={name: getattr(whole, name) for name in (*RESULT_PARTS, "cut")}) == whole
+    assert bool(names) == (len(whole.model_dump_json().encode()) > RESULT_BYTES)
+    for name in names & {"answer", "error"}:
+        kept, _, note = getattr(short, name).rpartition(" [... ")
+        assert note == f"{len(texts[name]):,} characters]"
+        assert texts[name].startswith(kept)
+        used = len(to_json(getattr(short, name)))
+        assert RESULT_PARTS[name] - 60 <= used <= RESULT_PARTS[name]
+    assert short.counters.items() <= counters.items()
+    assert short.counters["cost_usd"] == 1.5
+
+
+def test_result_is_cut_although_its_longest_field_may_stay() -> None:
+    """In history it is a value, and no reference to the workers' store."""
+    whole = RunResult(
+        agent="a", machine="m", machine_version="1", state="END", step=1, ok=True, exit_reason="stop",
+        answer="a" * 39_900, outcome={"rows": "x" * 39_000}, error="e" * 39_000, workflow_id="w", run_id="r",
+    )  # fmt: skip
+    short = inline_result(whole)
+    assert (short.cut.partition(":")[0], short.answer) == ("outcome", whole.answer)
+    assert len(short.model_dump_json().encode()) <= RESULT_BYTES
