@@ -26,7 +26,7 @@ from client.listing import RequestSummary
 from client.reading import RunReader
 from client.sending import MessageName, NoAnswer, SentSignal, by_signal, by_update
 from client.yaml import problem_text
-from workflows.api import EffectsQuery, PageQuery, limits_problem
+from workflows.api import EffectsQuery, PageQuery, RequestsQuery, limits_problem
 from workflows.kernel.log import Record
 from workflows.people import (
     Command,
@@ -121,13 +121,18 @@ class RunCommander(RunReader):
         """
         return (await self.requests_page(run)).open
 
-    async def requests_page(self, run: str) -> RequestsPage:
-        """All open requests in one page, as they were at one moment, and whether the run is paused."""
+    async def requests_page(self, run: str, *, schemas: bool = False) -> RequestsPage:
+        """All open requests in one page, as they were at one moment, and whether the run is paused.
+
+        Args:
+            schemas: with those of their tools. An MCP server's may be so long that they lie in the workers'
+                store.
+        """
         while True:
-            page = await self._requests_from(run, 0)
+            page = await self._requests_from(run, 0, schemas)
             found, parameters = page.open, page.parameters
             while page.open and len(found) < page.total:
-                page = await self._requests_from(run, len(found))
+                page = await self._requests_from(run, len(found), schemas)
                 # When an older request closes, indices fall, and the page has left one out: begin again.
                 last = (await self._requests_from(run, len(found) - 1)).open
                 if not last or last[0].id != found[-1].id:
@@ -188,9 +193,11 @@ class RunCommander(RunReader):
             if not page.calls or len(calls) >= page.total:
                 return calls
 
-    async def _requests_from(self, run: str, since: int) -> RequestsPage:
+    async def _requests_from(self, run: str, since: int, schemas: bool = False) -> RequestsPage:
         # Nothing is cut: who decides must see all of it, and who edits changes all of it.
         query = PageQuery(since=since, full=True)
+        if schemas:  # which a worker of an older release does not know
+            query = RequestsQuery(since=since, full=True, schemas=True)
         return await self.query(run, "requests", RequestsPage, query, seconds=QUERY_SECONDS)
 
     # -- decisions and commands --------------------

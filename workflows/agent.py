@@ -23,6 +23,7 @@ from workflows.api import (
     EffectsQuery,
     LogPage,
     PageQuery,
+    RequestsQuery,
     ResultPage,
     RunResult,
     RunStatus,
@@ -334,9 +335,9 @@ class AgentWorkflow:
         return steps_page(self.archived.records, query or PageQuery())
 
     @workflow.query
-    def requests(self, query: PageQuery | None = None) -> RequestsPage:
+    def requests(self, query: RequestsQuery | None = None) -> RequestsPage:
         """Open requests, then the newest closed ones."""
-        return requests_page(self.drive, query or PageQuery())
+        return requests_page(self.drive, query or RequestsQuery())
 
     @workflow.query
     def effects(self, query: EffectsQuery | None = None) -> EffectsPage:

@@ -53,6 +53,7 @@ __all__ = [
     "OnEnd",
     "Origin",
     "PageQuery",
+    "RequestsQuery",
     "ResultPage",
     "RunResult",
     "RunStatus",
@@ -435,6 +436,14 @@ class PageQuery(Strict):
 
     since: int = Field(default=0, ge=0)
     full: bool = Field(default=False, description="false: long values are cut to fit into the page")
+
+
+class RequestsQuery(PageQuery):
+    """Which open requests a query wants."""
+
+    schemas: bool = Field(
+        default=False, description="with the JSON schemas of their tools, which may be long"
+    )
 
 
 class EffectsQuery(Strict):

@@ -19,6 +19,7 @@ from workflows.api import (
     EffectsQuery,
     LogPage,
     PageQuery,
+    RequestsQuery,
     ResultPage,
     RunResult,
     RunStatus,
@@ -203,7 +204,7 @@ def steps_page(records: Sequence[Record], query: PageQuery) -> StepsPage:
     return StepsPage(steps=page, next=end, total=len(steps))
 
 
-def requests_page(drive: Drive | None, query: PageQuery) -> RequestsPage:
+def requests_page(drive: Drive | None, query: RequestsQuery) -> RequestsPage:
     """Open requests from index `since` on; without any, the newest closed ones."""
     if drive is None:
         return RequestsPage(open=(), next=0, total=0)
@@ -213,7 +214,7 @@ def requests_page(drive: Drive | None, query: PageQuery) -> RequestsPage:
     if end == len(waiting) and not page:
         newest = tuple(reversed(drive.requests.closed_requests[-CLOSED:]))
         closed, _ = _page(newest, PageQuery(full=query.full))
-    specs = drive.requests.policy.specs if query.full else {}
+    specs = drive.requests.policy.specs if query.schemas else {}
     return RequestsPage(
         open=page,
         closed=closed,

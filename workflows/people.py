@@ -492,7 +492,7 @@ class RequestsPage(Frozen):
     """How many are open."""
     paused: bool = False
     parameters: dict[str, JsonObject] = {}
-    """Tool -> JSON schema of its arguments as the run has recorded it; only where nothing is to be cut."""
+    """Tool -> JSON schema of its arguments as the run has recorded it; only where `schemas` are asked for."""
 
 
 class Decided(Frozen):

@@ -146,8 +146,8 @@ async def _fields(console: Console, run: str, asked: AnyRequest) -> tuple[Field,
     if asked.arguments is None or asked.kind == "limit":
         return ()
     schema: JsonObject | None = None
-    with suppress(RatchetError):  # no worker: each field is of its value's type
-        schema = (await console.agents.requests_page(run)).parameters.get(asked.tool or "")
+    with suppress(RatchetError):  # no worker, or no store: each field is of its value's type
+        schema = (await console.agents.requests_page(run, schemas=True)).parameters.get(asked.tool or "")
     return fields_of(asked.arguments, schema)
 
 

@@ -15,10 +15,11 @@ from activities.contracts import ScriptedReply
 from activities.settings import Settings
 from client.agent import AgentClient
 from client.connection import Connection
-from client.errors import NoWorker, RatchetError, Refused, UsageError
+from client.errors import NoWorker, RatchetError, Refused, StoreNotShared, UsageError
 from client.keys import new_key, signer
 from client.listing import RequestSummary
 from client.people import command_from, decision_from
+from client.plugin import RatchetPlugin
 from client.sending import SentSignal
 from tests.client.asking import asking, marks, newer, opened, without_worker
 from tests.people import clerk
@@ -49,6 +50,15 @@ class Looked(BaseModel):
 
 TOOLS = [Tool(name=name, params=Looked, run=lambda p: p.x, effect="read") for name in ("look", "pay")]
 '''
+
+WIDE_TOOLS = """
+from pydantic import Field, create_model
+from activities.tools import Tool
+
+fields = {f"field_{n}": (str, Field("", description="what this field of the call means")) for n in range(250)}
+Wide = create_model("Wide", __doc__="Pay by a long form.", **fields)
+TOOLS = [Tool(name="wide", params=Wide, run=lambda p: "paid", effect="unsafe")]
+"""
 
 
 async def test_approved_call_is_made_and_the_result_names_the_approver(
@@ -247,6 +257,26 @@ async def test_watch_all_gives_requests_of_inner_runs(tmp_path: Path) -> None:
         ]
         assert (await agents.result(run)).answer == "done"
         assert (await agents.replay(run)).same
+
+
+async def test_request_for_a_tool_with_a_long_schema_is_read_without_the_workers_store(
+    tmp_path: Path,
+) -> None:
+    tools = tmp_path / "wide_tools.py"
+    await asyncio.to_thread(tools.write_text, WIDE_TOOLS)
+    settings = Settings(data_dir=tmp_path / "data", modules=(str(tools),))
+    elsewhere = Settings(data_dir=tmp_path / "elsewhere")
+    given = task(calls(("wide", {})), "done", tools=("wide",), people=People(), approvals=Approvals())
+    async with real_server(settings) as temporal, build_worker(temporal, settings):
+        config = temporal.config()
+        config["plugins"] = [RatchetPlugin(elsewhere)]
+        agents = AgentClient(Connection(Client(**config), elsewhere, "the test server", queues=(TASK_QUEUE,)))
+        run = await agents.start(given)
+        request = await opened(agents, run)
+        with pytest.raises(StoreNotShared):
+            await agents.requests_page(run, schemas=True)
+        await agents.decide(run, request, "approve")
+        assert (await agents.result(run)).ok
 
 
 async def test_watcher_may_leave_in_the_middle(agents: AgentClient) -> None:
