@@ -128,9 +128,10 @@ def note(text: str) -> None:
 
 
 def note_cut(result: RunResult) -> None:
-    """Say of a result that is not the whole one where that is."""
+    """Say of a result that is not the whole one where that may be."""
     if result.cut:
-        note(f"{result.cut} The directory of the workers, named with --data-dir, has the whole, too.")
+        said = result.cut.removesuffix(".")
+        note(f"{said}. The workers' directory, named with --data-dir, may have the whole.")
 
 
 def _console(terminal: bool, *, stderr: bool) -> Console:
