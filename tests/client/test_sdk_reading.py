@@ -22,6 +22,7 @@ from temporalio.client import (
     WorkflowHandle,
 )
 from temporalio.service import RPCError, RPCStatusCode
+from temporalio.worker import Worker
 
 from activities.contracts import ArchiveRequest, MaterialRef
 from activities.extensions import load_modules
@@ -35,6 +36,7 @@ from client.errors import (
     RatchetError,
     Refused,
     RunFailed,
+    RunNotBegun,
     RunRefused,
     UnknownRun,
     UsageError,
@@ -175,6 +177,17 @@ async def test_run_that_learns_its_tools_answers_as_soon_as_it_begins(
     found = await asyncio.gather(*(agents.status(run) for run in runs))
     assert {status.machine for status in found} == {"react"}
     await asyncio.gather(*(agents.cancel(run) for run in runs))
+
+
+async def test_run_that_does_not_begin_in_time_says_so(working: Client, agents: AgentClient) -> None:
+    queue = "nobody describes tools here"
+    async with Worker(working, task_queue=queue, no_remote_activities=True):
+        given = task("x", machine="react", tools=("mark", "calculator"))
+        run = await agents.start(given, task_queue=queue)
+        await eventually(lambda: agents.has_worker(run))
+        with pytest.raises(RunNotBegun, match=f"run {run} has not begun yet.*ratchet watch {run}"):
+            await agents.query(run, "status", RunStatus, seconds=1)
+        await agents.cancel(run)
 
 
 async def test_unknown_run_is_named_by_every_method(agents: AgentClient) -> None:
