@@ -50,6 +50,12 @@ class ArchivedRuns:
         found = await _read(lambda: self._archive.result(run))
         return None if found is None else await _read(lambda: RunResult.model_validate(found))
 
+    async def ended_well(self, run: str) -> bool | None:
+        """Whether a run reached its goal, unchecked, for lists; None: the archive does not say."""
+        found = await _read(lambda: self._archive.unchecked_result(run))
+        ok = (found or {}).get("ok")
+        return ok if isinstance(ok, bool) else None
+
     async def task(self, run: str) -> AgentTask | None:
         """The task of a run; None when its end is not archived, or another release wrote it."""
         found = await _read(lambda: self._archive.result(run))

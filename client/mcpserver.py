@@ -126,19 +126,28 @@ class _Tools:
         self.client, self.agents, self.by, self.all_runs = client, agents, may_decide, all_runs
 
     async def _find(self, run: str) -> str:
-        """The whole id of a run that this client may see. Raises RatchetError: of the others it says nothing,
-        not even that they are there."""
+        """The whole id of a run that this client may see. Raises RatchetError: of the others it says nothing.
+        That an id is taken `start_run` tells, whoever's run it is."""
         if self.all_runs:
             return await self.client.find(run)
         with suppress(UnknownRun, UsageError):  # none, or several: their ids are not for this client
-            line = await self.client.describe(await self.client.find(run))
-            if self._is_mine(line):
-                return line.id
+            found = await self.client.find(run)
+            if await self._agent_of(found) in self.agents:
+                return found
         known = ", ".join(self.agents)
         raise UnknownRun(
             f"no run of {known} has the id {run!r}, or several begin or end with it; this server shows only "
             "runs of these agents (`ratchet mcp --all-runs` shows all)"
         )
+
+    async def _agent_of(self, run: str) -> str:
+        """The agent of a run. Raises UnknownRun where nobody knows it."""
+        try:
+            return (await self.client.describe(run)).agent
+        except UnknownRun:
+            if result := await self.client.archive.result(run):  # Temporal has forgotten it
+                return result.agent
+            raise
 
     def _is_mine(self, line: RunLine) -> bool:
         return self.all_runs or line.agent in self.agents
@@ -156,7 +165,9 @@ class _Tools:
         limit: Annotated[int, Field(ge=1, le=200)] = 20,
     ) -> Any:
         """List runs, newest first."""
-        return [line for line in await self.client.list(running=running) if self._is_mine(line)][:limit]
+        some = limit if self.all_runs else None
+        mine = [line for line in await self.client.lines(some, running=running) if self._is_mine(line)]
+        return await self.client.with_ends(mine[:limit])
 
     async def run_status(self, run: Run) -> Any:
         """Tell where a run is: state, step, what it waits for, what it has used, its newest steps."""

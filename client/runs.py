@@ -70,15 +70,17 @@ class Runs(ABC):
             limit: so many of them.
             wanted: which runs, see `Filter`.
         """
-        lines = await self.lines(limit, **wanted)
+        return await self.with_ends(await self.lines(limit, **wanted))
+
+    async def with_ends(self, lines: Sequence[RunLine]) -> tuple[RunLine, ...]:
+        """These runs, each with `ok` where it is known."""
         return tuple([line.model_copy(update={"ok": await self._succeeded(line)}) for line in lines])
 
     async def _succeeded(self, line: RunLine) -> bool | None:
         """Whether a run that is over reached its goal, where that is known without asking it."""
         if line.progress in ("running", "completed"):
             with suppress(RatchetError):  # a list is no place to complain of the archive
-                result = await self.archive.result(line.id) if line.progress == "completed" else None
-                return None if result is None else result.ok
+                return await self.archive.ended_well(line.id) if line.progress == "completed" else None
             return None
         return False
 

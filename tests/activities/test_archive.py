@@ -12,7 +12,7 @@ import time
 from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
-from typing import cast
+from typing import Any, cast
 
 import pytest
 from hypothesis import given
@@ -23,9 +23,10 @@ from temporalio.testing import ActivityEnvironment
 
 from activities.archiving import ArchiveActivities
 from activities.contracts import ArchiveRequest, LogRead, LogWanted, Message
-from activities.store.archive import Added, Archive, ChainBroken
+from activities.store.archive import SCHEMA, Added, Archive, ChainBroken
 from activities.store.blobs import StoreError, StoreUnavailable
 from activities.store.converter import StrictConverter
+from activities.store.database import SqliteFile
 from tests.storekit import opened_archive
 from workflows.kernel.log import Record, chain
 
@@ -329,6 +330,34 @@ def test_run_that_is_archived_late_is_not_the_newest(archive: Archive) -> None:
     assert len(archive.records("w")) == 1
     assert archive.result("w") is None
     assert archive.result("w", "old") == RESULT
+
+
+def test_result_for_a_list_is_that_of_the_newest_run(archive: Archive) -> None:
+    assert archive.unchecked_result("w") is None
+    archive.add(part(run_id="old", finished=True))
+    assert archive.unchecked_result("w") == RESULT
+    newer = RECORDS[0].model_copy(update={"at": RECORDS[-1].at + 60})
+    archive.add(part(run_id="new").model_copy(update={"records": (newer.model_dump(mode="json"),)}))
+    assert archive.unchecked_result("w") is None
+
+
+class Counted(SqliteFile):
+    """A file that counts the rows that are read of it."""
+
+    read = 0
+
+    def rows(self, sql: str, values: tuple[object, ...] = ()) -> list[tuple[Any, ...]]:
+        rows = super().rows(sql, values)
+        self.read += len(rows)
+        return rows
+
+
+def test_result_for_a_list_takes_no_longer_where_the_log_is_long(tmp_path: Path) -> None:
+    file = Counted(tmp_path / "archive.db", SCHEMA)
+    archive = Archive(file)
+    archive.add(part(finished=True))
+    assert archive.unchecked_result("w") == RESULT
+    assert file.read == 2
 
 
 def test_missing_archive_is_empty_and_not_made(archive: Archive, tmp_path: Path) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import json
 import os
 import re
@@ -15,8 +16,9 @@ import pytest
 from mcp import Client, StdioServerParameters
 from temporalio.client import Client as Temporal
 
-from activities.contracts import ModelSpec
+from activities.contracts import ArchiveRequest, ModelSpec
 from activities.settings import Settings
+from activities.store.archive import Archive
 from client.agent import AgentClient
 from client.agentfile import AgentFile, load_agent
 from client.connection import Connection
@@ -25,7 +27,7 @@ from tests.client.asking import opened
 from tests.examplekit import ROOT
 from tests.fake_openai import Answer, FakeOpenAI
 from tests.server.conftest import real_server
-from tests.server.trials import calls, task
+from tests.server.trials import calls, eventually, task
 from worker import build_worker
 from workflows.api import AgentTask
 from workflows.people import Approvals, People
@@ -133,6 +135,41 @@ async def test_runs_of_agents_that_are_not_named_are_neither_seen_nor_decided(
     async with Client(mcp_server(agents, payments, "assistant", all_runs=True)) as client:
         assert run in [one["id"] for one in await answer(client, "list_runs")]
         await answer(client, "decide", run=run, **{**decision, "decision": "abort"})
+
+
+async def test_runs_that_only_the_archive_has_are_seen_by_their_agents_too(
+    agents: AgentClient, payments: dict[str, AgentFile]
+) -> None:
+    archive = Archive(agents.settings.archive_file)
+    for name in ("payments", "other"):
+        source = (await agents.run(task("done", name=name, tools=("calculator",)))).workflow_id
+        records = await asyncio.to_thread(archive.records, source)
+        result = await asyncio.to_thread(archive.result, source)
+        part = ArchiveRequest(workflow_id=f"old-{name}", run_id="r", after="", records=records, result=result)
+        await asyncio.to_thread(archive.add, part)
+    async with Client(mcp_server(agents, payments)) as client:
+        assert (await answer(client, "run_result", run="old-payments"))["answer"] == "done"
+        assert (await answer(client, "run_status", run="old-payments"))["status"]["agent"] == "payments"
+        for tool in ("run_status", "run_log", "run_result"):
+            with pytest.raises(AssertionError, match="no run of payments has the id 'old-other'"):
+                await answer(client, tool, run="old-other")
+
+
+async def test_list_has_the_newest_runs_of_its_agents_and_how_they_ended(agents: AgentClient) -> None:
+    agent = load_agent("payments").model_copy(update={"name": "listed"})
+    runs = [
+        (await agents.run(task(text, name="listed", tools=("calculator",)))).workflow_id
+        for text in ("first", "second")
+    ]
+    await agents.run(task("done", name="newer", tools=("calculator",)))
+
+    async with Client(mcp_server(agents, {"listed": agent})) as client:
+
+        async def listed() -> bool:  # Temporal's list comes a little later
+            found = await answer(client, "list_runs", limit=1)
+            return [(one["id"], one.get("ok")) for one in found] == [(runs[1], True)]
+
+        await eventually(listed)
 
 
 async def test_log_has_no_encrypted_reasoning_and_no_signatures(
