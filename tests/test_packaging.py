@@ -6,6 +6,7 @@ The scripts run against the real Temporal server; the compose file is read and h
 from __future__ import annotations
 
 import asyncio
+import json
 import os
 import re
 import shutil
@@ -39,7 +40,7 @@ from temporalio.testing import WorkflowEnvironment
 from temporalio.worker import UnsandboxedWorkflowRunner, Worker
 
 from activities.settings import Settings
-from client.embedded import temporal_binary
+from client.embedded import DYNAMIC_CONFIG, temporal_binary
 from client.namespace import RETENTION, TYPES
 from deploy.worker_health import FRESH, polls
 from tests.server.conftest import STARTS_WITHIN
@@ -163,6 +164,14 @@ def test_settings_that_the_image_gets_exist() -> None:
     given = {key for key in SERVICES["worker"]["environment"] if key.startswith("RATCHET_")}
     given |= set(re.findall(r"(RATCHET_\w+)=", DOCKERFILE))
     assert given <= {f"RATCHET_{name.upper()}" for name in Settings.model_fields}
+
+
+def test_own_server_and_that_of_the_compose_file_notice_a_worker_that_stands_still_alike() -> None:
+    own = {name: json.loads(value) for name, value in (setting.split("=", 1) for setting in DYNAMIC_CONFIG)}
+    composed = YAML(typ="safe").load((ROOT / "deploy" / "temporal.yaml").read_text())
+    both = own.keys() & composed.keys()
+    assert both >= {"frontend.keepAliveTime", "frontend.keepAliveTimeout"}
+    assert {name: own[name] for name in both} == {name: composed[name][0]["value"] for name in both}
 
 
 # -- Dockerfile --------------------

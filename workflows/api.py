@@ -91,8 +91,6 @@ COUNTERS = ("model_calls", "tool_calls", "tokens", "cost_usd", "seconds")
 """Limits that are counters of the ledger; the command `limits` may name these."""
 MAX_LIMIT = 10**12
 """No limit may be set higher: larger numbers lose digits on their way through JSON."""
-
-
 MAX_VALUES = 50_000
 """Values that an agent may have in all its lists and maps. A worker checks so many in a second; Temporal
 takes one that needs more than two as stuck, and the run would never begin."""

@@ -12,6 +12,7 @@ import signal
 import socket
 import subprocess
 import sys
+import time
 from asyncio.subprocess import PIPE
 from collections.abc import AsyncIterator
 from contextlib import suppress
@@ -384,6 +385,18 @@ async def served(tmp_path_factory: pytest.TempPathFactory) -> AsyncIterator[Serv
         while asked(server.record.ui_port)[0] == 503:  # noqa: ASYNC110  # another process
             await asyncio.sleep(0.05)
         yield server.record
+
+
+@pytest.mark.exhaustive
+async def test_connection_whose_owner_stands_still_is_dropped_after_20_seconds(served: ServerRecord) -> None:
+    """The server asks after 10 s whether somebody is there, and waits 10 s for an answer."""
+    nothing_said = bytes([0, 0, 0, 4, 0, 0, 0, 0, 0])
+    reader, writer = await asyncio.open_connection("127.0.0.1", served.port)
+    began = time.monotonic()
+    writer.write(b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n" + nothing_said)
+    await asyncio.wait_for(reader.read(), 50)
+    assert time.monotonic() - began > 19
+    writer.close()
 
 
 SIGNAL = "/api/v1/namespaces/default/workflows/none/signal/decide"
