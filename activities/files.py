@@ -18,7 +18,7 @@ from pathlib import Path
 from typing import BinaryIO, Literal
 from unicodedata import normalize
 
-from activities.agentfiles import FILE_BYTES, agent_keys, is_agent
+from activities.agentfiles import FILE_BYTES, may_run
 from activities.configuration import is_configuration
 from activities.contracts import normal_path, visible
 from activities.keyfiles import has_name_of_keys, holds_keys
@@ -285,10 +285,9 @@ def _runs_by_name(part: str, is_file: bool = False) -> bool:
 def _is_agent_file(content: bytes) -> bool:
     """What is no text of an agent file's size cannot be loaded as one."""
     try:
-        keys = agent_keys(content.decode())
+        return may_run(content.decode())
     except UnicodeDecodeError:
         return False
-    return is_agent(keys) or not keys.isdisjoint(("machine", "modules"))
 
 
 def _is_code_of_ours(path: Path) -> bool:

@@ -164,9 +164,10 @@ def _plain(value: Any, where: KeyPath, places: Places) -> Any:
     """The value without ruamel's own types; notes the places of its keys."""
     if isinstance(value, Mapping | list):
         inside: dict[Any, Any] = {}
+        known = getattr(getattr(value, "lc", None), "data", None) or {}  # `!!pairs` makes a plain list
         for key, item in value.items() if isinstance(value, Mapping) else enumerate(value):
             below = (*where, key if isinstance(value, list) else str(key))
-            if (mark := (value.lc.data or {}).get(key)) is not None:  # type: ignore[union-attr]  # ruamel's own types
+            if (mark := known.get(key)) is not None:
                 places[below] = (mark[0] + 1, mark[1] + 1)
             inside[key] = _plain(item, below, places)
         return inside if isinstance(value, Mapping) else list(inside.values())

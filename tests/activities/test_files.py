@@ -25,6 +25,7 @@ from activities.files import MAX_FILE_BYTES, FilesRoot, PathError
 from activities.settings import Settings
 from activities.tools import list_files, read_file, search_files, write_file
 from client.agentfile import AgentFile, load_agent
+from client.errors import UsageError
 from client.keys import new_encryption_key, new_key
 from tests.activities.toolkit import context_on, settings_on
 from tests.conftest import Environ
@@ -328,6 +329,12 @@ AGENT = "machine: tools\ntools: [write_file]\n"
         ("clerk.yaml", "--- # an agent\n? !!str machine\n: react"), ("clerk.yaml", "  machine:\n    react"),
         ("clerk.yaml", "a: &a {machine: react}\n<<: *a"), ("clerk.yaml", "a: &a machine\n*a : react"),
         ("clerk.yaml", f"{AGENT}broken: ["), ("deep.yaml", f"models: {'[' * 8000}"),
+        ("clerk.yaml", "!!omap\n- machine: react\n- modules: [helper.py]\n- tools: [read_file]"),
+        ("clerk.yaml", "!!merge q: {machine: react, modules: [helper.py]}\nname: c"),
+        ("clerk.yaml", "!<tag:yaml.org,2002:merge> q: {modules: [helper.py]}"),
+        ("clerk.yaml", "tools: [read_file]"), ("clerk.yaml", "name: &a [pay]\ntools: *a"),
+        ("clerk.yaml", "models: {default: {name: m, base_url: http://evil}}"), ("clerk.yaml", "models: m"),
+        ("clerk.yaml", "approvals: {effects: {unsafe: never}}"),
     ],
 )  # fmt: skip
 def test_agent_file_is_neither_written_nor_replaced(tmp_path: Path, name: str, content: str) -> None:
@@ -346,6 +353,11 @@ def test_agent_file_is_neither_written_nor_replaced(tmp_path: Path, name: str, c
     "content",
     [
         "models:\n- name: orders",
+        "tools: {hammer: 3}",
+        "tools: hammer",
+        "approvals: [ann]",
+        "!shop\nname: x",
+        "description: a file of tools\nname: x\nlimits: {tokens: 1}",
         "- machine: tools",
         "a: 1\n--- {machine: tools}",
         "jobs: {build: {machine: true}}",
@@ -357,6 +369,51 @@ def test_agent_file_is_neither_written_nor_replaced(tmp_path: Path, name: str, c
 def test_other_yaml_files_are_written(tmp_path: Path, content: str) -> None:
     for _ in range(2):
         write(tmp_path, "data.yaml", content)
+
+
+PAIRS = (
+    ("machine", "react"), ("modules", "[helper.py]"), ("tools", "[read_file]"), ("models", "{default: m}"),
+    ("approvals", "{effects: {read: always}}"), ("name", "b"), ("description", "a clerk"),
+)  # fmt: skip
+SPELT = ("{}", '"{}"', "'{}'", "? {}\n", "!!str {}", "!!merge {}", "! {}", "!!binary {}")
+
+
+@st.composite
+def agent_texts(draw: st.DrawFn) -> str:
+    """Agent files in many spellings; not all of them can be loaded."""
+    pairs = draw(st.lists(st.sampled_from(PAIRS), min_size=1, max_size=4, unique_by=lambda pair: pair[0]))
+    tag = draw(
+        st.sampled_from(("", "!!map", "!!omap", "!!pairs", "!!set", "!own", "!", "&r", "%YAML 1.1\n---"))
+    )
+    shape = draw(st.sampled_from(("block", "flow", "list", "merged", "merged by tag", "aliased")))
+    spelt = [(draw(st.sampled_from(SPELT)).format(key), value) for key, value in pairs]
+    flow = "{" + ", ".join(f"{key}: {value}" for key, value in pairs) + "}"
+    return tag + {
+        "block": "".join(f"\n{key}: {value}" for key, value in spelt),
+        "flow": " {" + ", ".join(f"{key}: {value}" for key, value in spelt) + "}",
+        "list": "".join(f"\n- {key}: {value}" for key, value in spelt),
+        "merged": f"\n<<: {flow}",
+        "merged by tag": f"\n!!merge q: [{flow}]",
+        "aliased": "\ninstructions: &k " + f"{pairs[0][0]}\n*k : {pairs[0][1]}",
+    }[shape]  # fmt: skip
+
+
+@settings(max_examples=200, deadline=None)
+@given(agent_texts())
+def test_whatever_loads_as_an_agent_of_its_own_is_not_written(text: str) -> None:
+    with tempfile.TemporaryDirectory() as made:
+        folder = Path(made).resolve()
+        (folder / "helper.py").touch()
+        path = folder / "clerk.yaml"
+        path.write_text(text)
+        try:
+            agent = load_agent(path)
+        except UsageError:
+            return
+        own = ("machine", "tools", "models", "approvals")
+        if agent.modules or not agent.model_fields_set.isdisjoint(own):
+            with pytest.raises(PathError, match="it would be an agent file"):
+                write(folder, "new.yaml", text)
 
 
 def test_keys_of_agent_files_are_known_to_tools() -> None:

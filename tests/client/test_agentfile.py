@@ -88,6 +88,7 @@ def load(folder: Path, text: str) -> AgentFile:
             "people: {groups: {ops: {members: [Ada], quorum: 2}}}\n", ":1:19", "2 people", id="no quorum"
         ),
         pytest.param("options: {at: 2026-01-01}\n", ":1:11: options.at", "date", id="date"),
+        pytest.param("!!pairs\n- machine: react", "", "contains list", id="list of pairs"),
         pytest.param("options: {on: 2024-99-99}", "", "YAML", id="impossible date"),
         pytest.param(f"options: {{n: {'9' * 5000}}}", "", "YAML", id="endless number"),
         pytest.param(f"options: {'[' * 400}{']' * 400}", "", "deep", id="endless depth"),
