@@ -27,7 +27,7 @@ from activities.settings import Settings
 __all__ = ["MAX_FILE_BYTES", "Entry", "FilesRoot", "PathError"]
 
 MAX_FILE_BYTES = 64 * 1024 * 1024
-"""A larger file is neither read nor searched."""
+"""A larger file is neither read nor searched. Before one is replaced, so much of it is looked at for keys."""
 
 NAME_KEYS = ("RATCHET_ENCRYPTION_KEYS", "RATCHET_KEY", "RATCHET_MCP", "TEMPORAL_CONFIG_FILE")
 """Variables that name files with keys in them: those are hidden, too, wherever they are."""
@@ -54,6 +54,7 @@ MODULE_ENDINGS = (".py", ".pyw", ".pyc", ".so", ".pyd")
 _DRAFT = ".ratchet-draft-"
 _FOLDER = os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC
 _READ = os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC
+_WRITE = os.O_WRONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC
 _CREATE = os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW | os.O_CLOEXEC
 
 Parts = tuple[str, ...]
@@ -196,8 +197,7 @@ class FilesRoot:
         with _explained(path), self._folder(parts[:-1], make=True) as folder:
             mode = _mode_of_old(path, parts[-1], folder)
             if mode is not None:
-                with os.fdopen(os.open(parts[-1], _READ, dir_fd=folder), "rb") as old:
-                    _check_no_keys(path, old)
+                _check_old(path, parts[-1], folder)
             draft = f"{_DRAFT}{secrets.token_hex(8)}"
             try:
                 _fill(os.open(draft, _CREATE, 0o666, dir_fd=folder), content, mode)
@@ -327,8 +327,20 @@ def _check_regular(path: str, status: os.stat_result) -> None:
 
 
 def _check_no_keys(path: str, file: BinaryIO) -> None:
-    if holds_keys(file):
+    if holds_keys(file, MAX_FILE_BYTES):
         raise PathError(f"{path[:200]!r} is not open to tools: it holds a key")
+
+
+def _check_old(path: str, name: str, folder: int) -> None:
+    """What is replaced holds no key in what tools could read of it. One that may be written and not read is
+    replaced unseen: the worker has neither a key nor an agent from there."""
+    try:
+        old = os.open(name, _READ, dir_fd=folder)
+    except PermissionError:
+        os.close(os.open(name, _WRITE, dir_fd=folder))
+        return
+    with os.fdopen(old, "rb") as file:
+        _check_no_keys(path, file)
 
 
 def _mode_of_old(path: str, name: str, folder: int) -> int | None:

@@ -42,10 +42,11 @@ def has_name_of_keys(names: Sequence[str]) -> bool:
     return any(one in NAMES or _PATTERNS.match(one) for one in (*names, *pairs))
 
 
-def holds_keys(file: BinaryIO) -> bool:
-    """A private key is in the file, or keys that encrypt; it is read from where it stands."""
+def holds_keys(file: BinaryIO, most: int) -> bool:
+    """A private key is in the next `most` bytes of the file, or keys that encrypt."""
     before = b""
-    while piece := file.read(PIECE_BYTES):
+    while most > 0 and (piece := file.read(min(PIECE_BYTES, most))):
+        most -= len(piece)
         if not before and ENCRYPTION_KEYS.match(piece):
             return True
         piece = before + piece

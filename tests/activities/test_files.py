@@ -11,7 +11,7 @@ import sys
 import tempfile
 import threading
 from collections.abc import Iterator
-from contextlib import suppress
+from contextlib import contextmanager, nullcontext, suppress
 from pathlib import Path
 from typing import Any
 
@@ -473,6 +473,7 @@ def test_files_with_names_like_those_of_keys_are_open(tmp_path: Path, name: str)
     assert read(tmp_path, name).endswith("new")
 
 
+NOBODY = 65534
 PEM = "-----BEGIN PRIVATE KEY-----\nMC4CAQAwBQYDK2VwBCIE\n-----END PRIVATE KEY-----\n"
 BETWEEN = "certificate\n" * 90_000
 """Longer than what is read at once."""
@@ -496,6 +497,48 @@ def test_file_with_a_private_key_is_closed_whatever_its_name(tmp_path: Path, con
     assert (tmp_path / "notes.txt").read_text() == content
     found = search_files.run(search_files.Params(pattern="."), context_on(tmp_path))
     assert "[1 files skipped" in found
+
+
+def test_of_a_large_file_only_the_beginning_is_searched_for_a_key(tmp_path: Path) -> None:
+    """Else a sparse file of a terabyte would hold up the tool for hours before it is replaced."""
+    for begins, replaced in ((b"", True), (PEM.encode(), False)):
+        with (tmp_path / "disk.img").open("wb") as file:
+            file.write(begins)
+            file.truncate(MAX_FILE_BYTES)
+            file.seek(MAX_FILE_BYTES)
+            file.write(PEM.encode())
+        with suppress(PathError):
+            write(tmp_path, "disk.img")
+        assert ((tmp_path / "disk.img").stat().st_size == len("new")) is replaced
+
+
+@pytest.mark.parametrize(("mode", "replaced"), [(0o200, True), (0o000, False)])
+def test_file_that_may_be_written_and_not_read_is_replaced(mode: int, replaced: bool) -> None:
+    with tempfile.TemporaryDirectory() as made, somebody(made):
+        folder = Path(made).resolve()
+        (folder / "drop.yaml").write_text("old")
+        (folder / "drop.yaml").chmod(mode)
+        with (
+            nullcontext() if replaced else pytest.raises(PathError, match=r"'drop\.yaml': Permission denied")
+        ):
+            FilesRoot(folder, folder / ".ratchet").write("drop.yaml", b"new")
+        status = (folder / "drop.yaml").stat()
+        assert stat.S_IMODE(status.st_mode) == mode
+        (folder / "drop.yaml").chmod(0o600)
+        assert (folder / "drop.yaml").read_text() == ("new" if replaced else "old")
+
+
+@contextmanager
+def somebody(folder: str) -> Iterator[None]:
+    """Not root, for whom no file is closed."""
+    if is_root := os.geteuid() == 0:
+        os.chown(folder, NOBODY, -1)
+        os.seteuid(NOBODY)
+    try:
+        yield
+    finally:
+        if is_root:
+            os.seteuid(0)
 
 
 def test_keys_that_ratchet_makes_are_closed_whatever_their_name(tmp_path: Path) -> None:
