@@ -17,7 +17,7 @@ from pydantic_core import from_json
 from temporalio import activity
 from temporalio.exceptions import ApplicationError
 
-from activities.code.pool import PATIENCE, Pool
+from activities.code.pool import Pool
 from activities.code.session import BadSession, SavedSession, load_session, save_session
 from activities.contracts import FATAL, TRANSIENT, CodeAnswer, CodeStepped, MaterialRef, RunCode
 from activities.heartbeat import heartbeats
@@ -105,7 +105,7 @@ async def _step(
     _check(effect, saved)
     printed = Printed(effect.limits.output_chars)
     material = await _material(effect, materials)
-    allow(effect.limits.seconds + PATIENCE)
+    allow(effect.limits.seconds + pool.patience)
     outcome = await run_step(
         effect.model_copy(update={"answer": await _with_value(effect.answer, blobs)}),
         saved,

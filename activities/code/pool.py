@@ -43,7 +43,8 @@ class NoInterpreter(OSError):
 class Pool:
     """The interpreters of one event loop, opened at first use."""
 
-    def __init__(self) -> None:
+    def __init__(self, patience: float = PATIENCE) -> None:
+        self.patience = patience
         self.places = asyncio.Semaphore(PROCESSES)
         """Held around all that a step does with interpreters; a step without a place waits here."""
         self._pool: monty.AsyncMonty | None = None
@@ -58,7 +59,7 @@ class Pool:
         async with AsyncExitStack() as stack:
             try:
                 session = await stack.enter_async_context(
-                    pool.checkout(limits=_resource_limits(limits), os_policy=POLICY)
+                    pool.checkout(limits=_resource_limits(limits, self.patience), os_policy=POLICY)
                 )
             except (RuntimeError, MontyCrashedError) as error:
                 raise NoInterpreter(f"no interpreter could be started: {error}") from error
@@ -91,11 +92,11 @@ def _new_pool() -> monty.AsyncMonty:
     )
 
 
-def _resource_limits(limits: CodeLimits) -> monty.ResourceLimits:
+def _resource_limits(limits: CodeLimits, patience: float) -> monty.ResourceLimits:
     return {
         # by the clock; the block's own seconds are those of the processor (`sandbox.py`)
-        "max_turn_duration_secs": limits.seconds + PATIENCE,
-        "max_feed_duration_secs": limits.seconds + PATIENCE,
+        "max_turn_duration_secs": limits.seconds + patience,
+        "max_feed_duration_secs": limits.seconds + patience,
         "max_memory": limits.memory_bytes,
         "max_recursion_depth": limits.recursion,
         "max_suspensions": SUSPENSIONS,

@@ -18,7 +18,7 @@ import psutil
 import pydantic_monty as monty
 import structlog
 
-from activities.code.pool import PATIENCE, Pool
+from activities.code.pool import Pool
 from activities.code.session import OTHER_VERSION, BadSession, SavedSession
 from activities.code.values import plain_call
 from activities.contracts import CodeAnswer, CodeCall, RunCode
@@ -105,7 +105,7 @@ async def run_step(
         async with pool.session(limits) as session:
             block = _Block(effect, session, printed, functions, _ComputingTime(session.worker_pid))
             try:
-                async with asyncio.timeout(limits.seconds + PATIENCE + GRACE) as clock:
+                async with asyncio.timeout(limits.seconds + pool.patience + GRACE) as clock:
                     watching = asyncio.create_task(block.time.limit(limits.seconds, clock))
                     try:
                         outcome = await block.step(saved)
@@ -114,8 +114,7 @@ async def run_step(
             except TimeoutError:
                 if not clock.expired():
                     raise
-                words = f"TimeoutError: the block computed for longer than {limits.seconds:g} s"
-                raise _StateLost(words) from None
+                raise _StateLost(_too_long(block.time.seconds, limits.seconds, pool.patience)) from None
         if outcome.call is None and outcome.saved:
             await _try_out(outcome.saved.dump, effect, pool)
     except (_StateLost, monty.MontyCrashedError) as error:
@@ -145,7 +144,9 @@ class _ComputingTime:
 
     def __init__(self, pid: int | None) -> None:
         """`pid`: of its interpreter."""
-        self._process = None if pid is None else psutil.Process(pid)
+        self._process: psutil.Process | None = None
+        with suppress(psutil.Error):  # it has ended
+            self._process = None if pid is None else psutil.Process(pid)
         self._before = self._newest = 0.0
         self._began: float | None = None
         """What the processor's time was when it began to compute; None: it does not compute."""
@@ -343,6 +344,16 @@ class _Block:
         if not self.too_many:
             return None
         return f"the block was ended after {self.effect.limits.calls:,} calls, the most; use several blocks"
+
+
+def _too_long(computed: float, most: float, patience: float) -> str:
+    """Why a block was ended from outside."""
+    if computed > most:
+        return f"TimeoutError: the block computed for longer than {most:g} s"
+    return (
+        f"TimeoutError: the block did not end within {most + patience + GRACE:g} s by the clock; it computed "
+        f"for {computed:.1f} s of them and may for {most:g} s: the machine is too busy"
+    )
 
 
 def _resumption(answer: CodeAnswer) -> monty.ExternalResult:

@@ -74,10 +74,12 @@ class Sandbox:
 
 
 @asynccontextmanager
-async def sandbox_in(folder: Path, limits: CodeLimits = SHORT) -> AsyncIterator[Sandbox]:
+async def sandbox_in(
+    folder: Path, limits: CodeLimits = SHORT, pool: Pool | None = None
+) -> AsyncIterator[Sandbox]:
     """A sandbox with its store and its fence in the folder."""
     files = Files(folder / "blobs")
-    activities = CodeActivities(Materials(BlobStore(files)), Pool())
+    activities = CodeActivities(Materials(BlobStore(files)), pool or Pool())
     yield Sandbox(activities, files, limits)
     await activities.pool.close()
 

@@ -4,18 +4,21 @@ from __future__ import annotations
 
 import asyncio
 import os
+import signal
 import subprocess
 import sys
 from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager, suppress
 from pathlib import Path
 
 import psutil
+import pydantic_monty as monty
 import pytest
 from temporalio.testing import ActivityEnvironment
 
 from activities.code import step_code
-from activities.code.pool import PROCESSES
-from activities.contracts import RunCode
+from activities.code.pool import PROCESSES, Pool
+from activities.contracts import CodeLimits, RunCode
 from tests.activities.codekit import LARGE_STATE, SHORT, Sandbox, sandbox_in
 
 ROOT = Path(__file__).parents[2]
@@ -76,6 +79,47 @@ async def test_block_is_not_stopped_for_time_it_did_not_get(sandbox: Sandbox) ->
     found[0].resume()
     stepped = await running
     assert (stepped.error, stepped.printed) == (None, "done\n")
+
+
+class WaitingLong(Pool):
+    """Its interpreters do not end by themselves."""
+
+    @asynccontextmanager
+    async def session(self, limits: CodeLimits) -> AsyncIterator[monty.AsyncMontySession]:
+        async with super().session(limits.model_copy(update={"seconds": 60})) as session:
+            yield session
+
+
+async def test_block_that_the_machine_gives_no_time_says_so(tmp_path: Path) -> None:
+    async with sandbox_in(tmp_path, pool=WaitingLong(patience=0)) as sandbox:
+        running = asyncio.create_task(sandbox.run("while True: pass", limits=QUICK))
+        while not (found := [one for one in children() if one.cpu_times().user > 0.02]):
+            await asyncio.sleep(0.005)
+            assert not running.done()
+        found[0].suspend()
+        stepped = await running
+    assert stepped.fatal
+    assert "did not end within 3.5 s by the clock; it computed for" in (stepped.error or "")
+
+
+class DyingAtOnce(Pool):
+    """Its interpreters are dead before they are asked anything."""
+
+    @asynccontextmanager
+    async def session(self, limits: CodeLimits) -> AsyncIterator[monty.AsyncMontySession]:
+        async with super().session(limits) as session:
+            assert session.worker_pid is not None
+            os.kill(session.worker_pid, signal.SIGKILL)
+            with suppress(ChildProcessError):
+                await asyncio.to_thread(os.waitpid, session.worker_pid, 0)
+            yield session
+
+
+async def test_interpreter_that_dies_at_once_costs_its_block_alone(tmp_path: Path) -> None:
+    async with sandbox_in(tmp_path, pool=DyingAtOnce()) as sandbox:
+        stepped = await sandbox.run("print('never')")
+        assert (stepped.fatal, stepped.printed) == (True, "")
+        assert "The variables are again as they were before this block." in (stepped.error or "")
 
 
 def children() -> list[psutil.Process]:
