@@ -47,6 +47,8 @@ KEPT = (
 )  # fmt: skip
 """What Python and compiled libraries need of the environment: no keys, and nothing of the user's."""
 START = "import sys; sys.path[:] = {path!r}; from client.purity import serve; serve()"
+DIFFERS = "{} is {} here and {} there"
+CHANGED = "`{}` was {} before and is {} after"
 Place = tuple[str, str, str]
 """Name and file of a module, and the name of a machine in it."""
 
@@ -115,13 +117,21 @@ def _checked(asked: JsonObject, difference_in: Callable[[JsonObject], str]) -> t
 
 
 class _Observer:
-    """Collects what a visit asks for; has the visit run again when it ends."""
+    """Collects what a visit asks for; has the visit run again when it ends. Notices what the visit changes in
+    its context in place: lists and dicts refuse that, but C code does not ask them."""
 
     def __init__(self, asked: JsonObject, program: Program) -> None:
         self._asked, self._program = asked, program
         self._found: list[Any] = []
+        self._before: Any = None
 
     def __call__(self, snapshot: Snapshot, found: Any) -> None:
+        shown = snapshot.entry_context.model_dump(mode="json", fallback=repr, warnings=False)
+        if found is None:
+            self._before = shown
+            return
+        if changed := _difference(self._before, shown, "", CHANGED):
+            raise _changed(self._program, snapshot.state, changed)
         del self._found[len(snapshot.moments) :]  # asked for again, or another visit
         try:
             self._found.append(_form(self._program, found))
@@ -155,6 +165,15 @@ def _impure(program: Program, where: str, what: str) -> ImpureMachine:
     )
 
 
+def _changed(program: Program, state: str, what: str) -> ImpureMachine:
+    return ImpureMachine(
+        f"machine {program.machine.name}, state {state} changed the context in place: {what}. That is in no "
+        "record, so a run that goes on elsewhere has the old value. Functions that are written in C, such as "
+        "those of `heapq`, and `list.append(c.field, x)` pass the refusal by: give them a copy, such as "
+        "`list(c.field)`, and return that in the patch"
+    )
+
+
 def _form(program: Program, found: Any) -> Any:
     """What a visit asks for, returns or raises, as JSON."""
     if isinstance(found, Effect):
@@ -179,17 +198,19 @@ def _begun(program: Program) -> Any:
     return {"context": context.model_dump(mode="json"), "opening": opening}
 
 
-def _difference(here: Any, there: Any, path: str) -> str:
+def _difference(here: Any, there: Any, path: str, words: str = DIFFERS) -> str:
     """The first difference, with its path and both values; empty: there is none."""
     if isinstance(here, dict) and isinstance(there, dict):
         pairs = ((name, here.get(name), there.get(name)) for name in dict.fromkeys([*here, *there]))
-        found = (_difference(one, other, f"{path}.{name}" if path else name) for name, one, other in pairs)
+        found = (
+            _difference(one, other, f"{path}.{name}" if path else name, words) for name, one, other in pairs
+        )
         return next(filter(None, found), "")
     if isinstance(here, list) and isinstance(there, list) and len(here) == len(there):
         pairs_ = enumerate(zip(here, there, strict=True))
-        return next(filter(None, (_difference(a, b, f"{path}.{n}") for n, (a, b) in pairs_)), "")
+        return next(filter(None, (_difference(a, b, f"{path}.{n}", words) for n, (a, b) in pairs_)), "")
     one, other = (json.dumps(value, ensure_ascii=False) for value in (here, there))
-    return "" if one == other else f"{path} is {_cut(one)} here and {_cut(other)} there"
+    return "" if one == other else words.format(path, _cut(one), _cut(other))
 
 
 def _cut(text: str) -> str:

@@ -1,6 +1,8 @@
 """Values that nobody can change in place: what a state, a rule or a hook is shown is no way to write.
 
-A change in place would be in no record: the log would say one thing, the next state see another.
+A change in place would be in no record: the log would say one thing, the next state see another. Code in C
+that is given a list or dict changes it without asking, as `heapq` and `list.append(value, x)` do: where
+visits run a second time (`client/purity.py`), that is noticed.
 """
 
 from __future__ import annotations

@@ -123,6 +123,86 @@ def test_what_differs_is_named_with_both_values(goal: str, place: str) -> None:
         run("local time", goal)
 
 
+CHANGING = """
+import bisect, heapq, random
+from enum import Enum
+from pydantic import BaseModel
+from ratchet import Context, Event, Exit, Machine, RunInput, Visit, state
+
+class S(Enum):
+    FIRST, LAST, DONE = "first", "last", "done"
+
+class Went(Event):
+    "It goes on."
+
+class Options(BaseModel, frozen=True):
+    pass
+
+class Box(BaseModel, frozen=True):
+    items: list[int] = [3, 2]
+
+class Heap(Context):
+    goal: str
+    queue: list[int] = [3, 2]
+    table: dict[str, list[int]] = {"a": [3]}
+    boxes: tuple[Box, ...] = (Box(),)
+
+@state(S.FIRST, asks=set(), reads={"goal", "queue", "table", "boxes"}, writes=set())
+def first(c, run) -> Visit:
+    exec(c.goal)
+    return {}, Went()
+
+@state(S.LAST, asks=set(), reads={"goal"}, writes=set())
+def last(c, run) -> Visit:
+    return {}, Went()
+
+MACHINE = Machine(
+    name="heap", description="Changes what it is shown.", options=Options, context=Heap,
+    begin=lambda given, options: Heap(goal=given.goal), initial=S.FIRST, states=[first, last],
+    table={S.FIRST: {Went: S.LAST}, S.LAST: {Went: S.DONE}},
+    result=lambda c, run: Exit(ok=True, reason="done"), max_transitions=lambda options: 10,
+)
+"""
+"""Its goal is what its first state does."""
+
+
+@pytest.mark.parametrize(
+    ("change", "place"),
+    [
+        ("heapq.heappush(c.queue, 7)", r"`queue` was \[3, 2\] before and is \[3, 2, 7\] after"),
+        ("heapq.heapify(c.queue)", r"`queue.0` was 3 before and is 2 after"),
+        ("list.append(c.table['a'], 1)", r"`table.a` was \[3\] before and is \[3, 1\] after"),
+        ("dict.update(c.table, b=[1])", r"`table.b` was null before and is \[1\] after"),
+        ("heapq.heappop(c.boxes[0].items)", r"`boxes.0.items` was \[3, 2\] before and is \[2\] after"),
+        ("list.append(c.queue, object())", r"`queue` was "),
+    ],
+)
+def test_context_that_a_visit_changes_past_the_refusal_is_named(
+    tmp_path: Path, change: str, place: str
+) -> None:
+    """C code takes a list's own way, and asks no method of the read-only one."""
+    (tmp_path / "heap.py").write_text(CHANGING)
+    (module,) = load_modules([str(tmp_path / "heap.py")])
+    local = Local(module.MACHINE, model=ScriptedModel([]))
+    assert local.run_sync("heapq.nsmallest(1, c.queue); sorted(c.table)").ok
+    with pytest.raises(ImpureMachine, match=f"heap, state first changed the context in place: {place}"):
+        local.run_sync(change)
+
+
+@pytest.mark.parametrize(
+    "change",
+    [
+        "bisect.insort(c.queue, 9)", "random.Random(1).shuffle(c.queue)", "c.queue.sort()",
+        "c.table['a'] += [1]", "c.table |= {}",
+    ],
+)  # fmt: skip
+def test_usual_change_in_place_is_refused_at_once(tmp_path: Path, change: str) -> None:
+    (tmp_path / "heap.py").write_text(CHANGING)
+    (module,) = load_modules([str(tmp_path / "heap.py")])
+    with pytest.raises(TypeError, match="read-only"):
+        Local(module.MACHINE, model=ScriptedModel([]), check_purity=False).run_sync(change)
+
+
 async def test_cassette_names_what_differs_elsewhere() -> None:
     """In the process that recorded it, the run takes the recorded course."""
     recorder, spec = Recorder(), MARK.spec()

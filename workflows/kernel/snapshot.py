@@ -144,8 +144,9 @@ class Snapshot:
         return f"{self.state}#{self.visit}:{self.calls}"
 
 
-Observer = Callable[[Snapshot, Effect[Any] | Outcome | AgentError], None]
-"""Called with what a visit asks for, what it returns, or the error that leaves it. It may raise."""
+Observer = Callable[[Snapshot, Effect[Any] | Outcome | AgentError | None], None]
+"""Called with None before a visit begins, then with what it asks for, what it returns, or the error that
+leaves it. It may raise."""
 ENDED = -1
 ANSWER = "the answer"
 """What an author's code that changes an answer in place is told it is."""

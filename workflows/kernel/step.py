@@ -367,7 +367,7 @@ class Turn:
         self.asked = effect
 
     def observe(self, found: Any) -> None:
-        """Show what the visit asks for or comes to."""
+        """Show what the visit asks for or comes to; None: it begins."""
         if self.program.observer is not None:
             self.program.observer(self.snapshot, found)
 
@@ -606,6 +606,7 @@ class Turn:
         view = View(s.entry_context, allowed, refused)
         run = self.run_at(s.entered)
         assert declared.visit is not None
+        self.observe(None)
         visit = declared.visit(view, run)
         if not isinstance(visit, Generator):
             visit = _returning(visit)
