@@ -163,7 +163,7 @@ class Bench:
             self._task.cancel()
             await asyncio.wait([self._task], timeout=5)
         if problem is None and self.plays:
-            async with asyncio.timeout(4):
+            async with asyncio.timeout(60):
                 verdict = await play(cassette_of(self.recorder))
             assert verdict.ok, verdict.difference
 
