@@ -55,12 +55,13 @@ from workflows.fallback import Fallbacks, ModelChange, is_unavailable
 from workflows.gate.arguments import arguments_for
 from workflows.gate.texts import edit_note, moment, result_without_call
 from workflows.host import CallAnswer, CallSite, ChildRun, Host, Identity, NextQuestion
+from workflows.kernel.log import members, tool_calls
 from workflows.kernel.snapshot import Step
 from workflows.kernel.step import advance, steer
 from workflows.people import DoneCall
 from workflows.task import inner_task
 
-__all__ = ["CallState", "Calls", "OutOfTime", "bounded", "members", "tool_calls"]
+__all__ = ["CallState", "Calls", "OutOfTime", "bounded"]
 
 T = TypeVar("T")
 
@@ -125,6 +126,8 @@ class CallState(BaseModel):
     """Calls that an earlier approval let pass."""
     arguments: dict[str, JsonObject] = Field(default_factory=dict)
     """Arguments that a person gave instead of the model's."""
+    edited_by: dict[str, str] = Field(default_factory=dict)
+    """Who gave them."""
     results: dict[str, ToolResult] = Field(default_factory=dict)
     """Tool calls that have ended, or are not to be made."""
     answers: dict[str, SingleAnswer] = Field(default_factory=dict)
@@ -151,23 +154,6 @@ class CallState(BaseModel):
     """How often people changed limits while the effect was pending."""
     children_stopped: list[str] = Field(default_factory=list)
     """What inner runs said when a command stopped them."""
-
-
-def members(effect: Effect[Any], place: str) -> tuple[tuple[str, Effect[Any]], ...]:
-    """The effect's single effects with their activity ids."""
-    if not isinstance(effect, Together):
-        return ((place, effect),)
-    return tuple((f"{place}.{number}", member) for number, member in enumerate(effect.effects))
-
-
-def tool_calls(effect: Effect[Any], place: str) -> dict[str, ToolRun]:
-    """The tool calls among them, by activity id."""
-    return {
-        (name if len(member.runs) == 1 else f"{name}.{number}"): run
-        for name, member in members(effect, place)
-        if isinstance(member, CallTools)
-        for number, run in enumerate(member.runs)
-    }
 
 
 def bounded(name: str) -> str:
@@ -277,7 +263,8 @@ class Calls:
 
     def _prepared_run(self, name: str, run: ToolRun) -> ToolRun:
         if name in self.state.arguments:
-            return run.model_copy(update={"arguments": self.state.arguments[name]})
+            given = {"arguments": self.state.arguments[name], "edited_by": self.state.edited_by.get(name, "")}
+            return run.model_copy(update=given)
         spec = self.specs.get(run.tool)
         if spec is None:
             self.state.results.setdefault(

@@ -33,14 +33,14 @@ from activities.contracts import (
     added,
 )
 from workflows.api import limits_problem
-from workflows.calls import OutOfTime, is_out_of_time, members, tool_calls
+from workflows.calls import OutOfTime, is_out_of_time
 from workflows.compaction import Part
 from workflows.fallback import ModelChange
 from workflows.gate import texts
 from workflows.gate.approvals import RequiredApproval
 from workflows.kernel.errors import MachineError
 from workflows.kernel.ledger import Breach, plain_number
-from workflows.kernel.log import Record
+from workflows.kernel.log import Record, members, tool_calls
 from workflows.kernel.machine import Interrupt
 from workflows.kernel.rollback import rolled_back
 from workflows.kernel.snapshot import Step
@@ -236,7 +236,7 @@ class Drive(LiveRun):
         """What was decided about a call."""
         vote, state = request.deciding_vote, self.calls.state
         if request.outcome == "edited" and vote is not None and vote.arguments is not None:
-            state.arguments[name] = vote.arguments
+            state.arguments[name], state.edited_by[name] = vote.arguments, texts.decided_by(request)
         elif request.expiry and request.expiry != "approve":
             text = f"This call was not made: {texts.expiry(request)}."
             state.results[name] = texts.result_without_call(run, "expired", text)

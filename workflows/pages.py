@@ -172,11 +172,11 @@ def transcript_page(messages: Sequence[Message], query: PageQuery) -> Transcript
 
 
 def steps_of(records: Sequence[Record]) -> tuple[StepLine, ...]:
-    """The log by steps that hold, one line each; the summary is the first reason in the step."""
+    """The log by steps that hold, one line each; the summary is the first thing that was said in the step."""
     groups: dict[int, list[Record]] = {}
     for record in lineage(records):
-        if record.step:
-            groups.setdefault(record.step, []).append(record)
+        if record.of_step:
+            groups.setdefault(record.of_step, []).append(record)
     return tuple(step_line(step, group) for step, group in sorted(groups.items()))
 
 
@@ -185,7 +185,7 @@ def step_line(step: int, group: Sequence[Record]) -> StepLine:
     if not group:
         return StepLine(step=step, states=(), summary="")
     moves = [record for record in group if record.to is not None] or group
-    summary = next((record.reason for record in moves if record.reason), "")
+    summary = next((record.said for record in moves if record.said), "")
     return StepLine(
         step=step,
         branch=group[-1].branch,
@@ -369,4 +369,4 @@ def _code(text: str, limit: int = 200) -> str:
 
 def _record_line(record: Record) -> str:
     path = f"{_code(record.state)} → {_code(record.to)}" if record.to else _code(record.state)
-    return f"- {record.seq}: {path} {record.event} {_code(record.error or record.reason)}"
+    return f"- {record.seq}: {path} {record.event} {_code(record.said)}"

@@ -159,6 +159,8 @@ class ToolRun(Frozen):
     """The whole result is kept under these names: an object's keys by name, else as the first one."""
     filled: tuple[str, ...] = Field(default=(), exclude=True)
     """Arguments that the call left out, with the defaults of the tool's schema; not in the title."""
+    edited_by: str = Field(default="", exclude=True)
+    """Who gave these arguments in place of those that were asked for."""
 
     @property
     def title(self) -> str:

@@ -193,8 +193,6 @@ class _Blocks:
     def __init__(self, console: Console) -> None:
         self._console = console
         self._before: Record | None = None
-        self._starts: set[str] = set()
-        """States whose entry begins a step."""
         self._open: tuple[int, int] | None = None
         """Branch and step of the block that is open."""
         self._place = (0, 0)
@@ -214,9 +212,7 @@ class _Blocks:
         before, self._before = self._before, record
         if before is None and record.seq:
             self._base = record.counters
-        if before is not None and before.to and record.step > before.step:
-            self._starts.add(before.to)
-        place = record.branch, max(record.step, _begins_next(record, self._starts))
+        place = record.branch, record.of_step
         if place != self._place and (place > self._place or place[0] != self._place[0] or record.back_to):
             yield from self._close(before)
             self._place = place
@@ -237,9 +233,8 @@ class _Blocks:
     def _lines(self, record: Record, reading: Reading) -> Iterator[Text]:
         for call in reading.calls:
             yield from self._result(call)
-        if (reading.thought or reading.wants) and (reading.replied or record.by == "machine"):
-            yield from self._thought(reading)
-        elif record.by == "machine" and reading.words and self._says_more(record, reading):
+        yield from self._thought(reading)
+        if record.by == "machine":
             yield from self._say(reading.words.strip())
         if record.by != "machine":
             yield from self._remark(record)
@@ -260,18 +255,6 @@ class _Blocks:
             yield from self._release()
             self._texts.add(text)
             self._held, self._held_text = self._hang(text, "", "", THOUGHT_LINES), text
-
-    def _says_more(self, record: Record, reading: Reading) -> bool:
-        """What a state says of itself is more than a label, such as `Continuing`."""
-        if reading.calls:
-            return all(message.role != "tool" for message in record.messages)
-        is_open = self._open == self._place
-        return bool(record.error) or (
-            not reading.replied
-            and not record.answered
-            and record.step > 0
-            and not (is_open and len(reading.words.split()) <= 2)
-        )
 
     def _result(self, call: Call) -> Iterator[Text]:
         """A call that has ended, above what came back; not once more where it was just shown."""
@@ -338,13 +321,6 @@ class _Blocks:
                 yield self._hang(f"this step: {words}", "", "dim")
         self._base, self._seconds = counters, 0.0
         self._texts, self._wanted = set(), ""
-
-
-def _begins_next(record: Record, starts: set[str]) -> int:
-    """The step that a record belongs to: a reply that leads to a new step is that step's thought."""
-    replied = any(message.role == "assistant" for message in record.messages)
-    begins = record.to in starts and record.to != record.state
-    return record.step + 1 if replied and (record.step == 0 or begins) else record.step
 
 
 def _unquoted(title: str) -> str:

@@ -313,9 +313,8 @@ def record_block(
     marks += [f"{took:.1f} s"] if took >= 0.05 else []
     marks += [f"so far {now}"] if now and (before is None or now != spent(before.counters)) else []
     block.append(f"   {' · '.join(marks)}" if marks else "", style="dim")
-    words = reading.words if reading.calls and not reading.replied else record.reason
-    if reason and words:
-        block.append(_beginning(words))
+    for words in (reading.thought, record.reason if reason else ""):
+        block.append(_beginning(words) if words else "")
     for call in reading.calls:
         block.append(_beginning(call.title, "→ "), style="cyan")
         if call.text:
@@ -781,7 +780,7 @@ def _value(value: object) -> str:
 
 def _happened(record: Record) -> str:
     head = f"{record.state}: {record.event}{f' → {record.to}' if record.to else ''}"
-    return f"{head}\n{one_line(record.error or record.reason, SHORT)}".rstrip("\n")
+    return f"{head}\n{one_line(record.said, SHORT)}".rstrip("\n")
 
 
 def checked_line(checked: Checked) -> Text:

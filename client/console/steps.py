@@ -57,11 +57,11 @@ def steps_of(records: Iterable[Record], *, last: int | None = None) -> list[Step
     total: dict[str, float] = {}
     reader = Reader()
     for record in lineage(records):
-        if not steps or steps[-1].number != record.step:
+        if not steps or steps[-1].number != record.of_step:
             before = total
-            steps.append(Step(record.step, record.branch, started=record.started))
+            steps.append(Step(record.of_step, record.branch, started=record.started))
         step = steps[-1]
-        step.items += _items(record, reader.read(record), steps)
+        step.items += _items(record, reader.read(record))
         step.path += [record.state] if record.to is not None and record.event != "Started" else []
         step.branch, step.finished = record.branch, record.at
         total = record.counters
@@ -70,7 +70,7 @@ def steps_of(records: Iterable[Record], *, last: int | None = None) -> list[Step
     return steps if last is None else steps[-last:]
 
 
-def _items(record: Record, reading: Reading, steps: Sequence[Step]) -> list[Item]:
+def _items(record: Record, reading: Reading) -> list[Item]:
     """What a record says."""
     common: dict[str, Any] = {"event": record.event, "state": record.state, "at": record.at}
     common["seconds"] = max(record.at - record.started, 0)
@@ -84,20 +84,10 @@ def _items(record: Record, reading: Reading, steps: Sequence[Step]) -> list[Item
     if reading.calls:
         found.append(Item("call", calls=reading.calls, **common))
     if reading.thought or reading.wants:
-        _drop_repeated(steps, reading.thought)
         found.append(Item("thought", reading.thought, "; ".join(reading.wants), **common))
-    if reading.words and reading.words != f"step {record.step} is done":
+    if reading.words:
         found.append(Item("note", reading.words, **common))
     return found
-
-
-def _drop_repeated(steps: Sequence[Step], thought: str) -> None:
-    """Some machines say a thought twice: when it comes, and when its calls are known."""
-    for step in reversed(steps[-2:]):
-        if step.items:
-            if step.items[-1].kind == "thought" and step.items[-1].text.strip() == thought.strip():
-                step.items.pop()
-            return
 
 
 def path_of(records: Iterable[Record]) -> list[tuple[str, str]]:

@@ -164,7 +164,7 @@ def _difference(left: _Log, right: _Log, step: int) -> Difference | None:
 def _title(record: Record | None) -> str:
     if record is None:
         return ""
-    why = record.error or record.reason
+    why = record.said
     return f"{record.state}: {record.event}{f' ({why})' if why else ''}"
 
 
@@ -184,7 +184,7 @@ class _Log:
         self.steps: dict[int, list[Record]] = {}
         for record in lineage(records):
             if record.back_to is None:
-                self.steps.setdefault(record.step, []).append(record)
+                self.steps.setdefault(record.of_step, []).append(record)
 
     def deeds(self, record: Record) -> dict[str, Any]:
         """What a record says was done. What a run began with is not: it stands above the steps."""
@@ -231,7 +231,5 @@ class _Log:
 def _summary(group: Sequence[Record]) -> Iterator[str]:
     for record in group:
         by = "" if record.by in AUTOMATIC else f"{record.by}: "
-        if record.error:
-            yield f"{by}{record.event}: {record.error}"
-        elif record.reason:
-            yield f"{by}{record.reason}"
+        if record.said:
+            yield f"{by}{record.event}: {record.error}" if record.error else f"{by}{record.said}"

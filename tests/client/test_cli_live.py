@@ -9,11 +9,11 @@ from collections.abc import Iterable
 import pytest
 from rich.console import Console
 
-from activities.contracts import Message, ToolCall, ToolError
+from activities.contracts import Message, ToolCall, ToolError, call_title
 from client.cli.live import LiveView
 from client.follow import Heartbeat
 from workflows.api import RunResult
-from workflows.kernel.log import EffectSummary, Record
+from workflows.kernel.log import LoggedCall, Record
 
 LINK = "https://example.com/a/very/long/path/that/is/longer/than/any/line/of/a/terminal/of/eighty/columns"
 
@@ -29,14 +29,23 @@ def said(content: str, *calls: tuple[str, dict[str, object]]) -> dict[str, objec
     wanted = tuple(ToolCall(id=str(i), name=n, arguments=json.dumps(a)) for i, (n, a) in enumerate(calls))
     return {
         "messages": (Message(role="assistant", content=content, tool_calls=wanted),),
-        "answered": (EffectSummary(kind="ask_model", title="ask"),),
+        "answered": (LoggedCall(kind="ask_model", title="ask"),),
+        "thought": content,
+        "asked": wants(*(call_title(name, arguments) for name, arguments in calls)),
     }
 
 
-def made(*calls: tuple[str, str], error: ToolError | None = None) -> tuple[EffectSummary, ...]:
+def wants(*titles: str) -> tuple[LoggedCall, ...]:
+    """Calls that come next."""
+    return tuple(LoggedCall(kind="call_tools", title=title) for title in titles)
+
+
+def made(
+    *calls: tuple[str, str], error: ToolError | None = None, is_cut: bool = False
+) -> tuple[LoggedCall, ...]:
     """Calls that have ended: title, and what came of it."""
     return tuple(
-        EffectSummary(kind="call_tools", title=title, output=output, error=error, call=str(i))
+        LoggedCall(kind="call_tools", title=title, output=output, error=error, call=str(i), is_cut=is_cut)
         for i, (title, output) in enumerate(calls)
     )
 
@@ -105,11 +114,11 @@ def test_call_that_a_person_edited_is_shown_as_it_was_made() -> None:
     found = shown(
         [
             STARTED,
-            record("ask", "Drafted", "run", 1, reason='I pay. -> pay(to="Eve")',
+            record("ask", "Drafted", "run", 1, thought="I pay.", asked=wants('pay(to="Eve")'),
                    messages=(Message(role="assistant", content='{"thought": "I pay."}'),),
-                   answered=(EffectSummary(kind="ask_model", title="think"),)),
+                   answered=(LoggedCall(kind="ask_model", title="think"),)),
             record("run", "Decided", None, 1, by="Bob (claimed)", reason="r1 edited, Bob (claimed)"),
-            record("run", "Acted", "ask", 1, answered=made(('pay(to="Ada")', "paid")), reason="paid"),
+            record("run", "Acted", "ask", 1, answered=made(('pay(to="Ada")', "paid"))),
         ]
     )  # fmt: skip
     assert found.split("\n")[1:6] == [
@@ -124,11 +133,11 @@ def test_call_that_a_person_edited_is_shown_as_it_was_made() -> None:
 def test_reply_that_leads_to_the_next_step_belongs_to_it() -> None:
     found = shown(
         [
-            record("init", "Began", "ask", 0, **said("First.", ("look", {}))),
-            record("ask", "Found", "run", 1, reason="First. -> look()"),
+            record("init", "Began", "ask", 0, **said("First."), begins=True),
+            record("ask", "Found", "run", 1, asked=wants("look()")),
             record("run", "Ran", None, 1, answered=made(("look()", "x")), messages=returned("x")),
-            record("run", "Executed", "ask", 1, **said("Second.", ("look", {"n": 2}))),
-            record("ask", "Found", "run", 2, reason="Second. -> look(n=2)"),
+            record("run", "Executed", "ask", 1, **said("Second."), begins=True),
+            record("ask", "Found", "run", 2, asked=wants("look(n=2)")),
         ]
     )
     assert found.startswith("\n  1  First.\n     → look()\n       x\n\n  2  Second.\n     → look(n=2)\n")
@@ -146,7 +155,14 @@ def test_lines_hang_and_links_stay_whole(width: int) -> None:
 
 def test_long_result_says_how_much_is_left_out() -> None:
     text = "\n".join(f"line {number}" for number in range(40))
-    ran = record("run", "Ran", "ask", 1, answered=made(("read()", f"{text[:299]}…")), messages=returned(text))
+    ran = record(
+        "run",
+        "Ran",
+        "ask",
+        1,
+        answered=made(("read()", f"{text[:299]}…"), is_cut=True),
+        messages=returned(text),
+    )
     found = shown([STARTED, ran])
     assert "       line 5\n       … 34 more lines\n" in found
 
@@ -189,7 +205,7 @@ def test_result_that_the_model_is_told_later_is_shown_once() -> None:
             STARTED,
             record("ask", "Replied", "run", 1, **said("I look.", ("look", {}))),
             record("run", "ToolsReturned", None, 1,
-                   answered=(EffectSummary(kind="call_tools", title="look()", output="it is b", call="o"),)),
+                   answered=made(("look()", "it is b"))),
             record("run", "Told", "ask", 1, **{**said("So it is b"), "messages": (
                 *returned("it is b"), Message(role="assistant", content="So it is b"))}),
         ]

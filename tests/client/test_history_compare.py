@@ -33,7 +33,7 @@ async def test_first_different_step_is_shown(agents: AgentClient) -> None:
     one, other = [(await agents.run(marking("one", line))).workflow_id for line in ("two", "three")]
     comparison = await agents.compare(one, other)
     assert comparison.first_different is not None
-    assert comparison.first_different.step == 1  # its last question brought the other reply
+    assert comparison.first_different.step == 2  # it begins with the other reply
     assert comparison.first_different.difference is not None
     assert "two" in comparison.first_different.difference.left
     assert "three" in comparison.first_different.difference.right

@@ -31,6 +31,7 @@ def test_page_with_many_calls_stays_small_and_says_how_many_more(text: str) -> N
     done = answered(
         CallTools(runs=tuple(ToolRun(id=f"c{n}", tool="t", arguments={"q": output}) for n in calls)),
         ToolsReturned(results=tuple(ToolResult(id=f"c{n}", tool="t", output=output) for n in calls)),
+        "s#1:0",
     )
     messages = tuple(Message(role="tool", content=output, tool_call_id=f"c{n}") for n in calls)
     record = Record(

@@ -866,14 +866,14 @@ def test_record_of_many_calls_keeps_titles_and_errors_before_outputs(text: str) 
 
 def test_record_of_very_many_calls_says_how_many_more() -> None:
     (record,) = log_of_calls({f"t{n}": returned("done") for n in range(500)})
-    assert len(record.answered) > 80
+    assert len(record.answered) > 60
     assert record.answered[-1].title == f"and {500 - len(record.answered) + 1} more"
     assert len(record.model_dump_json().encode()) < 6_200
 
 
 def test_long_reason_of_an_inner_run_is_cut() -> None:
     inner = MachineEnded(machine="m", ok=False, exit_reason="why " * 1_000)
-    (ended,) = answered(RunMachine(machine="m", goal="g"), inner)
+    (ended,) = answered(RunMachine(machine="m", goal="g"), inner, "s#1:0")
     assert ended.error == f"{'why ' * 14}why…"
 
 
@@ -885,11 +885,11 @@ def test_result_can_be_written_whatever_it_has() -> None:
 def test_inner_run_texts_and_failure_say_what_came_of_them() -> None:
     inner = MachineEnded(machine="m", ok=False, exit_reason="limit", error="too dear")
     failed = EffectFailed(error="recoverable", type="HTTP500", message="down")
-    ended, broken = (answered(RunMachine(machine="m", goal="g"), one)[0] for one in (inner, failed))
+    ended, broken = (answered(RunMachine(machine="m", goal="g"), one, "s#1:0")[0] for one in (inner, failed))
     assert (ended.title, ended.output, ended.error) == ("run m: g", "too dear", "limit")
     assert (broken.output, broken.error) == ("down", "HTTP500")
     texts = ArtifactsRead(texts=(ArtifactText(text="a\n"), ArtifactText(problem="no such path")))
-    (read,) = answered(ReadArtifacts(reads=(ArtifactRead(digest="d"),)), texts)
+    (read,) = answered(ReadArtifacts(reads=(ArtifactRead(digest="d"),)), texts, "s#1:0")
     assert read.output == "a\n\nno such path"
 
 
@@ -897,7 +897,7 @@ def test_questions_side_by_side_name_the_one_that_failed() -> None:
     asked = tuple(AskModel(label=f"ask #{n}", beside=True) for n in range(3))
     failed = EffectFailed(error="recoverable", type="HTTP500", message="down")
     reply = ModelReplied(text="yes")
-    found = answered(Together(effects=asked), Answers(answers=(reply, failed, reply)))
+    found = answered(Together(effects=asked), Answers(answers=(reply, failed, reply)), "s#1:0")
     assert [(one.title, one.output, one.error) for one in found] == [
         ("ask model (3)", "", None), ("ask #1", "down", "HTTP500"),
     ]  # fmt: skip

@@ -226,7 +226,7 @@ def test_policy_is_asked_at_each_point_with_what_was_observed() -> None:
 
 CONDITIONS = ("halt", "iterations", "time", "budget", "converged", "observations")
 REASONS = ["broken", "Max iterations exceeded", "Time limit exceeded", "Budget exceeded: tokens",
-           "Policy indicates convergence", "Continuing", "No observations"]  # fmt: skip
+           "Policy indicates convergence", "", "No observations"]  # fmt: skip
 
 
 def checked(*holding: str) -> str:

@@ -7,6 +7,7 @@ The log only grows: a rollback or a fork is a record too, and says which of thos
 from __future__ import annotations
 
 import hashlib
+import json
 from collections.abc import Iterable, Iterator, Sequence
 from typing import Any
 
@@ -25,6 +26,7 @@ from activities.contracts import (
     MachineEnded,
     Message,
     Together,
+    ToolRun,
     ToolsReturned,
     without_digests,
 )
@@ -39,13 +41,17 @@ __all__ = [
     "STARTED",
     "STEERED",
     "VERSION",
-    "EffectSummary",
+    "LoggedCall",
+    "NO_CALLS",
     "Record",
     "answered",
+    "asked",
     "chain",
     "lineage",
+    "members",
     "next_hash",
     "shortened",
+    "tool_calls",
 ]
 
 STARTED = "Started"
@@ -65,22 +71,36 @@ FORKED = "Forked"
 """Event of a record that goes on from a step of another run; that run's records stand before it."""
 
 TITLE, OUTPUT, ERROR = 200, 300, 60
-"""The most characters of a title, an output and an error in `EffectSummary`."""
+"""The most characters of a title, an output and an error in `LoggedCall`."""
 ANSWERED = 6_000
 """The most bytes of a record's `answered`, as JSON."""
+ARGUMENTS = 2_000
+"""The most characters of a call's arguments."""
 MORE = 60
 """Bytes of the last of them, which says how many more there were."""
+NO_CALLS = {"ask_model", "ask_person", "together"}
+"""Kinds of effect whose answers the log has elsewhere: as messages, as decisions."""
 LEFT_OUT = "[left out]"
 """In the place of an output for which there was no room."""
 
 
-class EffectSummary(Frozen):
-    """An effect that was answered, in short: what was asked for, and what came of it."""
+class LoggedCall(Frozen):
+    """An effect in short: what is asked for and, once it was answered, what came of it."""
 
     kind: str
     """Of the effect; `more`: says how many there was no room for."""
     title: str
     """For people: `search_files(pattern="ERROR")`."""
+    id: str = Field(default="", exclude_if=lambda name: not name)
+    """Of its activity: the same where it is asked for and where it was answered."""
+    arguments: JsonObject = Field(default_factory=dict, exclude_if=lambda arguments: not arguments)
+    """Of a tool's call that was answered, each value cut."""
+    edited_by: str = Field(default="", exclude_if=lambda by: not by)
+    """The person who gave these arguments in place of the model's."""
+    is_cut: bool = Field(default=False, exclude_if=lambda is_cut: not is_cut)
+    """`output` is the beginning of it."""
+    seconds: float = Field(default=0.0, exclude_if=lambda seconds: not seconds)
+    """How long a tool took."""
     output: str = Field(default="", exclude_if=lambda output: not output)
     """What came back, cut: of a tool or an inner run, texts that were read, what code printed, why it
     failed; `[left out]`: there was no room. A model's reply is among the messages."""
@@ -90,27 +110,56 @@ class EffectSummary(Frozen):
     """Id of a tool's call, by which a message may answer it."""
 
 
-def answered(effect: Effect[Any], answer: Any) -> tuple[EffectSummary, ...]:
+def members(effect: Effect[Any], place: str) -> tuple[tuple[str, Effect[Any]], ...]:
+    """The effect's single effects with their activity ids."""
+    if not isinstance(effect, Together):
+        return ((place, effect),)
+    return tuple((f"{place}.{number}", member) for number, member in enumerate(effect.effects))
+
+
+def tool_calls(effect: Effect[Any], place: str) -> dict[str, ToolRun]:
+    """The tool calls among them, by activity id."""
+    return {
+        (name if len(member.runs) == 1 else f"{name}.{number}"): run
+        for name, member in members(effect, place)
+        if isinstance(member, CallTools)
+        for number, run in enumerate(member.runs)
+    }
+
+
+def asked(effect: Effect[Any], place: str) -> tuple[LoggedCall, ...]:
+    """The calls that an effect asks for; questions to models and people are none."""
+    runs = tool_calls(effect, place)
+    calls = [
+        LoggedCall(kind=one.kind, title=_short(one.title, TITLE), id=name)
+        for name, one in members(effect, place)
+        if not isinstance(one, CallTools) and one.kind not in NO_CALLS
+    ]
+    calls += [LoggedCall(kind="call_tools", title=_short(run.title, TITLE), id=n) for n, run in runs.items()]
+    return shortened(calls, ANSWERED)
+
+
+def answered(effect: Effect[Any], answer: Any, place: str) -> tuple[LoggedCall, ...]:
     """What came of an effect, of each call and each member side by side; as much as there is room for."""
-    return shortened(tuple(_each(effect, answer)), ANSWERED)
+    return shortened(tuple(_each(effect, answer, place)), ANSWERED)
 
 
-def shortened(every: Sequence[EffectSummary], room: int) -> tuple[EffectSummary, ...]:
+def shortened(every: Sequence[LoggedCall], room: int) -> tuple[LoggedCall, ...]:
     """As much as `room` bytes of JSON hold: outputs go before titles and errors; the last counts the rest."""
     sizes = [_size(one) for one in every]
     if sum(sizes) <= room:
         return tuple(every)
-    room, found, spared = room - MORE, list[EffectSummary](), list[int]()
+    room, found, spared = room - MORE, list[LoggedCall](), list[int]()
     for one, size in zip(every, sizes, strict=True):
         is_long = len(one.output) > len(LEFT_OUT)
-        bare = one.model_copy(update={"output": LEFT_OUT}) if is_long else one
+        bare = one.model_copy(update={"output": LEFT_OUT, "is_cut": True}) if is_long else one
         spared.append(size - _size(bare) if is_long else 0)
         room -= size - spared[-1]
         if room < 0:
             hidden = sum(
                 int(one.title.split()[1]) if one.kind == "more" else 1 for one in every[len(found) :]
             )
-            return (*found, EffectSummary(kind="more", title=f"and {hidden} more"))
+            return (*found, LoggedCall(kind="more", title=f"and {hidden} more"))
         found.append(bare)
     for number, size in enumerate(spared):
         if size <= room:
@@ -119,24 +168,28 @@ def shortened(every: Sequence[EffectSummary], room: int) -> tuple[EffectSummary,
     return tuple(found)
 
 
-def _size(one: EffectSummary) -> int:
+def _size(one: LoggedCall) -> int:
     """Bytes of its JSON, and of the comma behind it."""
     return len(one.model_dump_json().encode()) + 1
 
 
-def _each(effect: Effect[Any], answer: Any) -> Iterator[EffectSummary]:
+def _each(effect: Effect[Any], answer: Any, place: str) -> Iterator[LoggedCall]:
     match effect, answer:
         case Together(), Answers():
             if only_asks := all(isinstance(member, AskModel) for member in effect.effects):
                 yield _made(effect.kind, effect.title, "", None)
-            for member, its in zip(effect.effects, answer.answers, strict=False):
+            for (name, member), its in zip(members(effect, place), answer.answers, strict=False):
                 if not only_asks or isinstance(its, EffectFailed):
-                    yield from _each(member, its)
+                    yield from _each(member, its, name)
         case CallTools(), ToolsReturned() if answer.results:
-            for run, result in zip(effect.runs, answer.results, strict=False):
-                yield _made(effect.kind, run.title, result.output, result.error, run.id)
+            for (name, run), result in zip(tool_calls(effect, place).items(), answer.results, strict=False):
+                yield _made(
+                    effect.kind, run.title, result.output, result.error, call=run.id, id=name,
+                    arguments=_cut_arguments(run.arguments), edited_by=run.edited_by[:TITLE],
+                    seconds=round(result.seconds, 3),
+                )  # fmt: skip
         case _:
-            yield _made(effect.kind, effect.title, *_outcome(answer))
+            yield _made(effect.kind, effect.title, *_outcome(answer), id=place)
 
 
 def _outcome(answer: Any) -> tuple[str, str | None]:
@@ -152,14 +205,32 @@ def _outcome(answer: Any) -> tuple[str, str | None]:
     return "", None
 
 
-def _made(kind: str, title: str, output: str, error: str | None, call: str = "") -> EffectSummary:
-    return EffectSummary(
+def _made(
+    kind: str, title: str, output: str, error: str | None, *, call: str = "", **more: Any
+) -> LoggedCall:
+    shown = _short(output.rstrip(), OUTPUT)
+    return LoggedCall(
         kind=kind,
         title=_short(title, TITLE),
-        output=_short(output.rstrip(), OUTPUT),
+        output=shown,
+        is_cut=len(shown) < len(output.rstrip()),
         error=error and _short(error, ERROR),
         call=call if len(call) <= TITLE else "",  # a model may have written it
+        **more,
     )
+
+
+def _cut_arguments(arguments: JsonObject) -> JsonObject:
+    """As people see them: of a long value the beginning, as text; as many as there is room for."""
+    found: JsonObject = {}
+    left = ARGUMENTS
+    for name, value in arguments.items():
+        text = json.dumps(value, ensure_ascii=False)
+        left -= len(name) + min(len(text), OUTPUT)
+        if left < 0:
+            return {**found, "...": f"and {len(arguments) - len(found)} more"}
+        found[readable(name)] = value if len(text) <= OUTPUT and text.isprintable() else _short(text, OUTPUT)
+    return found
 
 
 def _short(text: str, limit: int) -> str:
@@ -182,7 +253,11 @@ class Record(Frozen):
     to: str | None = None
     """The state that the event led to; None: the machine stayed in its visit."""
     reason: str = ""
-    """For people: what was thought, called, returned or violated."""
+    """For people: why, what was called, returned or violated, in words that nobody has to read."""
+    thought: str = ""
+    """What the model said, as the machine read it."""
+    begins: bool = False
+    """A step begins with it: it leads to the machine's step state."""
     step: int = 0
     """How many steps had begun (entries of the machine's step state)."""
     visit: int = 0
@@ -199,8 +274,10 @@ class Record(Frozen):
     """Messages from people that the next question will bring."""
     heard: int = 0
     """How many waiting messages from people are among `messages`."""
-    answered: tuple[EffectSummary, ...] = ()
+    answered: tuple[LoggedCall, ...] = ()
     """The effects that were answered since the record before, and what came of each."""
+    asked: tuple[LoggedCall, ...] = ()
+    """The calls that are asked for next."""
     counters: dict[str, float] = Field(default_factory=dict)
     """The ledger: what the run had spent by then (calls that were begun, tokens, USD, seconds)."""
     started: float = 0.0
@@ -216,10 +293,30 @@ class Record(Frozen):
     about: JsonObject = Field(default_factory=dict)
     """Details of a person's message, request or command: id, kind, digest, arguments, who decided."""
 
+    @property
+    def replied(self) -> bool:
+        """A model was asked, and this record has what came of it."""
+        return any(one.kind == "ask_model" for one in self.answered)
+
+    @property
+    def of_step(self) -> int:
+        """The step that it tells of: a reply with which a step begins is that step's own, and one before the
+        first step is the first one's."""
+        return max(self.step + (self.begins and self.replied), 1 if self.replied else 0)
+
+    @property
+    def said(self) -> str:
+        """In words what happened: the broken rule; or what was thought, why, and which calls come next; or
+        else which were made."""
+        words = "; ".join(filter(None, (self.thought, self.reason)))
+        wanted = "; ".join(one.title for one in self.asked)
+        made = "; ".join(one.title for one in self.answered if one.kind not in NO_CALLS)
+        return self.error or " -> ".join(filter(None, (words, wanted))) or made
+
     @model_serializer(mode="wrap")
     def _lean(self, write: SerializerFunctionWrapHandler) -> dict[str, Any]:
         values: dict[str, Any] = write(self)
-        defaults = {"by": "machine", "back_to": None}
+        defaults = {"by": "machine", "back_to": None, "begins": False}
         return {
             name: value
             for name, value in values.items()

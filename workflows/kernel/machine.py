@@ -55,9 +55,13 @@ __all__ = [
 
 @dataclass(frozen=True)
 class Event:
-    """Something that happened; `reason` is for people. An event of one's own is a subclass."""
+    """Something that happened; an event of one's own is a subclass."""
 
     reason: str = ""
+    """For people: why, in words, beyond the thought and the calls, which the log has by themselves."""
+    thought: str | None = None
+    """What the model said, as the machine read it. None: the text of the reply since the event before, if it
+    was asked for in the conversation and without a schema."""
 
 
 Outcome = tuple[Patch, Event]

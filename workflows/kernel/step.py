@@ -13,6 +13,7 @@ recorded. A broken rule keeps nothing.
 from __future__ import annotations
 
 from collections.abc import Callable, Generator, Iterator, Mapping
+from contextlib import suppress
 from dataclasses import replace
 from typing import Any
 
@@ -64,9 +65,10 @@ from workflows.kernel.log import (
     STARTED,
     STEERED,
     VERSION,
-    EffectSummary,
+    LoggedCall,
     Record,
     answered,
+    asked,
 )
 from workflows.kernel.machine import Event, Exit, Interrupt, Outcome, Run, State, state_name
 from workflows.kernel.snapshot import ANSWER, ENDED, Live, Moment, Program, Shown, Snapshot, Step, step_from
@@ -106,7 +108,7 @@ def start(program: Program, *, now: float, ledger: Ledger | None = None) -> Step
     turn.write(Record(
         seq=0, machine=machine.name, state=state, event=STARTED, to=state, patch=whole(context),
         messages=opening, by="kernel", started=now, at=now, counters=turn.ledger.spent,
-        about={VERSION: machine.version},
+        about={VERSION: machine.version}, begins=turn.begins_step(state),
     ))  # fmt: skip
     return turn.run(lambda: turn.enter(state, interrupt=True))
 
@@ -155,7 +157,7 @@ def advance(step: Step, answer: Any, *, now: float, effect: Effect[Any] | None =
     answer = read_only(answer, ANSWER)
     turn = Turn.of(step, now)
     turn.ledger = turn.ledger.charge(answer.cost)
-    turn.answered += answered(effect, answer)
+    turn.answered += answered(effect, answer, s.place)
     failed = isinstance(answer, EffectFailed)
     if failed and answer.type == MODEL_REFUSED and isinstance(effect, AskModel) and effect.refusal == "ends":
         return _closed(turn, MODEL_REFUSED, answer.message, "kernel")
@@ -164,6 +166,7 @@ def advance(step: Step, answer: Any, *, now: float, effect: Effect[Any] | None =
         heard = s.heard + len(effect.say) - len(step.asked.say)
         turn.snapshot = replace(turn.snapshot, heard=heard)
         turn.say((*effect.say, answer.message))
+        turn.thought = "" if effect.response_schema else answer.text
     elif isinstance(effect, AskModel) and effect.with_notes and not failed:
         shown = s.moments[-1].shown if s.moments else s.entered
         turn.snapshot = replace(turn.snapshot, heard=max(s.heard, shown.notes))
@@ -291,7 +294,9 @@ class Turn:
         self.breach: Breach | None = None
         self.logged = snapshot
         """The snapshot as of the last record."""
-        self.answered: tuple[EffectSummary, ...] = ()
+        self.answered: tuple[LoggedCall, ...] = ()
+        self.thought = ""
+        """What a model said since the last record."""
         self.beside: tuple[Message, ...] = ()
         self.progress = ""
         """Event of the next `record_progress`: the kind of the newest answer."""
@@ -365,6 +370,12 @@ class Turn:
         if self.breach is None:
             self.ledger = self.ledger.charge(effect.price)
         self.asked = effect
+        self.note_asked(effect)
+
+    def note_asked(self, effect: Effect[Any]) -> None:
+        """The record that has led to it names the calls."""
+        if self.records and (calls := asked(effect, self.snapshot.place)):
+            self.records[-1] = self.records[-1].model_copy(update={"asked": calls})
 
     def observe(self, found: Any) -> None:
         """Show what the visit asks for or comes to; None: it begins."""
@@ -415,6 +426,7 @@ class Turn:
         if declared.holds and (wrong := self.call(declared.holds, context, s.state)):
             raise self.broken(InvariantViolated, f"the invariant of {target} does not hold: {wrong}")
         self.snapshot = replace(s, context=context, transitions=s.transitions + 1)
+        self.thought = self.thought if event.thought is None else event.thought
         self.record(type(event).__name__, to=target, reason=event.reason, reads=reads, by=by)
         self.enter(target, interrupt=True)
 
@@ -432,11 +444,15 @@ class Turn:
         entry = self.machine.by_name[target].entry
         return self.own_patch(context, self.call(entry, context, self.snapshot.state)) if entry else context
 
+    def begins_step(self, target: str) -> bool:
+        """Entering it begins a step."""
+        return self.machine.step is not None and target == state_name(self.machine.step)
+
     def enter(self, target: str, *, interrupt: bool = False) -> None:
         """Begin the visit of a state; with `interrupt`, the run may be paused before it."""
         s, counter = self.snapshot, self.machine.by_name[target].counts
         counts = {**s.counts, counter: s.counts.get(counter, 0) + 1} if counter else s.counts
-        begins = self.machine.step is not None and target == state_name(self.machine.step)
+        begins = self.begins_step(target)
         self.live = None
         self.snapshot = replace(
             s, state=target, entry_context=s.context, moments=(), calls=0, counts=counts, visit=s.visit + 1,
@@ -447,6 +463,9 @@ class Turn:
         if interrupt and asks and target not in self.machine.final and asks(self.snapshot, self.program):
             self.snapshot = replace(self.snapshot, interrupted=True)
             self.asked = Interrupt(state=target, step=self.snapshot.step)
+            with suppress(Exception):  # what is wrong with the visit shows when the state is entered
+                self.note_asked(self.next_effect())
+            self.live = None
 
     def go_back(  # noqa: PLR0913  # who, when and why beside where
         self,
@@ -464,7 +483,7 @@ class Turn:
         migration. Nobody is asked before it. `migrated`: the snapshot comes from a log of another version of
         the machine."""
         machine, context, target = self.machine, then.context, then.state
-        begins = machine.step is not None and target == state_name(machine.step)
+        begins = self.begins_step(target)
         counts = dict(then.counts)
         if target in machine.final:  # the end of a run, which goes on
             assert machine.on_reopen is not None, "else it is no checkpoint"
@@ -487,7 +506,7 @@ class Turn:
             step=s.step, visit=s.visit, counters=self.ledger.spent,
             patch=whole(context) if migrated else differences(then.context, context),
             notes=s.notes[len(then.notes) :], started=self.now, at=self.now, back_to=back_to, by=by,
-            reason=reason, about={**about, VERSION: machine.version} if migrated else about,
+            begins=begins, reason=reason, about={**about, VERSION: machine.version} if migrated else about,
         ))  # fmt: skip
         return self.run(lambda: self.enter(target))
 
@@ -752,13 +771,15 @@ class Turn:
         self.write(Record(
             seq=s.seq, branch=s.branch, machine=self.machine.name, state=s.state, event=event, to=to,
             reason=_cut_text(reason, REASON_CHARS), step=s.step, visit=s.visit, reads=reads,
+            thought=_cut_text(self.thought, REASON_CHARS),
+            begins=to is not None and self.begins_step(to),
             patch=differences(before.context, s.context),
             messages=s.conversation.messages[len(before.conversation) :], beside=self.beside,
             heard=s.heard - before.heard, answered=self.answered, counters=self.ledger.spent,
             started=s.entered.now if to else self.effect_started, at=self.now, by=by, error=error,
             about=about,
         ))  # fmt: skip
-        self.answered, self.beside, self.progress = (), (), ""
+        self.answered, self.beside, self.progress, self.thought = (), (), "", ""
 
     def log_event(self, event: str, not_begun: Mapping[str, float], **more: Any) -> None:
         """A record that changes nothing else."""

@@ -155,8 +155,6 @@ def begin(input: RunInput, options: Options) -> tuple[Code, list[Message]]:
 
 REPLY = {"cut", "tokens", "reaches"}
 ENDS = {"answer", "finish", "policy"}
-LOGGED_CHARACTERS = 1000
-"""Of a block's output, in its record's reason."""
 POLICY_VIEW = {"iteration", "policy_memory", "last_result", "blocks", "outputs"}
 SANDBOX = {"session", "reaches", "reply_bytes", "run_bytes"}
 
@@ -168,7 +166,7 @@ def first_reply(c: Code, run: Run) -> Visit:
         reason = f"nested {run.input.depth} deep; `max_depth` is {run.options.max_depth}"
         return {}, DepthExceeded(reason)
     reply = yield from do(AskModel(label="think #1", attempts=run.options.max_model_attempts))
-    return _facts(c, reply), LLMResponseReceived(reply.text)
+    return _facts(c, reply), LLMResponseReceived()
 
 
 @state(S.SHALLOW_CALL, asks={AskModel}, reads={"reaches"}, writes={*REPLY, *ENDS})
@@ -177,7 +175,7 @@ def shallow(c: Code, run: Run) -> Visit:
     no variables."""
     reply = yield from do(AskModel(label="think #1", attempts=run.options.max_model_attempts))
     ended = {"answer": read_reply(reply.text).final, "finish": "shallow"}
-    return {**_facts(c, reply), **ended}, LLMResponseReceived(reply.text)
+    return {**_facts(c, reply), **ended}, LLMResponseReceived()
 
 
 def _facts(c: Code, reply: ModelReplied) -> Patch:
@@ -257,7 +255,7 @@ def execute(c: Code, run: Run) -> Visit:
         answer = yield from look_up(c, run, block.variable)
     if answer is not None:
         return _found(c, run, answer, _ran(c, run))
-    return {}, BlockRan(block.output[:LOGGED_CHARACTERS])
+    return {}, BlockRan()
 
 
 def _conclude(c: Code, run: Run) -> Visit:
@@ -294,7 +292,7 @@ def _next_reply(c: Code, run: Run) -> Visit:
     ended = {**patch, "answer": final, "finish": "max_iterations"}
     if final is None:
         return ended, MaxIterationsReached(reply.text)
-    return ended, FinalAnswerFound(final or reply.text)
+    return ended, FinalAnswerFound()
 
 
 def _question(c: Code, run: Run) -> AskModel:
@@ -332,7 +330,7 @@ def _found(c: Code, run: Run, answer: str, ran: Sequence[Call] = ()) -> Outcome:
     """The answer is there; policies are told about the reply that gave it. Raises what they raise."""
     text = answer or _text(run)
     memory = run.parts.policies.notify(policy_view("code", c, run, ran, c.last_result), text)
-    return {"answer": answer, "finish": "stop", "policy_memory": memory}, FinalAnswerFound(text)
+    return {"answer": answer, "finish": "stop", "policy_memory": memory}, FinalAnswerFound()
 
 
 def _stopped(policy: str) -> Outcome:

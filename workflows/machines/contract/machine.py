@@ -8,6 +8,7 @@ back once for a wrap-up round that maps what exists.
 from __future__ import annotations
 
 from collections.abc import Generator, Mapping
+from dataclasses import replace
 from enum import Enum
 from typing import Any
 
@@ -202,12 +203,14 @@ def route(c: Contract, run: Run, patch: dict[str, Any], judgement: Judgement) ->
     decision = judgement.decision
     if judgement.action == "call_tool":
         tool = decision.tool_call.tool_id if decision.tool_call else "no tool"
-        return patch, ToolChosen(f"{decision.notes} -> {tool}" if decision.notes else tool)
+        return patch, ToolChosen(tool, thought=decision.notes)
     patch |= timing_patch(c, run, judgement.action)
     if judgement.action == "decision":
         patch["round"] = c.round.next
-        return patch, ForcedRerun(decision.problem) if judgement.forced else Rerun(decision.notes)
-    return exit_or_wrap_up(c, patch, judgement.exit_reason or "complete")
+        around: Event = ForcedRerun(decision.problem) if judgement.forced else Rerun()
+        return patch, replace(around, thought=decision.notes)
+    ended, event = exit_or_wrap_up(c, patch, judgement.exit_reason or "complete")
+    return ended, replace(event, thought=decision.notes)
 
 
 def exit_or_wrap_up(c: Contract, patch: Patch, reason: str) -> Outcome:

@@ -12,6 +12,7 @@ Reading order: the two tables, options and context, then the states in the table
 from __future__ import annotations
 
 from collections.abc import Callable, Generator, Iterable, Mapping
+from dataclasses import dataclass, replace
 from datetime import UTC, datetime
 from enum import Enum
 from functools import partial, wraps
@@ -64,6 +65,13 @@ class S(Enum):
     END = 8
 
 
+@dataclass(frozen=True)
+class Told(Event):
+    """The reason of one that is `quiet` is for the history alone: the log has thought and calls by itself."""
+
+    quiet: bool = False
+
+
 class TakenIn(Event):
     """The shared state has the goal, and a plan is to be made."""
 
@@ -72,15 +80,15 @@ class Planned(Event):
     """The plan fits its schema, and the policy allows it."""
 
 
-class Continued(Event):
+class Continued(Told):
     """The model is to propose: for the first time, or again."""
 
 
-class Proposed(Event):
+class Proposed(Told):
     """The model asked for tools, or decided on an action."""
 
 
-class Observed(Event):
+class Observed(Told):
     """What was proposed is done, or asks for the halt."""
 
 
@@ -153,7 +161,8 @@ def recorded(
                 "reason": event.reason,
                 "iteration": patch.get("iteration", c.iteration),
             }
-            return {**patch, "history": (*c.history, entry)}, event
+            told = replace(event, reason="") if isinstance(event, Told) and event.quiet else event
+            return {**patch, "history": (*c.history, entry)}, told
 
         seen, changed = {*reads, "iteration", "history"}, {*writes, "history"}
         return state(name, reads=seen, writes=changed, **more)(visit)
@@ -215,11 +224,13 @@ def decide(c: Planner, run: Run) -> Visit:
         return halted("invalid_decision", f"Invalid decision: {cause(error)}")
     patch = {"state": {**c.state, "decision": decision}}
     if not decision["continue"]:
-        return {**patch, "exit_reason": "stopped"}, Stopped(str(decision["reason"] or "Decision: stop"))
+        why = str(decision["reason"])
+        return {**patch, "exit_reason": "stopped"}, Stopped("" if why else "Decision: stop", thought=why)
     if violation := run.parts.policy.violation(Decision("execute", made, confidence_of(answer)), shared(c)):
         return halted("policy_violation", f"Policy violation: {violation}")
     yield Say(say=(prompt.CARRY_OUT,))
-    return patch, Continued(str(decision["reason"] or "Decision: continue"))
+    why = str(decision["reason"])
+    return patch, Continued("" if why else "Decision: continue", thought=why)
 
 
 def _answer(c: Planner, run: Run, made: JsonObject) -> Generator[Any, Any, Any]:
@@ -268,7 +279,7 @@ def _requested(reply: ModelReplied) -> Outcome:
     """The native tool calls of a reply; without any it is the answer."""
     if calls := reply.tool_calls:
         names = "; ".join(f"{shown_name(call.name)}({call.arguments})" for call in calls)
-        return {"cut": was_cut(reply)}, Proposed(f"Tool calls requested: {names[:300]}")
+        return {"cut": was_cut(reply)}, Proposed(f"Tool calls requested: {names[:300]}", quiet=True)
     if was_cut(reply):
         return halted("execution_failed", f"Execution failed: {CUT}")
     return {"exit_reason": "answered"}, Stopped("No tool calls requested")
@@ -280,7 +291,7 @@ def _decided(c: Planner, reply: ModelReplied) -> Outcome:
     if isinstance(read, NotJson):
         text = f"Execution failed: the decision cannot be read: {unread(reply, read.problem)}"
         return halted("invalid_decision", text, **simple.audited(c, None, {"error": text}))
-    return {}, Proposed(f"Decided: {read.title}")
+    return {}, Proposed(f"Decided: {read.title}", thought="", quiet=True)
 
 
 # -- OBSERVE: code judges and does ----------------------------------------------------------------
@@ -296,8 +307,8 @@ def observe(c: Planner, run: Run) -> Visit:
     """The only place where tools run. A halt is only asked for here; LOOP_CHECK decides it, and what was
     observed before it is kept (R-003-4)."""
     if run.options.mode == "simple":
-        patch, text = yield from simple.act(c, run)
-        return patch, Observed(text)
+        patch, text, was_called = yield from simple.act(c, run)
+        return patch, Observed(text, quiet=was_called)
     assert run.reply is not None
     calls = run.reply.tool_calls
     for number, call in enumerate(calls, start=1):
@@ -317,7 +328,7 @@ def observe(c: Planner, run: Run) -> Visit:
             record["result"], marks = shown_value(outcome.output), marked(c, outcome)
         kept = {"observations": (*c.observations, record), "marks": marks}
         yield Say(say=(prompt.tool_message(record),), keep=kept)
-    return {}, Observed(f"Tools executed: {len(calls)}")
+    return {}, Observed(f"Tools executed: {len(calls)}", quiet=True)
 
 
 # -- LOOP_CHECK, FINALIZE -------------------------------------------------------------------------
@@ -342,7 +353,7 @@ def loop_check(c: Planner, run: Run) -> Visit:
             yield Say(say=(Message(role="user", content=text),), keep={"given": text})
     except AgentError as error:
         return halted("hook_failed", cause(error))
-    return {}, Continued("Continuing")
+    return {}, Continued("Continuing", quiet=True)
 
 
 def _ended(c: Planner, run: Run) -> Outcome | None:

@@ -67,28 +67,28 @@ def audited(c: Planner, decision: Decision | None, result: Any) -> dict[str, Any
     return {"observations": (*c.observations, record)}
 
 
-def act(c: Planner, run: Run) -> Generator[Any, Any, tuple[dict[str, Any], str]]:
-    """Do the one action of a step: the patch, and what happened. What a tool returns is merged into the
-    shared state (4.9)."""
+def act(c: Planner, run: Run) -> Generator[Any, Any, tuple[dict[str, Any], str, bool]]:
+    """Do the one action of a step: the patch, what happened, and whether a tool was called. What a tool
+    returns is merged into the shared state (4.9)."""
     assert run.reply is not None
     decision = read_decision(run.reply.content)
     assert isinstance(decision, Decision)  # else EXECUTE would have halted
     problem = forbidden(c, run, decision)
     if problem is None and decision.action == FINISH:
-        return _finished(c, decision), FINISH
+        return _finished(c, decision), FINISH, False
     outcome = problem or (yield from ran(run, decision, str(c.iteration), 1))
     if isinstance(outcome, Problem):
         patch = audited(c, decision, {"error": outcome.error})
         if outcome.halts:
             patch |= {"exit_reason": outcome.reason, "error": outcome.halts}
-        return patch, outcome.halts or outcome.error
+        return patch, outcome.halts or outcome.error, False
     value = shown_value(outcome.output)
     patch = {**audited(c, decision, value), "marks": marked(c, outcome), "answer": outcome.output}
     if isinstance(value, dict):
         patch["state"] = merged(c.state, value)
         if value.get("done") is True:
             patch["exit_reason"] = "done"
-    return patch, "Tools executed: 1"
+    return patch, "Tools executed: 1", True
 
 
 def _finished(c: Planner, decision: Decision) -> dict[str, Any]:

@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from enum import Enum
 from typing import Any
 
-from activities.contracts import AskModel, AskPerson, CallTools, Message, Say, ToolRun, call_title, do
+from activities.contracts import AskModel, AskPerson, CallTools, Message, Say, ToolRun, do
 from workflows.kernel.context import Patch
 from workflows.kernel.errors import (
     AgentError,
@@ -189,13 +189,8 @@ def _drafted(c: React, run: Run, read: Thought) -> Outcome:
         action_input=read.action_input,
         timestamp=run.now,
     )
-    title = ""
-    if read.action == FINISH and FINISH not in run.input.tool_names:
-        title = f" -> {FINISH}"  # its argument is the answer, which the last record has
-    elif read.action is not None:
-        title = f" -> {call_title(read.action, read.action_input)}"
     patch = {**_append(c, step), **_cost(run), "model_failure": ""}
-    return patch, Drafted(read.text + title)
+    return patch, Drafted(thought=read.text)
 
 
 def _append(c: React, step: ReasoningStep) -> dict[str, Any]:
@@ -272,7 +267,7 @@ def act(c: React, run: Run) -> Visit:
     status = "executed" if result.ok else "failed"
     done = _update(c, observation=result.output, whole=result.whole, status=status)
     ran = (result.tool,) if result.ok else ()
-    return {**done, **_cost(run), "tool_history": (*c.tool_history, *ran)}, Acted(result.output)
+    return {**done, **_cost(run), "tool_history": (*c.tool_history, *ran)}, Acted()
 
 
 # -- observation, commit --------------------------------------------------------------------------

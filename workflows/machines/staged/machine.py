@@ -157,7 +157,7 @@ class Lifecycle:
         check_precondition(stage, c, run)
         left = yield from FLOWS[stage.flow_type][0](stage, c, run)
         patch, target, reason = yield from departure(stage, left, run)
-        return patch, self.events[target](reason)
+        return patch, self.events[target](reason, thought=left.thought)
 
     def handle_error(self, c: Any, run: Run) -> Outcome:
         """Failing: what the error handler's function returns completes `last_error`. A fault of the function

@@ -81,6 +81,8 @@ class Left:
     """The lifecycle that it asks for; None: the one that the patch sets, or else the only exit."""
     reason: str = ""
     """For people."""
+    thought: str = ""
+    """What a model said."""
 
 
 class StageFailure(AgentError):
@@ -136,8 +138,7 @@ def think(stage: Stage, c: Any, run: Run) -> Doing[Left]:
 def _thought(stage: Stage, thought: Thought) -> Left:
     tools = thought.suggested_tools
     target = pick(stage, ACTING, OBSERVING) if tools else pick(stage, OBSERVING, ACTING)
-    reason = f"{thought.intent}: {thought.reasoning}" + (f" -> {', '.join(tools)}" if tools else "")
-    return Left({"thought": thought}, target, reason)
+    return Left({"thought": thought}, target, thought=f"{thought.intent}: {thought.reasoning}")
 
 
 # -- act ------------------------------------------------------------------------------------------
@@ -243,7 +244,7 @@ def observe(stage: Stage, c: Any, run: Run) -> Doing[Left]:
     seen = read_observation(reply.text, cut=was_cut(reply))
     done, entry = seen.final_answer and not seen.need_loop, run.options.entry
     target = pick(stage, FINISHED, entry) if done else pick(stage, entry, FINISHED)
-    return Left({"observation": seen}, target, seen.final_answer if done else seen.summary)
+    return Left({"observation": seen}, target, thought=seen.summary)
 
 
 # -- a model of users' own ------------------------------------------------------------------------

@@ -61,14 +61,6 @@ class ReplyCalls:
         """The calls before anything is run, as policies see them."""
         return [Call(call.name, _given(call)) for call in self.reply.tool_calls]
 
-    def title(self) -> str:
-        """The reply in one line, for people: its text, and the calls as a person would write them."""
-        calls, text = self.reply.tool_calls, self.reply.content
-        titles = [_title(call) for call in calls[: self.most]]
-        if len(calls) > self.most:
-            titles.append(f"and {len(calls) - self.most} more")
-        return f"{text} -> {'; '.join(titles)}" if text else "; ".join(titles)
-
     def runs(self) -> tuple[ToolRun, ...]:
         """The calls that can be run, in order."""
         return tuple(

@@ -221,7 +221,7 @@ def _is_empty(reply: ModelReplied) -> bool:
 def first_reply(c: Tools, run: Run) -> Visit:
     """The first model call; no policy is asked before it (2.6)."""
     reply = yield from ask(run, 0)
-    return {"cut": was_cut(reply)}, LLMResponseReceived(reply.text)
+    return {"cut": was_cut(reply)}, LLMResponseReceived()
 
 
 @state(S.PROMPTING, reads=SHOWN, writes={"policy_memory", *ENDS})
@@ -233,11 +233,11 @@ def look(c: Tools, run: Run) -> Outcome:
     if policy := _policies(run).stop(view):
         return _stopped(policy)
     if calls.reply.tool_calls:
-        return {}, ToolCallsFound(calls.title())
+        return {}, ToolCallsFound()
     text = calls.reply.content
     memory = _policies(run).notify(view, text)
     ended = {"policy_memory": memory, "answer": text, "finish": "cut_off" if c.cut else "stop"}
-    return ended, NoToolCalls(text)
+    return ended, NoToolCalls()
 
 
 @state(
@@ -270,7 +270,7 @@ def execute(c: Tools, run: Run) -> Visit:
 
     reply = yield from ask(run, c.iteration)
     if c.iteration < options.max_iterations:
-        return {"cut": was_cut(reply)}, ToolsExecuted(reply.text)
+        return {"cut": was_cut(reply)}, ToolsExecuted()
     return _forced(c, reply)
 
 
