@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any, Literal
 
 from client.calls import Call, Reader, Reading
@@ -61,7 +61,7 @@ def steps_of(records: Iterable[Record], *, last: int | None = None) -> list[Step
             before = total
             steps.append(Step(record.of_step, record.branch, started=record.started))
         step = steps[-1]
-        step.items += _items(record, reader.read(record))
+        _add(step.items, _items(record, reader.read(record)))
         step.path += [record.state] if record.to is not None and record.event != "Started" else []
         step.branch, step.finished = record.branch, record.at
         total = record.counters
@@ -88,6 +88,15 @@ def _items(record: Record, reading: Reading) -> list[Item]:
     if reading.words:
         found.append(Item("note", reading.words, **common))
     return found
+
+
+def _add(items: list[Item], more: Sequence[Item]) -> None:
+    """Calls that come next stand with the thought right before."""
+    for item in more:
+        if items and items[-1].kind == item.kind == "thought" and not (item.text or items[-1].plan):
+            items[-1] = replace(items[-1], plan=item.plan)
+        else:
+            items.append(item)
 
 
 def path_of(records: Iterable[Record]) -> list[tuple[str, str]]:

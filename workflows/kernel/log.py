@@ -260,6 +260,9 @@ class Record(Frozen):
     """A step begins with it: it leads to the machine's step state."""
     step: int = 0
     """How many steps had begun (entries of the machine's step state)."""
+    of_step: int = 0
+    """The step that it tells of. What comes before the first step belongs to that; a reply that leads to a
+    step state which asks no model itself, to the step that begins with it. 0: the run's beginning."""
     visit: int = 0
     """Number of the visit in which it happened; never falls."""
     reads: tuple[str, ...] = ()
@@ -292,17 +295,6 @@ class Record(Frozen):
     """A rollback or fork: of the records before this one, those up to this number hold (-1: none)."""
     about: JsonObject = Field(default_factory=dict)
     """Details of a person's message, request or command: id, kind, digest, arguments, who decided."""
-
-    @property
-    def replied(self) -> bool:
-        """A model was asked, and this record has what came of it."""
-        return any(one.kind == "ask_model" for one in self.answered)
-
-    @property
-    def of_step(self) -> int:
-        """The step that it tells of: a reply with which a step begins is that step's own, and one before the
-        first step is the first one's."""
-        return max(self.step + (self.begins and self.replied), 1 if self.replied else 0)
 
     @property
     def said(self) -> str:

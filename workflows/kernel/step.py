@@ -448,6 +448,12 @@ class Turn:
         """Entering it begins a step."""
         return self.machine.step is not None and target == state_name(self.machine.step)
 
+    def told_step(self, to: str | None = None) -> int:
+        """The step that the next record tells of."""
+        replied = any(one.kind == "ask_model" for one in self.answered)
+        leads = to is not None and self.begins_step(to) and AskModel not in self.machine.by_name[to].asks
+        return max(self.snapshot.step + (replied and leads), 1)
+
     def enter(self, target: str, *, interrupt: bool = False) -> None:
         """Begin the visit of a state; with `interrupt`, the run may be paused before it."""
         s, counter = self.snapshot, self.machine.by_name[target].counts
@@ -506,7 +512,8 @@ class Turn:
             step=s.step, visit=s.visit, counters=self.ledger.spent,
             patch=whole(context) if migrated else differences(then.context, context),
             notes=s.notes[len(then.notes) :], started=self.now, at=self.now, back_to=back_to, by=by,
-            begins=begins, reason=reason, about={**about, VERSION: machine.version} if migrated else about,
+            begins=begins, of_step=self.told_step(), reason=reason,
+            about={**about, VERSION: machine.version} if migrated else about,
         ))  # fmt: skip
         return self.run(lambda: self.enter(target))
 
@@ -772,7 +779,7 @@ class Turn:
             seq=s.seq, branch=s.branch, machine=self.machine.name, state=s.state, event=event, to=to,
             reason=_cut_text(reason, REASON_CHARS), step=s.step, visit=s.visit, reads=reads,
             thought=_cut_text(self.thought, REASON_CHARS),
-            begins=to is not None and self.begins_step(to),
+            begins=to is not None and self.begins_step(to), of_step=self.told_step(to),
             patch=differences(before.context, s.context),
             messages=s.conversation.messages[len(before.conversation) :], beside=self.beside,
             heard=s.heard - before.heard, answered=self.answered, counters=self.ledger.spent,
@@ -786,7 +793,7 @@ class Turn:
         s, spent = self.snapshot, self.ledger.refund(not_begun).spent
         self.write(Record(
             seq=s.seq, branch=s.branch, machine=self.machine.name, state=s.state, event=event, step=s.step,
-            visit=s.visit, counters=spent, started=self.now, at=self.now, **more,
+            of_step=self.told_step(), visit=s.visit, counters=spent, started=self.now, at=self.now, **more,
         ))  # fmt: skip
 
     def write(self, record: Record) -> None:

@@ -211,9 +211,7 @@ def look(c: Code, run: Run) -> Visit:
         if answer is not None:
             return _found(c, run, answer)
         return {**fresh, "missing": True}, CodeBlocksFound("no block, and FINAL_VAR names no variable")
-    count = len(read.blocks) + read.not_run
-    title = f"{count} block{'' if count == 1 else 's'}" if count else "no block and no answer"
-    return fresh, CodeBlocksFound(title)
+    return fresh, CodeBlocksFound("" if read.blocks or read.not_run else "no block and no answer")
 
 
 # -- EXECUTING: the next block, or the end of the reply -------------------------------------------
@@ -287,11 +285,11 @@ def _next_reply(c: Code, run: Run) -> Visit:
     reply = yield from do(question)
     patch = {**_facts(c, reply), "dropped": question.skip[1]}
     if not question.say:
-        return patch, CodeExecuted(reply.text)
+        return patch, CodeExecuted()
     final = read_reply(reply.text).final
     ended = {**patch, "answer": final, "finish": "max_iterations"}
     if final is None:
-        return ended, MaxIterationsReached(reply.text)
+        return ended, MaxIterationsReached()
     return ended, FinalAnswerFound()
 
 

@@ -202,8 +202,7 @@ def route(c: Contract, run: Run, patch: dict[str, Any], judgement: Judgement) ->
     """On to the tool, around again, or to an exit. `c` is the context after the patch."""
     decision = judgement.decision
     if judgement.action == "call_tool":
-        tool = decision.tool_call.tool_id if decision.tool_call else "no tool"
-        return patch, ToolChosen(tool, thought=decision.notes)
+        return patch, ToolChosen(thought=decision.notes)
     patch |= timing_patch(c, run, judgement.action)
     if judgement.action == "decision":
         patch["round"] = c.round.next
@@ -249,7 +248,7 @@ def verify(c: Contract, run: Run) -> Outcome:
         call = ToolRun(
             id=f"round-{c.round.index}", tool=name, arguments=verdict.arguments, artifacts=verdict.artifacts
         )
-        return {"call": call, **log_patch(c, event)}, Verified(call.title)
+        return {"call": call, **log_patch(c, event)}, Verified()
     invalid = log_entry("tool_call_invalid", tool_id=name, codes=[one["code"] for one in found])
     patch = {
         **log_patch(c, event, *found, invalid),
@@ -295,7 +294,7 @@ def execute(c: Contract, run: Run) -> Visit:
         **log_patch(c, event),
         **round_end(c, run, "call_tool", tools=int(ran), render=int(writes)),
     }
-    return patch, ToolFinished(f"{result.tool}: {', '.join(new) if ran else result.output}")
+    return patch, ToolFinished(f"{result.tool}: {', '.join(new)}" if ran else "")
 
 
 # -- exit (5.13) ----------------------------------------------------------------------------------
@@ -326,7 +325,7 @@ def leave(c: Contract, run: Run) -> Visit:
         names = {"declared": list(c.slot_types), "missing": missing, "filled": filled}
         events.append(log_entry("contract_validation_failed", **names))
     events.append(log_entry("exit", reason=reason, trigger=c.wrapup_trigger_reason))
-    return {"slots": slots, "exit_reason": reason, **log_patch(c, *events)}, Finished(reason or "")
+    return {"slots": slots, "exit_reason": reason, **log_patch(c, *events)}, Finished()
 
 
 # -- parts of patches -----------------------------------------------------------------------------

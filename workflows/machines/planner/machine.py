@@ -72,7 +72,7 @@ class Told(Event):
     quiet: bool = False
 
 
-class TakenIn(Event):
+class TakenIn(Told):
     """The shared state has the goal, and a plan is to be made."""
 
 
@@ -92,7 +92,7 @@ class Observed(Told):
     """What was proposed is done, or asks for the halt."""
 
 
-class Stopped(Event):
+class Stopped(Told):
     """The run ends well; the context's `exit_reason` says why."""
 
 
@@ -225,12 +225,12 @@ def decide(c: Planner, run: Run) -> Visit:
     patch = {"state": {**c.state, "decision": decision}}
     if not decision["continue"]:
         why = str(decision["reason"])
-        return {**patch, "exit_reason": "stopped"}, Stopped("" if why else "Decision: stop", thought=why)
+        return {**patch, "exit_reason": "stopped"}, Stopped(why or "Decision: stop", thought=why, quiet=True)
     if violation := run.parts.policy.violation(Decision("execute", made, confidence_of(answer)), shared(c)):
         return halted("policy_violation", f"Policy violation: {violation}")
     yield Say(say=(prompt.CARRY_OUT,))
     why = str(decision["reason"])
-    return patch, Continued("" if why else "Decision: continue", thought=why)
+    return patch, Continued(why or "Decision: continue", thought=why, quiet=True)
 
 
 def _answer(c: Planner, run: Run, made: JsonObject) -> Generator[Any, Any, Any]:
@@ -282,7 +282,7 @@ def _requested(reply: ModelReplied) -> Outcome:
         return {"cut": was_cut(reply)}, Proposed(f"Tool calls requested: {names[:300]}", quiet=True)
     if was_cut(reply):
         return halted("execution_failed", f"Execution failed: {CUT}")
-    return {"exit_reason": "answered"}, Stopped("No tool calls requested")
+    return {"exit_reason": "answered"}, Stopped("No tool calls requested", quiet=True)
 
 
 def _decided(c: Planner, reply: ModelReplied) -> Outcome:

@@ -68,14 +68,14 @@ def audited(c: Planner, decision: Decision | None, result: Any) -> dict[str, Any
 
 
 def act(c: Planner, run: Run) -> Generator[Any, Any, tuple[dict[str, Any], str, bool]]:
-    """Do the one action of a step: the patch, what happened, and whether a tool was called. What a tool
+    """Do the one action of a step: the patch, what happened, and whether the log has it anyway. What a tool
     returns is merged into the shared state (4.9)."""
     assert run.reply is not None
     decision = read_decision(run.reply.content)
     assert isinstance(decision, Decision)  # else EXECUTE would have halted
     problem = forbidden(c, run, decision)
     if problem is None and decision.action == FINISH:
-        return _finished(c, decision), FINISH, False
+        return _finished(c, decision), FINISH, True
     outcome = problem or (yield from ran(run, decision, str(c.iteration), 1))
     if isinstance(outcome, Problem):
         patch = audited(c, decision, {"error": outcome.error})

@@ -150,7 +150,7 @@ class Lifecycle:
         """Initialized: a run without user input fails before any stage runs (spec 3.7)."""
         if not c.user_input.strip():
             raise InvariantViolated("staged", INITIALIZED, "`user_input` is not set")
-        return {}, self.events[self.options.entry]("user input loaded")
+        return {}, self.events[self.options.entry]()
 
     def run_stage(self, stage: Stage, c: Any, run: Run) -> Visit:
         """One stage run, steps 3 to 7 (R-002-7); the kernel does the others."""

@@ -1,0 +1,144 @@
+"""What a run did, step by step, is the same in every view, whatever the machine."""
+
+from __future__ import annotations
+
+import io
+import json
+import re
+from collections.abc import Sequence
+from typing import Any
+
+import pytest
+from pydantic import BaseModel
+from rich.console import Console
+
+from activities.contracts import ModelReplied, ToolCall
+from activities.tools import Tool
+from client.calls import Reader
+from client.cli.live import LiveView
+from client.cli.render import record_block
+from client.console import steps as console
+from client.history.compare import align_steps
+from client.local import Local, ScriptedModel
+from tests.people import clerk
+from workflows import pages
+from workflows.api import AgentSpec
+from workflows.kernel.log import Record
+from workflows.local import LocalOutcome
+
+
+class Place(BaseModel):
+    """Look somewhere."""
+
+    x: str
+
+
+def native(text: str, x: str) -> ModelReplied:
+    """A reply that asks for a call."""
+    call = ToolCall(id=f"c{x}", name="look", arguments=json.dumps({"x": x}))
+    return ModelReplied(text=text, tool_calls=(call,), finish_reason="tool_calls")
+
+
+def contract(x: str) -> dict[str, Any]:
+    call = {"tool_id": "look", "params": {"x": x}, "out_artifacts_spec": [{"name": f"at_{x}"}]}
+    return {"action": "call_tool", "strategy": "explore", "notes": f"I try {x}.", "tool_call": call}
+
+
+def thinks(x: str) -> dict[str, Any]:
+    return {"intent": "change", "suggested_tools": ["look"], "reasoning": f"I try {x}."}
+
+
+SCRIPTS: dict[str, tuple[dict[str, Any], Sequence[Any]]] = {
+    "react": ({}, [*({"thought": f"I try {x}.", "action": "look", "action_input": {"x": x}} for x in "ab"),
+                   "Thought: FINAL ANSWER: seen"]),
+    "tools": ({}, [native("I try a.", "a"), native("I try b.", "b"), "seen"]),
+    "code": ({}, [*(f"I try {x}.\n```repl\nprint(look(x='{x}'))\n```" for x in "ab"), "FINAL(seen)"]),
+    "staged": ({"max_iterations": 3}, [thinks("a"), native("", "a"), {"summary": "more", "need_loop": True},
+                                       thinks("b"), native("", "b"), {"final_answer": "seen"}]),
+    "planner": ({}, [{"goal": "look"}, native("I try a.", "a"), native("I try b.", "b"), "seen"]),
+    "planner without a plan": ({"mode": "simple"}, [*({"action": "look", "params": {"x": x}} for x in "ab"),
+                                                    {"action": "finish"}]),
+    "contract": ({}, [contract("a"), contract("b"), {"action": "complete", "strategy": "exit"}]),
+    "clerk": ({}, ["tools look a", "tools look b", "answer seen"]),
+}  # fmt: skip
+"""Machine -> options and replies of a run that looks at a in its first step, and at b in its second one."""
+SILENT = ("planner without a plan", "clerk")
+"""Their replies have no thought."""
+
+
+async def run(name: str) -> LocalOutcome:
+    options, script = SCRIPTS[name]
+    machine = name.partition(" ")[0]
+    agent: Any = AgentSpec(machine=machine, options=options, tools=("look",))
+    if machine == "clerk":
+        agent = clerk.MACHINE
+    replies = [json.dumps(one) if isinstance(one, dict) else one for one in script]
+    tool = Tool(name="look", params=Place, run=lambda place: f"saw {place.x}", effect="read")
+    model = ScriptedModel(replies)
+    done = await Local(agent, model=model, tools=[tool], check_purity=False).run("look at a and b")
+    assert (done.result.exit_reason != "broken_rule", done.result.ok) == (True, True)
+    return done
+
+
+def terminal(records: Sequence[Record], done: LocalOutcome) -> dict[int, str]:
+    """The blocks that `ratchet run` prints, by step."""
+    file = io.StringIO()
+    view = LiveView(Console(file=file, width=100, color_system=None))
+    for record in records:
+        view.show(record)
+    view.end(done.result)
+    parts = re.split(r"^ {2}(\d+)  ", file.getvalue(), flags=re.MULTILINE)
+    return {int(number): text for number, text in zip(parts[1::2], parts[2::2], strict=True)}
+
+
+@pytest.mark.parametrize("name", SCRIPTS)
+async def test_every_view_tells_the_same_steps_thoughts_and_calls(name: str) -> None:
+    done = await run(name)
+    records = done.records
+    blocks = terminal(records, done)
+    shown = {step.number: step for step in console.steps_of(records)}
+    lines = {line.step: line for line in pages.steps_of(records)}
+    pairs = {pair.step: pair.left for pair in align_steps(records, ())}
+    assert set(shown) == set(lines) == set(pairs) - {0} >= set(blocks)
+    for number, x in ((1, "a"), (2, "b")):
+        thought, title, result = f"I try {x}.", f'look(x="{x}")', f"saw {x}"
+        items = shown[number].items
+        assert [call.text for item in items for call in item.calls if call.title == title] == [result]
+        assert any(title in item.plan for item in items)
+        assert (blocks[number].count(f"→ {title}"), result in blocks[number]) == (1, True)
+        pair = pairs[number]
+        assert pair is not None
+        assert any(title in said for said in pair.summary)
+        if name not in SILENT:
+            assert any(thought in item.text for item in items)
+            assert blocks[number].count(thought) == 1
+            assert thought in " ".join(pair.summary)
+        other = "b" if x == "a" else "a"
+        for text in (blocks[number], str(items), " ".join(pair.summary), lines[number].summary):
+            assert f'look(x="{other}")' not in text
+
+
+@pytest.mark.parametrize("name", SCRIPTS)
+async def test_every_view_counts_the_same_in_each_step(name: str) -> None:
+    records = (await run(name)).records
+    pairs = {pair.step: pair.left for pair in align_steps(records, ())}
+    for step in console.steps_of(records):
+        pair = pairs[step.number]
+        spent = {counter: amount for counter, amount in step.spent.items() if amount and counter != "seconds"}
+        assert pair is not None
+        assert (pair.spent, pair.path) == (spent, tuple(step.path))
+
+
+@pytest.mark.parametrize("name", SCRIPTS)
+async def test_log_names_each_call_where_it_is_asked_for_and_where_it_has_ended(name: str) -> None:
+    records = (await run(name)).records
+    asked = {call.id: call.title for record in records for call in record.asked}
+    ended = {
+        call.id: call.title for record in records for call in record.answered
+        if call.kind not in ("ask_model", "together")
+    }  # fmt: skip
+    assert asked == ended
+    assert set(asked.values()) >= {'look(x="a")', 'look(x="b")'}
+    reader = Reader()
+    text = "\n".join(record_block(record, reader.read(record)).plain for record in records)
+    assert text.count('→ look(x="a")') == 1
