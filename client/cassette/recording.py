@@ -71,7 +71,7 @@ NOT_OF_THE_RUN = {
     "UnusableSignal", "RefusedDecision", "RepeatedDecision", "RefusedCommand", "RepeatedCommand",
 }  # fmt: skip
 """Events of messages that did not count: they are not repeated."""
-CONTENT = {"reason", "patch", "messages", "beside", "notes", "heard", "answered", "error"}
+CONTENT = {"thought", "asked", "patch", "messages", "beside", "notes", "heard", "answered", "error"}
 """What of a record must be the same; its times and digests need not."""
 OF_A_REPLY = {"conversation", "tools", "kind"}
 SESSION = "recorded:"

@@ -16,7 +16,7 @@ from workflows.kernel.log import STARTED, Record, lineage
 
 __all__ = ["Comparison", "Side", "StepOf", "StepPair", "align_steps", "compare"]
 
-DEEDS = {"machine", "state", "event", "to", "reason", "error", "by", "patch", "messages", "beside"}
+DEEDS = {"machine", "state", "event", "to", "thought", "asked", "error", "by", "patch", "messages", "beside"}
 """Fields of a record that say what was done; the others say when, and what it cost."""
 MARGIN = 60
 """Seconds before and after a run in which a number is taken for one of its times."""
@@ -189,8 +189,7 @@ class _Log:
     def deeds(self, record: Record) -> dict[str, Any]:
         """What a record says was done. What a run began with is not: it stands above the steps."""
         found = record.model_dump(mode="json", include=DEEDS)
-        if request := record.about.get("request"):  # requests are counted over all branches
-            found["reason"] = record.reason.removeprefix(f"{request} ")
+        found["outcome"] = record.about.get("outcome")  # of a request; its number counts over all branches
         if record.event == STARTED:
             found.pop("patch", None)
             found.pop("messages", None)

@@ -21,7 +21,16 @@ def made(output: str, **more: Any) -> LoggedCall:
 
 def record(**more: object) -> Record:
     return Record.model_validate(
-        {"seq": 1, "machine": "m", "state": "run", "event": "Ran", "to": "ask", "step": 1, **more}
+        {
+            "seq": 1,
+            "machine": "m",
+            "state": "run",
+            "event": "Ran",
+            "to": "ask",
+            "step": 1,
+            "of_step": 1,
+            **more,
+        }
     )
 
 
@@ -77,5 +86,5 @@ def test_console_step_has_the_calls_of_any_machine_and_what_it_says() -> None:
 
 def test_step_says_what_it_spent_alone() -> None:
     first = record(counters={"model_calls": 1, "tokens": 100})
-    second = record(seq=2, step=2, reason="on", counters={"model_calls": 2, "tokens": 220})
+    second = record(seq=2, step=2, of_step=2, reason="on", counters={"model_calls": 2, "tokens": 220})
     assert [spent(step.spent) for step in steps_of([first, second])][-1] == "1 model call · 120 tokens · $0"

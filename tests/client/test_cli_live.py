@@ -20,7 +20,16 @@ LINK = "https://example.com/a/very/long/path/that/is/longer/than/any/line/of/a/t
 
 def record(state: str, event: str, to: str | None, step: int, **more: object) -> Record:
     return Record.model_validate(
-        {"seq": 1, "machine": "m", "state": state, "event": event, "to": to, "step": step, **more}
+        {
+            "seq": 1,
+            "machine": "m",
+            "state": state,
+            "event": event,
+            "to": to,
+            "step": step,
+            "of_step": step,
+            **more,
+        }
     )
 
 
@@ -133,10 +142,10 @@ def test_call_that_a_person_edited_is_shown_as_it_was_made() -> None:
 def test_reply_that_leads_to_the_next_step_belongs_to_it() -> None:
     found = shown(
         [
-            record("init", "Began", "ask", 0, **said("First."), begins=True),
+            record("init", "Began", "ask", 0, **said("First."), begins=True, of_step=1),
             record("ask", "Found", "run", 1, asked=wants("look()")),
             record("run", "Ran", None, 1, answered=made(("look()", "x")), messages=returned("x")),
-            record("run", "Executed", "ask", 1, **said("Second."), begins=True),
+            record("run", "Executed", "ask", 1, **said("Second."), begins=True, of_step=2),
             record("ask", "Found", "run", 2, asked=wants("look(n=2)")),
         ]
     )

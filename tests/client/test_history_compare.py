@@ -69,7 +69,7 @@ def log(*moves: dict[str, Any], at: float = 1_000.0, run: str = "a") -> list[Rec
     """A log of one record per step, after the record that starts it."""
     begun = Record(seq=0, machine="m", state="", event=STARTED, to="s", at=at, patch={"run": {"set": run}})
     return [begun] + [
-        Record(seq=n, machine="m", state="s", event="Moved", to="s", step=n, at=at + n, **move)
+        Record(seq=n, machine="m", state="s", event="Moved", to="s", step=n, of_step=n, at=at + n, **move)
         for n, move in enumerate(moves, start=1)
     ]
 
@@ -77,7 +77,8 @@ def log(*moves: dict[str, Any], at: float = 1_000.0, run: str = "a") -> list[Rec
 @pytest.mark.parametrize(
     ("left", "right", "different"),
     [
-        pytest.param({"reason": "x"}, {"reason": "y"}, True, id="another reason"),
+        pytest.param({"thought": "x"}, {"thought": "y"}, True, id="another thought"),
+        pytest.param({"reason": "x"}, {"reason": "y"}, False, id="other words for people"),
         pytest.param({"patch": {"x": {"set": 1}}}, {"patch": {"x": {"set": 2}}}, True, id="another value"),
         pytest.param(
             {"patch": {"t": {"set": 1_001.5}}}, {"patch": {"t": {"set": 9_001.5}}}, False, id="times"
@@ -86,10 +87,13 @@ def log(*moves: dict[str, Any], at: float = 1_000.0, run: str = "a") -> list[Rec
         pytest.param({"patch": {"r": {"set": "a/c"}}}, {"patch": {"r": {"set": "b/c"}}}, False, id="ids"),
         pytest.param({"counters": {"tokens": 1}}, {"counters": {"tokens": 2}}, False, id="prices"),
         pytest.param(
-            {"reason": "r1 approved", "about": {"request": "r1"}},
-            {"reason": "r4 approved", "about": {"request": "r4"}},
+            {"about": {"request": "r1", "outcome": "approved"}},
+            {"about": {"request": "r4", "outcome": "approved"}},
             False,
             id="numbers of requests",
+        ),
+        pytest.param(
+            {"about": {"outcome": "approved"}}, {"about": {"outcome": "edited"}}, True, id="outcomes"
         ),
     ],
 )
@@ -108,7 +112,9 @@ def test_person_is_named_with_what_they_did() -> None:
 def test_repeated_step_counts_as_it_was_done_last() -> None:
     first = log({"reason": "wrong"})
     back = Record(seq=2, machine="m", state="s", event="RolledBack", to="s", back_to=0, branch=1)
-    again = Record(seq=3, machine="m", state="s", event="Moved", to="s", step=1, branch=1, reason="right")
+    again = Record(
+        seq=3, machine="m", state="s", event="Moved", to="s", step=1, of_step=1, branch=1, reason="right"
+    )
     (_, pair) = align_steps([*first, back, again], log({"reason": "right"}))
     assert pair.difference is None
     assert pair.left is not None
