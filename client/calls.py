@@ -22,6 +22,8 @@ class Call:
     """A call that has ended, or was not made."""
 
     title: str
+    id: str = ""
+    """Of its activity, as where it was asked for."""
     arguments: Any = None
     """Of a tool's call."""
     result: str = ""
@@ -47,11 +49,16 @@ class Reading:
 
     thought: str = ""
     """What the model says."""
-    wants: tuple[str, ...] = ()
-    """Titles of the calls that come next."""
+    asked: tuple[LoggedCall, ...] = ()
+    """The calls that come next."""
     calls: tuple[Call, ...] = ()
     words: str = ""
     """What the machine adds."""
+
+    @property
+    def plan(self) -> str:
+        """The calls that come next, as a person would write them."""
+        return "; ".join(one.title for one in self.asked)
 
 
 def is_call(one: LoggedCall) -> bool:
@@ -73,8 +80,7 @@ class Reader:
         for message in record.messages:
             if message.role == "assistant":
                 self._open = {call.id: call for call in message.tool_calls}
-        wants = tuple(one.title for one in record.asked)
-        return Reading(record.thought, wants, calls, record.reason)
+        return Reading(record.thought, record.asked, calls, record.reason)
 
     def _calls(self, record: Record) -> Iterator[Call]:
         """The calls that have ended, and those that only a message to the model tells of."""
@@ -84,12 +90,12 @@ class Reader:
             message = messages.pop(one.call, None) if one.call else None
             whole = _told(message)[0] if message is not None and one.is_cut else one.output
             none = "(nothing)" if one.kind == "call_tools" else ""
-            yield Call(one.title, one.arguments or None, whole or none, one.error, one.edited_by)
+            yield Call(one.title, one.id, one.arguments or None, whole or none, one.error, one.edited_by)
         for name, message in messages.items():
             if (wrote := self._open.pop(name or "", None)) is not None:
                 given = _json(wrote.arguments, wrote.arguments)
                 shown = given if isinstance(given, dict) else {"arguments": given}
-                yield Call(call_title(wrote.name, shown), given, *_told(message))
+                yield Call(call_title(wrote.name, shown), "", given, *_told(message))
 
 
 def _told(message: Message) -> tuple[str, str | None]:

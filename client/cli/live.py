@@ -200,12 +200,10 @@ class _Blocks:
         self._base: dict[str, float] = {}
         """What had been spent before the open block."""
         self._seconds = 0.0
-        self._texts: set[str] = set()
-        """What the open block says already."""
         self._held: Text | None = None
         self._held_text = ""
         self._wanted = ""
-        """A call that is shown, and whose result has not come."""
+        """Id of the call that is shown, and whose result has not come."""
 
     def add(self, record: Record, reading: Reading) -> Iterator[Text]:
         """The lines that a record adds."""
@@ -242,23 +240,20 @@ class _Blocks:
             yield from self._put(self._hang(f"refused: {record.error}", "✗ ", "bold red"))
 
     def _thought(self, reading: Reading) -> Iterator[Text]:
-        """What the model says and wants called."""
+        """What the model says, and the call that comes next; of several, each is shown with its result."""
         yield from self._say(reading.thought.strip())
-        if reading.wants and not set(reading.wants) <= self._texts:
-            self._texts |= {*reading.wants, "; ".join(reading.wants)}
-            if len(reading.wants) == 1:
-                self._wanted = _unquoted(reading.wants[0])
-                yield from self._put(self._call(reading.wants[0]))
+        if len(reading.asked) == 1:
+            self._wanted = reading.asked[0].id
+            yield from self._put(self._call(reading.plan))
 
     def _say(self, text: str) -> Iterator[Text]:
-        if text and not any(text in known for known in self._texts):
+        if text:
             yield from self._release()
-            self._texts.add(text)
             self._held, self._held_text = self._hang(text, "", "", THOUGHT_LINES), text
 
     def _result(self, call: Call) -> Iterator[Text]:
-        """A call that has ended, above what came back; not once more where it was just shown."""
-        if self._wanted != _unquoted(call.title):
+        """A call that has ended, above what came back; not once more where it was just shown as made."""
+        if not call.id or self._wanted != call.id or call.edited_by:
             yield from self._put(self._call(call.title))
         self._wanted = ""
         if call.text.strip():
@@ -320,9 +315,4 @@ class _Blocks:
             if words := " · ".join(filter(None, (spent(more, nothing=""), took))):
                 yield self._hang(f"this step: {words}", "", "dim")
         self._base, self._seconds = counters, 0.0
-        self._texts, self._wanted = set(), ""
-
-
-def _unquoted(title: str) -> str:
-    """Calls whose titles are equal so are the same: a number that came as text was brought to the schema."""
-    return title.replace('"', "")
+        self._wanted = ""

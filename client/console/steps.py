@@ -83,8 +83,8 @@ def _items(record: Record, reading: Reading) -> list[Item]:
         return found
     if reading.calls:
         found.append(Item("call", calls=reading.calls, **common))
-    if reading.thought or reading.wants:
-        found.append(Item("thought", reading.thought, "; ".join(reading.wants), **common))
+    if reading.thought or reading.asked:
+        found.append(Item("thought", reading.thought, reading.plan, **common))
     if reading.words:
         found.append(Item("note", reading.words, **common))
     return found

@@ -189,6 +189,7 @@ class _Log:
     def deeds(self, record: Record) -> dict[str, Any]:
         """What a record says was done. What a run began with is not: it stands above the steps."""
         found = record.model_dump(mode="json", include=DEEDS)
+        found["asked"] = [one.title for one in record.asked]  # their ids count visits
         found["outcome"] = record.about.get("outcome")  # of a request; its number counts over all branches
         if record.event == STARTED:
             found.pop("patch", None)

@@ -46,15 +46,24 @@ def said(content: str, *calls: tuple[str, dict[str, object]]) -> dict[str, objec
 
 def wants(*titles: str) -> tuple[LoggedCall, ...]:
     """Calls that come next."""
-    return tuple(LoggedCall(kind="call_tools", title=title) for title in titles)
+    return tuple(LoggedCall(kind="call_tools", title=title, id=str(i)) for i, title in enumerate(titles))
 
 
 def made(
-    *calls: tuple[str, str], error: ToolError | None = None, is_cut: bool = False
+    *calls: tuple[str, str], error: ToolError | None = None, is_cut: bool = False, by: str = ""
 ) -> tuple[LoggedCall, ...]:
     """Calls that have ended: title, and what came of it."""
     return tuple(
-        LoggedCall(kind="call_tools", title=title, output=output, error=error, call=str(i), is_cut=is_cut)
+        LoggedCall(
+            kind="call_tools",
+            title=title,
+            output=output,
+            error=error,
+            call=str(i),
+            id=str(i),
+            is_cut=is_cut,
+            edited_by=by,
+        )
         for i, (title, output) in enumerate(calls)
     )
 
@@ -127,7 +136,7 @@ def test_call_that_a_person_edited_is_shown_as_it_was_made() -> None:
                    messages=(Message(role="assistant", content='{"thought": "I pay."}'),),
                    answered=(LoggedCall(kind="ask_model", title="think"),)),
             record("run", "Decided", None, 1, by="Bob (claimed)", reason="r1 edited, Bob (claimed)"),
-            record("run", "Acted", "ask", 1, answered=made(('pay(to="Ada")', "paid"))),
+            record("run", "Acted", "ask", 1, answered=made(('pay(to="Ada")', "paid"), by="Bob (claimed)")),
         ]
     )  # fmt: skip
     assert found.split("\n")[1:6] == [
