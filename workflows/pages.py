@@ -27,7 +27,7 @@ from workflows.api import (
     StepsPage,
     TranscriptPage,
 )
-from workflows.kernel.log import Record, lineage, shortened
+from workflows.kernel.log import Record, by_step, lineage, shortened
 from workflows.people import EffectsPage, Request, RequestsPage
 
 if TYPE_CHECKING:
@@ -173,11 +173,7 @@ def transcript_page(messages: Sequence[Message], query: PageQuery) -> Transcript
 
 def steps_of(records: Sequence[Record]) -> tuple[StepLine, ...]:
     """The log by steps that hold, one line each; the summary is the first thing that was said in the step."""
-    groups: dict[int, list[Record]] = {}
-    for record in lineage(records):
-        if record.of_step:
-            groups.setdefault(record.of_step, []).append(record)
-    return tuple(step_line(step, group) for step, group in sorted(groups.items()))
+    return tuple(step_line(step.number, step.records) for step in by_step(records) if step.number)
 
 
 def step_line(step: int, group: Sequence[Record]) -> StepLine:

@@ -7,7 +7,7 @@ from dataclasses import dataclass, field, replace
 from typing import Any, Literal
 
 from client.calls import Call, Reader, Reading
-from workflows.kernel.log import Record, lineage
+from workflows.kernel.log import Record, by_step, lineage
 
 __all__ = ["Item", "PastRequest", "Step", "path_of", "request_history", "steps_of"]
 
@@ -53,20 +53,15 @@ class Step:
 def steps_of(records: Iterable[Record], *, last: int | None = None) -> list[Step]:
     """The steps that hold, in order; `last`: the newest ones alone."""
     steps: list[Step] = []
-    before: dict[str, float] = {}
-    total: dict[str, float] = {}
     reader = Reader()
-    for record in lineage(records):
-        if not steps or steps[-1].number != record.of_step:
-            before = total
-            steps.append(Step(record.of_step, record.branch, started=record.started))
-        step = steps[-1]
-        _add(step.items, _items(record, reader.read(record)))
-        step.path += [record.state] if record.to is not None and record.event != "Started" else []
-        step.branch, step.finished = record.branch, record.at
-        total = record.counters
-        step.spent = {name: max(value - before.get(name, 0), 0) for name, value in total.items()}
-    steps = [step for step in steps if step.number or step.items]
+    for found in by_step(records):
+        first, newest = found.records[0], found.records[-1]
+        step = Step(found.number, newest.branch, path=list(found.path), spent=found.spent,
+                    started=first.started, finished=newest.at)  # fmt: skip
+        for record in found.records:
+            _add(step.items, _items(record, reader.read(record)))
+        if step.number or step.items:
+            steps.append(step)
     return steps if last is None else steps[-last:]
 
 

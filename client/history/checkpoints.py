@@ -167,7 +167,7 @@ def checkpoint_lines(source: Source) -> tuple[CheckpointLine, ...]:
     for record in source.records:
         if record.back_to is None:
             holds = record.seq in holding
-            groups.setdefault((holds, 0 if holds else record.branch, record.step), []).append(record)
+            groups.setdefault((holds, 0 if holds else record.branch, record.of_step), []).append(record)
     lines = []
     for point in points:
         line = step_line(point.step, groups.get((True, 0, point.step), []))

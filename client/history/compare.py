@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Sequence
 from itertools import zip_longest
 from typing import Any
 
@@ -12,7 +12,7 @@ from client.history.checkpoints import Source, source_of
 from client.history.differences import Difference, first_difference
 from client.reading import RunReader
 from workflows.api import RunResult, RunSummary
-from workflows.kernel.log import STARTED, Record, lineage
+from workflows.kernel.log import STARTED, Record, by_step, lineage
 
 __all__ = ["Comparison", "Side", "StepOf", "StepPair", "align_steps", "compare"]
 
@@ -176,15 +176,11 @@ class _Log:
         times = [record.at for record in records]
         self._times = (min(times, default=0) - MARGIN, max(times, default=0) + MARGIN)
         self._calls = {call.id for record in records for one in record.messages for call in one.tool_calls}
-        self._before: dict[int, Mapping[str, float]] = {}
-        counters: Mapping[str, float] = {}
-        for record in records:
-            self._before[record.seq] = counters
-            counters = record.counters
-        self.steps: dict[int, list[Record]] = {}
-        for record in lineage(records):
-            if record.back_to is None:
-                self.steps.setdefault(record.of_step, []).append(record)
+        self._steps = {step.number: step for step in by_step(records)}
+        self.steps = {
+            number: [record for record in step.records if record.back_to is None]
+            for number, step in self._steps.items()
+        }
 
     def deeds(self, record: Record) -> dict[str, Any]:
         """What a record says was done. What a run began with is not: it stands above the steps."""
@@ -214,16 +210,15 @@ class _Log:
 
     def step_of(self, step: int) -> StepOf | None:
         """What was done in a step; None: the run has no such step."""
-        group = self.steps.get(step)
-        if not group:
+        group, found = self.steps.get(step), self._steps.get(step)
+        if not group or found is None:
             return None
-        before = self._before[group[0].seq]
-        spent = {name: round(amount - before.get(name, 0), 9) for name, amount in group[-1].counters.items()}
+        spent = {name: round(amount, 9) for name, amount in found.spent.items() if name != "seconds"}
         return StepOf(
             branch=group[-1].branch,
-            path=tuple(record.state for record in group if record.to is not None and record.event != STARTED),
+            path=found.path,
             summary=tuple(_summary(group)),
-            spent={name: amount for name, amount in spent.items() if amount > 0 and name != "seconds"},
+            spent={name: amount for name, amount in spent.items() if amount > 0},
             first=group[0].seq,
         )
 

@@ -8,7 +8,8 @@ from __future__ import annotations
 
 import hashlib
 import json
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
 from typing import Any
 
 from pydantic import Field, SerializerFunctionWrapHandler, model_serializer
@@ -28,6 +29,7 @@ from activities.contracts import (
     Together,
     ToolRun,
     ToolsReturned,
+    added,
     without_digests,
 )
 from activities.text import readable
@@ -42,10 +44,12 @@ __all__ = [
     "STEERED",
     "VERSION",
     "LoggedCall",
+    "LoggedStep",
     "NO_CALLS",
     "Record",
     "answered",
     "asked",
+    "by_step",
     "chain",
     "lineage",
     "members",
@@ -317,6 +321,40 @@ class Record(Frozen):
 
 
 _ALWAYS = {"seq", "machine", "state", "event"}
+
+
+@dataclass(frozen=True, slots=True)
+class LoggedStep:
+    """What the log tells of one step that holds."""
+
+    number: int
+    """1, 2, ...; 0: the run's beginning."""
+    records: tuple[Record, ...]
+    spent: dict[str, float]
+    """In it alone, by counter."""
+
+    @property
+    def path(self) -> tuple[str, ...]:
+        """The states that it left."""
+        return tuple(one.state for one in self.records if one.to is not None and one.event != STARTED)
+
+
+def by_step(records: Iterable[Record]) -> tuple[LoggedStep, ...]:
+    """The log by the steps that hold, in order. What was spent in steps that a rollback has left is in none;
+    of a log that does not begin with the run's first record, neither is what was spent before."""
+    every = tuple(records)
+    spent: dict[int, dict[str, float]] = {}
+    before: Mapping[str, float] = every[0].counters if every and every[0].seq else {}
+    for record in every:
+        spent[record.seq] = {n: amount - before.get(n, 0) for n, amount in record.counters.items()}
+        before = record.counters
+    groups: dict[int, list[Record]] = {}
+    for record in lineage(every):
+        groups.setdefault(record.of_step, []).append(record)
+    return tuple(
+        LoggedStep(number, tuple(group), added(*(spent[record.seq] for record in group)))
+        for number, group in sorted(groups.items())
+    )
 
 
 def lineage(records: Iterable[Record]) -> list[Record]:

@@ -11,7 +11,7 @@ from workflows.kernel.context import Context, apply_difference
 from workflows.kernel.errors import NotRestored, restoring
 from workflows.kernel.ledger import Ledger
 from workflows.kernel.log import FORKED, MIGRATED, ROLLED_BACK, STARTED, VERSION, Record, lineage
-from workflows.kernel.machine import Machine, state_name
+from workflows.kernel.machine import Machine
 from workflows.kernel.snapshot import Program, Shown, Snapshot, Step, step_from
 from workflows.kernel.step import Turn
 
@@ -35,14 +35,13 @@ def checkpoints(program: Program, records: Sequence[Record]) -> tuple[Checkpoint
     """The run's start, the beginning of each step that still holds, and the end behind the last one (spec
     1.8), if the machine can go on from there."""
     machine = program.machine
-    begins = state_name(machine.step) if machine.step else None
     found: dict[int, Checkpoint] = {}
     for record in lineage(records):
         if record.to is None:
             continue
         if record.event == STARTED:
             found[0] = Checkpoint(0, record.seq, record.to, record.at)
-        if record.to == begins or (record.to in machine.final and record.step and machine.on_reopen):
+        if record.begins or (record.to in machine.final and record.step and machine.on_reopen):
             number = record.step + 1
             found[number] = Checkpoint(number, record.seq, record.to, record.at)
     return tuple(found.values())
@@ -61,7 +60,6 @@ def restored(program: Program, records: Iterable[Record]) -> Snapshot:
     heard = 0
     counts: dict[str, int] = {}
     state, visit, step, transitions, entered, entry = "", 0, 0, 0, kept[0].at, kept[0]
-    begins = state_name(machine.step) if machine.step else None
     for record in kept:
         said += record.messages
         notes += record.notes
@@ -71,7 +69,7 @@ def restored(program: Program, records: Iterable[Record]) -> Snapshot:
             continue
         visit, entered, entry = record.visit + 1, record.at, record
         before, state = state, record.to
-        step = record.step + (state == begins)
+        step = record.step + record.begins
         if record.event in {ROLLED_BACK, FORKED, MIGRATED} and before not in machine.final:
             continue  # the state was entered before, by a record that holds
         transitions += record.event not in {STARTED, ROLLED_BACK, FORKED}

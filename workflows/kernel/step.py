@@ -512,7 +512,7 @@ class Turn:
             step=s.step, visit=s.visit, counters=self.ledger.spent,
             patch=whole(context) if migrated else differences(then.context, context),
             notes=s.notes[len(then.notes) :], started=self.now, at=self.now, back_to=back_to, by=by,
-            begins=begins, of_step=self.told_step(), reason=reason,
+            begins=self.begins_step(target), of_step=self.told_step(), reason=reason,
             about={**about, VERSION: machine.version} if migrated else about,
         ))  # fmt: skip
         return self.run(lambda: self.enter(target))
