@@ -96,14 +96,14 @@ class Source:
                 f"run {self.run} has no log yet: it has just been started, or its task was refused; "
                 f"`ratchet show {self.run}` says which"
             )
-        return checkpoints(self.program, self.records)
+        return checkpoints(self.records)
 
     def checkpoint(self, step: int) -> Checkpoint:
         """Where a step begins.
 
         Raises:
             UsageError: the run has not begun the step, or has gone back behind it.
-            RatchetError: its machine cannot be made here, or it has no log.
+            RatchetError: it has no log.
         """
         found = {point.step: point for point in self.checkpoints}
         if step in found:

@@ -129,7 +129,7 @@ def test_rollback_and_fork_begin_the_step_again(found: Any, numbers: list[int], 
         log += step.records
         if step.snapshot.moments == () and step.asked and step.snapshot.state == "s0":
             steps.setdefault(step.snapshot.step, step)
-    points = {point.step for point in checkpoints(run, log)}
+    points = {point.step for point in checkpoints(log)}
     if wanted not in points:
         with pytest.raises(ValueError, match=f"No step {wanted}"):
             rolled_back(step, log, wanted, now=9, by="ann")
@@ -161,7 +161,7 @@ def test_rollback_and_fork_go_on_behind_the_end(found: Any, numbers: list[int]) 
             log += step.records
     behind = step.snapshot.step + 1
     is_over = step.snapshot.state in run.machine.final
-    assert (behind in {point.step for point in checkpoints(run, log)}) is is_over
+    assert (behind in {point.step for point in checkpoints(log)}) is is_over
     if not is_over:
         return
     back = rolled_back(step, log, behind, now=9, by="ann")

@@ -262,6 +262,8 @@ class Record(Frozen):
     """What the model said, as the machine read it."""
     begins: bool = False
     """A step begins with it: it leads to the machine's step state."""
+    reopens: bool = False
+    """The run ends with it, and can go on behind this end."""
     step: int = 0
     """How many steps had begun (entries of the machine's step state)."""
     of_step: int = 0
@@ -312,7 +314,7 @@ class Record(Frozen):
     @model_serializer(mode="wrap")
     def _lean(self, write: SerializerFunctionWrapHandler) -> dict[str, Any]:
         values: dict[str, Any] = write(self)
-        defaults = {"by": "machine", "back_to": None, "begins": False}
+        defaults = {"by": "machine", "back_to": None, "begins": False, "reopens": False}
         return {
             name: value
             for name, value in values.items()

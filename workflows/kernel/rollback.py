@@ -31,17 +31,16 @@ class Checkpoint:
     """Seconds since 1970."""
 
 
-def checkpoints(program: Program, records: Sequence[Record]) -> tuple[Checkpoint, ...]:
+def checkpoints(records: Iterable[Record]) -> tuple[Checkpoint, ...]:
     """The run's start, the beginning of each step that still holds, and the end behind the last one (spec
     1.8), if the machine can go on from there."""
-    machine = program.machine
     found: dict[int, Checkpoint] = {}
     for record in lineage(records):
         if record.to is None:
             continue
         if record.event == STARTED:
             found[0] = Checkpoint(0, record.seq, record.to, record.at)
-        if record.begins or (record.to in machine.final and record.step and machine.on_reopen):
+        if record.begins or record.reopens:
             number = record.step + 1
             found[number] = Checkpoint(number, record.seq, record.to, record.at)
     return tuple(found.values())
@@ -136,7 +135,7 @@ def rolled_back(  # noqa: PLR0913  # who, when and why beside where
     question has brought stay unheard; what the run said itself was about the branch that is left.
     Raises NotRestored for a step that the run does not have.
     """
-    point = _checkpoint(step.program, records, to_step)
+    point = _checkpoint(records, to_step)
     then = restored(step.program, [record for record in records if record.seq <= point.seq])
     live = step.snapshot
     unheard = [note for note in live.notes[max(live.heard, len(then.notes)) :] if not note.from_run]
@@ -166,7 +165,7 @@ def forked(  # noqa: PLR0913  # who, when and why beside where
 
     Raises NotRestored for a step that the source does not have.
     """
-    point = _checkpoint(program, records, from_step)
+    point = _checkpoint(records, from_step)
     kept = [record for record in records if record.seq <= point.seq]
     then = restored(program, kept)
     back = replace(then, seq=point.seq + 1, began=now)
@@ -214,8 +213,8 @@ def _is_older(program: Program, records: Sequence[Record], point: Checkpoint) ->
     return _version(kept) != program.machine.version
 
 
-def _checkpoint(program: Program, records: Sequence[Record], step: int) -> Checkpoint:
-    found = {point.step: point for point in checkpoints(program, records)}
+def _checkpoint(records: Sequence[Record], step: int) -> Checkpoint:
+    found = {point.step: point for point in checkpoints(records)}
     if step not in found:
         known = f"this run has steps {min(found)} to {max(found)}" if found else "this run has no steps yet"
         raise NotRestored(f"No step {step}: {known}.")

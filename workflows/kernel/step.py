@@ -780,6 +780,7 @@ class Turn:
             reason=_cut_text(reason, REASON_CHARS), step=s.step, visit=s.visit, reads=reads,
             thought=_cut_text(self.thought, REASON_CHARS),
             begins=to is not None and self.begins_step(to), of_step=self.told_step(to),
+            reopens=to in self.machine.final and s.step > 0 and self.machine.on_reopen is not None,
             patch=differences(before.context, s.context),
             messages=s.conversation.messages[len(before.conversation) :], beside=self.beside,
             heard=s.heard - before.heard, answered=self.answered, counters=self.ledger.spent,
