@@ -119,9 +119,14 @@ async def steps(common: CommonOptions, run: RunName, as_json: Json = False) -> N
     """List a run's steps: what each did, and which of them the run can go back to."""
     from client.history.checkpoints import checkpoint_lines, source_of
 
-    async with common.runs(common.worker_settings(Allowed())) as runs:
+    async with common.runs() as runs:
         run_id = await runs.find(run)
-        lines = checkpoint_lines(await source_of(runs, run_id))
+        try:
+            source = await source_of(runs, run_id)
+        except NoWorker:  # its history is replayed, which needs its machine
+            async with common.runs(common.worker_settings(Allowed())) as replaying:
+                source = await source_of(replaying, run_id)
+    lines = checkpoint_lines(source)
     if as_json:
         render.print_lines(lines)
         return

@@ -9,17 +9,15 @@ from typing import TYPE_CHECKING
 from activities.contracts import Frozen, JsonObject
 from client.errors import NoWorker, RatchetError, UnknownRun, UsageError, clear_errors
 from client.runs import Runs
-from client.workerconfig import register_modules
 from workflows.api import AgentTask, StepLine
 from workflows.kernel.errors import NotRestored
 from workflows.kernel.log import Record, lineage
 from workflows.kernel.rollback import Checkpoint, checkpoints, restored
-from workflows.kernel.snapshot import Program
 from workflows.pages import step_line
-from workflows.task import InvalidTask, program_for
 
 if TYPE_CHECKING:
     from client.reading import RunReader
+    from workflows.kernel.snapshot import Program
 
 __all__ = [
     "CheckpointLine", "Source", "StepSnapshot", "checkpoint_lines", "snapshot_at", "source_of",
@@ -73,10 +71,17 @@ class Source:
     task: AgentTask | None
     """None: only the archive knows the run, and lacks its task."""
     records: tuple[Record, ...]
+    modules: tuple[str, ...] = ()
+    """Of the settings: the run's machine may be in them."""
 
     @cached_property
     def program(self) -> Program:
-        """The machine with its options. Raises RatchetError when it cannot be made here."""
+        """The machine with its options. Raises RatchetError when it cannot be made here, and UsageError for a
+        module that cannot be loaded."""
+        from client.workerconfig import register_modules
+        from workflows.task import InvalidTask, program_for
+
+        register_modules(self.modules)
         problem = "its task is not known"
         if self.task is not None:
             try:
@@ -119,13 +124,11 @@ async def source_of(agents: Runs, run: str) -> Source:
 
     Raises:
         UnknownRun: neither Temporal nor the archive knows the run.
-        UsageError: a module of the settings cannot be loaded.
     """
-    register_modules(agents.settings.modules)
     if await agents.is_archived(run) and (task := await agents.archive.task(run)):
         result = await agents.archive.result(run)
         assert result is not None, "it is archived"
-        return Source(run, result.run_id, task, await agents.archive.records(run))
+        return _source(agents, run, result.run_id, task, await agents.archive.records(run))
     return await _recorded_source(await agents.server(), run)
 
 
@@ -138,8 +141,14 @@ async def _recorded_source(agents: RunReader, run: str) -> Source:
             beginning = await beginning_of(agents.temporal, run)
     except UnknownRun:
         result = await agents.result(run)
-        return Source(run, result.run_id, None, await agents.archive.records(run))
-    return Source(run, beginning.first_run_id, beginning.task, await _records(agents, run))
+        return _source(agents, run, result.run_id, None, await agents.archive.records(run))
+    return _source(agents, run, beginning.first_run_id, beginning.task, await _records(agents, run))
+
+
+def _source(
+    agents: Runs, run: str, first_run_id: str, task: AgentTask | None, records: tuple[Record, ...]
+) -> Source:
+    return Source(run, first_run_id, task, records, agents.settings.modules)
 
 
 async def _records(agents: RunReader, run: str) -> tuple[Record, ...]:

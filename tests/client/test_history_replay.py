@@ -200,6 +200,15 @@ async def test_unknown_machine_says_what_to_do(agents: AgentClient) -> None:
         await agents.checkpoints(refused)
 
 
+async def test_steps_are_read_without_the_runs_code(agents: AgentClient, settings: Settings) -> None:
+    run = (await agents.run(task("done"))).workflow_id
+    gone = settings.model_copy(update={"modules": ("gone.py",)})
+    elsewhere = AgentClient(Connection(agents.temporal, gone, "the test server"))
+    assert await elsewhere.checkpoints(run) == await agents.checkpoints(run)
+    with pytest.raises(UsageError, match=r"gone\.py"):
+        await elsewhere.snapshot(run, 0)
+
+
 async def test_steps_come_from_the_history_without_a_worker(tmp_path: Path) -> None:
     settings = Settings(data_dir=tmp_path / "data", files_root=tmp_path, modules=(str(TOOLS),))
     async with real_server(settings) as temporal:
