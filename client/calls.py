@@ -88,17 +88,17 @@ class Reader:
         for one in filter(is_call, record.answered):
             self._open.pop(one.call, None)
             message = messages.pop(one.call, None) if one.call else None
-            whole = _told(message)[0] if message is not None and one.is_cut else one.output
+            whole = _message_text(message)[0] if message is not None and one.is_cut else one.output
             none = "(nothing)" if one.kind == "call_tools" else ""
             yield Call(one.title, one.id, one.arguments or None, whole or none, one.error, one.edited_by)
         for name, message in messages.items():
             if (wrote := self._open.pop(name or "", None)) is not None:
                 given = _json(wrote.arguments, wrote.arguments)
                 shown = given if isinstance(given, dict) else {"arguments": given}
-                yield Call(call_title(wrote.name, shown), "", given, *_told(message))
+                yield Call(call_title(wrote.name, shown), "", given, *_message_text(message))
 
 
-def _told(message: Message) -> tuple[str, str | None]:
+def _message_text(message: Message) -> tuple[str, str | None]:
     """What a message tells the model of a call, in words, and whether that is an error."""
     found = _json(message.content, message.content)
     if isinstance(found, dict) and found.keys() == {"name", "result"}:

@@ -181,7 +181,7 @@ def step_line(step: int, group: Sequence[Record]) -> StepLine:
     if not group:
         return StepLine(step=step, states=(), summary="")
     moves = [record for record in group if record.to is not None] or group
-    summary = next((record.said for record in moves if record.said), "")
+    summary = next((record.summary for record in moves if record.summary), "")
     return StepLine(
         step=step,
         branch=group[-1].branch,
@@ -365,4 +365,4 @@ def _code(text: str, limit: int = 200) -> str:
 
 def _record_line(record: Record) -> str:
     path = f"{_code(record.state)} → {_code(record.to)}" if record.to else _code(record.state)
-    return f"- {record.seq}: {path} {record.event} {_code(record.said)}"
+    return f"- {record.seq}: {path} {record.event} {_code(record.summary)}"

@@ -158,7 +158,7 @@ class LiveRun:
         """Take a move over."""
         self.step = step
         records, self._unpublished = (*self._unpublished, *step.records), ()
-        self._last_reason = next((r.said for r in reversed(records) if r.to), self._last_reason)
+        self._last_reason = next((r.summary for r in reversed(records) if r.to), self._last_reason)
         self._last_at = records[-1].at if records else self._last_at
         self.host.publish(records)
 

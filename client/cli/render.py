@@ -780,7 +780,7 @@ def _value(value: object) -> str:
 
 def _happened(record: Record) -> str:
     head = f"{record.state}: {record.event}{f' → {record.to}' if record.to else ''}"
-    return f"{head}\n{one_line(record.said, SHORT)}".rstrip("\n")
+    return f"{head}\n{one_line(record.summary, SHORT)}".rstrip("\n")
 
 
 def checked_line(checked: Checked) -> Text:

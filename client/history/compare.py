@@ -164,7 +164,7 @@ def _difference(left: _Log, right: _Log, step: int) -> Difference | None:
 def _title(record: Record | None) -> str:
     if record is None:
         return ""
-    why = record.said
+    why = record.summary
     return f"{record.state}: {record.event}{f' ({why})' if why else ''}"
 
 
@@ -226,5 +226,5 @@ class _Log:
 def _summary(group: Sequence[Record]) -> Iterator[str]:
     for record in group:
         by = "" if record.by in AUTOMATIC else f"{record.by}: "
-        if record.said:
-            yield f"{by}{record.event}: {record.error}" if record.error else f"{by}{record.said}"
+        if record.summary:
+            yield f"{by}{record.event}: {record.error}" if record.error else f"{by}{record.summary}"

@@ -733,7 +733,7 @@ async def test_interrupt_comes_once_for_each_number_of_steps() -> None:
 @pytest.mark.parametrize("hops", [False, True])
 async def test_interrupt_says_what_happened_before_it(hops: bool) -> None:
     async with Bench(brain("tools look a"), people=People(interrupt_states=("work",)), hops=hops) as bench:
-        said = next(record.said for record in reversed(bench.records) if record.to)
+        said = next(record.summary for record in reversed(bench.records) if record.to)
         assert bench.open[0].text == f"Paused before work (step 1). Continue? Before this: {said}"
         assert said.endswith('-> look(x="a")')
 

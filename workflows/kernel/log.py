@@ -48,7 +48,7 @@ __all__ = [
     "NO_CALLS",
     "Record",
     "answered",
-    "asked",
+    "wanted_calls",
     "by_step",
     "chain",
     "lineage",
@@ -131,7 +131,7 @@ def tool_calls(effect: Effect[Any], place: str) -> dict[str, ToolRun]:
     }
 
 
-def asked(effect: Effect[Any], place: str) -> tuple[LoggedCall, ...]:
+def wanted_calls(effect: Effect[Any], place: str) -> tuple[LoggedCall, ...]:
     """The calls that an effect asks for; questions to models and people are none."""
     runs = tool_calls(effect, place)
     calls = [
@@ -303,7 +303,7 @@ class Record(Frozen):
     """Details of a person's message, request or command: id, kind, digest, arguments, who decided."""
 
     @property
-    def said(self) -> str:
+    def summary(self) -> str:
         """In words what happened: the broken rule; or what was thought, why, and which calls come next; or
         else which were made."""
         words = "; ".join(filter(None, (self.thought, self.reason)))

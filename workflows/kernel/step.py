@@ -68,7 +68,7 @@ from workflows.kernel.log import (
     LoggedCall,
     Record,
     answered,
-    asked,
+    wanted_calls,
 )
 from workflows.kernel.machine import Event, Exit, Interrupt, Outcome, Run, State, state_name
 from workflows.kernel.snapshot import ANSWER, ENDED, Live, Moment, Program, Shown, Snapshot, Step, step_from
@@ -370,11 +370,11 @@ class Turn:
         if self.breach is None:
             self.ledger = self.ledger.charge(effect.price)
         self.asked = effect
-        self.note_asked(effect)
+        self.log_wanted_calls(effect)
 
-    def note_asked(self, effect: Effect[Any]) -> None:
+    def log_wanted_calls(self, effect: Effect[Any]) -> None:
         """The record that has led to it names the calls."""
-        if self.records and (calls := asked(effect, self.snapshot.place)):
+        if self.records and (calls := wanted_calls(effect, self.snapshot.place)):
             self.records[-1] = self.records[-1].model_copy(update={"asked": calls})
 
     def observe(self, found: Any) -> None:
@@ -448,7 +448,7 @@ class Turn:
         """Entering it begins a step."""
         return self.machine.step is not None and target == state_name(self.machine.step)
 
-    def told_step(self, to: str | None = None) -> int:
+    def record_step(self, to: str | None = None) -> int:
         """The step that the next record tells of."""
         replied = any(one.kind == "ask_model" for one in self.answered)
         leads = to is not None and self.begins_step(to) and AskModel not in self.machine.by_name[to].asks
@@ -470,7 +470,7 @@ class Turn:
             self.snapshot = replace(self.snapshot, interrupted=True)
             self.asked = Interrupt(state=target, step=self.snapshot.step)
             with suppress(Exception):  # what is wrong with the visit shows when the state is entered
-                self.note_asked(self.next_effect())
+                self.log_wanted_calls(self.next_effect())
             self.live = None
 
     def go_back(  # noqa: PLR0913  # who, when and why beside where
@@ -512,7 +512,7 @@ class Turn:
             step=s.step, visit=s.visit, counters=self.ledger.spent,
             patch=whole(context) if migrated else differences(then.context, context),
             notes=s.notes[len(then.notes) :], started=self.now, at=self.now, back_to=back_to, by=by,
-            begins=self.begins_step(target), of_step=self.told_step(), reason=reason,
+            begins=self.begins_step(target), of_step=self.record_step(), reason=reason,
             about={**about, VERSION: machine.version} if migrated else about,
         ))  # fmt: skip
         return self.run(lambda: self.enter(target))
@@ -779,7 +779,7 @@ class Turn:
             seq=s.seq, branch=s.branch, machine=self.machine.name, state=s.state, event=event, to=to,
             reason=_cut_text(reason, REASON_CHARS), step=s.step, visit=s.visit, reads=reads,
             thought=_cut_text(self.thought, REASON_CHARS),
-            begins=to is not None and self.begins_step(to), of_step=self.told_step(to),
+            begins=to is not None and self.begins_step(to), of_step=self.record_step(to),
             reopens=to in self.machine.final and s.step > 0 and self.machine.on_reopen is not None,
             patch=differences(before.context, s.context),
             messages=s.conversation.messages[len(before.conversation) :], beside=self.beside,
@@ -794,7 +794,7 @@ class Turn:
         s, spent = self.snapshot, self.ledger.refund(not_begun).spent
         self.write(Record(
             seq=s.seq, branch=s.branch, machine=self.machine.name, state=s.state, event=event, step=s.step,
-            of_step=self.told_step(), visit=s.visit, counters=spent, started=self.now, at=self.now, **more,
+            of_step=self.record_step(), visit=s.visit, counters=spent, started=self.now, at=self.now, **more,
         ))  # fmt: skip
 
     def write(self, record: Record) -> None:

@@ -66,13 +66,13 @@ class S(Enum):
 
 
 @dataclass(frozen=True)
-class Told(Event):
+class QuietEvent(Event):
     """The reason of one that is `quiet` is for the history alone: the log has thought and calls by itself."""
 
     quiet: bool = False
 
 
-class TakenIn(Told):
+class TakenIn(QuietEvent):
     """The shared state has the goal, and a plan is to be made."""
 
 
@@ -80,19 +80,19 @@ class Planned(Event):
     """The plan fits its schema, and the policy allows it."""
 
 
-class Continued(Told):
+class Continued(QuietEvent):
     """The model is to propose: for the first time, or again."""
 
 
-class Proposed(Told):
+class Proposed(QuietEvent):
     """The model asked for tools, or decided on an action."""
 
 
-class Observed(Told):
+class Observed(QuietEvent):
     """What was proposed is done, or asks for the halt."""
 
 
-class Stopped(Told):
+class Stopped(QuietEvent):
     """The run ends well; the context's `exit_reason` says why."""
 
 
@@ -161,7 +161,7 @@ def recorded(
                 "reason": event.reason,
                 "iteration": patch.get("iteration", c.iteration),
             }
-            told = replace(event, reason="") if isinstance(event, Told) and event.quiet else event
+            told = replace(event, reason="") if isinstance(event, QuietEvent) and event.quiet else event
             return {**patch, "history": (*c.history, entry)}, told
 
         seen, changed = {*reads, "iteration", "history"}, {*writes, "history"}
