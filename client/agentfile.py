@@ -7,18 +7,23 @@ from __future__ import annotations
 
 import difflib
 from collections.abc import Iterable, Iterator, Sequence
+from contextlib import suppress
 from dataclasses import dataclass
+from functools import lru_cache
 from pathlib import Path
 from typing import Any
 
 from pydantic import Field, ValidationError, field_validator
 
+from activities.agentfiles import agent_keys, is_agent
 from activities.contracts import ModelSpec
 from client.errors import UsageError
 from client.yaml import KeyPath, Problem, YamlFile, dotted, nearest, parse, problem_text, problems
 from workflows.api import AgentSpec, AgentTask
 
-__all__ = ["EXAMPLES", "AgentFile", "Choice", "Draft", "find_agent", "load_agent", "shipped_agents"]
+__all__ = [
+    "EXAMPLES", "AgentFile", "Choice", "Draft", "agents_here", "find_agent", "load_agent", "shipped_agents",
+]  # fmt: skip
 
 EXAMPLES = Path(__file__).with_name("examples").resolve()
 if not EXAMPLES.is_dir():  # this is a checkout, not an installed package
@@ -27,6 +32,8 @@ SHIPPED = EXAMPLES / "agents"
 """The agents that come with Ratchet, found by name."""
 SCRIPTED = "scripted"
 """The provider whose name is enough for a model."""
+LISTED_BYTES = 64_000
+"""An agent file that is larger runs by its name, and is in no list."""
 EFFORTS = ("none", "minimal", "low", "medium", "high", "xhigh", "max", "default")
 """The usual words for `reasoning`; servers have others of their own."""
 PLAIN_AGENT = {
@@ -260,3 +267,21 @@ def _model(spec: Any) -> Any:
     if isinstance(spec, dict) and spec.get("provider") == SCRIPTED:
         return {"name": SCRIPTED, **spec}
     return spec
+
+
+def agents_here() -> list[Path]:
+    """The agent files of the current folder, right or wrong. Nobody named them: large ones are left out."""
+    found = []
+    for path in sorted(Path().glob("*.yaml")):
+        with suppress(OSError):
+            if path.is_file() and _is_agent(path.absolute(), path.stat().st_mtime_ns):
+                found.append(path)
+    return found
+
+
+@lru_cache(maxsize=1000)
+def _is_agent(path: Path, changed: int) -> bool:
+    """A small YAML file that said something about an agent, right or wrong, as it was `changed` last."""
+    with path.open("rb") as file:
+        content = file.read(LISTED_BYTES + 1)
+    return len(content) <= LISTED_BYTES and is_agent(agent_keys(content.decode(errors="replace")))

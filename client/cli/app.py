@@ -20,6 +20,7 @@ import typer
 from typer.core import CompletionItem, TyperGroup  # type: ignore[attr-defined]  # public nowhere else
 
 from client.errors import RatchetError
+from client.words import plain
 
 __all__ = ["COMMANDS", "app", "execute", "main"]
 
@@ -225,7 +226,6 @@ def execute(arguments: Sequence[str] | None = None) -> int:
 
 
 def _report(error: Exception, text: str, *, debug: bool = False) -> int:
-    from client.cli.render import plain
 
     if debug:
         traceback.print_exception(error)

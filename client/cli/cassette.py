@@ -16,6 +16,7 @@ from client.cassette.playing import Verdict, play
 from client.cli import render
 from client.cli.options import CommonOptions, Json, RunName, command
 from client.errors import RatchetError
+from client.words import counted, plain
 from client.workerconfig import Allowed
 
 if TYPE_CHECKING:
@@ -115,18 +116,18 @@ async def play_files(
 
 def _print(line: _Line, verdict: Verdict, *, show: bool) -> None:
     if not line.ok:
-        render.out().print(render.plain(f"FAILED  {line.file}: {line.difference}"))
+        render.out().print(plain(f"FAILED  {line.file}: {line.difference}"))
         return
-    asked = f"; {render.counted(len(line.changes), 'question')} put in another way" if line.changes else ""
-    render.out().print(render.plain(f"ok      {line.file}: {_counted(verdict)}{asked}"))
+    asked = f"; {counted(len(line.changes), 'question')} put in another way" if line.changes else ""
+    render.out().print(plain(f"ok      {line.file}: {_counted(verdict)}{asked}"))
     for change in line.changes if show else ():
-        render.out().print(render.plain(change))
+        render.out().print(plain(change))
 
 
 def _counted(verdict: Verdict) -> str:
-    calls, people = render.counted(verdict.calls, "call"), render.counted(verdict.decisions, "decision")
+    calls, people = counted(verdict.calls, "call"), counted(verdict.decisions, "decision")
     return f"{calls}, {people}"
 
 
 def _removed(cassette: Cassette) -> str:
-    return f"{render.counted(cassette.removed, 'secret')} removed"
+    return f"{counted(cassette.removed, 'secret')} removed"

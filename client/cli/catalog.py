@@ -4,20 +4,18 @@ from __future__ import annotations
 
 import shlex
 from collections.abc import Mapping
-from contextlib import suppress
 from dataclasses import dataclass
-from functools import lru_cache
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, Literal
 
 import typer
 
-from activities.agentfiles import agent_keys, is_agent
-from client.agentfile import SCRIPTED, Choice, load_agent, shipped_agents
+from client.agentfile import SCRIPTED, Choice, agents_here, load_agent, shipped_agents
 from client.cli import render
 from client.cli.options import AgentName, CommonOptions, Json, command
 from client.errors import UsageError
 from client.options import Option, options_in
+from client.words import plain
 from workflows.people import Approvals
 
 if TYPE_CHECKING:
@@ -25,12 +23,9 @@ if TYPE_CHECKING:
     from client.catalog import Catalog
     from workflows.kernel.machine import Machine
 
-__all__ = ["agents_here", "app"]
+__all__ = ["app"]
 
 app = typer.Typer(rich_markup_mode=None)
-
-LISTED_BYTES = 64_000
-"""An agent file that is larger runs by its name, and is in no list."""
 
 
 @dataclass(frozen=True)
@@ -86,24 +81,6 @@ async def agents(common: CommonOptions, as_json: Json = False) -> None:
         render.out().print(render.pairs((row["agent"], _agent_text(row)) for row in rows))
 
 
-def agents_here() -> list[Path]:
-    """The agent files of the current folder, right or wrong. Nobody named them: large ones are left out."""
-    found = []
-    for path in sorted(Path().glob("*.yaml")):
-        with suppress(OSError):
-            if path.is_file() and _is_agent(path.absolute(), path.stat().st_mtime_ns):
-                found.append(path)
-    return found
-
-
-@lru_cache(maxsize=1000)
-def _is_agent(path: Path, changed: int) -> bool:
-    """A small YAML file that said something about an agent, right or wrong, as it was `changed` last."""
-    with path.open("rb") as file:
-        content = file.read(LISTED_BYTES + 1)
-    return len(content) <= LISTED_BYTES and is_agent(agent_keys(content.decode(errors="replace")))
-
-
 def _agent_facts(path: Path, name: str) -> dict[str, Any]:
     try:
         agent = load_agent(path)
@@ -141,7 +118,7 @@ async def tools(common: CommonOptions, agent: AgentName = None, as_json: Json = 
     for server in servers:
         texts = [f"{name}: {problem}" for name, problem in server.left_out.items()]
         for text in [*texts, *filter(None, [server.problem])]:
-            render.notes().print(render.plain(text))
+            render.notes().print(plain(text))
     if as_json:
         render.print_lines(found)
         return

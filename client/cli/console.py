@@ -15,6 +15,7 @@ from client.cli.options import By, CommonOptions, command
 from client.errors import UsageError
 from client.keys import signer
 from client.ui import LOCAL_NAMES
+from client.words import plain
 from client.workerconfig import Allowed
 
 __all__ = ["app"]
@@ -65,7 +66,7 @@ async def console(
             serving(client, person, host=listen, port=console_port, names=names) as link,
         ):
             note.print(f"Console   {link}", soft_wrap=True)
-            note.print(f"Who has this link acts as {render.plain(person.name) or 'nobody'}. Until Ctrl-C.")
+            note.print(f"Who has this link acts as {plain(person.name) or 'nobody'}. Until Ctrl-C.")
             if names != LOCAL_NAMES:
                 note.print(
                     "Others can reach it, and it speaks plain HTTP: put a proxy with TLS before it, and give "

@@ -12,6 +12,7 @@ from client.cli.options import CommonOptions, Json, command
 from client.cli.typed import moment
 from client.costs import By, Spending, archived_spending, cost_lines, live_spending
 from client.errors import RatchetError
+from client.words import counted
 from client.workerconfig import load_settings
 
 __all__ = ["app"]
@@ -76,7 +77,7 @@ async def _live(common: CommonOptions, timed: bool) -> tuple[Spending, ...]:
         return ()
     if missing := over - kept:
         render.note(
-            f"{render.counted(len(missing), 'run')} that Temporal knows to be over, such as {min(missing)}, "
+            f"{counted(len(missing), 'run')} that Temporal knows to be over, such as {min(missing)}, "
             "left no result in the archive here and count only as far as it has their log; name the "
             "directory of their workers with --data-dir. Runs that were terminated have none anywhere"
         )

@@ -17,17 +17,19 @@ from typing import Annotated, Any, TypeVar
 import typer
 
 from client.agent import AgentClient
+from client.amounts import amounts_from, caps_from
 from client.cli import render
 from client.cli.app import COMMANDS
 from client.cli.inbox import AnyRequest, open_requests
 from client.cli.interactive import confirm, person_here
 from client.cli.options import By, CommonOptions, Json, RunName, command, read_text
-from client.cli.typed import Draft, amounts_from, arguments_from, caps_from, check_counter
+from client.cli.typed import Draft, arguments_from, check_counter
 from client.errors import NotConfirmed, NoWorker, RatchetError, Refused, UsageError
 from client.history.checkpoints import source_of
 from client.keys import Signer, signer
 from client.people import command_from, decision_from
 from client.sending import SentSignal
+from client.words import command_text, decision_text, plain
 from client.yaml import nearest, parse
 from workflows.people import Command, CommandDone, Decided, DoneCall, Request, StandingApproval, Verb
 
@@ -75,7 +77,7 @@ class Sending:
             kinds = {Decided: "decided", CommandDone: "done", SentSignal: "sent"}
             render.print_json({"run": run, **facts, kinds[type(done)]: done})
         else:
-            render.out().print(render.plain(text))
+            render.out().print(plain(text))
 
 
 @dataclass(frozen=True)
@@ -464,7 +466,7 @@ async def _decide_one(  # noqa: PLR0913, PLR0917  # who decides what of which ru
         )
     if not how.as_json and not how.digest:  # with a digest, they have seen it
         render.out().print(render.request_block(seen, run_id))
-    how.show(run_id, done, render.decision_text(done, seen, decision), request=seen)
+    how.show(run_id, done, decision_text(done, seen, decision), request=seen)
     if not how.as_json:
         paused = False
         with suppress(RatchetError):  # the run may be over by now
@@ -517,7 +519,7 @@ async def _command(common: CommonOptions, how: Sending, run: str, order: Command
 async def _command_one(client: AgentClient, how: Sending, run_id: str, order: Command, **facts: Any) -> int:
     who = how.signer()
     done = await _explained(client, run_id, client.command(run_id, order, by=who, signal=how.signal))
-    text = f"run {run_id}, {order.command} by {who.name or 'somebody'}: {render.command_text(done)}"
+    text = f"run {run_id}, {order.command} by {who.name or 'somebody'}: {command_text(done)}"
     how.show(run_id, done, text, **facts)
     if not how.as_json:
         render.note(render.next_step(done, run_id))

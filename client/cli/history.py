@@ -21,6 +21,7 @@ from client.cli.run import Starting, check_worker, own_worker, remember_for_work
 from client.errors import UsageError
 from client.history.checkpoints import source_of
 from client.history.fork import ForkChanges, forked_task
+from client.words import counted, plain
 from client.workerconfig import Allowed
 from client.yaml import YamlFile
 from workflows.api import AgentSpec
@@ -98,7 +99,7 @@ async def check(
             render.out().print(render.checked_line(checked))
     good = sum(one.verdict == "goes on" for one in found)
     if not as_json:
-        runs = f"{good} of {render.counted(len(found), 'run')} would go on with today's code"
+        runs = f"{good} of {counted(len(found), 'run')} would go on with today's code"
         render.note(runs if found else "no run is under way, so a deploy breaks none")
     return 0 if good == len(found) else 1
 
@@ -118,10 +119,8 @@ async def _check_archive(common: CommonOptions, as_json: bool) -> int:
         render.print_lines(problems)
     else:
         for one in problems:
-            render.out().print(render.plain(one.problem), soft_wrap=True)
-        render.note(
-            f"checked {render.counted(checked, 'log')} of the archive, and whether it has each run's end"
-        )
+            render.out().print(plain(one.problem), soft_wrap=True)
+        render.note(f"checked {counted(checked, 'log')} of the archive, and whether it has each run's end")
     return 1 if problems else 0
 
 
@@ -238,7 +237,7 @@ async def fork(  # noqa: PLR0913, PLR0917  # one parameter for each option of th
         copied = len(task.fork.records) if task.fork else 0
         if not starting.as_json and not starting.detach:
             render.note(
-                f"from step {step} of {source.run}, with {render.counted(copied, 'record')} of its log; "
+                f"from step {step} of {source.run}, with {counted(copied, 'record')} of its log; "
                 "calls from the step on are made again"
             )
         return await start(

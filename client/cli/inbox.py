@@ -11,6 +11,7 @@ from client.cli import render
 from client.cli.options import CommonOptions, Json, command
 from client.errors import NoWorker, Refused, StoreNotShared, clear_errors
 from client.listing import RequestSummary
+from client.words import request_reason
 from workflows.people import Request, RequestsPage
 
 if TYPE_CHECKING:
@@ -63,7 +64,7 @@ async def _show_requests(client: AgentClient, run_id: str, as_json: bool) -> Non
         rows = [
             {
                 **request.model_dump(mode="json"),
-                "reason": render.request_reason(request, task),
+                "reason": request_reason(request, task),
                 "answers": render.decision_commands(request, run_id),
             }
             for request in requests

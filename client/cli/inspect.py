@@ -14,6 +14,7 @@ from client.cli import render
 from client.cli.options import INTERRUPTED, CommonOptions, Json, RunName, Verbose, command
 from client.cli.typed import moment
 from client.errors import NoWorker, RatchetError, RunFailed, UnknownRun
+from client.words import plain
 from client.workerconfig import Allowed
 
 if TYPE_CHECKING:
@@ -172,7 +173,7 @@ async def log(
         text = f"run {run_id} has no record from {since} on" if since else f"run {run_id} has no log yet"
         render.note(str(failure or text))
     if is_cut_off:
-        render.note(f"Temporal does not know run {render.plain(run_id)}, and the archive lacks its end")
+        render.note(f"Temporal does not know run {plain(run_id)}, and the archive lacks its end")
 
 
 @command(app)
@@ -236,11 +237,11 @@ async def cancel(
         render.print_json({"id": run_id, **({"ended": True} if force else asked)})
         return
     if force:
-        typer.echo(render.plain(f"ended run {run_id} at once, without a result"))
+        typer.echo(plain(f"ended run {run_id} at once, without a result"))
         return
-    typer.echo(render.plain(f"asked run {run_id} to stop"))
+    typer.echo(plain(f"asked run {run_id} to stop"))
     if failure:
-        typer.echo(render.plain(
+        typer.echo(plain(
             f"it stops once this is mended: {failure}\n"
             f"`ratchet cancel {run_id} --force` ends it now, without a result"
         ))  # fmt: skip

@@ -22,21 +22,13 @@ from typing import TYPE_CHECKING, Any, NoReturn, Protocol, TextIO
 from rich.console import Console
 from rich.text import Text
 
+from client.amounts import amounts_from
 from client.cli.live import LiveView
-from client.cli.render import (
-    DECISIONS,
-    choices,
-    decision_commands,
-    decision_text,
-    notes,
-    plain,
-    print_json,
-    request_block,
-    request_line,
-)
-from client.cli.typed import Draft, amounts_from, check_counter
+from client.cli.render import choices, decision_commands, notes, print_json, request_block, request_line
+from client.cli.typed import Draft, check_counter
 from client.errors import NotConfirmed, RatchetError, UsageError
 from client.keys import Signer, signer
+from client.words import DECISIONS, decision_text, plain
 from workflows.people import Decided, Request, Verb
 
 if TYPE_CHECKING:

@@ -27,8 +27,9 @@ from rich.status import Status
 from rich.text import Text
 
 from client.calls import Call, Reader, Reading
-from client.cli.render import hanging, plain, record_block, result_text, spent, time_span
+from client.cli.render import hanging, record_block, result_text
 from client.errors import RatchetError
+from client.words import plain, spent, time_span
 from workflows.kernel.log import STARTED, Record
 
 if TYPE_CHECKING:

@@ -11,7 +11,7 @@ import re
 import shlex
 import sys
 import time
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from datetime import UTC, datetime
 from typing import TYPE_CHECKING, Any, TextIO
 
@@ -22,21 +22,27 @@ from rich.text import Text
 
 from activities.contracts import visible
 from client.calls import Reading, is_call
+from client.words import (
+    DECISIONS,
+    counted,
+    indented,
+    json_line,
+    plain,
+    pretty_json,
+    request_reason,
+    spent,
+    time_span,
+)
 from workflows.people import (
-    DEFAULT_EFFECT_MODES,
-    Approvals,
     CommandDone,
     Decided,
-    Decision,
     DoneCall,
     Kind,
     Request,
-    StandingApproval,
     Verb,
 )
 
 if TYPE_CHECKING:  # these import temporalio
-    from activities.contracts import JsonObject
     from client.costs import CostLine
     from client.history.check import Checked
     from client.history.checkpoints import CheckpointLine, StepSnapshot
@@ -52,30 +58,18 @@ if TYPE_CHECKING:  # these import temporalio
     AnyRequest = Request | RequestSummary
 
 __all__ = [
-    "DECISIONS", "WIDE", "change_block", "checked_line", "checkpoint_table", "choices", "command_text",
-    "comparison_block", "counted", "decision_commands", "decision_text", "escaped", "hanging", "inbox_table",
-    "next_step", "note", "note_effects", "notes", "one_line", "out", "pairs", "plain", "print_json",
-    "print_lines", "record_block", "replay_block", "request_block", "request_line", "request_reason",
-    "reset_block", "result_text", "run_block", "run_table", "snapshot_block", "spent",
-    "status_block", "steps_table", "time_left", "time_span",
+    "WIDE", "change_block", "checked_line", "checkpoint_table", "choices",
+    "comparison_block", "decision_commands", "escaped", "hanging", "inbox_table",
+    "next_step", "note", "note_effects", "notes", "one_line", "out", "pairs", "print_json",
+    "print_lines", "record_block", "replay_block", "request_block", "request_line",
+    "reset_block", "result_text", "run_block", "run_table", "snapshot_block",
+    "status_block", "steps_table", "time_left",
 ]  # fmt: skip
 
 WIDE = 120
 """Columns from which on lists show start, agent and deadline too."""
 REASON_LINES, REASON_CHARACTERS = 8, 900
 REQUEST_LINES = 60
-DECISIONS: dict[Verb, tuple[str, str]] = {
-    "approve": ("y", "approve"),
-    "reject": ("n", "reject, and say why"),
-    "edit": ("e", "edit the arguments, then the tool is called"),
-    "answer": ("w", "write an answer"),
-    "resume": ("g", "resume: go on"),
-    "retry": ("t", "retry: make the call again"),
-    "topup": ("m", "more: top up, such as `m model_calls=20`"),
-    "finish": ("f", "finish now, as the limit would end the run"),
-    "abort": ("x", "abort: end the run"),
-}
-"""Each decision: its letter at a question on the terminal, and what it does."""
 _OF_A_KIND: dict[tuple[Kind, Verb], str] = {
     ("approval", "approve"): "approve: the tool is called",
     ("approval", "reject"): "reject: the tool is not called, and the model is told why",
@@ -86,15 +80,6 @@ _OF_A_KIND: dict[tuple[Kind, Verb], str] = {
     ("escalation", "abort"): "abort: the machine that asks is told to stop",
 }
 """Where a decision does something special for one kind of request."""
-_REASONS: dict[Kind, str] = {
-    "question": "the machine asks it",
-    "escalation": "the machine hands it to people",
-    "interrupt": "people.interrupt_every or people.interrupt_states of the agent",
-    "limit": "people.on_limit of the agent is `ask`",
-    "outcome": "a call was interrupted, and its tool cannot tell whether it took effect",
-    "trouble": "people.on_trouble of the agent is `ask`",
-    "stuck": "the agent's `stuck`; the model was told first",
-}
 _PLACEHOLDERS: dict[Verb, str] = {"answer": " <text>", "reject": " -m <why>", "edit": " [--args JSON]"}
 """What a person fills in; a shell refuses to take `<text>` for an answer."""
 SHORT, LONG, VALUE = 160, 480, 2_000
@@ -105,7 +90,6 @@ WIDEST = 160
 """Columns of a comparison; wider ones are hard to read."""
 NAME_COLUMNS = 8
 RUN_COLUMNS = ("run", "", "began")
-_UNITS = ((86_400, "d"), (3_600, "h"), (60, "min"))
 
 
 # -- consoles and texts --------------------
@@ -150,11 +134,6 @@ class _Piped(Console):
             super().print(*objects, **options)
         self.file.write(re.sub(r" +$", "", captured.get(), flags=re.MULTILINE))
         self.file.flush()
-
-
-def plain(text: str) -> str:
-    """The text without characters that steer a terminal or show nothing."""
-    return visible(text, lambda _: "\N{REPLACEMENT CHARACTER}", kept="\n\t")
 
 
 def escaped(text: str) -> str:
@@ -222,36 +201,9 @@ def one_line(text: str, limit: int) -> str:
     return line if len(line) <= limit else f"{line[: limit - 1]}…"
 
 
-def counted(number: float, noun: str) -> str:
-    """`1 step`, `3 steps`."""
-    return f"{number:g} {noun}{'' if number == 1 else 's'}"
-
-
-def time_span(seconds: float) -> str:
-    """A length of time, roughly: `40 s`, `3 min`, `2 h`."""
-    for size, unit in _UNITS:
-        if seconds >= size:
-            return f"{seconds / size:.0f} {unit}"
-    return f"{max(seconds, 0):.0f} s"
-
-
 def time_left(at: float, now: float) -> str:
     """A deadline: local time, and how long until then."""
     return f"{_clock(datetime.fromtimestamp(at, UTC))}, {f'in {time_span(at - now)}' if at > now else 'now'}"
-
-
-def spent(counters: Mapping[str, float], *, nothing: str = "$0") -> str:
-    """What a run has spent, in a few words; `nothing` stands for a cost of 0."""
-    number = counters.get
-    calls = {"model call": number("model_calls", 0), "tool call": number("tool_calls", 0)}
-    words = [counted(made, noun) for noun, made in calls.items() if made]
-    words += [f"{number('tokens', 0):,.0f} tokens"] if number("tokens") else []
-    known = f"${number('cost_usd', 0):.4f}" if number("cost_usd") else ""
-    if number("unpriced_calls"):
-        words.append(f"cost unknown ({known} known)" if known else "cost unknown")
-    elif known or number("tokens"):
-        words.append(known or nothing)
-    return " · ".join(filter(None, words))
 
 
 def pairs(rows: Iterable[tuple[str, str]], style: str = "bold") -> Table:
@@ -275,18 +227,6 @@ def _listing(columns: Iterable[str], rows: Iterable[Iterable[str]] = (), **optio
 
 def _clock(at: datetime) -> str:
     return f"{at.astimezone():%Y-%m-%d %H:%M:%S}"
-
-
-def _json(value: Any) -> str:
-    return json.dumps(value, ensure_ascii=False)
-
-
-def _indented(text: str, lines: int | None = None, by: int = 2) -> str:
-    """Every line behind blanks; at most so many lines."""
-    whole = plain(text).strip().splitlines()
-    kept = whole[:lines]
-    more = [f"… {len(whole) - len(kept)} more lines"] if len(kept) < len(whole) else []
-    return "\n".join(f"{' ' * by}{line}" for line in [*kept, *more])
 
 
 # -- records and results --------------------
@@ -344,7 +284,7 @@ def _beginning(text: str, mark: str = "") -> str:
     """The first lines of a text behind a mark, below the head of a block."""
     text = plain(text).strip()
     kept = "\n".join(text[:REASON_CHARACTERS].splitlines()[:REASON_LINES])
-    lines = _indented(kept if len(kept) == len(text) else f"{kept} …", by=6 + len(mark))
+    lines = indented(kept if len(kept) == len(text) else f"{kept} …", by=6 + len(mark))
     return f"\n{' ' * 6}{mark}{lines.lstrip(' ')}"
 
 
@@ -537,31 +477,6 @@ def run_block(line: RunLine, children: Iterable[str], now: datetime, *, paused: 
     return pairs(rows)
 
 
-def request_reason(request: AnyRequest, task: AgentTask | None = None) -> str:
-    """Why a run asks: the entry of the agent's approvals, in full if the task is known, or the event."""
-    if request.kind != "approval":
-        return _REASONS[request.kind]
-    rule = request.rule if isinstance(request, Request) else ""
-    if not rule:
-        return ""
-    default = next((mode for effect, mode in DEFAULT_EFFECT_MODES.items() if rule == f"effects.{effect}"), "")
-    entry = f"approvals.{rule}" + (f" (by default `{default}`)" if default else " of the agent")
-    return entry if task is None else f"{entry}: {_entry(task.approvals, rule)}"
-
-
-def _entry(approvals: Approvals, rule: str) -> str:
-    """What the agent file says there."""
-    section, _, name = rule.partition(".")
-    if section == "rules":
-        found = approvals.rules[int(name)]
-        fields = found.model_dump(mode="json", exclude_defaults=True, exclude={"request"})
-        return _json({**fields, "ask": found.ask})
-    if section == "tools":
-        return approvals.tools[name]
-    modes = {**DEFAULT_EFFECT_MODES, **approvals.effects}
-    return next((mode for effect, mode in modes.items() if effect == name), "")
-
-
 def request_block(
     request: AnyRequest, run_id: str, *, full: bool = False, task: AgentTask | None = None
 ) -> Text:
@@ -577,11 +492,11 @@ def request_block(
         block.append(f" · {request.machine}: {request.state}, step {request.step}", style="dim")
     repeats_arguments = request.kind == "approval" and request.arguments is not None
     if request.text and not repeats_arguments:
-        block.append(f"\n{_indented(request.text, lines)}")
+        block.append(f"\n{indented(request.text, lines)}")
     if request.tool is not None:
         block.append(f"\n  {plain(request.tool)}", style="bold")
     if request.arguments is not None and request.kind != "limit":  # a limit's are in its text
-        block.append(f"\n{_indented(_pretty(request.arguments), lines)}")
+        block.append(f"\n{indented(pretty_json(request.arguments), lines)}")
     elif request.tool is not None and not isinstance(request, Request):
         block.append("\n  (the arguments are too long to be read without a worker)", style="dim")
     why = request_reason(request, task)
@@ -595,8 +510,8 @@ def is_cut(request: AnyRequest) -> bool:
     """`request_block` shows only a part of what is asked."""
     if request.tool is not None and request.arguments is None:
         return True
-    texts = (request.text, _pretty(request.arguments or {}))
-    return any(_indented(text, REQUEST_LINES) != _indented(text) for text in texts)
+    texts = (request.text, pretty_json(request.arguments or {}))
+    return any(indented(text, REQUEST_LINES) != indented(text) for text in texts)
 
 
 def _terms(request: AnyRequest) -> list[str]:
@@ -616,7 +531,7 @@ def _terms(request: AnyRequest) -> list[str]:
 
 def request_line(request: AnyRequest, limit: int = 80) -> str:
     """A request on one line: `approval r1: refund(order=1)`."""
-    given = ", ".join(f"{name}={_json(value)}" for name, value in (request.arguments or {}).items())
+    given = ", ".join(f"{name}={json_line(value)}" for name, value in (request.arguments or {}).items())
     what = f"{request.tool}({given})" if request.tool else request.text
     return one_line(f"{request.kind} {request.id}: {what}", limit)
 
@@ -647,60 +562,13 @@ def note_effects(calls: Sequence[DoneCall], since: str, what_follows: str) -> No
     for call in calls:
         undone = call.undone if call.undone is not None else "yes" if call.undoable else "NO"
         returned = call.error or one_line(call.output, 200)
-        rows.append((str(call.step), call.tool, one_line(_json(call.arguments), 500), undone, returned))
+        rows.append((str(call.step), call.tool, one_line(json_line(call.arguments), 500), undone, returned))
     note(f"done since {since} began{what_follows}:")
     columns = ("step", "tool", "arguments", "can be undone", "returned")
     notes().print(_listing(columns, rows, overflow="fold"))
 
 
 # -- what a decision or a command did --------------------
-
-
-def decision_text(done: Decided | SentSignal, request: AnyRequest, decision: Decision | None = None) -> str:
-    """The state of a request after a decision, and below it what the decision changed."""
-    lines = [_decided_line(done, request)]
-    if decision and decision.arguments is not None:
-        lines += [f"  {request.tool or request.id} is called with", _indented(_pretty(decision.arguments))]
-    if decision:
-        lines += [f"  {name}: {_raised(request, name, more)}" for name, more in decision.amounts.items()]
-    if decision and decision.standing_approval is not None:
-        covered = _standing(request, decision.standing_approval)
-        lines.append(f"  for the rest of this run it also approves {covered}")
-    return plain("\n".join(lines))
-
-
-def _decided_line(done: Decided | SentSignal, request: AnyRequest) -> str:
-    if not isinstance(done, Decided):
-        return f"{request.id}: {done.text}"
-    if done.outcome == "open":
-        return f"{request.id}: {done.votes} of {done.needed} have decided so; it stays open until the rest do"
-    who, how = ", ".join(done.by) or "somebody", "verified" if done.verified else "claimed"
-    text = f": {done.text}" if done.text else ""
-    return f"{request.id} {done.outcome.replace('_', ' ')} by {who} ({how}){text}"
-
-
-def _standing(request: AnyRequest, approval: StandingApproval) -> str:
-    """Which later calls a standing approval covers."""
-    calls = f"calls of {request.tool or 'this tool'}"
-    if approval.same:
-        return f"{calls} with the same arguments"
-    if not approval.arguments:
-        return f"{calls} with any arguments"
-    return f"{calls} where {' and '.join(f'{name}: {_json(s)}' for name, s in approval.arguments.items())}"
-
-
-def _raised(request: AnyRequest, counter: str, more: float) -> str:
-    """A limit after and before a top-up."""
-    cap = (request.arguments or {}).get("cap")
-    if not isinstance(cap, int | float):
-        return f"{more:g} more"
-    return f"at most {cap + more:g} now, {cap:g} before"
-
-
-def command_text(done: CommandDone | SentSignal) -> str:
-    """What a command did, in a few lines."""
-    undone = done.undone if isinstance(done, CommandDone) else ()
-    return plain("\n".join([done.text, *(f"  {what}" for what in undone)]))
 
 
 def next_step(
@@ -722,10 +590,6 @@ def next_step(
     if paused or (isinstance(done, CommandDone) and done.paused):
         return f"it is paused; `ratchet resume {run_id}` lets it go on"
     return f"`ratchet watch {run_id}` follows it"
-
-
-def _pretty(arguments: JsonObject) -> str:
-    return json.dumps(arguments, ensure_ascii=False, indent=2)
 
 
 # -- the past of a run --------------------

@@ -46,6 +46,7 @@ from client.errors import (
 from client.history.recorded import beginning_of
 from client.keys import signer
 from client.material import checked_image, goal_with_images, material_for
+from client.words import plain
 from client.workerconfig import Allowed, recalled, remember, settings_from_environment
 from workflows import registry
 from workflows.api import TASK_QUEUE
@@ -232,7 +233,7 @@ async def _run_one(common: CommonOptions, which: AgentOptions, starting: Startin
         catalog = Catalog.load(settings)
         catalog.check(agent, draft)
         for warning in catalog.warnings(agent):
-            render.note(f"warning: {render.plain(warning)}")
+            render.note(f"warning: {plain(warning)}")
         check_key(agent.models.values())
         await check_servers(agent.models)
     if which.material is not None:
@@ -287,7 +288,7 @@ async def start(
         begun.append(await client.start(task, starting.run_id, **more))
         if not starting.detach:
             if not starting.as_json:
-                render.note(f"run {render.plain(begun[0])}")
+                render.note(f"run {plain(begun[0])}")
             return await follow(
                 client, begun[0], as_json=starting.as_json, verbose=starting.verbose, since=since
             )
@@ -298,7 +299,7 @@ async def start(
     if starting.as_json:
         render.print_json({"id": begun[0]}, indent=None)
     else:
-        typer.echo(render.plain(begun[0]))
+        typer.echo(plain(begun[0]))
     if not has_worker:
         render.note("no worker runs; `ratchet run --resume` or `ratchet dev` continues it")
     return 0
@@ -396,7 +397,7 @@ def _introduce(client: AgentClient, task: AgentTask) -> None:
 
 
 def _interrupted(runs: Sequence[str], *, stays: bool = False) -> int:
-    names = render.plain(", ".join(runs))
+    names = plain(", ".join(runs))
     if runs and stays:
         render.note(
             f"interrupted; {names} continues at its worker elsewhere: `ratchet watch {names}` follows it, "
@@ -499,7 +500,7 @@ async def _resume_all(common: CommonOptions, choice: Choice, how: Starting) -> i
             codes = []
             async with own_worker(client, settings):
                 for run_id in running:
-                    render.note(f"run {render.plain(run_id)}")
+                    render.note(f"run {plain(run_id)}")
                     try:
                         codes.append(await follow(client, run_id, as_json=how.as_json, verbose=how.verbose))
                     except RunFailed as error:  # the other runs continue
@@ -652,8 +653,8 @@ def _lacking(task: AgentTask, catalog: Any, settings: Settings) -> Iterator[str]
 def _name_unfinished(lines: Sequence[RunLine], what_follows: str) -> None:
     """Say which runs of the directory are not over."""
     rows = [
-        f"  {render.plain(line.id)}  agent {render.plain(line.agent)}: {render.one_line(line.goal, 60)}"
-        f"{render.plain(_waits(line))}"
+        f"  {plain(line.id)}  agent {plain(line.agent)}: {render.one_line(line.goal, 60)}"
+        f"{plain(_waits(line))}"
         for line in lines[:SHOWN]
     ]
     if len(lines) > SHOWN:

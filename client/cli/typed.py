@@ -4,14 +4,13 @@ from __future__ import annotations
 
 import asyncio
 import json
-import math
 import os
 import re
 import signal
 import sys
 import tempfile
 import termios
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager, suppress
 from datetime import datetime, timedelta
 from pathlib import Path
@@ -21,17 +20,17 @@ import click
 from pydantic import TypeAdapter, ValidationError
 
 from activities.contracts import JsonObject
-from client.cli.render import note, notes, plain
+from client.cli.render import note, notes
 from client.errors import UsageError
-from client.yaml import nearest, parse
-from workflows.api import COUNTERS
+from client.words import plain
+from client.yaml import parse
 from workflows.gate.canonical import canonical
 
 if TYPE_CHECKING:
     from client.listing import RequestSummary
     from workflows.people import Request
 
-__all__ = ["Draft", "amounts_from", "arguments_from", "caps_from", "check_counter", "moment"]
+__all__ = ["Draft", "arguments_from", "check_counter", "moment"]
 
 _OBJECT: TypeAdapter[JsonObject] = TypeAdapter(JsonObject)
 AGES = {"min": timedelta(minutes=1), "h": timedelta(hours=1), "d": timedelta(days=1), "w": timedelta(weeks=1)}
@@ -133,34 +132,6 @@ def arguments_from(text: str, source: str) -> JsonObject:
 # -- amounts --------------------
 
 
-def amounts_from(words: Iterable[str]) -> dict[str, float]:
-    """How much more of each counter: `cost_usd=5 model_calls=20`.
-
-    Raises:
-        UsageError: a word is not COUNTER=NUMBER, a number is not above 0, or there is no word.
-    """
-    found: dict[str, float] = {}
-    for word in words:
-        name, number = _split(word)
-        found[name] = _number(number, word)
-        if found[name] <= 0:
-            raise UsageError(f"{word}: expected a number above 0, how much more")
-    if not found:
-        raise UsageError("how much more of what is missing, such as cost_usd=5 or model_calls=20")
-    return found
-
-
-def caps_from(words: Iterable[str]) -> dict[str, float | None]:
-    """The new cap of each counter, None for no cap: `model_calls=300 tokens=none`. Raises UsageError."""
-    found: dict[str, float | None] = {}
-    for word in words:
-        name, number = _split(word)
-        found[name] = None if number.lower() in ("none", "null", "no") else _number(number, word)
-    if not found:
-        raise UsageError("the limit is missing, such as model_calls=300 or tokens=none")
-    return found
-
-
 def check_counter(request: Request | RequestSummary, amounts: Mapping[str, float]) -> None:
     """Raise a UsageError when there is more of something that the request is not about."""
     counter = (request.arguments or {}).get("counter")
@@ -170,24 +141,6 @@ def check_counter(request: Request | RequestSummary, amounts: Mapping[str, float
             f"{request.id} is about {counter}, not {wrong}: give more of that, such as {counter}=10; "
             "`ratchet limits` sets other limits"
         )
-
-
-def _split(word: str) -> tuple[str, str]:
-    name, equals, number = word.partition("=")
-    if not equals or not name or not number:
-        hint = "" if name in COUNTERS else f"; {nearest(name, COUNTERS)}"
-        raise UsageError(f"{word}: expected COUNTER=NUMBER, such as model_calls=20{hint}")
-    return name, number
-
-
-def _number(text: str, word: str) -> float:
-    try:
-        number = float(text.replace("_", "").replace(",", ""))
-    except ValueError as error:
-        raise UsageError(f"{word}: {text!r} is not a number; expected one such as 20 or 0.5") from error
-    if not math.isfinite(number):
-        raise UsageError(f"{word}: {text!r} cannot be counted; `none` means no limit")
-    return number
 
 
 # -- files and editors --------------------

@@ -28,7 +28,6 @@ from starlette.types import Receive, Scope, Send
 
 from client.agent import AgentClient
 from client.catalog import Catalog
-from client.cli.render import counted, spent, time_span
 from client.console import texts
 from client.console.forms import field_key
 from client.console.security import Guard
@@ -36,6 +35,7 @@ from client.console.sources import Sources
 from client.errors import NoWorker, RatchetError, Refused, UnknownRun, Unreachable, UsageError
 from client.keys import Signer
 from client.ui import LOCAL_NAMES
+from client.words import counted, spent, time_span
 
 __all__ = ["Console", "Handler", "Parts", "PORT", "build", "form_of", "link", "serving"]
 

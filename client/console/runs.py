@@ -15,8 +15,7 @@ from starlette.requests import Request
 from starlette.responses import Response
 
 from activities.contracts import is_visible
-from client.cli.render import command_text
-from client.cli.typed import caps_from
+from client.amounts import caps_from
 from client.console.app import Console, Handler, Parts, form_of
 from client.console.diagram import drawing
 from client.console.sources import RunView
@@ -25,6 +24,7 @@ from client.errors import NoWorker, RatchetError, UsageError
 from client.history.fork import ForkChanges
 from client.listing import RunLine, list_filter, quoted
 from client.people import command_from
+from client.words import command_text
 from workflows.api import COUNTERS
 from workflows.people import DoneCall
 

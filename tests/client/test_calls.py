@@ -7,8 +7,8 @@ from typing import Any
 
 from activities.contracts import Message, ToolCall
 from client.calls import Reader
-from client.cli.render import spent
 from client.console.steps import steps_of
+from client.words import spent
 from workflows.kernel.log import LoggedCall, Record
 
 LONG = "a long result " * 40

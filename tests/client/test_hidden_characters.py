@@ -10,6 +10,7 @@ from pydantic import ValidationError
 
 from client.cli import render
 from client.console.texts import shown
+from client.words import plain
 from workflows.people import Group
 
 HIDDEN = (
@@ -23,7 +24,7 @@ def test_hidden_character_is_shown_everywhere(hidden: str) -> None:
     """A payee `Ann` with one more of them is not Ann."""
     name = f"An{hidden}n"
     assert shown(name) == f"An⟨U+{ord(hidden):04X}⟩n"
-    assert render.plain(name) == "An\N{REPLACEMENT CHARACTER}n"
+    assert plain(name) == "An\N{REPLACEMENT CHARACTER}n"
     render.print_json({"to": name}, stream=(printed := io.StringIO()))
     assert hidden not in printed.getvalue()
     assert json.loads(printed.getvalue()) == {"to": name}
@@ -33,4 +34,4 @@ def test_hidden_character_is_shown_everywhere(hidden: str) -> None:
 
 @pytest.mark.parametrize("text", ["Zoë Łęcka", "金额 5000", "שלום", "e\u0301", "✅ done", "a\nb\tc"])
 def test_what_people_see_is_left_as_it_is(text: str) -> None:
-    assert (shown(text), render.plain(text)) == (text, text)
+    assert (shown(text), plain(text)) == (text, text)
