@@ -232,17 +232,17 @@ class _Blocks:
     def _lines(self, record: Record, reading: Reading) -> Iterator[Text]:
         for call in reading.calls:
             yield from self._result(call)
-        yield from self._thought(reading)
+        yield from self._say(reading.thought.strip())
         if record.by == "machine":
             yield from self._say(reading.words.strip())
+        yield from self._wanted_call(reading)
         if record.by != "machine":
             yield from self._remark(record)
         elif record.error:
             yield from self._put(self._hang(f"refused: {record.error}", "✗ ", "bold red"))
 
-    def _thought(self, reading: Reading) -> Iterator[Text]:
-        """What the model says, and the call that comes next; of several, each is shown with its result."""
-        yield from self._say(reading.thought.strip())
+    def _wanted_call(self, reading: Reading) -> Iterator[Text]:
+        """The call that comes next; of several, each is shown with its result."""
         if len(reading.asked) == 1:
             self._wanted = reading.asked[0].id
             yield from self._put(self._call(reading.plan))

@@ -189,7 +189,7 @@ def _each(effect: Effect[Any], answer: Any, place: str) -> Iterator[LoggedCall]:
             for (name, run), result in zip(tool_calls(effect, place).items(), answer.results, strict=False):
                 yield _made(
                     effect.kind, run.title, result.output, result.error, call=run.id, id=name,
-                    arguments=_cut_arguments(run.arguments), edited_by=run.edited_by[:TITLE],
+                    arguments=_cut_arguments(run), edited_by=run.edited_by[:TITLE],
                     seconds=round(result.seconds, 3),
                 )  # fmt: skip
         case _:
@@ -224,8 +224,10 @@ def _made(
     )
 
 
-def _cut_arguments(arguments: JsonObject) -> JsonObject:
-    """As people see them: of a long value the beginning, as text; as many as there is room for."""
+def _cut_arguments(run: ToolRun) -> JsonObject:
+    """Those that were given, as people see them: of a long value the beginning, as text; as many as there is
+    room for."""
+    arguments = {name: value for name, value in run.arguments.items() if name not in run.filled}
     found: JsonObject = {}
     left = ARGUMENTS
     for name, value in arguments.items():

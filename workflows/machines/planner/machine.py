@@ -190,7 +190,9 @@ def take_in(c: Planner, run: Run) -> Outcome:
     """Put the goal into the shared state. No model."""
     began = datetime.fromtimestamp(run.now, UTC).isoformat()
     event = TakenIn if run.options.mode == "plan" else Continued
-    return {"state": {"goal": run.input.goal or None, "started_at": began}}, event("Input normalized")
+    return {"state": {"goal": run.input.goal or None, "started_at": began}}, event(
+        "Input normalized", quiet=True
+    )
 
 
 @recorded(S.PLAN, asks={AskModel}, reads=SHARED, writes={"state", *ENDS})
