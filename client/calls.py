@@ -72,7 +72,7 @@ class Reader:
 
     def __init__(self) -> None:
         self._open: dict[str, ToolCall] = {}
-        """Calls in the newest reply of which nothing is known yet, by their id in it."""
+        """Calls of the newest reply that have no result yet, by their id in it."""
 
     def read(self, record: Record) -> Reading:
         """The next record."""

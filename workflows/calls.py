@@ -552,10 +552,11 @@ class Calls:
                 raise OutOfTime(call.text)
             left = self.site(newest, name).seconds if limited else math.inf
             seconds, caps = min(call.at - now, left or math.inf), newest.ledger.caps
-            await self.host.wait(
-                lambda caps=caps: (stoppable and self._held) or self.newest_step(step).ledger.caps != caps,  # type: ignore[misc]
-                seconds, call.text,
-            )  # fmt: skip
+
+            def is_over(caps: object = caps) -> bool:
+                return (stoppable and self._held) or self.newest_step(step).ledger.caps != caps
+
+            await self.host.wait(is_over, seconds, call.text)
         raise asyncio.CancelledError
 
     async def _lost_call_over(self, step: Step, name: str, run: ToolRun) -> None:
