@@ -147,7 +147,9 @@ class Archive:
             if other is not None or not self._has_result(execute, run, result):
                 if _was_replaced(execute, run, head):  # a late repeat
                     return Added(head)
-                is_late = other is not None and self._time_of(execute, run, other) > part.records[-1]["at"]
+                is_late = other is not None and self._time_of(execute, run, other) > part.records[-1].get(
+                    "at", 0
+                )
                 if is_late:  # of a run that a reset has ended
                     run = _late_chain(execute, run, part.after)
                 else:

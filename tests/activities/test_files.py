@@ -530,7 +530,7 @@ def test_file_that_may_be_written_and_not_read_is_replaced(mode: int, replaced: 
 
 @contextmanager
 def somebody(folder: str) -> Iterator[None]:
-    """Not root, for whom no file is closed."""
+    """Skips the test for root, who may read every file."""
     if is_root := os.geteuid() == 0:
         os.chown(folder, NOBODY, -1)
         os.seteuid(NOBODY)

@@ -940,13 +940,22 @@ def test_functions_of_the_machine_change_nothing_in_place(where: str) -> None:
         c.table["a"].append(1)
 
     of_state = {where: change} if where != "result" else {}
-    done = State(S.FAILED, lambda c, run: ({}, Did()), **of_state)  # type: ignore[arg-type]  # as an author's
+    done = State(S.FAILED, lambda c, run: ({}, Did()), **of_state)  # type: ignore[arg-type]  # it returns nothing
     small = machine(
         lambda c, run: ({}, Did()), context=Wide, begin=lambda *_: Wide(), states=[done],
         table={S.WORK: {Did: S.FAILED}, S.FAILED: {Did: S.DONE}}, **({where: change} if not of_state else {}),
     )  # fmt: skip
     with pytest.raises(TypeError, match="`table` of the context is read-only and was changed in place"):
         start(small, now=1)
+
+
+def test_what_a_state_says_first_is_no_call_of_the_record_before_an_interrupt() -> None:
+    def visit(c: Memory, run: Run) -> Visit:
+        yield Say(say=(Message(role="user", content="hello"),))
+        return {}, Did()
+
+    step = start(replace(machine(visit), interrupts=lambda snapshot, program: True), now=1)
+    assert (step.snapshot.interrupted, step.records[-1].asked) == (True, ())
 
 
 def test_time_is_also_a_moment_in_utc() -> None:

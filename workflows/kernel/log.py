@@ -82,8 +82,8 @@ ARGUMENTS = 2_000
 """The most characters of a call's arguments."""
 MORE = 60
 """Bytes of the last of them, which says how many more there were."""
-NO_CALLS = {"ask_model", "ask_person", "together"}
-"""Kinds of effect whose answers the log has elsewhere: as messages, as decisions."""
+NO_CALLS = {"ask_model", "ask_person", "together", "say"}
+"""Kinds of effect that the log has elsewhere: as messages, as decisions."""
 LEFT_OUT = "[left out]"
 """In the place of an output for which there was no room."""
 
