@@ -145,8 +145,17 @@ def _runner(given: WorkflowRunner | None) -> WorkflowRunner:
     return SandboxForUsersCode(dataclasses.replace(runner, restrictions=restrictions))
 
 
+ONE_BATCH = 2
+"""Temporal's flag (it is written into the history) by which a workflow is told of all that happened before
+its code runs. To a worker that sees a run for the first time an update comes together with what an earlier
+workflow task was told, if that one gave the server nothing to do; a replay is told of one after the other.
+Without the flag the update was obeyed before the rest was known: a pause went to an inner run that had ended,
+not to the one under way, and a replay went another way (github.com/temporalio/sdk-python/issues/1591)."""
+
+
 class ForHandlers(WorkflowRunner):
-    """A runner whose agents have the converter of their handlers: by another one a signal could get lost."""
+    """A runner for agents as they need it: with the converter of their handlers, as by another one a signal
+    could get lost, and `ONE_BATCH`."""
 
     def __init__(self, runner: WorkflowRunner) -> None:
         self.runner = runner
@@ -158,7 +167,10 @@ class ForHandlers(WorkflowRunner):
     def create_instance(self, det: WorkflowInstanceDetails) -> WorkflowInstance:
         """See `WorkflowRunner`."""
         if det.defn.name == WORKFLOW_TYPE:
-            det = dataclasses.replace(det, payload_converter_factory=HandlersConverter)
+            flags: Any = det.default_workflow_logic_flags | {ONE_BATCH}
+            det = dataclasses.replace(
+                det, payload_converter_factory=HandlersConverter, default_workflow_logic_flags=flags
+            )
         return self.chosen(det).create_instance(det)
 
     def chosen(self, det: WorkflowInstanceDetails) -> WorkflowRunner:

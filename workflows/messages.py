@@ -157,7 +157,8 @@ class Messages:
         return queued.done
 
     async def _begun(self) -> Drive:
-        await workflow.wait_condition(lambda: self.drive is not None or self._over)
+        if self.drive is None and not self._over:  # else at once, before a deadline that passed meanwhile
+            await workflow.wait_condition(lambda: self.drive is not None or self._over)
         self._check(lambda _: None)
         if self.drive is None:
             raise _refusal("The run ended before it began.")

@@ -249,6 +249,28 @@ async def test_pause_and_resume_reach_the_inner_run(working: Client, settings: S
     await replayed(run, settings)
 
 
+async def test_pause_that_comes_with_the_end_of_an_inner_run_reaches_the_other(
+    temporal: Client, settings: Settings
+) -> None:
+    """To a worker that keeps no run in memory Temporal tells both at once."""
+    slow = scripted(calls(("mark", {"line": "slow", "until": "told"})), "inside")
+    models = {"default": scripted("quick"), "other": slow}
+    given = outer_task({}, {"roles": {"default": "other"}}, together=True, models=models)
+    forgetful = settings.model_copy(update={"max_cached_runs": 0})
+    async with build_worker(temporal, forgetful, "forgetful"):
+        run = await begin(temporal, given, task_queue="forgetful")
+        other = inner_run(temporal, run, 1, together=True)
+        await until(run, lambda status: status.children == (other.id,))
+        done = await command(run, "pause", at_once=True)
+        (settings.files_root / "told").touch()
+        await command(run, "resume")
+        await run.result()
+    assert done.text.endswith(f"Told its inner runs: {other.id}.")
+    kept = Archive(settings.archive_file).records(other.id)
+    assert [one["event"] for one in kept if "ann" in str(one.get("by"))] == ["Paused", "Resumed"]
+    await replayed(run, settings)
+
+
 async def test_run_cancelled_while_inner_runs_are_paused_has_its_result(
     temporal: Client, settings: Settings
 ) -> None:
