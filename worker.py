@@ -29,13 +29,13 @@ from activities.extensions import ExtensionError
 from activities.logs import configure
 from activities.settings import Settings
 from activities.store.blobs import StoreError
-from client.catalog import Catalog
-from client.connection import open_client
+from client.agents.catalog import Catalog
 from client.errors import RatchetError, Unreachable, clear_errors, unreachable
-from client.namespace import missing_attributes
-from client.remote import remote_config
-from client.telemetry import set_runtime
-from client.workerconfig import settings_from_environment
+from client.server.connection import open_client
+from client.server.namespace import missing_attributes
+from client.server.remote import remote_config
+from client.server.telemetry import set_runtime
+from client.server.workerconfig import settings_from_environment
 from workflows.api import TASK_QUEUE
 
 __all__ = ["build_worker", "main"]

@@ -17,11 +17,11 @@ from dataclasses import dataclass, field
 
 import structlog
 
-from activities.contracts import EarlyReply, ModelReplied, ModelRequest, ToolResult
+from activities.contracts import EarlyReply, ModelInput, ModelReplied, ToolResult
 
 __all__ = ["Ask", "Handover", "Question", "handed_over", "with_early_reply"]
 
-Ask = Callable[[ModelRequest], Awaitable[ModelReplied | None]]
+Ask = Callable[[ModelInput], Awaitable[ModelReplied | None]]
 """Asks a model once; None: the workflow asks."""
 log = structlog.get_logger(__name__)
 
@@ -31,7 +31,7 @@ class Question:
     """A question to a model, and the digest by which the workflow knows it again."""
 
     digest: str
-    request: ModelRequest
+    request: ModelInput
 
 
 @dataclass(slots=True)

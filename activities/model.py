@@ -29,10 +29,10 @@ from activities.contracts import (
     UNKNOWN_TOOLS,
     Conversation,
     Message,
+    ModelInput,
     ModelReplied,
-    ModelRequest,
+    NativeCall,
     Setup,
-    ToolCall,
     ToolSpec,
 )
 from activities.heartbeat import heartbeats, pause_after
@@ -120,7 +120,7 @@ class ModelActivities:
             log.warning("rate_limit.unused", rate_limit=name, providers=", ".join(providers))
 
     @activity.defn(name="ask_model")
-    async def ask_model(self, request: ModelRequest) -> ModelReplied:
+    async def ask_model(self, request: ModelInput) -> ModelReplied:
         """Ask the model for the next message of the conversation.
 
         Raises `ApplicationError`: of type `CONVERSATION_MISSING` or `UNKNOWN_TOOLS`, or of the type of the
@@ -162,7 +162,7 @@ class ModelActivities:
         raise _failed(ProviderError("transient", "rate_limit", reply.message, pause), requests, last=False)
 
     async def ask_behind_call(
-        self, request: ModelRequest, began: float, requests: RequestCount
+        self, request: ModelInput, began: float, requests: RequestCount
     ) -> ModelReplied | None:
         """Ask once, in the activity of a tool call that began then, by the monotonic clock. `requests` counts
         what is sent, also where no reply comes of it.
@@ -187,7 +187,7 @@ class ModelActivities:
 
     async def _asked(
         self,
-        request: ModelRequest,
+        request: ModelInput,
         began: float,
         requests: RequestCount,
         before: _Before,
@@ -249,7 +249,7 @@ class ModelActivities:
         async with heartbeats(lambda: ("(waiting for MCP servers)", *before.kept), self.heartbeat_seconds):
             return await self._describe(names)
 
-    def _setup(self, request: ModelRequest, described: tuple[ToolSpec, ...]) -> Setup:
+    def _setup(self, request: ModelInput, described: tuple[ToolSpec, ...]) -> Setup:
         if (setup := request.full_setup) is not None:
             if described:
                 offered = tuple(spec for name in request.offer for spec in described if spec.name == name)
@@ -261,7 +261,7 @@ class ModelActivities:
             raise _missing("setup", request.setup)
         return setup
 
-    def _messages(self, request: ModelRequest) -> tuple[Message, ...]:
+    def _messages(self, request: ModelInput) -> tuple[Message, ...]:
         """The new messages, whole."""
         messages = list(request.messages)
         for quote in request.quotes:
@@ -273,7 +273,7 @@ class ModelActivities:
             messages[quote.message] = messages[quote.message].model_copy(update={"content": whole})
         return tuple(messages)
 
-    def _base(self, request: ModelRequest) -> Conversation:
+    def _base(self, request: ModelInput) -> Conversation:
         if request.base is None or request.base == EMPTY_DIGEST:
             return Conversation()
         base = self.cache.load(request.base)
@@ -351,7 +351,7 @@ def _wait_beyond(error: ProviderError, left: float) -> str:
     return f"the server asked to wait {wait:g} s, and the run's limit of seconds leaves {left:.0f} s"
 
 
-def _most_requests(request: ModelRequest) -> float:
+def _most_requests(request: ModelInput) -> float:
     return math.inf if request.most_requests is None else request.most_requests
 
 
@@ -428,7 +428,7 @@ def _storable(reply: ModelReplied, asked: ModelCall) -> ModelReplied:
         raise reply_too_large("bytes of text", MAX_TEXT_BYTES)
     if len(reply.tool_calls) > MAX_CALLS:
         raise reply_too_large("tool calls", MAX_CALLS)
-    calls: list[ToolCall] = []
+    calls: list[NativeCall] = []
     if reply.tool_calls:  # servers refuse two results of one id
         used = {call.id for message in asked.conversation for call in message.tool_calls}
         for number, call in enumerate(reply.tool_calls):
@@ -436,7 +436,7 @@ def _storable(reply: ModelReplied, asked: ModelCall) -> ModelReplied:
             if not id or id in used:
                 id = f"call_{asked.conversation.digest[:10]}_{number}"
             used.add(id)
-            calls.append(ToolCall(id=id, name=_unicode(call.name), arguments=_unicode(call.arguments)))
+            calls.append(NativeCall(id=id, name=_unicode(call.name), arguments=_unicode(call.arguments)))
     if sum(len(f"{call.id}{call.name}{call.arguments}".encode()) for call in calls) > MAX_CALL_BYTES:
         raise reply_too_large("bytes of tool calls", MAX_CALL_BYTES)
     if len(reply.kept) > MAX_CALL_BYTES:

@@ -6,7 +6,7 @@ import ipaddress
 from collections.abc import Iterable
 from urllib.parse import urlsplit
 
-from activities.contracts import Message, ModelSpec, ToolCall, Usage, bytes_of_images
+from activities.contracts import Message, ModelSpec, NativeCall, Usage, bytes_of_images
 
 __all__ = ["cost_of", "estimated_usage"]
 
@@ -38,7 +38,7 @@ def cost_of(
     return 0.0, False
 
 
-def estimated_usage(messages: Iterable[Message], text: str, tool_calls: Iterable[ToolCall]) -> Usage:
+def estimated_usage(messages: Iterable[Message], text: str, tool_calls: Iterable[NativeCall]) -> Usage:
     """Four characters per token, for servers that do not count: limits must still hold."""
     characters_in = sum(len(message.content) + bytes_of_images(message.content) for message in messages)
     characters_out = len(text) + sum(len(call.arguments) for call in tool_calls)

@@ -17,7 +17,7 @@ from pathlib import Path
 
 from activities.contracts import ModelSpec, ScriptedReply
 from activities.settings import Settings
-from client.agent import AgentClient
+from client.sdk.agent import AgentClient
 from workflows.api import AgentTask
 
 __all__ = ["commands"]

@@ -17,8 +17,8 @@ import psutil
 
 from activities.settings import Settings
 from benchmarks.sides import TOOLS, run_together
-from client.agent import AgentClient
-from client.embedded import EmbeddedServer
+from client.sdk.agent import AgentClient
+from client.server.embedded import EmbeddedServer
 
 ROOT = Path(__file__).parent.parent
 PROGRAMS = {"bare": ["-m", "benchmarks.bare"], "off": ["worker.py"], "auto": ["worker.py"]}

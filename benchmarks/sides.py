@@ -15,9 +15,9 @@ from temporalio.client import Client, WorkflowHandle
 
 from activities.contracts import ModelSpec
 from benchmarks.bare import QUEUE, BareLoop, BareWait
-from client.agent import pinned
-from client.attributes import start_attributes
-from client.listing import start_memo
+from client.runs.attributes import start_attributes
+from client.runs.listing import start_memo
+from client.sdk.agent import pinned
 from workflows.api import TASK_QUEUE, WORKFLOW_TYPE, AgentTask, Limits
 
 Handle = WorkflowHandle[Any, Any]

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from pydantic import BaseModel
 
-from activities.contracts import ModelReplied, ToolCall
+from activities.contracts import ModelReplied, NativeCall
 from activities.provider import ModelCall
 from activities.settings import Settings
 from ratchet import Tool
@@ -43,7 +43,7 @@ class Steps:
         if done == int(calls):
             return ModelReplied(text="done")
         return ModelReplied(
-            text="", tool_calls=(ToolCall(id=f"c{done}", name=tool, arguments=f'{{"size": {size}}}'),)
+            text="", tool_calls=(NativeCall(id=f"c{done}", name=tool, arguments=f'{{"size": {size}}}'),)
         )
 
 

@@ -14,7 +14,7 @@ from temporalio.api.enums.v1 import EventType
 
 from benchmarks.processes import ROOT, Server, server, workers
 from benchmarks.sides import Handle, Row, bare_waits, gathered, heading, start_waiting
-from client.listing import list_filter
+from client.runs.listing import list_filter
 from tests.server.trials import eventually
 
 INBOX = (sys.executable, "-c", "from client.start import main; main()", "inbox")

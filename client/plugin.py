@@ -34,8 +34,8 @@ from activities.store.blobs import StoreError, StoreUnavailable
 from activities.store.converter import HandlersConverter, data_converter
 from activities.store.stores import Stores
 from activities.telemetry.report import Telemetry
-from client.telemetry import showing_waiting, worker_telemetry
-from client.workerconfig import register_modules
+from client.server.telemetry import showing_waiting, worker_telemetry
+from client.server.workerconfig import register_modules
 from workflows.api import WORKFLOW_TYPE
 
 __all__ = ["PASSED_THROUGH", "RatchetPlugin"]
@@ -98,7 +98,7 @@ class RatchetPlugin(SimplePlugin):
         with suppress(StoreError):  # left to the calls that need it
             await asyncio.to_thread(self.stores.calls.make)
         from activities.archiving import ArchiveActivities
-        from client.unarchived import repairing
+        from client.runs.unarchived import repairing
 
         async with AsyncExitStack() as stack:
             stack.push_async_callback(self._end_telemetry)
@@ -129,7 +129,7 @@ class RatchetPlugin(SimplePlugin):
 
 
 def _workflows(given: Sequence[type] | None) -> Sequence[type]:
-    from workflows.agent import AgentWorkflow
+    from workflows.workflow import AgentWorkflow
 
     return [*(given or ()), AgentWorkflow]
 

@@ -6,7 +6,7 @@ import re
 from collections.abc import Iterable, Mapping
 from pathlib import Path
 
-from client.options import options_of
+from client.agents.options import options_of
 from workflows import registry
 from workflows.kernel.diagram import mermaid, rights, table
 from workflows.kernel.machine import COMMON_EXITS, Machine

@@ -24,6 +24,7 @@ if TYPE_CHECKING:
     from activities.contracts import Message as Message
     from activities.contracts import ModelReplied as ModelReplied
     from activities.contracts import ModelSpec as ModelSpec
+    from activities.contracts import NativeCall as NativeCall
     from activities.contracts import RelativePath as RelativePath
     from activities.contracts import RunCode as RunCode
     from activities.contracts import RunMachine as RunMachine
@@ -32,7 +33,6 @@ if TYPE_CHECKING:
     from activities.contracts import Together as Together
     from activities.contracts import ToolCall as ToolCall
     from activities.contracts import ToolResult as ToolResult
-    from activities.contracts import ToolRun as ToolRun
     from activities.contracts import TransientError as TransientError
     from activities.contracts import Usage as Usage
     from activities.contracts import do as do
@@ -46,8 +46,8 @@ if TYPE_CHECKING:
     from activities.tools import Tool as Tool
     from activities.tools import ToolCallContext as ToolCallContext
     from activities.tools import ToolReturn as ToolReturn
-    from client.agent import AgentClient as AgentClient
-    from client.agentfile import load_agent as load_agent
+    from client.agents.agentfile import load_agent as load_agent
+    from client.agents.purity import ImpureMachine as ImpureMachine
     from client.errors import CodeChanged as CodeChanged
     from client.errors import DuplicateRun as DuplicateRun
     from client.errors import MachineBug as MachineBug
@@ -67,13 +67,13 @@ if TYPE_CHECKING:
     from client.errors import WorkersBusy as WorkersBusy
     from client.history.fork import ForkChanges as ForkChanges
     from client.keys import signer as signer
-    from client.local import Local as Local
-    from client.local import ScriptedModel as ScriptedModel
-    from client.local import Unanswered as Unanswered
-    from client.local import every as every
-    from client.local import tool_call as tool_call
     from client.plugin import RatchetPlugin as RatchetPlugin
-    from client.purity import ImpureMachine as ImpureMachine
+    from client.sdk.agent import AgentClient as AgentClient
+    from client.sdk.local import Local as Local
+    from client.sdk.local import ScriptedModel as ScriptedModel
+    from client.sdk.local import Unanswered as Unanswered
+    from client.sdk.local import every as every
+    from client.sdk.local import tool_call as tool_call
     from workflows.api import AgentSpec as AgentSpec
     from workflows.api import AgentTask as AgentTask
     from workflows.api import Limits as Limits
@@ -109,11 +109,11 @@ if TYPE_CHECKING:
     from workflows.kernel.machine import Event as Event
     from workflows.kernel.machine import Exit as Exit
     from workflows.kernel.machine import Machine as Machine
-    from workflows.kernel.machine import Outcome as Outcome
     from workflows.kernel.machine import Run as Run
     from workflows.kernel.machine import RunInput as RunInput
     from workflows.kernel.machine import State as State
     from workflows.kernel.machine import Visit as Visit
+    from workflows.kernel.machine import VisitEnd as VisitEnd
     from workflows.kernel.machine import state as state
     from workflows.kernel.plain import StateMachine as StateMachine
     from workflows.kernel.rollback import restored_context as restored_context
@@ -136,15 +136,15 @@ _HOMES = {
     "activities.contracts": (
         "AskModel", "AskPerson", "CallTools", "EffectFailed", "InnerLimits", "JsonObject", "KernelError",
         "Message", "ModelReplied", "ModelSpec", "RelativePath", "RunCode", "RunMachine", "Say",
-        "ScriptedReply", "Together", "ToolCall", "ToolResult", "ToolRun", "TransientError", "Usage", "do",
+        "ScriptedReply", "Together", "NativeCall", "ToolResult", "ToolCall", "TransientError", "Usage", "do",
     ),
     "activities.provider": ("ModelCall", "Provider", "ProviderError"),
     "activities.settings": ("Settings",),
     "activities.tools": (
         "Happened", "NotHappened", "OutcomeUnknown", "Tool", "ToolCallContext", "ToolReturn",
     ),
-    "client.agent": ("AgentClient",),
-    "client.agentfile": ("load_agent",),
+    "client.sdk.agent": ("AgentClient",),
+    "client.agents.agentfile": ("load_agent",),
     "client.errors": (
         "CodeChanged", "DuplicateRun", "MachineBug", "NoWorker", "RatchetError", "Refused", "RunFailed",
         "RunNotBegun", "RunRefused", "ServerBusy", "ServerError", "StoreNotShared", "UnknownRun",
@@ -152,8 +152,8 @@ _HOMES = {
     ),
     "client.history.fork": ("ForkChanges",),
     "client.keys": ("signer",),
-    "client.local": ("Local", "ScriptedModel", "Unanswered", "every", "tool_call"),
-    "client.purity": ("ImpureMachine",),
+    "client.sdk.local": ("Local", "ScriptedModel", "Unanswered", "every", "tool_call"),
+    "client.agents.purity": ("ImpureMachine",),
     "client.plugin": ("RatchetPlugin",),
     "workflows.api": ("AgentSpec", "AgentTask", "Limits", "RunResult", "RunStatus"),
     "workflows.kernel.context": ("Context",),
@@ -166,7 +166,7 @@ _HOMES = {
     ),
     "workflows.kernel.log": ("Record",),
     "workflows.kernel.machine": (
-        "Event", "Exit", "Machine", "Outcome", "Run", "RunInput", "State", "Visit", "state",
+        "Event", "Exit", "Machine", "VisitEnd", "Run", "RunInput", "State", "Visit", "state",
     ),
     "workflows.kernel.plain": ("StateMachine",),
     "workflows.kernel.rollback": ("restored_context",),

@@ -21,11 +21,11 @@ from ratchet import (
     Exit,
     Machine,
     Message,
-    Outcome,
     Run,
     RunInput,
-    ToolRun,
+    ToolCall,
     Visit,
+    VisitEnd,
     do,
     state,
 )
@@ -78,7 +78,7 @@ KINDS: dict[str, Callable[[Run], Any]] = {
 
 
 @state(S.NOTE, reads={"line"}, writes={"line"})
-def note(c: Paid, run: Run) -> Outcome:
+def note(c: Paid, run: Run) -> VisitEnd:
     """Keep it for later, if the goal says so."""
     line = str(KINDS[run.options.kind](run)) if run.input.goal == "keep" else c.line
     return {"line": line}, Noted()
@@ -91,8 +91,8 @@ def pay(c: Paid, run: Run) -> Visit:
     yield from do(AskModel(say=(Message(role="user", content=WORDS),)))
     if run.input.goal == "ask":
         yield from do(AskPerson(about="question", text=f"Pay {line}?", options=("approve", "reject")))
-    call = ToolRun(id="c", tool="mark", arguments={"line": line if run.input.goal != "tell" else "nothing"})
-    yield from do(CallTools(runs=(call,)))
+    call = ToolCall(id="c", tool="mark", arguments={"line": line if run.input.goal != "tell" else "nothing"})
+    yield from do(CallTools(calls=(call,)))
     return {}, Over(line)
 
 

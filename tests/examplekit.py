@@ -9,8 +9,8 @@ from activities.contracts import Conversation, ModelReplied, Setup
 from activities.provider import ModelCall
 from activities.providers.scripted import ScriptedProvider
 from activities.settings import Settings
-from client.agentfile import AgentFile, load_agent
-from client.local import Asked, Local, LocalOutcome
+from client.agents.agentfile import AgentFile, load_agent
+from client.sdk.local import Asked, Local, LocalOutcome
 
 __all__ = ["ROOT", "local", "outcome_of"]
 

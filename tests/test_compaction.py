@@ -13,11 +13,11 @@ from hypothesis import given
 from hypothesis import strategies as st
 from pydantic import BaseModel, ValidationError
 
-from activities.contracts import EffectFailed, Message, ModelReplied, ModelSpec, ToolCall, Usage
+from activities.contracts import EffectFailed, Message, ModelReplied, ModelSpec, NativeCall, Usage
 from activities.tools import Tool
-from client.local import Asked, Local, LocalOutcome, Position
+from client.sdk.local import Asked, Local, LocalOutcome, Position
 from workflows.api import AgentSpec, CompactionSettings, Limits
-from workflows.compaction import first_kept, size
+from workflows.engine.compaction import first_kept, size
 from workflows.kernel.log import Record
 from workflows.people import Approvals, Command, Decision, Request
 
@@ -76,7 +76,7 @@ class Windowed:
         if number > self.steps:
             return reply("It was lock 7.", usage=usage, cost_usd=0.01)
         tool = "force" if number == 3 else "look"
-        made = (ToolCall(id=f"c{number}", name=tool, arguments=json.dumps({"number": number})),)
+        made = (NativeCall(id=f"c{number}", name=tool, arguments=json.dumps({"number": number})),)
         return reply("", tool_calls=made, usage=usage, cost_usd=0.01)
 
 
@@ -432,7 +432,7 @@ def conversation(kinds: Sequence[str], sizes: Sequence[int]) -> list[Message]:
             messages.append(Message(role="user", content=text))
             continue
         ids = [f"{number}.{n}" for n in range(length % 4 if kind == "c" else 0)]
-        made = tuple(ToolCall(id=one, name="t", arguments="{}") for one in ids)
+        made = tuple(NativeCall(id=one, name="t", arguments="{}") for one in ids)
         messages.append(Message(role="assistant", content="" if made else text, tool_calls=made))
         messages += [Message(role="tool", content=text, tool_call_id=one) for one in ids]
     return messages

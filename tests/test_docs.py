@@ -24,12 +24,12 @@ import ratchet
 from activities.contracts import CodeLimits
 from activities.extensions import load_modules
 from activities.material import MATCH_CHARS, MATCHES, SLICE_CHARS
-from client.agentfile import load_agent
+from client.agents.agentfile import load_agent
+from client.agents.options import options_of
 from client.cli.app import COMMANDS
-from client.embedded import temporal_binary
 from client.keys import public_key
-from client.material import MAX_BYTES, SHORT_BYTES
-from client.options import options_of
+from client.sdk.material import MAX_BYTES, SHORT_BYTES
+from client.server.embedded import temporal_binary
 from docs.generate import PAGE, anchor_of, page
 from tests.examplekit import ROOT
 from workflows import registry
@@ -328,7 +328,8 @@ def test_people_page_names_every_kind_of_request_and_record() -> None:
     assert {kind for row in rows for kind in re.findall(r"`(\w+)`", row)} == set(get_args(Kind))
     section = text[text.index("## What remains") : text.index("## Notices")]
     named = set(re.findall(r"`([A-Z]\w+)`", section))
-    code = "".join(path.read_text() for path in (ROOT / "workflows").glob("*.py"))
+    rooms = (ROOT / "workflows", ROOT / "workflows" / "engine")
+    code = "".join(path.read_text() for room in rooms for path in room.glob("*.py"))
     logged = set(re.findall(r'log_event\(\s*"([A-Z]\w+)"', code)) | {"Paused", "Resumed"}
     assert {*get_args(EventName), *logged, STEERED, CLOSED, ROLLED_BACK, FORKED} == named
 

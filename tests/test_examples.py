@@ -14,14 +14,14 @@ from typing import Any
 import pytest
 from ruamel.yaml import YAML
 
-from activities.contracts import CompensateRequest, ModelSpec, Price, ReconcileRequest
+from activities.contracts import CompensateInput, ModelSpec, Price, ReconcileInput
 from activities.extensions import load_modules
 from activities.settings import Settings
 from activities.tools import load_tools
 from activities.tools.run import ToolRunner
-from client.agentfile import AgentFile, Draft, find_agent, load_agent, shipped_agents
-from client.catalog import Catalog
-from client.yaml import YamlFile
+from client.agents.agentfile import AgentFile, Draft, find_agent, load_agent, shipped_agents
+from client.agents.catalog import Catalog
+from client.agents.yaml import YamlFile
 from examples import make_chats, make_log
 from examples.make_chats import Chat, chats
 from tests.activities.toolkit import request_for, settings_on
@@ -436,7 +436,7 @@ async def test_message_that_still_waits_is_removed(tmp_path: Path) -> None:
     request = request_for("outbox", to="ann", text="hello")
     for key in (request.key, "another"):
         await tools.run_tool(request.model_copy(update={"key": key}), 1)
-    undo = CompensateRequest(tool="outbox", arguments=request.arguments, key=request.key)
+    undo = CompensateInput(tool="outbox", arguments=request.arguments, key=request.key)
     twice = [await tools.compensate_tool(undo, 1) for _ in range(2)]
     never = await tools.compensate_tool(undo.model_copy(update={"key": "never used"}), 1)
     assert [one.ok for one in (*twice, never)] == [True, True, False]
@@ -447,7 +447,7 @@ async def test_message_that_still_waits_is_removed(tmp_path: Path) -> None:
 async def test_bank_knows_whether_a_transfer_happened(tmp_path: Path) -> None:
     tools = runner(tmp_path, "transfer.py")
     request = request_for("transfer", to="ann", cents=1990)
-    question = ReconcileRequest.model_validate(request.model_dump())
+    question = ReconcileInput.model_validate(request.model_dump())
     made = await tools.run_tool(request, 1)
     found = await tools.reconcile_tool(question, 1)
     assert found.result is not None
@@ -457,7 +457,7 @@ async def test_bank_knows_whether_a_transfer_happened(tmp_path: Path) -> None:
 async def test_transfer_that_did_not_happen_cannot_happen_later(tmp_path: Path) -> None:
     tools = runner(tmp_path, "transfer.py")
     request = request_for("transfer", to="ann", cents=1990)
-    question = ReconcileRequest.model_validate(request.model_dump())
+    question = ReconcileInput.model_validate(request.model_dump())
     found = [(await tools.reconcile_tool(question, 1)).outcome for _ in range(2)]
     late = await tools.run_tool(request, 1)
     made_again = await tools.run_tool(request.model_copy(update={"key": f"{request.key}+1"}), 1)
@@ -468,7 +468,7 @@ async def test_transfer_that_did_not_happen_cannot_happen_later(tmp_path: Path) 
 async def test_transfer_is_paid_back_once(tmp_path: Path) -> None:
     tools = runner(tmp_path, "transfer.py")
     request = request_for("transfer", to="ann", cents=1990)
-    undo = CompensateRequest(tool="transfer", arguments=request.arguments, key=request.key)
+    undo = CompensateInput(tool="transfer", arguments=request.arguments, key=request.key)
     never = await tools.compensate_tool(undo, 1)
     await tools.run_tool(request, 1)
     back = [await tools.compensate_tool(undo, 1) for _ in range(2)]

@@ -24,21 +24,21 @@ from activities.contracts import (
     Message,
     ModelReplied,
     ReadArtifacts,
-    ToolRun,
+    ToolCall,
     Usage,
     do,
 )
 from activities.settings import Settings
 from activities.tools import Tool, TransientError
-from client.agentfile import load_agent
-from client.local import Asked, Local, Position, ScriptedModel, every, tool_call
+from client.agents.agentfile import load_agent
+from client.sdk.local import Asked, Local, Position, ScriptedModel, every, tool_call
 from tests.people import clerk
 from tests.people.bench import brain
 from workflows import registry
 from workflows.api import AgentSpec, Limits
+from workflows.hosts.memory import Unanswered, stored_context
 from workflows.kernel.errors import UndeclaredAccess
 from workflows.kernel.machine import Machine, Run, Visit, state
-from workflows.local import Unanswered, stored_context
 from workflows.machines.react.rules import Rule
 from workflows.people import Approvals, Command, Decision, People, Request, RequestSettings
 from workflows.task import InvalidTask
@@ -244,8 +244,8 @@ def keeper() -> Machine:
     """Run a tool, ask the model, and read back from the store what the tool returned."""
 
     def keep(c: clerk.Notes, run: Run) -> Visit:
-        run_look = ToolRun(id="1", tool="look", arguments={"x": "a"})
-        returned = yield from do(CallTools(runs=(run_look,)))
+        run_look = ToolCall(id="1", tool="look", arguments={"x": "a"})
+        returned = yield from do(CallTools(calls=(run_look,)))
         yield from do(AskModel(say=(Message(role="user", content=run.input.goal),)))
         read = ArtifactRead(digest=returned.results[0].whole or "")
         found = yield from do(ReadArtifacts(reads=(read,), chars=10))

@@ -40,8 +40,8 @@ from temporalio.testing import WorkflowEnvironment
 from temporalio.worker import UnsandboxedWorkflowRunner, Worker
 
 from activities.settings import Settings
-from client.embedded import DYNAMIC_CONFIG, temporal_binary
-from client.namespace import RETENTION, TYPES
+from client.server.embedded import DYNAMIC_CONFIG, temporal_binary
+from client.server.namespace import RETENTION, TYPES
 from deploy.worker_health import FRESH, polls
 from tests.server.conftest import STARTS_WITHIN
 from workflows.api import ATTRIBUTES, TASK_QUEUE
@@ -112,7 +112,7 @@ def test_ui_is_behind_what_refuses_other_web_pages(tmp_path: Path) -> None:
     front = SERVICES["ui"]
     *command, where, port = front["command"]
     assert [f"127.0.0.1:${{TEMPORAL_UI_PORT:-8080}}:{port}"] == front["ports"]
-    assert (command, where) == (["python", "-I", "client/ui.py"], "temporal-ui:8080")
+    assert (command, where) == (["python", "-I", "client/server/ui.py"], "temporal-ui:8080")
     (tmp_path / "index.html").write_text("the UI")
     serve = partial(SimpleHTTPRequestHandler, directory=tmp_path)
     with ThreadingHTTPServer(("127.0.0.1", 0), serve) as ui, socket.create_server(("127.0.0.1", 0)) as taken:
@@ -255,9 +255,9 @@ def test_wheel_has_the_examples_and_their_data(tmp_path: Path) -> None:
     build = [sys.executable, "-m", "hatchling", "build", "-t", "wheel", "-d", str(tmp_path)]
     subprocess.run(build, cwd=ROOT, capture_output=True, check=True)
     (wheel,) = tmp_path.iterdir()
-    packed = {name for name in ZipFile(wheel).namelist() if name.startswith("client/examples/")}
+    packed = {name for name in ZipFile(wheel).namelist() if name.startswith("client/agents/examples/")}
     files = {path.relative_to(ROOT) for path in (ROOT / "examples").rglob("*.*") if path.suffix != ".pyc"}
-    assert {f"client/{file}" for file in files} == packed
+    assert {f"client/agents/{file}" for file in files} == packed
 
 
 @pytest.mark.exhaustive

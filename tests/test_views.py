@@ -12,19 +12,19 @@ import pytest
 from pydantic import BaseModel
 from rich.console import Console
 
-from activities.contracts import ModelReplied, ToolCall
+from activities.contracts import ModelReplied, NativeCall
 from activities.tools import Tool
-from client.calls import Reader
 from client.cli.live import LiveView
 from client.cli.render import record_block
 from client.console import steps as console
 from client.history.compare import align_steps
-from client.local import Local, ScriptedModel
+from client.runs.calls import Reader
+from client.sdk.local import Local, ScriptedModel
 from tests.people import clerk
-from workflows import pages
+from workflows import queries
 from workflows.api import AgentSpec
+from workflows.hosts.memory import LocalOutcome
 from workflows.kernel.log import Record
-from workflows.local import LocalOutcome
 
 
 class Place(BaseModel):
@@ -35,7 +35,7 @@ class Place(BaseModel):
 
 def native(text: str, x: str) -> ModelReplied:
     """A reply that asks for a call."""
-    call = ToolCall(id=f"c{x}", name="look", arguments=json.dumps({"x": x}))
+    call = NativeCall(id=f"c{x}", name="look", arguments=json.dumps({"x": x}))
     return ModelReplied(text=text, tool_calls=(call,), finish_reason="tool_calls")
 
 
@@ -97,7 +97,7 @@ async def test_every_view_tells_the_same_steps_thoughts_and_calls(name: str) -> 
     records = done.records
     blocks = terminal(records, done)
     shown = {step.number: step for step in console.steps_of(records)}
-    lines = {line.step: line for line in pages.steps_of(records)}
+    lines = {line.step: line for line in queries.steps_of(records)}
     pairs = {pair.step: pair.left for pair in align_steps(records, ())}
     assert set(shown) == set(lines) == set(pairs) - {0} >= set(blocks)
     for number, x in ((1, "a"), (2, "b")):

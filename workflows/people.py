@@ -22,7 +22,7 @@ __all__ = [
     "Kind",
     "Verb",
     "AtDeadline",
-    "Outcome",
+    "RequestOutcome",
     "ApprovalMode",
     "DEFAULT_EFFECT_MODES",
     "Person",
@@ -55,7 +55,7 @@ an outcome: the call took effect, with this result)."""
 AtDeadline = Literal["approve", "reject", "abort", "escalate"]
 """What an expired request leads to. For kinds other than approval, approve means to go on, and reject means
 to do without: a question is answered `unavailable`, a limit ends the run, an outcome stays unknown."""
-Outcome = Literal[
+RequestOutcome = Literal[
     "open", "approved", "rejected", "edited", "answered", "resumed", "retried", "topped_up", "finished",
     "aborted", "expired", "withdrawn",
 ]  # fmt: skip
@@ -462,7 +462,7 @@ class Request(Frozen):
     """The groups after this one."""
     warn_at: float | None = None
     votes: tuple[Vote, ...] = ()
-    outcome: Outcome = "open"
+    outcome: RequestOutcome = "open"
     closed: float | None = None
 
     @property
@@ -500,7 +500,7 @@ class Decided(Frozen):
 
     request: str
     kind: Kind
-    outcome: Outcome
+    outcome: RequestOutcome
     text: str = ""
     """Comment of the deciding vote, cut."""
     tool: str | None = None

@@ -21,8 +21,8 @@ from workflows.kernel.ledger import Ledger
 from workflows.kernel.log import Record
 from workflows.kernel.machine import Exit, Extensions, Machine, RunInput, RunTools, state_name
 from workflows.kernel.rollback import forked, migrated
-from workflows.kernel.snapshot import Program, Snapshot, Step
-from workflows.kernel.step import closed_before_start, load, start, steer
+from workflows.kernel.snapshot import Program, Snapshot, Suspension
+from workflows.kernel.transition import closed_before_start, load, start, steer
 from workflows.machines.common.inner import NamesMachine
 from workflows.people import People
 
@@ -211,7 +211,7 @@ def _interrupts(machine: Machine, people: People) -> Any:
 
 def first_step(
     task: AgentTask, program: Program, *, now: float, spent: Mapping[str, float] | None = None
-) -> Step:
+) -> Suspension:
     """The run at its beginning, or at the step of another run that it is forked from. `spent` is what of its
     limits it has spent before, by counter.
 
@@ -247,7 +247,7 @@ def first_step(
         raise InvalidTask(f"fork: {program.machine.name} cannot go on from there: {error}") from error
 
 
-def cancelled_step(task: AgentTask, trace_id: str, *, now: float) -> Step:
+def cancelled_step(task: AgentTask, trace_id: str, *, now: float) -> Suspension:
     """The run as it ends because it was cancelled before its machine could begin. Raises InvalidTask."""
     program, source = program_for(task, None, trace_id), task.fork.records if task.fork else ()
     return closed_before_start(
@@ -256,16 +256,16 @@ def cancelled_step(task: AgentTask, trace_id: str, *, now: float) -> Step:
     )  # fmt: skip
 
 
-def broken(error: MachineError) -> Step:
+def broken(error: MachineError) -> Suspension:
     """The run as it ends because its machine broke a rule. Raises the error when nothing had begun."""
     if error.step is None:
         raise error
-    step: Step = error.step
+    step: Suspension = error.step
     exit_ = Exit(reason="broken_rule", error=str(error), raises=type(error).__name__)
     return replace(step, asked=None, breach=None, live=None, exit=exit_)
 
 
-def carried_step(program: Program, carry: Carry, version: str | None = None, *, now: float) -> Step:
+def carried_step(program: Program, carry: Carry, version: str | None = None, *, now: float) -> Suspension:
     """The run as the execution before left it. `version` is that of its machine there; None: the program's.
 
     Raises InvalidTask for what is not a dump of it, and for one that cannot be brought to this version."""

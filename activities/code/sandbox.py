@@ -25,7 +25,7 @@ from activities.contracts import CodeAnswer, CodeCall, RunCode
 from activities.material import MaterialFunctions
 from activities.text import readable
 
-__all__ = ["TIGHT", "Outcome", "Printed", "run_step"]
+__all__ = ["TIGHT", "BlockEnd", "Printed", "run_step"]
 
 GRACE = 3.0
 """Seconds beyond all time by the clock until a block is ended from outside; the interpreter should do it
@@ -76,7 +76,7 @@ class Printed:
 
 
 @dataclass(frozen=True, slots=True)
-class Outcome:
+class BlockEnd:
     """Where a step ended: at a call, with an error, or (neither) at the block's end."""
 
     saved: SavedSession | None
@@ -95,7 +95,7 @@ async def run_step(
     pool: Pool,
     printed: Printed,
     functions: MaterialFunctions | None = None,
-) -> Outcome:
+) -> BlockEnd:
     """Begin the effect's block, or go on in `saved` with its answer, whose value is loaded already.
 
     Raises `BadSession`, and `OSError` when no interpreter can be had.
@@ -118,7 +118,7 @@ async def run_step(
         if outcome.call is None and outcome.saved:
             await _try_out(outcome.saved.dump, effect, pool)
     except (_StateLost, monty.MontyCrashedError) as error:
-        return Outcome(None, error=str(error))
+        return BlockEnd(None, error=str(error))
     return outcome
 
 
@@ -197,7 +197,7 @@ class _Block:
     too_many: bool = False
     """It has to end because it made too many calls."""
 
-    async def step(self, saved: SavedSession | None) -> Outcome:
+    async def step(self, saved: SavedSession | None) -> BlockEnd:
         """Run to a call, an error or the end. Raises `_StateLost` and `BadSession`."""
         if saved is None:
             call, error = await self._run(self._begin(self.effect.inputs))
@@ -211,7 +211,7 @@ class _Block:
         kept = SavedSession(
             dump=dump, waiting=call is not None, calls=self.calls, seconds=self.time.seconds if call else 0
         )
-        return Outcome(kept, call, error)
+        return BlockEnd(kept, call, error)
 
     async def _loaded(self, saved: SavedSession) -> monty.AsyncSnapshot | None:
         """The state is in the interpreter; where its block waits, if one does."""

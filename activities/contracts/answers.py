@@ -9,7 +9,7 @@ from typing import Annotated, Literal, Self
 
 from pydantic import Field, JsonValue
 
-from activities.contracts.conversation import Message, ToolCall
+from activities.contracts.conversation import Message, NativeCall
 from activities.contracts.data import Artifact, Frozen, JsonObject, ToolSpec
 
 __all__ = [
@@ -87,7 +87,7 @@ class ModelReplied(BaseAnswer):
 
     kind: Literal["model_replied"] = "model_replied"
     text: str
-    tool_calls: tuple[ToolCall, ...] = ()
+    tool_calls: tuple[NativeCall, ...] = ()
     kept: str = Field(default="", exclude_if=lambda kept: not kept)
     """What the provider wants back with the message (`Message.kept`)."""
     finish_reason: str = "stop"

@@ -14,7 +14,7 @@ from pydantic import AfterValidator, BaseModel, ConfigDict, Field
 
 from activities.text import readable
 
-__all__ = ["EMPTY_DIGEST", "Conversation", "Message", "ToolCall", "digest_after"]
+__all__ = ["EMPTY_DIGEST", "Conversation", "Message", "NativeCall", "digest_after"]
 
 EMPTY_DIGEST = "0" * 32
 """The digest of a conversation without messages."""
@@ -23,7 +23,7 @@ EMPTY_DIGEST = "0" * 32
 Text = Annotated[str, AfterValidator(readable)]
 
 
-class ToolCall(BaseModel):
+class NativeCall(BaseModel):
     """One native tool call of a model's reply. `arguments` is the text that the model wrote."""
 
     model_config = ConfigDict(frozen=True)
@@ -40,7 +40,7 @@ class Message(BaseModel):
 
     role: Literal["system", "user", "assistant", "tool"]
     content: Text
-    tool_calls: tuple[ToolCall, ...] = ()
+    tool_calls: tuple[NativeCall, ...] = ()
     tool_call_id: str | None = None
     kept: str = Field(default="", exclude_if=lambda kept: not kept)
     """JSON that the reply's provider wants back with it, such as encrypted reasoning; for nobody else."""

@@ -14,7 +14,7 @@ from pydantic import (
     model_validator,
 )
 
-from activities.contracts.conversation import ToolCall
+from activities.contracts.conversation import NativeCall
 from activities.contracts.patterns import PATTERN_STEPS, compiled
 from activities.contracts.read_only import read_only
 
@@ -67,7 +67,7 @@ class ScriptedReply(Strict):
     reply: JsonValue
     expect: str | None = Field(default=None, max_length=1000)
     otherwise: JsonValue = None
-    tool_calls: tuple[ToolCall, ...] = Field(default=(), max_length=100)
+    tool_calls: tuple[NativeCall, ...] = Field(default=(), max_length=100)
     delay_seconds: float = Field(default=0.0, ge=0, le=3600)
 
     @field_validator("expect")

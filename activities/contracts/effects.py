@@ -43,7 +43,7 @@ __all__ = [
     "Say",
     "Together",
     "call_title",
-    "ToolRun",
+    "ToolCall",
     "do",
 ]
 
@@ -149,7 +149,7 @@ class AskModel(Effect[ModelReplied]):
         return {"model_calls": 1, "tokens": 0, "cost_usd": 0, "seconds": 0}
 
 
-class ToolRun(Frozen):
+class ToolCall(Frozen):
     """One tool with its arguments; `id` names the call within the run."""
 
     id: str
@@ -186,7 +186,7 @@ class CallTools(Effect[ToolsReturned]):
     repeated."""
 
     kind: Literal["call_tools"] = "call_tools"
-    runs: tuple[ToolRun, ...] = Field(min_length=1)
+    calls: tuple[ToolCall, ...] = Field(min_length=1)
     parallel: bool = False
     attempts: int = Field(default=3, ge=1)
     """Per tool, for transient failures of tools that may be repeated; waits of 1 s, 2 s, ..."""
@@ -194,17 +194,17 @@ class CallTools(Effect[ToolsReturned]):
     @property
     def tools(self) -> tuple[str, ...]:
         """The tools that are run, in order."""
-        return tuple(run.tool for run in self.runs)
+        return tuple(call.tool for call in self.calls)
 
     @property
     def title(self) -> str:
         """The calls, cut to one line."""
-        return _cut("; ".join(run.title for run in self.runs), 200)
+        return _cut("; ".join(call.title for call in self.calls), 200)
 
     @property
     def price(self) -> dict[str, float]:
         """The calls."""
-        return {"tool_calls": len(self.runs), "cost_usd": 0, "seconds": 0}
+        return {"tool_calls": len(self.calls), "cost_usd": 0, "seconds": 0}
 
 
 class AskPerson(Effect[PersonDecided]):

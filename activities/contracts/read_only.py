@@ -2,7 +2,7 @@
 
 A change in place would be in no record: the log would say one thing, the next state see another. Code in C
 that is given a list or dict changes it without asking, as `heapq` and `list.append(value, x)` do: where
-visits run a second time (`client/purity.py`), that is noticed.
+visits run a second time (`client/agents/purity.py`), that is noticed.
 """
 
 from __future__ import annotations

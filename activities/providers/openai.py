@@ -21,7 +21,7 @@ from weakref import WeakKeyDictionary
 import structlog
 from pydantic import SecretStr
 
-from activities.contracts import REFUSAL, JsonObject, ModelReplied, ModelSpec, ToolCall, Usage
+from activities.contracts import REFUSAL, JsonObject, ModelReplied, ModelSpec, NativeCall, Usage
 from activities.pricing import cost_of, estimated_usage
 from activities.provider import ModelCall, ProviderError, out_of_requests, reply_too_large
 from activities.providers import openai_chat, openai_responses
@@ -361,7 +361,7 @@ def _answer(reply: Reply, call: ModelCall, server: Server) -> ModelReplied:
     """The reply with what it cost, and without the key."""
     model, usage, clean = call.model, reply.usage, server.without_keys
     calls = tuple(
-        ToolCall(id=clean(one.id), name=clean(one.name), arguments=clean(one.arguments))
+        NativeCall(id=clean(one.id), name=clean(one.name), arguments=clean(one.arguments))
         for one in reply.tool_calls
     )
     if usage is None:

@@ -15,7 +15,7 @@ from typing import Annotated, Any
 
 from pydantic import BaseModel, BeforeValidator
 
-from activities.contracts import JsonObject, Message, ToolCall, Usage
+from activities.contracts import JsonObject, Message, NativeCall, Usage
 from activities.images import Image
 from activities.provider import ModelCall
 from activities.providers.openai_quirks import ALTERNATE, NO_KEPT, NO_NULL, NO_SYSTEM, REASONING
@@ -219,8 +219,8 @@ class PartialCall:
     """Google's signature, to be sent back."""
 
     @property
-    def whole(self) -> ToolCall:
-        return ToolCall(id=self.id, name=self.name, arguments="".join(self.arguments))
+    def whole(self) -> NativeCall:
+        return NativeCall(id=self.id, name=self.name, arguments="".join(self.arguments))
 
 
 class ChatReply:
@@ -245,7 +245,7 @@ class ChatReply:
         return "".join(self._texts)
 
     @property
-    def tool_calls(self) -> tuple[ToolCall, ...]:
+    def tool_calls(self) -> tuple[NativeCall, ...]:
         return tuple(call.whole for call in self._made)
 
     @property

@@ -12,7 +12,7 @@ from collections.abc import Collection, Iterable, Mapping
 from dataclasses import replace
 from typing import Any
 
-from activities.contracts import REFUSAL, Message, ModelReplied, ToolCall, ToolSpec, Usage
+from activities.contracts import REFUSAL, Message, ModelReplied, NativeCall, ToolSpec, Usage
 from activities.provider import ModelCall
 
 __all__ = [
@@ -162,7 +162,7 @@ def together(reply: ModelReplied, before: Iterable[ModelReplied]) -> ModelReplie
     return reply.model_copy(update={"usage": Usage(**usage), "cost_usd": cost, "cost_known": known})
 
 
-def written_calls(text: str, offered: Collection[str]) -> tuple[str, tuple[ToolCall, ...]]:
+def written_calls(text: str, offered: Collection[str]) -> tuple[str, tuple[NativeCall, ...]]:
     """Calls that a model wrote at the end of its text, where the server could not read them; and the other
     text."""
     calls = []
@@ -174,7 +174,7 @@ def written_calls(text: str, offered: Collection[str]) -> tuple[str, tuple[ToolC
             continue
         arguments = call.get("arguments", call.get("parameters"))
         if isinstance(call.get("name"), str) and call["name"] in offered and isinstance(arguments, dict):
-            calls.append(ToolCall(id="", name=call["name"], arguments=json.dumps(arguments)))
+            calls.append(NativeCall(id="", name=call["name"], arguments=json.dumps(arguments)))
     return (WRITTEN.sub("", text).strip(), tuple(calls)) if calls else (text, ())
 
 

@@ -11,7 +11,7 @@ from typing import Annotated, Any, Protocol
 
 from pydantic import BeforeValidator
 
-from activities.contracts import JsonObject, Message, ToolCall, Usage, without_digests
+from activities.contracts import JsonObject, Message, NativeCall, Usage, without_digests
 from activities.images import Image
 
 __all__ = [
@@ -39,7 +39,7 @@ class Reply(Protocol):
     def text(self) -> str: ...
 
     @property
-    def tool_calls(self) -> tuple[ToolCall, ...]:
+    def tool_calls(self) -> tuple[NativeCall, ...]:
         """All calls so far; ids as the server gave them, or empty."""
         ...
 

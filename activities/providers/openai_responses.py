@@ -12,7 +12,7 @@ from typing import Any
 
 from pydantic import BaseModel
 
-from activities.contracts import JsonObject, Message, ToolCall, Usage
+from activities.contracts import JsonObject, Message, NativeCall, Usage
 from activities.provider import ModelCall
 from activities.providers.openai_chat import EMPTY, function_name
 from activities.providers.openai_quirks import NO_KEPT
@@ -162,9 +162,9 @@ class ResponsesReply:
         return any(part.refusal for part in self._parts)
 
     @property
-    def tool_calls(self) -> tuple[ToolCall, ...]:
+    def tool_calls(self) -> tuple[NativeCall, ...]:
         return tuple(
-            ToolCall(id=item.call_id or "", name=item.name or "", arguments=item.arguments or "")
+            NativeCall(id=item.call_id or "", name=item.name or "", arguments=item.arguments or "")
             for item, _ in self._items
             if item.type == "function_call"
         )

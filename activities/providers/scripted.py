@@ -13,7 +13,7 @@ from collections.abc import Mapping
 
 from pydantic import JsonValue
 
-from activities.contracts import Conversation, ModelReplied, ScriptedReply, ToolCall
+from activities.contracts import Conversation, ModelReplied, NativeCall, ScriptedReply
 from activities.provider import ModelCall, ProviderError
 from activities.settings import Settings
 
@@ -75,7 +75,7 @@ async def _appear(text: str, seconds: float, call: ModelCall) -> None:
 
 def _from_script(
     script: tuple[ScriptedReply, ...], conversation: Conversation
-) -> tuple[str, tuple[ToolCall, ...]]:
+) -> tuple[str, tuple[NativeCall, ...]]:
     """Text and tool calls of the next reply. Groups of all matches so far fill the placeholders."""
     number = _replies(conversation)
     if number >= len(script):
@@ -127,7 +127,7 @@ def _filled(value: JsonValue, names: Mapping[str, str]) -> JsonValue:
     return value
 
 
-def _filled_call(call: ToolCall, names: Mapping[str, str]) -> ToolCall:
+def _filled_call(call: NativeCall, names: Mapping[str, str]) -> NativeCall:
     """Fill inside the JSON, so that a quote in a value cannot break it."""
     try:
         arguments = json.loads(call.arguments)
@@ -150,7 +150,7 @@ SHOWN_LINES = 5
 SHOWN_WIDTH = 200
 
 
-def _without_script(call: ModelCall) -> tuple[str, tuple[ToolCall, ...]]:
+def _without_script(call: ModelCall) -> tuple[str, tuple[NativeCall, ...]]:
     """List the files, search them for the goal's longest word, then report what the tools returned.
 
     It understands nothing. It lets every part around a model be tried without one. Tools that are
@@ -164,7 +164,7 @@ def _without_script(call: ModelCall) -> tuple[str, tuple[ToolCall, ...]]:
         return _text({"thought": thought, "action": action or None, "action_input": arguments}), ()
     if not action:
         return thought, ()
-    return thought, (ToolCall(id=f"call_{number}", name=action, arguments=_text(arguments)),)
+    return thought, (NativeCall(id=f"call_{number}", name=action, arguments=_text(arguments)),)
 
 
 def _steps(conversation: Conversation) -> list[tuple[str, str, dict[str, JsonValue]]]:

@@ -1,7 +1,7 @@
 """Content-addressed blobs: bytes that Temporal's history refers to by digest.
 
 A blob is durable before its digest is known to anybody, because a run cannot go on without it. Several
-processes share the store. Nothing is ever changed; `client/garbage.py` deletes what no run needs.
+processes share the store. Nothing is ever changed; `client/server/garbage.py` deletes what no run needs.
 """
 
 from __future__ import annotations

@@ -40,7 +40,7 @@ from temporalio.converter import (
 )
 from temporalio.exceptions import ApplicationError
 
-from activities.contracts import Frozen, ModelReplied, ModelRequest, ToolRequest, ToolResult
+from activities.contracts import Frozen, ModelInput, ModelReplied, ToolInput, ToolResult
 from activities.store.blobs import DIGEST, BlobStore, StoreError
 from activities.store.codec import INLINE, STRANGE, UNREADABLE, Codec
 from activities.store.encryption import ENCODED, Keys
@@ -70,7 +70,7 @@ UNSIGNED_TEXT = (
 )
 REPLACED = {UNSIGNED: UNSIGNED_TEXT, UNREADABLE: STRANGE}
 """Encodings of what takes the place of something forged, and what to say of it."""
-SHORT = (ModelRequest, ModelReplied, ToolRequest, ToolResult)
+SHORT = (ModelInput, ModelReplied, ToolInput, ToolResult)
 """Written without the fields that have their default. Their unions need none of those to be read."""
 PROTOBUF = (b"json/protobuf", b"binary/protobuf")
 MOST_ERRORS = 20

@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Any, Literal
 
 import structlog
 
-from activities.contracts import CompensateRequest, JsonObject, ReconcileRequest, ToolRequest
+from activities.contracts import CompensateInput, JsonObject, ReconcileInput, ToolInput
 from activities.provider import ModelCall, ProviderError
 from activities.settings import Settings
 
@@ -81,7 +81,7 @@ class Attempt:
 class ToolAttempt(Attempt):
     """One attempt of a tool's function."""
 
-    request: ToolRequest | ReconcileRequest | CompensateRequest
+    request: ToolInput | ReconcileInput | CompensateInput
     part: Part
     is_known: bool
     """The worker has such a tool; else its name may be anything."""

@@ -39,13 +39,13 @@ from activities.contracts import (
     UNKNOWN_TOOLS,
     CallBlocked,
     Compensated,
-    CompensateRequest,
+    CompensateInput,
     JsonObject,
     NotBegun,
     Reconciled,
-    ReconcileRequest,
+    ReconcileInput,
     ToolError,
-    ToolRequest,
+    ToolInput,
     ToolResult,
     ToolsDescribed,
     ToolSpec,
@@ -81,7 +81,7 @@ OUTSIDE = ("keyed", "unsafe")
 TITLE = 300
 """Characters of a call's arguments, in words for people."""
 STORE_SECONDS = 12.0
-"""How long a call waits for the call store, before it and after it; `perform.py` has time for both."""
+"""How long a call waits for the call store, before and after it; `hosts/activities.py` has time for both."""
 FIRST_PAUSE, LONGEST_PAUSE = 2.0, 600.0
 """Seconds before a result is written again; each pause is twice the one before."""
 SMALL = 20_000
@@ -98,15 +98,15 @@ TRANSIENT_ERRORS = (TransientError, ConnectionError, TimeoutError, httpx2.Transp
 """What a tool raises for a failure that goes away by itself."""
 
 log = structlog.get_logger(__name__)
-Q = TypeVar("Q", ToolRequest, ReconcileRequest, CompensateRequest)
+Q = TypeVar("Q", ToolInput, ReconcileInput, CompensateInput)
 R = TypeVar("R")
-Request = ToolRequest | CompensateRequest
+Request = ToolInput | CompensateInput
 Heartbeat = Callable[[str], None]
 """Called with what a tool says about its progress."""
 
 
 @dataclass(frozen=True, slots=True)
-class Outcome:
+class ToolOutcome:
     """How a function of a tool ended: its output, or an error whose words are the output."""
 
     output: Output
@@ -129,8 +129,8 @@ class Outcome:
         return self.output.text[:TEXT_CHARS]
 
 
-def _error(error: ToolError, text: str) -> Outcome:
-    return Outcome(encode(text), error)
+def _error(error: ToolError, text: str) -> ToolOutcome:
+    return ToolOutcome(encode(text), error)
 
 
 class CallNotBegun(Exception):
@@ -187,7 +187,7 @@ class ToolRunner:
 
     async def run_tool(
         self,
-        request: ToolRequest,
+        request: ToolInput,
         attempt: int = 1,
         heartbeat: Heartbeat = _no_heartbeat,
         failures: int | None = None,
@@ -211,7 +211,7 @@ class ToolRunner:
 
     async def reconcile_tool(
         self,
-        request: ReconcileRequest,
+        request: ReconcileInput,
         attempt: int = 1,
         heartbeat: Heartbeat = _no_heartbeat,
         failures: int | None = None,
@@ -252,7 +252,7 @@ class ToolRunner:
         log.info("tool.reconciled", tool=request.tool[:64], outcome=found.outcome)
         return found
 
-    async def block_call(self, request: ToolRequest) -> CallBlocked:
+    async def block_call(self, request: ToolInput) -> CallBlocked:
         """Keep a lost attempt from beginning, and tell when it has begun. Raises CallNotBegun."""
         try:
             known = await self._known(request, request.key, time.time())
@@ -265,7 +265,7 @@ class ToolRunner:
 
     async def compensate_tool(
         self,
-        request: CompensateRequest,
+        request: CompensateInput,
         attempt: int = 1,
         heartbeat: Heartbeat = _no_heartbeat,
         failures: int | None = None,
@@ -286,11 +286,11 @@ class ToolRunner:
 
     async def _outcome(
         self, part: Part, request: Request, attempt: int, heartbeat: Heartbeat, failures: int
-    ) -> Outcome:
+    ) -> ToolOutcome:
         """How one attempt of a tool's function ended; so many before it have failed."""
         is_last = failures + 1 >= request.attempts
         ready = await self._ready(part, request, attempt, is_last)
-        if isinstance(ready, Outcome):
+        if isinstance(ready, ToolOutcome):
             return ready
         tool, function, params = ready
         repeatable = tool.repeatable or part == "reconcile"
@@ -331,9 +331,9 @@ class ToolRunner:
 
     async def _ready(
         self, part: Part, request: Request, attempt: int, is_last: bool
-    ) -> tuple[Tool[Any], Callable[..., object], BaseModel] | Outcome:
-        """The tool, its function and its arguments; an Outcome: it cannot be called. Raises TransientError
-        where another attempt may find an MCP server."""
+    ) -> tuple[Tool[Any], Callable[..., object], BaseModel] | ToolOutcome:
+        """The tool, its function and its arguments; a ToolOutcome: it cannot be called. Raises
+        TransientError where another attempt may find an MCP server."""
         try:
             tool = self.tools.get(request.tool) or await self.mcp.tool(request.tool)
         except (TransientError, Unusable) as error:
@@ -357,7 +357,7 @@ class ToolRunner:
             return _error("bad_arguments", f"{params}. The tool was not run.")
         return tool, function, params
 
-    async def _before(self, key: str, request: Request, tool: Tool[Any]) -> Outcome | None:
+    async def _before(self, key: str, request: Request, tool: Tool[Any]) -> ToolOutcome | None:
         """Write down that the call begins; not None: why it is not made. Raises CallNotBegun."""
         began = time.time()
         try:
@@ -385,13 +385,13 @@ class ToolRunner:
                 f"The outcome of this call is unknown: it was begun at {at}. It was not made again.",
             )
             return replace(lost, acts_for=tool.timeout_seconds)
-        return None if known.result is None else Outcome(encode(""), known=known.result)
+        return None if known.result is None else ToolOutcome(encode(""), known=known.result)
 
     async def _known(self, request: Request, key: str, at: float) -> KnownCall | None:
         """What the store knows of the call; notes that it was begun at this time. Raises `StoreError`."""
         if self.calls is None:
             return None
-        calls, reset = self.calls, None if isinstance(request, CompensateRequest) else request.after_reset
+        calls, reset = self.calls, None if isinstance(request, CompensateInput) else request.after_reset
         title = f"{request.tool}({readable(json.dumps(request.arguments, ensure_ascii=False))[:TITLE]})"
 
         def begin() -> KnownCall | None:
@@ -405,7 +405,7 @@ class ToolRunner:
             text = f"{where}: no answer within {STORE_SECONDS:g} s. Check that it runs and is not locked."
             raise StoreUnavailable(text) from error
 
-    async def _end(self, key: str, outcome: Outcome, result: BaseModel | None) -> None:
+    async def _end(self, key: str, outcome: ToolOutcome, result: BaseModel | None) -> None:
         """Write down the answer of a call; None: it may be made again. The tool has run and its answer must
         not be lost, so a store that is away is tried again in the background, until it is back. A worker that
         stops before leaves the outcome unknown there, for runs that are reset."""
@@ -426,7 +426,7 @@ class ToolRunner:
             async with asyncio.timeout(STORE_SECONDS):
                 await tried.wait()
 
-    async def _result(self, request: ToolRequest, outcome: Outcome, attempt: int) -> ToolResult:
+    async def _result(self, request: ToolInput, outcome: ToolOutcome, attempt: int) -> ToolResult:
         output, specs = outcome.output, request.artifacts if outcome.error is None else ()
         cap = self.settings.output_cap
         keeps = bool(specs) or not output.is_text or len(output.text) > cap
@@ -487,7 +487,7 @@ class ToolActivities:
             raise ApplicationError(str(error), type=TRANSIENT) from None
 
     @activity.defn(name="call_tool")
-    async def call_tool(self, request: ToolRequest) -> ToolResult:
+    async def call_tool(self, request: ToolInput) -> ToolResult:
         """Run one tool, and ask the question behind it if the workflow has handed it over.
 
         Raises `ApplicationError` of type `Transient` to be called again."""
@@ -506,13 +506,13 @@ class ToolActivities:
         return result
 
     @activity.defn(name="reconcile_tool")
-    async def reconcile_tool(self, request: ReconcileRequest) -> Reconciled:
+    async def reconcile_tool(self, request: ReconcileInput) -> Reconciled:
         """Did a call take effect? Raises `ApplicationError` of type `Transient` to be called again."""
         title = f"{request.tool}: did the call take effect?"
         return await self._attempted("reconcile", self.runner.reconcile_tool, request, title)
 
     @activity.defn(name="block_call")
-    async def block_call(self, request: ToolRequest) -> CallBlocked:
+    async def block_call(self, request: ToolInput) -> CallBlocked:
         """Keep a lost attempt from beginning. Raises `ApplicationError` of type `Transient` while the call
         store is away."""
         async with heartbeats():
@@ -522,7 +522,7 @@ class ToolActivities:
                 raise ApplicationError(str(error), type=TRANSIENT) from None
 
     @activity.defn(name="compensate_tool")
-    async def compensate_tool(self, request: CompensateRequest) -> Compensated:
+    async def compensate_tool(self, request: CompensateInput) -> Compensated:
         """Undo a call; raises `ApplicationError` of type `Transient` to be called again."""
         title = f"{request.tool}: undo the call"
         return await self._attempted("compensate", self.runner.compensate_tool, request, title)
@@ -600,16 +600,16 @@ def _arguments(
 ) -> tuple[object, ...]:
     """What the function is called with; the context comes last, if it takes that."""
     arguments: tuple[object, ...] = (params,)
-    if isinstance(request, ReconcileRequest):
+    if isinstance(request, ReconcileInput):
         arguments = (request.key, params)
-    elif isinstance(request, CompensateRequest):
+    elif isinstance(request, CompensateInput):
         arguments = (params, request.output)
     return (*arguments, call) if parameter_count(function) > len(arguments) else arguments
 
 
 async def _performed(
     part: Part, function: Callable[..., object], arguments: tuple[object, ...], seconds: float
-) -> Outcome:
+) -> ToolOutcome:
     """Call a function of a tool. Only a cancellation from outside is raised.
 
     When it is cancelled or late, an asynchronous function is cancelled. A synchronous one cannot be
@@ -629,7 +629,7 @@ async def _performed(
     return task.result()
 
 
-async def _ended(part: Part, function: Callable[..., object], arguments: tuple[object, ...]) -> Outcome:
+async def _ended(part: Part, function: Callable[..., object], arguments: tuple[object, ...]) -> ToolOutcome:
     try:
         call = getattr(function, "__call__", None)  # noqa: B004  # an object with an asynchronous __call__
         if inspect.iscoroutinefunction(function) or inspect.iscoroutinefunction(call):
@@ -699,7 +699,7 @@ _left_behind: set[asyncio.Task[Any]] = set()
 """Tasks that ignored their cancellation: asyncio needs a reference to them until they end."""
 
 
-def _read(part: Part, value: object) -> Outcome:
+def _read(part: Part, value: object) -> ToolOutcome:
     """What a function of a tool returned; in a thread, because encoding may take long."""
     happened = None
     if part == "reconcile":
@@ -718,12 +718,12 @@ def _read(part: Part, value: object) -> Outcome:
         output = encode(full.output)
         if full.whole is not None:
             output = Output(output.text, full.whole, is_text=False)
-        return Outcome(
+        return ToolOutcome(
             output, "failed" if full.failed else None, full.cost_usd, full.marks, full.images, happened
         )
     except BaseException as error:  # noqa: BLE001  # encoding runs code of the tool's own types
         unusable = TypeError(f"the tool ran, but what it returned cannot be shown: {_message(error)}")
-        return Outcome(encode(_words(unusable)), "failed", full.cost_usd, full.marks, (), happened)
+        return ToolOutcome(encode(_words(unusable)), "failed", full.cost_usd, full.marks, (), happened)
 
 
 def _words(error: BaseException) -> str:

@@ -7,11 +7,11 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from activities.contracts import ToolSpec
-from client.agentfile import AgentFile, load_agent
+from client.agents.agentfile import AgentFile, load_agent
 from client.cassette.file import read_cassette
 from client.cassette.playing import Verdict, play
 from client.errors import UsageError
-from client.workerconfig import load_settings, register_modules
+from client.server.workerconfig import load_settings, register_modules
 
 if TYPE_CHECKING:
     from activities.settings import Settings

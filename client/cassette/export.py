@@ -14,8 +14,8 @@ from client.cassette.secrets import secrets_of_environment
 from client.errors import RatchetError, UnknownRun, clear_errors
 from client.history.recorded import Execution, archived_executions, executions_of
 from client.history.replayer import explained, plugin_of, replayed
-from client.reading import RunReader
-from client.workerconfig import register_modules
+from client.runs.reading import RunReader
+from client.server.workerconfig import register_modules
 
 __all__ = ["exported"]
 

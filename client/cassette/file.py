@@ -9,10 +9,10 @@ from typing import Any, Literal
 from pydantic import Field, ValidationError
 
 from activities.contracts import JsonObject, Strict, ToolSpec
+from client.agents.yaml import problem_text
 from client.cassette.recording import INPUTS, Entry, Recorder, final_of, sealed
 from client.cassette.secrets import without_secrets
 from client.errors import UsageError
-from client.yaml import problem_text
 from workflows.api import AgentTask
 
 __all__ = ["Cassette", "cassette_of", "cassette_text", "read_cassette", "write_cassette", "yaml_text"]

@@ -16,17 +16,17 @@ from typing import Any
 
 from pydantic import ValidationError
 
-from activities.contracts import EarlyReply, EffectFailed, ModelReplied, ToolRequest, ToolResult, ToolSpec
+from activities.contracts import EarlyReply, EffectFailed, ModelReplied, ToolInput, ToolResult, ToolSpec
+from client.agents.purity import ImpureMachine, observer_for
 from client.cassette.file import Cassette, yaml_text
 from client.cassette.recording import ANSWERS, INPUTS, Entry, Recorder, WatchedHost, final_of, sealed
-from client.purity import ImpureMachine, observer_for
 from workflows.api import AgentSpec, AgentTask, RunResult
-from workflows.drive import Drive
+from workflows.engine.loop import Drive
 from workflows.gate.decisions import Refused
-from workflows.host import Call, CallAnswer, CallSite, ChildRun
+from workflows.hosts import CallAnswer, CallSite, ChildRun, HostCall
+from workflows.hosts.memory import LocalRuns
 from workflows.kernel.errors import bug_text
 from workflows.kernel.machine import Machine
-from workflows.local import LocalRuns
 from workflows.people import Command, Decision, Group, People
 from workflows.task import InvalidTask
 
@@ -389,7 +389,7 @@ class _PlayedHost(WatchedHost):
             if end is not None:
                 self.player.timers.remove(end)
 
-    async def perform(self, call: Call, site: CallSite) -> CallAnswer:
+    async def perform(self, call: HostCall, site: CallSite) -> CallAnswer:
         """See `Host`."""
         self.player.note_call(call, site, self.name)
         answer: CallAnswer = await self._end(site.activity_id, _Call(call))
@@ -438,7 +438,7 @@ class _PlayedHost(WatchedHost):
         return found
 
 
-async def _nothing_is_performed(call: Call, site: CallSite) -> CallAnswer:
+async def _nothing_is_performed(call: HostCall, site: CallSite) -> CallAnswer:
     raise AssertionError(f"{site.activity_id} was performed")
 
 
@@ -446,7 +446,7 @@ def _answer(entry: Entry, call: Any) -> Any:
     """The answer that an entry holds. Raises ValidationError."""
     key = next(key for key in ANSWERS if key in entry)
     values: Any = entry[key]
-    if key == "result" and isinstance(call, ToolRequest):
+    if key == "result" and isinstance(call, ToolInput):
         values = {"id": call.id, "tool": call.tool, **values}
     answer = ANSWERS[key].model_validate(values)
     if "lost" in entry and isinstance(answer, ToolResult):

@@ -35,7 +35,7 @@ from activities.contracts import (
     AskModel,
     CodeStepped,
     Compensated,
-    CompensateRequest,
+    CompensateInput,
     Conversation,
     EffectFailed,
     JsonObject,
@@ -44,17 +44,17 @@ from activities.contracts import (
     NotBegun,
     ReadArtifacts,
     Reconciled,
-    ReconcileRequest,
+    ReconcileInput,
     RunCode,
-    ToolRequest,
+    ToolInput,
     ToolResult,
 )
 from workflows.api import COUNTERS, AgentTask, RunResult
-from workflows.drive import Drive
-from workflows.host import Call, CallAnswer, CallSite, ChildRun, Host
+from workflows.engine.loop import Drive
+from workflows.engine.run_state import QueuedCommand
+from workflows.hosts import CallAnswer, CallSite, ChildRun, Host, HostCall
 from workflows.kernel.log import Record
 from workflows.people import Command, Decided, Decision, Request
-from workflows.run import QueuedCommand
 
 __all__ = ["ANSWERS", "CONTENT", "INPUTS", "Entry", "Recorder", "WatchedHost", "final_of", "sealed"]
 
@@ -180,7 +180,7 @@ class Recorder:
             content = self._with_session_names(_lean(record, include=CONTENT))
             self.note({"log": f"{record.state}: {record.event}{to}{by}", "content": content}, name)
 
-    def note_call(self, call: Call, site: CallSite, name: str) -> None:
+    def note_call(self, call: HostCall, site: CallSite, name: str) -> None:
         """A call is begun."""
         if isinstance(call, AskModel):
             asked = self._question(call, site.conversation)
@@ -212,11 +212,11 @@ class Recorder:
 
     def _asked(self, call: Any) -> Entry:
         match call:
-            case ReconcileRequest():
+            case ReconcileInput():
                 return {"kind": "reconcile", **_lean(call, include={"tool", "arguments"})}
-            case ToolRequest():
+            case ToolInput():
                 return {"kind": "call_tool", **_lean(call, include={"tool", "arguments", "artifacts"})}
-            case CompensateRequest():
+            case CompensateInput():
                 return {"kind": "compensate", **_lean(call, include={"tool", "arguments", "output"})}
             case RunCode():
                 asked = _lean(call, include={"block", "names", "constants", "material"})
@@ -242,7 +242,7 @@ class Recorder:
 
     # -- what comes from outside --------------------
 
-    def note_answer(self, call: Call, site: CallSite, answer: CallAnswer, name: str, now: float) -> None:
+    def note_answer(self, call: HostCall, site: CallSite, answer: CallAnswer, name: str, now: float) -> None:
         """A call has ended."""
         key = next(key for key, kind in ANSWERS.items() if type(answer) is kind)
         if isinstance(answer, ModelReplied):
@@ -255,12 +255,12 @@ class Recorder:
             entry["early"] = _lean(answer.early.reply, exclude=OF_A_REPLY)
             self._early[name] = entry
 
-    def _answer(self, answer: CallAnswer, call: Call) -> Entry:
+    def _answer(self, answer: CallAnswer, call: HostCall) -> Entry:
         match answer:
             case ModelReplied():
                 return _lean(answer, exclude=OF_A_REPLY)
             case ToolResult():
-                assert isinstance(call, ToolRequest)
+                assert isinstance(call, ToolInput)
                 known = {"id": call.id, "tool": call.tool}
                 found = _lean(answer, exclude={"early"})
                 return {key: one for key, one in found.items() if one != known.get(key)}
@@ -312,7 +312,7 @@ class WatchedHost:
         self.recorder.note_records(records, self.name)
         self.host.publish(records)
 
-    async def perform(self, call: Call, site: CallSite) -> CallAnswer:
+    async def perform(self, call: HostCall, site: CallSite) -> CallAnswer:
         """See `Host`."""
         self.recorder.note_call(call, site, self.name)
         try:

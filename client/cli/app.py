@@ -20,7 +20,7 @@ import typer
 from typer.core import CompletionItem, TyperGroup  # type: ignore[attr-defined]  # public nowhere else
 
 from client.errors import RatchetError
-from client.words import plain
+from client.runs.words import plain
 
 __all__ = ["COMMANDS", "app", "execute", "main"]
 

@@ -9,15 +9,15 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from activities.contracts import Frozen
-from client.agentfile import load_agent
+from client.agents.agentfile import load_agent
 from client.cassette.checking import cassette_files, played
 from client.cassette.file import cassette_text, write_cassette
 from client.cassette.playing import Verdict, play
 from client.cli import render
 from client.cli.options import CommonOptions, Json, RunName, command
 from client.errors import RatchetError
-from client.words import counted, plain
-from client.workerconfig import Allowed
+from client.runs.words import counted, plain
+from client.server.workerconfig import Allowed
 
 if TYPE_CHECKING:
     from client.cassette.file import Cassette

@@ -10,17 +10,17 @@ from typing import TYPE_CHECKING, Annotated, Any, Literal
 
 import typer
 
-from client.agentfile import SCRIPTED, Choice, agents_here, load_agent, shipped_agents
+from client.agents.agentfile import SCRIPTED, Choice, agents_here, load_agent, shipped_agents
+from client.agents.options import Option, options_in
 from client.cli import render
 from client.cli.options import AgentName, CommonOptions, Json, command
 from client.errors import UsageError
-from client.options import Option, options_in
-from client.words import plain
+from client.runs.words import plain
 from workflows.people import Approvals
 
 if TYPE_CHECKING:
     from activities.contracts import ToolSpec
-    from client.catalog import Catalog
+    from client.agents.catalog import Catalog
     from workflows.kernel.machine import Machine
 
 __all__ = ["app"]
@@ -145,8 +145,8 @@ async def modules(
     A worker that starts here loads them, so that interrupted runs can go on. A module that is named now comes
     before one that is remembered.
     """
-    from client import workerconfig
-    from client.catalog import module_facts
+    from client.agents.catalog import module_facts
+    from client.server import workerconfig
 
     if forget or forget_all:
         for name in workerconfig.forget(common.data_dir, None if forget_all else forget):
@@ -182,7 +182,7 @@ async def machines(
     as_json: Json = False,
 ) -> None:
     """List machines; with a NAME its options, states and exit reasons."""
-    from client.catalog import machine_facts
+    from client.agents.catalog import machine_facts
 
     catalog = _catalog(common, which.agent)
     if machine is None:
@@ -264,8 +264,8 @@ async def diagram(
 
 
 def _catalog(common: CommonOptions, agent: str | None) -> Catalog:
-    from client.catalog import Catalog
-    from client.workerconfig import Allowed
+    from client.agents.catalog import Catalog
+    from client.server.workerconfig import Allowed
 
     modules = load_agent(agent).modules if agent else ()
     return Catalog.load(common.worker_settings(Allowed(modules=modules)))

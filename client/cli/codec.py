@@ -33,10 +33,10 @@ async def codec(
     """Decode for Temporal's Web UI, CLI and other SDKs until Ctrl-C. RATCHET_CODEC_TOKEN is asked for."""
     from client.cli import render
     from client.cli.logs import log_to_terminal
-    from client.codec import CodecServer
-    from client.embedded import running_server
     from client.errors import UsageError
-    from client.workerconfig import load_settings
+    from client.server.codec import CodecServer
+    from client.server.embedded import running_server
+    from client.server.workerconfig import load_settings
 
     settings = load_settings(common.data_dir)
     address, _, port = listen.rpartition(":")

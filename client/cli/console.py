@@ -14,9 +14,9 @@ from client.cli import render
 from client.cli.options import By, CommonOptions, command
 from client.errors import UsageError
 from client.keys import signer
-from client.ui import LOCAL_NAMES
-from client.words import plain
-from client.workerconfig import Allowed
+from client.runs.words import plain
+from client.server.ui import LOCAL_NAMES
+from client.server.workerconfig import Allowed
 
 __all__ = ["app"]
 

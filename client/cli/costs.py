@@ -10,10 +10,10 @@ import typer
 from client.cli import render
 from client.cli.options import CommonOptions, Json, command
 from client.cli.typed import moment
-from client.costs import By, Spending, archived_spending, cost_lines, live_spending
 from client.errors import RatchetError
-from client.words import counted
-from client.workerconfig import load_settings
+from client.runs.costs import By, Spending, archived_spending, cost_lines, live_spending
+from client.runs.words import counted
+from client.server.workerconfig import load_settings
 
 __all__ = ["app"]
 
@@ -62,7 +62,7 @@ async def costs(
 
 async def _live(common: CommonOptions, timed: bool) -> tuple[Spending, ...]:
     """Of runs that are not over, where a server is named or runs; none is started."""
-    from client.embedded import running_server
+    from client.server.embedded import running_server
 
     if common.remote() is None and running_server(common.data_dir) is None:
         return ()

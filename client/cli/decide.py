@@ -16,8 +16,7 @@ from typing import Annotated, Any, TypeVar
 
 import typer
 
-from client.agent import AgentClient
-from client.amounts import amounts_from, caps_from
+from client.agents.yaml import nearest, parse
 from client.cli import render
 from client.cli.app import COMMANDS
 from client.cli.inbox import AnyRequest, open_requests
@@ -27,10 +26,11 @@ from client.cli.typed import Draft, arguments_from, check_counter
 from client.errors import NotConfirmed, NoWorker, RatchetError, Refused, UsageError
 from client.history.checkpoints import source_of
 from client.keys import Signer, signer
-from client.people import command_from, decision_from
-from client.sending import SentSignal
-from client.words import command_text, decision_text, plain
-from client.yaml import nearest, parse
+from client.runs.amounts import amounts_from, caps_from
+from client.runs.words import command_text, decision_text, plain
+from client.sdk.agent import AgentClient
+from client.sdk.people import command_from, decision_from
+from client.sdk.sending import SentSignal
 from workflows.people import Command, CommandDone, Decided, DoneCall, Request, StandingApproval, Verb
 
 __all__ = ["app"]

@@ -8,20 +8,20 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from client import ownership
-from client.agentfile import AgentFile, Choice
-from client.catalog import Catalog, check_key
+from client.agents.agentfile import AgentFile, Choice
+from client.agents.catalog import Catalog, check_key
 from client.cli import render
 from client.cli.mcptools import ServerFacts, mcp_servers
 from client.cli.options import AgentName, CommonOptions, Json, command
-from client.embedded import data_directory
 from client.errors import RatchetError
-from client.workerconfig import Allowed
+from client.server import ownership
+from client.server.embedded import data_directory
+from client.server.workerconfig import Allowed
 
 if TYPE_CHECKING:
     from activities.contracts import ModelSpec
     from activities.settings import Settings
-    from client.agent import AgentClient
+    from client.sdk.agent import AgentClient
 
 __all__ = ["app"]
 
@@ -89,7 +89,7 @@ async def _server(common: CommonOptions, settings: Settings, fix: bool) -> Async
 
 
 async def _namespace(client: AgentClient, fix: bool) -> AsyncIterator[Check]:
-    from client.namespace import missing_attributes, namespace_exists, register_attributes
+    from client.server.namespace import missing_attributes, namespace_exists, register_attributes
 
     temporal, name = client.temporal, client.temporal.namespace
     if not await namespace_exists(temporal):

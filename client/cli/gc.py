@@ -39,7 +39,7 @@ async def gc(
 ) -> None:
     """Delete blobs that are old and that neither a run that Temporal knows nor the archive refers to."""
     from activities.store.cache import ConversationCache
-    from client.garbage import delete_garbage, find_garbage
+    from client.server.garbage import delete_garbage, find_garbage
 
     age = _age(older_than)
     async with common.client() as client:
@@ -70,7 +70,7 @@ async def gc(
 
 def _age(text: str) -> timedelta:
     """Raises UsageError."""
-    from client.garbage import LEAST_AGE
+    from client.server.garbage import LEAST_AGE
 
     read = re.fullmatch(r"(\d{1,5})([dhw])", text)
     age = timedelta(**{UNITS[read[2]]: int(read[1])}) if read else None

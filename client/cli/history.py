@@ -10,10 +10,9 @@ from urllib.parse import quote
 
 import typer
 
-from client.agent import pinned
-from client.agentfile import Draft, find_agent, load_agent
-from client.archived import ArchiveProblem
-from client.catalog import check_key, check_servers
+from client.agents.agentfile import Draft, find_agent, load_agent
+from client.agents.catalog import check_key, check_servers
+from client.agents.yaml import YamlFile
 from client.cli import render
 from client.cli.interactive import confirm
 from client.cli.options import AgentName, CommonOptions, Json, RunName, command, read_text
@@ -21,16 +20,17 @@ from client.cli.run import Starting, check_worker, own_worker, remember_for_work
 from client.errors import UsageError
 from client.history.checkpoints import source_of
 from client.history.fork import ForkChanges, forked_task
-from client.words import counted, plain
-from client.workerconfig import Allowed
-from client.yaml import YamlFile
+from client.runs.archived import ArchiveProblem
+from client.runs.words import counted, plain
+from client.sdk.agent import pinned
+from client.server.workerconfig import Allowed
 from workflows.api import AgentSpec
 
 if TYPE_CHECKING:
-    from client.agent import AgentClient
     from client.history.check import Checked
     from client.history.checkpoints import Source
     from client.history.fork import ForkChanges, PastEffects
+    from client.sdk.agent import AgentClient
 
 __all__ = ["app"]
 
@@ -106,7 +106,7 @@ async def check(
 
 async def _check_archive(common: CommonOptions, as_json: bool) -> int:
     """Print what is wrong with the archive."""
-    from client.unarchived import missing_ends
+    from client.runs.unarchived import missing_ends
 
     async with common.runs() as runs:
         problems = [
@@ -129,9 +129,9 @@ async def _checks(
 ) -> AsyncIterator[Checked]:
     """Raises UsageError."""
     from client.cli.logs import log_to_file
-    from client.embedded import data_directory
     from client.history.check import check_history, check_runs, history_json, read_history
     from client.plugin import RatchetPlugin
+    from client.server.embedded import data_directory
 
     settings = common.worker_settings(_allowed(agent))
     if settings.modules:

@@ -10,12 +10,12 @@ import typer
 from client.cli import render
 from client.cli.options import CommonOptions, Json, command
 from client.errors import NoWorker, Refused, StoreNotShared, clear_errors
-from client.listing import RequestSummary
-from client.words import request_reason
+from client.runs.listing import RequestSummary
+from client.runs.words import request_reason
 from workflows.people import Request, RequestsPage
 
 if TYPE_CHECKING:
-    from client.agent import AgentClient
+    from client.sdk.agent import AgentClient
 
 __all__ = ["AnyRequest", "app", "open_requests"]
 

@@ -14,13 +14,13 @@ from client.cli import render
 from client.cli.options import INTERRUPTED, CommonOptions, Json, RunName, Verbose, command
 from client.cli.typed import moment
 from client.errors import NoWorker, RatchetError, RunFailed, UnknownRun
-from client.words import plain
-from client.workerconfig import Allowed
+from client.runs.words import plain
+from client.server.workerconfig import Allowed
 
 if TYPE_CHECKING:
     from client.history.resets import Reset
-    from client.listing import RunLine
-    from client.runs import Runs
+    from client.runs.listing import RunLine
+    from client.runs.runs import Runs
     from workflows.kernel.log import Record
 
 __all__ = ["app"]
@@ -147,7 +147,7 @@ async def log(
     as_json: Json = False,
 ) -> None:
     """Print every record of a run: what happened, why, what was called and what came of it."""
-    from client.calls import Reader
+    from client.runs.calls import Reader
 
     reader = Reader()
     async with common.runs() as client:
@@ -220,7 +220,7 @@ async def cancel(
     as_json: Json = False,
 ) -> None:
     """Stop a run; it ends with the exit reason `cancelled`."""
-    from client.follow import bug_in
+    from client.runs.follow import bug_in
 
     async with common.client() as client:
         run_id = await client.find(run)

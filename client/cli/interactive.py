@@ -22,18 +22,18 @@ from typing import TYPE_CHECKING, Any, NoReturn, Protocol, TextIO
 from rich.console import Console
 from rich.text import Text
 
-from client.amounts import amounts_from
 from client.cli.live import LiveView
 from client.cli.render import choices, decision_commands, notes, print_json, request_block, request_line
 from client.cli.typed import Draft, check_counter
 from client.errors import NotConfirmed, RatchetError, UsageError
 from client.keys import Signer, signer
-from client.words import DECISIONS, decision_text, plain
+from client.runs.amounts import amounts_from
+from client.runs.words import DECISIONS, decision_text, plain
 from workflows.people import Decided, Request, Verb
 
 if TYPE_CHECKING:
-    from client.agent import AgentClient
-    from client.sending import SentSignal
+    from client.sdk.agent import AgentClient
+    from client.sdk.sending import SentSignal
     from workflows.kernel.log import Record
 
 __all__ = ["Listener", "Questions", "Terminal", "confirm", "listening", "person_here"]
@@ -427,7 +427,7 @@ class Questions:
     async def _decide(
         self, request: Request, verb: Verb, text: str, fields: Mapping[str, Any], console: Console
     ) -> bool:
-        from client.people import decision_from
+        from client.sdk.people import decision_from
 
         text = "" if verb == "topup" else text
         decision = decision_from(request, verb, text, **fields)

@@ -26,15 +26,15 @@ from rich.console import Console, ConsoleOptions
 from rich.status import Status
 from rich.text import Text
 
-from client.calls import Call, Reader, Reading
 from client.cli.render import hanging, record_block, result_text
 from client.errors import RatchetError
-from client.words import plain, spent, time_span
+from client.runs.calls import Reader, Reading, ShownCall
+from client.runs.words import plain, spent, time_span
 from workflows.kernel.log import STARTED, Record
 
 if TYPE_CHECKING:
-    from client.agent import AgentClient
-    from client.follow import Heartbeat
+    from client.runs.follow import Heartbeat
+    from client.sdk.agent import AgentClient
     from workflows.api import RunResult
 
 __all__ = ["LiveView", "heartbeats"]
@@ -252,7 +252,7 @@ class _Blocks:
             yield from self._release()
             self._held, self._held_text = self._hang(text, "", "", THOUGHT_LINES), text
 
-    def _result(self, call: Call) -> Iterator[Text]:
+    def _result(self, call: ShownCall) -> Iterator[Text]:
         """A call that has ended, above what came back; not once more where it was just shown as made."""
         if not call.id or self._wanted != call.id or call.edited_by:
             yield from self._put(self._call(call.title))

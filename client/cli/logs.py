@@ -16,7 +16,7 @@ from activities.logs import configure
 from activities.settings import Settings
 from client.cli.render import note
 from client.errors import UsageError
-from client.telemetry import set_runtime
+from client.server.telemetry import set_runtime
 
 __all__ = ["log_to_file", "log_to_terminal"]
 

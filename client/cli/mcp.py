@@ -7,11 +7,11 @@ from typing import Annotated
 
 import typer
 
-from client.agentfile import load_agent
-from client.catalog import Catalog, check_key
+from client.agents.agentfile import load_agent
+from client.agents.catalog import Catalog, check_key
 from client.cli.options import CommonOptions, command
 from client.errors import UsageError
-from client.workerconfig import Allowed, remember
+from client.server.workerconfig import Allowed, remember
 
 __all__ = ["app"]
 
@@ -39,7 +39,7 @@ async def mcp(
 ) -> None:
     """Serve runs to an MCP client on standard input and output."""
     try:
-        from client.mcpserver import mcp_server
+        from client.mcp_server import mcp_server
     except ImportError as error:
         from activities.mcp.servers import MISSING
 

@@ -34,7 +34,7 @@ async def mcp_servers(settings: Settings) -> tuple[ServerFacts, ...]:
     from activities.mcp.servers import McpServer, McpServers, Unusable
     from activities.tools import TransientError
     from client.cli.logs import log_to_file
-    from client.embedded import data_directory
+    from client.server.embedded import data_directory
 
     async def facts(server: McpServer) -> ServerFacts:
         try:

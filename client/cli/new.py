@@ -16,7 +16,7 @@ from typing import Annotated, Literal
 
 import typer
 
-from client.agentfile import EXAMPLES
+from client.agents.agentfile import EXAMPLES
 from client.cli.options import command
 from client.errors import UsageError
 

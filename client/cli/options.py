@@ -29,10 +29,10 @@ from client.errors import UsageError
 
 if TYPE_CHECKING:
     from activities.settings import Settings
-    from client.agent import AgentClient
-    from client.agentfile import Choice
-    from client.runs import Runs
-    from client.workerconfig import Allowed
+    from client.agents.agentfile import Choice
+    from client.runs.runs import Runs
+    from client.sdk.agent import AgentClient
+    from client.server.workerconfig import Allowed
 
 __all__ = [
     "INTERRUPTED", "AgentName", "AgentNames", "AgentOptions", "BaseUrl", "By", "CommonOptions", "Json",
@@ -93,7 +93,7 @@ class CommonOptions:
 
     def remote(self) -> dict[str, Any] | None:
         """How to connect to a server elsewhere; None: the embedded one is meant. Raises UsageError."""
-        from client.remote import remote_config
+        from client.server.remote import remote_config
 
         return remote_config(self.address, self.namespace)
 
@@ -102,9 +102,9 @@ class CommonOptions:
 
         Modules that earlier commands named and that are broken now are left out, with a message.
         """
-        from client.catalog import without_broken_modules
+        from client.agents.catalog import without_broken_modules
         from client.cli.render import notes
-        from client.workerconfig import load_settings, settings_from_environment
+        from client.server.workerconfig import load_settings, settings_from_environment
 
         own = settings_from_environment(self.data_dir).modules
         settings, messages = without_broken_modules(
@@ -124,11 +124,11 @@ class CommonOptions:
     ) -> AsyncIterator[AgentClient]:
         """A client without a worker; `logs` says where this process writes its log, `codec` whether it runs a
         codec server for the embedded server's Web UI. Raises RatchetError."""
-        from client.agent import AgentClient
         from client.cli.logs import log_to_file, log_to_terminal
-        from client.connection import connected
-        from client.embedded import Ports, data_directory
-        from client.workerconfig import load_settings
+        from client.sdk.agent import AgentClient
+        from client.server.connection import connected
+        from client.server.embedded import Ports, data_directory
+        from client.server.workerconfig import load_settings
 
         settings = settings or load_settings(self.data_dir)
         data_directory(settings.data_dir)
@@ -144,8 +144,8 @@ class CommonOptions:
 
         The embedded server is started only where the directory's files do not say what is asked.
         """
-        from client.stopped import StoppedRuns
-        from client.workerconfig import load_settings
+        from client.runs.stopped import StoppedRuns
+        from client.server.workerconfig import load_settings
 
         async with AsyncExitStack() as stack:
             server: list[AgentClient] = []
@@ -197,7 +197,7 @@ class AgentOptions:
 
     def chosen(self) -> Choice:
         """What these options mean together."""
-        from client.agentfile import Choice
+        from client.agents.agentfile import Choice
 
         return Choice(self.agent, self.model, self.base_url, self.machine, self.tool or (), self.sets or ())
 

@@ -21,8 +21,8 @@ from rich.table import Table
 from rich.text import Text
 
 from activities.contracts import visible
-from client.calls import Reading, is_call
-from client.words import (
+from client.runs.calls import Reading, is_call
+from client.runs.words import (
     DECISIONS,
     counted,
     indented,
@@ -43,15 +43,15 @@ from workflows.people import (
 )
 
 if TYPE_CHECKING:  # these import temporalio
-    from client.costs import CostLine
     from client.history.check import Checked
     from client.history.checkpoints import CheckpointLine, StepSnapshot
     from client.history.compare import Comparison, Side, StepOf
     from client.history.differences import Difference
     from client.history.replayer import ReplayResult
     from client.history.resets import Reset
-    from client.listing import RequestSummary, RunLine
-    from client.sending import SentSignal
+    from client.runs.costs import CostLine
+    from client.runs.listing import RequestSummary, RunLine
+    from client.sdk.sending import SentSignal
     from workflows.api import AgentTask, RunResult, RunStatus, StepLine
     from workflows.kernel.log import Record
 

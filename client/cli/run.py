@@ -15,9 +15,8 @@ from typing import TYPE_CHECKING, Annotated, Any, Never
 import typer
 
 from activities.contracts import MaterialRef
-from client.agent import pinned
-from client.agentfile import SCRIPTED, Choice
-from client.catalog import Catalog, check_key, check_servers
+from client.agents.agentfile import SCRIPTED, Choice
+from client.agents.catalog import Catalog, check_key, check_servers
 from client.cli import render
 from client.cli.interactive import listening
 from client.cli.live import LiveView, heartbeats
@@ -32,7 +31,6 @@ from client.cli.options import (
     command,
     read_text,
 )
-from client.connection import has_worker
 from client.errors import (
     MachineBug,
     NoWorker,
@@ -45,18 +43,20 @@ from client.errors import (
 )
 from client.history.recorded import beginning_of
 from client.keys import signer
-from client.material import checked_image, goal_with_images, material_for
-from client.words import plain
-from client.workerconfig import Allowed, recalled, remember, settings_from_environment
+from client.runs.words import plain
+from client.sdk.agent import pinned
+from client.sdk.material import checked_image, goal_with_images, material_for
+from client.server.connection import has_worker
+from client.server.workerconfig import Allowed, recalled, remember, settings_from_environment
 from workflows import registry
 from workflows.api import TASK_QUEUE
 from workflows.people import Request
 
 if TYPE_CHECKING:
     from activities.settings import Settings
-    from client.agent import AgentClient
-    from client.agentfile import AgentFile, Choice
-    from client.listing import RunLine
+    from client.agents.agentfile import AgentFile, Choice
+    from client.runs.listing import RunLine
+    from client.sdk.agent import AgentClient
     from workflows.api import AgentTask
     from workflows.kernel.log import Record
 
@@ -152,8 +152,8 @@ async def dev(common: CommonOptions, agent: AgentNames = None, base_url: BaseUrl
 
 def _decode_for_ui(settings: Settings, stack: AsyncExitStack) -> str:
     """Run a codec server for the Web UI of the embedded server; a remark if there can be none."""
-    from client.codec import CodecServer
-    from client.embedded import running_server
+    from client.server.codec import CodecServer
+    from client.server.embedded import running_server
 
     record = running_server(settings.data_dir)
     if record is None or not record.codec_port:
@@ -168,7 +168,7 @@ def _decode_for_ui(settings: Settings, stack: AsyncExitStack) -> str:
 @command(app)
 async def down(common: CommonOptions) -> None:
     """Stop the embedded server of this directory; its runs are kept."""
-    from client.embedded import stop_server
+    from client.server.embedded import stop_server
 
     stopped = await stop_server(common.data_dir)
     if stopped is None:

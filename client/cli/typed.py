@@ -20,14 +20,14 @@ import click
 from pydantic import TypeAdapter, ValidationError
 
 from activities.contracts import JsonObject
+from client.agents.yaml import parse
 from client.cli.render import note, notes
 from client.errors import UsageError
-from client.words import plain
-from client.yaml import parse
+from client.runs.words import plain
 from workflows.gate.canonical import canonical
 
 if TYPE_CHECKING:
-    from client.listing import RequestSummary
+    from client.runs.listing import RequestSummary
     from workflows.people import Request
 
 __all__ = ["Draft", "arguments_from", "check_counter", "moment"]

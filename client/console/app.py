@@ -26,16 +26,16 @@ from starlette.routing import Route
 from starlette.staticfiles import StaticFiles
 from starlette.types import Receive, Scope, Send
 
-from client.agent import AgentClient
-from client.catalog import Catalog
+from client.agents.catalog import Catalog
 from client.console import texts
 from client.console.forms import field_key
 from client.console.security import Guard
 from client.console.sources import Sources
 from client.errors import NoWorker, RatchetError, Refused, UnknownRun, Unreachable, UsageError
 from client.keys import Signer
-from client.ui import LOCAL_NAMES
-from client.words import counted, spent, time_span
+from client.runs.words import counted, spent, time_span
+from client.sdk.agent import AgentClient
+from client.server.ui import LOCAL_NAMES
 
 __all__ = ["Console", "Handler", "Parts", "PORT", "build", "form_of", "link", "serving"]
 

@@ -11,8 +11,8 @@ from pathlib import Path
 from starlette.requests import Request
 from starlette.responses import Response
 
-from client.agentfile import SCRIPTED, AgentFile, Choice, agents_here, load_agent, shipped_agents
-from client.catalog import check_key
+from client.agents.agentfile import SCRIPTED, AgentFile, Choice, agents_here, load_agent, shipped_agents
+from client.agents.catalog import check_key
 from client.console.app import Console, Handler, form_of
 from client.errors import UsageError
 

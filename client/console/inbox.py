@@ -13,14 +13,14 @@ from starlette.requests import Request as HttpRequest
 from starlette.responses import Response
 
 from activities.contracts import JsonObject
-from client.amounts import amounts_from
 from client.console.app import Console, Handler, Parts, form_of, link
 from client.console.forms import Field, arguments_in, field_key, fields_of
 from client.console.steps import request_history, steps_of
 from client.errors import RatchetError, Refused, UsageError
-from client.listing import RequestSummary
-from client.people import decision_from
-from client.words import DECISIONS, decision_text, request_reason
+from client.runs.amounts import amounts_from
+from client.runs.listing import RequestSummary
+from client.runs.words import DECISIONS, decision_text, request_reason
+from client.sdk.people import decision_from
 from workflows.people import Request, StandingApproval
 
 __all__ = ["ROUTES"]

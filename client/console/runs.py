@@ -15,16 +15,16 @@ from starlette.requests import Request
 from starlette.responses import Response
 
 from activities.contracts import is_visible
-from client.amounts import caps_from
 from client.console.app import Console, Handler, Parts, form_of
 from client.console.diagram import drawing
 from client.console.sources import RunView
 from client.console.steps import path_of, request_history, steps_of
 from client.errors import NoWorker, RatchetError, UsageError
 from client.history.fork import ForkChanges
-from client.listing import RunLine, list_filter, quoted
-from client.people import command_from
-from client.words import command_text
+from client.runs.amounts import caps_from
+from client.runs.listing import RunLine, list_filter, quoted
+from client.runs.words import command_text
+from client.sdk.people import command_from
 from workflows.api import COUNTERS
 from workflows.people import DoneCall
 

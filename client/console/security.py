@@ -1,10 +1,10 @@
 """Who may ask the console: the person with the link that was printed, from a page of the console itself.
 
-Three checks stand before every page: the Host and origin of the request (`client/ui.py`), a session that only
-the printed link gives, and for a write an Origin, which no form of another page can make up. A browser gives
-a cookie to every port of a host's name. So the pages lie in a place that nobody can guess, and the cookie
-goes to no other. Every answer carries a policy under which a browser runs no script and loads nothing that
-is not the console's own.
+Three checks stand before every page: the Host and origin of the request (`client/server/ui.py`), a session
+that only the printed link gives, and for a write an Origin, which no form of another page can make up. A
+browser gives a cookie to every port of a host's name. So the pages lie in a place that nobody can guess, and
+the cookie goes to no other. Every answer carries a policy under which a browser runs no script and loads
+nothing that is not the console's own.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ from starlette.requests import cookie_parser
 from starlette.responses import PlainTextResponse, RedirectResponse, Response
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
-from client.ui import LOCAL_NAMES, check_page
+from client.server.ui import LOCAL_NAMES, check_page
 
 __all__ = ["Guard"]
 

@@ -6,13 +6,13 @@ from collections import OrderedDict
 from contextlib import suppress
 from dataclasses import dataclass, field
 
-from client.agent import AgentClient
-from client.attributes import line_of
 from client.errors import NoWorker, RatchetError, RunFailed, StoreNotShared, UnknownRun
-from client.follow import Heartbeat, heartbeat_in
 from client.history.checkpoints import Source, source_of
 from client.history.recorded import beginning_of
-from client.listing import RunLine, list_filter
+from client.runs.attributes import line_of
+from client.runs.follow import Heartbeat, heartbeat_in
+from client.runs.listing import RunLine, list_filter
+from client.sdk.agent import AgentClient
 from workflows.api import AgentTask, RunResult, RunStatus
 from workflows.kernel.log import Record
 

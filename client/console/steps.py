@@ -6,7 +6,7 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any, Literal
 
-from client.calls import Call, Reader, Reading
+from client.runs.calls import Reader, Reading, ShownCall
 from workflows.kernel.log import Record, by_step, lineage
 
 __all__ = ["Item", "PastRequest", "Step", "path_of", "request_history", "steps_of"]
@@ -20,7 +20,7 @@ class Item:
     text: str = ""
     plan: str = ""
     """thought: the calls that it plans."""
-    calls: Sequence[Call] = ()
+    calls: Sequence[ShownCall] = ()
     by: str = ""
     event: str = ""
     state: str = ""

@@ -10,7 +10,7 @@ from typing import Any
 from markupsafe import Markup, escape
 
 from activities.contracts import visible
-from client.words import time_span
+from client.runs.words import time_span
 
 __all__ = ["clock", "moment", "pretty", "short_id", "shown", "typed"]
 

@@ -20,13 +20,13 @@ from activities.contracts import Frozen
 from activities.store.blobs import StoreError
 from activities.store.converter import data_converter
 from activities.store.encryption import KeyMissing, NotDecrypted
-from client.catalog import Catalog
+from client.agents.catalog import Catalog
 from client.errors import MachineBug, NoWorker, RatchetError, StoreNotShared, UsageError, clear_errors
 from client.history.recorded import begun, payloads_in, workflow_id_of
 from client.history.replayer import Replayed, explained, plugin_of, replayed
-from client.listing import list_filter
 from client.plugin import RatchetPlugin
-from client.reading import RunReader
+from client.runs.listing import list_filter
+from client.runs.reading import RunReader
 from workflows.api import AgentTask
 from workflows.kernel.errors import KernelError, NotRestored
 from workflows.kernel.log import Record

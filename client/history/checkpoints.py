@@ -8,15 +8,15 @@ from typing import TYPE_CHECKING
 
 from activities.contracts import Frozen, JsonObject
 from client.errors import NoWorker, RatchetError, UnknownRun, UsageError, clear_errors
-from client.runs import Runs
+from client.runs.runs import Runs
 from workflows.api import AgentTask, StepLine
 from workflows.kernel.errors import NotRestored
 from workflows.kernel.log import Record, lineage
 from workflows.kernel.rollback import Checkpoint, checkpoints, restored
-from workflows.pages import step_line
+from workflows.queries import step_line
 
 if TYPE_CHECKING:
-    from client.reading import RunReader
+    from client.runs.reading import RunReader
     from workflows.kernel.snapshot import Program
 
 __all__ = [
@@ -78,7 +78,7 @@ class Source:
     def program(self) -> Program:
         """The machine with its options. Raises RatchetError when it cannot be made here, and UsageError for a
         module that cannot be loaded."""
-        from client.workerconfig import register_modules
+        from client.server.workerconfig import register_modules
         from workflows.task import InvalidTask, program_for
 
         register_modules(self.modules)

@@ -10,7 +10,7 @@ from activities.contracts import Frozen
 from client.errors import RatchetError, RunFailed, UnknownRun
 from client.history.checkpoints import Source, source_of
 from client.history.differences import Difference, first_difference
-from client.reading import RunReader
+from client.runs.reading import RunReader
 from workflows.api import RunResult, RunSummary
 from workflows.kernel.log import STARTED, Record, by_step, lineage
 

@@ -9,12 +9,12 @@ from dataclasses import dataclass
 from pydantic import Field, ValidationError
 
 from activities.contracts import JsonObject, ModelSpec, Strict
+from client.agents.yaml import problem_text
 from client.errors import NoWorker, RatchetError, UnknownRun, UsageError, clear_errors
 from client.history.checkpoints import Source
 from client.history.recorded import beginning_of, executions_of
 from client.history.replayer import plugin_of, replayed
-from client.people import RunCommander
-from client.yaml import problem_text
+from client.sdk.people import RunCommander
 from workflows.api import AgentTask, Fork, Origin
 from workflows.kernel.errors import bug_text
 from workflows.kernel.machine import ToolsUnknown

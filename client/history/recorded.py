@@ -16,8 +16,8 @@ from temporalio.service import RPCError, RPCStatusCode
 
 from activities.contracts import ArchiveRequest, ModelReplied, ToolsDescribed, ToolSpec
 from activities.store.encryption import KeyMissing, NotDecrypted
-from client.archived import ArchivedRuns
 from client.errors import RatchetError
+from client.runs.archived import ArchivedRuns
 from workflows.api import AgentTask
 from workflows.kernel.log import Record
 

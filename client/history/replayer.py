@@ -29,12 +29,12 @@ from client.errors import NoWorker, RatchetError, StoreNotShared, UnknownRun, cl
 from client.history.differences import Difference, first_difference
 from client.history.recorded import Execution, by_number, executions_of, recorded_log
 from client.plugin import RatchetPlugin
-from client.reading import RunReader
-from client.workerconfig import register_modules
-from workflows.agent import AgentWorkflow
-from workflows.drive import Drive
+from client.runs.reading import RunReader
+from client.server.workerconfig import register_modules
+from workflows.engine.loop import Drive
 from workflows.kernel.log import Record
-from workflows.messages import Messages
+from workflows.signals import Messages
+from workflows.workflow import AgentWorkflow
 
 __all__ = [
     "ReplayResult",

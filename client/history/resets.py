@@ -14,7 +14,7 @@ from activities.store.blobs import StoreError
 from activities.store.calls import KnownCall
 from client.errors import UnknownRun, clear_errors
 from client.history.recorded import Execution, archived_executions, executions_of
-from client.reading import RunReader
+from client.runs.reading import RunReader
 
 __all__ = ["Reset", "StandingCall", "resets_of"]
 

@@ -30,13 +30,13 @@ from ratchet import (
     Machine,
     MachineError,
     Message,
-    Outcome,
     RecoverableError,
     Run,
     RunInput,
     State,
-    ToolRun,
+    ToolCall,
     Visit,
+    VisitEnd,
     do,
     state,
 )
@@ -200,7 +200,7 @@ def parsed(kind: Any, text: str, error: type[AgentError]) -> Any:
 
 def call(kind: Any, tool: str, **arguments: Any) -> Generator[Any, Any, Any]:
     """Call one tool: what it returned. A call that failed raises, and `on_error` parks the ticket."""
-    answer = yield from do(CallTools(runs=(ToolRun(id=tool, tool=tool, arguments=arguments),)))
+    answer = yield from do(CallTools(calls=(ToolCall(id=tool, tool=tool, arguments=arguments),)))
     result = answer.results[0]
     if not result.ok:
         raise (FatalError if result.error == "unknown_outcome" else RecoverableError)(result.output)
@@ -235,7 +235,7 @@ def list_tickets(c: Desk, run: Run) -> Visit:
 
 
 @state(S.TAKE, counts="tickets", reads={"tickets", "taken"}, writes={"taken", "case"})
-def take(c: Desk, run: Run) -> Outcome:
+def take(c: Desk, run: Run) -> VisitEnd:
     """Take the next ticket."""
     if c.taken == len(c.tickets):
         return {}, NoneLeft(f"{c.taken} tickets were taken")
@@ -311,14 +311,14 @@ def refund(c: Desk, run: Run) -> Visit:
     return closed(c, "refunded", case.why, int(paid["paid_cents"]))
 
 
-def closed(c: Desk, outcome: Any, why: str, cents: int = 0) -> Outcome:
+def closed(c: Desk, outcome: Any, why: str, cents: int = 0) -> VisitEnd:
     """The ticket is decided; the list of decisions gets one more."""
     by = c.case.approved_by if outcome == "refunded" else ""
     entry = Decision(ticket=c.ticket.id, outcome=outcome, cents=cents, why=why, by=by)
     return {"decisions": (*c.decisions, entry)}, Decided(why)
 
 
-def parked(c: Desk, why: str) -> Outcome:
+def parked(c: Desk, why: str) -> VisitEnd:
     """A person has to look at this ticket."""
     return closed(c, "parked", why)
 
@@ -332,7 +332,7 @@ def each_once(c: Desk, came_from: str) -> str:
 # -- how it fails, how it ends, and how it is made --------------------
 
 
-def on_error(c: Desk, error: AgentError, run: Run) -> Outcome:
+def on_error(c: Desk, error: AgentError, run: Run) -> VisitEnd:
     """An error parks its ticket. A fatal one halts the run: perhaps money went, and nobody knows."""
     fatal = isinstance(error, FatalError)
     if isinstance(error, EffectError):

@@ -4,7 +4,7 @@ from enum import Enum
 
 from pydantic import BaseModel, Field
 
-from ratchet import AskModel, Context, Event, Exit, Machine, Message, Outcome, Run, Visit, do, state
+from ratchet import AskModel, Context, Event, Exit, Machine, Message, Run, Visit, VisitEnd, do, state
 
 
 class S(Enum):
@@ -38,7 +38,7 @@ def write(c: Memory, run: Run) -> Visit:
 
 
 @state(S.CHECK, reads={"draft"}, writes={"problem"})
-def check(c: Memory, run: Run) -> Outcome:
+def check(c: Memory, run: Run) -> VisitEnd:
     words, most = len(c.draft.split()), run.options.words
     if words <= most:
         return {"problem": ""}, Fits(f"{words} words")

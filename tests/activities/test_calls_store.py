@@ -14,7 +14,7 @@ from typing import Any
 import pytest
 from pydantic import BaseModel
 
-from activities.contracts import AfterReset, CompensateRequest, ReconcileRequest, ToolRequest
+from activities.contracts import AfterReset, CompensateInput, ReconcileInput, ToolInput
 from activities.settings import Settings
 from activities.store.calls import CallsMade
 from activities.store.database import SqliteFile
@@ -80,8 +80,8 @@ def runner(making: Making, known: CallsMade) -> Made:
     return making(known)
 
 
-def request(cents: int = 5, key: str = "w/r/0/a", **more: Any) -> ToolRequest:
-    return ToolRequest(id="c1", tool="pay", arguments={"cents": cents}, key=key, **more)
+def request(cents: int = 5, key: str = "w/r/0/a", **more: Any) -> ToolInput:
+    return ToolInput(id="c1", tool="pay", arguments={"cents": cents}, key=key, **more)
 
 
 def reset(*keys: str, since: float = 0) -> AfterReset:
@@ -107,7 +107,7 @@ async def test_failed_unsafe_call_is_not_made_again_and_a_failed_keyed_one_is(ru
 
 async def test_compensation_that_was_made_is_not_made_again(runner: Made) -> None:
     tools, paid = runner()
-    undo = CompensateRequest(tool="pay", arguments={"cents": 5}, key="w/r/0/a")
+    undo = CompensateInput(tool="pay", arguments={"cents": 5}, key="w/r/0/a")
     assert [(await tools.compensate_tool(undo)).text for _ in range(2)] == ["paid back"] * 2
     assert paid == [-5]
 
@@ -124,7 +124,7 @@ async def test_compensation_that_failed_can_be_tried_again(runner: Made) -> None
         return "paid back"
 
     tools, _ = runner(compensate=undo)
-    request = CompensateRequest(tool="pay", arguments={"cents": 5}, key="w/r/0/a")
+    request = CompensateInput(tool="pay", arguments={"cents": 5}, key="w/r/0/a")
     results = [await tools.compensate_tool(request) for _ in range(4)]
     assert [one.ok for one in results] == [False, False, True, True]
     assert undone == [5]
@@ -197,7 +197,7 @@ async def test_call_is_not_begun_where_it_cannot_be_written_down(
     with pytest.raises(CallNotBegun, match=re.escape(damaged.database.where)):
         await tools.run_tool(request(attempts=3, after_reset=after), attempt)
     with pytest.raises(CallNotBegun):
-        await tools.compensate_tool(CompensateRequest(tool="pay", arguments={"cents": 5}, key="k"))
+        await tools.compensate_tool(CompensateInput(tool="pay", arguments={"cents": 5}, key="k"))
     assert paid == []
 
 
@@ -205,7 +205,7 @@ async def test_lost_call_is_not_looked_up_where_the_store_is_away(making: Making
     looks: list[str] = []
     tools, _ = making(damaged)(reconcile=lambda key, params: looks.append(key))
     with pytest.raises(CallNotBegun):
-        await tools.reconcile_tool(ReconcileRequest.model_validate(request().model_dump()))
+        await tools.reconcile_tool(ReconcileInput.model_validate(request().model_dump()))
     assert looks == []
 
 
@@ -288,7 +288,7 @@ async def test_call_that_did_not_happen_is_believed_when_its_time_is_over(runner
         return NotHappened()
 
     tools, paid = runner(reconcile=look, timeout_seconds=0.5)
-    question = ReconcileRequest.model_validate(request().model_dump())
+    question = ReconcileInput.model_validate(request().model_dump())
     found = await tools.reconcile_tool(question, heartbeat=said.append)
     late = await tools.run_tool(request())
     assert (found.outcome, len(looks)) == ("not_happened", 2)
@@ -310,7 +310,7 @@ async def test_another_workers_wrong_clock_does_not_change_how_long_its_call_may
     await tools.block_call(request())
     with known.database.writing("a clock") as execute:
         execute("UPDATE calls SET begun = begun + ?", (ahead,))
-    question = ReconcileRequest.model_validate(request().model_dump())
+    question = ReconcileInput.model_validate(request().model_dump())
     found = await asyncio.wait_for(tools.reconcile_tool(question), 20)
     assert (found.outcome, len(looks)) == ("not_happened", 2)
     assert looks[1] - looks[0] >= 0.5

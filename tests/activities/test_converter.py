@@ -16,7 +16,7 @@ from temporalio.common import RawValue
 from temporalio.converter import DataConverter
 from temporalio.exceptions import ApplicationError
 
-from activities.contracts import Message, ModelRequest, ModelSpec, ToolResult
+from activities.contracts import Message, ModelInput, ModelSpec, ToolResult
 from activities.store.blobs import BlobMissing, BlobStore, StoreError
 from activities.store.converter import StrictConverter, data_converter
 from activities.store.encryption import KeyMissing, Keys
@@ -122,10 +122,10 @@ async def test_small_payload_stays_readable_in_history(folder: Path) -> None:
 
 async def test_large_payload_leaves_a_claim(folder: Path) -> None:
     converter = storing(folder)
-    request = ModelRequest(role="r", setup="s", messages=(Message(role="user", content="ä" * 20_000),))
+    request = ModelInput(role="r", setup="s", messages=(Message(role="user", content="ä" * 20_000),))
     payload = await encoded(converter, request)
     assert payload.ByteSize() < 1000
-    assert await converter.decode([payload], [ModelRequest]) == [request]
+    assert await converter.decode([payload], [ModelInput]) == [request]
 
 
 async def test_encoding_again_on_replay_adds_nothing(folder: Path) -> None:

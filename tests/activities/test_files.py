@@ -24,7 +24,7 @@ from activities.extensions import load_modules
 from activities.files import MAX_FILE_BYTES, FilesRoot, PathError
 from activities.settings import Settings
 from activities.tools import list_files, read_file, search_files, write_file
-from client.agentfile import AgentFile, load_agent
+from client.agents.agentfile import AgentFile, load_agent
 from client.errors import UsageError
 from client.keys import new_encryption_key, new_key
 from tests.activities.toolkit import context_on, settings_on

@@ -17,11 +17,11 @@ from activities.contracts import (
     IMAGE_BYTES,
     Conversation,
     Message,
-    ModelRequest,
+    ModelInput,
     ModelSpec,
+    NativeCall,
     Setup,
-    ToolCall,
-    ToolRequest,
+    ToolInput,
     bytes_of_images,
     without_digests,
 )
@@ -36,10 +36,10 @@ from activities.store.secret import StoreSecret
 from activities.tools import Tool, ToolReturn
 from activities.tools.run import ToolRunner
 from client.errors import UsageError
-from client.material import goal_with_images
+from client.sdk.material import goal_with_images
 from tests.activities.modelkit import CONVERSATION, ask, setup
 from tests.fake_openai import FakeOpenAI
-from workflows.compaction import size
+from workflows.engine.compaction import size
 
 
 def png(number: int = 0) -> bytes:
@@ -133,7 +133,7 @@ def test_text_full_of_forged_marks_counts_as_few_images() -> None:
 
 def conversation(images: Images) -> Conversation:
     """A goal with an image, then two results with one each."""
-    calls = tuple(ToolCall(id=id, name="draw", arguments="{}") for id in "ab")
+    calls = tuple(NativeCall(id=id, name="draw", arguments="{}") for id in "ab")
     results = [
         Message(role="tool", content=f"drawn {images.keep(png(number), f'{id}.png')}", tool_call_id=id)
         for number, id in enumerate("ab", 1)
@@ -181,7 +181,7 @@ async def test_activity_reads_images_from_the_store(
     model = ModelActivities({"openai": provider}, ConversationCache(tmp_path / "cache.db"), images=images)
     wanted = Setup(model=ModelSpec(name="say:hi"))
     asked = (user(images.keep(png())),)
-    request = ModelRequest(role="default", setup=wanted.digest, full_setup=wanted, messages=asked)
+    request = ModelInput(role="default", setup=wanted.digest, full_setup=wanted, messages=asked)
     environment = ActivityEnvironment()
     environment.info = dataclasses.replace(environment.info, attempt=1)
     reply = await environment.run(model.ask_model, request)
@@ -203,7 +203,7 @@ class Params(BaseModel):
 async def test_tool_may_return_images(images: Images, data: bytes, shown: str) -> None:
     tool = Tool(name="draw", params=Params, run=lambda _: ToolReturn("drawn", images=(data,)), effect="pure")
     runner = ToolRunner({"draw": tool}, Settings(), images=images)
-    request = ToolRequest(id="1", tool="draw", arguments={}, key="k", attempts=1)
+    request = ToolInput(id="1", tool="draw", arguments={}, key="k", attempts=1)
     result = await runner.run_tool(request)
     assert result.output.startswith(shown)
     assert len(images.of([user(result.output)])) == (data == png())

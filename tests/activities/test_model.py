@@ -21,13 +21,13 @@ from activities.contracts import (
     TRANSIENT,
     Conversation,
     Message,
+    ModelInput,
     ModelReplied,
-    ModelRequest,
     ModelSpec,
+    NativeCall,
     Price,
     ScriptedReply,
     Setup,
-    ToolCall,
     Usage,
 )
 from activities.model import ModelActivities
@@ -74,9 +74,9 @@ def scripted(*replies: Any) -> Setup:
 
 def request(
     setup: Setup, *messages: Message, base: str | None = None, known: bool = False, **more: Any
-) -> ModelRequest:
+) -> ModelInput:
     full = None if known else setup
-    return ModelRequest(
+    return ModelInput(
         role="default", setup=setup.digest, full_setup=full, base=base, messages=messages, **more
     )
 
@@ -88,11 +88,11 @@ def environment(**info: Any) -> ActivityEnvironment:
     return made
 
 
-async def run(model: ModelActivities, wanted: ModelRequest, **info: Any) -> ModelReplied:
+async def run(model: ModelActivities, wanted: ModelInput, **info: Any) -> ModelReplied:
     return await asyncio.wait_for(environment(**info).run(model.ask_model, wanted), 20)
 
 
-async def failure(model: ModelActivities, wanted: ModelRequest, **info: Any) -> ApplicationError:
+async def failure(model: ModelActivities, wanted: ModelInput, **info: Any) -> ApplicationError:
     with pytest.raises(ApplicationError) as caught:
         await run(model, wanted, **info)
     assert caught.value.__cause__ is None
@@ -144,8 +144,8 @@ async def test_missing_part_is_requested_and_sent_whole(
 # -- the reply -----------------------------------------------------------------------------------------
 
 
-def call(id: str, name: str = "f") -> ToolCall:
-    return ToolCall(id=id, name=name, arguments="{}")
+def call(id: str, name: str = "f") -> NativeCall:
+    return NativeCall(id=id, name=name, arguments="{}")
 
 
 @pytest.mark.parametrize(("before", "came", "ids"), [
@@ -180,9 +180,9 @@ async def test_half_a_character_pair_is_replaced(cache: ConversationCache) -> No
 
 @pytest.mark.parametrize("reply", [
     ModelReplied(text="ä" * (MAX_TEXT_BYTES // 2 + 1)),
-    ModelReplied(text="", tool_calls=(ToolCall(id="a", name="f", arguments="x" * MAX_CALL_BYTES),)),
-    ModelReplied(text="", tool_calls=(ToolCall(id="a" * MAX_CALL_BYTES, name="f"),)),
-    ModelReplied(text="", tool_calls=(ToolCall(id="a", name="f"),) * (MAX_CALLS + 1)),
+    ModelReplied(text="", tool_calls=(NativeCall(id="a", name="f", arguments="x" * MAX_CALL_BYTES),)),
+    ModelReplied(text="", tool_calls=(NativeCall(id="a" * MAX_CALL_BYTES, name="f"),)),
+    ModelReplied(text="", tool_calls=(NativeCall(id="a", name="f"),) * (MAX_CALLS + 1)),
 ], ids=["text", "arguments", "id", "calls"])  # fmt: skip
 async def test_too_large_reply_of_any_provider_is_recoverable(
     cache: ConversationCache, reply: ModelReplied

@@ -15,7 +15,7 @@ from typing import Any, ClassVar
 import pytest
 from pydantic import SecretStr
 
-from activities.contracts import Conversation, Message, ModelSpec, Price, Setup, ToolCall, ToolSpec, Usage
+from activities.contracts import Conversation, Message, ModelSpec, NativeCall, Price, Setup, ToolSpec, Usage
 from activities.provider import ModelCall
 from activities.providers import openai_chat
 from activities.providers.openai import OpenAIProvider
@@ -70,7 +70,7 @@ async def test_request_has_only_what_the_task_sets(provider: OpenAIProvider, ser
 async def test_calls_and_results_have_the_protocols_shape(
     provider: OpenAIProvider, server: FakeOpenAI
 ) -> None:
-    slip = ToolCall(id="c1", name="functions.x y", arguments="{bad")
+    slip = NativeCall(id="c1", name="functions.x y", arguments="{bad")
     conversation = CONVERSATION.add(
         Message(role="assistant", content="", tool_calls=(slip,)),
         Message(role="tool", content="a moon", tool_call_id="c1"),
@@ -119,7 +119,7 @@ async def test_refused_field_is_left_out_from_then_on(
         assert server.completion_requests[-1].body["max_tokens"] == 5
 
 
-def sent_function(call: ToolCall) -> dict[str, str]:
+def sent_function(call: NativeCall) -> dict[str, str]:
     """A call of an old message as it is sent."""
     conversation = Conversation([Message(role="assistant", content="", tool_calls=(call,))])
     body: dict[str, Any] = openai_chat.body(ModelCall(Setup(model=ModelSpec(name="m")), conversation))
@@ -137,7 +137,7 @@ def sent_function(call: ToolCall) -> dict[str, str]:
     )),
 ], ids=range(12))  # fmt: skip
 def test_old_arguments_are_sent_as_one_object(text: str, sent: str) -> None:
-    assert sent_function(ToolCall(id="c", name="look", arguments=text))["arguments"] == sent
+    assert sent_function(NativeCall(id="c", name="look", arguments=text))["arguments"] == sent
 
 
 # -- how replies are read ------------------------------------------------------------------------------
@@ -157,7 +157,7 @@ async def test_tools_are_offered_and_calls_come_back(
 ) -> None:
     wanted = setup('tool:look:{"at": "moon"}', stream, tools=(TOOL,))
     reply = await ask(provider, wanted, tool_choice="required")
-    assert reply.tool_calls == (ToolCall(id="call_1", name="look", arguments='{"at": "moon"}'),)
+    assert reply.tool_calls == (NativeCall(id="call_1", name="look", arguments='{"at": "moon"}'),)
     assert (reply.text, reply.finish_reason) == ("", "tool_calls")
     body = server.completion_requests[0].body
     assert body["tool_choice"] == "required"

@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from activities.contracts import Conversation, Message, ToolCall, ToolSpec, Usage
+from activities.contracts import Conversation, Message, NativeCall, ToolSpec, Usage
 from activities.providers.openai import OpenAIProvider
 from tests.activities.modelkit import CONVERSATION, ask, failure, setup
 from tests.activities.test_provider_openai import call, streamed, whole
@@ -81,7 +81,7 @@ async def test_system_role_becomes_the_users_where_there_is_none(
 async def test_call_without_text_has_an_empty_one_where_null_is_refused(
     provider: OpenAIProvider, server: FakeOpenAI, words: str
 ) -> None:
-    asks = Message(role="assistant", content="", tool_calls=(ToolCall(id="c", name="look"),))
+    asks = Message(role="assistant", content="", tool_calls=(NativeCall(id="c", name="look"),))
     conversation = CONVERSATION.add(asks, Message(role="tool", content="x", tool_call_id="c"))
     server.queue(refusal(words), "hi")
     await ask(provider, setup("m"), conversation)
@@ -183,7 +183,7 @@ async def test_call_that_a_model_wrote_as_text_is_a_call(
 ) -> None:
     server.queue(Answer(text))
     reply = await ask(provider, setup("m", tools=(LOOK,)))
-    assert reply.tool_calls == (ToolCall(id="", name="look", arguments='{"at": 1}'),)
+    assert reply.tool_calls == (NativeCall(id="", name="look", arguments='{"at": 1}'),)
     assert reply.text in ("", "Let me see.")
 
 

@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from activities.contracts import Message, ToolCall, ToolSpec, Usage
+from activities.contracts import Message, NativeCall, ToolSpec, Usage
 from activities.providers.openai import OpenAIProvider
 from tests.activities.modelkit import BOTH, CONVERSATION, ask, failure, setup
 from tests.fake_openai import Answer, FakeOpenAI
@@ -58,7 +58,7 @@ async def test_reasoning_goes_back_in_its_place(
     wanted = setup("m", stream, api="responses", tools=(LOOK,))
     server.queue(Answer("I look.", (CALL,), reasoning=(THOUGHT,)), "done")
     reply = await ask(provider, wanted)
-    assert reply.tool_calls == (ToolCall(id="call_7", name="look", arguments='{"at": 1}'),)
+    assert reply.tool_calls == (NativeCall(id="call_7", name="look", arguments='{"at": 1}'),)
     assert (reply.text, reply.finish_reason) == ("I look.", "tool_calls")
     result = Message(role="tool", content="", tool_call_id="call_7")
     await ask(provider, wanted, CONVERSATION.add(reply.message, result))

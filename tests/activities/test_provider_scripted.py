@@ -12,9 +12,9 @@ from activities.contracts import (
     Conversation,
     Message,
     ModelSpec,
+    NativeCall,
     ScriptedReply,
     Setup,
-    ToolCall,
     ToolSpec,
 )
 from activities.providers.scripted import MODEL, ScriptedProvider
@@ -76,7 +76,7 @@ async def test_groups_of_all_matches_fill_the_reply() -> None:
 
 
 async def test_values_fill_json_arguments_safely() -> None:
-    call = ToolCall(id="c", name="look", arguments='{"at": "{what}", "n": 1}')
+    call = NativeCall(id="c", name="look", arguments='{"at": "{what}", "n": 1}')
     wanted = setup(ScriptedReply(reply="", expect="(?P<what>.+)", tool_calls=(call,)))
     reply = await ask(PROVIDER, wanted, spoken('a "quoted" thing'))
     assert json.loads(reply.tool_calls[0].arguments) == {"at": 'a "quoted" thing', "n": 1}

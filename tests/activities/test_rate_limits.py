@@ -22,8 +22,8 @@ from activities.contracts import (
     FATAL,
     TRANSIENT,
     Message,
+    ModelInput,
     ModelReplied,
-    ModelRequest,
     ModelSpec,
     Setup,
     ToolResult,
@@ -96,10 +96,10 @@ async def worker_on(tmp_path: Path, counted: Counted) -> AsyncIterator[Callable[
         one.close()
 
 
-def question(text: str, model: str = "small", **more: Any) -> ModelRequest:
+def question(text: str, model: str = "small", **more: Any) -> ModelInput:
     setup = Setup(model=ModelSpec(provider="counted", name=model, **more))
     message = Message(role="user", content=text)
-    return ModelRequest(role="default", setup=setup.digest, full_setup=setup, messages=(message,), attempts=6)
+    return ModelInput(role="default", setup=setup.digest, full_setup=setup, messages=(message,), attempts=6)
 
 
 def environment(**info: Any) -> ActivityEnvironment:
@@ -164,7 +164,7 @@ from activities.rate_limits import RateLimits
 from activities.settings import RateLimit
 from activities.store.cache import ConversationCache
 from tests.activities.test_rate_limits import environment
-from activities.contracts import Message, ModelRequest, ModelSpec, Setup
+from activities.contracts import Message, ModelInput, ModelSpec, Setup
 
 home, address, window = Path(sys.argv[1]), sys.argv[2], float(sys.argv[3])
 limits = RateLimits(home / "limits.db", {"openai/*": RateLimit(requests_per_minute=4)}, 100, window)
@@ -174,7 +174,7 @@ setup = Setup(model=ModelSpec(name="echo"))
 
 async def ask(number):
     message = Message(role="user", content=f"question {number}")
-    request = ModelRequest(role="default", setup=setup.digest, full_setup=setup, messages=(message,))
+    request = ModelInput(role="default", setup=setup.digest, full_setup=setup, messages=(message,))
     await environment().run(worker.ask_model, request)
 
 async def main():
@@ -336,7 +336,7 @@ async def test_unknown_provider_fails_without_a_wait(worker_on: Workers) -> None
     worker = worker_on(**{"*_*": ONE})
     await ask(worker, "a")
     setup = Setup(model=ModelSpec(provider="missing"))
-    request = ModelRequest(role="default", setup=setup.digest, full_setup=setup)
+    request = ModelInput(role="default", setup=setup.digest, full_setup=setup)
     with pytest.raises(ApplicationError) as caught:
         await environment().run(worker.ask_model, request)
     assert caught.value.type == FATAL

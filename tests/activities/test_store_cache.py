@@ -12,7 +12,15 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from activities.contracts import EMPTY_DIGEST, Conversation, Message, ModelSpec, Setup, ToolCall, text_digest
+from activities.contracts import (
+    EMPTY_DIGEST,
+    Conversation,
+    Message,
+    ModelSpec,
+    NativeCall,
+    Setup,
+    text_digest,
+)
 from activities.store.cache import ConversationCache
 
 HELLO = Message(role="user", content="hello")
@@ -52,7 +60,7 @@ messages = st.builds(
     Message,
     role=st.sampled_from(["system", "user", "assistant", "tool"]),
     content=texts,
-    tool_calls=st.lists(st.builds(ToolCall, id=texts, name=texts, arguments=texts), max_size=2).map(tuple),
+    tool_calls=st.lists(st.builds(NativeCall, id=texts, name=texts, arguments=texts), max_size=2).map(tuple),
     tool_call_id=st.none() | texts,
 )
 

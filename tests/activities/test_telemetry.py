@@ -11,7 +11,7 @@ from opentelemetry import trace
 from pydantic import BaseModel
 from temporalio.testing import ActivityEnvironment
 
-from activities.contracts import ModelReplied, ModelRequest, ToolRequest
+from activities.contracts import ModelInput, ModelReplied, ToolInput
 from activities.model import ModelActivities
 from activities.provider import ProviderError
 from activities.settings import Settings
@@ -19,7 +19,7 @@ from activities.store.cache import ConversationCache
 from activities.telemetry.report import Telemetry
 from activities.tools import Tool
 from activities.tools.run import ToolActivities
-from client.telemetry import worker_telemetry
+from client.server.telemetry import worker_telemetry
 from tests.activities.modelkit import setup
 from tests.activities.toolkit import runner_of
 from tests.conftest import Environ
@@ -56,7 +56,7 @@ async def call(telemetry: Telemetry) -> None:
     environment = ActivityEnvironment()
     key = f"{environment.info.workflow_id}/{RUN}/0/act#1:0"
     arguments = {"place": "lake", "password": "grey-heron-7"}
-    request = ToolRequest(id="c1", tool="look", arguments=arguments, key=key)
+    request = ToolInput(id="c1", tool="look", arguments=arguments, key=key)
     activities = ToolActivities(runner_of(tool), telemetry=telemetry)
     assert (await environment.run(activities.call_tool, request)).ok
     telemetry.close()
@@ -98,7 +98,7 @@ async def test_failed_question_has_its_cause(
     telemetry = worker_telemetry(Settings(trace_content=content))
     models = ModelActivities({"fixed": Failing()}, ConversationCache(tmp_path / "c.db"), telemetry=telemetry)
     asked = setup("m", provider="fixed")
-    request = ModelRequest(role="default", setup=asked.digest, full_setup=asked, key=f"w/{RUN}/0/a")
+    request = ModelInput(role="default", setup=asked.digest, full_setup=asked, key=f"w/{RUN}/0/a")
     with pytest.raises(Exception, match="no"):
         await ActivityEnvironment().run(models.ask_model, request)
     telemetry.close()

@@ -11,9 +11,9 @@ from pydantic import BaseModel
 
 from activities.contracts import (
     Compensated,
-    CompensateRequest,
+    CompensateInput,
     Reconciled,
-    ReconcileRequest,
+    ReconcileInput,
     ToolEffect,
 )
 from activities.tools import Happened, NotHappened, Tool, ToolCallContext, ToolReturn, TransientError
@@ -49,12 +49,12 @@ def payer(
     )
 
 
-def question(**arguments: Any) -> ReconcileRequest:
-    return ReconcileRequest(id="call-1", tool="pay", arguments=arguments or {"cents": 5}, key=KEY)
+def question(**arguments: Any) -> ReconcileInput:
+    return ReconcileInput(id="call-1", tool="pay", arguments=arguments or {"cents": 5}, key=KEY)
 
 
-def undoing(output: str = "paid", **arguments: Any) -> CompensateRequest:
-    return CompensateRequest(tool="pay", arguments=arguments or {"cents": 5}, output=output, key=KEY)
+def undoing(output: str = "paid", **arguments: Any) -> CompensateInput:
+    return CompensateInput(tool="pay", arguments=arguments or {"cents": 5}, output=output, key=KEY)
 
 
 def saying(said: object) -> Callable[[object, object], object]:

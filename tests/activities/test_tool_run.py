@@ -20,7 +20,7 @@ from hypothesis import strategies as st
 from pydantic import BaseModel, Field
 from temporalio.exceptions import ApplicationError
 
-from activities.contracts import TRANSIENT, ToolEffect, ToolRequest, ToolsWanted
+from activities.contracts import TRANSIENT, ToolEffect, ToolInput, ToolsWanted
 from activities.settings import Settings
 from activities.tools import Tool, ToolCallContext, ToolReturn, TransientError, load_tools
 from activities.tools.artifacts import MAX_KEPT_BYTES
@@ -411,7 +411,7 @@ async def test_any_arguments_give_a_result_or_a_readable_error(
     (folder / "a").mkdir()
     (folder / "a" / "b").write_text("some text\n")
     runner = ToolRunner(SHIPPED, Settings(files_root=folder, data_dir=folder / ".ratchet"), Memory())
-    request = ToolRequest(id="c", tool=name, arguments=arguments, key=KEY, attempts=1)
+    request = ToolInput(id="c", tool=name, arguments=arguments, key=KEY, attempts=1)
     result = await runner.run_tool(request)
     assert isinstance(result.output, str)
     assert result.error in (None, "bad_arguments", "failed", "transient")

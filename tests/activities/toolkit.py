@@ -11,7 +11,7 @@ from typing import Any, NoReturn
 from pydantic import BaseModel
 from temporalio.testing import ActivityEnvironment
 
-from activities.contracts import ToolEffect, ToolRequest, ToolResult
+from activities.contracts import ToolEffect, ToolInput, ToolResult
 from activities.settings import Settings
 from activities.store.blobs import BlobStore
 from activities.tools import Tool, ToolCallContext
@@ -85,9 +85,9 @@ def environment(attempt: int = 1, heartbeat: Sequence[Any] = ()) -> ActivityEnvi
     return environment
 
 
-def request_for(tool: str, attempts: int = 3, **arguments: Any) -> ToolRequest:
+def request_for(tool: str, attempts: int = 3, **arguments: Any) -> ToolInput:
     """A request as the workflow makes it."""
-    return ToolRequest(id="call-1", tool=tool, arguments=arguments, key=KEY, attempts=attempts)
+    return ToolInput(id="call-1", tool=tool, arguments=arguments, key=KEY, attempts=attempts)
 
 
 async def result_of(tool: Tool[Any], attempt: int = 1, **arguments: Any) -> ToolResult:

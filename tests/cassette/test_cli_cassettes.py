@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from client.embedded import EmbeddedServer
+from client.server.embedded import EmbeddedServer
 from tests.cassette.injection import CASSETTE
 from tests.client.commandline import Cli, agent_file, environment
 

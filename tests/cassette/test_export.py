@@ -8,12 +8,12 @@ import pytest
 from temporalio.client import Client
 
 from activities.settings import Settings
-from client.agent import AgentClient
 from client.cassette.export import exported
 from client.cassette.file import Cassette, cassette_text
 from client.cassette.playing import play
-from client.connection import Connection
 from client.errors import UnknownRun
+from client.sdk.agent import AgentClient
+from client.server.connection import Connection
 from tests.client.asking import asking, newer, opened, talk
 from tests.conftest import Environ
 from tests.server.conftest import real_server

@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 
 from activities.contracts import ModelSpec
-from client.agentfile import AgentFile
+from client.agents.agentfile import AgentFile
 from client.cassette.file import Cassette, read_cassette
 from client.cassette.playing import Verdict, play
 from tests.cassette.injection import CASSETTE, made

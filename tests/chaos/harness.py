@@ -22,7 +22,7 @@ from pathlib import Path
 from random import Random
 
 from activities.store.archive import Archive
-from client.connection import open_client
+from client.server.connection import open_client
 from tests.chaos.actors import People, Runs, eventually
 from tests.chaos.faults import FAULTS, Faults
 from tests.chaos.judge import Verdict, judge, until_archived

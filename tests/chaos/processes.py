@@ -17,8 +17,8 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 from activities.settings import Settings
-from client.embedded import DYNAMIC_CONFIG, temporal_binary
-from client.namespace import prepare
+from client.server.embedded import DYNAMIC_CONFIG, temporal_binary
+from client.server.namespace import prepare
 from tests.chaos import tools
 from tests.chaos.actors import eventually
 from tests.link import Link

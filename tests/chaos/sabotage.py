@@ -34,8 +34,8 @@ from temporalio.worker import (
 from temporalio.workflow import ActivityHandle
 
 from activities.logs import configure
-from client.connection import open_client
-from client.workerconfig import settings_from_environment
+from client.server.connection import open_client
+from client.server.workerconfig import settings_from_environment
 from tests.chaos.world import SLOW
 from worker import build_worker
 

@@ -19,7 +19,7 @@ from temporalio.client import Client, WorkflowQueryFailedError
 from temporalio.service import RPCError
 
 from activities.settings import Settings
-from client.attributes import WAITING
+from client.runs.attributes import WAITING
 from tests.chaos import tools
 from tests.chaos.actors import People, Runs
 from tests.chaos.judge import Verdict, judge_effects

@@ -6,8 +6,8 @@ from contextlib import suppress
 from typing import Any
 
 from activities.settings import Settings
-from client.agent import AgentClient
 from client.errors import NoWorker
+from client.sdk.agent import AgentClient
 from tests.server.trials import calls, eventually, task
 from workflows.api import AgentTask
 from workflows.people import Approvals, People, Request

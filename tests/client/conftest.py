@@ -10,9 +10,9 @@ import pytest
 from temporalio.client import Client
 
 from activities.settings import Settings
-from client.agent import AgentClient
-from client.connection import Connection
-from client.embedded import stop_server
+from client.sdk.agent import AgentClient
+from client.server.connection import Connection
+from client.server.embedded import stop_server
 from tests.server import conftest as server
 from workflows.api import TASK_QUEUE
 

@@ -13,11 +13,11 @@ from pydantic import BaseModel, Field
 
 from activities.contracts import ModelSpec
 from activities.settings import Settings
-from client.agentfile import AgentFile, Choice, Draft, find_agent, load_agent
-from client.catalog import Catalog
+from client.agents.agentfile import AgentFile, Choice, Draft, find_agent, load_agent
+from client.agents.catalog import Catalog
+from client.agents.options import options_in, options_of
+from client.agents.yaml import YamlFile
 from client.errors import UsageError
-from client.options import options_in, options_of
-from client.yaml import YamlFile
 from workflows.api import AgentTask
 
 LAUGHS = "\n".join(

@@ -5,10 +5,10 @@ from __future__ import annotations
 import json
 from typing import Any
 
-from activities.contracts import Message, ToolCall
-from client.calls import Reader
+from activities.contracts import Message, NativeCall
 from client.console.steps import steps_of
-from client.words import spent
+from client.runs.calls import Reader
+from client.runs.words import spent
 from workflows.kernel.log import LoggedCall, Record
 
 LONG = "a long result " * 40
@@ -48,7 +48,7 @@ def test_refused_call_is_told_whatever_ids_and_outputs_there_were_before() -> No
     reader = Reader()
     refused = Message(role="tool", content='{"error": "over budget"}', tool_call_id="c1")
     wanted = Message(
-        role="assistant", content="", tool_calls=(ToolCall(id="c1", name="look", arguments="{}"),)
+        role="assistant", content="", tool_calls=(NativeCall(id="c1", name="look", arguments="{}"),)
     )
     for output in ("o", "over"):
         reader.read(record(messages=[wanted]))

@@ -10,10 +10,10 @@ import pytest
 
 from activities.contracts import ModelSpec
 from activities.settings import Settings
-from client.agentfile import AgentFile, Choice, Draft, shipped_agents
-from client.catalog import Catalog, check_key, check_servers, machine_facts, without_broken_modules
+from client.agents.agentfile import AgentFile, Choice, Draft, shipped_agents
+from client.agents.catalog import Catalog, check_key, check_servers, machine_facts, without_broken_modules
 from client.errors import UsageError
-from client.workerconfig import Allowed
+from client.server.workerconfig import Allowed
 from tests.conftest import Environ
 
 MODULE = str(Path(__file__).with_name("poetry.py"))

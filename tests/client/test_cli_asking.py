@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from client.embedded import EmbeddedServer
+from client.server.embedded import EmbeddedServer
 from tests.client.commandline import Cli, agent_file, running
 
 PROMPT = r"\? [a-z/]+, and a comment if you like:"

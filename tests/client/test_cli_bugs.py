@@ -11,9 +11,9 @@ from pathlib import Path
 import pytest
 
 from activities.settings import Settings
-from client.agent import AgentClient
-from client.embedded import EmbeddedServer
 from client.errors import MachineBug
+from client.sdk.agent import AgentClient
+from client.server.embedded import EmbeddedServer
 from tests.client.commandline import Cli, running, until
 from workflows.api import RunStatus
 

@@ -19,7 +19,7 @@ from temporalio.api.workflowservice.v1 import (
 from temporalio.client import Client, WorkflowExecutionStatus
 
 from activities.settings import Settings
-from client.embedded import EmbeddedServer
+from client.server.embedded import EmbeddedServer
 from tests.client.commandline import Cli
 from tests.server.conftest import real_server
 from tests.server.trials import eventually

@@ -9,9 +9,9 @@ from collections.abc import Iterable
 import pytest
 from rich.console import Console
 
-from activities.contracts import Message, ToolCall, ToolError, call_title
+from activities.contracts import Message, NativeCall, ToolError, call_title
 from client.cli.live import LiveView
-from client.follow import Heartbeat
+from client.runs.follow import Heartbeat
 from workflows.api import RunResult
 from workflows.kernel.log import LoggedCall, Record
 
@@ -35,7 +35,7 @@ def record(state: str, event: str, to: str | None, step: int, **more: object) ->
 
 def said(content: str, *calls: tuple[str, dict[str, object]]) -> dict[str, object]:
     """What a record of a model's reply has besides."""
-    wanted = tuple(ToolCall(id=str(i), name=n, arguments=json.dumps(a)) for i, (n, a) in enumerate(calls))
+    wanted = tuple(NativeCall(id=str(i), name=n, arguments=json.dumps(a)) for i, (n, a) in enumerate(calls))
     return {
         "messages": (Message(role="assistant", content=content, tool_calls=wanted),),
         "answered": (LoggedCall(kind="ask_model", title="ask"),),

@@ -13,8 +13,8 @@ import pytest
 from temporalio.client import Client
 
 from activities.settings import Settings
-from client.agent import AgentClient
 from client.keys import new_key
+from client.sdk.agent import AgentClient
 from tests.client.asking import asking, marks, opened
 from tests.client.commandline import Cli, Result
 from tests.server.conftest import TOOLS

@@ -11,7 +11,7 @@ from pathlib import Path
 import httpx2 as httpx
 import pytest
 
-from client.embedded import running_server
+from client.server.embedded import running_server
 from tests.client.commandline import PROGRAM, Cli, agent_file, environment, running, until
 from tests.client.conftest import ROOT
 

@@ -15,8 +15,8 @@ from pathlib import Path
 import pytest
 
 from activities.store.blobs import BlobStore
-from client.embedded import EmbeddedServer, running_server
-from client.workerconfig import Allowed, memory_file, remember
+from client.server.embedded import EmbeddedServer, running_server
+from client.server.workerconfig import Allowed, memory_file, remember
 from tests.client.commandline import Cli, agent_file, until
 from tests.server.conftest import TOOLS
 

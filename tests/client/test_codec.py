@@ -21,9 +21,9 @@ from temporalio.converter import DataConverter
 from activities.settings import Settings
 from activities.store.converter import data_converter
 from activities.store.stores import Stores
-from client.codec import REQUEST_BYTES, CodecServer
-from client.embedded import temporal_binary
 from client.errors import UsageError
+from client.server.codec import REQUEST_BYTES, CodecServer
+from client.server.embedded import temporal_binary
 
 KEYS = {name: SecretStr(base64.b64encode(os.urandom(64)).decode()) for name in ("k1", "k2")}
 UI = "http://localhost:8233"

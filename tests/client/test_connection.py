@@ -17,10 +17,11 @@ from temporalio.service import RPCError, RPCStatusCode
 
 from activities.contracts import ModelSpec
 from activities.settings import Settings
-from client import connection, errors, keys, remote
-from client.embedded import EmbeddedServer, running_server
+from client import errors, keys
 from client.plugin import RatchetPlugin
-from client.workerconfig import Allowed, forget, load_settings, memory_file, recalled, remember
+from client.server import connection, remote
+from client.server.embedded import EmbeddedServer, running_server
+from client.server.workerconfig import Allowed, forget, load_settings, memory_file, recalled, remember
 from tests.conftest import Environ
 
 Code = RPCStatusCode

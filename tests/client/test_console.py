@@ -16,11 +16,11 @@ from temporalio.client import Client
 
 from activities.contracts import JsonObject
 from activities.settings import Settings
-from client.agent import AgentClient
-from client.connection import Connection
 from client.console.app import Console, build
 from client.console.forms import arguments_in, fields_of
 from client.keys import Signer, new_key, signer
+from client.sdk.agent import AgentClient
+from client.server.connection import Connection
 from tests.client.asking import asking, marks, newer, opened, talk
 from tests.server.conftest import real_server
 from tests.server.trials import PATIENCE, calls, eventually, task

@@ -10,9 +10,9 @@ import pytest
 from playwright.async_api import Browser, Locator, Page, async_playwright, expect
 
 from activities.settings import Settings
-from client.agent import AgentClient
 from client.console.app import serving
 from client.keys import Signer
+from client.sdk.agent import AgentClient
 from tests.client.asking import asking, marks, newer, opened
 from tests.server.trials import calls, eventually, task
 from workflows.people import Approvals, People

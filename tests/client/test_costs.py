@@ -10,7 +10,7 @@ import pytest
 
 from activities.contracts import ArchiveRequest
 from activities.store.archive import Archive
-from client.costs import CostLine, archived_spending, cost_lines
+from client.runs.costs import CostLine, archived_spending, cost_lines
 from tests.client.commandline import Cli
 from workflows.kernel.log import FORKED, chain
 from workflows.kernel.log import Record as LogRecord

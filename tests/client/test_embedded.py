@@ -24,18 +24,25 @@ import pytest
 from temporalio.api.workflowservice.v1 import DescribeNamespaceRequest
 from temporalio.client import Client
 
-from client.embedded import EmbeddedServer, Ports, ServerRecord, data_directory, running_server, stop_server
 from client.errors import ServerError, UsageError
-from client.namespace import RETENTION, missing_attributes
-from client.ownership import adopt, claim
-from client.ui import UNREACHABLE
+from client.server.embedded import (
+    EmbeddedServer,
+    Ports,
+    ServerRecord,
+    data_directory,
+    running_server,
+    stop_server,
+)
+from client.server.namespace import RETENTION, missing_attributes
+from client.server.ownership import adopt, claim
+from client.server.ui import UNREACHABLE
 from tests.client.conftest import ROOT
 from tests.conftest import Environ
 
 USER = """
 import asyncio, sys
 from pathlib import Path
-from client.embedded import EmbeddedServer
+from client.server.embedded import EmbeddedServer
 
 async def use():
     await EmbeddedServer.attach(Path(sys.argv[1]))

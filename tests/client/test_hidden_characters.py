@@ -10,7 +10,7 @@ from pydantic import ValidationError
 
 from client.cli import render
 from client.console.texts import shown
-from client.words import plain
+from client.runs.words import plain
 from workflows.people import Group
 
 HIDDEN = (

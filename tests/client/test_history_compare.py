@@ -6,9 +6,9 @@ from typing import Any
 
 import pytest
 
-from client.agent import AgentClient
 from client.errors import RatchetError
 from client.history.compare import align_steps
+from client.sdk.agent import AgentClient
 from tests.server.trials import calls, task
 from workflows.kernel.log import STARTED, Record
 

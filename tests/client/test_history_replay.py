@@ -13,12 +13,12 @@ from temporalio.common import RawValue
 from activities.contracts import ArchiveRequest
 from activities.settings import Settings
 from activities.store.archive import Archive
-from client.agent import AgentClient
-from client.connection import Connection
 from client.errors import RatchetError, UnknownRun, UsageError
 from client.history.differences import first_difference
 from client.history.fork import ForkChanges
 from client.history.replayer import first_changed, plugin_of, replayed
+from client.sdk.agent import AgentClient
+from client.server.connection import Connection
 from tests.client.asking import asking, opened, talk, without_worker
 from tests.server.conftest import TOOLS, real_server
 from tests.server.trials import eventually, scripted, task

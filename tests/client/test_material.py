@@ -10,7 +10,7 @@ import pytest
 from activities.contracts import MaterialRef
 from activities.store.blobs import BlobStore
 from client.errors import RatchetError, UsageError
-from client.material import MAX_BYTES, SHORT_BYTES, material_for
+from client.sdk.material import MAX_BYTES, SHORT_BYTES, material_for
 
 
 @pytest.fixture

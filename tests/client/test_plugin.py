@@ -18,11 +18,11 @@ from temporalio.worker import Replayer
 
 from activities.settings import Settings
 from activities.store.archive import Archive
-from client.agentfile import AgentFile
-from client.connection import Connection, connected, has_worker
-from client.embedded import temporal_binary
+from client.agents.agentfile import AgentFile
 from client.errors import run_failed
 from client.plugin import RatchetPlugin
+from client.server.connection import Connection, connected, has_worker
+from client.server.embedded import temporal_binary
 from tests.client.conftest import ROOT
 from tests.server.conftest import STARTS_WITHIN
 from workflows.api import TASK_QUEUE, WORKFLOW_TYPE, AgentTask, RunResult

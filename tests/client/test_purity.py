@@ -15,19 +15,19 @@ import psutil
 import pytest
 from pydantic import BaseModel
 
-from activities.contracts import ModelReplied, ToolRequest, ToolResult
+from activities.contracts import ModelReplied, ToolInput, ToolResult
 from activities.extensions import load_modules
 from activities.tools import Tool
+from client.agents.purity import ImpureMachine, OtherProcess
 from client.cassette.file import cassette_of
 from client.cassette.playing import play
 from client.cassette.recording import Recorder
 from client.errors import RatchetError
-from client.local import Local, ScriptedModel
-from client.purity import ImpureMachine, OtherProcess
+from client.sdk.local import Local, ScriptedModel
 from tests import drifting
 from workflows.api import AgentTask
-from workflows.host import Call, CallAnswer, CallSite
-from workflows.local import LocalRuns
+from workflows.hosts import CallAnswer, CallSite, HostCall
+from workflows.hosts.memory import LocalRuns
 
 
 class Line(BaseModel, frozen=True, extra="forbid"):
@@ -104,7 +104,7 @@ def test_pure_machine_runs_in_both_processes(goal: str) -> None:
 @pytest.mark.parametrize("kind", [kind for kind in drifting.KINDS if kind != "text"])
 def test_state_that_differs_elsewhere_is_named(kind: str) -> None:
     with pytest.raises(
-        ImpureMachine, match=r"machine drifting, state pay .*effect 2 \(call_tools\), runs.0.arg"
+        ImpureMachine, match=r"machine drifting, state pay .*effect 2 \(call_tools\), calls.0.arg"
     ):
         run(kind, "pay")
 
@@ -208,8 +208,8 @@ async def test_cassette_names_what_differs_elsewhere() -> None:
     recorder, spec = Recorder(), MARK.spec()
     task = AgentTask(goal="pay", machine="drifting", options={"kind": "hash"}, tools=("mark",))
 
-    def perform(call: Call, site: CallSite) -> CallAnswer:
-        if isinstance(call, ToolRequest):
+    def perform(call: HostCall, site: CallSite) -> CallAnswer:
+        if isinstance(call, ToolInput):
             return ToolResult(id=call.id, tool=call.tool, output="done")
         return ModelReplied(text="yes", model="local")
 
@@ -231,7 +231,9 @@ def test_run_after_an_interrupted_one_has_answers_of_its_own(desk: ModuleType) -
 
 def test_process_that_has_ended_is_started_again(desk: ModuleType) -> None:
     assert pays(desk, "first")
-    (other,) = (one for one in psutil.Process().children() if "client.purity" in " ".join(one.cmdline()))
+    (other,) = (
+        one for one in psutil.Process().children() if "client.agents.purity" in " ".join(one.cmdline())
+    )
     other.kill()
     while other.status() != psutil.STATUS_ZOMBIE:
         time.sleep(0.01)

@@ -13,14 +13,14 @@ from temporalio.client import Client
 
 from activities.contracts import ScriptedReply
 from activities.settings import Settings
-from client.agent import AgentClient
-from client.connection import Connection
 from client.errors import NoWorker, RatchetError, Refused, StoreNotShared, UsageError
 from client.keys import new_key, signer
-from client.listing import RequestSummary
-from client.people import command_from, decision_from
 from client.plugin import RatchetPlugin
-from client.sending import SentSignal
+from client.runs.listing import RequestSummary
+from client.sdk.agent import AgentClient
+from client.sdk.people import command_from, decision_from
+from client.sdk.sending import SentSignal
+from client.server.connection import Connection
 from tests.client.asking import asking, marks, newer, opened, without_worker
 from tests.people import clerk
 from tests.server.conftest import TOOLS, real_server
@@ -364,6 +364,6 @@ async def test_client_that_cannot_read_the_store_decides_by_the_memo(
 
 
 async def _other_client(working: Client, settings: Settings) -> Client:
-    from client.connection import open_client
+    from client.server.connection import open_client
 
     return await open_client(settings, {"target_host": working.service_client.config.target_host})

@@ -28,8 +28,6 @@ from activities.contracts import ArchiveRequest, MaterialRef
 from activities.extensions import load_modules
 from activities.settings import Settings
 from activities.store.archive import Archive
-from client.agent import AgentClient, new_run_id
-from client.connection import Connection
 from client.errors import (
     DuplicateRun,
     NoWorker,
@@ -41,9 +39,11 @@ from client.errors import (
     UnknownRun,
     UsageError,
 )
-from client.follow import Heartbeat, heartbeat_in
 from client.history.recorded import beginning_of
-from client.sending import SentSignal
+from client.runs.follow import Heartbeat, heartbeat_in
+from client.sdk.agent import AgentClient, new_run_id
+from client.sdk.sending import SentSignal
+from client.server.connection import Connection
 from tests.client.asking import talk
 from tests.server.conftest import real_server
 from tests.server.trials import calls, eventually, scripted, task

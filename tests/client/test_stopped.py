@@ -10,12 +10,12 @@ from typing import Any, Never
 import pytest
 
 from activities.settings import Settings
-from client.agent import AgentClient
-from client.embedded import running_server
 from client.errors import NoWorker, UnknownRun
 from client.history.checkpoints import checkpoint_lines, source_of
-from client.runs import Runs
-from client.stopped import StoppedRuns
+from client.runs.runs import Runs
+from client.runs.stopped import StoppedRuns
+from client.sdk.agent import AgentClient
+from client.server.embedded import running_server
 from tests.client.asking import asking, talk
 from tests.server.conftest import TOOLS
 from tests.server.trials import eventually

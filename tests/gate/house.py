@@ -7,7 +7,7 @@ from typing import Any
 
 from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
 
-from activities.contracts import JsonObject, ToolEffect, ToolRun, ToolSpec
+from activities.contracts import JsonObject, ToolCall, ToolEffect, ToolSpec
 from workflows.gate.approvals import ApprovalPolicy
 from workflows.gate.decisions import content_digest, sign, signed_content
 from workflows.gate.requests import Position, Requests
@@ -44,9 +44,9 @@ def spec(name: str = "pay", effect: ToolEffect = "unsafe", parameters: JsonObjec
     return ToolSpec(name=name, description="", parameters=parameters or PAY, effect=effect)
 
 
-def call(tool: str = "pay", **arguments: Any) -> ToolRun:
+def call(tool: str = "pay", **arguments: Any) -> ToolCall:
     """A call of a tool."""
-    return ToolRun(id="c1", tool=tool, arguments=arguments)
+    return ToolCall(id="c1", tool=tool, arguments=arguments)
 
 
 def policy(approvals: Any = None, people: People = PEOPLE, **settings: Any) -> ApprovalPolicy:

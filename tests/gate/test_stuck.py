@@ -21,13 +21,13 @@ from activities.contracts import (
     MachineEnded,
     Message,
     ModelReplied,
+    NativeCall,
     PersonDecided,
     RunCode,
     RunMachine,
     Together,
     ToolCall,
     ToolResult,
-    ToolRun,
     ToolSpec,
     ToolsReturned,
 )
@@ -48,14 +48,14 @@ SPECS = {spec.name: spec for spec in (tool("look"), tool("poll", news="always"),
 def call(name: str = "look", x: object = 1, output: str = "same", **more: Any) -> Fact:
     """A call, with an id, a duration and a cost that no other one has."""
     number = next(ids)
-    run = ToolRun(id=f"c{number}", tool=name, arguments={"x": x})
+    run = ToolCall(id=f"c{number}", tool=name, arguments={"x": x})
     result = ToolResult(id=run.id, tool=name, output=output, seconds=number, cost_usd=number, **more)
-    return CallTools(runs=(run,)), ToolsReturned(results=(result,))
+    return CallTools(calls=(run,)), ToolsReturned(results=(result,))
 
 
 def reply(text: str, tool: str = "", *, beside: bool = False, asked: str = "") -> Fact:
     """A reply, perhaps with a native call."""
-    calls = (ToolCall(id=f"call_{next(ids)}", name=tool, arguments="{}"),) if tool else ()
+    calls = (NativeCall(id=f"call_{next(ids)}", name=tool, arguments="{}"),) if tool else ()
     say = (Message(role="user", content=asked),) if asked else ()
     return AskModel(beside=beside, say=say), ModelReplied(text=text, tool_calls=calls, seconds=next(ids))
 

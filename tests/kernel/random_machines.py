@@ -22,13 +22,13 @@ from activities.contracts import (
     RunCode,
     Say,
     Together,
+    ToolCall,
     ToolResult,
-    ToolRun,
     ToolsReturned,
 )
 from workflows.kernel.context import Context
 from workflows.kernel.errors import AgentError, Closed, EffectError
-from workflows.kernel.machine import Event, Exit, Machine, Outcome, Run, RunInput, State, Visit
+from workflows.kernel.machine import Event, Exit, Machine, Run, RunInput, State, Visit, VisitEnd
 from workflows.kernel.snapshot import Program
 
 __all__ = ["Plan", "answer", "plans", "program"]
@@ -93,7 +93,7 @@ def _effect(act: str, number: int, run: Run) -> Effect[Any]:
             return AskModel(label=label, say=(message,), beside=True)
         case "tools":
             return CallTools(
-                label=label, runs=(ToolRun(id=str(number), tool="t", arguments={"text": words}),)
+                label=label, calls=(ToolCall(id=str(number), tool="t", arguments={"text": words}),)
             )
         case "code":
             return RunCode(label=label, block=words)
@@ -161,7 +161,7 @@ def program(found: list[Plan]) -> Program:
             )
         )
 
-    def on_error(c: Memory, error: AgentError, run: Run) -> Outcome:
+    def on_error(c: Memory, error: AgentError, run: Run) -> VisitEnd:
         return {"text": f"{error} {run.now}"}, Ended(str(error))
 
     machine = Machine(
@@ -193,7 +193,7 @@ def answer(effect: Effect[Any], seed: int) -> Any:
             return ModelReplied(text=f"reply {seed}", cost_usd=seed / 1000)
         case CallTools():
             results = (
-                ToolResult(id=r.id, tool=r.tool, output=f"out {seed}", cost_usd=0.5) for r in effect.runs
+                ToolResult(id=r.id, tool=r.tool, output=f"out {seed}", cost_usd=0.5) for r in effect.calls
             )
             return ToolsReturned(results=tuple(results))
         case RunCode():

@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from workflows.archived_log import verified
+from workflows.hosts.archive import verified
 from workflows.kernel.log import Record, chain, next_hash
 
 SMALL = Record(seq=0, machine="m", state="S", event="Started", counters={"usd": 5e-05, "seconds": 1e-07})

@@ -14,8 +14,8 @@ from ratchet import Context, Event, Exit, Machine, Run, RunInput, Visit, do, sta
 from workflows.kernel.errors import DefinitionError
 from workflows.kernel.log import Record
 from workflows.kernel.rollback import forked, migrated, restored, rolled_back
-from workflows.kernel.snapshot import Program, Step, dump
-from workflows.kernel.step import advance, start
+from workflows.kernel.snapshot import Program, Suspension, dump
+from workflows.kernel.transition import advance, start
 
 
 class Old(Enum):
@@ -88,7 +88,7 @@ def program(machine: Machine) -> Program:
     return Program(machine, RunInput(goal="count"))
 
 
-def go_on(step: Step, log: list[Record], times: int) -> Step:
+def go_on(step: Suspension, log: list[Record], times: int) -> Suspension:
     """Answer so many questions."""
     for _ in range(times):
         step = advance(step, PersonDecided(decision="resume", by="ann"), now=1)
@@ -96,14 +96,14 @@ def go_on(step: Step, log: list[Record], times: int) -> Step:
     return step
 
 
-def counted_once() -> tuple[Step, list[Record]]:
+def counted_once() -> tuple[Suspension, list[Record]]:
     """A run of the old version before its second step."""
     step = start(program(old()), now=0)
     log = list(step.records)
     return go_on(step, log, 1), log
 
 
-def carried(step: Step) -> JsonObject:
+def carried(step: Suspension) -> JsonObject:
     found: JsonObject = json.loads(json.dumps(dump(step)))
     return found
 

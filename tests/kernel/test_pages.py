@@ -7,12 +7,12 @@ from hypothesis import given
 from hypothesis import strategies as st
 from pydantic_core import to_json
 
-from activities.contracts import CallTools, Message, ToolResult, ToolRun, ToolsReturned
+from activities.contracts import CallTools, Message, ToolCall, ToolResult, ToolsReturned
 from activities.store.converter import data_converter
 from workflows.api import PAGE_BYTES, RESULT_BYTES, PageQuery, RunResult
 from workflows.kernel.log import Record, answered
-from workflows.pages import RESULT_PARTS, inline_result, log_page
 from workflows.people import Decided, DoneCall
+from workflows.queries import RESULT_PARTS, inline_result, log_page
 
 
 def test_record_that_is_cut_keeps_all_its_counters() -> None:
@@ -29,7 +29,7 @@ def test_record_that_is_cut_keeps_all_its_counters() -> None:
 def test_page_with_many_calls_stays_small_and_says_how_many_more(text: str) -> None:
     calls, output = range(60), text * 1_000
     done = answered(
-        CallTools(runs=tuple(ToolRun(id=f"c{n}", tool="t", arguments={"q": output}) for n in calls)),
+        CallTools(calls=tuple(ToolCall(id=f"c{n}", tool="t", arguments={"q": output}) for n in calls)),
         ToolsReturned(results=tuple(ToolResult(id=f"c{n}", tool="t", output=output) for n in calls)),
         "s#1:0",
     )

@@ -32,8 +32,8 @@ from activities.contracts import (
     RunMachine,
     Say,
     Together,
+    ToolCall,
     ToolResult,
-    ToolRun,
     ToolSpec,
     ToolsReturned,
     do,
@@ -61,14 +61,14 @@ from workflows.kernel.ledger import Ledger
 from workflows.kernel.log import Record, answered, chain
 from workflows.kernel.machine import Event, Exit, Machine, Run, RunInput, State, Visit, state
 from workflows.kernel.rollback import checkpoints, forked, restored, restored_context, rolled_back
-from workflows.kernel.snapshot import Program, Step, dump
-from workflows.kernel.step import advance, close, leave_interrupt, load, start, steer
+from workflows.kernel.snapshot import Program, Suspension, dump
+from workflows.kernel.transition import advance, close, leave_interrupt, load, start, steer
 
 seeds = st.lists(st.integers(1, 1000), min_size=60, max_size=60)
 PERSON = Message(role="user", content="a person's message")
 
 
-def facts(step: Step) -> tuple[Any, ...]:
+def facts(step: Suspension) -> tuple[Any, ...]:
     """All that a step is."""
     return step.snapshot, step.ledger, step.effect, step.exit, step.records
 
@@ -119,7 +119,7 @@ def test_both_ways_of_resuming_give_the_same_step(found: Any, numbers: list[int]
 @given(plans, seeds, st.integers(0, 30))
 def test_rollback_and_fork_begin_the_step_again(found: Any, numbers: list[int], wanted: int) -> None:
     run = program(found)
-    step, log, steps = start(run, now=1), list[Record](), dict[int, Step]()
+    step, log, steps = start(run, now=1), list[Record](), dict[int, Suspension]()
     log += step.records
     steps[step.snapshot.step] = step
     for number in numbers:
@@ -258,7 +258,7 @@ def keeps_secret(c: Memory, run: Run) -> Visit:
 
 
 def calls_tools(c: Memory, run: Run) -> Visit:
-    yield CallTools(runs=(ToolRun(id="1", tool="t"),))
+    yield CallTools(calls=(ToolCall(id="1", tool="t"),))
     return {}, Did()
 
 
@@ -332,7 +332,7 @@ def asks_in_a_helper(c: Memory, run: Run) -> Visit:
 
 def _calling() -> Visit:
     yield from do(asks())
-    yield from do(CallTools(runs=(ToolRun(id="1", tool="t"),)))
+    yield from do(CallTools(calls=(ToolCall(id="1", tool="t"),)))
     return {}, Did()
 
 
@@ -816,11 +816,11 @@ def log_of_calls(outputs: dict[str, ToolResult], together: bool = False) -> tupl
 
     @state(Way.GO, asks={CallTools})
     def go(c: Bare, run: Run) -> Visit:
-        runs = tuple(ToolRun(id=name, tool=name) for name in outputs)
+        runs = tuple(ToolCall(id=name, tool=name) for name in outputs)
         if together:
-            yield Together(effects=tuple(CallTools(runs=(one,)) for one in runs))
+            yield Together(effects=tuple(CallTools(calls=(one,)) for one in runs))
         else:
-            yield CallTools(runs=runs)
+            yield CallTools(calls=runs)
         return {}, Ran()
 
     made = Machine(

@@ -12,8 +12,8 @@ from activities.contracts import (
     ErrorClass,
     Message,
     ModelReplied,
+    NativeCall,
     PersonDecided,
-    ToolCall,
     ToolError,
     ToolResult,
     ToolsReturned,
@@ -27,12 +27,12 @@ def replied(text: str, cost: float = 0) -> ModelReplied:
     return ModelReplied(text=text, cost_usd=cost)
 
 
-def call(name: str = "tool", number: int = 1, **arguments: Any) -> ToolCall:
+def call(name: str = "tool", number: int = 1, **arguments: Any) -> NativeCall:
     """One native tool call."""
-    return ToolCall(id=f"c{number}", name=name, arguments=json.dumps(arguments))
+    return NativeCall(id=f"c{number}", name=name, arguments=json.dumps(arguments))
 
 
-def calls(*made: ToolCall | str, text: str = "", cost: float = 0) -> ModelReplied:
+def calls(*made: NativeCall | str, text: str = "", cost: float = 0) -> ModelReplied:
     """A reply with native tool calls; a bare name is a call without arguments."""
     whole = tuple(call(one, n) if isinstance(one, str) else one for n, one in enumerate(made, start=1))
     return ModelReplied(text=text, tool_calls=whole, finish_reason="tool_calls", cost_usd=cost)
@@ -52,7 +52,7 @@ def ran(
         return ToolsReturned(
             results=tuple(
                 ToolResult(id=run.id, tool=run.tool, output=output, error=error, cost_usd=cost, **more)
-                for run in effect.runs
+                for run in effect.calls
             )
         )
 

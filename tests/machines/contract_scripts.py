@@ -80,7 +80,7 @@ def made(*bodies: Any, **changes: Any) -> Callable[[CallTools], ToolsReturned]:
     """The tool makes these bodies, in the order of its artifacts; None is a missing value."""
 
     def answer(effect: CallTools) -> ToolsReturned:
-        (run,) = effect.runs
+        (run,) = effect.calls
         pairs = zip(run.artifacts, bodies or ("found it",), strict=False)
         artifacts = tuple(
             Artifact(**{**spec.model_dump(), **_stored(body), **changes}) for spec, body in pairs

@@ -8,7 +8,7 @@ from dataclasses import dataclass, field
 from types import MappingProxyType
 from typing import Any
 
-from activities.contracts import CallTools, ModelReplied, ToolCall
+from activities.contracts import CallTools, ModelReplied, NativeCall
 from tests.machines.answers import cut, failed, ran, replied
 from tests.machines.play import Played, Reaction, play, program_of, tool
 from workflows.kernel.errors import PolicyViolation
@@ -31,7 +31,7 @@ def verdict(go_on: Any, **more: Any) -> ModelReplied:
 def calls(*wanted: str | tuple[str, str], text: str = "") -> ModelReplied:
     """A reply with native calls: a name, or a name and the text of its arguments."""
     pairs = [(one, "{}") if isinstance(one, str) else one for one in wanted]
-    made = [ToolCall(id=f"c{n}", name=name, arguments=given) for n, (name, given) in enumerate(pairs)]
+    made = [NativeCall(id=f"c{n}", name=name, arguments=given) for n, (name, given) in enumerate(pairs)]
     return ModelReplied(text=text, tool_calls=tuple(made), finish_reason="tool_calls")
 
 
@@ -88,7 +88,7 @@ def observed(run: Played) -> list[Any]:
 
 def used(run: Played) -> list[tuple[str, Any]]:
     """Tools that were run, with their arguments."""
-    return [(e.runs[0].tool, e.runs[0].arguments) for e in run.effects if isinstance(e, CallTools)]
+    return [(e.calls[0].tool, e.calls[0].arguments) for e in run.effects if isinstance(e, CallTools)]
 
 
 # -- the scripts ----------------------------------------------------------------------------------

@@ -17,8 +17,8 @@ from workflows.kernel.ledger import Ledger
 from workflows.kernel.log import Record
 from workflows.kernel.machine import Exit, Extensions, Machine, RunInput
 from workflows.kernel.rollback import restored
-from workflows.kernel.snapshot import Program, Step, dump
-from workflows.kernel.step import advance, load, refuse, start, steer
+from workflows.kernel.snapshot import Program, Suspension, dump
+from workflows.kernel.transition import advance, load, refuse, start, steer
 
 __all__ = ["Played", "Reaction", "TOOL", "play", "program_of", "rows_of", "rows_taken", "tool"]
 
@@ -30,7 +30,7 @@ Reaction = Any
 class Played:
     """A run as far as its answers carried it."""
 
-    step: Step
+    step: Suspension
     """Where it is now."""
     records: tuple[Record, ...]
     """The whole log."""
@@ -157,12 +157,12 @@ def rows_taken(runs: Iterable[Played]) -> set[Row]:
     return {(r.state, r.event, r.to) for run in runs for r in run.records[1:] if r.to}
 
 
-def _prompt(step: Step) -> tuple[Message, ...]:
+def _prompt(step: Suspension) -> tuple[Message, ...]:
     effect: Any = step.effect
     return effect.say if effect.beside else (*step.snapshot.conversation, *effect.say)
 
 
-def _through_json(step: Step) -> Step:
+def _through_json(step: Suspension) -> Suspension:
     """The step in another process: its visit has run again over its answers."""
     twin = load(step.program, json.loads(json.dumps(dump(step))))
     assert twin.effect == step.effect
@@ -170,14 +170,14 @@ def _through_json(step: Step) -> Step:
     return twin
 
 
-def _same(one: Step, other: Step) -> None:
+def _same(one: Suspension, other: Suspension) -> None:
     assert one.effect == other.effect
     assert one.exit == other.exit
     assert one.records == other.records
     assert dump(one) == dump(other)
 
 
-def _rebuilt_from_log(step: Step, records: list[Record]) -> None:
+def _rebuilt_from_log(step: Suspension, records: list[Record]) -> None:
     """Context and conversation come back from the log alone."""
     rebuilt = restored(step.program, [Record.model_validate_json(r.model_dump_json()) for r in records])
     snapshot = step.snapshot

@@ -53,7 +53,7 @@ from tests.machines.play import Played, play, program_of, rows_of, rows_taken, t
 from workflows.kernel.errors import PolicyViolation
 from workflows.kernel.ledger import Ledger
 from workflows.kernel.machine import Extensions
-from workflows.kernel.step import close
+from workflows.kernel.transition import close
 from workflows.machines.code import MACHINE, Options
 from workflows.machines.code.calls import BUILT_IN, CALL_SIZE, REPLY_BYTES
 from workflows.machines.code.context import Compression
@@ -477,7 +477,7 @@ def test_log_grows_evenly_with_sub_queries() -> None:
 def test_tool_is_called_with_its_arguments_by_name(call: Any) -> None:
     asked = code(block("..."), call, max_tool_attempts=3).effects[-1]
     assert isinstance(asked, CallTools)
-    assert (asked.tools, asked.runs[0].arguments) == (("search",), {"pattern": "ERR", "limit": 5})
+    assert (asked.tools, asked.calls[0].arguments) == (("search",), {"pattern": "ERR", "limit": 5})
     assert asked.attempts == 3
 
 
@@ -491,13 +491,13 @@ def test_calls_of_tools_have_ids_of_their_own() -> None:
         block("...", "2"), calls("search", "x"), ran(), calls("search", "y"), ran(), ended(),
         calls("search", "z"), ran(), ended(), block("3"), calls("search", "x"),
     )  # fmt: skip
-    ids = [effect.runs[0].id for effect in run.effects if isinstance(effect, CallTools)]
+    ids = [effect.calls[0].id for effect in run.effects if isinstance(effect, CallTools)]
     assert ids == ["1.1.1", "1.1.2", "1.2.1", "2.1.1"]
 
 
 def test_whole_result_of_a_tool_goes_into_the_block() -> None:
     def returned(effect: CallTools) -> ToolsReturned:
-        result = ToolResult(id=effect.runs[0].id, tool="search", output="[1, ...", whole="digest", bytes=99)
+        result = ToolResult(id=effect.calls[0].id, tool="search", output="[1, ...", whole="digest", bytes=99)
         return ToolsReturned(results=(result,))
 
     assert given_to_block(code(*USES, returned)) == CodeAnswer(value="[1, ...", whole="digest", parse=True)

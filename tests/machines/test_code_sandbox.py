@@ -8,10 +8,10 @@ from pydantic import BaseModel
 
 from activities.contracts import EffectFailed
 from activities.tools import Tool
-from client.local import Local, ScriptedModel
+from client.sdk.local import Local, ScriptedModel
 from tests.machines.code_scripts import fences
 from workflows.api import AgentSpec
-from workflows.local import LocalOutcome
+from workflows.hosts.memory import LocalOutcome
 
 
 class Params(BaseModel, frozen=True, extra="forbid"):

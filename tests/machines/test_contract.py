@@ -36,7 +36,7 @@ from tests.machines.contract_scripts import (
     say,
 )
 from tests.machines.play import Played, play, program_of, rows_of, rows_taken, tool
-from workflows.kernel.step import close
+from workflows.kernel.transition import close
 from workflows.machines.contract import MACHINE, Options
 from workflows.machines.contract.budget import first_budget
 from workflows.machines.contract.context import Caps
@@ -404,7 +404,7 @@ def test_call_that_breaks_the_protocol_is_not_run(wanted: Any, found: list[str])
 def test_unknown_parameters_are_left_out_with_a_warning() -> None:
     wanted = {"tool_id": "tool", "params": {"q": "x", "z": 1}, "out_artifacts_spec": SPEC}
     run = contract(say("call_tool", tool_call=wanted))
-    assert run.effects[-1].runs[0].arguments == {"q": "x"}
+    assert run.effects[-1].calls[0].arguments == {"q": "x"}
     assert "'z'" in events(run, "protocol_verify")[0]["warnings"][0]
 
 
@@ -427,7 +427,7 @@ def test_some_tools_name_their_artifacts_in_the_parameters(
 ) -> None:
     options: dict[str, Any] = {option: ["open"]}
     run = contract(say("call_tool", tool_call={"tool_id": "open", "params": params}), tools=[OPEN], **options)
-    calls = [one for effect in run.effects if effect.kind == "call_tools" for one in effect.runs]
+    calls = [one for effect in run.effects if effect.kind == "call_tools" for one in effect.calls]
     assert [spec.name for one in calls for spec in one.artifacts] == names
     assert codes(run) == ([] if names else ["missing_out_artifacts_spec"])
 

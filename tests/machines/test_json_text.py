@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from activities.contracts import ToolCall
+from activities.contracts import NativeCall
 from workflows.machines.common.json_text import (
     LARGEST,
     NotJson,
@@ -113,7 +113,7 @@ def test_is_json_takes_numbers_of_any_size() -> None:
 @pytest.mark.parametrize("text", ["", "  ", "null", " null ", "{}"])
 def test_missing_arguments_are_empty(text: str) -> None:
     assert read_arguments(text) == {}
-    assert call_arguments(ToolCall(id="c", name="t", arguments=text)) == {}
+    assert call_arguments(NativeCall(id="c", name="t", arguments=text)) == {}
 
 
 @pytest.mark.parametrize(

@@ -40,7 +40,7 @@ from tests.machines.play import play, program_of, rows_of, rows_taken, tool
 from workflows.kernel.errors import ExecutionError, MaxIterationsExceeded, NoTransition, error_named
 from workflows.kernel.ledger import Ledger
 from workflows.kernel.machine import Extensions, Machine, Run, RunInput
-from workflows.kernel.step import close
+from workflows.kernel.transition import close
 from workflows.machines.common.json_text import NotJson
 from workflows.machines.planner import MACHINE, Decision, Options, Planner, Progress, S, build_machine
 from workflows.machines.planner.decisions import Policy

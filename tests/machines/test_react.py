@@ -14,7 +14,7 @@ from hypothesis import strategies as st
 from pydantic import ValidationError
 
 from activities.contracts import AskModel, CallTools, ModelReplied, ToolResult, ToolsReturned
-from client.local import Local, ScriptedModel
+from client.sdk.local import Local, ScriptedModel
 from ratchet import TransientError
 from tests.machines.answers import cut, decided, failed, person, ran, replied
 from tests.machines.play import Played, Reaction, play, program_of, rows_of, rows_taken, tool
@@ -23,8 +23,8 @@ from workflows.kernel.errors import FatalError, RecoverableError, UndeclaredAcce
 from workflows.kernel.ledger import Ledger
 from workflows.kernel.machine import Extensions, Machine
 from workflows.kernel.rollback import rolled_back
-from workflows.kernel.snapshot import Step
-from workflows.kernel.step import advance, start, steer
+from workflows.kernel.snapshot import Suspension
+from workflows.kernel.transition import advance, start, steer
 from workflows.machines.react import (
     MACHINE,
     BadReply,
@@ -287,7 +287,7 @@ def test_R_000_9_errors_of_a_parser_go_through_the_wrapper(reply: str, states: s
 # -- the cache (R-000-5), rollback (R-000-14) and the ledger --------------------------------------
 
 
-def on(step: Step, *answers: Any) -> tuple[Step, list[Any]]:
+def on(step: Suspension, *answers: Any) -> tuple[Suspension, list[Any]]:
     """The step after these answers, and its new records."""
     records: list[Any] = []
     for number, answer in enumerate(answers):
@@ -297,7 +297,7 @@ def on(step: Step, *answers: Any) -> tuple[Step, list[Any]]:
     return step, records
 
 
-def gone_back(run: Played, to_step: int) -> Step:
+def gone_back(run: Played, to_step: int) -> Suspension:
     """The run at the beginning of an earlier step."""
     return rolled_back(run.step, run.records, to_step, now=2000.0, by="ann")
 
@@ -309,7 +309,7 @@ def test_R_000_5_prompt_that_was_answered_before_is_a_hit() -> None:
     """Also where a reminder of the format was needed the first time. The first thought is thought again."""
     step, _ = on(gone_back(react(*THREE), 1), LOOK, ran())
     assert isinstance(step.effect, CallTools), "the second thought came from the cache"
-    assert step.effect.runs[0].arguments == {"q": "y"}
+    assert step.effect.calls[0].arguments == {"q": "y"}
     assert [m.content for m in step.snapshot.conversation if "cannot be read" in m.content] == []
     step, _ = on(step, ran())
     assert isinstance(step.effect, AskModel), "its prompt was another one: it had the reminder in it"

@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from activities.contracts import ToolRun
+from activities.contracts import ToolCall
 from workflows.machines.react import BadReply, ReasoningStep, Thought
 from workflows.machines.react.reply import final_answer, harden, read_reply
 
@@ -51,7 +51,7 @@ def test_any_text_is_read_or_refused(text: str) -> None:
     assert found.text.strip()
     step = ReasoningStep(id=0, thought=found.text, action=found.action, action_input=found.action_input)
     assert ReasoningStep.model_validate_json(step.model_dump_json()) == step
-    assert ToolRun(id="0", tool=found.action or "", arguments=found.action_input).title
+    assert ToolCall(id="0", tool=found.action or "", arguments=found.action_input).title
     final_answer(found.text, found.action, found.action_input)
 
 

@@ -15,7 +15,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from activities.contracts import AskPerson, CallTools, ModelReplied, ToolRun, ToolsReturned
+from activities.contracts import AskPerson, CallTools, ModelReplied, ToolCall, ToolsReturned
 from activities.extensions import load_modules
 from tests.examplekit import ROOT, outcome_of
 from tests.machines.answers import decided, failed, person, ran, replied
@@ -64,17 +64,17 @@ def paid(cents: int | None = None) -> Callable[[CallTools], ToolsReturned]:
     """The shop pays the amount of the call, or the one that a person made of it."""
 
     def answer(effect: CallTools) -> ToolsReturned:
-        (run,) = effect.runs
+        (run,) = effect.calls
         amount = run.arguments["cents"] if cents is None else cents
         return ran(json.dumps({"order": run.arguments["order"], "paid_cents": amount}))(effect)
 
     return answer
 
 
-def payments(played: Played) -> list[ToolRun]:
+def payments(played: Played) -> list[ToolCall]:
     """The calls of `refund`."""
     calls = (effect for effect in played.effects if isinstance(effect, CallTools))
-    return [run for effect in calls for run in effect.runs if run.tool == "refund"]
+    return [run for effect in calls for run in effect.calls if run.tool == "refund"]
 
 
 def decisions(played: Played) -> list[tuple[str, int, str]]:
@@ -246,19 +246,19 @@ def changed(name: str, **changes: Any) -> Machine:
 
 def unsigned(c: Any, run: Any) -> Any:
     """Decide without asking the policy."""
-    yield CallTools(runs=(ToolRun(id="1", tool="order_facts", arguments={}),))
+    yield CallTools(calls=(ToolCall(id="1", tool="order_facts", arguments={}),))
     return {}, DESK.Small()
 
 
 def pays(c: Any, run: Any) -> Any:
     """Pay at once."""
-    yield CallTools(runs=(ToolRun(id="1", tool="refund", arguments={}),))
+    yield CallTools(calls=(ToolCall(id="1", tool="refund", arguments={}),))
     return {}, DESK.Approved()
 
 
 def forgets(c: Any, run: Any) -> Any:
     """Leave a ticket without a decision."""
-    yield CallTools(runs=(ToolRun(id="1", tool="order_facts", arguments={}),))
+    yield CallTools(calls=(ToolCall(id="1", tool="order_facts", arguments={}),))
     return {}, DESK.Decided()
 
 

@@ -14,7 +14,7 @@ from hypothesis import strategies as st
 from pydantic import ValidationError
 from ruamel.yaml import YAML
 
-from activities.contracts import CallTools, ModelSpec, RunMachine, ToolCall, ToolsReturned
+from activities.contracts import CallTools, ModelSpec, NativeCall, RunMachine, ToolsReturned
 from tests.machines.answers import calls, cut, failed, person, ran, replied
 from tests.machines.play import Played, Reaction, play, program_of, rows_of, rows_taken, tool
 from tests.machines.staged_scripts import (
@@ -39,7 +39,7 @@ from tests.machines.staged_scripts import (
 from workflows.kernel.errors import DefinitionError, FatalError, TransientError
 from workflows.kernel.machine import Extensions
 from workflows.kernel.snapshot import Program, dump
-from workflows.kernel.step import advance, close, load, start
+from workflows.kernel.transition import advance, close, load, start
 from workflows.machines.common.json_text import NotJson
 from workflows.machines.staged import MACHINE, Options, Stage, build_machine
 from workflows.machines.staged.context import FIELDS, Observation, Thought
@@ -175,14 +175,14 @@ def notes(played: Played) -> list[tuple[str, str]]:
 
 
 def test_act_offers_the_suggested_tools_and_runs_the_calls_in_order() -> None:
-    made = (ToolCall(id="same", name="read", arguments='{"n": 1}'), ToolCall(id="same", name="search"))
+    made = (NativeCall(id="same", name="read", arguments='{"n": 1}'), NativeCall(id="same", name="search"))
     answers = (thinks("read", "search", "nosuch"), calls(*made, "write"), ran(), ANSWER)
     played = run(*answers, given={"tools": TOOLBOX})
     acting, effect = played.asked[1], played.effects[2]
     assert (acting.offer, acting.tool_choice) == (("read", "search"), "required")
     assert isinstance(effect, CallTools)
-    assert [(one.tool, one.arguments) for one in effect.runs] == [("read", {"n": 1}), ("search", {})]
-    assert len({one.id for one in effect.runs}) == 2
+    assert [(one.tool, one.arguments) for one in effect.calls] == [("read", {"n": 1}), ("search", {})]
+    assert len({one.id for one in effect.calls}) == 2
     unknown = "unknown_tool"
     assert outputs(played) == [("nosuch", unknown), ("read", None), ("search", None), ("write", unknown)]
     assert notes(played) == [(unknown, "act")] * 2
@@ -196,14 +196,14 @@ def test_a_failed_tool_degrades_the_run(kind: Any) -> None:
 
 
 def test_calls_that_cannot_be_run_fail_alone() -> None:
-    many = calls(ToolCall(id="0", name="tool", arguments="{oops"), *["tool"] * 60)
+    many = calls(NativeCall(id="0", name="tool", arguments="{oops"), *["tool"] * 60)
 
     def stops(effect: CallTools) -> ToolsReturned:
         whole = ran(error="unknown_tool")(effect)
         return ToolsReturned(results=whole.results[:1])
 
     played = run(TOOLS, many, stops, ANSWER)
-    assert len(played.effects[2].runs) == 49
+    assert len(played.effects[2].calls) == 49
     assert outputs(played)[:3] == [("tool", "bad_arguments"), ("tool", "unknown_tool"), ("tool", "not_run")]
     assert outputs(played)[-1] == ("tool", "too_many_calls")
     assert len(outputs(played)) == 51

@@ -14,7 +14,7 @@ from activities.contracts import Conversation, Message
 from workflows.kernel.errors import AgentError, FatalError, PolicyViolation, RecoverableError
 from workflows.kernel.ledger import Ledger
 from workflows.kernel.machine import Extensions, Run, RunInput
-from workflows.machines.common.stopping import Call, Policies, PolicySpec, newest_results, policy_view
+from workflows.machines.common.stopping import Policies, PolicySpec, SeenCall, newest_results, policy_view
 from workflows.machines.tools.machine import Options, Tools
 
 
@@ -40,7 +40,7 @@ class Scripted:
         return self.remembers
 
 
-def look(calls: Sequence[Call] = (), **changes: Any) -> dict[str, Any]:
+def look(calls: Sequence[SeenCall] = (), **changes: Any) -> dict[str, Any]:
     """A run at its first reply, as policies are shown it."""
     values: dict[str, Any] = {
         "mode": "tools", "iteration": 0, "max_iterations": 10, "depth": 0, "history": (), "last_result": "",
@@ -64,7 +64,7 @@ def test_policy_sees_the_mapping_of_the_spec() -> None:
         Options(max_iterations=9), None, RunInput("g", depth=1), step=1, visit=1, counts={},
         ledger=Ledger(spent={"tokens": 12, "cost_usd": 0.5}), conversation=Conversation().add(message),
     )  # fmt: skip
-    view = policy_view("code", c, run, (Call("a", {"q": 1}), Call("b", "{bad", "ran")), "found")
+    view = policy_view("code", c, run, (SeenCall("a", {"q": 1}), SeenCall("b", "{bad", "ran")), "found")
     assert Policies((("mine", policy),)).stop(view) is None
     assert dict(policy.shown[0]) == {
         "mode": "code", "iteration": 2, "max_iterations": 9, "depth": 1, "last_result": "found",
@@ -90,7 +90,7 @@ def test_policy_cannot_change_what_it_is_shown(change: Callable[[Any], Any]) -> 
             return False
 
     view = look(
-        calls=(Call("a", {"q": [1]}, "ran"),), history=(Message(role="user", content="hi"),),
+        calls=(SeenCall("a", {"q": [1]}, "ran"),), history=(Message(role="user", content="hi"),),
         memory={"mine": {"n": 0, "list": [1]}},
     )  # fmt: skip
     with pytest.raises(FatalError, match="policy mine"):
@@ -209,15 +209,15 @@ class Watched:
 
     def wants(self, *calls: tuple[str, Any]) -> bool:
         """A reply asks for these calls: is the run stopped?"""
-        return self._stopped([Call(name, arguments) for name, arguments in calls])
+        return self._stopped([SeenCall(name, arguments) for name, arguments in calls])
 
     def ran(self, *calls: tuple[str, Any, str]) -> bool:
         """They ran, with these results: is the run stopped then?"""
-        done = [Call(*one) for one in calls]
+        done = [SeenCall(*one) for one in calls]
         self.memory = self.policies.notify(look(calls=done, memory=self.memory), "r")
         return self._stopped(done)
 
-    def _stopped(self, calls: list[Call]) -> bool:
+    def _stopped(self, calls: list[SeenCall]) -> bool:
         return self.policies.stop(look(calls=calls, memory=self.memory)) is not None
 
 

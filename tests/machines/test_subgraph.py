@@ -8,22 +8,22 @@ from typing import Any
 
 from pydantic import BaseModel, Field
 
-from client.local import Local, ScriptedModel
+from client.sdk.local import Local, ScriptedModel
 from ratchet import (
     Context,
     Event,
     Exit,
     InnerLimits,
     Machine,
-    Outcome,
     Run,
     RunMachine,
     Tool,
     Visit,
+    VisitEnd,
     do,
     state,
 )
-from workflows.local import LocalOutcome
+from workflows.hosts.memory import LocalOutcome
 
 
 class S(Enum):
@@ -50,7 +50,7 @@ class Graph(Context):
 
 
 @state(S.BEFORE, writes={"metadata"})
-def before(c: Graph, run: Run) -> Outcome:
+def before(c: Graph, run: Run) -> VisitEnd:
     return {"metadata": {"mine": 1, "retry_count": 7, "exit_reason": "outer"}}, Went()
 
 
@@ -64,7 +64,7 @@ def inside(c: Graph, run: Run) -> Visit:
 
 
 @state(S.AFTER, reads={"metadata"}, writes={"metadata"})
-def after(c: Graph, run: Run) -> Outcome:
+def after(c: Graph, run: Run) -> VisitEnd:
     return {"metadata": {**c.metadata, "seen": list(c.metadata["tool_history"])}}, Went()
 
 

@@ -11,13 +11,13 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from activities.contracts import AskModel, CallTools, Message, ToolCall, ToolsReturned
+from activities.contracts import AskModel, CallTools, Message, NativeCall, ToolsReturned
 from tests.machines.answers import call, calls, cut, failed, person, ran, replied
 from tests.machines.play import Played, Reaction, play, program_of, rows_of, rows_taken, tool
 from workflows.kernel.errors import FatalError, PolicyViolation
 from workflows.kernel.ledger import Ledger
 from workflows.kernel.machine import Extensions
-from workflows.kernel.step import close
+from workflows.kernel.transition import close
 from workflows.machines.common.stopping import STOPPED
 from workflows.machines.tools import MACHINE
 from workflows.machines.tools.calls import NOT_RUN
@@ -165,13 +165,13 @@ def told(run: Played) -> list[tuple[str | None, Any]]:
 
 def wanted(run: Played) -> list[tuple[str, str, Any]]:
     """The tool runs that were asked for."""
-    found = [effect.runs for effect in run.effects if isinstance(effect, CallTools)]
+    found = [effect.calls for effect in run.effects if isinstance(effect, CallTools)]
     return [(one.id, one.tool, one.arguments) for runs in found for one in runs]
 
 
-def bad(arguments: str, id: str = "bad") -> ToolCall:
+def bad(arguments: str, id: str = "bad") -> NativeCall:
     """A call with these arguments."""
-    return ToolCall(id=id, name="tool", arguments=arguments)
+    return NativeCall(id=id, name="tool", arguments=arguments)
 
 
 def test_calls_run_in_order_and_results_follow_as_json() -> None:

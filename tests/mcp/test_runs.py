@@ -17,8 +17,8 @@ from temporalio.service import RPCError
 from activities.contracts import ScriptedReply
 from activities.mcp.config import McpConfig
 from activities.settings import Settings
-from client.calls import Reader
 from client.plugin import RatchetPlugin
+from client.runs.calls import Reader
 from tests.mcp.conftest import OWN, RUDE, own_config
 from tests.server.conftest import real_server
 from tests.server.trials import (

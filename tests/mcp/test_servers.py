@@ -20,7 +20,7 @@ from activities.mcp.results import schema_problem
 from activities.mcp.servers import McpServer, McpServers, Unusable
 from activities.settings import Settings
 from activities.tools import TransientError
-from client.catalog import Catalog
+from client.agents.catalog import Catalog
 from tests.activities.toolkit import KEY, Memory, request_for
 from tests.conftest import Environ
 from tests.mcp.conftest import RUDE, Served, own_config, runner_of

@@ -19,10 +19,10 @@ from temporalio.client import Client as Temporal
 from activities.contracts import ArchiveRequest, ModelSpec
 from activities.settings import Settings
 from activities.store.archive import Archive
-from client.agent import AgentClient
-from client.agentfile import AgentFile, load_agent
-from client.connection import Connection
-from client.mcpserver import mcp_server
+from client.agents.agentfile import AgentFile, load_agent
+from client.mcp_server import mcp_server
+from client.sdk.agent import AgentClient
+from client.server.connection import Connection
 from tests.client.asking import opened
 from tests.examplekit import ROOT
 from tests.fake_openai import Answer, FakeOpenAI

@@ -13,7 +13,7 @@ from typing import Any
 from activities.contracts import (
     AskModel,
     Compensated,
-    CompensateRequest,
+    CompensateInput,
     Conversation,
     EffectFailed,
     JsonObject,
@@ -21,8 +21,8 @@ from activities.contracts import (
     NotBegun,
     NoticeMoment,
     Reconciled,
-    ReconcileRequest,
-    ToolRequest,
+    ReconcileInput,
+    ToolInput,
     ToolResult,
     ToolSpec,
 )
@@ -32,13 +32,13 @@ from client.cassette.recording import Recorder
 from tests.people import clerk
 from workflows import registry
 from workflows.api import AgentTask, Carry, Limits, RunResult
-from workflows.drive import Drive
+from workflows.engine.loop import Drive
+from workflows.engine.run_state import QueuedCommand
 from workflows.gate.requests import Requests
-from workflows.host import Call, CallAnswer, CallSite, ChildRun, Identity
+from workflows.hosts import CallAnswer, CallSite, ChildRun, HostCall, Identity
 from workflows.kernel.log import Record
-from workflows.kernel.snapshot import Program, Step
+from workflows.kernel.snapshot import Program, Suspension
 from workflows.people import Approvals, Command, Decided, Decision, People, Request, Verb
-from workflows.run import QueuedCommand
 from workflows.task import carried_step, first_step, program_for
 
 RUN, STARTED = "run-1", 1000.0
@@ -102,7 +102,7 @@ class Bench:
             "people": people or People(), "approvals": approvals, "limits": Limits(model_calls=None), **more,
         })  # fmt: skip
         self.records: list[Record] = []
-        self.performed: list[tuple[str, Call]] = []
+        self.performed: list[tuple[str, HostCall]] = []
         """Every call that was begun, with its activity id."""
         self.sent: list[Conversation] = []
         """What each of them was sent: the messages of a question to a model."""
@@ -128,7 +128,7 @@ class Bench:
         self.identity = Identity(RUN, "origin")
         self._task: asyncio.Task[None] | None = None
 
-    def begin(self, program: Program, step: Step, carried: JsonObject | None = None) -> None:
+    def begin(self, program: Program, step: Suspension, carried: JsonObject | None = None) -> None:
         """Make the drive."""
         self.program = program
         self.drive = Drive(self, self.task, self.specs, self.identity, step, carried)
@@ -241,7 +241,7 @@ class Bench:
     def begun(self) -> tuple[int, int]:
         """How many questions to models and tool calls were begun, inner runs included."""
         asked = sum(isinstance(call, AskModel) for _, call in self.performed)
-        return asked, sum(type(call) is ToolRequest for _, call in self.performed)
+        return asked, sum(type(call) is ToolInput for _, call in self.performed)
 
     @property
     def counted(self) -> tuple[float, float]:
@@ -272,7 +272,7 @@ class Bench:
         while not condition() and (end is None or self.clock < end):  # noqa: ASYNC110  # the test's clock
             await asyncio.sleep(0)
 
-    async def perform(self, call: Call, site: CallSite) -> CallAnswer:
+    async def perform(self, call: HostCall, site: CallSite) -> CallAnswer:
         self.performed.append((site.activity_id, call))
         self.sent.append(site.conversation)
         if isinstance(call, AskModel):
@@ -280,20 +280,20 @@ class Bench:
         if site.key in self.ended:
             self.made_twice.append(site.activity_id)
         await self._unblocked(_kind(call))
-        if self.away and isinstance(call, ToolRequest | CompensateRequest):
+        if self.away and isinstance(call, ToolInput | CompensateInput):
             return NotBegun(reason=self.away, at=self.clock)
         answer: CallAnswer = self._answer(call)
         if getattr(answer, "error", None) != "unknown_outcome":
             self.ended.append(site.key)
         return answer
 
-    def _answer(self, call: Call) -> Any:
-        if isinstance(call, ReconcileRequest):
+    def _answer(self, call: HostCall) -> Any:
+        if isinstance(call, ReconcileInput):
             return self.found
-        if isinstance(call, CompensateRequest):
+        if isinstance(call, CompensateInput):
             self.undone.append(call.key)
             return Compensated(ok=True, text="as asked", cost_usd=0.5)
-        if isinstance(call, ToolRequest):
+        if isinstance(call, ToolInput):
             given = self.results.pop(call.tool, None)
             plain = ToolResult(id=call.id, tool=call.tool, output=f"{call.tool} {call.arguments['x']}")
             return given.model_copy(update={"id": call.id}) if given else plain
@@ -348,23 +348,23 @@ class _NewExecution(BaseException):
     """The run goes on in another execution, as with Temporal's continue-as-new."""
 
 
-def _name(call: Call) -> str:
+def _name(call: HostCall) -> str:
     match call:
-        case ReconcileRequest():
+        case ReconcileInput():
             return f"reconcile {call.tool}"
-        case ToolRequest():
+        case ToolInput():
             return f"{call.tool} {call.arguments['x']}"
-        case CompensateRequest():
+        case CompensateInput():
             return f"undo {call.tool}"
     return call.kind
 
 
-def _kind(call: Call) -> str:
+def _kind(call: HostCall) -> str:
     match call:
-        case CompensateRequest():
+        case CompensateInput():
             return "compensate"
         case AskModel() if call.label.startswith("summarise"):
             return "summary"
-        case ToolRequest():
+        case ToolInput():
             return call.tool
     return call.kind

@@ -25,7 +25,7 @@ from activities.contracts import (
     Message,
     RunMachine,
     Together,
-    ToolRun,
+    ToolCall,
     do,
 )
 from workflows.kernel.context import Context
@@ -94,7 +94,7 @@ def work(c: Notes, run: Run) -> Visit:
 def _effect(word: str, rest: str) -> Any:
     match word:
         case "tools" | "side":
-            return CallTools(runs=_runs(rest), parallel=word == "side")
+            return CallTools(calls=_runs(rest), parallel=word == "side")
         case "ask":
             return AskPerson(about="question", text=rest, options=("resume", "answer", "abort"))
         case "confirm":
@@ -113,14 +113,14 @@ def _effect(word: str, rest: str) -> Any:
                 AskModel(label=f"part {n}", say=(Message(role="user", content=f"{rest} {n}"),), beside=True)
                 for n in (1, 2)
             ]
-            return Together(effects=(*beside, CallTools(label="look", runs=_runs("look z"))))
+            return Together(effects=(*beside, CallTools(label="look", calls=_runs("look z"))))
     raise ValueError(f"the script says {word!r}")
 
 
-def _runs(text: str) -> tuple[ToolRun, ...]:
+def _runs(text: str) -> tuple[ToolCall, ...]:
     pairs = [part.split() for part in text.split(";")]
     return tuple(
-        ToolRun(id=f"c{n}", tool=tool, arguments={"x": value}) for n, (tool, value) in enumerate(pairs)
+        ToolCall(id=f"c{n}", tool=tool, arguments={"x": value}) for n, (tool, value) in enumerate(pairs)
     )
 
 

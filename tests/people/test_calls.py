@@ -15,15 +15,15 @@ from activities.contracts import (
     EffectFailed,
     NotBegun,
     Reconciled,
-    ToolRequest,
+    ToolInput,
     ToolResult,
 )
 from tests.people.bench import LOOK, PAY, PUT, Bench, brain, failed, replied
 from workflows.api import Limits
+from workflows.engine.run_state import EARLY
 from workflows.gate.decisions import Refused
-from workflows.host import Call, CallAnswer, CallSite
+from workflows.hosts import CallAnswer, CallSite, HostCall
 from workflows.people import Approvals, People, RequestSettings
-from workflows.run import EARLY
 
 ASKED = Approvals()
 UNKNOWN = ToolResult(id="c0", tool="pay", output="its worker died", error="unknown_outcome")
@@ -243,7 +243,7 @@ async def test_person_says_whether_call_took_effect(verb: Any) -> None:
             assert bench.calls.count("pay 3") == 1
             assert "it is paid" in bench.question()
         elif verb == "retry":
-            made = [(name, one.key) for name, one in bench.performed if isinstance(one, ToolRequest)]
+            made = [(name, one.key) for name, one in bench.performed if isinstance(one, ToolInput)]
             names = [name for name, _ in made if name.startswith("work#2:0.0")]
             assert names == ["work#2:0.0", "work#2:0.0+1"]
             assert len({key for _, key in made}) == len(made), "each has a key of its own"
@@ -333,7 +333,7 @@ async def test_call_that_no_worker_can_begin_waits_until_one_can() -> None:
         assert bench.events.count("CallWaits") == 1
         assert bench.counted[1] == 2
         assert [call.error for call in bench.result.calls] == [None]
-    void = [call.void for _, call in bench.performed if isinstance(call, ToolRequest) and call.tool == "pay"]
+    void = [call.void for _, call in bench.performed if isinstance(call, ToolInput) and call.tool == "pay"]
     assert [len(times) for times in void] == list(range(14))
 
 
@@ -405,7 +405,7 @@ async def test_calls_without_a_time_forget_no_note_of_one_that_has_it() -> None:
     """Only the notes of calls whose worker tried to write one can be in the store."""
 
     class Unread(Bench):
-        async def perform(self, call: Call, site: CallSite) -> CallAnswer:
+        async def perform(self, call: HostCall, site: CallSite) -> CallAnswer:
             answer = await super().perform(call, site)
             timed = isinstance(answer, NotBegun) and len(self.performed) > 2
             return NotBegun(reason="no key") if timed else answer
@@ -415,7 +415,7 @@ async def test_calls_without_a_time_forget_no_note_of_one_that_has_it() -> None:
     async with bench:
         for _ in range(110):
             await bench.pass_time(600)
-        void = [call.void for _, call in bench.performed if isinstance(call, ToolRequest)]
+        void = [call.void for _, call in bench.performed if isinstance(call, ToolInput)]
         assert void[-1] == void[1]
         assert len(void[1]) == 1
         await bench.command("abort")
@@ -789,7 +789,7 @@ async def test_cancelled_run_is_cancelled_although_its_call_fails() -> None:
     """A model call that waits for its next attempt ends with its last failure when it is cancelled."""
 
     class Failing(Bench):
-        async def perform(self, call: Call, site: CallSite) -> CallAnswer:
+        async def perform(self, call: HostCall, site: CallSite) -> CallAnswer:
             with suppress(asyncio.CancelledError):
                 await super().perform(call, site)
             return failed()
@@ -805,7 +805,7 @@ async def test_cancelled_run_is_cancelled_although_its_unsafe_call_is_lost() -> 
     """Not even its machine hears of it, which would end the run in a way of its own."""
 
     class Losing(Bench):
-        async def perform(self, call: Call, site: CallSite) -> CallAnswer:
+        async def perform(self, call: HostCall, site: CallSite) -> CallAnswer:
             with suppress(asyncio.CancelledError):
                 return await super().perform(call, site)
             return UNKNOWN

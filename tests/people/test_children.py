@@ -11,7 +11,7 @@ import pytest
 from activities.contracts import AskModel, EffectFailed
 from tests.people.bench import Bench, brain
 from workflows.api import Limits, RunResult
-from workflows.host import ChildRun
+from workflows.hosts import ChildRun
 from workflows.people import Approvals, Command, People
 
 CHILD = "run-1/origin/work#2:0"

@@ -11,7 +11,7 @@ from pydantic import ValidationError
 from activities.contracts import AskModel, EffectFailed, ModelSpec
 from tests.people.bench import Bench, failed, replied
 from workflows.api import AgentSpec
-from workflows.fallback import STAYS
+from workflows.engine.fallback import STAYS
 from workflows.people import People
 
 MODELS = {

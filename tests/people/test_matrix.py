@@ -13,9 +13,9 @@ import pytest
 
 from activities.contracts import ToolResult
 from tests.people.bench import Bench, brain, failed
+from workflows.engine.run_state import QueuedCommand
 from workflows.kernel.rollback import restored
 from workflows.people import Approvals, People, Request
-from workflows.run import QueuedCommand
 
 MESSAGE = "be quick"
 UNKNOWN = ToolResult(id="c0", tool="pay", output="its worker died", error="unknown_outcome")

@@ -15,8 +15,8 @@ from tests.machines.play import tool
 from tests.people.bench import Bench
 from workflows.api import AgentTask
 from workflows.gate.stuck import StuckSettings
-from workflows.host import Call, CallSite
-from workflows.local import LocalRuns
+from workflows.hosts import CallSite, HostCall
+from workflows.hosts.memory import LocalRuns
 from workflows.people import People, RequestSettings
 
 ALONE, STOPS = People(unattended=True), People(on_stuck="stop")
@@ -156,7 +156,7 @@ async def test_every_machine_is_told_and_then_stopped(name: str) -> None:
     options, model = MACHINES[name]
     asked: list[str] = []
 
-    def perform(one: Call, site: CallSite) -> Any:
+    def perform(one: HostCall, site: CallSite) -> Any:
         if isinstance(one, AskModel):
             asked.append(" ".join(message.content for message in (*site.conversation, *one.say)))
             return model(one)

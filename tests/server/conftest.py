@@ -18,8 +18,8 @@ from temporalio.common import SearchAttributeKey
 from temporalio.testing import WorkflowEnvironment
 
 from activities.settings import Settings
-from client.embedded import DYNAMIC_CONFIG, temporal_binary
 from client.plugin import RatchetPlugin
+from client.server.embedded import DYNAMIC_CONFIG, temporal_binary
 from worker import build_worker
 from workflows.api import ATTRIBUTES, TASK_QUEUE
 

@@ -15,8 +15,8 @@ from pathlib import Path
 
 from activities.logs import configure
 from activities.settings import Settings
-from client.connection import open_client
 from client.errors import RatchetError
+from client.server.connection import open_client
 from worker import build_worker
 
 

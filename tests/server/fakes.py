@@ -27,21 +27,21 @@ from activities.contracts import (
     CallTools,
     CodeStepped,
     Compensated,
-    CompensateRequest,
+    CompensateInput,
     EffectFailed,
     LogRead,
     LogWanted,
+    ModelInput,
     ModelReplied,
-    ModelRequest,
     Notice,
     Noticed,
     ReadArtifacts,
     Reconciled,
-    ReconcileRequest,
+    ReconcileInput,
     RunCode,
-    ToolRequest,
+    ToolCall,
+    ToolInput,
     ToolResult,
-    ToolRun,
     ToolsDescribed,
     ToolSpec,
     ToolsReturned,
@@ -49,12 +49,12 @@ from activities.contracts import (
 )
 from activities.handover import with_early_reply
 from client.plugin import PASSED_THROUGH
-from workflows.agent import AgentWorkflow
 from workflows.api import AgentTask
-from workflows.drive import Drive
-from workflows.host import Call, CallSite
-from workflows.local import LocalOutcome, LocalRuns
+from workflows.engine.loop import Drive
+from workflows.hosts import CallSite, HostCall
+from workflows.hosts.memory import LocalOutcome, LocalRuns
 from workflows.people import Decision, Request, Verb
+from workflows.workflow import AgentWorkflow
 
 __all__ = ["FakeActivities", "FakeWorld", "Scenario", "decision", "fake_worker", "play"]
 
@@ -96,7 +96,7 @@ async def play(
     known = world.answers.setdefault(run_id, {})
     world.specs[run_id] = scenario.specs
 
-    def perform(call: Call, site: CallSite) -> Any:
+    def perform(call: HostCall, site: CallSite) -> Any:
         both = site.key.removesuffix(f"/{site.activity_id}").rpartition("/")[0]
         workflow_id = both.removesuffix(f"/{run_id}")  # in memory a run's origin is its own id
         answer = left.pop(0)
@@ -118,12 +118,12 @@ def _names(workflow_id: str) -> tuple[str, ...]:
     return tuple(workflow_id.split("/")[2::2])
 
 
-def _given(answer: Any, call: Call) -> Any:
+def _given(answer: Any, call: HostCall) -> Any:
     """What this call gets. Functions of machines' scripts answer a whole `CallTools`."""
     if callable(answer):
-        if type(call) is ToolRequest:
-            run = ToolRun(id=call.id, tool=call.tool, arguments=call.arguments, artifacts=call.artifacts)
-            answer = answer(CallTools(runs=(run,)))
+        if type(call) is ToolInput:
+            run = ToolCall(id=call.id, tool=call.tool, arguments=call.arguments, artifacts=call.artifacts)
+            answer = answer(CallTools(calls=(run,)))
         else:
             answer = answer(call)
     return answer.results[0] if isinstance(answer, ToolsReturned) else answer
@@ -158,24 +158,24 @@ class FakeActivities:
         return tuple(specs[name] for name in names)
 
     @activity.defn
-    async def ask_model(self, request: ModelRequest) -> ModelReplied:
+    async def ask_model(self, request: ModelInput) -> ModelReplied:
         answer = self._answer(request.key)
         return answer.model_copy(update={"tools": self._specs(request.describe)})  # type: ignore[no-any-return]
 
     @activity.defn
-    async def call_tool(self, request: ToolRequest) -> ToolResult:
+    async def call_tool(self, request: ToolInput) -> ToolResult:
         return await with_early_reply(request.key, self._answer(), self.ask_model)
 
     @activity.defn
-    async def reconcile_tool(self, request: ReconcileRequest) -> Reconciled:
+    async def reconcile_tool(self, request: ReconcileInput) -> Reconciled:
         return self._answer()  # type: ignore[no-any-return]
 
     @activity.defn
-    async def block_call(self, request: ToolRequest) -> CallBlocked:
+    async def block_call(self, request: ToolInput) -> CallBlocked:
         return CallBlocked()
 
     @activity.defn
-    async def compensate_tool(self, request: CompensateRequest) -> Compensated:
+    async def compensate_tool(self, request: CompensateInput) -> Compensated:
         return self._answer()  # type: ignore[no-any-return]
 
     @activity.defn

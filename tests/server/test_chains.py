@@ -20,12 +20,12 @@ from temporalio.client import (
 from activities.archiving import ArchiveActivities
 from activities.settings import Settings
 from activities.store.archive import Archive
-from client.agent import AgentClient
 from client.cassette.export import exported
 from client.cassette.playing import play
-from client.connection import Connection
-from client.listing import RunLine
-from client.unarchived import missing_ends, repairing
+from client.runs.listing import RunLine
+from client.runs.unarchived import missing_ends, repairing
+from client.sdk.agent import AgentClient
+from client.server.connection import Connection
 from tests.server.conftest import TOOLS, real_server
 from tests.server.trials import (
     Run,

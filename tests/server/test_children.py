@@ -35,7 +35,7 @@ from tests.server.trials import (
 from worker import build_worker
 from workflows import registry
 from workflows.api import AgentTask, RunResult
-from workflows.local import LocalOutcome
+from workflows.hosts.memory import LocalOutcome
 from workflows.people import Approvals, People
 
 

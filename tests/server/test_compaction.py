@@ -13,9 +13,9 @@ from temporalio.client import Client
 from activities.contracts import Message, ModelSpec
 from activities.settings import Settings
 from activities.store.archive import Archive
-from client.agent import AgentClient
-from client.connection import Connection
 from client.history.fork import ForkChanges
+from client.sdk.agent import AgentClient
+from client.server.connection import Connection
 from tests.server.conftest import TOOLS, real_server
 from tests.server.test_same_log import comparable
 from tests.server.trials import Run, begin, command, replayed, task, until

@@ -18,9 +18,9 @@ from temporalio.client import Client
 
 from activities.contracts import ModelSpec, ScriptedReply
 from activities.settings import Settings
-from client.agent import AgentClient
-from client.connection import Connection
 from client.errors import RatchetError
+from client.sdk.agent import AgentClient
+from client.server.connection import Connection
 from tests.fake_openai import FakeOpenAI
 from tests.link import Link, port_of
 from tests.server.conftest import TOOLS, Workers, real_server, worker_processes

@@ -19,20 +19,20 @@ from temporalio.common import RawValue
 from temporalio.converter import DataConverter
 from temporalio.worker import UnsandboxedWorkflowRunner, Worker
 
-from activities.contracts import ToolRequest, ToolResult
+from activities.contracts import ToolInput, ToolResult
 from activities.settings import Settings
 from activities.store.converter import data_converter
 from activities.store.encryption import WrongKey
 from activities.store.stores import Stores
-from client.agent import AgentClient
 from client.cassette.export import exported
-from client.connection import Connection
 from client.errors import RatchetError, RunRefused
-from client.follow import bug_in
-from client.garbage import find_garbage
 from client.history.check import check_runs
-from client.material import material_for
 from client.plugin import RatchetPlugin
+from client.runs.follow import bug_in
+from client.sdk.agent import AgentClient
+from client.sdk.material import material_for
+from client.server.connection import Connection
+from client.server.garbage import find_garbage
 from tests.server.conftest import real_server
 from tests.server.trials import (
     FREELY,
@@ -49,9 +49,9 @@ from tests.server.trials import (
     task,
 )
 from worker import build_worker
-from workflows.agent import AgentWorkflow
 from workflows.api import TASK_QUEUE, AgentTask, OnEnd, RunResult
 from workflows.people import Approvals, People
+from workflows.workflow import AgentWorkflow
 
 OLD, NEW = [SecretStr(base64.b64encode(os.urandom(64)).decode()) for _ in range(2)]
 TOOLS = '''
@@ -216,7 +216,7 @@ async def test_another_key_of_a_known_name_is_refused_when_it_connects(server: C
 
 
 @activity.defn(name="call_tool")
-async def never_called(request: ToolRequest) -> ToolResult:
+async def never_called(request: ToolInput) -> ToolResult:
     raise AssertionError("its worker cannot read what it is asked to do")
 
 

@@ -16,14 +16,14 @@ from temporalio import activity
 from temporalio.client import Client
 from temporalio.worker import Worker
 
-from activities.contracts import EarlyReply, ScriptedReply, ToolRequest, ToolResult, added
+from activities.contracts import EarlyReply, ScriptedReply, ToolInput, ToolResult, added
 from activities.handover import with_early_reply
 from activities.settings import Settings
-from client.agent import AgentClient
-from client.agentfile import load_agent
+from client.agents.agentfile import load_agent
 from client.cassette.export import exported
 from client.cassette.playing import play as play_cassette
-from client.connection import Connection
+from client.sdk.agent import AgentClient
+from client.server.connection import Connection
 from tests.server.conftest import ROOT, TOOLS, Workers, real_server
 from tests.server.fakes import FakeActivities, FakeWorld, decision, fake_worker, play
 from tests.server.scenarios import SCENARIOS
@@ -133,7 +133,7 @@ class Disagreeing(FakeActivities):
     world: Unforeseen
 
     @activity.defn
-    async def call_tool(self, request: ToolRequest) -> ToolResult:
+    async def call_tool(self, request: ToolInput) -> ToolResult:
         answer: ToolResult = self._answer()
         other = answer.model_copy(update={"output": f"not {answer.output}"})
         early = (await with_early_reply(request.key, other, self.ask_model)).early

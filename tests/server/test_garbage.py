@@ -22,7 +22,7 @@ from activities.settings import Settings
 from activities.store.blobs import BlobMissing, BlobStore, Files
 from activities.store.stores import Stores
 from client.errors import RatchetError
-from client.garbage import Garbage, delete_garbage, find_garbage
+from client.server.garbage import Garbage, delete_garbage, find_garbage
 from tests.server.conftest import TOOLS, real_server
 from tests.server.trials import Run, begin, calls, decide, eventually, open_request, replayed, task
 from worker import build_worker

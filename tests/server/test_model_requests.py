@@ -11,7 +11,7 @@ from temporalio.client import Client
 
 from activities.contracts import ModelSpec
 from activities.settings import Settings
-from client.connection import open_client
+from client.server.connection import open_client
 from tests.fake_openai import FakeOpenAI
 from tests.server.trials import Run, begin, command, eventually, task
 from worker import build_worker

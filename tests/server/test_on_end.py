@@ -9,8 +9,8 @@ from temporalio.client import Client
 
 from activities.contracts import ScriptedReply
 from activities.settings import Settings
-from client.agent import AgentClient
-from client.connection import Connection
+from client.sdk.agent import AgentClient
+from client.server.connection import Connection
 from tests.server.trials import Run, begin, calls, command, replayed, scripted, task, until
 from workflows.api import OnEnd, RunResult
 

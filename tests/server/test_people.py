@@ -20,9 +20,9 @@ from temporalio.worker import Worker
 
 from activities.settings import Settings
 from activities.store.archive import Archive
-from client.agent import AgentClient
-from client.connection import Connection, open_client
-from client.embedded import temporal_binary
+from client.sdk.agent import AgentClient
+from client.server.connection import Connection, open_client
+from client.server.embedded import temporal_binary
 from tests.server.conftest import TOOLS
 from tests.server.trials import (
     Run,

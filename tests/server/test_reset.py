@@ -15,8 +15,8 @@ from temporalio.client import Client
 from activities.settings import Settings
 from activities.store.archive import Archive
 from activities.store.stores import Stores
-from client.agent import AgentClient
-from client.connection import Connection
+from client.sdk.agent import AgentClient
+from client.server.connection import Connection
 from tests.server.trials import (
     Run,
     begin,

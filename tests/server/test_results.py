@@ -14,8 +14,8 @@ from temporalio.client import Client, WorkflowFailureError
 from temporalio.contrib.pydantic import pydantic_data_converter
 
 from activities.settings import Settings
-from client.agent import AgentClient
-from client.connection import Connection
+from client.sdk.agent import AgentClient
+from client.server.connection import Connection
 from tests.server.conftest import ROOT
 from tests.server.trials import Run, begin, command, scripted, task, until
 from worker import build_worker

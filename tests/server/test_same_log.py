@@ -11,17 +11,17 @@ import pytest
 from temporalio.client import Client
 
 from activities.settings import Settings
-from client.agent import AgentClient
 from client.cassette.export import exported
 from client.cassette.playing import play as play_cassette
-from client.connection import Connection
+from client.sdk.agent import AgentClient
+from client.server.connection import Connection
 from tests.server.fakes import FakeWorld, Scenario, decision, fake_worker, play
 from tests.server.scenarios import SCENARIOS
 from tests.server.trials import log_of, open_request, replayed
 from workflows.api import WORKFLOW_TYPE, AgentTask, RunResult
+from workflows.hosts.memory import LocalOutcome
 from workflows.kernel.log import Record
 from workflows.kernel.rollback import restored
-from workflows.local import LocalOutcome
 from workflows.people import Decided
 from workflows.task import program_for
 

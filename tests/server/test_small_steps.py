@@ -131,7 +131,7 @@ from enum import Enum
 
 from pydantic import BaseModel
 
-from ratchet import AskModel, CallTools, Context, Event, Exit, Machine, Message, ToolRun, do, state
+from ratchet import AskModel, CallTools, Context, Event, Exit, Machine, Message, ToolCall, do, state
 
 
 class S(Enum):
@@ -152,7 +152,7 @@ class Looked(Event):
 
 @state(S.LOOK, asks={AskModel, CallTools}, tools={"mark"}, writes={"text"})
 def look(c, run):
-    yield from do(CallTools(runs=(ToolRun(id="1", tool="mark", arguments={"line": "clock"}),)))
+    yield from do(CallTools(calls=(ToolCall(id="1", tool="mark", arguments={"line": "clock"}),)))
     question = Message(role="user", content=f"It is {run.now}.")
     reply = yield from do(AskModel(say=(question,)))
     return {"text": reply.text}, Looked()
@@ -188,7 +188,7 @@ async def test_machine_of_a_user_is_never_fused(working: Client, settings: Setti
 FAILING_FIRST = (
     OTHER_WORDS.replace("timed", "helpless")
     .replace(
-        """    yield from do(CallTools(runs=(ToolRun(id="1", tool="mark", arguments={"line": "clock"}),)))
+        """    yield from do(CallTools(calls=(ToolCall(id="1", tool="mark", arguments={"line": "clock"}),)))
     question = Message(role="user", content=f"It is {run.now}.")
     reply = yield from do(AskModel(say=(question,)))
     return {"text": reply.text}, Looked()
@@ -196,7 +196,7 @@ FAILING_FIRST = (
         """    try:
         yield from do(AskModel(say=(Message(role="user", content="help"),)))
     except EffectError:
-        called = yield from do(CallTools(runs=(ToolRun(id="1", tool="mark", arguments={"line": "alone"}),)))
+        called = yield from do(CallTools(calls=(ToolCall(id="1", tool="mark", arguments={"line": "alone"}),)))
         return {"text": called.results[0].output}, Looked()
 """,
     )

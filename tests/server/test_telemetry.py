@@ -18,9 +18,9 @@ from temporalio.client import Client
 from activities.contracts import ModelSpec, Price, RunMachine
 from activities.settings import Settings
 from activities.store.archive import Archive
-from client.agent import AgentClient
-from client.connection import Connection
-from client.costs import CostLine, archived_spending, cost_lines, live_spending
+from client.runs.costs import CostLine, archived_spending, cost_lines, live_spending
+from client.sdk.agent import AgentClient
+from client.server.connection import Connection
 from tests.fake_openai import Answer, FakeOpenAI
 from tests.server.collector import Collector, Span
 from tests.server.conftest import NESTER, ROOT, TOOLS, real_server

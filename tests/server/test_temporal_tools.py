@@ -15,9 +15,9 @@ from temporalio.exceptions import FailureError
 from temporalio.service import RPCError
 
 from activities.settings import Settings
-from client.agent import AgentClient
-from client.connection import Connection
-from client.embedded import temporal_binary
+from client.sdk.agent import AgentClient
+from client.server.connection import Connection
+from client.server.embedded import temporal_binary
 from tests.server.conftest import real_server
 from tests.server.trials import (
     Run,

@@ -12,8 +12,8 @@ from temporalio.client import Client
 
 from activities.contracts import ModelSpec
 from activities.settings import RateLimit, Settings
-from client.connection import has_worker, open_client
-from client.follow import heartbeat_in
+from client.runs.follow import heartbeat_in
+from client.server.connection import has_worker, open_client
 from tests.server.conftest import TOOLS, real_server
 from tests.server.trials import PATIENCE, Run, begin, calls, decide, eventually, open_request, scripted, task
 from worker import build_worker

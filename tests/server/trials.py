@@ -15,7 +15,7 @@ from temporalio.client import Client, WorkflowHandle, WorkflowQueryFailedError
 from temporalio.service import RPCError
 from temporalio.worker import Replayer
 
-from activities.contracts import ModelSpec, ScriptedReply, ToolCall
+from activities.contracts import ModelSpec, NativeCall, ScriptedReply
 from client.plugin import RatchetPlugin
 from workflows.api import (
     TASK_QUEUE,
@@ -61,7 +61,7 @@ FREELY = Approvals(effects={"unsafe": "never"})
 def calls(*made: tuple[str, dict[str, Any]]) -> ScriptedReply:
     """A reply with native calls of these tools."""
     named = (
-        ToolCall(id=f"c{uuid.uuid4().hex[:8]}", name=tool, arguments=json.dumps(arguments))
+        NativeCall(id=f"c{uuid.uuid4().hex[:8]}", name=tool, arguments=json.dumps(arguments))
         for tool, arguments in made
     )
     return ScriptedReply(reply="", tool_calls=tuple(named))

@@ -9,7 +9,7 @@ from __future__ import annotations
 import json
 import re
 
-from activities.contracts import ModelReplied, ToolCall, Usage
+from activities.contracts import ModelReplied, NativeCall, Usage
 from activities.provider import ModelCall, ProviderError
 from activities.settings import Settings
 
@@ -38,7 +38,7 @@ class Windowed:
             return ModelReplied(text=people[0] if people else "all", usage=usage)
         arguments = json.dumps({"line": f"line{done + 1}", "text": "dust " * 100})
         return ModelReplied(
-            text="", tool_calls=(ToolCall(id="", name="mark", arguments=arguments),), usage=usage
+            text="", tool_calls=(NativeCall(id="", name="mark", arguments=arguments),), usage=usage
         )
 
 

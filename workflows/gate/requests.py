@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections import Counter
 from typing import Literal, Self
 
-from activities.contracts import Frozen, JsonObject, NoticeMoment, ToolRun
+from activities.contracts import Frozen, JsonObject, NoticeMoment, ToolCall
 from workflows.gate.approvals import (
     ApprovalPolicy,
     Grant,
@@ -24,7 +24,7 @@ from workflows.gate.approvals import (
 from workflows.gate.canonical import canonical, digest_of
 from workflows.gate.decisions import IMMEDIATE, DecisionRules, Refused, content_digest, request_list
 from workflows.gate.texts import Topic, outcome_text
-from workflows.people import Decided, Decision, Kind, Outcome, Request, RequestSettings, Verb, Vote
+from workflows.people import Decided, Decision, Kind, Request, RequestOutcome, RequestSettings, Verb, Vote
 
 __all__ = ["OUTCOMES", "Position", "RequestEvent", "RequestState", "Requests"]
 
@@ -41,7 +41,7 @@ FACTS = {
 }  # fmt: skip
 """Fields of a request that the log shows."""
 
-OUTCOMES: dict[Verb, Outcome] = {
+OUTCOMES: dict[Verb, RequestOutcome] = {
     "approve": "approved",
     "reject": "rejected",
     "edit": "edited",
@@ -152,7 +152,7 @@ class Requests:
 
     # -- which calls need approval --------------------
 
-    def required_approval(self, run: ToolRun, *, spent_usd: float) -> RequiredApproval | None:
+    def required_approval(self, run: ToolCall, *, spent_usd: float) -> RequiredApproval | None:
         """What approval this call needs, with fitted arguments; None: it may be made.
 
         It is about calls that were not asked about yet: what was decided on this very call is in its request.
@@ -161,13 +161,13 @@ class Requests:
         required = self.policy.required_approval(run.tool, run.arguments, spent_usd=spent_usd)
         return None if required is None or self._earlier_approvers(run, required) else required
 
-    def earlier_approvers(self, run: ToolRun, *, spent_usd: float) -> tuple[str, ...]:
+    def earlier_approvers(self, run: ToolCall, *, spent_usd: float) -> tuple[str, ...]:
         """Who has approved such a call earlier in the run, as the log shows them; empty: nobody needs to, or
         somebody has to be asked."""
         required = self.policy.required_approval(run.tool, run.arguments, spent_usd=spent_usd)
         return self._earlier_approvers(run, required) if required else ()
 
-    def _earlier_approvers(self, run: ToolRun, required: RequiredApproval) -> tuple[str, ...]:
+    def _earlier_approvers(self, run: ToolCall, required: RequiredApproval) -> tuple[str, ...]:
         needed = self.policy.people.quorum_for(required.settings)
         holding = (one for one in self._grants if one.holds(required, run.tool, run.arguments, needed))
         return next((one.approvers for one in holding), ())
@@ -413,7 +413,7 @@ class Requests:
     def _update(self, request: Request) -> None:
         self._states[request.id] = self._states[request.id].model_copy(update={"request": request})
 
-    def _close(self, before: Request, outcome: Outcome, now: float) -> Request:
+    def _close(self, before: Request, outcome: RequestOutcome, now: float) -> Request:
         request = before.model_copy(update={"outcome": outcome, "closed": now, "warn_at": None})
         self._update(request)
         return request

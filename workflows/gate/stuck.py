@@ -116,7 +116,7 @@ class StuckGuard:
                 for one, its in zip(effect.effects, answer.answers, strict=False):
                     self.learn(one, its)
             case CallTools():
-                for run, result in zip(effect.runs, answer.results, strict=False):
+                for run, result in zip(effect.calls, answer.results, strict=False):
                     spec = self._specs.get(run.tool)
                     news = spec.news if spec else "result"
                     found = "" if news == "never" else _without(result)

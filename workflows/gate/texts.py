@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 from datetime import UTC, datetime
 
-from activities.contracts import AskPerson, EffectFailed, Frozen, JsonObject, ToolError, ToolResult, ToolRun
+from activities.contracts import AskPerson, EffectFailed, Frozen, JsonObject, ToolCall, ToolError, ToolResult
 from workflows.gate.approvals import agreeing_votes
 from workflows.people import Kind, Request, Verb
 
@@ -56,7 +56,7 @@ class Topic(Frozen):
 # -- one question per kind --------------------
 
 
-def approval(run: ToolRun) -> Topic:
+def approval(run: ToolCall) -> Topic:
     """May this tool be called?"""
     return Topic(
         kind="approval",
@@ -92,7 +92,7 @@ def limit(counter: str, spent: float, cap: float) -> Topic:
     )
 
 
-def outcome_unknown(run: ToolRun, why: str, until: float | None = None) -> Topic:
+def outcome_unknown(run: ToolCall, why: str, until: float | None = None) -> Topic:
     """Did the call take effect? `until` then, in seconds since 1970, its lost worker may still make it."""
     look, again = "Look it up.", "now"
     if until is not None:
@@ -185,7 +185,7 @@ def abort_reason(request: Request) -> str:
     return f"{decided_by(request)} aborted the run at request {request.id}{_comment(request)}"
 
 
-def edit_note(run: ToolRun) -> str:
+def edit_note(run: ToolCall) -> str:
     """For the model: these are not the arguments that it gave."""
     called = f"{run.tool} {json.dumps(run.arguments, ensure_ascii=False)}"
     return f"A person changed the arguments of a call before it was made. What was called: {called}"
@@ -206,7 +206,7 @@ def unattended_text(tool: str) -> str:
     return f"{tool} needs a person's approval, and this run is unattended: the call was not made."
 
 
-def result_without_call(run: ToolRun, error: ToolError, text: str) -> ToolResult:
+def result_without_call(run: ToolCall, error: ToolError, text: str) -> ToolResult:
     """The result of a call that was not made; `text` is for the model."""
     size = len(text.encode())
     return ToolResult(id=run.id, tool=run.tool, output=text, error=error, attempts=0, bytes=size)

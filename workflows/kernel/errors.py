@@ -93,7 +93,7 @@ class MachineError(KernelError):
     """The machine broke a rule that it declared."""
 
     step: Any = None
-    """The run as it was then (a `Step`), its last record naming the rule; None: nothing had begun."""
+    """The run as it was then (a `Suspension`), its last record naming the rule; None: nothing had begun."""
     place = ""
     """The author's line to look at, `FILE, line N, in FUNCTION`, once the rule ends the run; empty: there is
     none. `str` shows it. The log has `text` or `problem`: its hashes are the same on every worker, wherever

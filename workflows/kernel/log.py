@@ -27,7 +27,7 @@ from activities.contracts import (
     MachineEnded,
     Message,
     Together,
-    ToolRun,
+    ToolCall,
     ToolsReturned,
     added,
     without_digests,
@@ -121,13 +121,13 @@ def members(effect: Effect[Any], place: str) -> tuple[tuple[str, Effect[Any]], .
     return tuple((f"{place}.{number}", member) for number, member in enumerate(effect.effects))
 
 
-def tool_calls(effect: Effect[Any], place: str) -> dict[str, ToolRun]:
+def tool_calls(effect: Effect[Any], place: str) -> dict[str, ToolCall]:
     """The tool calls among them, by activity id."""
     return {
-        (name if len(member.runs) == 1 else f"{name}.{number}"): run
+        (name if len(member.calls) == 1 else f"{name}.{number}"): run
         for name, member in members(effect, place)
         if isinstance(member, CallTools)
-        for number, run in enumerate(member.runs)
+        for number, run in enumerate(member.calls)
     }
 
 
@@ -224,7 +224,7 @@ def _made(
     )
 
 
-def _cut_arguments(run: ToolRun) -> JsonObject:
+def _cut_arguments(run: ToolCall) -> JsonObject:
     """Those that were given, as people see them: of a long value the beginning, as text; as many as there is
     room for."""
     arguments = {name: value for name, value in run.arguments.items() if name not in run.filled}

@@ -43,7 +43,7 @@ __all__ = [
     "Extensions",
     "Interrupt",
     "Machine",
-    "Outcome",
+    "VisitEnd",
     "Run",
     "RunInput",
     "State",
@@ -64,10 +64,10 @@ class Event:
     was asked for in the conversation and without a schema."""
 
 
-Outcome = tuple[Patch, Event]
+VisitEnd = tuple[Patch, Event]
 """What a visit returns: the patch, and the event that moves the table."""
-Visit = Generator[Effect[Any], Any, Outcome]
-"""A state's function with effects. Without effects it just returns an `Outcome`."""
+Visit = Generator[Effect[Any], Any, VisitEnd]
+"""A state's function with effects. Without effects it just returns a `VisitEnd`."""
 
 
 class Exit(Frozen):
@@ -213,7 +213,7 @@ class State:
 
     name: Enum
     visit: Callable[[Any, Run], Any] | None = None
-    """(context, run) -> an `Outcome`, or a generator of effects that returns one."""
+    """(context, run) -> a `VisitEnd`, or a generator of effects that returns one."""
     reads: Rights = frozenset()
     writes: Rights = frozenset()
     asks: frozenset[type[Effect[Any]]] = frozenset()
@@ -283,7 +283,7 @@ class Machine:
     """The state whose entry begins a step; a rollback goes to a step's beginning."""
     result: Callable[[Any, Run], Exit]
     """(context, run) -> how the run ended; also asked when a run is closed in the middle."""
-    on_error: Callable[[Any, AgentError, Run], Outcome] | None = None
+    on_error: Callable[[Any, AgentError, Run], VisitEnd] | None = None
     """What an error that leaves a visit means: (context, error, run) -> outcome; None: the run ends."""
     on_close: Callable[[Any, str], Patch] | None = None
     """(context, exit reason) -> what a run closed in the middle writes."""

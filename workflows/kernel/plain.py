@@ -24,9 +24,9 @@ from activities.text import readable
 from workflows.kernel.context import Context
 from workflows.kernel.errors import DefinitionError, LimitExceeded, NoTransition
 from workflows.kernel.log import Record
-from workflows.kernel.machine import Event, Exit, Machine, Outcome, Run, RunInput, State, Visit, state_name
-from workflows.kernel.snapshot import Program, Step
-from workflows.kernel.step import advance, log_event, start
+from workflows.kernel.machine import Event, Exit, Machine, Run, RunInput, State, Visit, VisitEnd, state_name
+from workflows.kernel.snapshot import Program, Suspension
+from workflows.kernel.transition import advance, log_event, start
 
 __all__ = ["StateMachine"]
 
@@ -243,7 +243,7 @@ class _PlainRun(Generic[S, C]):
             problem = f"{name} came; {self.unmatched} events without a fitting row, expected {expected}"
             raise NoTransition(self.machine.name, state_name(self.state), problem)
 
-    def _adopt(self, step: Step) -> None:
+    def _adopt(self, step: Suspension) -> None:
         self.step = step
         if self.log is not None:
             self.log += [record for record in step.records if record.event != "Started"]
@@ -260,7 +260,7 @@ def _asking(name: Enum) -> State:
 
 def _visit(c: _Values, run: Run) -> Visit:
     matched: _Matched = yield _NextEvent()
-    outcome: Outcome = ({"values": matched.values} if matched.values else {}, matched.event)
+    outcome: VisitEnd = ({"values": matched.values} if matched.values else {}, matched.event)
     return outcome
 
 

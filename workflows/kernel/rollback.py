@@ -12,8 +12,8 @@ from workflows.kernel.errors import NotRestored, restoring
 from workflows.kernel.ledger import Ledger
 from workflows.kernel.log import FORKED, MIGRATED, ROLLED_BACK, STARTED, VERSION, Record, lineage
 from workflows.kernel.machine import Machine
-from workflows.kernel.snapshot import Program, Shown, Snapshot, Step, step_from
-from workflows.kernel.step import Turn
+from workflows.kernel.snapshot import Program, RunFacts, Snapshot, Suspension, suspension_from
+from workflows.kernel.transition import Transition
 
 __all__ = ["Checkpoint", "checkpoints", "forked", "migrated", "restored", "restored_context", "rolled_back"]
 
@@ -76,7 +76,7 @@ def restored(program: Program, records: Iterable[Record]) -> Snapshot:
             counts[counter] = counts.get(counter, 0) + 1
     state, context = _restored_context(machine, kept, state)
     ledger = Ledger(spent=entry.counters)
-    shown = Shown(entered, len(said), len(notes), heard, ledger)
+    shown = RunFacts(entered, len(said), len(notes), heard, ledger)
     return Snapshot(
         state=state, context=context, conversation=Conversation(said), entered=shown, entry_context=context,
         began=kept[0].at, opening=len(kept[0].messages), notes=tuple(notes), heard=heard, counts=counts,
@@ -119,7 +119,7 @@ def _restored_context(machine: Machine, kept: Sequence[Record], state: str) -> t
 
 
 def rolled_back(  # noqa: PLR0913  # who, when and why beside where
-    step: Step,
+    step: Suspension,
     records: Sequence[Record],
     to_step: int,
     *,
@@ -127,7 +127,7 @@ def rolled_back(  # noqa: PLR0913  # who, when and why beside where
     by: str,
     reason: str = "",
     about: JsonObject | None = None,
-) -> Step:
+) -> Suspension:
     """Begin step `to_step` again, on a new branch; 0 is the run's start. `records` is the whole log.
 
     Context, conversation and counts are those of that moment; the ledger stays (also what was reserved for
@@ -143,8 +143,8 @@ def rolled_back(  # noqa: PLR0913  # who, when and why beside where
         then, seq=live.seq, branch=live.branch + 1, visit=live.visit, began=live.began,
         notes=(*then.notes, *unheard),
     )  # fmt: skip
-    turn = Turn(step.program, back, step.ledger, now)
-    return turn.go_back(
+    transition = Transition(step.program, back, step.ledger, now)
+    return transition.go_back(
         ROLLED_BACK, then, point.seq, live, by=by, reason=reason, about=about or {},
         migrated=_is_older(step.program, records, point),
     )  # fmt: skip
@@ -160,7 +160,7 @@ def forked(  # noqa: PLR0913  # who, when and why beside where
     reason: str = "",
     about: JsonObject | None = None,
     ledger: Ledger | None = None,
-) -> Step:
+) -> Suspension:
     """A new run that begins step `from_step` of another one again. Its log begins with that run's records.
 
     Raises NotRestored for a step that the source does not have.
@@ -169,14 +169,14 @@ def forked(  # noqa: PLR0913  # who, when and why beside where
     kept = [record for record in records if record.seq <= point.seq]
     then = restored(program, kept)
     back = replace(then, seq=point.seq + 1, began=now)
-    turn = Turn(program, back, ledger or Ledger(), now)
-    return turn.go_back(
+    transition = Transition(program, back, ledger or Ledger(), now)
+    return transition.go_back(
         FORKED, then, point.seq, then, by=by, reason=reason, about=about or {},
         migrated=_is_older(program, records, point),
     )  # fmt: skip
 
 
-def migrated(program: Program, data: Mapping[str, Any], version: str, *, now: float) -> Step:
+def migrated(program: Program, data: Mapping[str, Any], version: str, *, now: float) -> Suspension:
     """Go on from a `dump` of an older version of the machine: its state is entered again.
 
     Raises NotRestored in the middle of a visit, whose answers are the older version's alone, and where the
@@ -191,10 +191,11 @@ def migrated(program: Program, data: Mapping[str, Any], version: str, *, now: fl
                 f"that has it go on"
             )
         entered, context = machine.migrated(version, state, data["context"])
-        step = step_from(program, {**data, "state": entered, "context": context.model_dump(mode="json")})
+        moved = {"state": entered, "context": context.model_dump(mode="json")}
+        step = suspension_from(program, {**data, **moved})
         ledger = step.ledger.refund(data["reserved"])  # the visit's first call was not made
-    turn = Turn(program, step.snapshot, ledger, now)
-    return turn.go_back(
+    transition = Transition(program, step.snapshot, ledger, now)
+    return transition.go_back(
         MIGRATED, step.snapshot, None, replace(step.snapshot, state=state), by="kernel", migrated=True,
         reason=f"from version {version} to {machine.version}", about={},
     )  # fmt: skip

@@ -13,9 +13,11 @@ from workflows.kernel.context import Context, Patch, View, patched, to_json
 from workflows.kernel.errors import AgentError, InputRefused, restoring
 from workflows.kernel.ledger import Breach, Ledger
 from workflows.kernel.log import Record
-from workflows.kernel.machine import Exit, Extensions, Machine, Outcome, Run, RunInput
+from workflows.kernel.machine import Exit, Extensions, Machine, Run, RunInput, VisitEnd
 
-__all__ = ["Live", "Moment", "Observer", "Program", "Shown", "Snapshot", "Step", "dump", "step_from"]
+__all__ = [
+    "Live", "Moment", "Observer", "Program", "RunFacts", "Snapshot", "Suspension", "dump", "suspension_from",
+]  # fmt: skip
 
 
 @dataclass(frozen=True)
@@ -76,7 +78,7 @@ class Program:
 
 
 @dataclass(frozen=True, slots=True)
-class Shown:
+class RunFacts:
     """What `run` shows from one moment on."""
 
     now: float
@@ -97,7 +99,7 @@ class Moment:
     """`kind:label` of the effect; a visit that is run again must ask for the same."""
     answer: Any
     """None for a `Say`."""
-    shown: Shown
+    shown: RunFacts
     keep: Patch = field(default_factory=dict)
     """What a `Say` kept."""
 
@@ -109,7 +111,7 @@ class Snapshot:
     state: str
     context: Context
     conversation: Conversation
-    entered: Shown
+    entered: RunFacts
     """What `run` showed when the visit began."""
     entry_context: Context
     """The context when the visit began; `context` differs by what the visit kept."""
@@ -144,7 +146,7 @@ class Snapshot:
         return f"{self.state}#{self.visit}:{self.calls}"
 
 
-Observer = Callable[[Snapshot, Effect[Any] | Outcome | AgentError | None], None]
+Observer = Callable[[Snapshot, Effect[Any] | VisitEnd | AgentError | None], None]
 """Called with None before a visit begins, then with what it asks for, what it returns, or the error that
 leaves it. It may raise."""
 ENDED = -1
@@ -156,7 +158,7 @@ ANSWER = "the answer"
 class Live:
     """The generator of a visit, kept in the process. It can go on once from each point."""
 
-    visit: Generator[Effect[Any], Any, Outcome]
+    visit: Generator[Effect[Any], Any, VisitEnd]
     view: View
     run: Run
     fed: int = 0
@@ -166,7 +168,7 @@ class Live:
 
 
 @dataclass(frozen=True, slots=True)
-class Step:
+class Suspension:
     """Where a run is, what it wants done, and what is new in its log."""
 
     program: Program
@@ -205,7 +207,7 @@ class Step:
 _ANSWER: TypeAdapter[Any] = TypeAdapter(Answer | None)
 
 
-def dump(step: Step) -> JsonObject:
+def dump(step: Suspension) -> JsonObject:
     """The step's snapshot and ledger as JSON, for `load` in another process. Records are not in it."""
     s = step.snapshot
     ledger = s.entered.ledger
@@ -215,7 +217,7 @@ def dump(step: Step) -> JsonObject:
             "asked": moment.asked,
             "answer": moment.answer.model_dump(mode="json") if moment.answer is not None else None,
             "keep": to_json(type(s.context), moment.keep),
-            "shown": _dump_shown(moment.shown, ledger),
+            "shown": _dump_facts(moment.shown, ledger),
         })  # fmt: skip
         ledger = moment.shown.ledger
     plain = {name: getattr(s, name) for name in _PLAIN}
@@ -225,7 +227,7 @@ def dump(step: Step) -> JsonObject:
         "context": s.entry_context.model_dump(mode="json"),
         "conversation": [message.model_dump(mode="json") for message in s.conversation],
         "notes": [message.model_dump(mode="json") for message in s.notes],
-        "entered": _dump_shown(s.entered, Ledger()),
+        "entered": _dump_facts(s.entered, Ledger()),
         "moments": moments,
         "ledger": step.ledger.model_dump(mode="json"),
         "reserved": step.reserved,
@@ -240,18 +242,18 @@ _PLAIN = (
 
 
 @restoring()
-def step_from(program: Program, data: Mapping[str, Any]) -> Step:
+def suspension_from(program: Program, data: Mapping[str, Any]) -> Suspension:
     """The step of a `dump`, without its pending effect: `step.load` runs the visit again to find it.
 
     Raises NotRestored for what is not a dump of a live run of this program."""
     machine = program.machine
     context = machine.context.model_validate(data["context"])
-    entered = _load_shown(data["entered"], Ledger())
+    entered = _load_facts(data["entered"], Ledger())
     current, ledger, moments = context, entered.ledger, []
     for item in data["moments"]:
         keep = patched(current, item["keep"]) if item["keep"] else current
         kept = {name: getattr(keep, name) for name in item["keep"]}
-        shown = _load_shown(item["shown"], ledger)
+        shown = _load_facts(item["shown"], ledger)
         answer = read_only(_ANSWER.validate_python(item["answer"]), ANSWER)
         moments.append(Moment(item["asked"], answer, shown, kept))
         current, ledger = keep, shown.ledger
@@ -266,10 +268,10 @@ def step_from(program: Program, data: Mapping[str, Any]) -> Step:
     breach = Breach.model_validate(data["breach"]) if data["breach"] else None
     if snapshot.state in machine.final:
         raise ValueError(f"the run is over: {snapshot.state} is a final state of {machine.name}")
-    return Step(program, snapshot, Ledger.model_validate(data["ledger"]), breach=breach)
+    return Suspension(program, snapshot, Ledger.model_validate(data["ledger"]), breach=breach)
 
 
-def _dump_shown(shown: Shown, before: Ledger) -> dict[str, Any]:
+def _dump_facts(shown: RunFacts, before: Ledger) -> dict[str, Any]:
     spent = {name: value for name, value in shown.ledger.spent.items() if before.spent.get(name) != value}
     caps = dict(shown.ledger.caps) if shown.ledger.caps != before.caps else None
     return {
@@ -278,10 +280,10 @@ def _dump_shown(shown: Shown, before: Ledger) -> dict[str, Any]:
     }  # fmt: skip
 
 
-def _load_shown(data: Mapping[str, Any], before: Ledger) -> Shown:
+def _load_facts(data: Mapping[str, Any], before: Ledger) -> RunFacts:
     ledger = Ledger(
         spent={**before.spent, **data["spent"]},
         caps=before.caps if data["caps"] is None else data["caps"],
         advice=before.advice if data["advice"] is None else tuple(data["advice"]),
     )
-    return Shown(data["now"], data["said"], data["notes"], data["heard"], ledger)
+    return RunFacts(data["now"], data["said"], data["notes"], data["heard"], ledger)

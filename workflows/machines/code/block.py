@@ -26,7 +26,7 @@ from activities.contracts import (
     RunMachine,
     Say,
     Together,
-    ToolRun,
+    ToolCall,
     do,
 )
 from workflows.kernel.errors import EffectError, ExecutionError, FatalError
@@ -149,10 +149,10 @@ class Block:
             )
         self._send(bytes)
         self._calls += 1
-        use = ToolRun(id=f"{self.name}.{self._calls}", tool=tool.tool, arguments=given)
+        use = ToolCall(id=f"{self.name}.{self._calls}", tool=tool.tool, arguments=given)
         attempts = self._run.options.max_tool_attempts
         try:
-            returned = yield from do(CallTools(runs=(use,), attempts=attempts, label=f"tool {use.id}"))
+            returned = yield from do(CallTools(calls=(use,), attempts=attempts, label=f"tool {use.id}"))
         except EffectError as error:
             return CodeAnswer(error=_failure(error))
         result = returned.results[0]

@@ -28,7 +28,7 @@ from activities.contracts import (
 )
 from workflows.kernel.context import Patch
 from workflows.kernel.errors import AgentError, EffectError
-from workflows.kernel.machine import Event, Exit, Extensions, Machine, Outcome, Run, RunInput, Visit, state
+from workflows.kernel.machine import Event, Exit, Extensions, Machine, Run, RunInput, Visit, VisitEnd, state
 from workflows.machines.code.block import Block, OutcomeUnknown, look_up
 from workflows.machines.code.calls import ROLES
 from workflows.machines.code.context import Code, Options
@@ -44,7 +44,7 @@ from workflows.machines.code.reply import MAX_BLOCKS, read_reply
 from workflows.machines.common.ends import end_forgotten
 from workflows.machines.common.json_text import was_cut
 from workflows.machines.common.named import named
-from workflows.machines.common.stopping import STOPPED, Call, Policies, policy_view
+from workflows.machines.common.stopping import STOPPED, Policies, SeenCall, policy_view
 
 __all__ = ["MACHINE", "S"]
 
@@ -200,7 +200,7 @@ def _facts(c: Code, reply: ModelReplied) -> Patch:
 def look(c: Code, run: Run) -> Visit:
     """Policies first (R-001-8); then blocks, even if there is an answer, too; then the answer."""
     read = read_reply(_text(run))
-    wanted = [Call("repl", block) for block in read.blocks]
+    wanted = [SeenCall("repl", block) for block in read.blocks]
     if policy := run.parts.policies.stop(policy_view("code", c, run, wanted, c.last_result)):
         return _stopped(policy)
     fresh = {"blocks": read.blocks, "next": 0, "outputs": (), "missing": False, "reply_bytes": 0}
@@ -315,23 +315,23 @@ def _text(run: Run) -> str:
     return run.reply.content if run.reply else ""
 
 
-def _ran(c: Code, run: Run) -> list[Call]:
+def _ran(c: Code, run: Run) -> list[SeenCall]:
     """The blocks of the reply that have run, with their output, as policies see them."""
     messages = run.conversation.messages
     return [
-        Call("repl", block, output_in(messages[place], block))
+        SeenCall("repl", block, output_in(messages[place], block))
         for block, place in zip(c.blocks, c.outputs, strict=False)
     ]
 
 
-def _found(c: Code, run: Run, answer: str, ran: Sequence[Call] = ()) -> Outcome:
+def _found(c: Code, run: Run, answer: str, ran: Sequence[SeenCall] = ()) -> VisitEnd:
     """The answer is there; policies are told about the reply that gave it. Raises what they raise."""
     text = answer or _text(run)
     memory = run.parts.policies.notify(policy_view("code", c, run, ran, c.last_result), text)
     return {"answer": answer, "finish": "stop", "policy_memory": memory}, FinalAnswerFound()
 
 
-def _stopped(policy: str) -> Outcome:
+def _stopped(policy: str) -> VisitEnd:
     reason = f"the policy {policy} stops the run"
     return {"finish": "policy_stop", "policy": policy}, PolicyStop(reason)
 
@@ -339,7 +339,7 @@ def _stopped(policy: str) -> Outcome:
 # -- errors and the end ---------------------------------------------------------------------------
 
 
-def on_error(c: Code, error: AgentError, run: Run) -> Outcome:
+def on_error(c: Code, error: AgentError, run: Run) -> VisitEnd:
     """A model or a sandbox that fails leaves the run (2.2), and so does what a policy or a hook raises
     (R-001-9), and an unsafe tool whose outcome is unknown."""
     unknown = isinstance(error, OutcomeUnknown)

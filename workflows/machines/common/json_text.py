@@ -11,7 +11,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Any
 
-from activities.contracts import JsonObject, ModelReplied, ToolCall
+from activities.contracts import JsonObject, ModelReplied, NativeCall
 
 __all__ = [
     "CUT",
@@ -67,7 +67,7 @@ def read_arguments(text: str) -> JsonObject | NotJson:
     return read_object(text)
 
 
-def call_arguments(call: ToolCall) -> JsonObject | NotJson:
+def call_arguments(call: NativeCall) -> JsonObject | NotJson:
     """The arguments of a native tool call, or in words for the model why they cannot be used."""
     read = read_arguments(call.arguments)
     return NotJson(f"the arguments cannot be used: {read.problem}") if isinstance(read, NotJson) else read

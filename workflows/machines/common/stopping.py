@@ -25,7 +25,7 @@ from workflows.machines.common.named import NamedSpec, called, made, number, who
 __all__ = [
     "POLICY_TYPES",
     "STOPPED",
-    "Call",
+    "SeenCall",
     "Policies",
     "PolicySpec",
     "PolicyType",
@@ -62,7 +62,7 @@ PolicyType = Callable[[PolicySpec], StoppingPolicy]
 
 
 @dataclass(frozen=True, slots=True)
-class Call:
+class SeenCall:
     """One thing that the newest reply asks for: a tool call, or a block of code."""
 
     name: str
@@ -78,7 +78,7 @@ class Call:
 
 
 def policy_view(
-    mode: Literal["tools", "code"], c: Any, run: Run, calls: Sequence[Call], last_result: str
+    mode: Literal["tools", "code"], c: Any, run: Run, calls: Sequence[SeenCall], last_result: str
 ) -> dict[str, Any]:
     """What policies are shown of a run. `memory` has what each of them remembers, by its key."""
     return {

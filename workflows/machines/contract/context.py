@@ -6,7 +6,7 @@ from typing import Annotated, Any, Literal
 
 from pydantic import Field, field_validator
 
-from activities.contracts import MODEL_ATTEMPTS, Artifact, ArtifactRead, Frozen, JsonObject, Strict, ToolRun
+from activities.contracts import MODEL_ATTEMPTS, Artifact, ArtifactRead, Frozen, JsonObject, Strict, ToolCall
 from workflows.kernel.context import Context
 from workflows.kernel.ledger import Ledger
 from workflows.machines.common.attempts import ModelAttempts, ToolAttempts
@@ -182,7 +182,7 @@ class Contract(Context):
     """Decisions that came back from the model."""
 
     last_decision: Decision = Decision()
-    call: ToolRun | None = None
+    call: ToolCall | None = None
     """The verified tool call."""
     show: bool = False
     """The next journal shows what the last decision asked to see."""

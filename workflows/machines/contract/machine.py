@@ -20,12 +20,12 @@ from activities.contracts import (
     Message,
     ReadArtifacts,
     Say,
-    ToolRun,
+    ToolCall,
     do,
 )
 from workflows.kernel.context import Patch
 from workflows.kernel.errors import AgentError
-from workflows.kernel.machine import Event, Exit, Machine, Outcome, Run, RunInput, Visit, state
+from workflows.kernel.machine import Event, Exit, Machine, Run, RunInput, Visit, VisitEnd, state
 from workflows.machines.common.ends import end_forgotten
 from workflows.machines.contract.budget import charge, first_budget, must_finish, overdraft_of
 from workflows.machines.contract.context import (
@@ -198,7 +198,7 @@ def decision_patch(c: Contract, judgement: Judgement) -> Patch:
     return patch
 
 
-def route(c: Contract, run: Run, patch: dict[str, Any], judgement: Judgement) -> Outcome:
+def route(c: Contract, run: Run, patch: dict[str, Any], judgement: Judgement) -> VisitEnd:
     """On to the tool, around again, or to an exit. `c` is the context after the patch."""
     decision = judgement.decision
     if judgement.action == "call_tool":
@@ -212,7 +212,7 @@ def route(c: Contract, run: Run, patch: dict[str, Any], judgement: Judgement) ->
     return ended, replace(event, thought=decision.notes)
 
 
-def exit_or_wrap_up(c: Contract, patch: Patch, reason: str) -> Outcome:
+def exit_or_wrap_up(c: Contract, patch: Patch, reason: str) -> VisitEnd:
     """Grant the exit, or hold it back once for a round that maps what exists (spec 5.9)."""
     c = c.after(patch)
     if c.is_wrapup_round or not (c.pending_slots and c.unmapped_artifacts):
@@ -238,14 +238,14 @@ def exit_or_wrap_up(c: Contract, patch: Patch, reason: str) -> Outcome:
     writes=ROUND | {"call"},
     holds=lambda c, came_from: "" if c.last_decision.action == "call_tool" else "no tool call was decided",
 )
-def verify(c: Contract, run: Run) -> Outcome:
+def verify(c: Contract, run: Run) -> VisitEnd:
     """Check the call against the protocol. A violation costs the round, and the model decides again."""
     wanted = c.last_decision.tool_call or WantedCall()
     verdict = verdict_on(wanted, {tool.name: tool.parameters for tool in run.input.tools}, run.options)
     found, name, warnings = verdict.violations, wanted.tool_id, list(verdict.warnings)
     event = log_entry("protocol_verify", ok=not found, tool_id=name, warnings=warnings)
     if not found:
-        call = ToolRun(
+        call = ToolCall(
             id=f"round-{c.round.index}", tool=name, arguments=verdict.arguments, artifacts=verdict.artifacts
         )
         return {"call": call, **log_patch(c, event)}, Verified()
@@ -272,7 +272,7 @@ def execute(c: Contract, run: Run) -> Visit:
     call = c.call
     assert call is not None
     yield Say(keep=log_patch(c, log_entry("tool_started", tool_id=call.tool)))
-    returned = yield from do(CallTools(runs=(call,), attempts=run.options.max_tool_attempts))
+    returned = yield from do(CallTools(calls=(call,), attempts=run.options.max_tool_attempts))
     if not returned.results:
         return failure(f"{call.tool}: no result came back")
     result = returned.results[0]
@@ -349,7 +349,7 @@ def round_end(c: Contract, run: Run, end_reason: str, **amounts: int) -> Patch:
     return {**timing_patch(c, run, end_reason), "round": c.round.next, "budget": budget}
 
 
-def failure(text: str) -> Outcome:
+def failure(text: str) -> VisitEnd:
     """The end of a run that no other round can repair. Nothing is raised (spec 5.13)."""
     return {"exit_reason": "error", "error": {"code": "graph_error", "message": text}}, GraphFailed(text)
 
@@ -364,7 +364,7 @@ def begin(input: RunInput, options: Options) -> tuple[Contract, tuple[Message, .
     return context, opening(input, options)
 
 
-def on_error(c: Contract, error: AgentError, run: Run) -> Outcome:
+def on_error(c: Contract, error: AgentError, run: Run) -> VisitEnd:
     """A model or a tool that fails for good ends the run."""
     return failure(str(error))
 

@@ -6,7 +6,7 @@ from collections.abc import Generator, Iterable
 from dataclasses import dataclass
 from typing import Any
 
-from activities.contracts import CallTools, ToolCall, ToolResult, ToolRun, do
+from activities.contracts import CallTools, NativeCall, ToolCall, ToolResult, do
 from workflows.kernel.errors import EffectError
 from workflows.kernel.machine import Run
 from workflows.machines.common.json_text import shown_name
@@ -28,7 +28,7 @@ class Problem:
     """Why the run halts; empty: it goes on."""
 
 
-def forbidden(c: Planner, run: Run, decision: Decision, pending: Iterable[ToolCall] = ()) -> Problem | None:
+def forbidden(c: Planner, run: Run, decision: Decision, pending: Iterable[NativeCall] = ()) -> Problem | None:
     """What the policy has against the decision."""
     violation = run.parts.policy.violation(decision, shared(c, pending))
     if not violation:
@@ -43,8 +43,8 @@ def ran(run: Run, decision: Decision, call_id: str, number: int) -> Generator[An
     name = decision.action or ""
     if name not in run.input.tool_names:
         return _failed(run, name, f"Unknown tool: {shown_name(name)}")
-    call = ToolRun(id=call_id, tool=name, arguments=dict(decision.params))
-    effect = CallTools(runs=(call,), attempts=run.options.max_tool_attempts, label=f"call #{number}")
+    call = ToolCall(id=call_id, tool=name, arguments=dict(decision.params))
+    effect = CallTools(calls=(call,), attempts=run.options.max_tool_attempts, label=f"call #{number}")
     try:
         returned = yield from do(effect)
     except EffectError as error:

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Annotated, Literal, Self
 
 from pydantic import Field, model_validator
 
-from activities.contracts import MODEL_ATTEMPTS, JsonObject, Strict, ToolCall
+from activities.contracts import MODEL_ATTEMPTS, JsonObject, NativeCall, Strict
 from workflows.kernel.context import Context
 from workflows.kernel.machine import Extensions
 from workflows.machines.common.attempts import ModelAttempts, ToolAttempts
@@ -145,7 +145,7 @@ def prepare(options: Options, extensions: Extensions) -> Parts:
     )
 
 
-def shared(c: Planner, pending: Iterable[ToolCall] = ()) -> JsonObject:
+def shared(c: Planner, pending: Iterable[NativeCall] = ()) -> JsonObject:
     """The shared state as hooks and the result see it."""
     calls: JsonObject = {
         "observations": list(c.observations),

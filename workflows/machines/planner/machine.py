@@ -28,7 +28,7 @@ from activities.contracts import (
     do,
 )
 from workflows.kernel.errors import AgentError
-from workflows.kernel.machine import Event, Exit, Machine, Outcome, Run, RunInput, State, Visit, state
+from workflows.kernel.machine import Event, Exit, Machine, Run, RunInput, State, Visit, VisitEnd, state
 from workflows.machines.common.ends import end_forgotten
 from workflows.machines.common.json_text import (
     CUT,
@@ -137,7 +137,7 @@ def begin(mode: str, input: RunInput, options: Options) -> tuple[Planner, list[M
 
 # -- what the states share ------------------------------------------------------------------------
 
-Handler = Callable[[Any, Run], Outcome | Visit]
+Handler = Callable[[Any, Run], VisitEnd | Visit]
 ENDS = {"exit_reason", "error"}
 SHARED = {"state", "observations"}
 
@@ -170,7 +170,7 @@ def recorded(
     return declare
 
 
-def halted(reason: str, text: str, event: type[Event] = Halted, **patch: Any) -> Outcome:
+def halted(reason: str, text: str, event: type[Event] = Halted, **patch: Any) -> VisitEnd:
     """The way to HALT, at once or through LOOP_CHECK; `reason` is the exit reason."""
     return {**patch, "exit_reason": reason, "error": text}, event(text)
 
@@ -186,7 +186,7 @@ def ask(run: Run, label: str, schema: JsonObject | None = None, **more: Any) -> 
 
 
 @recorded(S.INTAKE, writes={"state"})
-def take_in(c: Planner, run: Run) -> Outcome:
+def take_in(c: Planner, run: Run) -> VisitEnd:
     """Put the goal into the shared state. No model."""
     began = datetime.fromtimestamp(run.now, UTC).isoformat()
     event = TakenIn if run.options.mode == "plan" else Continued
@@ -277,7 +277,7 @@ def execute(c: Planner, run: Run) -> Visit:
     return {**patch, "iteration": number}, event
 
 
-def _requested(reply: ModelReplied) -> Outcome:
+def _requested(reply: ModelReplied) -> VisitEnd:
     """The native tool calls of a reply; without any it is the answer."""
     if calls := reply.tool_calls:
         names = "; ".join(f"{shown_name(call.name)}({call.arguments})" for call in calls)
@@ -287,7 +287,7 @@ def _requested(reply: ModelReplied) -> Outcome:
     return {"exit_reason": "answered"}, Stopped("No tool calls requested", quiet=True)
 
 
-def _decided(c: Planner, reply: ModelReplied) -> Outcome:
+def _decided(c: Planner, reply: ModelReplied) -> VisitEnd:
     """The one action that a reply decides on (4.10)."""
     read = simple.read_decision(reply.text)
     if isinstance(read, NotJson):
@@ -358,7 +358,7 @@ def loop_check(c: Planner, run: Run) -> Visit:
     return {}, Continued("Continuing", quiet=True)
 
 
-def _ended(c: Planner, run: Run) -> Outcome | None:
+def _ended(c: Planner, run: Run) -> VisitEnd | None:
     """Why the loop ends here. Without a plan only EXECUTE looks at the iterations (4.10)."""
     options, used = run.options, run.ledger.used
     if options.mode == "plan" and c.iteration >= options.max_iterations:

@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from enum import Enum
 from typing import Any
 
-from activities.contracts import AskModel, AskPerson, CallTools, Message, Say, ToolRun, do
+from activities.contracts import AskModel, AskPerson, CallTools, Message, Say, ToolCall, do
 from workflows.kernel.context import Patch
 from workflows.kernel.errors import (
     AgentError,
@@ -27,11 +27,11 @@ from workflows.kernel.machine import (
     Exit,
     Extensions,
     Machine,
-    Outcome,
     Run,
     RunInput,
     State,
     Visit,
+    VisitEnd,
     state,
 )
 from workflows.machines.common.json_text import unread
@@ -181,7 +181,7 @@ def _read(run: Run, text: str) -> Thought | BadReply:
     return read
 
 
-def _drafted(c: React, run: Run, read: Thought) -> Outcome:
+def _drafted(c: React, run: Run, read: Thought) -> VisitEnd:
     step = ReasoningStep(
         id=len(c.steps),
         thought=read.text,
@@ -208,7 +208,7 @@ def _update(c: React, **changes: Any) -> dict[str, Any]:
     return {"newest": c.newest.model_copy(update=changes)}
 
 
-def _end(reason: str, error: str = "", why: str = "", **more: Any) -> Outcome:
+def _end(reason: str, error: str = "", why: str = "", **more: Any) -> VisitEnd:
     """The run ends; `why` is for the log, where it differs from the error."""
     return {**more, "terminated": True, "exit_reason": reason, "error": error}, Ended(why or error or reason)
 
@@ -222,7 +222,7 @@ def _end(reason: str, error: str = "", why: str = "", **more: Any) -> Outcome:
     reads={"trace_id", *STEPS, *METADATA},
     writes={"newest", "retry_count", "retry_reason", "last_retry_reason", *ENDS},
 )
-def validate(c: React, run: Run) -> Outcome:
+def validate(c: React, run: Run) -> VisitEnd:
     """Run the rules over the newest step (spec 1.6)."""
     assert c.newest is not None
     if c.newest.closed:
@@ -258,8 +258,8 @@ def act(c: React, run: Run) -> Visit:
     if step.action not in tools:
         text = f"Unknown tool: {step.action}"
         return _update(c, observation=text, status="failed"), Acted(text)
-    call = ToolRun(id=str(step.id), tool=step.action, arguments=step.action_input)
-    returned = yield from do(CallTools(runs=(call,), attempts=run.options.max_tool_attempts))
+    call = ToolCall(id=str(step.id), tool=step.action, arguments=step.action_input)
+    returned = yield from do(CallTools(calls=(call,), attempts=run.options.max_tool_attempts))
     result = returned.results[0]
     if result.error == "unknown_outcome":
         unknown = result.output or f"the outcome of the tool {result.tool} is unknown"
@@ -283,7 +283,7 @@ def observe(c: React, run: Run) -> Visit:
 
 
 @state(S.COMMIT, holds=one_open_step, reads={*STEPS, "terminated", "retry_count"}, writes={"newest", *ENDS})
-def commit(c: React, run: Run) -> Outcome:
+def commit(c: React, run: Run) -> VisitEnd:
     """Close the step and decide whether the run ends."""
     assert c.newest is not None
     closed = {} if c.newest.closed else _update(c, status="committed")
@@ -349,14 +349,14 @@ def _rejections(c: React) -> str:
     return f"{c.retry_count} thoughts were rejected: {why}"
 
 
-def _nobody(c: React) -> Outcome:
+def _nobody(c: React) -> VisitEnd:
     return _end("retries_exhausted", f"no person could be asked; {_rejections(c)}")
 
 
 # -- errors and the end ---------------------------------------------------------------------------
 
 
-def on_error(c: React, error: AgentError, run: Run) -> Outcome:
+def on_error(c: React, error: AgentError, run: Run) -> VisitEnd:
     """The error wrapper around every state (1.5). What is recoverable becomes an observation and fails the
     step, so that a thought whose rules could not be checked is not acted upon; the rest ends the run.
     So does the same failure of the model twice in a row: no step is spent on each attempt."""

@@ -33,7 +33,7 @@ from workflows.kernel.errors import (
     UndeclaredAccess,
     error_text,
 )
-from workflows.kernel.machine import Event, Exit, Extensions, Machine, Outcome, Run, RunInput, State, Visit
+from workflows.kernel.machine import Event, Exit, Extensions, Machine, Run, RunInput, State, Visit, VisitEnd
 from workflows.machines.common.json_text import CUT, clean
 from workflows.machines.common.named import called, named
 from workflows.machines.staged.context import (
@@ -146,7 +146,7 @@ class Lifecycle:
             **self.entered(stage.enters),
         )
 
-    def begin_pass(self, c: Any, run: Run) -> Outcome:
+    def begin_pass(self, c: Any, run: Run) -> VisitEnd:
         """Initialized: a run without user input fails before any stage runs (spec 3.7)."""
         if not c.user_input.strip():
             raise InvariantViolated("staged", INITIALIZED, "`user_input` is not set")
@@ -159,7 +159,7 @@ class Lifecycle:
         patch, target, reason = yield from departure(stage, left, run)
         return patch, self.events[target](reason, thought=left.thought)
 
-    def handle_error(self, c: Any, run: Run) -> Outcome:
+    def handle_error(self, c: Any, run: Run) -> VisitEnd:
         """Failing: what the error handler's function returns completes `last_error`. A fault of the function
         is only noted, because the run has failed already; but an undeclared read or write is a violation
         (design 9.11)."""
@@ -223,7 +223,7 @@ class Lifecycle:
 
     # errors (3.7)
 
-    def on_error(self, c: AgentState, error: AgentError, run: Run) -> Outcome:
+    def on_error(self, c: AgentState, error: AgentError, run: Run) -> VisitEnd:
         """A failed effect, a stage that could not do its work, or what a user's function raised: the stage
         has failed, and the cause is kept."""
         code, message, details = "StageError", clean(error_text(error)), dict[str, Any]()

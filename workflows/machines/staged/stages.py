@@ -18,8 +18,8 @@ from activities.contracts import (
     ModelReplied,
     RunMachine,
     Say,
+    ToolCall,
     ToolResult,
-    ToolRun,
     do,
 )
 from workflows.kernel.context import Patch
@@ -167,12 +167,12 @@ def act(stage: Stage, c: Any, run: Run) -> Doing[Left]:
 
     wanted = [requested for requested, refused in plan if refused is None]
     runs = tuple(
-        ToolRun(id=f"{run.visit}.{number}", tool=one.tool, arguments=one.arguments)
+        ToolCall(id=f"{run.visit}.{number}", tool=one.tool, arguments=one.arguments)
         for number, one in enumerate(wanted)
     )
     results: tuple[ToolResult, ...] = ()
     if runs:
-        effect = CallTools(runs=runs, attempts=run.options.max_tool_attempts)
+        effect = CallTools(calls=runs, attempts=run.options.max_tool_attempts)
         results = (yield from do(effect)).results
     action = Action(
         requested_tools=tuple(requested for requested, _ in plan), tool_outputs=tuple(_outputs(plan, results))

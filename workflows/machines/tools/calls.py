@@ -7,9 +7,9 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any, Literal
 
-from activities.contracts import JsonObject, Message, ToolCall, ToolResult, ToolRun, call_title
+from activities.contracts import JsonObject, Message, NativeCall, ToolCall, ToolResult, call_title
 from workflows.machines.common.json_text import NotJson, call_arguments, clean, is_json, shown_name
-from workflows.machines.common.stopping import Call
+from workflows.machines.common.stopping import SeenCall
 
 __all__ = ["NOT_RUN", "Done", "ReplyCalls"]
 
@@ -23,7 +23,7 @@ NOT_RUN = (
 class Done:
     """A call and what became of it."""
 
-    call: ToolCall
+    call: NativeCall
     content: str
     """For the model: JSON."""
     fatal: tuple[str, str] | None = None
@@ -35,9 +35,9 @@ class Done:
         return Message(role="tool", content=self.content, tool_call_id=self.call.id)
 
     @property
-    def seen(self) -> Call:
+    def seen(self) -> SeenCall:
         """As policies see it."""
-        return Call(self.call.name, _given(self.call), self.content)
+        return SeenCall(self.call.name, _given(self.call), self.content)
 
 
 class _NoTool(NotJson):
@@ -57,14 +57,14 @@ class ReplyCalls:
     """Calls that may run."""
     unknown_tool: Literal["raise", "report"]
 
-    def wanted(self) -> list[Call]:
+    def wanted(self) -> list[SeenCall]:
         """The calls before anything is run, as policies see them."""
-        return [Call(call.name, _given(call)) for call in self.reply.tool_calls]
+        return [SeenCall(call.name, _given(call)) for call in self.reply.tool_calls]
 
-    def runs(self) -> tuple[ToolRun, ...]:
+    def runs(self) -> tuple[ToolCall, ...]:
         """The calls that can be run, in order."""
         return tuple(
-            ToolRun(id=call.id, tool=call.name, arguments=given)
+            ToolCall(id=call.id, tool=call.name, arguments=given)
             for call, given in self._read()
             if not isinstance(given, NotJson)
         )
@@ -85,7 +85,7 @@ class ReplyCalls:
                 done.append(Done(call, _error_json(NOT_RUN)))
         return done
 
-    def _read(self) -> Iterator[tuple[ToolCall, JsonObject | NotJson]]:
+    def _read(self) -> Iterator[tuple[NativeCall, JsonObject | NotJson]]:
         """Each call with its arguments, or why it is not run; up to the first unknown tool, where that ends
         the run (R-001-7)."""
         calls = self.reply.tool_calls
@@ -101,7 +101,7 @@ class ReplyCalls:
             else:
                 yield call, _arguments(call, cut=self.cut, last=number == len(calls))
 
-    def _returned(self, call: ToolCall, result: ToolResult) -> Done:
+    def _returned(self, call: NativeCall, result: ToolResult) -> Done:
         fatal = None
         if result.error == "unknown_outcome":
             fatal = ("ExecutionError", result.output)
@@ -115,7 +115,7 @@ class ReplyCalls:
         return "ToolNotFound", f"{problem}. With `unknown_tool: report` the model would be told instead"
 
 
-def _arguments(call: ToolCall, *, cut: bool, last: bool) -> JsonObject | NotJson:
+def _arguments(call: NativeCall, *, cut: bool, last: bool) -> JsonObject | NotJson:
     """The arguments. Where the reply was cut off, its last call has none because they did not come."""
     read = call_arguments(call)
     if cut and last and not call.arguments.strip():
@@ -125,13 +125,13 @@ def _arguments(call: ToolCall, *, cut: bool, last: bool) -> JsonObject | NotJson
     return read
 
 
-def _given(call: ToolCall) -> Any:
+def _given(call: NativeCall) -> Any:
     """A call's arguments for policies: as read, or the text that cannot be read."""
     arguments = call_arguments(call)
     return call.arguments if isinstance(arguments, NotJson) else arguments
 
 
-def _title(call: ToolCall) -> str:
+def _title(call: NativeCall) -> str:
     given = _given(call)
     named = given if isinstance(given, dict) else {"arguments": given}
     return call_title(shown_name(call.name), named)

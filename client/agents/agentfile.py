@@ -1,0 +1,287 @@
+"""Agent files: one YAML file says what an agent is; a goal makes it a task.
+
+Whatever is wrong is said before anything starts: each fault with file, line, column and key.
+"""
+
+from __future__ import annotations
+
+import difflib
+from collections.abc import Iterable, Iterator, Sequence
+from contextlib import suppress
+from dataclasses import dataclass
+from functools import lru_cache
+from pathlib import Path
+from typing import Any
+
+from pydantic import Field, ValidationError, field_validator
+
+from activities.agentfiles import agent_keys, is_agent
+from activities.contracts import ModelSpec
+from client.agents.yaml import KeyPath, Problem, YamlFile, dotted, nearest, parse, problem_text, problems
+from client.errors import UsageError
+from workflows.api import AgentSpec, AgentTask
+
+__all__ = [
+    "EXAMPLES", "AgentFile", "Choice", "Draft", "agents_here", "find_agent", "load_agent", "shipped_agents",
+]  # fmt: skip
+
+EXAMPLES = Path(__file__).with_name("examples").resolve()
+if not EXAMPLES.is_dir():  # this is a checkout, not an installed package
+    EXAMPLES = EXAMPLES.parents[2] / "examples"
+SHIPPED = EXAMPLES / "agents"
+"""The agents that come with Ratchet, found by name."""
+SCRIPTED = "scripted"
+"""The provider whose name is enough for a model."""
+LISTED_BYTES = 64_000
+"""An agent file that is larger runs by its name, and is in no list."""
+EFFORTS = ("none", "minimal", "low", "medium", "high", "xhigh", "max", "default")
+"""The usual words for `reasoning`; servers have others of their own."""
+PLAIN_AGENT = {
+    "name": "agent",
+    "description": "Answers questions with the help of the files of the current folder.",
+    "machine": "react",
+    "tools": ["calculator", "current_time", "list_files", "read_file", "search_files"],
+}
+"""What runs when no agent file is named."""
+
+
+class AgentFile(AgentSpec):
+    """What an agent file may contain: the agent, and what only its file needs."""
+
+    description: str = Field(default="", max_length=2_000, description="for lists of agents")
+    modules: tuple[str, ...] = Field(default=(), description="Python files, relative to the agent file")
+
+    @field_validator("models", mode="before")
+    @classmethod
+    def _bare_names(cls, models: Any) -> Any:
+        return _models(models)
+
+    def task(self, goal: str, **more: Any) -> AgentTask:
+        """The task of this agent with a goal; `more` are other fields of `AgentTask`, such as `material`.
+
+        Raises:
+            UsageError: the goal is blank or too large.
+        """
+        spec = {name: getattr(self, name) for name in AgentSpec.model_fields}
+        try:
+            return AgentTask(goal=goal, **spec, **more)
+        except ValidationError as error:
+            if not goal:
+                raise UsageError("the goal is empty; say what the agent shall do") from error
+            raise UsageError(problem_text(error, AgentTask)) from error
+
+
+class Draft:
+    """An agent before it is checked: the keys of a file, changed by options of the command line."""
+
+    def __init__(self, source: YamlFile | dict[str, Any]) -> None:
+        self._file = source if isinstance(source, YamlFile) else None
+        self._origins: dict[KeyPath, str] = {}
+        self.values: dict[str, Any] = dict(source.values if isinstance(source, YamlFile) else source)
+        if self._file:
+            self.values.setdefault("name", self._file.path.stem)
+
+    def set(self, where: KeyPath, value: object, origin: str) -> None:
+        """Put a value at a path; messages about it name `origin`, an option of the command line."""
+        at = self.values
+        if where[0] == "models":  # a bare word becomes a mapping, so that keys fit in
+            at["models"] = _models(at.get("models"))
+        for part in where[:-1]:
+            below = at.get(str(part))
+            at[str(part)] = dict(below) if isinstance(below, dict) else {}
+            at = at[str(part)]
+        at[str(where[-1])] = value
+        self._origins[where] = origin
+
+    def assign(self, assignment: str) -> None:
+        """`max_steps=5` sets an option of the machine, `limits.tokens=1000` any other key.
+
+        Raises:
+            UsageError: it has no `=`, or what follows is not YAML.
+        """
+        key, equals, text = assignment.partition("=")
+        if not equals or not key.strip():
+            raise UsageError(f"--set {assignment}: expected KEY=VALUE, such as max_steps=5")
+        parts: KeyPath = tuple(key.strip().split("."))
+        where = parts if parts[0] in AgentFile.model_fields else ("options", *parts)
+        value, _ = parse(text, f"--set {assignment[:80]}")
+        self.set(where, value, f"--set {assignment}")
+
+    def place(self, where: KeyPath) -> str:
+        """Where a key comes from: file, line and column, or an option."""
+        for end in range(len(where), 0, -1):
+            if where[:end] in self._origins:
+                return self._origins[where[:end]]
+        for below, origin in self._origins.items():  # a key of its own that the option has made
+            if below[: len(where)] == where and not (self._file and where in self._file.places):
+                return origin
+        return self._file.place(where) if self._file else "agent"
+
+    @property
+    def folder(self) -> Path:
+        """Where the agent file lies; without one, the current folder."""
+        return self._file.path.parent if self._file else Path()
+
+    def message(self, found: Iterable[Problem]) -> str:
+        """The message for what is wrong: one line for each problem, with its place and key."""
+        return "\n".join(
+            f"{self.place(where)}: {dotted(where)}: {what}{self._meant(where, what)}" for where, what in found
+        )
+
+    def _meant(self, where: KeyPath, what: str) -> str:
+        """The agent's key that was meant by an option which the machine does not have."""
+        if len(where) != 2 or where[0] != "options" or not what.startswith("unknown key"):
+            return ""
+        close = difflib.get_close_matches(str(where[1]), AgentFile.model_fields, 1, 0.75)
+        return f"; or did you mean the agent's key `{close[0]}`?" if close else ""
+
+    def finish(self) -> AgentFile:
+        """The agent, checked as far as it can be without knowing its machine and tools.
+
+        Raises:
+            UsageError: unknown keys, wrong types, values out of range, missing modules; all at once.
+        """
+        try:
+            agent = AgentFile.model_validate(self.values)
+        except ValidationError as error:
+            raise UsageError(self.message(problems(error, AgentFile))) from error
+        modules = [(self.folder / name).resolve() for name in agent.modules]
+        found: list[Problem] = [
+            (("modules", index), f"no Python file {path}")
+            for index, path in enumerate(modules)
+            if path.suffix != ".py" or not path.is_file()
+        ]
+        for role, model in agent.models.items():
+            found += [(("models", role, key), what) for key, what in _misfits(model)]
+        if found:
+            raise UsageError(self.message(found))
+        return agent.model_copy(update={"modules": tuple(map(str, modules))})
+
+
+@dataclass(frozen=True)
+class Choice:
+    """What a person chose on the command line."""
+
+    agent: str | None = None
+    """A file, or the name of a shipped agent; None: `PLAIN_AGENT`."""
+    model: str | None = None
+    base_url: str | None = None
+    machine: str | None = None
+    tools: Sequence[str] = ()
+    """Added to the agent's."""
+    settings: Sequence[str] = ()
+    """`key=value` each."""
+
+    def draft(self) -> Draft:
+        """The agent file, or the plain agent, changed by the options.
+
+        Raises:
+            UsageError: the file cannot be read, or an option makes no sense.
+        """
+        draft = Draft(PLAIN_AGENT if self.agent is None else YamlFile(find_agent(self.agent)))
+        if self.machine is not None:
+            draft.set(("machine",), self.machine, f"--machine {self.machine}")
+        if self.tools:
+            tools = dict.fromkeys([*(draft.values.get("tools") or ()), *self.tools])
+            draft.set(("tools",), list(tools), f"--tool {', '.join(self.tools)}")
+        if self.model is not None or self.base_url is not None:
+            self._set_models(draft)
+        for assignment in self.settings:
+            draft.assign(assignment)
+        return draft
+
+    def _set_models(self, draft: Draft) -> None:
+        """Another name and server for every role, with the same settings. `scripted` keeps the scripts of an
+        agent file; any other name keeps nothing of a script, and a server leaves scripts as they are."""
+        models = _models(draft.values.get("models"))
+        known = models if isinstance(models, dict) else {}
+        for role in dict.fromkeys(("default", *known)):
+            before = known.get(role)
+            before = before if isinstance(before, dict) else {}
+            is_script = before.get("provider") == SCRIPTED
+            if self.model is not None and not (is_script and self.model == SCRIPTED):
+                kept = {} if is_script or self.model == SCRIPTED else before
+                draft.set(("models", role), {**kept, **_model(self.model)}, f"--model {self.model}")
+                is_script = self.model == SCRIPTED
+            if self.base_url is not None and not (is_script and known):
+                draft.set(("models", role, "base_url"), self.base_url, f"--base-url {self.base_url}")
+
+    def finish(self) -> tuple[AgentFile, Draft]:
+        """The agent, and the draft for later messages about it. Raises UsageError."""
+        draft = self.draft()
+        return draft.finish(), draft
+
+
+def load_agent(name: str | Path) -> AgentFile:
+    """An agent file, or the shipped agent of that name, checked; its `task(goal)` starts a run.
+
+    Raises:
+        UsageError: there is no such file, or what is wrong with it, with file, line and column.
+    """
+    return Draft(YamlFile(find_agent(name))).finish()
+
+
+def find_agent(name: str | Path) -> Path:
+    """The file of an agent: a path, or the name of a shipped one.
+
+    Raises:
+        UsageError: there is neither.
+    """
+    path = Path(name)
+    if path.suffix in (".yaml", ".yml"):
+        return path
+    shipped = {found.stem: found for found in shipped_agents()}
+    if str(name) in shipped:
+        return shipped[str(name)]
+    if len(path.parts) > 1 or path.is_file():
+        raise UsageError(f"agent {name}: expected a file whose name ends in .yaml or .yml")
+    raise UsageError(f"agent {name}: no such file or shipped agent; {nearest(str(name), shipped)}")
+
+
+def shipped_agents() -> list[Path]:
+    """The files of the agents that come with Ratchet, sorted by name."""
+    return sorted(SHIPPED.glob("*.yaml"))
+
+
+def _models(models: Any) -> Any:
+    """Models by role; a bare word is one for all."""
+    if isinstance(models, str):
+        models = {"default": models}
+    return {role: _model(spec) for role, spec in models.items()} if isinstance(models, dict) else models
+
+
+def _misfits(model: ModelSpec) -> Iterator[tuple[str, str]]:
+    """Keys that cannot be meant so. Not of the model's type: runs that began with such values go on."""
+    effort = model.reasoning
+    if effort is not None and effort not in EFFORTS:
+        for close in difflib.get_close_matches(effort, EFFORTS, 1, 0.75):
+            yield "reasoning", f"got {effort!r}: did you mean `{close}`?"
+    if model.api == "responses" and model.seed is not None:
+        yield "seed", f"the Responses API takes none; got {model.seed}: leave it out, or use `api: chat`"
+
+
+def _model(spec: Any) -> Any:
+    """A model as a mapping; a bare word is its name, and `scripted` is the provider that needs none."""
+    if isinstance(spec, str):
+        return {"provider": SCRIPTED, "name": SCRIPTED} if spec == SCRIPTED else {"name": spec}
+    if isinstance(spec, dict) and spec.get("provider") == SCRIPTED:
+        return {"name": SCRIPTED, **spec}
+    return spec
+
+
+def agents_here() -> list[Path]:
+    """The agent files of the current folder, right or wrong. Nobody named them: large ones are left out."""
+    found = []
+    for path in sorted(Path().glob("*.yaml")):
+        with suppress(OSError):
+            if path.is_file() and _is_agent(path.absolute(), path.stat().st_mtime_ns):
+                found.append(path)
+    return found
+
+
+@lru_cache(maxsize=1000)
+def _is_agent(path: Path, changed: int) -> bool:
+    """A small YAML file that said something about an agent, right or wrong, as it was `changed` last."""
+    with path.open("rb") as file:
+        content = file.read(LISTED_BYTES + 1)
+    return len(content) <= LISTED_BYTES and is_agent(agent_keys(content.decode(errors="replace")))

@@ -1,0 +1,415 @@
+"""What there is to name in an agent file: machines, tools, providers, rules, policies, hooks; and whether an
+agent names what is there."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import os
+import re
+import shlex
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import asdict, dataclass
+from functools import cached_property
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+from urllib.parse import urlsplit, urlunsplit
+
+from pydantic import BaseModel, ValidationError
+
+from activities.contracts import JsonObject, ModelSpec, ScriptedReply, ToolSpec
+from activities.extensions import ExtensionError, declared, load_modules
+from activities.settings import Settings
+from client.agents.agentfile import SCRIPTED, AgentFile, Draft, shipped_agents
+from client.agents.options import options_of, schema_of
+from client.agents.yaml import KeyPath, Problem, YamlFile, nearest, problems
+from client.errors import UsageError
+from client.server.workerconfig import register_modules
+from workflows.kernel.machine import COMMON_EXITS, Extensions, Machine, state_name
+
+if TYPE_CHECKING:
+    from activities.provider import Provider
+
+__all__ = ["Catalog", "check_key", "check_servers", "machine_facts", "module_facts", "without_broken_modules"]
+
+PLACEHOLDER = re.compile(r"\{\w+\}")
+"""What a script fills with what an `expect` has found."""
+FAULTS = (UsageError, ExtensionError, ValueError, TypeError)
+"""Of modules that are loaded."""
+SERVER_SECONDS = 5
+"""How long a model server may take to accept a connection, and to say anything."""
+
+
+@dataclass(frozen=True)
+class Catalog:
+    """What a worker with certain settings has."""
+
+    machines: tuple[Machine, ...]
+    """By name and version, as their default options make them."""
+    extensions: Extensions
+    """Rules, policies and hooks of users' modules."""
+    tools: tuple[ToolSpec, ...]
+    settings: Settings
+
+    @classmethod
+    def load(cls, settings: Settings) -> Catalog:
+        """What a worker with these settings has.
+
+        Raises:
+            UsageError: a module of the settings cannot be loaded, or has what another one has.
+        """
+        from activities.tools import load_tools
+        from workflows import registry
+
+        register_modules(settings.modules)
+        try:
+            specs = tuple(tool.spec() for tool in load_tools(settings).values())
+        except (ExtensionError, ValueError, TypeError) as error:
+            raise UsageError(f"modules: {error}") from error
+        return cls(registry.machines(), registry.extensions(), specs, settings)
+
+    @property
+    def servers(self) -> tuple[str, ...]:
+        """MCP servers: what tools these have is known to a worker only."""
+        return tuple(self.settings.mcp)
+
+    @cached_property
+    def providers(self) -> Mapping[str, Provider]:
+        """Model providers by name. Raises UsageError for a module with one that cannot be used."""
+        from activities.providers import load_providers
+
+        try:
+            return load_providers(self.settings)
+        except (ExtensionError, ValueError, TypeError) as error:
+            raise UsageError(f"modules: {error}") from error
+
+    def machine(self, name: str, version: str | None = None, options: JsonObject | None = None) -> Machine:
+        """A machine as these options make it; default: its own; without a version the newest.
+
+        Raises:
+            UsageError: there is no such machine, or the options do not fit it.
+        """
+        from workflows import registry
+
+        try:
+            if options is None:
+                return registry.machine(name, version)
+            return registry.machine_for(name, version, options, newest=True)[0]
+        except ValueError as error:
+            raise UsageError(str(error)) from error
+
+    def check(self, agent: AgentFile, draft: Draft) -> None:
+        """Raise a UsageError with everything in the agent that names what is not there, or does not fit."""
+        from workflows.gate.approvals import problems as approval_problems
+
+        specs = [tool for tool in self.tools if tool.name in agent.tools]
+        found = [*self._machine(agent), *self._models(agent), *self._tools(agent, draft.folder)]
+        found += approval_problems(agent.approvals, agent.people, tools=agent.tools, specs=specs)
+        if found:
+            raise UsageError(draft.message(found))
+
+    def warnings(self, agent: AgentFile, more: Iterable[ToolSpec] = ()) -> tuple[str, ...]:
+        """What the agent's rules do not protect, as far as its tools are known; `more` are those of MCP
+        servers."""
+        from workflows.gate.approvals import problem_text, unchecked_paths
+
+        specs = [tool for tool in (*self.tools, *more) if tool.name in agent.tools]
+        return tuple(problem_text([one]) for one in unchecked_paths(agent.approvals, specs))
+
+    def _machine(self, agent: AgentFile) -> Iterator[Problem]:
+        names = {machine.name for machine in self.machines}
+        if agent.machine not in names:
+            text = f"there is no machine `{agent.machine}`; {nearest(agent.machine, names)}"
+            yield ("machine",), f"{text}{_machines_of(agent)}"
+            return
+        try:
+            machine = self.machine(agent.machine, agent.machine_version)
+        except UsageError as error:
+            yield ("machine_version",), str(error)
+            return
+        if wrong := list(_option_problems(agent.options, machine, ("options",))):
+            yield from wrong
+        else:
+            machine = self.machine(agent.machine, machine.version, agent.options)
+            yield from _state_problems(agent, machine)
+        for role in agent.models:
+            if role not in {*machine.roles, *agent.fallbacks}:
+                what = f"machine {machine.name} has no such role; {nearest(role, machine.roles)}"
+                yield ("models", role), what
+
+    def _models(self, agent: AgentFile) -> Iterator[Problem]:
+        plain = all(one.plain_replies for one in self.machines if one.name == agent.machine)
+        scripted = plain or any(spec.script for spec in agent.models.values())
+        # A misspelt tool of the agent is said once, of the agent.
+        misspelt = any(self.tool_problem(name) for name in agent.tools)
+        callable_ = [*agent.tools, *(tool.name for tool in self.tools if misspelt)]
+        for role, spec in agent.models.items():
+            if spec.provider not in self.providers:
+                what = f"there is no provider `{spec.provider}`; {nearest(spec.provider, self.providers)}"
+                yield ("models", role, "provider"), what
+            elif spec.provider == SCRIPTED and not scripted:
+                yield ("models", role), _no_script(agent.machine)
+            for index, entry in enumerate(spec.script or ()):
+                yield from _script_problems(entry, callable_, ("models", role, "script", index))
+
+    def _tools(self, agent: AgentFile, folder: Path) -> Iterator[Problem]:
+        for index, name in enumerate(agent.tools):
+            if problem := self.tool_problem(name):
+                file = folder / f"{name}.py"
+                is_left_out = (
+                    name.isidentifier() and file.is_file() and str(file.resolve()) not in agent.modules
+                )
+                hint = f"; {file.name} lies beside the agent file: add it to `modules`" if is_left_out else ""
+                yield ("tools", index), f"{problem}{hint}"
+
+    def tool_problem(self, name: str) -> str:
+        """Why there is no tool of this name; empty: there is, or an MCP server may have it."""
+        names = [tool.name for tool in self.tools]
+        server, separator, _ = name.partition("__")
+        if name in names or (separator and server in self.servers):
+            return ""
+        if separator and server:
+            known = ", ".join(self.servers) or "none"
+            return (
+                f"there is no tool `{name}`: no MCP server is called `{server}`; RATCHET_MCP names: {known}"
+            )
+        return f"there is no tool `{name}`; {nearest(name, names)}"
+
+
+def _machines_of(agent: AgentFile) -> str:
+    """Which machines the agent's own modules declare, for the end of a message."""
+    if not agent.modules:
+        return ""
+    machines = [getattr(one, "name", "") for one, _ in declared(load_modules(agent.modules), "MACHINE")]
+    files = ", ".join(Path(name).name for name in agent.modules)
+    if not machines:
+        return f". {files} declares none: a module does by `MACHINE = Machine(...)`, or by a tuple `MACHINES`"
+    return f". {files} declares {', '.join(f'`{name}`' for name in machines)}"
+
+
+def _script_problems(entry: ScriptedReply, tools: Sequence[str], where: KeyPath) -> Iterator[Problem]:
+    """Calls of a script that could not be made."""
+    for index, call in enumerate(entry.tool_calls):
+        place = (*where, "tool_calls", index)
+        if call.name not in tools:
+            yield (*place, "name"), f"the agent has no tool `{call.name}`; {nearest(call.name, tools)}"
+        try:
+            fits = isinstance(json.loads(call.arguments), dict)
+        except ValueError:
+            fits = bool(PLACEHOLDER.search(call.arguments))  # it may be JSON once it is filled in
+        if not fits:
+            yield (*place, "arguments"), f"expected a JSON object as text, got {call.arguments[:80]!r}"
+
+
+def machine_facts(machine: Machine) -> dict[str, Any]:
+    """All that can be said of one machine, as data: for `ratchet machines NAME` and the docs."""
+    return {
+        "machine": machine.name,
+        "version": machine.version,
+        "description": machine.description,
+        "roles": list(machine.roles),
+        "takes_material": machine.takes_material,
+        "options": [asdict(option) for option in options_of(machine.options)],
+        "schema": schema_of(machine.options),
+        "states": [_state_facts(machine, name) for name in machine.by_name],
+        "transitions": [
+            {"from": source, "event": event.__name__, "to": target}
+            for source, row in machine.rows.items()
+            for event, target in row.items()
+        ],
+        "exits": dict(machine.exits),
+        "common_exits": dict(COMMON_EXITS),
+    }
+
+
+def without_broken_modules(settings: Settings, named: Iterable[str]) -> tuple[Settings, tuple[str, ...]]:
+    """The settings without modules that an earlier command named and that cannot be loaded any more, or that
+    have what a newer one has: a tool, machine, rule, policy or hook of the same name.
+
+    A module that is `named` now, or by the environment, stays: its fault is an error for whoever loads it.
+    Gives a message for each module that is left out.
+    """
+    from activities.providers import load_providers
+    from activities.tools import load_tools
+
+    def load(*modules: str) -> None:
+        trial = settings.model_copy(update={"modules": modules})
+        load_tools(trial)
+        load_providers(trial)
+        register_modules(modules)
+
+    needed = tuple(named)
+    remembered = [name for name in settings.modules if name not in needed]
+    kept, messages = [name for name in settings.modules if name in needed], []
+    try:
+        load(*kept)
+    except FAULTS:  # beside a module that is broken, nothing can be said of the others
+        return settings.model_copy(update={"modules": tuple(kept)}), ()
+    for name in reversed(remembered):  # the newest first
+        try:
+            load(*kept, name)
+        except FAULTS as error:
+            messages.append(
+                f"the module {name}, named by an earlier command in this directory, is left out: "
+                f"{error}. If it is not needed any more: ratchet modules --forget {shlex.quote(name)}"
+            )
+        else:
+            kept.append(name)
+    return settings.model_copy(update={"modules": tuple(kept)}), tuple(messages)
+
+
+def module_facts(name: str) -> dict[str, Any]:
+    """What a user's module has, or why it cannot be loaded."""
+    try:
+        tools = [tool.name for tool in _tools_of(name)]
+        (module,) = load_modules([name])
+    except (UsageError, ExtensionError) as error:
+        return {"module": name, "error": str(error)}
+    machines = [getattr(one, "name", "") for one, _ in declared([module], "MACHINE")]
+    return {"module": name, "tools": tools, "machines": machines}
+
+
+def _tools_of(module: str) -> list[Any]:
+    """Raises UsageError."""
+    try:
+        return [one for one, _ in declared(load_modules([module]), "TOOL") if hasattr(one, "name")]
+    except ExtensionError as error:
+        raise UsageError(str(error)) from error
+
+
+def check_key(models: Iterable[ModelSpec]) -> None:
+    """Raise a UsageError when a model of provider `openai` has neither key nor server."""
+    if os.environ.get("OPENAI_API_KEY", "").strip() or os.environ.get("OPENAI_BASE_URL", "").strip():
+        return
+    for spec in models:
+        if spec.provider == "openai" and spec.base_url is None:
+            default = ", the default," if spec == ModelSpec() else ""
+            raise UsageError(
+                f"the model {spec.name}{default} is asked at OpenAI, since nothing names another server: set "
+                "OPENAI_API_KEY. For a model elsewhere (Anthropic, Ollama, vLLM, LM Studio) name its "
+                "OpenAI-compatible server with --base-url or OPENAI_BASE_URL, such as --base-url "
+                "http://localhost:11434/v1 --model llama3.2; a key that it needs goes into OPENAI_API_KEY. "
+                "`--model scripted` needs neither, but is not a language model"
+            )
+
+
+async def check_servers(models: Mapping[str, ModelSpec]) -> None:
+    """Raise a UsageError when neither a model of provider `openai`, nor one that may stand in for it, has a
+    server that is there: the run would try again for a minute."""
+    configured = os.environ.get("OPENAI_BASE_URL", "").strip()
+    asked = {role: spec.base_url or configured for role, spec in models.items() if spec.provider == "openai"}
+    if not asked:
+        return  # without the time that an HTTP client takes to be made
+    import httpx2
+
+    from activities.provider import ProviderError
+    from activities.providers.openai import OFFICIAL_URL, normal_url
+
+    silent: dict[str, str] = {}
+
+    async def ask(url: str) -> None:
+        try:
+            await client.get(normal_url(url or OFFICIAL_URL, "the model server's address"))
+        except ProviderError as error:
+            raise UsageError(str(error)) from None
+        except (httpx2.ConnectError, httpx2.ConnectTimeout, httpx2.ProxyError) as error:
+            silent[url] = str(error) or type(error).__name__
+        except httpx2.HTTPError:
+            pass  # it is there; what it says to a run shows
+
+    async with httpx2.AsyncClient(timeout=SERVER_SECONDS) as client:
+        await asyncio.gather(*map(ask, set(asked.values())))
+    down = [role for role, url in asked.items() if url in silent]
+    for role in down:
+        firsts = {name for name, spec in models.items() if role in spec.fallback}
+        if {role, *models[role].fallback, *firsts} <= set(down):
+            place = urlsplit(asked[role] or OFFICIAL_URL)
+            shown = urlunsplit(place._replace(netloc=place.netloc.rpartition("@")[2], query=""))
+            start = "" if place.hostname == urlsplit(OFFICIAL_URL).hostname else "start it, or "
+            raise UsageError(
+                f"the model server {shown} of {models[role].name} does not answer ({silent[asked[role]]}), "
+                f"so nothing was started; {start}check the network (HTTPS_PROXY, if there is a proxy), or "
+                "name another with --base-url"
+            )
+
+
+def _no_script(machine: str) -> str:
+    """Why a model without a script is refused, and which shipped agent has one."""
+    examples = [path.stem for path in shipped_agents() if YamlFile(path).values.get("machine") == machine]
+    hint = f", or try the agent {examples[0]}" if examples else ""
+    return (
+        f"the provider `{SCRIPTED}` cannot reply as {machine} expects without a script; write one "
+        f"(docs/scripts.md){hint}"
+    )
+
+
+def _option_problems(given: JsonObject, machine: Machine, where: KeyPath) -> Iterator[Problem]:
+    """What is wrong with a machine's options, and with those of machines that run inside it."""
+    from workflows import registry
+
+    try:
+        built, options = registry.machine_for(machine.name, machine.version, given)
+        if built.prepare:
+            built.prepare(options, registry.extensions())
+    except ValidationError as error:
+        for place, what in problems(error, machine.options):
+            yield (*where, *place), what
+        return
+    except Exception as error:  # noqa: BLE001  # whatever a user's machine raises about its options
+        yield where, str(error)
+        return
+    yield from _inner_problems(options, where)
+
+
+def _inner_problems(value: object, where: KeyPath) -> Iterator[Problem]:
+    """Machines that options name (fields `machine`, `machine_version`, `options`); a run would find a wrong
+    one only when it comes to it."""
+    from workflows import registry
+
+    if isinstance(value, BaseModel):
+        name = getattr(value, "machine", None)
+        if isinstance(name, str):
+            try:
+                # as the run looks it up: the oldest where no version is named
+                inner = registry.machine(name, getattr(value, "machine_version", None), newest=False)
+            except ValueError as error:
+                yield (*where, "machine"), str(error)
+                return
+            yield from _option_problems(getattr(value, "options", {}), inner, (*where, "options"))
+            return
+        for field in sorted(value.model_fields_set):
+            yield from _inner_problems(getattr(value, field), (*where, field))
+    elif isinstance(value, tuple):
+        for index, item in enumerate(value):
+            yield from _inner_problems(item, (*where, index))
+
+
+def _state_problems(agent: AgentFile, machine: Machine) -> Iterator[Problem]:
+    """States of `interrupt_states` that the machine does not have, tools that the agent does not have: nobody
+    would be asked there, or the run would break a rule there."""
+    from workflows.task import missing_tools
+
+    yield from ((("tools",), what) for what in missing_tools(machine, agent.tools))
+    for index, name in enumerate(agent.people.interrupt_states):
+        if name not in machine.rows:
+            known = nearest(name, machine.rows)
+            what = f"machine {agent.machine} has no state `{name}` to pause before; {known}"
+            yield ("people", "interrupt_states", index), what
+    if agent.people.interrupt_every and machine.step is None:
+        yield ("people", "interrupt_every"), f"machine {agent.machine} has no steps"
+
+
+def _state_facts(machine: Machine, name: str) -> dict[str, Any]:
+    one = machine.by_name[name]
+    return {
+        "state": name,
+        "initial": name == state_name(machine.initial),
+        "final": name in machine.final,
+        "begins_step": machine.step is not None and name == state_name(machine.step),
+        "counts": one.counts,
+        "reads": sorted(one.reads),
+        "writes": sorted(one.writes),
+        "asks": sorted(effect.__name__ for effect in one.asks),
+        "tools": None if one.tools is None else sorted(one.tools),
+        "enforced": one.enforce,
+    }

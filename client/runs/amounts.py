@@ -1,0 +1,58 @@
+"""Amounts of counters as people type them: `cost_usd=5 model_calls=20`."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterable
+
+from client.agents.yaml import nearest
+from client.errors import UsageError
+from workflows.api import COUNTERS
+
+__all__ = ["amounts_from", "caps_from"]
+
+
+def amounts_from(words: Iterable[str]) -> dict[str, float]:
+    """How much more of each counter: `cost_usd=5 model_calls=20`.
+
+    Raises:
+        UsageError: a word is not COUNTER=NUMBER, a number is not above 0, or there is no word.
+    """
+    found: dict[str, float] = {}
+    for word in words:
+        name, number = _split(word)
+        found[name] = _number(number, word)
+        if found[name] <= 0:
+            raise UsageError(f"{word}: expected a number above 0, how much more")
+    if not found:
+        raise UsageError("how much more of what is missing, such as cost_usd=5 or model_calls=20")
+    return found
+
+
+def caps_from(words: Iterable[str]) -> dict[str, float | None]:
+    """The new cap of each counter, None for no cap: `model_calls=300 tokens=none`. Raises UsageError."""
+    found: dict[str, float | None] = {}
+    for word in words:
+        name, number = _split(word)
+        found[name] = None if number.lower() in ("none", "null", "no") else _number(number, word)
+    if not found:
+        raise UsageError("the limit is missing, such as model_calls=300 or tokens=none")
+    return found
+
+
+def _split(word: str) -> tuple[str, str]:
+    name, equals, number = word.partition("=")
+    if not equals or not name or not number:
+        hint = "" if name in COUNTERS else f"; {nearest(name, COUNTERS)}"
+        raise UsageError(f"{word}: expected COUNTER=NUMBER, such as model_calls=20{hint}")
+    return name, number
+
+
+def _number(text: str, word: str) -> float:
+    try:
+        number = float(text.replace("_", "").replace(",", ""))
+    except ValueError as error:
+        raise UsageError(f"{word}: {text!r} is not a number; expected one such as 20 or 0.5") from error
+    if not math.isfinite(number):
+        raise UsageError(f"{word}: {text!r} cannot be counted; `none` means no limit")
+    return number

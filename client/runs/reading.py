@@ -1,0 +1,388 @@
+"""Reading runs: lists, status, logs, results, and following them as they happen."""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from collections.abc import AsyncGenerator, Sequence
+from contextlib import aclosing, suppress
+from datetime import timedelta
+from typing import Any, TypeVar, Unpack
+
+from pydantic import BaseModel
+from temporalio.client import (
+    Client,
+    WorkflowExecutionDescription,
+    WorkflowFailureError,
+    WorkflowHandle,
+    WorkflowQueryFailedError,
+)
+from temporalio.exceptions import ApplicationError, CancelledError
+
+from activities.contracts import Message
+from activities.store.encryption import ENCODED
+from client.errors import (
+    NONDETERMINISM,
+    CodeChanged,
+    MachineBug,
+    NoWorker,
+    RatchetError,
+    RunNotBegun,
+    StoreNotShared,
+    UnknownRun,
+    clear_errors,
+    machine_bug,
+    no_worker,
+    run_failed,
+)
+from client.history.recorded import by_number, executions_of, recorded_log
+from client.runs.attributes import line_of, newest_runs
+from client.runs.follow import Follower, Heartbeat, bug_in, heartbeat_in, newest_state
+from client.runs.listing import Filter, RunLine, list_filter
+from client.runs.runs import Runs
+from client.server.connection import Connection, has_worker
+from workflows.api import (
+    RESULT_KEY,
+    TASK_QUEUE,
+    LogPage,
+    PageQuery,
+    ResultPage,
+    RunResult,
+    RunStatus,
+    TranscriptPage,
+)
+from workflows.kernel.log import Record
+
+__all__ = ["RunReader"]
+
+Q = TypeVar("Q")
+BUG_ATTEMPTS = 2
+"""Failed workflow tasks after which a run counts as stopped by a bug."""
+QUERY_SECONDS = 15
+BEGIN_SECONDS = 0.1
+"""Between two queries to a run that has not begun."""
+ABSENCE_SECONDS = 60
+"""How long `watch` waits for a worker that went away in the middle of a run."""
+
+
+class RunReader(Runs):
+    """What can be read of runs, live or over: the part of `AgentClient` that changes nothing.
+
+    Lists and runs that are over: see `Runs`.
+    """
+
+    def __init__(self, connection: Connection) -> None:
+        super().__init__(connection.settings, connection.stores, connection.where)
+        self.connection = connection
+
+    @property
+    def temporal(self) -> Client:
+        """Temporal's own client."""
+        return self.connection.temporal
+
+    @property
+    def ui(self) -> str | None:
+        """Address of Temporal's Web UI; known of the embedded server only."""
+        return self.connection.ui
+
+    async def has_worker(self, run: str | None = None) -> bool:
+        """A worker polls the task queue of this run; default: the one that all share."""
+        return await self._is_polled(TASK_QUEUE if run is None else (await self.description(run)).task_queue)
+
+    async def _is_polled(self, queue: str) -> bool:
+        if queue in self.connection.queues:
+            return True
+        async with clear_errors(self.where):
+            return await has_worker(self.temporal, queue)
+
+    # -- lists: no worker is needed --------------------
+
+    async def lines(self, limit: int | None = None, **wanted: Unpack[Filter]) -> Sequence[RunLine]:
+        """See `Runs`; few are fetched where few are wanted."""
+        async with clear_errors(self.where):
+            return [await line_of(run) for run in await newest_runs(self.temporal, limit, **wanted)]
+
+    async def count(self, **wanted: Unpack[Filter]) -> int:
+        """See `Runs`."""
+        async with clear_errors(self.where):
+            return (await self.temporal.count_workflows(list_filter(**wanted))).count
+
+    async def list_page(
+        self, query: str, size: int, token: bytes = b""
+    ) -> tuple[tuple[RunLine, ...], bytes | None]:
+        """One page of the runs that a visibility query finds, those under way first, then the newest; and
+        the token of the next page, None at the end."""
+        async with clear_errors(self.where):
+            found = self.temporal.list_workflows(query, page_size=size, next_page_token=token or None)
+            await found.fetch_next_page(page_size=size)
+            return tuple([await line_of(run) for run in found.current_page or ()]), found.next_page_token
+
+    async def describe(self, run: str) -> RunLine:
+        """What a list shows of one run."""
+        return await line_of(await self.description(run))
+
+    async def description(self, run: str) -> WorkflowExecutionDescription:
+        """Temporal's description of a run's newest execution."""
+        async with clear_errors(self.where, run):
+            return await self.temporal.get_workflow_handle(run).describe()
+
+    async def heartbeat(self, run: str) -> Heartbeat:
+        """What the model says at this moment, or what fails; needs no query."""
+        return await heartbeat_in(self.temporal, (await self.description(run)).raw_description)
+
+    async def first_run_id(self, run: str) -> str | None:
+        """See `Runs`."""
+        try:
+            return (await self.description(run)).raw_info.first_run_id
+        except UnknownRun:
+            return None
+
+    async def live(self, run: str) -> RunReader:
+        """See `Runs`."""
+        return self
+
+    async def server(self) -> RunReader:
+        """See `Runs`."""
+        return self
+
+    # -- what came out --------------------
+
+    async def result(self, run: str) -> RunResult:
+        """Wait until a run is over; what came out of it. See `Runs`."""
+        found = await self._given_result(run)
+        if not found.cut:
+            return found
+        try:
+            return await self._whole(run, found)
+        except RatchetError as error:  # no worker, or a bug
+            return found.model_copy(update={"cut": f"{found.cut}. They could not do so here: {error}"})
+
+    async def _given_result(self, run: str) -> RunResult:
+        """The result as Temporal's history has it; from the archive where Temporal does not know the run."""
+        handle: WorkflowHandle[Any, RunResult] = self.temporal.get_workflow_handle(run, result_type=RunResult)
+        try:
+            async with clear_errors(self.where, run):
+                found: RunResult | None = await handle.result()
+        except WorkflowFailureError as error:
+            found = _result_in(error)
+            if isinstance(error.cause, CancelledError):
+                async with clear_errors(self.where, run):
+                    found = await (await handle.describe()).memo_value(
+                        RESULT_KEY, default=None, type_hint=RunResult
+                    )
+            if found is None:
+                raise run_failed(run, error) from error
+        except UnknownRun:
+            return await self._archived_result(run)
+        assert found is not None
+        return found
+
+    async def _whole(self, run: str, cut: RunResult) -> RunResult:
+        """The result that is cut in Temporal's history: from the archive, else by the run's own word. Raises
+        as `query`."""
+        with suppress(RatchetError):  # an archive that is damaged or away
+            archived = await self.archive.result(run)
+            if archived is not None and archived.log_head == cut.log_head:
+                return archived
+        text = ""
+        while True:
+            page = await self.query(run, "result", ResultPage, PageQuery(since=len(text)))
+            text += page.text
+            if not page.text or page.next >= page.total:
+                return RunResult.model_validate_json(text)
+
+    # -- what a run says of itself --------------------
+
+    async def live_status(self, run: str) -> RunStatus:
+        """Where a run is, by its own word; and what fails and is tried again. Raises as `query`."""
+        status = await self.query(run, "status", RunStatus)
+        beat = await self.heartbeat(run) if status.finished is None else Heartbeat()
+        more: dict[str, Any] = {"paused_calls": beat.paused_calls}
+        if beat.failure is not None:
+            more |= {"failing": beat.failure, "attempt": beat.attempt, "next_try": beat.next_try}
+        return status.model_copy(update=more)
+
+    async def transcript(self, run: str, *, full: bool = False) -> tuple[Message, ...]:
+        """The conversation with the model so far."""
+        messages: tuple[Message, ...] = ()
+        while True:
+            query = PageQuery(since=len(messages), full=full)
+            page = await self.query(run, "transcript", TranscriptPage, query)
+            messages += page.messages
+            if not page.messages or len(messages) >= page.total:
+                return messages
+
+    async def diagram(self, run: str) -> str:
+        """The run's machine as a Mermaid diagram with the current state marked."""
+        return await self.query(run, "diagram", str)
+
+    async def query(
+        self,
+        run: str,
+        name: str,
+        kind: type[Q],
+        query: BaseModel | None = None,
+        *,
+        seconds: float = QUERY_SECONDS,
+    ) -> Q:
+        """Ask a run; refused at once when there is no worker to answer. One that has just been started is
+        waited for.
+
+        Raises:
+            NoWorker: no worker polls, or none answered within `seconds`; then it is `WorkersBusy`.
+            RunNotBegun: the run did not begin within `seconds`.
+            RunRefused: it cannot begin.
+            MachineBug: a bug stops the run; the text has exception, file and line.
+            StoreNotShared: the answer is long and lies in the workers' store, which cannot be read here.
+        """
+        await self._check_worker(run)
+        handle = self.temporal.get_workflow_handle(run)
+        inputs = [] if query is None else [query]
+        until = time.monotonic() + seconds
+        while True:
+            timeout = timedelta(seconds=max(until - time.monotonic(), 1))
+            try:
+                async with clear_errors(self.where, run, query=True):
+                    answer: Q = await handle.query(name, args=inputs, result_type=kind, rpc_timeout=timeout)
+                    return answer
+            except WorkflowQueryFailedError as error:
+                await self._check_begins(run, error, is_late=time.monotonic() > until)
+            except NoWorker:
+                await self._check_bug(run)
+                raise
+            await asyncio.sleep(BEGIN_SECONDS)
+
+    async def _check_begins(self, run: str, error: WorkflowQueryFailedError, *, is_late: bool) -> None:
+        """Return when a run that refused a query may answer soon. What the SDK asks, a run refuses only
+        before it has begun; Temporal's SDK hands on no type of the refusal, and of an encrypted one no text.
+        """
+        reason = str(error)
+        if NONDETERMINISM in reason:
+            await self._check_bug(run, reason)
+        elif (await self.describe(run)).progress != "running":
+            await self._given_result(run)  # where the run failed, it says why
+        elif not is_late:
+            return
+        else:
+            why = "it waits for its workers to describe its tools" if reason == ENCODED else reason
+            raise RunNotBegun(
+                f"run {run} has not begun yet, so it answers no query: {why}; try again, or see what it "
+                f"waits for with `ratchet watch {run}`"
+            ) from error
+        raise RatchetError(f"run {run} refused the query: {reason}") from error
+
+    async def _check_bug(self, run: str, text: str = "") -> None:
+        """Raise MachineBug when a bug stops the run; `text` is what Temporal says, where it is known."""
+        async with clear_errors(self.where, run):
+            if bug := text or await bug_in(self.temporal, run):
+                line = await self.describe(run)
+                raise machine_bug(
+                    run, bug, line.machine, line.state or await newest_state(self.temporal, run)
+                )
+
+    async def raise_on_bug(self, run: str) -> None:
+        """Wait until a bug has stopped the run several times from now on; then raise MachineBug. Else never
+        returns."""
+        before: int | None = None
+        while True:
+            attempt = (await self.description(run)).raw_description.pending_workflow_task.attempt
+            before = attempt if before is None or attempt < before else before
+            if attempt > max(before, 1) + BUG_ATTEMPTS - 1:
+                await self._check_bug(run)
+            await asyncio.sleep(1)
+
+    async def _check_worker(self, run: str) -> None:
+        """Raise NoWorker; UnknownRun where that is the reason."""
+        queue = (await self.description(run)).task_queue
+        if not await self._is_polled(queue):
+            raise no_worker(self.where, queue, embedded=self.ui is not None)
+
+    # -- following --------------------
+
+    async def watch(self, run: str, since: int = 0) -> AsyncGenerator[Record, None]:
+        """Every record of a run as it happens, until the run is over; branches and all."""
+        async with aclosing(self.batches(run, since)) as batches:
+            async for records in batches:
+                for record in records:
+                    yield record
+
+    async def batches(
+        self, run: str, since: int = 0, *, seconds: float | None = None
+    ) -> AsyncGenerator[tuple[Record, ...], None]:
+        """The same; records that were there at once come together.
+
+        It waits for the run's history, and asks for the log once each time the history has grown.
+
+        Args:
+            seconds: an empty batch comes whenever nothing has happened for so long.
+        """
+        if await self.is_archived(run) or await self.first_run_id(run) is None:
+            yield await self.records(run, since)
+            return
+        await self._check_worker(run)
+        async with Follower(self.temporal, run) as follower:
+            over = False
+            while not over:
+                async with clear_errors(self.where, run):
+                    if not await follower.news(seconds):
+                        yield ()
+                        continue
+                over = follower.over  # noted before the log is read: what comes later is read then
+                new, finished = await self._with_patience(run, since)
+                if new:
+                    yield new
+                    since = new[-1].seq + 1
+                over = over or finished
+
+    async def _with_patience(self, run: str, since: int) -> tuple[tuple[Record, ...], bool]:
+        """The new records; a worker that is away, or a bug that may be fixed by now, is waited for."""
+        until = time.monotonic() + ABSENCE_SECONDS
+        while True:
+            try:
+                return await self.live_records(run, since)
+            except (MachineBug, RunNotBegun, NoWorker) as error:
+                if isinstance(error, CodeChanged) or time.monotonic() > until:
+                    raise
+                await asyncio.sleep(1)
+
+    async def live_records(self, run: str, since: int, full: bool = False) -> tuple[tuple[Record, ...], bool]:
+        """The records from `since` on, and whether the run is over. Raises as `query`."""
+        records: tuple[Record, ...] = ()
+        while True:
+            page = await self.query(run, "log", LogPage, PageQuery(since=since, full=full))
+            if page.first > since:
+                records += await self._earlier_records(run, since, page.first)
+            records += page.records
+            since = page.next
+            if not page.records or page.next >= page.total:
+                return records, page.finished
+
+    async def _earlier_records(self, run: str, since: int, until: int) -> tuple[Record, ...]:
+        """Records of executions before the present one: from the archive, else from Temporal's history.
+
+        Raises:
+            StoreNotShared: neither has all of them.
+        """
+        found: dict[int, Record] = {}
+        with suppress(RatchetError):  # a damaged archive harms no run that the server knows
+            found = by_number(await self.archive.records(run))
+        if not found.keys() >= set(range(since, until)):
+            async with clear_errors(self.where, run):
+                found |= await recorded_log(self.temporal, await executions_of(self.temporal, run))
+        missing = [seq for seq in range(since, until) if seq not in found]
+        if missing:
+            raise StoreNotShared(
+                f"run {run} was continued with an empty history, and {len(missing)} of its earlier records "
+                f"(from {missing[0]} on) are neither in the archive here nor in Temporal's history; name "
+                f"the workers' directory with --data-dir, or read from record {missing[-1] + 1} on (--since)"
+            )
+        return tuple(found[seq] for seq in range(since, until))
+
+
+def _result_in(error: WorkflowFailureError) -> RunResult | None:
+    """The result that a run gives with its error."""
+    cause = error.cause
+    details = cause.details if isinstance(cause, ApplicationError) else ()
+    if not details or not isinstance(details[0], dict) or "exit_reason" not in details[0]:
+        return None
+    return RunResult.model_validate(details[0])

@@ -1,0 +1,241 @@
+"""Runs of a data directory, read from its files: no server is started or asked.
+
+The embedded server keeps its list of runs in SQLite, in a table whose rows it writes soon after what they
+tell has happened. Work that is still to be done on it is kept in a second table. So the rows are what a
+server would answer exactly when each piece of work there is done; else, and wherever something in the
+database is not as it is read here, the server is asked. (Tables of Temporal 1.32: `executions_visibility`,
+`visibility_tasks`, `namespaces`; what is in bytes is in the form of Protocol Buffers.)
+"""
+
+from __future__ import annotations
+
+import json
+import sqlite3
+from collections.abc import Awaitable, Callable, Iterator, Sequence
+from contextlib import closing
+from datetime import UTC
+from typing import TYPE_CHECKING, Any, TypeVar, Unpack
+
+from activities.settings import Settings
+from activities.store.stores import Stores
+from client.errors import no_worker, unknown_run
+from client.runs.listing import GOAL_CHARACTERS, PROGRESS, REQUESTS_KEY, Filter, RunLine, requests_in
+from client.runs.runs import Runs
+from client.server.ownership import DATABASE, is_own
+from workflows.api import ATTRIBUTES, LOG_HEAD_KEY, WORKFLOW_TYPE
+
+if TYPE_CHECKING:
+    from client.runs.reading import RunReader
+
+__all__ = ["StoppedRuns"]
+
+T = TypeVar("T")
+NAMESPACE = "default"
+COLUMNS = (
+    "v.workflow_id, v.run_id, v.status, v.start_time, v.close_time, v.task_queue, v.memo, v.search_attributes"
+)
+ROWS = """FROM executions_visibility AS v JOIN namespaces AS n
+ON lower(hex(n.id)) = replace(v.namespace_id, '-', '')
+WHERE n.name = :namespace AND v.workflow_type_name = :type"""
+WANTED = f"""{ROWS} AND v.status <> 6
+AND (NOT :running OR v.close_time IS NULL)
+AND (NOT :waiting OR json_extract(v.search_attributes, :AgentWaiting) IS NOT NULL)
+AND (:machine IS NULL OR json_extract(v.search_attributes, :AgentMachine) = :machine)
+AND (:agent IS NULL OR json_extract(v.search_attributes, :AgentName) = :agent)
+AND (:since IS NULL OR v.start_time >= :since)
+AND substr(v.workflow_id, 1, length(:prefix)) = :prefix"""
+"""As `list_filter`."""
+COUNT = f"SELECT count(*) {WANTED}"
+NEWEST = f"""SELECT {COLUMNS}, max(v.start_time) AS newest {WANTED}
+GROUP BY v.workflow_id ORDER BY newest DESC LIMIT :limit"""
+ONE = f"""SELECT {COLUMNS} {ROWS} AND v.workflow_id = :run ORDER BY replace(v.run_id, '-', '') IN
+(SELECT lower(hex(run_id)) FROM current_executions WHERE workflow_id = v.workflow_id), v.start_time"""
+BUSY_SECONDS = 2
+
+
+class _Unclear(Exception):
+    """The database does not say it, or not in a form that is known here."""
+
+
+class StoppedRuns(Runs):
+    """Runs of the embedded server, running or not, from its database and the archive.
+
+    Args:
+        server: a reader that asks the server; it starts one if none runs.
+    """
+
+    def __init__(self, settings: Settings, server: Callable[[], Awaitable[RunReader]]) -> None:
+        self._home = settings.data_dir.resolve()
+        super().__init__(settings, Stores(settings), str(self._home))
+        self._ask_server = server
+        self._is_clear: bool | None = None
+        self._names: dict[str, str] = {}
+        """Column of a search attribute -> its name."""
+
+    async def lines(self, limit: int | None = None, **wanted: Unpack[Filter]) -> Sequence[RunLine]:
+        """See `Runs`."""
+        found = self._read(NEWEST, self._line, **_values(wanted), limit=-1 if limit is None else limit)
+        return await (await self.server()).lines(limit, **wanted) if found is None else found
+
+    async def count(self, **wanted: Unpack[Filter]) -> int:
+        """See `Runs`."""
+        found = self._read(COUNT, lambda row: int(row[0]), **_values(wanted))
+        return await (await self.server()).count(**wanted) if found is None else sum(found)
+
+    async def describe(self, run: str) -> RunLine:
+        """See `Runs`."""
+        found = self._executions(run)
+        if found is None:
+            return await (await self.server()).describe(run)
+        if not found:
+            raise unknown_run(self.where, run)
+        return found[-1]
+
+    async def first_run_id(self, run: str) -> str | None:
+        """See `Runs`. After a reset it may be the id of a later execution: then no archive has it."""
+        found = self._executions(run)
+        if found is None or any(line.progress != "continued" for line in found[:-1]):
+            return await (await self.server()).first_run_id(run)
+        return found[0].run_id if found else None
+
+    async def live(self, run: str) -> RunReader:
+        """See `Runs`. Without a server there is no worker, either."""
+        from client.server.embedded import running_server
+
+        line = await self.describe(run)
+        if line.progress == "running" and running_server(self._home) is None:
+            raise no_worker(self.where, line.task_queue, embedded=True)
+        return await self.server()
+
+    async def server(self) -> RunReader:
+        """See `Runs`."""
+        return await self._ask_server()
+
+    def _executions(self, run: str) -> list[RunLine] | None:
+        """Of one run, the newest last; None: ask the server."""
+        return self._read(ONE, self._line, run=run)
+
+    def _read(self, query: str, made: Callable[[tuple[Any, ...]], T], **values: Any) -> list[T] | None:
+        """What is made of the rows of a query; None: ask the server."""
+        path = self._home / DATABASE
+        try:
+            path.lstat()
+            with closing(sqlite3.connect(f"{path.as_uri()}?mode=ro", uri=True, timeout=BUSY_SECONDS)) as file:
+                file.execute("BEGIN")
+                if self._is_clear is None:
+                    self._is_clear = is_own(self._home) and self._is_settled(file)
+                if not self._is_clear:
+                    return None
+                places = {name: f'$."{column}"' for column, name in self._names.items()}
+                values |= {**places, "namespace": NAMESPACE, "type": WORKFLOW_TYPE}
+                return [made(row) for row in file.execute(query, values)]
+        except FileNotFoundError:
+            return []
+        except (_Unclear, OSError, sqlite3.Error, ValueError, KeyError, TypeError, IndexError):
+            self._is_clear = False
+            return None
+
+    def _is_settled(self, file: sqlite3.Connection) -> bool:
+        """All that has happened is in the rows; notes the columns of our search attributes."""
+        (data,) = file.execute("SELECT data FROM namespaces WHERE name = ?", (NAMESPACE,)).fetchone()
+        config = dict(_fields(data))[2]
+        self._names = dict(_entry(value) for number, value in _fields(config) if number == 8)
+        if not set(ATTRIBUTES) <= set(self._names.values()):
+            return False
+        versions = dict(file.execute("SELECT run_id, _version FROM executions_visibility"))
+        tasks = file.execute("SELECT task_id, data FROM visibility_tasks")
+        return all(versions.get(dict(_fields(task))[3].decode(), -1) >= number for number, task in tasks)
+
+    def _line(self, row: tuple[Any, ...]) -> RunLine:
+        run, run_id, status, started, closed, queue, memo, attributes = row[:8]
+        found = {
+            self._names.get(column, column): one for column, one in json.loads(attributes or "{}").items()
+        }
+        notes = dict(_payload_entry(value) for _, value in _fields(memo or b""))
+        goal = _value(notes.get("goal"))
+        return RunLine(
+            id=run,
+            run_id=run_id,
+            progress=PROGRESS[status],
+            agent=found.get("AgentName", ""),
+            machine=found.get("AgentMachine", ""),
+            task_queue=queue,
+            state=found.get("AgentState", ""),
+            waiting="" if closed else found.get("AgentWaiting", ""),
+            waiting_since=found.get("AgentWaitingSince"),
+            deadline=found.get("AgentDeadline"),
+            exit_reason=found.get("AgentExit", ""),
+            goal="" if goal is None else str(goal)[:GOAL_CHARACTERS],
+            started=started,
+            closed=closed,
+            requests=requests_in(_value(notes.get(REQUESTS_KEY))),
+            log_head=str(_value(notes.get(LOG_HEAD_KEY)) or ""),
+        )
+
+
+def _values(wanted: Filter) -> dict[str, Any]:
+    """The values of `WANTED`."""
+    since = wanted.get("since")
+    # as the server writes it, so that texts compare as times do: no zeros at the end; then comes the zone
+    text = since and f"{since.astimezone(UTC):%Y-%m-%d %H:%M:%S.%f}".rstrip("0").rstrip(".")
+    return {
+        "running": wanted.get("running", False) or wanted.get("waiting", False),
+        "waiting": wanted.get("waiting", False),
+        "machine": wanted.get("machine"),
+        "agent": wanted.get("agent"),
+        "prefix": wanted.get("prefix", ""),
+        "since": text,
+    }
+
+
+# -- Protocol Buffers --------------------
+# Temporal's classes for them would do, but take longer to import than such a command may take.
+
+
+def _fields(data: bytes) -> Iterator[tuple[int, Any]]:
+    """Number and value of each field of a message: bytes, or a number. Raises IndexError."""
+    at = 0
+    while at < len(data):
+        key, at = _number(data, at)
+        if key & 7 == 0:
+            value, at = _number(data, at)
+            yield key >> 3, value
+        elif key & 7 == 2:
+            size, at = _number(data, at)
+            yield key >> 3, data[at : at + size]
+            at += size
+        else:
+            raise _Unclear
+
+
+def _number(data: bytes, at: int) -> tuple[int, int]:
+    """A number, and where the next thing begins."""
+    value = shift = 0
+    while True:
+        byte = data[at]
+        value, shift, at = value | (byte & 0x7F) << shift, shift + 7, at + 1
+        if byte < 0x80:
+            return value, at
+
+
+def _entry(data: bytes) -> tuple[str, str]:
+    """An entry of a map of texts."""
+    found = dict(_fields(data))
+    return found[1].decode(), found.get(2, b"").decode()
+
+
+def _payload_entry(data: bytes) -> tuple[str, bytes]:
+    """An entry of a memo: its name and payload."""
+    found = dict(_fields(data))
+    return found[1].decode(), found[2]
+
+
+def _value(payload: bytes | None) -> Any:
+    """The value of a payload. Raises `_Unclear` for one that needs a codec, such as an encrypted one."""
+    if payload is None:
+        return None
+    parts = list(_fields(payload))
+    metadata = dict(_entry(value) for number, value in parts if number == 1)
+    if metadata.get("encoding") != "json/plain":
+        raise _Unclear
+    return json.loads(dict(parts).get(2, b"null"))

@@ -1,0 +1,1 @@
+"""What programs hold: `AgentClient` and `Local`, decisions and commands. They import it from `ratchet`."""

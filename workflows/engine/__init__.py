@@ -1,0 +1,1 @@
+"""The engine moves one run: it asks people where it must, makes calls, gives the machine their answers."""
