@@ -35,7 +35,7 @@ class ExtensionError(Exception):
 
 def load_extensions(names: Iterable[str]) -> tuple[ModuleType, ...]:
     """The modules of these names and those of installed packages, each once, in that order."""
-    announced = [_imported(name) for name in _announced()]
+    announced = [_import(name) for name in _announced()]
     return tuple(dict.fromkeys((*load_modules(names), *announced)))
 
 
@@ -44,7 +44,7 @@ def load_modules(names: Iterable[str]) -> tuple[ModuleType, ...]:
 
     Raises `ExtensionError` with file, line and cause when one is missing or broken.
     """
-    return tuple(dict.fromkeys(_loaded(name) for name in names))
+    return tuple(dict.fromkeys(_load(name) for name in names))
 
 
 def declared(modules: Iterable[ModuleType], constant: str) -> Iterator[tuple[Any, str]]:
@@ -70,20 +70,20 @@ def _announced() -> tuple[str, ...]:
     return tuple(point.value.partition(":")[0] for point in points)
 
 
-def _loaded(name: str) -> ModuleType:
+def _load(name: str) -> ModuleType:
     if not name.strip():
         raise ExtensionError("a module name is blank; give a path to a .py file or a module name")
     if not (name.endswith(".py") or "/" in name or "\\" in name):
-        return _imported(name)
+        return _import(name)
     path = Path(name).expanduser().resolve()
     if not path.is_file():
         raise ExtensionError(f"{path}: no such file; `modules` names Python files or modules")
     if path.suffix != ".py":
         raise ExtensionError(f"{path}: not a Python file; its name must end in .py")
-    return _imported(_user_files.add(path), str(path))
+    return _import(_user_files.add(path), str(path))
 
 
-def _imported(name: str, file: str | None = None) -> ModuleType:
+def _import(name: str, file: str | None = None) -> ModuleType:
     try:
         return importlib.import_module(name)
     except (Exception, SystemExit) as error:
@@ -100,11 +100,11 @@ class _Source(SourceFileLoader):
     may hold an older version."""
 
     def get_code(self, fullname: str) -> CodeType:
-        return _compiled(self.get_data(self.path), self.path)
+        return _compile(self.get_data(self.path), self.path)
 
 
 @lru_cache(maxsize=256)
-def _compiled(source: bytes, path: str) -> CodeType:
+def _compile(source: bytes, path: str) -> CodeType:
     return compile(source, path, "exec", dont_inherit=True)
 
 

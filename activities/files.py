@@ -145,7 +145,7 @@ class FilesRoot:
         parts = self.parts(path)
         if not parts:
             raise PathError(f"{path!r} is a folder; list_files shows what is in it")
-        with _explained(path), self._folder(parts[:-1]) as folder:
+        with _plain_errors(path), self._folder(parts[:-1]) as folder:
             _check_regular(path, os.stat(parts[-1], dir_fd=folder, follow_symlinks=False))
             file = os.fdopen(os.open(parts[-1], _READ, dir_fd=folder), "rb")
         try:
@@ -160,7 +160,7 @@ class FilesRoot:
     def entries(self, path: str) -> tuple[Entry, ...]:
         """What is in a folder, sorted, without hidden names; raises `PathError`."""
         parts = self.parts(path)
-        with _explained(path), self._folder(parts) as folder, os.scandir(folder) as found:
+        with _plain_errors(path), self._folder(parts) as folder, os.scandir(folder) as found:
             entries = [_entry(parts, one) for one in found if not self._hidden((*parts, one.name))]
         return tuple(sorted(entries, key=lambda entry: entry.path))
 
@@ -194,7 +194,7 @@ class FilesRoot:
                 f"{path[:200]!r} is not open to writing: {reason}; the operator may allow it "
                 "(RATCHET_WRITE_ANY_NAME)"
             )
-        with _explained(path), self._folder(parts[:-1], make=True) as folder:
+        with _plain_errors(path), self._folder(parts[:-1], make=True) as folder:
             mode = _mode_of_old(path, parts[-1], folder)
             if mode is not None:
                 _check_old(path, parts[-1], folder)
@@ -364,7 +364,7 @@ def _fill(descriptor: int, content: bytes, mode: int | None) -> None:
 
 
 @contextmanager
-def _explained(path: str) -> Iterator[None]:
+def _plain_errors(path: str) -> Iterator[None]:
     """Turns the operating system's errors into ours."""
     try:
         yield

@@ -224,7 +224,7 @@ class ModelActivities:
         try:
             async with heartbeats(lambda: (_end(tail), *before.kept), self.heartbeat_seconds):
                 complete = self._complete(call, began, show if waits else None)
-                reply = _counted(_storable(await complete, call), call)
+                reply = _with_estimate(_storable(await complete, call), call)
         except ProviderError as error:
             if error.type != MUST_WAIT:
                 log.warning("model.failed", model=call.model.name, error=error.error, cause=error.type)
@@ -447,7 +447,7 @@ def _storable(reply: ModelReplied, asked: ModelCall) -> ModelReplied:
     )
 
 
-def _counted(reply: ModelReplied, asked: ModelCall) -> ModelReplied:
+def _with_estimate(reply: ModelReplied, asked: ModelCall) -> ModelReplied:
     """The reply of a provider that counts or prices nothing: with an estimate, and the task's own price."""
     usage = reply.usage
     if not usage.input_tokens + usage.output_tokens:

@@ -147,7 +147,7 @@ class RateLimits:
     async def settle(self, use: Use, tokens: int) -> None:
         """Count what a question has really used, if that takes no longer than about a second."""
         try:
-            await self._transaction(self._settled, use, tokens)
+            await self._transaction(self._settle, use, tokens)
         except TimeoutError:  # the reply is worth more
             log.warning("model.not_counted", rate_limits=use.names, tokens=tokens)
 
@@ -199,7 +199,7 @@ class RateLimits:
         overtaken = file.execute(older, (name, question.since - self._ahead)).fetchone()
         return self._pause / 10 if overtaken else 0
 
-    def _settled(self, file: sqlite3.Connection, now: float, use: Use, tokens: int) -> None:
+    def _settle(self, file: sqlite3.Connection, now: float, use: Use, tokens: int) -> None:
         if tokens < use.tokens:
             given_back = "UPDATE used SET tokens = tokens - ? WHERE name=? AND slice=?"
             file.executemany(given_back, [(use.tokens - tokens, name, use.slice) for name in use.names])

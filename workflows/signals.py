@@ -36,9 +36,9 @@ as stuck, and gives the task out again, for ever; ten thousand signals may have 
 busy one."""
 EARLY_SECONDS = 1.0
 """How long a decision waits for the request that it is about."""
-SOON = 0.001
+NEXT_SECONDS = 0.001
 """Seconds until the next ones are taken."""
-KEPT = 20
+MAX_KEPT_NAMES = 20
 """Names of unusable signals that `status` shows, also after continue-as-new."""
 
 
@@ -89,7 +89,7 @@ class Messages:
 
     async def _take_the_rest(self) -> None:
         while self._waiting and not self._over:
-            await workflow.sleep(SOON)
+            await workflow.sleep(NEXT_SECONDS)
             self._take()
         self._later = None
 
@@ -105,7 +105,7 @@ class Messages:
                 case _:
                     raise ValueError("this run knows no such signal; it was ignored")
         except Exception as error:  # noqa: BLE001  # a signal in the history would harm the run for ever
-            self.unusable = [*self.unusable, name[:100]][-KEPT:]
+            self.unusable = [*self.unusable, name[:100]][-MAX_KEPT_NAMES:]
             problem = problems_text(error) if isinstance(error, ValidationError) else str(error)
             reason = f"{name[:100]!r} with {len(inputs)} values"
             self.drive.log_event("UnusableSignal", by="signal", reason=reason, error=problem[:1000])

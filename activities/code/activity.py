@@ -151,11 +151,11 @@ async def _with_value(answer: CodeAnswer | None, blobs: BlobStore) -> CodeAnswer
     if answer.whole is not None:
         value = (await asyncio.to_thread(blobs.get, answer.whole)).decode(errors="replace")
     if answer.parse and isinstance(value, str):
-        value = _parsed(value)
+        value = _json_or_text(value)
     return answer.model_copy(update={"value": value})
 
 
-def _parsed(text: str) -> JsonValue:
+def _json_or_text(text: str) -> JsonValue:
     """The JSON value that the text is; otherwise the text."""
     try:
         value: JsonValue = from_json(text, allow_inf_nan=False)

@@ -203,9 +203,9 @@ class _Block:
             call, error = await self._run(self._begin(self.effect.inputs))
         elif saved.waiting:
             self.calls = saved.calls
-            call, error = await self._run(self._go_on(await self._loaded(saved)), saved.seconds)
+            call, error = await self._run(self._go_on(await self._load(saved)), saved.seconds)
         else:
-            await self._loaded(saved)
+            await self._load(saved)
             call, error = await self._run(self._begin({}))
         dump = await self._dumped()
         kept = SavedSession(
@@ -213,7 +213,7 @@ class _Block:
         )
         return BlockEnd(kept, call, error)
 
-    async def _loaded(self, saved: SavedSession) -> monty.AsyncSnapshot | None:
+    async def _load(self, saved: SavedSession) -> monty.AsyncSnapshot | None:
         """The state is in the interpreter; where its block waits, if one does."""
         try:
             if saved.waiting:

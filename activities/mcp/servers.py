@@ -93,7 +93,7 @@ class McpServer:
     async def tools(self) -> tuple[dict[str, Tool[Any]], dict[str, str]]:
         """The server's tools as it has them now, by the name that agents use; and those that cannot be used,
         with the reason. Raises TransientError while it is away, and Unusable."""
-        connection = await self._opened()
+        connection = await self._open_connection()
         try:
             async with asyncio.timeout(OPEN_SECONDS):
                 await self._learn(connection)
@@ -104,7 +104,7 @@ class McpServer:
 
     async def tool(self, name: str) -> Tool[Any] | None:
         """One of its tools, as they were when last asked for. Raises as `tools`."""
-        return (await self._opened(wait=self._wait)).tools.get(name)
+        return (await self._open_connection(wait=self._wait)).tools.get(name)
 
     async def close(self) -> None:
         """End the connection, and the process if it is one."""
@@ -124,7 +124,7 @@ class McpServer:
         left = 1 if repeatable else 0
         until = time.monotonic() + self._wait
         while True:
-            connection = await self._opened(call.heartbeat, until - time.monotonic())
+            connection = await self._open_connection(call.heartbeat, until - time.monotonic())
             try:
                 return await self._answer(connection, tool, arguments, call)
             except TransientError:
@@ -199,7 +199,7 @@ class McpServer:
 
     # -- the connection --------------------
 
-    async def _opened(
+    async def _open_connection(
         self, heartbeat: Callable[[str], None] = lambda text: None, wait: float = 0
     ) -> Connection:
         """The open connection. Raises TransientError where opening it failed, for `wait` seconds again and

@@ -199,7 +199,7 @@ class OpenAIProvider:
             try:
                 reply = _answer(await _post(client, api, request, call, server), asked, server)
             except APIStatusError as error:
-                quirk = _refused(error, request.body, quirks, by_tool=asks_by_tool(asked, call))
+                quirk = _quirk_in(error, request.body, quirks, by_tool=asks_by_tool(asked, call))
                 if quirk is None or call.requests.is_used_up:
                     if before:
                         return together(before.pop(), before)  # it was paid for
@@ -251,7 +251,7 @@ def _connect(server: Server, max_body_bytes: int) -> AsyncOpenAI:
     cost_of(ModelSpec(), Usage(), base_url=server.url)  # loads the price list
     hooks: dict[str, list[Any]] = {
         "request": [] if server.configured else [keep_plain_headers],
-        "response": [_bounded(max_body_bytes, server)],
+        "response": [_reading_limit(max_body_bytes, server)],
     }
     return AsyncOpenAI(
         api_key=server.key or PLACEHOLDER,
@@ -262,7 +262,7 @@ def _connect(server: Server, max_body_bytes: int) -> AsyncOpenAI:
     )
 
 
-def _bounded(limit: int, server: Server) -> Callable[[httpx2.Response], Awaitable[None]]:
+def _reading_limit(limit: int, server: Server) -> Callable[[httpx2.Response], Awaitable[None]]:
     """A hook that ends the reading of a body, or of one event of a stream, behind `limit` bytes, and reads
     nothing that is compressed: a small one could unpack to any size."""
     import httpx2
@@ -402,7 +402,9 @@ def _request(api: Api, call: ModelCall, quirks: Collection[str], server: Server)
     return Request(body, content, {"Idempotency-Key": key} if call.key else {})
 
 
-def _refused(error: APIStatusError, body: JsonObject, known: Collection[str], *, by_tool: bool) -> str | None:
+def _quirk_in(
+    error: APIStatusError, body: JsonObject, known: Collection[str], *, by_tool: bool
+) -> str | None:
     """What the server does not take, if that is its complaint. llama-server says 500 of its templates."""
     if error.status_code not in (400, 422, 500) or len(known) >= MOST_QUIRKS:
         return None

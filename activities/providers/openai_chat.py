@@ -79,7 +79,7 @@ def _messages(call: ModelCall, quirks: Collection[str], by: str) -> list[dict[st
     waiting: list[Image] = []  # results and system messages cannot hold one
     for message in call.messages:
         if waiting and message.role != "tool":
-            shaped.append(_shown(waiting))
+            shaped.append(_images_message(waiting))
         text, images = with_images(message, call.images)
         made = _message(message.model_copy(update={"content": text}), quirks, by)
         if images and message.role == "user":
@@ -88,7 +88,7 @@ def _messages(call: ModelCall, quirks: Collection[str], by: str) -> list[dict[st
             waiting += images
         shaped.append(made)
     if waiting:
-        shaped.append(_shown(waiting))
+        shaped.append(_images_message(waiting))
     return _alternating(shaped, quirks) if {NO_SYSTEM, ALTERNATE} & set(quirks) else shaped
 
 
@@ -101,13 +101,13 @@ def _alternating(shaped: list[dict[str, Any]], quirks: Collection[str]) -> list[
         before = merged[-1] if merged else {}
         plain = message["role"] in ("user", "assistant") and not {"tool_calls"} & {*before, *message}
         if plain and before.get("role") == message["role"]:
-            before["content"] = _joined(before["content"], message["content"])
+            before["content"] = _join(before["content"], message["content"])
         else:
             merged.append(message)
     return merged
 
 
-def _shown(images: list[Image]) -> dict[str, Any]:
+def _images_message(images: list[Image]) -> dict[str, Any]:
     """A message of the user with the images of those before it, which wait no longer."""
     names = ", ".join(image.name for image in images)
     parts = [{"type": "text", "text": f"The images named above: {names}"}, *map(_part, images)]
@@ -119,7 +119,7 @@ def _part(image: Image) -> dict[str, Any]:
     return {"type": "image_url", "image_url": {"url": image.url}}
 
 
-def _joined(first: Any, second: Any) -> Any:
+def _join(first: Any, second: Any) -> Any:
     """Two contents as one: a text, or a list of parts."""
     if isinstance(first, str) and isinstance(second, str):
         return f"{first}\n\n{second}"
@@ -246,23 +246,23 @@ class ChatReply:
 
     @property
     def tool_calls(self) -> tuple[NativeCall, ...]:
-        return tuple(call.whole for call in self._made)
+        return tuple(call.whole for call in self._real_calls)
 
     @property
     def kept(self) -> JsonObject:
         """Signatures of the calls, and the reasoning behind them."""
         kept: JsonObject = {}
-        extras = [call.extra for call in self._made]
+        extras = [call.extra for call in self._real_calls]
         if extras and not any(extras):
             extras[0] = self._extra
         if any(extras):
             kept["calls"] = extras
-        if self._made and self._reasoning:
+        if self._real_calls and self._reasoning:
             kept["reasoning_content"] = "".join(self._reasoning)
         return kept
 
     @property
-    def _made(self) -> list[PartialCall]:
+    def _real_calls(self) -> list[PartialCall]:
         """Some servers end with a call of nothing."""
         return [call for call in self._calls if call.name or any(call.arguments)]
 

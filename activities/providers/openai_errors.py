@@ -183,14 +183,14 @@ async def with_plain_errors(work: Awaitable[T], server: Server) -> T:
     except ProviderError as error:
         failure = error
     except Exception as error:
-        explained = _explained(error, server)
+        explained = _provider_error(error, server)
         if explained is None:
             raise
         failure = explained
     raise failure  # without a context: the library's errors hold the key in their request
 
 
-def _explained(error: Exception, server: Server) -> ProviderError | None:
+def _provider_error(error: Exception, server: Server) -> ProviderError | None:
     """The error for what the client library raised, or reading its answer; None for anything else."""
     import httpx2
     import openai

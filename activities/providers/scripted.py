@@ -93,9 +93,9 @@ def _from_script(
             names |= {name: value for name, value in found.groupdict().items() if value is not None}
     if entry.expect is None or found:
         calls = tuple(_filled_call(call, names) for call in entry.tool_calls)
-        return _text(_filled(entry.reply, names)), calls
+        return _text(_fill_in(entry.reply, names)), calls
     if entry.otherwise is not None:
-        return _text(_filled(entry.otherwise, names)), ()
+        return _text(_fill_in(entry.otherwise, names)), ()
     newest = before_replies[-1]
     shown = newest if len(newest) <= SHOWN_CHARACTERS else newest[: SHOWN_CHARACTERS - 1] + "…"
     raise _failed(
@@ -116,14 +116,14 @@ def _before_replies(conversation: Conversation) -> list[str]:
     return [*texts, newest]
 
 
-def _filled(value: JsonValue, names: Mapping[str, str]) -> JsonValue:
+def _fill_in(value: JsonValue, names: Mapping[str, str]) -> JsonValue:
     """The value with `{name}` filled in every string; unknown names stay as they are."""
     if isinstance(value, str):
         return PLACEHOLDER.sub(lambda found: names.get(found[1], found[0]), value)
     if isinstance(value, list):
-        return [_filled(item, names) for item in value]
+        return [_fill_in(item, names) for item in value]
     if isinstance(value, dict):
-        return {key: _filled(item, names) for key, item in value.items()}
+        return {key: _fill_in(item, names) for key, item in value.items()}
     return value
 
 
@@ -132,9 +132,9 @@ def _filled_call(call: NativeCall, names: Mapping[str, str]) -> NativeCall:
     try:
         arguments = json.loads(call.arguments)
     except ValueError:
-        filled = str(_filled(call.arguments, names))
+        filled = str(_fill_in(call.arguments, names))
     else:
-        made = _filled(arguments, names)
+        made = _fill_in(arguments, names)
         filled = call.arguments if made == arguments else _text(made)
     return call.model_copy(update={"arguments": filled})
 

@@ -141,7 +141,7 @@ class Archive:
         with self.database.writing(_lock(run)) as execute:
             if events:
                 self._add_history(execute, (*run, execution), events)
-            held = _held(execute, run, rows)
+            held = _held_hashes(execute, run, rows)
             other = _first_other(held, part.after, rows)
             is_late = False
             if other is not None or not self._has_result(execute, run, result):
@@ -155,7 +155,7 @@ class Archive:
                 else:
                     _put_aside(execute, run)
                     _begin(execute, run, part.after)
-                held = _held(execute, run, rows)
+                held = _held_hashes(execute, run, rows)
             for _, _, *row in rows:
                 if row[0] not in held:
                     execute("INSERT INTO records VALUES(?,?,?,?,?)", (*run, *row))
@@ -265,12 +265,12 @@ class Archive:
         self, workflow_id: str, run_id: str | None = None, *, since: int = 0
     ) -> tuple[JsonObject, ...]:
         """The records from a number on, in order, as JSON objects."""
-        texts = self._checked(workflow_id, run_id).records
+        texts = self._whole_chain(workflow_id, run_id).records
         return tuple(_object(text, f"record {seq}", workflow_id) for seq, text in texts if seq >= since)
 
     def last_record(self, workflow_id: str) -> JsonObject | None:
         """The newest record, or None if the run has no records."""
-        texts = self._checked(workflow_id, None).records
+        texts = self._whole_chain(workflow_id, None).records
         return _object(texts[-1][1], f"record {texts[-1][0]}", workflow_id) if texts else None
 
     def records_up_to(self, head: str, workflow_id: str, run_id: str) -> tuple[JsonObject, ...]:
@@ -286,7 +286,7 @@ class Archive:
 
     def result(self, workflow_id: str, run_id: str | None = None) -> JsonObject | None:
         """The run's result; None while there is no result."""
-        text = self._checked(workflow_id, run_id).result
+        text = self._whole_chain(workflow_id, run_id).result
         return None if text is None else _object(text, "the result", workflow_id)
 
     def unchecked_result(self, workflow_id: str) -> JsonObject | None:
@@ -323,7 +323,7 @@ class Archive:
         broken = self._chain(workflow_id, run_id).broken
         return None if broken is None else broken.at
 
-    def _checked(self, workflow_id: str, run_id: str | None) -> _Chain:
+    def _whole_chain(self, workflow_id: str, run_id: str | None) -> _Chain:
         chain = self._chain(workflow_id, run_id)
         if chain.broken:
             raise chain.broken
@@ -402,7 +402,7 @@ def _head(last: str, result: str | None) -> str:
     return last if result is None else _next_hash(last, result)
 
 
-def _held(execute: Execute, run: Run, rows: Sequence[tuple[Any, ...]]) -> dict[int, str]:
+def _held_hashes(execute: Execute, run: Run, rows: Sequence[tuple[Any, ...]]) -> dict[int, str]:
     """The hash of each record that the archive holds in their place, and of the one before."""
     query = f"SELECT seq, hash FROM records WHERE {ONE} AND seq BETWEEN ? AND ?"
     return dict(execute(query, (*run, rows[0][2] - 1, rows[-1][2]))) if rows else {}

@@ -160,21 +160,21 @@ class Files:
 
     def stat(self, name: str) -> tuple[int, float] | None:
         """See `Objects`."""
-        with self._explained(), suppress(FileNotFoundError):
+        with self._plain_errors(), suppress(FileNotFoundError):
             found = self.path(name).stat()
             return found.st_size, found.st_mtime
         return None
 
     def read(self, name: str) -> bytes | None:
         """See `Objects`."""
-        with self._explained(), suppress(FileNotFoundError):
+        with self._plain_errors(), suppress(FileNotFoundError):
             return self.path(name).read_bytes()
         return None
 
     def write(self, name: str, data: bytes) -> None:
         """See `Objects`: a process may die at any line of this."""
         path = self.path(name)
-        with self._explained():
+        with self._plain_errors():
             if not path.parent.exists():
                 self.folder.mkdir(mode=PRIVATE_FOLDER, parents=True, exist_ok=True)
                 path.parent.mkdir(mode=PRIVATE_FOLDER, exist_ok=True)
@@ -195,14 +195,14 @@ class Files:
 
     def move(self, name: str, to: str) -> None:
         """See `Objects`."""
-        with self._explained(), suppress(FileNotFoundError):  # another process was faster
+        with self._plain_errors(), suppress(FileNotFoundError):  # another process was faster
             self.path(name).replace(self.path(to))
 
     def delete(self, name: str, before: float) -> bool:
         """See `Objects`. Moved aside first: who writes the name again meanwhile writes another file."""
         path = self.path(name)
         aside = path.with_name(f"{path.name}.deleted")
-        with self._explained(), suppress(FileNotFoundError):
+        with self._plain_errors(), suppress(FileNotFoundError):
             path.replace(aside)
             if aside.stat().st_mtime < before:
                 aside.unlink()
@@ -212,14 +212,14 @@ class Files:
 
     def names(self) -> Iterator[tuple[str, int, float]]:
         """See `Objects`."""
-        with self._explained():
+        with self._plain_errors():
             for path in self.folder.glob("*/*"):
                 with suppress(FileNotFoundError):  # deleted meanwhile
                     found = path.stat()
                     yield f"{path.parent.name}/{path.name}", found.st_size, found.st_mtime
 
     @contextmanager
-    def _explained(self) -> Iterator[None]:
+    def _plain_errors(self) -> Iterator[None]:
         try:
             yield
         except OSError as error:

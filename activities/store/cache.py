@@ -98,7 +98,7 @@ class ConversationCache:
         """
         additions: dict[str, tuple[Message, ...]] = {}
         at = digest
-        while (known := self._known(at)) is None:
+        while (known := self._conversation_in_memory(at)) is None:
             row = self._row("SELECT base, messages FROM additions WHERE digest=?", at)
             if not row or at in additions:  # a damaged file may lead in a circle
                 return None
@@ -135,7 +135,7 @@ class ConversationCache:
         """Close the file; the next call opens it again."""
         self._file.close()
 
-    def _known(self, digest: str) -> Conversation | None:
+    def _conversation_in_memory(self, digest: str) -> Conversation | None:
         known = Conversation() if digest == EMPTY_DIGEST else self._memory.get(digest)
         return known if isinstance(known, Conversation) else None
 

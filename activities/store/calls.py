@@ -96,7 +96,7 @@ class CallsMade:
                 rows = execute(f"{query} call IN ({marks}) ORDER BY begun", tuple(names))
                 rows = [row for row in rows if row[0].startswith(reset.run) and row[0] not in reset.keys]
             if rows:
-                known = self._known(*rows[-1])
+                known = self._known_call(*rows[-1])
                 return replace(known, call=call) if known.call in self._keys.names_of(call) else known
             if reset is not None and execute("SELECT at FROM made")[0][0] > reset.since:
                 raise CallsForgotten(
@@ -122,9 +122,9 @@ class CallsMade:
         under which the digest is kept."""
         query = "SELECT key, call, title, begun, result FROM calls WHERE substr(key,1,?)=? ORDER BY begun"
         start = f"{run}/"
-        return [self._known(*row) for row in self.database.rows(query, (len(start), start))]
+        return [self._known_call(*row) for row in self.database.rows(query, (len(start), start))]
 
-    def _known(self, key: str, name: str, title: str, begun: float, result: str | None) -> KnownCall:
+    def _known_call(self, key: str, name: str, title: str, begun: float, result: str | None) -> KnownCall:
         title = self._keys.unseal_text(title)
         return KnownCall(key, name, title, begun, self._read(key, result) if result else None)
 

@@ -74,7 +74,7 @@ class SqliteFile:
     @contextmanager
     def writing(self, lock: str) -> Iterator[Execute]:
         """See `Database`; nobody else writes at all meanwhile."""
-        with self._explained():
+        with self._plain_errors():
             self.path.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
             os.close(os.open(self.path, os.O_CREAT | os.O_RDWR, 0o600))  # readable to its owner alone
             with closing(self._connect()) as file, file:
@@ -84,7 +84,7 @@ class SqliteFile:
 
     def rows(self, sql: str, values: tuple[object, ...] = ()) -> list[tuple[Any, ...]]:
         """See `Database`."""
-        with self._explained():
+        with self._plain_errors():
             if not self.path.exists():  # reading must not make the file
                 return []
             with closing(self._connect()) as file:
@@ -92,7 +92,7 @@ class SqliteFile:
 
     def shrink(self) -> None:
         """See `Database`. It needs as much free space as the file has afterwards, and writers wait for it."""
-        with self._explained(), closing(self._connect()) as file:
+        with self._plain_errors(), closing(self._connect()) as file:
             file.execute("VACUUM")
 
     def close(self) -> None:
@@ -108,7 +108,7 @@ class SqliteFile:
         return file
 
     @contextmanager
-    def _explained(self) -> Iterator[None]:
+    def _plain_errors(self) -> Iterator[None]:
         try:
             yield
         except (sqlite3.Error, OSError) as error:
@@ -176,7 +176,7 @@ class Postgres:
         from psycopg_pool import PoolTimeout
 
         try:
-            with self._opened().connection() as connection:
+            with self._open_pool().connection() as connection:
                 yield connection
         except (Error, PoolTimeout, OSError) as error:
             problem = " ".join(str(error).split()) or type(error).__name__
@@ -184,7 +184,7 @@ class Postgres:
                 f"{self.where}: {problem}. Check that the server runs and that RATCHET_STORE names it."
             ) from error
 
-    def _opened(self) -> ConnectionPool[Connection]:
+    def _open_pool(self) -> ConnectionPool[Connection]:
         import psycopg
         from psycopg_pool import ConnectionPool
 

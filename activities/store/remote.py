@@ -75,7 +75,7 @@ class Bucket:
         """See `Objects`."""
         import obstore
 
-        with self._explained(), suppress(FileNotFoundError):
+        with self._plain_errors(), suppress(FileNotFoundError):
             found = obstore.head(self._store, name)
             return found["size"], found["last_modified"].timestamp()
         return None
@@ -84,7 +84,7 @@ class Bucket:
         """See `Objects`."""
         import obstore
 
-        with self._explained(), suppress(FileNotFoundError):
+        with self._plain_errors(), suppress(FileNotFoundError):
             return obstore.get(self._store, name).bytes().to_bytes()
         return None
 
@@ -92,14 +92,14 @@ class Bucket:
         """See `Objects`."""
         import obstore
 
-        with self._explained():
+        with self._plain_errors():
             obstore.put(self._store, name, data)
 
     def move(self, name: str, to: str) -> None:
         """See `Objects`."""
         import obstore
 
-        with self._explained(), suppress(FileNotFoundError):  # another process was faster
+        with self._plain_errors(), suppress(FileNotFoundError):  # another process was faster
             obstore.rename(self._store, name, to)
 
     def delete(self, name: str, before: float) -> bool:
@@ -109,7 +109,7 @@ class Bucket:
         kept = self.stat(name)
         if kept is None or kept[1] >= before:
             return False
-        with self._explained():
+        with self._plain_errors():
             obstore.delete(self._store, name)
         return True
 
@@ -117,7 +117,7 @@ class Bucket:
         """See `Objects`."""
         import obstore
 
-        with self._explained():
+        with self._plain_errors():
             for page in obstore.list(self._store):
                 for found in page:
                     yield found["path"], found["size"], found["last_modified"].timestamp()
@@ -126,7 +126,7 @@ class Bucket:
         """There are no files."""
 
     @contextmanager
-    def _explained(self) -> Iterator[None]:
+    def _plain_errors(self) -> Iterator[None]:
         try:
             yield
         except FileNotFoundError as error:

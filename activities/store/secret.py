@@ -44,7 +44,7 @@ class StoreSecret:
         try:
             own = self._read()
             if own is None and not self._given:
-                own = self._made()
+                own = self._make()
         except OSError as error:
             raise StoreUnavailable(
                 f"{self.path}: {error.strerror or error}. Check that its folder exists, is writable and has "
@@ -65,7 +65,7 @@ class StoreSecret:
         except FileNotFoundError:
             return None
 
-    def _made(self) -> bytes | None:
+    def _make(self) -> bytes | None:
         """A new secret; that of another process if it was faster."""
         from filelock import FileLock
 

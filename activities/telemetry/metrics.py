@@ -116,9 +116,9 @@ class Metrics:
 
     def called(self, attempt: ToolAttempt) -> None:
         """A function of a tool has ended."""
-        tool = self._bounded("tool", attempt.request.tool) if attempt.is_known else "unknown"
+        tool = self._bounded_value("tool", attempt.request.tool) if attempt.is_known else "unknown"
         outcome = attempt.error_type or ("ok" if getattr(attempt.result, "ok", True) else "failed")
-        self._tool_calls.labels(tool, attempt.part, self._bounded("outcome", outcome)).inc()
+        self._tool_calls.labels(tool, attempt.part, self._bounded_value("outcome", outcome)).inc()
         self._tool_seconds.labels(tool).observe(attempt.seconds)
         self._count_retry("call_tool")
 
@@ -128,9 +128,9 @@ class Metrics:
         if (result := new.result) is None:
             return
         task: Any = result["task"]
-        agent = self._bounded("agent", result["agent"])
-        exit_reason = self._bounded("exit", result["exit_reason"])
-        self._runs.labels(agent, self._bounded("machine", result["machine"]), exit_reason).inc()
+        agent = self._bounded_value("agent", result["agent"])
+        exit_reason = self._bounded_value("exit", result["exit_reason"])
+        self._runs.labels(agent, self._bounded_value("machine", result["machine"]), exit_reason).inc()
         counters: Any = result["counters"]
         self._run_seconds.labels(agent).observe(counters.get("seconds", 0))
         if not task["depth"]:  # it has those of its inner runs
@@ -142,7 +142,7 @@ class Metrics:
         """Runs that wait for people: what for, and since when (in seconds since 1970)."""
         found: defaultdict[str, list[float]] = defaultdict(list)
         for kind, time in since:
-            found[self._bounded("kind", kind)].append(time)
+            found[self._bounded_value("kind", kind)].append(time)
         self._waiting.clear()
         self._oldest.clear()
         for kind, times in found.items():
@@ -161,26 +161,26 @@ class Metrics:
         for record in records:
             times: Any = (record.get("started", 0), record.get("at", 0))
             if record.get("to") and record["event"] not in ENTERED:
-                place = [self._bounded(name, record[name]) for name in ("machine", "state")]
+                place = [self._bounded_value(name, record[name]) for name in ("machine", "state")]
                 self._state_seconds.labels(*place).observe(max(times[1] - times[0], 0))
             about: Any = record.get("about") or {}
             if record["event"] == OPENED:
                 rules[about["request"]] = about.get("rule") or about["kind"]
             elif record["event"] in CLOSED:
-                labels = [self._bounded(name, about.get(name)) for name in ("kind", "outcome")]
+                labels = [self._bounded_value(name, about.get(name)) for name in ("kind", "outcome")]
                 self._requests.labels(*labels).inc()
             for rule in _refusing(record, rules):
-                self._refusals.labels(self._bounded("rule", rule)).inc()
+                self._refusals.labels(self._bounded_value("rule", rule)).inc()
 
     def _count_retry(self, name: str) -> None:
         if activity.info().attempt > 1:
             self._retries.labels(name).inc()
 
     def _of_model(self, name: str) -> tuple[str, str]:
-        provider, _, model = self._bounded("model", name).partition("/")
+        provider, _, model = self._bounded_value("model", name).partition("/")
         return provider, model or provider
 
-    def _bounded(self, label: str, value: object) -> str:
+    def _bounded_value(self, label: str, value: object) -> str:
         """The value, or `other`: whoever starts runs may name agents and models as they like."""
         text, known = str(value)[:100], self._values[label]
         if text not in known and len(known) >= MOST_VALUES:

@@ -90,7 +90,7 @@ def _as_text(value: object) -> str:
     return readable(str(value))
 
 
-def _kept(data: bytes, blobs: BlobStore | None) -> tuple[str | None, str | None]:
+def _keep(data: bytes, blobs: BlobStore | None) -> tuple[str | None, str | None]:
     """The digest, or why there is none. Never raises: the tool has run, so its answer must not be lost."""
     if blobs is None:
         return None, "it was not kept: this worker has no durable store"
@@ -109,7 +109,7 @@ def shown(output: Output, cap: int, blobs: BlobStore | None) -> tuple[str, str |
     total = len(output.text)
     if output.is_text and total <= cap:
         return output.text, None
-    digest, problem = _kept(output.whole, blobs)
+    digest, problem = _keep(output.whole, blobs)
     if total <= cap:
         return output.text, digest
     note = f"[{total - cap:,} of {total:,} characters left out; {problem or 'the whole is kept'}]"
@@ -146,7 +146,7 @@ def _artifact(
 ) -> Artifact:
     digest = None
     if body is not None:
-        digest, error = _kept(body.whole, blobs)
+        digest, error = _keep(body.whole, blobs)
     artifact = Artifact(**spec.model_dump(), error=error and readable(error))
     if body is None or digest is None:
         return artifact

@@ -59,10 +59,10 @@ def _value(expression: str) -> int | float:
         raise ValueError("write ** for powers")
     evaluator = SimpleEval(operators=OPERATORS, functions=FUNCTIONS, names={"pi": math.pi, "e": math.e})
     evaluator.nodes = {node: evaluator.nodes[node] for node in NODES}
-    return _checked(evaluator.eval(" ".join(expression.split())))
+    return _real_number(evaluator.eval(" ".join(expression.split())))
 
 
-def _checked(value: object) -> int | float:
+def _real_number(value: object) -> int | float:
     if isinstance(value, bool) or not isinstance(value, int | float):
         raise TypeError("only real numbers are allowed")
     if value.bit_length() > MAX_BITS if isinstance(value, int) else not math.isfinite(value):
@@ -70,8 +70,8 @@ def _checked(value: object) -> int | float:
     return value
 
 
-def _bounded(function: Callable[..., object]) -> Callable[..., int | float]:
-    return lambda *numbers: _checked(function(*map(_checked, numbers)))
+def _on_real_numbers(function: Callable[..., object]) -> Callable[..., int | float]:
+    return lambda *numbers: _real_number(function(*map(_real_number, numbers)))
 
 
 def _power(base: Any, exponent: Any) -> object:
@@ -93,15 +93,15 @@ def _round(number: Any, digits: Any = 0) -> object:
 
 
 OPERATORS = {
-    ast.Add: _bounded(operator.add),
-    ast.Sub: _bounded(operator.sub),
-    ast.Mult: _bounded(operator.mul),
-    ast.Div: _bounded(operator.truediv),
-    ast.FloorDiv: _bounded(operator.floordiv),
-    ast.Mod: _bounded(operator.mod),
-    ast.Pow: _bounded(_power),
-    ast.UAdd: _bounded(operator.pos),
-    ast.USub: _bounded(operator.neg),
+    ast.Add: _on_real_numbers(operator.add),
+    ast.Sub: _on_real_numbers(operator.sub),
+    ast.Mult: _on_real_numbers(operator.mul),
+    ast.Div: _on_real_numbers(operator.truediv),
+    ast.FloorDiv: _on_real_numbers(operator.floordiv),
+    ast.Mod: _on_real_numbers(operator.mod),
+    ast.Pow: _on_real_numbers(_power),
+    ast.UAdd: _on_real_numbers(operator.pos),
+    ast.USub: _on_real_numbers(operator.neg),
 }
 PLAIN = (
     "floor", "ceil", "gcd", "hypot", "sqrt", "exp", "log", "log2", "log10", "sin", "cos", "tan", "asin",
@@ -109,9 +109,9 @@ PLAIN = (
 )  # fmt: skip
 """Functions of Python's `math`."""
 FUNCTIONS = {
-    **{name: _bounded(getattr(math, name)) for name in PLAIN},
-    **{"abs": _bounded(abs), "min": _bounded(min), "max": _bounded(max)},
-    **{"round": _bounded(_round), "factorial": _bounded(_factorial)},
+    **{name: _on_real_numbers(getattr(math, name)) for name in PLAIN},
+    **{"abs": _on_real_numbers(abs), "min": _on_real_numbers(min), "max": _on_real_numbers(max)},
+    **{"round": _on_real_numbers(_round), "factorial": _on_real_numbers(_factorial)},
 }
 
 TOOL = Tool(name="calculator", params=Params, run=run, effect="pure", timeout_seconds=10)

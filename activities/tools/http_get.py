@@ -223,7 +223,7 @@ async def _read(response: httpx2.Response) -> str:
             break
     kind = response.headers.get("content-type", "").partition(";")[0].strip().lower()
     head = f"HTTP {response.status_code} {kind or 'no type'} {str(response.url)[:500]}"
-    text = _decoded(body, response.charset_encoding or "utf-8")
+    text = _decode(body, response.charset_encoding or "utf-8")
     if response.status_code in TRANSIENT_STATUS:
         raise TransientError(f"{head}: {text[:300]}")
     if response.status_code >= 400:
@@ -234,7 +234,7 @@ async def _read(response: httpx2.Response) -> str:
     return f"{head}\n\n{text}{note}"
 
 
-def _decoded(body: bytearray, encoding: str) -> str:
+def _decode(body: bytearray, encoding: str) -> str:
     try:
         if codecs.lookup(encoding).name in FOR_HOST_NAMES:
             encoding = "utf-8"

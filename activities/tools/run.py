@@ -223,7 +223,7 @@ class ToolRunner:
         """
         failures = attempt - 1 if failures is None else failures
         try:
-            known = await self._known(request, request.key, time.time())
+            known = await self._note_begin(request, request.key, time.time())
         except StoreUnavailable as error:
             raise CallNotBegun(str(error)) from error
         except StoreError as error:
@@ -255,7 +255,7 @@ class ToolRunner:
     async def block_call(self, request: ToolInput) -> CallBlocked:
         """Keep a lost attempt from beginning, and tell when it has begun. Raises CallNotBegun."""
         try:
-            known = await self._known(request, request.key, time.time())
+            known = await self._note_begin(request, request.key, time.time())
         except StoreUnavailable as error:
             raise CallNotBegun(str(error)) from error
         except StoreError:
@@ -361,7 +361,7 @@ class ToolRunner:
         """Write down that the call begins; not None: why it is not made. Raises CallNotBegun."""
         began = time.time()
         try:
-            known = await self._known(request, key, began)
+            known = await self._note_begin(request, key, began)
         except StoreUnavailable as error:
             log.warning("tool.not_begun", tool=tool.name, error=str(error))
             raise CallNotBegun(str(error), began) from error
@@ -387,7 +387,7 @@ class ToolRunner:
             return replace(lost, acts_for=tool.timeout_seconds)
         return None if known.result is None else ToolOutcome(encode(""), known=known.result)
 
-    async def _known(self, request: Request, key: str, at: float) -> KnownCall | None:
+    async def _note_begin(self, request: Request, key: str, at: float) -> KnownCall | None:
         """What the store knows of the call; notes that it was begun at this time. Raises `StoreError`."""
         if self.calls is None:
             return None
@@ -419,7 +419,7 @@ class ToolRunner:
             else:
                 calls.end(key, result.model_dump(mode="json"))
 
-        writing = asyncio.create_task(_written(write, tried))
+        writing = asyncio.create_task(_write_result(write, tried))
         self._writing.add(writing)
         writing.add_done_callback(self._writing.discard)
         with suppress(TimeoutError):
@@ -558,7 +558,7 @@ class ToolActivities:
                 ) from None
 
 
-async def _written(write: Callable[[], None], tried: asyncio.Event) -> None:
+async def _write_result(write: Callable[[], None], tried: asyncio.Event) -> None:
     """Write a result; `tried` is set after the first try."""
     pause = FIRST_PAUSE
     while True:
@@ -615,7 +615,7 @@ async def _performed(
     When it is cancelled or late, an asynchronous function is cancelled. A synchronous one cannot be
     stopped: it goes on in its thread, where `call.cancelled()` tells it.
     """
-    task = asyncio.create_task(_ended(part, function, arguments))
+    task = asyncio.create_task(_call_function(part, function, arguments))
     try:
         done, _ = await asyncio.wait({task}, timeout=seconds)
     except asyncio.CancelledError:
@@ -629,7 +629,9 @@ async def _performed(
     return task.result()
 
 
-async def _ended(part: Part, function: Callable[..., object], arguments: tuple[object, ...]) -> ToolOutcome:
+async def _call_function(
+    part: Part, function: Callable[..., object], arguments: tuple[object, ...]
+) -> ToolOutcome:
     try:
         call = getattr(function, "__call__", None)  # noqa: B004  # an object with an asynchronous __call__
         if inspect.iscoroutinefunction(function) or inspect.iscoroutinefunction(call):

@@ -37,7 +37,7 @@ from workflows.task import program_for
 
 __all__ = ["ImpureMachine", "observer_for"]
 
-SHOWN = 200
+MAX_SHOWN_CHARS = 200
 """Characters of each of the two values in an error."""
 SECONDS = 60.0
 """For an answer; a server gives a visit about two, but modules may be slow to load."""
@@ -214,7 +214,9 @@ def _difference(here: Any, there: Any, path: str, words: str = DIFFERS) -> str:
 
 
 def _cut(text: str) -> str:
-    return text if len(text) <= SHOWN else f"{text[:SHOWN]} [... {len(text):,} characters]"
+    return (
+        text if len(text) <= MAX_SHOWN_CHARS else f"{text[:MAX_SHOWN_CHARS]} [... {len(text):,} characters]"
+    )
 
 
 def _place_of(machine: Machine) -> Place | None:

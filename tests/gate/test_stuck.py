@@ -32,7 +32,7 @@ from activities.contracts import (
     ToolsReturned,
 )
 from activities.contracts.answers import Answers
-from workflows.gate.stuck import KNOWN, StuckGuard, StuckSettings
+from workflows.gate.stuck import MAX_KNOWN_CALLS, StuckGuard, StuckSettings
 
 Fact = tuple[Effect[Any], Any]
 ids = itertools.count()
@@ -171,8 +171,8 @@ def test_guard_that_goes_on_elsewhere_finds_the_same(facts: list[Any], hop: int)
         assert (there.problem, there.warned) == (here.problem, here.warned)
 
 
-@given(st.lists(st.integers(), min_size=KNOWN + 50, max_size=KNOWN + 80, unique=True))
+@given(st.lists(st.integers(), min_size=MAX_KNOWN_CALLS + 50, max_size=MAX_KNOWN_CALLS + 80, unique=True))
 def test_memory_is_bounded_and_new_calls_are_never_stuck(xs: list[int]) -> None:
     one = guard([call(x=x) for x in xs])
     assert not one.problem
-    assert len(json.dumps(one.dump())) < 50 * KNOWN
+    assert len(json.dumps(one.dump())) < 50 * MAX_KNOWN_CALLS

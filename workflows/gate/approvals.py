@@ -116,7 +116,7 @@ def _covers(rule: ApprovalRule, spec: ToolSpec) -> bool:
 
 # -- what is wrong with a policy --------------------
 
-NAMED = 20
+MAX_NAMED_TOOLS = 20
 """Problems, and tools in a problem, that a text names."""
 Problem = tuple[tuple[str | int, ...], str]
 """Keys and indices from the top of the agent file, and what is wrong there, for its author."""
@@ -185,12 +185,14 @@ def _words(name: str) -> set[str]:
 
 def problem_text(found: Iterable[Problem]) -> str:
     """The first problems in one line."""
-    return "; ".join(f"{'.'.join(map(str, place))}: {text}" for place, text in islice(found, NAMED))
+    return "; ".join(f"{'.'.join(map(str, place))}: {text}" for place, text in islice(found, MAX_NAMED_TOOLS))
 
 
 def _no_tool(name: str, tools: Sequence[str]) -> str:
-    more = f" and {len(tools) - NAMED} more" if len(tools) > NAMED else ""
-    return f"no tool fits {name!r}; the agent's tools are: {', '.join(tools[:NAMED]) or 'none'}{more}"
+    more = f" and {len(tools) - MAX_NAMED_TOOLS} more" if len(tools) > MAX_NAMED_TOOLS else ""
+    return (
+        f"no tool fits {name!r}; the agent's tools are: {', '.join(tools[:MAX_NAMED_TOOLS]) or 'none'}{more}"
+    )
 
 
 def _condition_problem(rule: ApprovalRule, name: str, specs: Sequence[ToolSpec]) -> str:

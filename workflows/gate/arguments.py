@@ -407,10 +407,10 @@ def _tool_validator(draft: str) -> Any:
         "additionalProperties": partial(_additional_properties, base.VALIDATORS["additionalProperties"]),
     }
     every = {**base.VALIDATORS, **keywords}
-    return extend(base, {name: partial(_counted, check) for name, check in every.items()})
+    return extend(base, {name: partial(_check_counted, check) for name, check in every.items()})
 
 
-def _counted(
+def _check_counted(
     check: Callable[..., Any], validator: Any, wanted: Any, instance: Any, schema: Any
 ) -> Iterator[ValidationError]:
     """A keyword, as long as the arguments have not been looked at too often. Raises _Misfit."""

@@ -1,8 +1,8 @@
 """Does a run go round in circles? Its calls and replies are compared with earlier ones. Pure.
 
 A call is its tool and arguments, as they were sent, together with its result. Blocks of code, inner runs and
-questions beside the conversation are calls, too. A call is new if it is not among the newest `KNOWN` ones.
-Each new call resets the count, and so does what people say.
+questions beside the conversation are calls, too. A call is new if it is not among the newest
+`MAX_KNOWN_CALLS` ones. Each new call resets the count, and so does what people say.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ from activities.contracts import (
 
 __all__ = ["StuckGuard", "StuckSettings"]
 
-KNOWN = 100
+MAX_KNOWN_CALLS = 100
 """Digests of calls and replies that are kept. A circle of more calls than that is not seen."""
 PARTS: dict[type[Effect[Any]], set[str]] = {
     AskModel: {"say", "role"},
@@ -146,7 +146,7 @@ class StuckGuard:
         was_known = digest in self._known
         self._known.pop(digest, None)
         self._known[digest] = None
-        if len(self._known) > KNOWN:
+        if len(self._known) > MAX_KNOWN_CALLS:
             oldest = next(iter(self._known))
             del self._known[oldest]
             self._counts.pop(oldest, None)

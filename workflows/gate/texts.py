@@ -31,7 +31,7 @@ __all__ = [
     "unattended_text",
 ]
 
-SHOWN = 2000
+MAX_SHOWN_CHARS = 2000
 """Characters of arguments, messages and comments in a text."""
 
 
@@ -226,4 +226,4 @@ def _number(amount: float) -> str:
 
 
 def _cut(text: str) -> str:
-    return text if len(text) <= SHOWN else f"{text[:SHOWN]}…"
+    return text if len(text) <= MAX_SHOWN_CHARS else f"{text[:MAX_SHOWN_CHARS]}…"

@@ -76,7 +76,7 @@ QUEUEING = 600
 """Seconds that a block of code may wait for a free interpreter; a heartbeat tells of a dead worker."""
 WAITING = 3600
 """Seconds that a question may wait for a rate limit of its worker; then the attempt fails and says so."""
-HELD = 50
+MAX_CARRIED_DIGESTS = 50
 """Digests that are carried to the next execution of the chain; outputs that a question may quote."""
 WAIT = workflow.ActivityCancellationType.WAIT_CANCELLATION_COMPLETED
 """A cancelled call is told so and ends first; an answer that came before is taken."""
@@ -122,7 +122,7 @@ class Performer:
     @property
     def held(self) -> tuple[str, ...]:
         """The newest digests, for the next execution of the chain."""
-        return tuple(self._held)[-HELD:]
+        return tuple(self._held)[-MAX_CARRIED_DIGESTS:]
 
     async def perform(self, call: HostCall, site: CallSite) -> CallAnswer:
         """See `Host.perform`. The activity's id ends with a digest of the call: a replay compares ids, so a
@@ -281,7 +281,7 @@ class Performer:
                 return result
         if len(result.output) >= QUOTED_CHARS:
             self._outputs[text_digest(result.output)] = result.output
-            if len(self._outputs) > HELD:  # without a question behind them
+            if len(self._outputs) > MAX_CARRIED_DIGESTS:  # without a question behind them
                 del self._outputs[next(iter(self._outputs))]
         return result
 

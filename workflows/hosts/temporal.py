@@ -40,7 +40,7 @@ _DEADLINE = SearchAttributeKey.for_datetime("AgentDeadline")
 _EXIT = SearchAttributeKey.for_keyword("AgentExit")
 REQUESTS = "requests"
 """Memo: the open requests in short, for lists."""
-LISTED = 5
+MAX_LISTED_REQUESTS = 5
 """Requests in the memo."""
 ARGUMENTS = 2000
 """Characters of a request's arguments, as JSON, up to which the memo has them."""
@@ -273,7 +273,7 @@ class TemporalHost:
         deadline = min((one.deadline for one in requests if one.deadline is not None), default=None)
         if waiting == self._shown[0] == "paused":
             since = self._shown[1]
-        short = [_short(request) for request in requests[:LISTED]]
+        short = [_short(request) for request in requests[:MAX_LISTED_REQUESTS]]
         shown = (waiting, since, deadline, json.dumps(short, ensure_ascii=False))
         if shown == self._shown:
             return
@@ -396,7 +396,7 @@ def _short(request: Request) -> dict[str, Any]:
     if request.group is not None:
         short |= {
             "group": request.group,
-            "approvers": list(request.approvers[:LISTED]),
+            "approvers": list(request.approvers[:MAX_LISTED_REQUESTS]),
             "quorum": request.quorum,
             "signed": request.signed,
         }
