@@ -278,7 +278,7 @@ def test_n_turns_and_n_plus_one_model_calls(most: int) -> None:
 def test_an_empty_reply_is_named_to_the_model_and_does_not_count() -> None:
     run = tools(ASKS, ran(), EMPTY, replied("42"), options=ONE)
     assert [asked.tool_choice for asked in run.asked] == ["auto", "none", "none"]
-    assert "empty" in run.newest
+    assert run.newest == "Your reply was empty. Call a tool, or answer in plain text."
     assert run.exit.reason == "max_iterations"
 
 
