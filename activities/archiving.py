@@ -13,7 +13,8 @@ from temporalio.exceptions import ApplicationError
 
 from activities.contracts import ArchiveRequest, LogRead, LogWanted
 from activities.store.archive import Archive
-from activities.telemetry.report import Archived, Telemetry
+from activities.telemetry.attempts import Archived
+from activities.telemetry.report import Telemetry
 
 __all__ = ["ArchiveActivities"]
 

@@ -18,7 +18,7 @@ from temporalio import activity
 
 from activities.contracts import JsonObject, ModelReplied
 from activities.provider import ModelCall, ProviderError
-from activities.telemetry.report import CLOSED, OPENED, Archived, Attempt, ToolAttempt
+from activities.telemetry.attempts import CLOSED, OPENED, Archived, Attempt, ToolAttempt
 
 __all__ = ["Metrics"]
 

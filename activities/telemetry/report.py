@@ -11,98 +11,23 @@ import os
 import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, nullcontext
-from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Any, Literal
+from typing import TYPE_CHECKING, Any
 
 import structlog
 
-from activities.contracts import CompensateInput, JsonObject, ReconcileInput, ToolInput
-from activities.provider import ModelCall, ProviderError
+from activities.contracts import JsonObject
+from activities.provider import ModelCall
 from activities.settings import Settings
+from activities.telemetry.attempts import Archived, Attempt, Redact, ToolAttempt
 
 if TYPE_CHECKING:
     from activities.telemetry.metrics import Metrics
     from activities.telemetry.tracing import Tracing
 
-__all__ = [
-    "CLOSED",
-    "OPENED",
-    "Archived",
-    "Attempt",
-    "Part",
-    "Redact",
-    "Telemetry",
-    "ToolAttempt",
-    "telemetry_of",
-]
+__all__ = ["Telemetry", "telemetry_of"]
 
 EXTRA = "pip install '.[telemetry]'"
-OPENED, CLOSED = "Requested", {"Decided", "Expired", "Withdrawn"}
-"""Events of a run's log about a request to people."""
-FORKED = "Forked"
-"""Event of the record behind those that a fork has taken from another run; see the kernel's log."""
-Part = Literal["run", "reconcile", "compensate"]
-"""A function of a tool."""
-Redact = Callable[[dict[str, Any]], dict[str, Any]]
-"""Gives texts by name without the secrets in them."""
-
 log = structlog.get_logger(__name__)
-
-
-@dataclass(slots=True, kw_only=True)
-class Attempt:
-    """One attempt of a call, in its activity; `result` is set by whoever makes it."""
-
-    key: str
-    """Of the call: `<workflow id>/<run id of the outermost run>/...`."""
-    result: Any = None
-    error: BaseException | None = None
-    """What it raised."""
-    began: int = field(default_factory=time.time_ns)
-    """In nanoseconds since 1970."""
-    seconds: float = 0
-
-    @property
-    def error_type(self) -> str:
-        """Type of what went wrong; empty: nothing."""
-        if isinstance(self.error, ProviderError):
-            return self.error.type
-        return type(self.error).__name__ if self.error else str(getattr(self.result, "error", None) or "")
-
-    @property
-    def error_text(self) -> str:
-        """What went wrong, in words, which may repeat what was said; empty: there are none."""
-        if self.error is not None:
-            return str(self.error)
-        return str(getattr(self.result, "output", "")) if self.error_type else ""
-
-
-@dataclass(slots=True, kw_only=True)
-class ToolAttempt(Attempt):
-    """One attempt of a tool's function."""
-
-    request: ToolInput | ReconcileInput | CompensateInput
-    part: Part
-    is_known: bool
-    """The worker has such a tool; else its name may be anything."""
-
-
-@dataclass(frozen=True, slots=True)
-class Archived:
-    """What is new in the archive about one run."""
-
-    workflow_id: str
-    run_id: str
-    """Of the first execution."""
-    records: tuple[JsonObject, ...]
-    """Of the log, without those that the archive had."""
-    result: JsonObject | None
-    """The result with its task, if it is new."""
-
-    def own(self, records: tuple[JsonObject, ...]) -> tuple[JsonObject, ...]:
-        """The records without those that a fork has taken from another run."""
-        forks = [number for number, record in enumerate(records) if record["event"] == FORKED]
-        return records[forks[-1] :] if forks else records
 
 
 class Telemetry:

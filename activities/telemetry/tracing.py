@@ -31,7 +31,7 @@ from temporalio import activity
 
 from activities.contracts import JsonObject, Message, ModelReplied
 from activities.provider import ModelCall
-from activities.telemetry.report import CLOSED, OPENED, Archived, Attempt, Redact, ToolAttempt
+from activities.telemetry.attempts import CLOSED, OPENED, Archived, Attempt, Redact, ToolAttempt
 
 __all__ = ["Tracing", "span_id", "trace_id"]
 

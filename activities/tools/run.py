@@ -60,7 +60,8 @@ from activities.provider import RequestCount
 from activities.settings import Settings
 from activities.store.blobs import BlobStore, StoreError, StoreUnavailable
 from activities.store.calls import CallsMade, KnownCall
-from activities.telemetry.report import Part, Telemetry, ToolAttempt
+from activities.telemetry.attempts import Part, ToolAttempt
+from activities.telemetry.report import Telemetry
 from activities.text import problems_text, readable
 from activities.tools import (
     Happened,

@@ -13,7 +13,7 @@ from starlette.responses import Response
 
 from client.agents.agentfile import SCRIPTED, AgentFile, Choice, agents_here, load_agent, shipped_agents
 from client.agents.catalog import check_key
-from client.console.app import Console, Handler, form_of
+from client.console.page import Console, Handler, form_of
 from client.errors import UsageError
 
 __all__ = ["ROUTES"]

@@ -13,8 +13,8 @@ from starlette.requests import Request as HttpRequest
 from starlette.responses import Response
 
 from activities.contracts import JsonObject
-from client.console.app import Console, Handler, Parts, form_of, link
 from client.console.forms import Field, arguments_in, field_key, fields_of
+from client.console.page import Console, Handler, Parts, form_of, link
 from client.console.steps import request_history, steps_of
 from client.errors import RatchetError, Refused, UsageError
 from client.runs.amounts import amounts_from

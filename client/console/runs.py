@@ -15,8 +15,8 @@ from starlette.requests import Request
 from starlette.responses import Response
 
 from activities.contracts import is_visible
-from client.console.app import Console, Handler, Parts, form_of
 from client.console.diagram import drawing
+from client.console.page import Console, Handler, Parts, form_of
 from client.console.sources import RunView
 from client.console.steps import path_of, request_history, steps_of
 from client.errors import NoWorker, RatchetError, UsageError

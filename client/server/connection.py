@@ -56,7 +56,7 @@ class Connection:
     @asynccontextmanager
     async def working(self, *queues: str) -> AsyncIterator[None]:
         """Run a worker in this process: one for each task queue; default: that which all workers share."""
-        from worker import build_worker
+        from client.server.worker import build_worker
 
         queues = queues or (TASK_QUEUE,)
         # a person waits at the terminal: calls under way get 5 seconds to end, not half a minute

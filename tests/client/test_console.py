@@ -16,8 +16,9 @@ from temporalio.client import Client
 
 from activities.contracts import JsonObject
 from activities.settings import Settings
-from client.console.app import Console, build
+from client.console.app import build
 from client.console.forms import arguments_in, fields_of
+from client.console.page import Console
 from client.keys import Signer, new_key, signer
 from client.sdk.agent import AgentClient
 from client.server.connection import Connection
