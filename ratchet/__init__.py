@@ -14,28 +14,6 @@ from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from activities.contracts import AskModel as AskModel
-    from activities.contracts import AskPerson as AskPerson
-    from activities.contracts import CallTools as CallTools
-    from activities.contracts import EffectFailed as EffectFailed
-    from activities.contracts import InnerLimits as InnerLimits
-    from activities.contracts import JsonObject as JsonObject
-    from activities.contracts import KernelError as KernelError
-    from activities.contracts import Message as Message
-    from activities.contracts import ModelReplied as ModelReplied
-    from activities.contracts import ModelSpec as ModelSpec
-    from activities.contracts import NativeCall as NativeCall
-    from activities.contracts import RelativePath as RelativePath
-    from activities.contracts import RunCode as RunCode
-    from activities.contracts import RunMachine as RunMachine
-    from activities.contracts import Say as Say
-    from activities.contracts import ScriptedReply as ScriptedReply
-    from activities.contracts import Together as Together
-    from activities.contracts import ToolCall as ToolCall
-    from activities.contracts import ToolResult as ToolResult
-    from activities.contracts import TransientError as TransientError
-    from activities.contracts import Usage as Usage
-    from activities.contracts import do as do
     from activities.provider import ModelCall as ModelCall
     from activities.provider import Provider as Provider
     from activities.provider import ProviderError as ProviderError
@@ -79,44 +57,7 @@ if TYPE_CHECKING:
     from workflows.api import Limits as Limits
     from workflows.api import RunResult as RunResult
     from workflows.api import RunStatus as RunStatus
-    from workflows.kernel.context import Context as Context
-    from workflows.kernel.errors import AgentError as AgentError
-    from workflows.kernel.errors import BadPatch as BadPatch
-    from workflows.kernel.errors import Closed as Closed
-    from workflows.kernel.errors import DefinitionError as DefinitionError
-    from workflows.kernel.errors import Drifted as Drifted
-    from workflows.kernel.errors import EffectError as EffectError
-    from workflows.kernel.errors import EmptyVisit as EmptyVisit
-    from workflows.kernel.errors import ExecutionError as ExecutionError
-    from workflows.kernel.errors import FatalError as FatalError
-    from workflows.kernel.errors import InputRefused as InputRefused
-    from workflows.kernel.errors import InvalidTransition as InvalidTransition
-    from workflows.kernel.errors import InvariantViolated as InvariantViolated
-    from workflows.kernel.errors import LimitExceeded as LimitExceeded
-    from workflows.kernel.errors import MachineError as MachineError
-    from workflows.kernel.errors import MaxIterationsExceeded as MaxIterationsExceeded
-    from workflows.kernel.errors import ModelError as ModelError
-    from workflows.kernel.errors import NoTransition as NoTransition
-    from workflows.kernel.errors import NotRestored as NotRestored
-    from workflows.kernel.errors import PolicyViolation as PolicyViolation
-    from workflows.kernel.errors import RecoverableError as RecoverableError
-    from workflows.kernel.errors import RunError as RunError
-    from workflows.kernel.errors import StageError as StageError
-    from workflows.kernel.errors import ToolNotFound as ToolNotFound
-    from workflows.kernel.errors import UndeclaredAccess as UndeclaredAccess
-    from workflows.kernel.errors import UnknownAction as UnknownAction
-    from workflows.kernel.log import Record as Record
-    from workflows.kernel.machine import Event as Event
-    from workflows.kernel.machine import Exit as Exit
-    from workflows.kernel.machine import Machine as Machine
-    from workflows.kernel.machine import Run as Run
-    from workflows.kernel.machine import RunInput as RunInput
-    from workflows.kernel.machine import State as State
-    from workflows.kernel.machine import Visit as Visit
-    from workflows.kernel.machine import VisitEnd as VisitEnd
-    from workflows.kernel.machine import state as state
-    from workflows.kernel.plain import StateMachine as StateMachine
-    from workflows.kernel.rollback import restored_context as restored_context
+    from workflows.machines.authoring import *  # noqa: F403  # `__all__` there says which
     from workflows.machines.react import BadReply as BadReply
     from workflows.machines.react import ReplyFormat as ReplyFormat
     from workflows.machines.react import Thought as Thought
@@ -133,11 +74,6 @@ if TYPE_CHECKING:
     from workflows.task import InvalidTask as InvalidTask
 
 _HOMES = {
-    "activities.contracts": (
-        "AskModel", "AskPerson", "CallTools", "EffectFailed", "InnerLimits", "JsonObject", "KernelError",
-        "Message", "ModelReplied", "ModelSpec", "RelativePath", "RunCode", "RunMachine", "Say",
-        "ScriptedReply", "Together", "NativeCall", "ToolResult", "ToolCall", "TransientError", "Usage", "do",
-    ),
     "activities.provider": ("ModelCall", "Provider", "ProviderError"),
     "activities.settings": ("Settings",),
     "activities.tools": (
@@ -156,20 +92,18 @@ _HOMES = {
     "client.agents.purity": ("ImpureMachine",),
     "client.plugin": ("RatchetPlugin",),
     "workflows.api": ("AgentSpec", "AgentTask", "Limits", "RunResult", "RunStatus"),
-    "workflows.kernel.context": ("Context",),
-    "workflows.kernel.errors": (
-        "AgentError", "BadPatch", "Closed", "DefinitionError", "Drifted", "EffectError", "EmptyVisit",
-        "ExecutionError", "FatalError", "InputRefused", "InvalidTransition", "InvariantViolated",
-        "LimitExceeded", "MachineError", "MaxIterationsExceeded", "ModelError", "NoTransition", "NotRestored",
-        "PolicyViolation", "RecoverableError", "RunError", "StageError", "ToolNotFound", "UndeclaredAccess",
-        "UnknownAction",
+    "workflows.machines.authoring": (
+        "AgentError", "AskModel", "AskPerson", "BadPatch", "CallTools", "Closed", "Context",
+        "DefinitionError", "Drifted", "Effect", "EffectError", "EffectFailed", "EmptyVisit", "Event",
+        "ExecutionError", "Exit", "Extensions", "FatalError", "InnerLimits", "InputRefused",
+        "InvalidTransition", "InvariantViolated", "JsonObject", "KernelError", "LimitExceeded", "Machine",
+        "MachineError", "MaxIterationsExceeded", "Message", "ModelError", "ModelReplied", "ModelSpec",
+        "NativeCall", "NoTransition", "NotRestored", "Patch", "PolicyViolation", "Record",
+        "RecoverableError", "RelativePath", "Run", "RunCode", "RunError", "RunInput", "RunMachine", "Say",
+        "ScriptedReply", "StageError", "State", "StateMachine", "Together", "ToolCall", "ToolNotFound",
+        "ToolResult", "ToolSpec", "TransientError", "UndeclaredAccess", "UnknownAction", "Usage", "Visit",
+        "VisitEnd", "do", "restored_context", "state",
     ),
-    "workflows.kernel.log": ("Record",),
-    "workflows.kernel.machine": (
-        "Event", "Exit", "Machine", "VisitEnd", "Run", "RunInput", "State", "Visit", "state",
-    ),
-    "workflows.kernel.plain": ("StateMachine",),
-    "workflows.kernel.rollback": ("restored_context",),
     "workflows.machines.react": ("BadReply", "ReplyFormat", "Thought", "react_machine"),
     "workflows.machines.react.rules": ("Rule", "RuleSpec"),
     "workflows.people": (

@@ -12,6 +12,7 @@ from client import errors as client_errors
 from client.errors import RatchetError
 from workflows.kernel import errors as kernel_errors
 from workflows.kernel.errors import KernelError
+from workflows.machines import authoring
 
 ROOT = Path(__file__).parents[1]
 PACKAGES = ("ratchet", "workflows", "activities", "client")
@@ -80,7 +81,23 @@ def test_every_name_for_authors_exists() -> None:
     typed = {
         one.asname for node in ast.walk(source) if isinstance(node, ast.ImportFrom) for one in node.names
     }
-    assert typed - {None} == set(ratchet.__all__)
+    # of the authoring module it takes all
+    assert (typed - {None}) | set(authoring.__all__) == set(ratchet.__all__)
+
+
+def test_shipped_machines_import_what_authors_import() -> None:
+    """Nothing of ours that `ratchet` has comes to a shipped machine from anywhere else."""
+    assert all(getattr(ratchet, name) is getattr(authoring, name) for name in authoring.__all__)
+    for path in sorted((ROOT / "workflows" / "machines").glob("*/machine.py")):
+        imported = [node for node in ast.parse(path.read_text()).body if isinstance(node, ast.ImportFrom)]
+        own = f"workflows.machines.{path.parent.name}"
+        elsewhere = {
+            one.name
+            for node in imported
+            if node.module != authoring.__name__ and not str(node.module).startswith(own)
+            for one in node.names
+        }
+        assert not elsewhere & set(authoring.__all__), path.parent.name
 
 
 def test_every_error_that_users_meet_comes_from_ratchet() -> None:

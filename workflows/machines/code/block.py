@@ -11,17 +11,18 @@ import json
 from collections.abc import Generator, Sequence
 from typing import Any, TypeVar
 
-from activities.contracts import (
+from activities.contracts import CodeAnswer, CodeCall, CodeStepped, MaterialRef
+from workflows.machines.authoring import (
     AskModel,
     CallTools,
-    CodeAnswer,
-    CodeCall,
-    CodeStepped,
     Effect,
+    EffectError,
     EffectFailed,
-    MaterialRef,
+    ExecutionError,
+    FatalError,
     Message,
     ModelReplied,
+    Run,
     RunCode,
     RunMachine,
     Say,
@@ -29,8 +30,6 @@ from activities.contracts import (
     ToolCall,
     do,
 )
-from workflows.kernel.errors import EffectError, ExecutionError, FatalError
-from workflows.kernel.machine import Run
 from workflows.machines.code.calls import (
     ANSWER_CHARS,
     BUILT_IN,

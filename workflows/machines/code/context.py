@@ -6,8 +6,8 @@ from typing import Any, Literal
 
 from pydantic import Field, JsonValue, model_validator
 
-from activities.contracts import MODEL_ATTEMPTS, CodeLimits, InnerLimits, JsonObject, Strict
-from workflows.kernel.context import Context
+from activities.contracts import MODEL_ATTEMPTS, CodeLimits, Strict
+from workflows.machines.authoring import Context, InnerLimits, JsonObject
 from workflows.machines.common.attempts import ModelAttempts, ToolAttempts
 from workflows.machines.common.inner import NamesMachine
 from workflows.machines.common.stopping import PolicySpec

@@ -15,20 +15,29 @@ from dataclasses import dataclass
 from enum import Enum
 from typing import Any
 
-from activities.contracts import (
+from workflows.machines.authoring import (
+    AgentError,
     AskModel,
     CallTools,
+    EffectError,
+    Event,
+    Exit,
+    Extensions,
     JsonObject,
+    Machine,
     Message,
     ModelReplied,
+    Patch,
+    Run,
     RunCode,
+    RunInput,
     RunMachine,
     Say,
+    Visit,
+    VisitEnd,
     do,
+    state,
 )
-from workflows.kernel.context import Patch
-from workflows.kernel.errors import AgentError, EffectError
-from workflows.kernel.machine import Event, Exit, Extensions, Machine, Run, RunInput, Visit, VisitEnd, state
 from workflows.machines.code.block import Block, OutcomeUnknown, look_up
 from workflows.machines.code.calls import ROLES
 from workflows.machines.code.context import Code, Options

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 
-from activities.contracts import CodeLimits, MaterialRef, Message, ToolSpec
-from workflows.kernel.machine import RunInput
+from activities.contracts import CodeLimits, MaterialRef
+from workflows.machines.authoring import Message, RunInput, ToolSpec
 from workflows.machines.code.calls import ANSWER_CHARS, CALL_SIZE, offered
 from workflows.machines.code.reply import MAX_BLOCKS, ReadReply
 from workflows.machines.common.prompt import parameters, system_message

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable
 from typing import Any
 
-from workflows.kernel.context import Context
+from workflows.machines.authoring import Context
 
 __all__ = ["end_forgotten"]
 

@@ -8,8 +8,9 @@ from typing import Any, TypeVar
 
 from pydantic import Field, model_validator
 
-from activities.contracts import JsonObject, Strict, read_only
-from workflows.kernel.errors import FatalError, KernelError, NotLoaded, error_text
+from activities.contracts import Strict, read_only
+from workflows.kernel.errors import NotLoaded, error_text
+from workflows.machines.authoring import FatalError, JsonObject, KernelError
 
 __all__ = ["NamedSpec", "called", "check_config", "made", "named", "number", "whole_number"]
 

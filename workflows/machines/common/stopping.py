@@ -16,9 +16,8 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Literal, Protocol, runtime_checkable
 
-from activities.contracts import JsonObject, Message
-from workflows.kernel.errors import FatalError, error_text
-from workflows.kernel.machine import Extensions, Run
+from workflows.kernel.errors import error_text
+from workflows.machines.authoring import Extensions, FatalError, JsonObject, Message, Run
 from workflows.machines.common.json_text import merged
 from workflows.machines.common.named import NamedSpec, called, made, number, whole_number
 

@@ -6,9 +6,9 @@ from typing import Annotated, Any, Literal
 
 from pydantic import Field, field_validator
 
-from activities.contracts import MODEL_ATTEMPTS, Artifact, ArtifactRead, Frozen, JsonObject, Strict, ToolCall
-from workflows.kernel.context import Context
+from activities.contracts import MODEL_ATTEMPTS, Artifact, ArtifactRead, Frozen, Strict
 from workflows.kernel.ledger import Ledger
+from workflows.machines.authoring import Context, JsonObject, ToolCall
 from workflows.machines.common.attempts import ModelAttempts, ToolAttempts
 from workflows.machines.contract.reply import Decision
 

@@ -11,8 +11,8 @@ import re
 from collections.abc import Generator, Iterable, Iterator, Sequence
 from typing import Any
 
-from activities.contracts import ArtifactRead, ArtifactText, Effect, JsonObject, Message
-from workflows.kernel.machine import RunInput
+from activities.contracts import ArtifactRead, ArtifactText
+from workflows.machines.authoring import Effect, JsonObject, Message, RunInput
 from workflows.machines.common.prompt import system_message, tool_list
 from workflows.machines.contract.budget import budget_line, must_finish
 from workflows.machines.contract.context import (

@@ -12,20 +12,27 @@ from dataclasses import replace
 from enum import Enum
 from typing import Any
 
-from activities.contracts import (
+from activities.contracts import ReadArtifacts
+from workflows.machines.authoring import (
+    AgentError,
     AskModel,
     CallTools,
     Effect,
+    Event,
+    Exit,
     JsonObject,
+    Machine,
     Message,
-    ReadArtifacts,
+    Patch,
+    Run,
+    RunInput,
     Say,
     ToolCall,
+    Visit,
+    VisitEnd,
     do,
+    state,
 )
-from workflows.kernel.context import Patch
-from workflows.kernel.errors import AgentError
-from workflows.kernel.machine import Event, Exit, Machine, Run, RunInput, Visit, VisitEnd, state
 from workflows.machines.common.ends import end_forgotten
 from workflows.machines.contract.budget import charge, first_budget, must_finish, overdraft_of
 from workflows.machines.contract.context import (

@@ -9,18 +9,8 @@ import itertools
 from collections.abc import Collection, Generator, Mapping, Sequence
 from typing import Any, Literal
 
-from activities.contracts import (
-    Artifact,
-    ArtifactRead,
-    ArtifactSpec,
-    ArtifactText,
-    Effect,
-    JsonObject,
-    ReadArtifacts,
-    ToolResult,
-    do,
-)
-from workflows.kernel.errors import EffectError
+from activities.contracts import Artifact, ArtifactRead, ArtifactSpec, ArtifactText, ReadArtifacts
+from workflows.machines.authoring import Effect, EffectError, JsonObject, ToolResult, do
 from workflows.machines.common.json_text import cut
 from workflows.machines.contract.context import Contract, FilledSlot, KeptArtifact, log_entry
 from workflows.machines.contract.reply import Decision, SlotMapping

@@ -6,9 +6,7 @@ from collections.abc import Generator, Iterable
 from dataclasses import dataclass
 from typing import Any
 
-from activities.contracts import CallTools, NativeCall, ToolCall, ToolResult, do
-from workflows.kernel.errors import EffectError
-from workflows.kernel.machine import Run
+from workflows.machines.authoring import CallTools, EffectError, NativeCall, Run, ToolCall, ToolResult, do
 from workflows.machines.common.json_text import shown_name
 from workflows.machines.planner.context import Planner, shared
 from workflows.machines.planner.decisions import STEP_COMPLETED, TOOL_CALLED, Decision, Progress, cause

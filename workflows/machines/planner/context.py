@@ -8,9 +8,8 @@ from typing import TYPE_CHECKING, Annotated, Literal, Self
 
 from pydantic import Field, model_validator
 
-from activities.contracts import MODEL_ATTEMPTS, JsonObject, NativeCall, Strict
-from workflows.kernel.context import Context
-from workflows.kernel.machine import Extensions
+from activities.contracts import MODEL_ATTEMPTS, Strict
+from workflows.machines.authoring import Context, Extensions, JsonObject, NativeCall
 from workflows.machines.common.attempts import ModelAttempts, ToolAttempts
 from workflows.machines.common.named import named
 from workflows.machines.planner.decisions import Hook, Policy

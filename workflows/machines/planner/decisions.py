@@ -10,8 +10,9 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
-from activities.contracts import JsonObject, call_title
-from workflows.kernel.errors import AgentError, EffectError, FatalError, PolicyViolation, error_text
+from activities.contracts import call_title
+from workflows.kernel.errors import error_text
+from workflows.machines.authoring import AgentError, EffectError, FatalError, JsonObject, PolicyViolation
 from workflows.machines.common.json_text import clean, cut
 from workflows.machines.common.named import called
 

@@ -18,17 +18,25 @@ from enum import Enum
 from functools import partial, wraps
 from typing import Any
 
-from activities.contracts import (
+from workflows.machines.authoring import (
+    AgentError,
     AskModel,
     CallTools,
+    Event,
+    Exit,
     JsonObject,
+    Machine,
     Message,
     ModelReplied,
+    Run,
+    RunInput,
     Say,
+    State,
+    Visit,
+    VisitEnd,
     do,
+    state,
 )
-from workflows.kernel.errors import AgentError
-from workflows.kernel.machine import Event, Exit, Machine, Run, RunInput, State, Visit, VisitEnd, state
 from workflows.machines.common.ends import end_forgotten
 from workflows.machines.common.json_text import (
     CUT,

@@ -4,8 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
-from activities.contracts import JsonObject, ModelReplied
-from workflows.kernel.errors import FatalError
+from workflows.machines.authoring import FatalError, JsonObject, ModelReplied
 from workflows.machines.common.json_text import NotJson, clean, cut, read_object, unread
 from workflows.machines.planner.decisions import REASON_CHARS
 

@@ -7,8 +7,7 @@ from collections.abc import Sequence
 
 from pydantic import JsonValue
 
-from activities.contracts import JsonObject, Message
-from workflows.kernel.machine import RunInput
+from workflows.machines.authoring import JsonObject, Message, RunInput
 from workflows.machines.common.json_text import as_text
 from workflows.machines.common.prompt import system_message, tool_list
 

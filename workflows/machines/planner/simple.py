@@ -9,8 +9,7 @@ import json
 from collections.abc import Generator, Sequence
 from typing import Any
 
-from activities.contracts import JsonObject
-from workflows.kernel.machine import Run
+from workflows.machines.authoring import JsonObject, Run
 from workflows.machines.common.json_text import NotJson, as_text, cut, merged, read_object, shown_value
 from workflows.machines.planner import prompt
 from workflows.machines.planner.calls import Problem, forbidden, marked, ran

@@ -8,8 +8,8 @@ from typing import Literal
 
 from pydantic import Field, JsonValue
 
-from activities.contracts import MODEL_ATTEMPTS, Frozen, JsonObject, Strict
-from workflows.kernel.context import Context
+from activities.contracts import MODEL_ATTEMPTS, Frozen, Strict
+from workflows.machines.authoring import Context, JsonObject
 from workflows.machines.common.attempts import ModelAttempts, ToolAttempts
 from workflows.machines.react.rules import RuleSpec
 

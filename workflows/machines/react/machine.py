@@ -11,27 +11,31 @@ from dataclasses import dataclass
 from enum import Enum
 from typing import Any
 
-from activities.contracts import AskModel, AskPerson, CallTools, Message, Say, ToolCall, do
-from workflows.kernel.context import Patch
-from workflows.kernel.errors import (
-    AgentError,
-    EffectError,
-    FatalError,
-    RecoverableError,
-    TransientError,
-    error_text,
-)
+from workflows.kernel.errors import error_text
 from workflows.kernel.ledger import plain_number
-from workflows.kernel.machine import (
+from workflows.machines.authoring import (
+    AgentError,
+    AskModel,
+    AskPerson,
+    CallTools,
+    EffectError,
     Event,
     Exit,
     Extensions,
+    FatalError,
     Machine,
+    Message,
+    Patch,
+    RecoverableError,
     Run,
     RunInput,
+    Say,
     State,
+    ToolCall,
+    TransientError,
     Visit,
     VisitEnd,
+    do,
     state,
 )
 from workflows.machines.common.json_text import unread

@@ -5,8 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
-from activities.contracts import JsonObject, Message
-from workflows.kernel.machine import RunInput
+from workflows.machines.authoring import JsonObject, Message, RunInput
 from workflows.machines.common.prompt import system_message, tool_list
 from workflows.machines.react.reply import FINAL, FINISH, BadReply, Thought, read_reply
 

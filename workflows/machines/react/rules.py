@@ -10,7 +10,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Literal
 
-from workflows.kernel.errors import FatalError
+from workflows.machines.authoring import FatalError
 from workflows.machines.common.named import (
     NamedSpec,
     called,

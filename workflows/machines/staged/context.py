@@ -7,8 +7,7 @@ from typing import NamedTuple
 
 from pydantic import BaseModel, ConfigDict, Field
 
-from activities.contracts import JsonObject
-from workflows.kernel.context import Context
+from workflows.machines.authoring import Context, JsonObject
 
 __all__ = [
     "ACTING",

@@ -18,22 +18,31 @@ from typing import Any
 
 from pydantic import ValidationError
 
-from activities.contracts import Effect, Say
-from workflows.kernel.context import Patch
-from workflows.kernel.errors import (
+from workflows.kernel.errors import error_text
+from workflows.machines.authoring import (
     AgentError,
     BadPatch,
     DefinitionError,
+    Effect,
     EffectError,
     EmptyVisit,
+    Event,
+    Exit,
+    Extensions,
     FatalError,
     InvariantViolated,
+    Machine,
     MachineError,
     NoTransition,
+    Patch,
+    Run,
+    RunInput,
+    Say,
+    State,
     UndeclaredAccess,
-    error_text,
+    Visit,
+    VisitEnd,
 )
-from workflows.kernel.machine import Event, Exit, Extensions, Machine, Run, RunInput, State, Visit, VisitEnd
 from workflows.machines.common.json_text import CUT, clean
 from workflows.machines.common.named import called, named
 from workflows.machines.staged.context import (

@@ -6,8 +6,7 @@ import json
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any
 
-from activities.contracts import JsonObject, Message, ToolSpec
-from workflows.kernel.machine import Run
+from workflows.machines.authoring import JsonObject, Message, Run, ToolSpec
 from workflows.machines.common.prompt import system_message
 from workflows.machines.staged.context import Action, Observation, Thought
 from workflows.machines.staged.options import Options, Stage

@@ -11,20 +11,24 @@ from collections.abc import Callable, Generator, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, TypeVar
 
-from activities.contracts import (
+from workflows.machines.authoring import (
+    AgentError,
     AskModel,
+    BadPatch,
     CallTools,
     Effect,
+    EmptyVisit,
+    FatalError,
     ModelReplied,
+    Patch,
+    Run,
     RunMachine,
     Say,
     ToolCall,
     ToolResult,
+    UndeclaredAccess,
     do,
 )
-from workflows.kernel.context import Patch
-from workflows.kernel.errors import AgentError, BadPatch, EmptyVisit, FatalError, UndeclaredAccess
-from workflows.kernel.machine import Run
 from workflows.machines.common.json_text import (
     NotJson,
     as_text,

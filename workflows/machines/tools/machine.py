@@ -12,21 +12,28 @@ from typing import Any, Literal
 
 from pydantic import Field, JsonValue, TypeAdapter, ValidationError
 
-from activities.contracts import (
-    MODEL_ATTEMPTS,
+from activities.contracts import MODEL_ATTEMPTS, Frozen, Strict
+from workflows.machines.authoring import (
+    AgentError,
     AskModel,
     CallTools,
-    Frozen,
+    Context,
+    EffectError,
+    Event,
+    Exit,
+    Machine,
     Message,
+    ModelError,
     ModelReplied,
+    Run,
+    RunInput,
     Say,
-    Strict,
     ToolResult,
+    Visit,
+    VisitEnd,
     do,
+    state,
 )
-from workflows.kernel.context import Context
-from workflows.kernel.errors import AgentError, EffectError, ModelError
-from workflows.kernel.machine import Event, Exit, Machine, Run, RunInput, Visit, VisitEnd, state
 from workflows.machines.common.attempts import ModelAttempts, ToolAttempts
 from workflows.machines.common.ends import end_forgotten
 from workflows.machines.common.json_text import was_cut
