@@ -98,7 +98,7 @@ def pay(c: Paid, run: Run) -> Visit:
 
 def begin(given: RunInput, options: Options) -> Paid:
     """Nothing is noted, unless the goal says so."""
-    run = Run(options, None, given, 0, 0, {})
+    run = Run(options, None, given, S.NOTE, 0, 0, {})
     return Paid(line=str(KINDS[options.kind](run)) if given.goal == "begin" else "")
 
 

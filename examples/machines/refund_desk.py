@@ -337,7 +337,7 @@ def on_error(c: Desk, error: AgentError, run: Run) -> VisitEnd:
     fatal = isinstance(error, FatalError)
     if isinstance(error, EffectError):
         fatal = error.error in ("fatal", "unknown_outcome")
-    if fatal or not c.taken:
+    if fatal or run.state is S.LIST:
         return {"trouble": str(error)}, Halted(str(error))
     return parked(c, str(error))
 

@@ -538,6 +538,23 @@ def test_failed_effect_is_raised_inside_the_visit() -> None:
     assert step.exit.answer == "mended"
 
 
+def test_run_says_which_state_an_error_has_left() -> None:
+    def visit(c: Memory, run: Run) -> Visit:
+        assert run.state is S.WORK
+        yield asks()
+        return {}, Did()
+
+    left: list[Any] = []
+
+    def on_error(c: Memory, error: AgentError, run: Run) -> Any:
+        left.append(run.state)
+        return {}, Did()
+
+    step = start(machine(visit, on_error=on_error), now=1)
+    advance(step, answer(asks(), 6), now=2)
+    assert left == [S.WORK]
+
+
 def test_failure_without_on_error_ends_the_run() -> None:
     def visit(c: Memory, run: Run) -> Visit:
         yield asks()

@@ -15,7 +15,7 @@ from workflows.kernel.errors import AgentError, FatalError, PolicyViolation, Rec
 from workflows.kernel.ledger import Ledger
 from workflows.kernel.machine import Extensions, Run, RunInput
 from workflows.machines.common.stopping import Policies, PolicySpec, SeenCall, newest_results, policy_view
-from workflows.machines.tools.machine import Options, Tools
+from workflows.machines.tools.machine import Options, S, Tools
 
 
 @dataclass
@@ -61,7 +61,7 @@ def test_policy_sees_the_mapping_of_the_spec() -> None:
     policy, message = Scripted(), Message(role="user", content="hi")
     c = Tools(iteration=2, policy_memory={"mine": {"n": 1}, "other": {"n": 2}})
     run = Run(
-        Options(max_iterations=9), None, RunInput("g", depth=1), step=1, visit=1, counts={},
+        Options(max_iterations=9), None, RunInput("g", depth=1), S.PROMPTING, step=1, visit=1, counts={},
         ledger=Ledger(spent={"tokens": 12, "cost_usd": 0.5}), conversation=Conversation().add(message),
     )  # fmt: skip
     view = policy_view("code", c, run, (SeenCall("a", {"q": 1}), SeenCall("b", "{bad", "ran")), "found")

@@ -170,6 +170,8 @@ class Run:
     parts: Any
     """What the machine's `prepare` made of options and extensions."""
     input: RunInput
+    state: Enum
+    """Where the run is; in `on_error` the state that the error has left, in `result` the last one."""
     step: int
     """How many steps have begun."""
     visit: int
@@ -284,7 +286,8 @@ class Machine:
     result: Callable[[Any, Run], Exit]
     """(context, run) -> how the run ended; also asked when a run is closed in the middle."""
     on_error: Callable[[Any, AgentError, Run], VisitEnd] | None = None
-    """What an error that leaves a visit means: (context, error, run) -> outcome; None: the run ends."""
+    """What an error that leaves a visit means: (context, error, run) -> outcome; `run.state` is the visit's
+    state. None: the run ends."""
     on_close: Callable[[Any, str], Patch] | None = None
     """(context, exit reason) -> what a run closed in the middle writes."""
     on_rollback: Callable[[Any, Any], Patch] | None = None

@@ -627,7 +627,8 @@ class Transition:
 
     def run_at(self, shown: RunFacts) -> Run:
         p, s = self.program, self.snapshot
-        run = Run(p.options, p.parts, p.input, s.step, s.visit, ReadOnlyDict(s.counts, "`run.counts`"))
+        counts = ReadOnlyDict(s.counts, "`run.counts`")
+        run = Run(p.options, p.parts, p.input, self.state.name, s.step, s.visit, counts)
         _show(run, shown, s)
         return run
 

@@ -362,18 +362,18 @@ def _nobody(c: React) -> VisitEnd:
 
 def on_error(c: React, error: AgentError, run: Run) -> VisitEnd:
     """The error wrapper around every state (1.5). What is recoverable becomes an observation and fails the
-    step, so that a thought whose rules could not be checked is not acted upon; the rest ends the run.
-    So does the same failure of the model twice in a row: no step is spent on each attempt."""
+    step, so that a thought whose rules could not be checked is not acted upon; the rest ends the run. So does
+    the same failure of the model twice in a row: no step is spent on each attempt."""
+    if run.state is S.HUMAN_APPROVAL:
+        return _nobody(c)
     text, recoverable, failure = error_text(error), isinstance(error, TransientError | RecoverableError), ""
     if isinstance(error, EffectError):
-        if isinstance(error.effect, AskPerson):
-            return _nobody(c)
         text, recoverable = str(error), error.error in {"transient", "recoverable"}
         failure = error.type
     if not recoverable:  # whatever is not known to be recoverable is fatal (R-000-9)
         return _end("fatal_error", text, **_cost(run))
-    if c.newest is not None and not c.newest.closed:
-        event = Accepted if c.newest.status == "draft" else Acted
+    if run.state is not S.THOUGHT:
+        event = Accepted if run.state is S.VALIDATE else Acted
         return {**_update(c, observation=text, status="failed"), **_cost(run)}, event(text)
     if failure and failure == c.model_failure:
         return _end("fatal_error", f"{text} (the model call failed twice in a row)", **_cost(run))
