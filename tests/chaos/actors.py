@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import hashlib
 import time
 import uuid
 from collections import Counter
@@ -119,6 +120,8 @@ class People:
     """What was decided -> when the run has taken it."""
     decided: dict[tuple[str, str], str] = field(default_factory=dict)
     """Run and request -> how it was decided."""
+    tries: Counter[tuple[str, str]] = field(default_factory=Counter)
+    """Run and request -> how often it was decided."""
     lost: list[str] = field(default_factory=list)
     retried: dict[tuple[str, str], list[float]] = field(default_factory=dict)
     """Place of a call -> when the requests were made that led to its being made again."""
@@ -176,7 +179,10 @@ class People:
         decision = {"request": request.id, "digest": request.digest, "decision": verb, "by": "ann", **more}
         chance = Random(f"{self.seed} {run} {request.id} {request.digest}")
         odd = chance.choice(ODD) if chance.random() < self.odd_part else ""
-        if await self.send(run, "decide", {**decision, "id": uuid.uuid4().hex}, odd, chance.random() < 0.3):
+        self.tries[run, request.id] += 1
+        name = f"{self.seed} {run} {request.id} {self.tries[run, request.id]}"
+        decision["id"] = hashlib.sha256(name.encode()).hexdigest()[:32]
+        if await self.send(run, "decide", decision, odd, chance.random() < 0.3):
             self.heard[key] = time.monotonic()
             self.decided[run, request.id] = verb
 

@@ -113,7 +113,7 @@ class StaleReply(Changed):
         result = await self.next.execute_activity(input)
         if name == "ask_model":
             old, self.before[run] = self.before.get(run), result
-            if old is not None and _is_hit(activity.info().activity_id):
+            if old is not None and _is_hit((run, activity.info().activity_id.partition("@")[0])):
                 calls = tuple(call.model_copy(update={"id": f"{call.id}-again"}) for call in old.tool_calls)
                 return result.model_copy(update={"text": old.text, "tool_calls": calls})
         return result
