@@ -22,7 +22,8 @@ __all__ = ["stage"]
 
 ROOT = Path(__file__).resolve().parents[1]
 DOCS = ROOT / "docs"
-PAGES = [ROOT / "README.md", ROOT / "SECURITY.md", ROOT / "CHANGELOG.md", *sorted(DOCS.glob("*.md"))]
+OF_THE_ROOT = ("README.md", "CONTRIBUTING.md", "SECURITY.md", "CHANGELOG.md")
+PAGES = [*(ROOT / name for name in OF_THE_ROOT), *sorted(DOCS.glob("*.md"))]
 STAGE = ROOT / "build" / "pages"
 LINK = re.compile(r"\]\((?!http)([\w./-]+)(#[\w-]*)?\)")
 LANGUAGES = {".py": "python", ".yaml": "yaml", ".yml": "yaml"}

@@ -44,7 +44,8 @@ from workflows.people import Kind
 DOCS = ROOT / "docs"
 README = (ROOT / "README.md").read_text(encoding="utf-8")
 SECURITY = ROOT / "SECURITY.md"
-PAGES = [ROOT / "README.md", SECURITY, *sorted(DOCS.glob("*.md"))]
+CONTRIBUTING = ROOT / "CONTRIBUTING.md"
+PAGES = [ROOT / "README.md", CONTRIBUTING, SECURITY, *sorted(DOCS.glob("*.md"))]
 WAITS = "nobody can be asked here"
 """What `ratchet run` prints without a terminal when a person must decide."""
 PATIENCE = 120
@@ -180,6 +181,7 @@ def test_machine_and_test_of_the_tutorial_are_short() -> None:
 # -- programs --------------------
 
 
+@pytest.mark.exhaustive
 @pytest.mark.parametrize("name", ["own-machine.md", "rules.md", "tools.md", "operations.md"])
 def test_program_of_a_page_runs(name: str, shell: Shell) -> None:
     program = shell.folder / "program.py"
@@ -187,6 +189,7 @@ def test_program_of_a_page_runs(name: str, shell: Shell) -> None:
     shell.run(f"{shlex.quote(sys.executable)} program.py")
 
 
+@pytest.mark.exhaustive
 def test_provider_of_the_page_answers_a_run(shell: Shell) -> None:
     text = text_of("providers.md")
     (shell.folder / "tail.py").write_text(blocks(text, "python")[0])
@@ -197,17 +200,23 @@ def test_provider_of_the_page_answers_a_run(shell: Shell) -> None:
     assert "[image chart.png: " in shell.run(with_image)
 
 
-def test_first_programs_run(shell: Shell) -> None:
-    shutil.copytree(ROOT / "examples" / "data", shell.folder / "examples" / "data")
-    (program,), (_, test) = blocks(text_of("python.md"), "python"), blocks(README, "python")
-    (shell.folder / "program.py").write_text(program)
+def test_test_of_the_readme_passes(shell: Shell) -> None:
+    _, test = blocks(README, "python")
     (shell.folder / "test_readme.py").write_text(test)
-    printed = shell.run(f"{shlex.quote(sys.executable)} program.py")
-    assert printed.startswith("thought Started")
-    assert "\npayments fails most" in printed
     assert "1 passed" in shell.run("pytest test_readme.py")
 
 
+@pytest.mark.exhaustive
+def test_first_program_runs(shell: Shell) -> None:
+    shutil.copytree(ROOT / "examples" / "data", shell.folder / "examples" / "data")
+    (program,) = blocks(text_of("python.md"), "python")
+    (shell.folder / "program.py").write_text(program)
+    printed = shell.run(f"{shlex.quote(sys.executable)} program.py")
+    assert printed.startswith("thought Started")
+    assert "\npayments fails most" in printed
+
+
+@pytest.mark.exhaustive
 def test_application_with_workflows_of_its_own_talks_to_ratchet(shell: Shell) -> None:
     page = text_of("embedding.md")
     for block in (*blocks(page, "python"), *blocks(page, "yaml")):
@@ -383,6 +392,18 @@ def test_every_page_is_reached_from_the_readme() -> None:
         new = found - reached
     assert {path.name for path in DOCS.glob("*.md")} == reached
     assert "](SECURITY.md)" in README
+    assert "](CONTRIBUTING.md)" in README
+
+
+def test_paths_and_targets_for_contributors_exist() -> None:
+    text = CONTRIBUTING.read_text(encoding="utf-8")
+    named = re.findall(r"`([\w.-]+(?:/[\w.-]*)+|[\w-]+\.(?:md|toml))`", text)
+    assert len(named) > 60
+    assert not [path for path in named if not (ROOT / path).exists()]
+    modules = [name.replace(".", "/") for name in re.findall(r"python -m ([\w.]+)", text)]
+    assert not [name for name in modules if not (ROOT / f"{name}.py").exists()]
+    targets = re.findall(r"^([a-z-]+):", (ROOT / "Makefile").read_text(encoding="utf-8"), re.MULTILINE)
+    assert set(re.findall(r"`make ([a-z-]+)`", text)) <= set(targets)
 
 
 def test_every_link_leads_somewhere() -> None:
