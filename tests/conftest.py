@@ -73,11 +73,18 @@ def postgres_server() -> Iterator[str]:
         yield address
 
 
-@pytest.fixture
-def postgres(postgres_server: str) -> Iterator[str]:
-    """Address of an empty database."""
+@pytest.fixture(scope="session")
+def postgres_database(postgres_server: str) -> Iterator[str]:
+    """Address of a database."""
     with storekit.new_database(postgres_server) as address:
         yield address
+
+
+@pytest.fixture
+def postgres(postgres_database: str) -> str:
+    """Address of an empty database."""
+    storekit.empty_database(postgres_database)
+    return postgres_database
 
 
 @pytest.fixture(scope="session")

@@ -74,7 +74,7 @@ def postgres_server() -> Iterator[str]:
 
 @contextmanager
 def new_database(server: str) -> Iterator[str]:
-    """The address of an empty database, for one test."""
+    """The address of a new database."""
     import psycopg
 
     name = f"ratchet_test_{secrets.token_hex(6)}"
@@ -82,6 +82,17 @@ def new_database(server: str) -> Iterator[str]:
         connection.execute(f"CREATE DATABASE {name}".encode())
         yield urlunsplit(urlsplit(server)._replace(path=f"/{name}"))
         connection.execute(f"DROP DATABASE {name} WITH (FORCE)".encode())
+
+
+def empty_database(address: str) -> None:
+    """Drop what a test left, and its connections: a tenth of the time of a new database."""
+    import psycopg
+
+    with psycopg.connect(address, autocommit=True) as connection:
+        others = "datname = current_database() AND pid <> pg_backend_pid()"
+        connection.execute(f"SELECT pg_terminate_backend(pid) FROM pg_stat_activity WHERE {others}".encode())
+        connection.execute("DROP SCHEMA public CASCADE")
+        connection.execute("CREATE SCHEMA public")
 
 
 @contextmanager

@@ -219,7 +219,13 @@ def test_locks_fit_the_declared_dependencies() -> None:
     assert missing == []
 
 
-@pytest.mark.parametrize("lock", ["requirements.lock", "deploy/worker.lock", "deploy/build.lock"])
+@pytest.mark.parametrize(
+    "lock",
+    [
+        "requirements.lock",
+        *(pytest.param(f"deploy/{one}.lock", marks=pytest.mark.exhaustive) for one in ("worker", "build")),
+    ],
+)
 def test_lock_has_hashes_for_every_system(lock: str, tmp_path: Path) -> None:
     """As far as a release has files for it: the index says which ones there are."""
     listed = tmp_path / "pylock.toml"

@@ -71,7 +71,15 @@ FAILING = {
 }
 
 
-@pytest.mark.parametrize("attack", ENDLESS)
+@pytest.mark.parametrize(
+    "attack",
+    [
+        "in except",
+        "printing",
+        "regular expression",
+        *(pytest.param(one, marks=pytest.mark.exhaustive) for one in ("loop", "in finally", "sleeping")),
+    ],
+)
 async def test_endless_block_is_ended(sandbox: Sandbox, attack: str) -> None:
     stepped = await sandbox.run(ENDLESS[attack])
     assert stepped.fatal

@@ -137,8 +137,8 @@ async def test_edited_arguments_and_comments_reach_the_run(
         (["--remember"], True),
         (["--remember-any"], False),
         (["--remember-where", "line={pattern: ^cli-}"], False),
-        (["--remember-where", "line=cli-other"], False),
-        (["--remember-where", "line={maxLength: 3}"], True),
+        pytest.param(["--remember-where", "line=cli-other"], False, marks=pytest.mark.exhaustive),
+        pytest.param(["--remember-where", "line={maxLength: 3}"], True, marks=pytest.mark.exhaustive),
     ],
 )
 async def test_standing_approval_covers_later_calls(

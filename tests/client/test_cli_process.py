@@ -34,9 +34,9 @@ def shell(line: str, **variables: str) -> subprocess.CompletedProcess[str]:
     ("line", "code", "culprit"),
     [
         ("R machines | true", 0, ""),
-        ("R --help | true", 0, ""),
-        ("R machines --json >&- 2>&-", 0, ""),
-        ("R --help >/dev/full", 1, "No space left"),
+        pytest.param("R --help | true", 0, "", marks=pytest.mark.exhaustive),
+        pytest.param("R machines --json >&- 2>&-", 0, "", marks=pytest.mark.exhaustive),
+        pytest.param("R --help >/dev/full", 1, "No space left", marks=pytest.mark.exhaustive),
         ("R machines >/dev/full", 1, "No space left"),
         ("R run", 2, "goal"),
     ],
@@ -57,7 +57,7 @@ def test_ascii_terminal_gets_question_marks(tmp_path: Path) -> None:
     ("words", "number"),
     [
         (("run", "--model", "scripted", "-"), signal.SIGINT),
-        (("task", "-a", "log_detective", "-"), signal.SIGTERM),
+        pytest.param(("task", "-a", "log_detective", "-"), signal.SIGTERM, marks=pytest.mark.exhaustive),
     ],
 )
 def test_goal_that_never_comes_can_be_interrupted(
@@ -137,9 +137,8 @@ def test_run_for_other_workers_is_refused_beside_one_without_its_modules(
     assert cli.marks() == ["first", "first"]
 
 
-@pytest.mark.parametrize(
-    "words", [("run", "--resume", "--json"), pytest.param(("dev",), marks=pytest.mark.exhaustive)]
-)
+@pytest.mark.exhaustive
+@pytest.mark.parametrize("words", [("run", "--resume", "--json"), ("dev",)])
 def test_unfinished_runs_continue_only_when_told(
     data_dir: Path, tmp_path: Path, words: tuple[str, ...]
 ) -> None:

@@ -94,6 +94,7 @@ async def test_choice_that_was_folded_away_counts_for_no_other_button(
     await agents.command(run, "abort")
 
 
+@pytest.mark.exhaustive
 async def test_a_person_rejects_and_edits(page: Page, agents: AgentClient, settings: Settings) -> None:
     run = await agents.start(asking("click-no", "click-before"))
     request = await opened(agents, run)
@@ -111,6 +112,7 @@ async def test_a_person_rejects_and_edits(page: Page, agents: AgentClient, setti
     assert [marks(settings, line) for line in ("click-no", "click-before", "click-after")] == [0, 0, 1]
 
 
+@pytest.mark.exhaustive
 async def test_open_request_says_that_somebody_else_decided_it(page: Page, agents: AgentClient) -> None:
     run = await agents.start(asking("click-other"))
     request = await opened(agents, run)
@@ -120,6 +122,7 @@ async def test_open_request_says_that_somebody_else_decided_it(page: Page, agent
     await expect(page.get_by_text("It is decided now: rejected by bob.")).to_be_visible()
 
 
+@pytest.mark.exhaustive
 async def test_eight_windows_are_kept_up_to_date(page: Page, agents: AgentClient) -> None:
     """A browser has six connections to one server, and each page that is seen a stream."""
     windows = [page, *[await page.context.new_page() for _ in range(7)]]
@@ -132,6 +135,7 @@ async def test_eight_windows_are_kept_up_to_date(page: Page, agents: AgentClient
     await agents.command(run, "abort")
 
 
+@pytest.mark.exhaustive
 async def test_each_of_six_windows_forgets_steps_that_were_rolled_back(
     page: Page, agents: AgentClient
 ) -> None:

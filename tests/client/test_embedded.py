@@ -286,13 +286,21 @@ def test_directory_whose_mode_is_fixed_is_refused_until_adopted(own: Path) -> No
     assert os.stat(own).st_mode & 0o777 == 0o777
 
 
-@pytest.mark.parametrize("text", ["", "../../known", "0" * 32, "\udcff", "x" * 10_000])
+@pytest.mark.parametrize(
+    "text",
+    [
+        "../../known",
+        "0" * 32,
+        *(pytest.param(one, marks=pytest.mark.exhaustive) for one in ("", "\udcff", "x" * 10_000)),
+    ],
+)
 async def test_made_up_id_is_no_id(own: Path, state_home: Path, text: str) -> None:
     (state_home / "ratchet" / "known").touch()
     (own / "id").write_bytes(os.fsencode(text))
     await refused(own)
 
 
+@pytest.mark.exhaustive
 async def test_link_to_the_id_of_an_own_directory_is_no_id(own: Path, tmp_path: Path) -> None:
     cloned = tmp_path / "cloned"
     cloned.mkdir()
@@ -305,7 +313,7 @@ async def test_link_to_the_id_of_an_own_directory_is_no_id(own: Path, tmp_path: 
     "name",
     [
         "temporal.db-wal",
-        "store.secret",
+        pytest.param("store.secret", marks=pytest.mark.exhaustive),
         pytest.param("temporal.db", marks=pytest.mark.exhaustive),
         pytest.param("calls.db", marks=pytest.mark.exhaustive),
     ],

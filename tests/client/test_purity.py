@@ -272,6 +272,7 @@ def test_machine_changed_in_memory_is_named_with_what_may_be_the_cause(desk: Mod
         pays(desk, "here")
 
 
+@pytest.mark.exhaustive
 def test_module_that_a_machine_imports_may_be_edited(tmp_path: Path) -> None:
     (tmp_path / "prices.py").write_text('FROM = ""\n')
     (tmp_path / "shop.py").write_text(FILE.replace('FROM = ""', "from prices import FROM"))

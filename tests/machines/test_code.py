@@ -967,7 +967,17 @@ def test_any_text_can_be_read(text: str) -> None:
     assert not any(source not in text.replace("\r\n", "\n") for source in read.blocks)
 
 
-@pytest.mark.parametrize("piece", [*PIECES, "()", "('", "\\'", "```repl\n```\n", "FINAL('\n"])
+HOSTILE = ["('", "\\'", "FINAL('\n"]
+"""Brackets and quotes, escapes, and beginnings of answers."""
+
+
+@pytest.mark.parametrize(
+    "piece",
+    [
+        *HOSTILE,
+        *(pytest.param(one, marks=pytest.mark.exhaustive) for one in (*PIECES, "()", "```repl\n```\n")),
+    ],
+)
 @pytest.mark.parametrize("opening", ["FINAL(", "FINAL('", "FINAL_VAR("])
 def test_hostile_text_is_read_in_linear_time(piece: str, opening: str) -> None:
     text = opening + piece * (1_000_000 // len(piece)) + ")"

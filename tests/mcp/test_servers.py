@@ -81,6 +81,9 @@ async def test_long_result_is_cut_and_kept(served: Served) -> None:
     assert (result.bytes, len(result.whole or "")) == (200_000, 64)
 
 
+@pytest.mark.parametrize(
+    "running", [pytest.param("stdio", marks=pytest.mark.exhaustive), "http"], indirect=True
+)
 async def test_result_without_bounds_costs_the_connection_alone(served: Served) -> None:
     result = await served.call("show", kind="too_large")
     assert "4,194,304 bytes" in result.output

@@ -96,7 +96,7 @@ def agent_task(name: str) -> AgentTask:
 
 
 @pytest.mark.parametrize(
-    "name", [*(pytest.param(one, marks=pytest.mark.exhaustive) for one in AGENTS), "log_detective", "code"]
+    "name", [*(pytest.param(one, marks=pytest.mark.exhaustive) for one in (*AGENTS, "code")), "log_detective"]
 )
 async def test_log_of_a_real_run_is_the_same_in_fewer_activities(
     quiet: Client, own: Settings, name: str

@@ -41,7 +41,14 @@ async def test_cancelled_run_shows_as_canceled_whatever_its_result_holds(
     assert (status, result.exit_reason, result.unheard) == ("CANCELED", "cancelled", (LONG,))
 
 
-@pytest.mark.parametrize("machine", ["react", "tools", "code", "staged", "planner", "contract"])
+@pytest.mark.parametrize(
+    "machine",
+    [
+        "react",
+        *(pytest.param(one, marks=pytest.mark.exhaustive) for one in ("tools", "code", "staged", "planner")),
+        "contract",
+    ],
+)
 async def test_on_end_decides_for_every_machine_how_a_failure_shows(
     working: Client, settings: Settings, machine: str
 ) -> None:

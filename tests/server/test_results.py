@@ -21,7 +21,7 @@ from tests.server.trials import Run, begin, command, scripted, task, until
 from worker import build_worker
 from workflows.api import AgentTask, OnEnd
 
-LONG = "an answer, äöü 漢. " * 50_000
+LONG = "an answer, äöü 漢. " * 10_000
 GOAL = "what is to be done " * 4000
 TASKS: dict[str, AgentTask] = {
     "long answer": task(LONG),
