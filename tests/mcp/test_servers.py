@@ -122,6 +122,9 @@ async def test_cancelled_call_is_cancelled_in_the_server(served: Served) -> None
     assert (await served.call("add", a=2, b=2)).output == "4"
 
 
+@pytest.mark.parametrize(
+    "running", ["stdio", pytest.param("http", marks=pytest.mark.exhaustive)], indirect=True
+)
 async def test_killed_server_is_opened_again_and_a_read_repeated(served: Served) -> None:
     calling = asyncio.create_task(served.call("slow_read"))
     await served.noted("slow_read begun")
@@ -132,6 +135,9 @@ async def test_killed_server_is_opened_again_and_a_read_repeated(served: Served)
     assert served.notes() == ["slow_read begun", "slow_read begun", "slow_read done"]
 
 
+@pytest.mark.parametrize(
+    "running", ["stdio", pytest.param("http", marks=pytest.mark.exhaustive)], indirect=True
+)
 async def test_unsafe_call_is_not_repeated_when_its_server_is_killed(served: Served) -> None:
     calling = asyncio.create_task(served.call("slow_pay"))
     await served.noted("slow_pay begun")

@@ -196,7 +196,7 @@ async def in_the_models_part(run: Run) -> bool:
 LONG = ScriptedReply(reply="sunny " * 200, delay_seconds=60)
 
 
-@pytest.mark.parametrize("how", ["abort", "cancel"])
+@pytest.mark.parametrize("how", [pytest.param("abort", marks=pytest.mark.exhaustive), "cancel"])
 async def test_run_that_is_stopped_in_the_models_part_knows_what_the_tool_did(
     quiet: Client, own: Settings, how: str
 ) -> None:
